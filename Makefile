@@ -12,7 +12,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 # processes end at about the same time.
 PYTEST := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 PREPARE = echo "Checking the code ..." && $(MAKE) --no-print-directory -j 3 check compile programs
-BENCHMARKS := ingest duplicates publish handle latency deliver fanout isolation both spool start
+BENCHMARKS := ingest duplicates publish handle latency deliver fanout isolation both spool buffer gateways start
 
 # uv installs for the Python that is here; it never fetches another one.
 export UV_PYTHON_DOWNLOADS := never
@@ -27,7 +27,7 @@ setup: $(VENV)/.run.stamp ## create .venv with boathook and what it runs on, all
 
 dev: $(VENV)/.dev.stamp ## the same, with everything the tests and checks use
 
-demo: setup ## start everything and send it real signed traffic; ARGS="--seconds 20" stops by itself
+demo: setup ## start everything and send it real signed traffic; ARGS="--seconds 20" stops by itself, "--buffer rabbitmq" shows an outage
 	@$(BIN)/boathook demo $(ARGS)
 
 test: dev ## run the checks and the tests that every change needs; ARGS="-k name" picks some
@@ -94,7 +94,7 @@ release: dev ## build dist/ with the wheel, the source distribution, an SBOM and
 
 lock: dev ## choose the newest allowed versions and write requirements/*.lock
 	@$(COMPILE) --upgrade --all-extras --group dev --group build pyproject.toml -o requirements/dev.lock
-	@$(COMPILE) --extra embedded --group build -c requirements/dev.lock pyproject.toml -o requirements/run.lock
+	@$(COMPILE) --extra embedded --extra rabbitmq --group build -c requirements/dev.lock pyproject.toml -o requirements/run.lock
 	@echo uv | $(COMPILE) -c requirements/dev.lock - -o requirements/uv.lock
 
 clean: ## remove .venv, caches and built files; data in .boathook stays

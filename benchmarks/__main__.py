@@ -7,11 +7,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import both, console, deliver, handle, ingest, isolation, latency, publish, spool, start
+from benchmarks import (
+    both,
+    buffer,
+    capacity,
+    console,
+    deliver,
+    gateways,
+    handle,
+    ingest,
+    isolation,
+    latency,
+    publish,
+    spool,
+    start,
+)
 from benchmarks.environment import BenchmarkEnvironment
 from boathook.cli import output
 from boathook.config import load
-from boathook.domain.errors import ConfigError
+from boathook.demo import rabbitmq
+from boathook.domain.errors import BoathookError
 
 BENCHMARKS: Final[dict[str, Callable[[BenchmarkEnvironment, float], dict[str, Any]]]] = {
     "ingest": ingest.ingest,
@@ -25,10 +40,15 @@ BENCHMARKS: Final[dict[str, Callable[[BenchmarkEnvironment, float], dict[str, An
     "both": both.both,
     "spool": spool.spool,
     "start": start.start,
+    "buffer": buffer.buffer,
+    "gateways": gateways.gateways,
+    "capacity": capacity.capacity,
     "console": console.console,
 }
 """Each benchmark takes its environment and the seconds one measurement may last, and returns its figures."""
-_STOPS_THE_SERVER: Final = {"spool"}
+_NEEDS_ITS_OWN_SERVER: Final = {"spool", "buffer", "gateways", "capacity"}
+"""They stop PostgreSQL, or measure its processor time."""
+_USES_BROKERS: Final = {"buffer", "capacity"}
 _ONLY_READS: Final = {"console"}
 _DEFAULT_EVENTS: Final = {"console": 100_000}
 """How many events are stored before the others are measured; other benchmarks start empty."""
@@ -50,12 +70,15 @@ def run(name: str, *, seconds: float, events: int, database_url: str) -> dict[st
         seconds: how long a single measurement lasts; a benchmark makes up to a dozen.
         events: how many stored events `console` reads, or `ingest` finds; 0 for none.
         database_url: a PostgreSQL whose role may create databases; empty starts an embedded one, as do benchmarks that
-            have to stop it.
+            have to stop it or measure its processor time.
 
     Raises:
         ConfigError: something that the benchmark needs is missing.
+        BoathookError: a server of the benchmark does not start.
     """
-    url = "" if name in _STOPS_THE_SERVER else database_url
+    if name in _USES_BROKERS:
+        rabbitmq.require()
+    url = "" if name in _NEEDS_ITS_OWN_SERVER else database_url
     with BenchmarkEnvironment(url, _report, events=events, is_log_filled=name not in _ONLY_READS) as environment:
         return {"benchmark": name, **BENCHMARKS[name](environment, seconds)}
 
@@ -105,7 +128,7 @@ def main() -> None:
     try:
         url = load(options.config).database_url()
         figures = run(options.name, seconds=options.seconds, events=events, database_url=url)
-    except ConfigError as error:
+    except BoathookError as error:
         sys.exit(f"benchmarks: {error}")
     if options.json:
         output.print_json(figures)

@@ -10,8 +10,9 @@ import tempfile
 import time
 import urllib.parse
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,7 +20,9 @@ from typing import Self
 from boathook.db import migrations
 from boathook.db.database import Database, check_safety
 from boathook.db.embedded import EmbeddedServer
-from boathook.domain.errors import ConfigError, DatabaseError
+from boathook.demo import rabbitmq
+from boathook.demo.rabbitmq import RabbitNode
+from boathook.domain.errors import BoathookError, ConfigError, DatabaseError
 
 _START_DEADLINE_S = 60.0
 _START_POLL_S = 0.01
@@ -71,7 +74,7 @@ class BenchmarkEnvironment:
     def postgres_cpu_s(self) -> float | None:
         """Return the processor seconds that the environment's own PostgreSQL has used; None where it has none."""
         pid = None if self._server is None else self._server.pid()
-        return None if pid is None else _cpu_s(Path("/proc", str(pid)))
+        return None if pid is None else process_cpu_s(pid)
 
     async def _check(self) -> None:
         database = await Database.open(self._admin_url, purpose="benchmark", size=1)
@@ -117,6 +120,22 @@ class BenchmarkEnvironment:
         url = urllib.parse.urlunsplit((parts.scheme, parts.netloc or "localhost", f"/{name}", parts.query, ""))
         asyncio.run(migrations.migrate(url))
         return url
+
+    @contextmanager
+    def brokers(self) -> Iterator[list[RabbitNode]]:
+        """Run three RabbitMQ nodes, or one if three do not start.
+
+        Raises:
+            BoathookError: not even one starts.
+        """
+        with ExitStack() as stack:
+            try:
+                self.report("starting three brokers")
+                nodes = stack.enter_context(rabbitmq.running_nodes(self.folder / "brokers", 3))
+            except BoathookError as error:
+                self.report(f"  going on with one: {error}")
+                nodes = stack.enter_context(rabbitmq.running_nodes(self.folder / "broker", 1))
+            yield nodes
 
     def checkpoint(self) -> None:
         """Make a checkpoint: until the next one, each page is written to the log as a whole when it first changes."""
@@ -225,7 +244,7 @@ class Server:
     def cpu_s(self) -> float:
         """Return the processor seconds that all its processes have used."""
         assert self._process is not None
-        return _cpu_s(Path("/proc", str(self._process.pid)))
+        return process_cpu_s(self._process.pid)
 
     def wait_until_idle(self) -> None:
         """Wait until it uses hardly any processor, as it does once it has started."""
@@ -248,6 +267,31 @@ class Server:
             self._process.wait()
 
 
+@dataclass(frozen=True, slots=True)
+class CpuUse:
+    """Processor seconds that were used, or their share of each event in microseconds."""
+
+    gateway: float
+    brokers: float
+    postgres: float | None
+    """None where PostgreSQL is not the environment's own, or is stopped."""
+
+    def since(self, before: "CpuUse", events: int) -> "CpuUse":
+        """Return the microseconds that each of *events* has used since *before*."""
+        is_known = self.postgres is not None and before.postgres is not None
+        return CpuUse(
+            (self.gateway - before.gateway) * 1e6 / events,
+            (self.brokers - before.brokers) * 1e6 / events,
+            ((self.postgres or 0) - (before.postgres or 0)) * 1e6 / events if is_known else None,
+        )
+
+
+def read_cpu(environment: BenchmarkEnvironment, server: Server, nodes: Sequence[RabbitNode] = ()) -> CpuUse:
+    """Return the processor seconds that boathook, brokers and PostgreSQL have used so far."""
+    brokers = sum(process_cpu_s(node.process.pid) for node in nodes if node.process is not None)
+    return CpuUse(server.cpu_s(), brokers, environment.postgres_cpu_s())
+
+
 def _environment() -> dict[str, str]:
     """Return the environment without settings of boathook's, which would lead its server to somebody's own database."""
     return {
@@ -264,10 +308,10 @@ def _children(pid: int) -> list[Path]:
     return [folder for child in pids for folder in (Path("/proc", child), *_children(int(child)))]
 
 
-def _cpu_s(process: Path) -> float:
+def process_cpu_s(pid: int) -> float:
     """Return the processor seconds of a process and of all that it has started, those that have ended included."""
     ticks = 0
-    for folder in (process, *_children(int(process.name))):
+    for folder in (Path("/proc", str(pid)), *_children(pid)):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:

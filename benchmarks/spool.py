@@ -2,18 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.environment import BenchmarkEnvironment
+from benchmarks.environment import BenchmarkEnvironment, CpuUse, Server, read_cpu
 from benchmarks.ingest import CONNECTIONS
 from benchmarks.load import LoadResult, prepare, run_load, run_own_client
 from benchmarks.spool_append import append_rates
 from boathook.db.database import Database
+from boathook.demo.rabbitmq import RabbitNode
 from boathook.domain.errors import ConfigError, DatabaseError
 from boathook.spool.inspection import SegmentState, list_folders
 
@@ -27,6 +29,21 @@ _MANY_S: Final = 120
 _LINGER_S: Final = 3
 _DRAIN_DEADLINE_S: Final = 300
 _POLL_INTERVAL_S: Final = 0.01
+
+
+IsDrained = Callable[[Database, int], Awaitable[bool]]
+"""Whether PostgreSQL has everything that waited, given how many events a server took in while it was stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutageResult:
+    """What a server took in while PostgreSQL was stopped, and how that got there afterwards."""
+
+    taken: LoadResult
+    taking: CpuUse
+    """Of each event, in microseconds."""
+    drained_per_s: float
+    draining: CpuUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +90,67 @@ def _round(environment: BenchmarkEnvironment, seconds: float, number: int) -> _R
         prepare(modest, int(ARRIVALS_PER_S * (seconds + _LINGER_S)), parts=1, first=2 * count)
         environment.report("  the same server without a disk")
         with environment.module("ceiling") as bare:
-            ceiling = _drive(first, bare.port, seconds)
+            ceiling = drive(first, bare.port, seconds)
         with environment.serve(url) as server, ThreadPoolExecutor(1) as beside:
-            with environment.postgres_stopped():
-                environment.report("  into the spool, PostgreSQL being away")
-                spooled = _drive(first, server.port, seconds)
-                arriving = beside.submit(_run_arrivals, modest, server.port, seconds + _LINGER_S)
-            environment.report("  draining the spool")
-            drained = asyncio.run(_measure_drain(url, environment.data_dir(server.port) / "spool", spooled.requests))
-            arriving.result()
+            arrive = partial(beside.submit, _run_arrivals, modest, server.port, seconds + _LINGER_S)
+            is_drained = spool_is_empty(environment.data_dir(server.port) / "spool")
+            outage = play_outage(environment, server, url, first, seconds, is_drained=is_drained, beside=arrive)
             environment.report("  straight into PostgreSQL")
-            direct = _drive(second, server.port, seconds)
-    return _Round(ceiling.rate, spooled, drained, direct.rate)
+            direct = drive(second, server.port, seconds)
+    return _Round(ceiling.rate, outage.taken, outage.drained_per_s, direct.rate)
 
 
-def _drive(corpus: Path, port: int, seconds: float) -> LoadResult:
+def play_outage(
+    environment: BenchmarkEnvironment,
+    server: Server,
+    url: str,
+    corpus: Path,
+    seconds: float,
+    *,
+    is_drained: IsDrained,
+    nodes: Sequence[RabbitNode] = (),
+    beside: Callable[[], Future[LoadResult]] | None = None,
+) -> OutageResult:
+    """Take a corpus in with PostgreSQL stopped, start it, and wait until it has all of it.
+
+    Args:
+        environment: whose PostgreSQL is stopped.
+        server: takes the corpus in.
+        url: its database.
+        corpus: signed requests.
+        seconds: for how long they are sent at most.
+        is_drained: whether PostgreSQL has all.
+        nodes: the brokers, if events wait there.
+        beside: sends more requests before PostgreSQL is started, and goes on with it.
+
+    Raises:
+        ConfigError: a request was refused, or events got lost.
+    """
+    with environment.postgres_stopped():
+        environment.report("  taking in, PostgreSQL being away")
+        before = read_cpu(environment, server, nodes)
+        taken = drive(corpus, server.port, seconds)
+        taking = read_cpu(environment, server, nodes).since(before, taken.requests)
+        others = None if beside is None else beside()
+    environment.report("  draining")
+    read = partial(read_cpu, environment, server, nodes)
+    drained_per_s, draining = asyncio.run(_measure_drain(url, is_drained, taken.requests, read))
+    if others is not None:
+        others.result()
+    return OutageResult(taken, taking, drained_per_s, draining)
+
+
+def spool_is_empty(root: Path) -> IsDrained:
+    """Return what tells whether nothing is left in the spools below *root*."""
+
+    async def is_empty(_database: Database, _events: int) -> bool:
+        return not any(one.state is SegmentState.WAITING for folder in list_folders(root) for one in folder.segments)
+
+    return is_empty
+
+
+def drive(corpus: Path, port: int, seconds: float) -> LoadResult:
+    """Send a corpus as fast as it is answered. Raises ConfigError if a request was refused or broke."""
     return _check_accepted(run_load(corpus, port, connections=CONNECTIONS, seconds=seconds))
 
 
@@ -101,22 +164,20 @@ def _check_accepted(load: LoadResult) -> LoadResult:
     return load
 
 
-async def _measure_drain(url: str, root: Path, least: int) -> float:
-    """Return events a second, from the first that PostgreSQL has until nothing is left in the spool."""
+async def _measure_drain(
+    url: str, is_drained: IsDrained, least: int, read: Callable[[], CpuUse]
+) -> tuple[float, CpuUse]:
+    """Return events a second and what each costs, from the first that PostgreSQL has until nothing waits."""
     database = await Database.open(url, purpose="benchmark", size=1)
     await _wait_until(lambda: database.fetchval("select exists (select from boathook.event)"))
-    began = time.perf_counter()
-
-    async def is_empty() -> bool:
-        return not any(one.state is SegmentState.WAITING for folder in list_folders(root) for one in folder.segments)
-
-    await _wait_until(is_empty)
-    took = time.perf_counter() - began
+    began, before = time.perf_counter(), read()
+    await _wait_until(partial(is_drained, database, least))
+    took, after = time.perf_counter() - began, read()
     stored = await database.fetchval("select count(*) from boathook.event")
     await database.close()
     if stored < least:
-        raise ConfigError(f"the spool was given {least} events, and PostgreSQL has {stored}")
-    return float(stored / took)
+        raise ConfigError(f"{least} events were accepted, and PostgreSQL has {stored}")
+    return float(stored / took), after.since(before, stored)
 
 
 async def _wait_until(holds: Callable[[], Any]) -> None:
@@ -128,7 +189,7 @@ async def _wait_until(holds: Callable[[], Any]) -> None:
         except DatabaseError:  # the server has just been started again
             pass
         await asyncio.sleep(_POLL_INTERVAL_S)
-    raise ConfigError("the spool of the benchmark is not drained")
+    raise ConfigError("what waited for PostgreSQL is not drained")
 
 
 def _memory(environment: BenchmarkEnvironment) -> dict[str, Any]:
@@ -140,7 +201,7 @@ def _memory(environment: BenchmarkEnvironment) -> dict[str, Any]:
             idle = server.resident_bytes()
             with environment.postgres_stopped():
                 environment.report("  into the spool, all of them")
-                load = _drive(corpus, server.port, _MANY_S)
+                load = drive(corpus, server.port, _MANY_S)
                 full = server.resident_bytes()
     if not idle:
         return {}

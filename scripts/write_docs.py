@@ -1,8 +1,8 @@
 """Writes the generated pages of docs/.
 
 Each page comes from the one place where its facts are kept: `defaults.toml`, the command line's own definition, the
-table of metrics, the recipes, the invariants of the store, the API's own description, and the docstrings of the public
-names. `make docs` runs this; a test compares the pages.
+table of metrics, the recipes, the invariants of the store, the API's own description, the docstrings of the public
+names, and the measured cost of an event. `make docs` runs this; a test compares the pages.
 """
 
 import re
@@ -24,7 +24,7 @@ from boathook.providers import RECIPES
 from boathook.providers.recipe import CaptureSecret, Confidence, ConfirmByFetch, Echo, Recipe, SignText, StaticAnswer
 from boathook.providers.request_reader import Json, Selector
 from boathook.service.authorization import ACCESS_RULES, Permission
-from scripts import docs_providers, docs_python, docs_schema, docs_svix
+from scripts import docs_capacity, docs_providers, docs_python, docs_schema, docs_svix
 
 ROOT = Path(__file__).parents[1]
 DEFAULTS = ROOT / "src/boathook/defaults.toml"
@@ -33,6 +33,7 @@ ALERT_RULES = ROOT / "src/boathook/config/alert_rules.toml"
 SUBJECTS = {"dead_letters": "recipient", "unhandled": "source", "disabled_endpoints": "endpoint"}
 MAX_LABELS = 60
 """Characters of a rule's labels above which the page leaves them out."""
+CAPACITY = ROOT / "docs/explanation/capacity.md"
 GENERATED = "<!-- Written by `make docs`; edit {origin} instead. -->"
 
 SOURCE_KEYS = {
@@ -591,6 +592,7 @@ def pages() -> dict[Path, str]:
             (docs / "api.md").read_text("utf-8"), GENERATED.format(origin="src/boathook/api")
         ),
         docs / "svix-clients.md": docs_svix.page(GENERATED.format(origin="tests/acceptance/svix/scenario.py")),
+        CAPACITY: docs_capacity.page(CAPACITY.read_text("utf-8")),
         docs / "python-api.md": docs_python.page(GENERATED.format(origin="the docstrings")),
     }
 

@@ -21,6 +21,7 @@ import psycopg
 import pytest
 
 from tests.acceptance.conftest import free_port
+from tests.brokers import has_server
 from tests.support import until
 
 SHELL_LINES = ("curl ", "body=")
@@ -296,3 +297,41 @@ def test_one_folder_serves_one_demo_at_a_time_and_is_used_again(demo: Callable[.
     assert third.end() == 0, third.text
     assert "removing what the last demo left" in third.text
     assert third.leftovers() == []
+
+
+@pytest.mark.extended("plays a whole demo; one such run stays")
+@pytest.mark.skipif(not has_server(), reason="rabbitmq-server is not installed")
+def test_no_sender_notices_that_postgresql_was_stopped_while_a_broker_runs(demo: Callable[..., Demo]):
+    running = demo("--seconds", "9", "--buffer", "rabbitmq")
+    assert running.end(600) == 0, running.text
+    assert "The store is consistent" in running.text
+    buffered = re.search(r"(\d+) events waited with RabbitMQ", running.text)
+    assert buffered, running.text
+    assert int(buffered[1]) > 0
+    assert running.leftovers() == []
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int((running.folder / "rabbitmq" / "epmd-port").read_text())))
+
+
+@pytest.mark.extended("plays a whole demo; one such run stays")
+@pytest.mark.skipif(not has_server(), reason="rabbitmq-server is not installed")
+def test_a_broker_that_took_no_event_is_seen(demo: Callable[..., Demo]):
+    running = demo("--seconds", "9", "--buffer", "rabbitmq")
+    running.wait_for_output("of real life", timeout=600)
+    os.kill(int((running.folder / "rabbitmq" / "node0" / "pid").read_text()), signal.SIGKILL)
+    assert running.end(600) == 1, running.text
+    assert "no event waited with RabbitMQ" in running.text
+    assert running.leftovers() == []
+
+
+@pytest.mark.extended("plays a whole demo; one such run stays")
+@pytest.mark.skipif(not has_server(), reason="rabbitmq-server is not installed")
+def test_the_broker_that_a_killed_demo_left_is_ended_by_the_next(demo: Callable[..., Demo]):
+    killed = demo("--buffer", "rabbitmq")
+    killed.wait_for_output("starting PostgreSQL", timeout=600)
+    killed.process.kill()
+    killed.process.wait()
+    assert any("rabbitmq" in line for line in killed.leftovers())
+    following = demo("--seconds", "1")
+    assert following.end(600) == 0, following.text
+    assert following.leftovers() == []

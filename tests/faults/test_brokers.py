@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from boathook.broker.queues import BUFFER_QUEUES
-from tests.brokers import PASSWORD, USER, Cluster, Node, running_cluster
+from tests.brokers import PASSWORD, USER, Cluster, RabbitNode, running_cluster
 from tests.conftest import open_folder
 from tests.faults.rig.environment import Environment
 from tests.faults.rig.history import Answered, Sent
@@ -62,7 +62,7 @@ def metric(env: Environment, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
 
-def leader(cluster: Cluster, vhost: str) -> Node:
+def leader(cluster: Cluster, vhost: str) -> RabbitNode:
     """Return the node that leads the queue which has messages."""
     for name in BUFFER_QUEUES:
         found = cluster.queue(vhost, name)

@@ -13,6 +13,7 @@ import typer
 import yaml
 
 import boathook
+from benchmarks.__main__ import BENCHMARKS
 from boathook import cli, config, testing
 from boathook.domain.model import TRANSITIONS
 from boathook.handlers.platform import Http, Operations
@@ -57,6 +58,11 @@ def anchors(page: Path) -> set[str]:
 def test_generated_pages_are_up_to_date(generated):
     old = [name_of(page) for page, text in generated.items() if page.read_text(encoding="utf-8") != text]
     assert old == [], "run make docs"
+
+
+def test_every_benchmark_is_on_the_page_on_performance():
+    page = (DOCS / "explanation/performance.md").read_text(encoding="utf-8")
+    assert [name for name in BENCHMARKS if f"| {name} |" not in page and f"benchmarks {name}`" not in page] == []
 
 
 def test_no_page_is_left_of_a_provider_that_is_gone(generated):

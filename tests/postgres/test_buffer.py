@@ -42,7 +42,7 @@ from boathook.service.doctor.handlers import CheckStatus
 from boathook.service.message_store import MessageStore
 from boathook.spool.segment_store import SegmentStore, SpoolLimits
 from boathook.spool.spool import Spool
-from tests.brokers import PASSWORD, USER, Cluster, running_cluster
+from tests.brokers import PASSWORD, USER, Cluster, control, running_cluster
 from tests.conftest import open_folder
 from tests.faults.rig.proxy import Proxy
 from tests.postgres.api_client import open_api_client
@@ -381,13 +381,13 @@ class TestBrokerAway:
         gateway = Gateway(db, access, spool=tmp_path, confirm_s=1.0)
         async with running(gateway):
             gateway.store.is_away = True
-            await asyncio.to_thread(cluster.nodes[0].control, "set_vm_memory_high_watermark", "0.0000001")
+            await asyncio.to_thread(control, cluster.nodes[0], "set_vm_memory_high_watermark", "0.0000001")
             try:
                 await asyncio.wait_for(gateway.accept("a", "b"), 120)
                 assert gateway.buffer.spool is not None
                 assert gateway.buffer.spool.depth.records == 2
             finally:
-                await asyncio.to_thread(cluster.nodes[0].control, "set_vm_memory_high_watermark", "0.4")
+                await asyncio.to_thread(control, cluster.nodes[0], "set_vm_memory_high_watermark", "0.4")
             gateway.store.is_away = False
             await gateway.direct()
             assert await gateway.stored() == ["a", "b"]

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boathook.broker.batch import MAX_RECORDS, MAX_SERIES, Batch, UnreadableBatch, decode_batch, encode_batch
+from boathook.broker.batch import (
+    MAX_RECORDS,
+    MAX_SERIES,
+    UNNUMBERED,
+    Batch,
+    UnreadableBatch,
+    contiguous_batches,
+    decode_batch,
+    encode_batch,
+)
 from boathook.broker.queues import BUFFER_QUEUES, queue_of
 from tests.support import examples
 
@@ -65,3 +74,24 @@ def test_a_gateway_always_has_the_same_queue_and_gateways_are_spread():
     queues = [queue_of(name) for name in names]
     assert queues == [queue_of(name) for name in names]
     assert set(queues) == set(BUFFER_QUEUES)
+
+
+def batch(first: int, count: int, *, series: int = 7) -> Batch:
+    return Batch(series, first, (b"x",) * count)
+
+
+@pytest.mark.parametrize(
+    ("batches", "runs"),
+    [
+        ([], []),
+        ([batch(1, 1), batch(2, 1), batch(3, 2)], [(1, 4)]),
+        ([batch(1, 1), batch(3, 1)], [(1, 1), (3, 3)]),
+        ([batch(2, 1), batch(1, 1)], [(2, 2), (1, 1)]),
+        ([batch(1, 1), batch(1, 1)], [(1, 1), (1, 1)]),
+        ([batch(1, 1), batch(2, 1, series=8)], [(1, 1), (2, 2)]),
+        ([batch(1, 1), batch(2, 1, series=UNNUMBERED), batch(2, 1)], [(1, 2)]),
+        ([batch(1, 1), batch(2, 0), batch(2, 1)], [(1, 1), (2, 1), (2, 2)]),
+    ],
+)
+def test_batches_share_a_mark_if_nothing_can_be_missing_between_them(batches: list[Batch], runs: list[tuple[int, int]]):
+    assert [(first.first, last.last) for first, last in contiguous_batches(batches)] == runs

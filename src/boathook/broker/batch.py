@@ -14,7 +14,7 @@ the one that follows all that the broker has confirmed. A damaged payload costs 
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,6 +52,26 @@ class Batch:
     def last(self) -> int:
         """Sequence up to which the series is complete if nothing before this batch is missing."""
         return self.first + len(self.payloads) - 1
+
+
+def contiguous_batches(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Batch]]:
+    """Yield the first and last of numbered batches that follow each other; a checkpoint stands alone.
+
+    Each mark costs a commit. At a low rate each batch holds a single event, and with a mark for each of them, the drain
+    would be slower than what arrives.
+    """
+    first = last = None
+    for batch in batches:
+        if batch.series == UNNUMBERED:
+            continue
+        if first is None or last is None:
+            first = batch
+        elif (batch.series, batch.first) != (last.series, last.last + 1) or not (batch.payloads and last.payloads):
+            yield first, last
+            first = batch
+        last = batch
+    if first is not None and last is not None:
+        yield first, last
 
 
 def encode_batch(series: int, first: int, payloads: Sequence[bytes]) -> bytes:

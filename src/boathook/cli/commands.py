@@ -55,7 +55,7 @@ _GETTING_STARTED: Final[Mapping[str, CommandEntry]] = {
     "demo": CommandEntry(
         "serve:demo",
         "Start everything on an embedded PostgreSQL and send realistic signed traffic for a few minutes.",
-        example("boathook demo --seconds 20"),
+        example("boathook demo --seconds 20", "boathook demo --buffer rabbitmq"),
     ),
 }
 _OPERATING: Final[Mapping[str, CommandEntry]] = {

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.text import Text
@@ -187,6 +187,13 @@ def demo(
     port: Annotated[
         int, typer.Option(min=0, max=65_535, help="Address to serve; the next free port is used if it is taken.")
     ] = 8080,
+    buffer: Annotated[
+        Literal["disk", "rabbitmq"],
+        typer.Option(
+            help="Where events wait while PostgreSQL is away. With rabbitmq, a broker is started (rabbitmq-server must"
+            " be installed), and PostgreSQL is stopped for a while in the middle."
+        ),
+    ] = "disk",
 ) -> None:
     """
     Start everything on an embedded PostgreSQL and send realistic signed traffic for a few minutes.
@@ -197,7 +204,8 @@ def demo(
     from boathook.demo import run_demo
 
     data_dir = Path(str(cli_context(ctx).overrides.get("server.data_dir", ".boathook-demo")))
-    raise typer.Exit(run_demo(seconds=seconds, data_dir=data_dir, port=port, console=out))
+    has_broker = buffer == "rabbitmq"
+    raise typer.Exit(run_demo(seconds=seconds, data_dir=data_dir, port=port, console=out, has_broker=has_broker))
 
 
 def send(

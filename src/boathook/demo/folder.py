@@ -13,10 +13,12 @@ import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import IO
 
 from boathook.db.embedded import EmbeddedServer
+from boathook.demo import rabbitmq
 from boathook.demo.handlers import MAILBOX
 from boathook.demo.traffic import PROVIDERS, make_secret
 from boathook.domain.errors import BoathookError, ConfigError, FetchFailed
@@ -45,7 +47,8 @@ allow = ["127.0.0.0/8"]
 
 [log]
 format = "json"
-
+"""
+_APPS = """
 # The four systems, each with what it needs and nothing more.
 
 [apps]
@@ -80,6 +83,17 @@ folder = {songs}
 seconds = 0.05
 busy = 0.05
 """
+_BUFFER = """
+# A broker of the demo's own, on this host; a real one is a cluster of three.
+
+[buffer]
+kind = "rabbitmq"
+hosts = ["{broker}"]
+vhost = "{vhost}"
+user = "{user}"
+password = "{password}"
+confirm_s = 5.0
+"""
 _APP_SECRETS = ("billing", "fleet", "umnico", "music")
 _SOURCE = """
 [sources.{name}]
@@ -105,6 +119,11 @@ class Folder:
         return self.path / "data"
 
     @property
+    def broker(self) -> Path:
+        """The files of the demo's broker, if it has one."""
+        return self.path / "rabbitmq"
+
+    @property
     def log(self) -> Path:
         """The log of the demo's boathook."""
         return self.path / "serve.log"
@@ -118,20 +137,32 @@ class Folder:
         """The file with a source's secret."""
         return self.path / "secrets" / source
 
-    def write_files(self, port: int) -> dict[str, str]:
-        """Write the configuration and new secrets; return the secrets of the demo's own senders by source."""
+    def write_files(self, port: int, broker: str = "") -> dict[str, str]:
+        """Write the configuration and new secrets; return the secrets of the demo's own senders by source.
+
+        Args:
+            port: where boathook serves.
+            broker: address and port of the broker that takes events while PostgreSQL is stopped; the four systems are
+                left out then. Empty: there is none.
+        """
         made = {source: make_secret(provider) for source, provider in PROVIDERS.items()}
         (self.path / "secrets").mkdir(mode=0o700)
         for name, secret in {**made, **{app: secrets.token_hex(16) for app in _APP_SECRETS}}.items():
             file = self.secret_file(name)
             file.touch(mode=0o600)
             file.write_text(secret + "\n", encoding="utf-8")
-        self.configuration.write_text(self._configuration(port), encoding="utf-8")
+        self.configuration.write_text(self._configuration(port, broker), encoding="utf-8")
         return made
 
-    def _configuration(self, port: int) -> str:
-        songs, incoming = (_quote(self.data / name) for name in ("music", "music-incoming"))
-        settings = _CONFIGURATION.format(host=_HOST, port=port, songs=songs, incoming=incoming)
+    def _configuration(self, port: int, broker: str) -> str:
+        settings = _CONFIGURATION.format(host=_HOST, port=port)
+        if broker:
+            settings += _BUFFER.format(
+                broker=broker, vhost=rabbitmq.VHOST, user=rabbitmq.USER, password=rabbitmq.PASSWORD
+            )
+        else:
+            songs, incoming = (_quote(self.data / name) for name in ("music", "music-incoming"))
+            settings += _APPS.format(songs=songs, incoming=incoming)
         return settings + "".join(_SOURCE.format(name=name, provider=kind) for name, kind in PROVIDERS.items())
 
 
@@ -187,6 +218,7 @@ async def empty(folder: Folder, progress: Callable[[str], None]) -> None:
                 " it where a killed demo has left it behind), or choose another --data-dir"
             )
         shutil.rmtree(server.home)
+    rabbitmq.end_left_over(folder.broker)
     for path in left:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -256,6 +288,15 @@ class ServerProcess:
             return True
         return False
 
+    async def read_metric(self, name: str) -> float | None:
+        """Return the sum of a metric's series; None if it does not answer."""
+        url = f"http://127.0.0.1:{self._port}/metrics.json"
+        with contextlib.suppress(FetchFailed):
+            answer = await self._client.request("GET", url, timeout_s=_ANSWER_S, max_bytes=_MAX_PAGE_BYTES)
+            if answer.status == HTTPStatus.OK:
+                return float(sum(one["value"] for one in json.loads(answer.body)["metrics"][name]["series"]))
+        return None
+
     async def wait(self) -> int:
         """Wait until the process ends, and return its exit code."""
         return await self._process.wait()
@@ -283,13 +324,17 @@ def environment(folder: Folder) -> dict[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def serve(folder: Folder, port: int) -> AsyncIterator[ServerProcess]:
-    """Start `boathook serve` on the folder's configuration, and stop it at the end."""
+async def serve(folder: Folder, port: int, database_url: str = "") -> AsyncIterator[ServerProcess]:
+    """Start `boathook serve` on the folder's configuration, and stop it at the end.
+
+    With *database_url* it uses a PostgreSQL that the demo starts and stops; it would restart its own.
+    """
+    changes = {"BOATHOOK_DATABASE_URL": database_url} if database_url else {}
     with folder.log.open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "boathook", "--config", str(folder.configuration), "serve"),
             cwd=folder.path,
-            env=environment(folder),
+            env={**environment(folder), **changes},
             stdin=DEVNULL,
             stdout=log,
             stderr=log,

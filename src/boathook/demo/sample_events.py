@@ -255,6 +255,8 @@ class SentEvent:
     conflicts: int = 0
     is_uncertain: bool = False
     """Whether a request broke off, so that its event may be stored without a response."""
+    is_buffered: bool = False
+    """Whether a request was answered while PostgreSQL was stopped, so that a duplicate was recognized only later."""
 
     @property
     def is_acknowledged(self) -> bool:
@@ -272,6 +274,12 @@ class SenderLog:
         """SHA-256 of the bodies that were sent with a wrong signature, by source and id."""
         self.unexpected: list[str] = []
         self.waits_s: deque[float] = deque(maxlen=_MAX_LATENCIES)
+        self.is_outage = False
+        """Whether PostgreSQL is stopped, or events of that time are still being stored."""
+        self.had_outage = False
+        """Whether PostgreSQL was stopped at all: what was under way then, such as a post to a customer, is repeated."""
+        self.answered_in_outage = 0
+        """Genuine requests that were answered 2xx meanwhile."""
 
     @property
     def answered(self) -> int:
@@ -303,6 +311,8 @@ class SenderLog:
             self._expect_rejection(sample, reply, answer)
         elif sample.key:
             self._record_result(self.sent[sample.source, sample.key], reply, answer)
+            self.sent[sample.source, sample.key].is_buffered |= self.is_outage
+            self.answered_in_outage += self.is_outage and answer is not None and answer.status == 200
         elif reply not in {SendResult.HANDSHAKE, SendResult.UNANSWERED}:
             self._record_unexpected(sample, reply, answer)
         return reply

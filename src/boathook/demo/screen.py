@@ -1,6 +1,7 @@
 """The demo's output: a live table, the consistency check, and suggestions for next steps."""
 
 import asyncio
+import contextlib
 import json
 import os
 import shlex
@@ -23,9 +24,11 @@ from boathook.db.integrity import IntegrityReport
 from boathook.demo import reconciliation
 from boathook.demo.customer import ReceiverLog
 from boathook.demo.folder import Folder
+from boathook.demo.outage import Outage
 from boathook.demo.reconciliation import States
 from boathook.demo.sample_events import SenderLog, SendResult
 from boathook.demo.systems import SimulationResult
+from boathook.domain.errors import DatabaseUnavailable
 from boathook.testing import sign
 
 _ISSUE = {"id": 1, "number": 1, "title": "Hello from a shell", "state": "open", "updated_at": "2026-01-01T00:00:00Z"}
@@ -34,7 +37,7 @@ _DELIVERY = "4c8f1d52-7a3b-4e7e-9a53-0d7a3d2f1b60"
 _STRIPE = {"id": "evt_hello_from_a_shell", "type": "payment_intent.succeeded", "data": {"object": {"amount": 4200}}}
 
 
-def write(folder: Folder, port: int, secret: str, *, is_serving: bool) -> Iterator[str]:
+def write(folder: Folder, port: int, secret: str, *, is_serving: bool, has_apps: bool) -> Iterator[str]:
     """Yield the lines to print; *secret* is that of the source github."""
     program = _program()
     command = f"{program} --config {_relative(folder.configuration)}"
@@ -56,6 +59,8 @@ def write(folder: Folder, port: int, secret: str, *, is_serving: bool) -> Iterat
     yield f"{command} dead replay --all --yes"
     yield f"{command} rejections list --limit 5"
     yield f"{command} check"
+    if not has_apps:
+        return
     yield ""
     yield "# The four systems: who has paid, which cars there are, which songs were made"
     yield f"{command} billing subscriptions --json"
@@ -155,18 +160,21 @@ class Screen:
         self._database = database
         self._sender_log = sender_log
         self._marks: deque[tuple[float, int]] = deque()
+        self._stored: tuple[States, int] = {}, 0
         self.footer = ""
         """The line below the table."""
 
     async def read_figures(self) -> ScreenData:
-        """Read the current figures."""
+        """Read the current figures; those of the store stay as they were while PostgreSQL is stopped."""
         now = time.monotonic()
         self._marks.append((now, self._sender_log.answered))
         while now - self._marks[0][0] > _RATE_WINDOW_S:
             self._marks.popleft()
         (start, before), (end, after) = self._marks[0], self._marks[-1]
-        states, published = await reconciliation.count_states(self._database)
-        return ScreenData(self._sender_log, states, published, (after - before) / max(end - start, _REFRESH_INTERVAL_S))
+        with contextlib.suppress(DatabaseUnavailable):
+            self._stored = await reconciliation.count_states(self._database)
+        rate = (after - before) / max(end - start, _REFRESH_INTERVAL_S)
+        return ScreenData(self._sender_log, *self._stored, rate)
 
     async def show(self, done: asyncio.Event) -> None:
         """Show the figures until *done* is set, then the final figures."""
@@ -225,7 +233,7 @@ def print_books(
     console.print(_balance(books))
     console.print(_verdict(books, sender_log, complaints))
     if not complaints:
-        console.print(_sent(records))
+        console.print(_sent(records, is_once=not sender_log.had_outage))
     _print_complaints(console, "ledger", complaints)
     for found in books.violations:
         text = f"  check: {found.check}: {found.count}. {found.meaning} {', '.join(map(str, found.examples))}"
@@ -248,6 +256,19 @@ def print_systems(console: Console, outcomes: Mapping[str, SimulationResult]) ->
         if not outcome.is_finished:
             console.print(Text(f"  {name}: not finished yet; what differs so far:"), soft_wrap=True)
         _print_complaints(console, name, outcome.complaints)
+
+
+def print_outage(console: Console, outage: Outage) -> None:
+    """Print what became of the senders' requests while PostgreSQL was stopped."""
+    console.print()
+    if outage.seconds and not outage.complaints:
+        text = (
+            f"PostgreSQL was stopped for {outage.seconds:.0f} s: {outage.buffered} events waited with RabbitMQ, and"
+            f" {outage.answered} requests were\n"
+            "answered 2xx until it had them all. No genuine request got another answer."
+        )
+        console.print(Text(text, style="green"))
+    _print_complaints(console, "outage", outage.complaints)
 
 
 def _books_of(outcome: SimulationResult) -> Text:
@@ -286,11 +307,11 @@ def _balance(report: IntegrityReport) -> Table:
     return table
 
 
-def _sent(records: Mapping[str, ReceiverLog]) -> Text:
-    taken = sum(record.taken.total() for record in records.values())
+def _sent(records: Mapping[str, ReceiverLog], *, is_once: bool) -> Text:
+    taken = sum(len(record.taken) for record in records.values())
     unavailable_count = sum(record.unavailable_count for record in records.values())
     return Text(
-        f"A customer's server has verified {taken} messages at {len(records)} addresses, each once;\n"
+        f"A customer's server has verified {taken} messages at {len(records)} addresses{', each once' * is_once};\n"
         f"while one of them was down it turned {unavailable_count} requests away.",
         style="green",
     )

@@ -13,7 +13,15 @@ from datetime import datetime
 from typing import Final, assert_never
 
 from boathook.broker.access import BrokerAccess
-from boathook.broker.batch import MAX_RECORDS, UNNUMBERED, Batch, UnreadableBatch, decode_batch, encode_batch
+from boathook.broker.batch import (
+    MAX_RECORDS,
+    UNNUMBERED,
+    Batch,
+    UnreadableBatch,
+    contiguous_batches,
+    decode_batch,
+    encode_batch,
+)
 from boathook.broker.connection import BrokerConnection, Delivery, first_connection
 from boathook.broker.queues import BUFFER_QUEUES, REFUSED_QUEUE
 from boathook.db.buffer_marks import Gap
@@ -139,21 +147,22 @@ class BufferDrain:
         for delivery, batch in group:
             if batch is None or None in batch.payloads:
                 await _keep_damaged(connection, delivery, batch)
-            if batch is not None and batch.series != UNNUMBERED:
-                await self._note_arrival(batch)
+        for first, last in contiguous_batches(batch for _, batch in group if batch is not None):
+            await self._note_arrival(first, last)
+        for delivery, _ in group:
             await connection.acknowledge(delivery)
 
-    async def _note_arrival(self, batch: Batch) -> None:
-        """Advance the mark of the batch's series, and report events that are missing before it."""
-        gap = await self._advance_mark(batch.series, batch.first, batch.last, _last_event_at(batch))
+    async def _note_arrival(self, first: Batch, last: Batch) -> None:
+        """Advance the mark of a series over all batches from *first* to *last*, and report events missing before."""
+        gap = await self._advance_mark(first.series, first.first, last.last, _last_event_at(last))
         if gap.lost:
             meters.count("boathook_buffer_lost_total", gap.lost)
             _LOG.error(
                 "buffered_events_lost",
                 lost=gap.lost,
-                series=batch.series,
+                series=first.series,
                 after=gap.after,
-                before=_first_event_at(batch),
+                before=_first_event_at(first),
                 note="brokers had confirmed them; ask the senders to send this time again",
             )
 
