@@ -81,7 +81,7 @@ def limits(costs: Costs) -> list[Limit]:
 
 def tables(costs: Mapping[str, Any]) -> str:
     """Return both tables, with when they were measured."""
-    head = "| per second | an event | " + " | ".join(f"{rate:,} events/s" for rate in RATES)
+    head = "| resource | an event | " + " | ".join(f"{rate:,} events/s" for rate in RATES)
     lines = [head + " |", "|---|---|" + "---|" * len(RATES), *map(_row, resources(costs))]
     lines += ["", f"Measured on {costs['measured_on']}, with bodies of {costs['body_bytes']:,} bytes.", ""]
     lines += ["| one PostgreSQL is full at | events/s, mean |", "|---|---|"]
@@ -98,8 +98,8 @@ def _row(resource: Resource) -> str:
 def _amount(resource: Resource, rate: int) -> str:
     total = resource.per_event * rate
     if resource.unit == "us":
-        cores = total / 1e6
-        return f"{_two_digits(cores)} core{'s' * (cores != 1)}"
+        cores = _two_digits(total / 1e6)
+        return f"{cores} core{'s' * (cores != '1')}"
     return _bytes(total * _DAY_S) if resource.is_per_day else f"{_bytes(total)}/s"
 
 

@@ -10,7 +10,7 @@ from scripts.docs_capacity import BEGIN, END, MEASURED
 COSTS = {
     "measured_on": "2026-01-01", "body_bytes": 1_000, "brokers": 3,
     "in_gateway_us": 60, "in_postgres_us": 20, "in_log_bytes": 2_000, "in_stored_bytes": 1_800,
-    "out_sender_us": 45, "out_postgres_us": 30, "out_log_bytes": 1_600, "out_stored_bytes": 1_200,
+    "out_sender_us": 104, "out_postgres_us": 30, "out_log_bytes": 1_600, "out_stored_bytes": 1_200,
     "buffered_gateway_us": 68, "buffered_brokers_us": 30, "buffered_bytes_per_broker": 1_200,
 }  # fmt: skip
 
@@ -29,6 +29,7 @@ def row(text: str, name: str) -> list[str]:
         ("PostgreSQL: stored a day", ["3,000 B", "2.6 TB", "26 TB", "260 TB"]),
         ("each broker", ["1,200 B", "12 MB/s", "120 MB/s", "1.2 GB/s"]),
         ("network", ["5,600 B", "56 MB/s", "560 MB/s", "5.6 GB/s"]),
+        ("senders: processor", ["104 µs", "1 core", "10 cores", "100 cores"]),
         ("30 days of history", ["1,000"]),
         ("1 day of history", ["31,000"]),
         ("16 cores", ["190,000"]),
