@@ -46,6 +46,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "api/idempotency.py": {"json": (API,), "_plain": (API,)},
     "api/messages.py": {"json": (API,)},
     "api/publish.py": {"json": ("boathook.api.publish:_MAX_BODY", DEPTH)},
+    "service/access_copy.py": {"json": (OURS,)},
     "service/buffer.py": {"json": ("boathook.service.buffer:_MAX_ANSWER",)},
     "service/conflicts.py": {"json": ("boathook.service.body_view:MAX_BYTES", DEPTH)},
     "pages/site.py": {"json": ("boathook.pages.site:_MAX_REPORT_BYTES",)},
@@ -61,6 +62,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "service/endpoint_values.py": {"key": ("boathook.service.endpoint_values:MAX_PEM",)},
     "service/endpoints.py": {"json": (OURS,)},
     "service/idempotency.py": {"json": (OURS,)},
+    "service/message_store.py": {"json": (OURS,)},
     "service/messages.py": {"json": (API,)},
     "service/oidc.py": {"json": ("boathook.service.oidc:_MAX_BYTES",), "token": ("boathook.service.oidc:_MAX_BYTES",)},
     "service/openapi_import.py": {
