@@ -10,7 +10,9 @@ import pytest
 
 from boathook import Boathook, ConfigError, config
 from boathook.db.database import DUE_CHANNEL
+from boathook.db.events import EventStore
 from boathook.http.connection import WebSocketRefusal
+from boathook.ingest.intake import Intake
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.server.console import Console
 from tests.postgres.api_client import make_context, make_token
@@ -40,7 +42,7 @@ async def test_it_answers_503_until_it_is_up_and_again_when_it_is_closed(opened,
     assert early.status_code == 503
     assert early.json()["code"] == "unavailable"
     assert early.headers["retry-after"]
-    console.open()
+    console.open(Intake(EventStore()))
 
     async def answers(status: int) -> bool:
         return (await client.get("/api/v1/app", headers=headers)).status_code == status
@@ -52,7 +54,7 @@ async def test_it_answers_503_until_it_is_up_and_again_when_it_is_closed(opened,
 
 async def test_without_postgresql_it_goes_on_trying_and_answers_503(opened):
     console, client = opened("postgresql://127.0.0.1:1/none")
-    console.open()
+    console.open(Intake(EventStore()))
     for _ in range(3):
         assert (await client.get("/api/v1/app")).status_code == 503
 
@@ -68,7 +70,7 @@ async def test_messages_are_announced_once_they_are_committed(opened, pg_url, db
     client.headers["authorization"] = f"Bearer {await make_token(make_context(db))}"
     heard: list[str] = []
     await db.listen(DUE_CHANNEL, heard.append)
-    console.open()
+    console.open(Intake(EventStore()))
 
     async def is_heard() -> bool:
         await db.execute("select pg_notify($1, 'test')", DUE_CHANNEL)
@@ -119,7 +121,7 @@ async def test_what_an_app_mounts_is_503_until_it_is_loaded_and_then_served(open
         early = await client.get(path)
         assert (early.status_code, early.headers["retry-after"]) == (503, "1"), path
     assert console.websocket_app("/mine") is WebSocketRefusal.NOT_READY
-    console.open()
+    console.open(Intake(EventStore()))
 
     async def is_served() -> bool:
         return (await client.get("/mine")).content == b"mine"
@@ -156,7 +158,7 @@ hook.mount("/", site, is_open=True)
 
 async def test_a_mounted_app_answers_below_its_path_and_one_at_the_root_gets_what_is_left(opened, pg_url, app):
     console, client = opened(pg_url, **{"server.app": app(SHOP)})
-    console.open()
+    console.open(Intake(EventStore()))
     await asyncio.wait_for(console.startup_done.wait(), 300)
     page = {"accept": "text/html"}
     for path, expected in {
@@ -182,7 +184,7 @@ def test_a_path_that_cannot_be_mounted_is_named(path):
 async def test_an_app_that_cannot_be_loaded_leaves_the_api_in_peace(opened, pg_url, app):
     """Its own pages go on answering 503: a fault of ours must not look like a wrong address."""
     console, client = opened(pg_url, **{"server.app": app("raise RuntimeError('broken')")})
-    console.open()
+    console.open(Intake(EventStore()))
 
     async def answers(path: str, status: int) -> bool:
         return (await client.get(path)).status_code == status

@@ -49,7 +49,7 @@ async def test_a_check_is_made_and_its_result_kept(db: Database):
 
 async def test_only_one_is_under_way(db: Database):
     await begin(db)
-    with pytest.raises(InvalidState, match="under way"):
+    with pytest.raises(InvalidState, match="a check is running"):
         await begin(db)
 
 

@@ -30,6 +30,7 @@ INNOCENT = {
     "name in secret": "the name of a query's parameter, which is no secret",
     "name == self.signature": "the name of a scheme, such as v1",
     "count == MAX_SIGNATURES": "numbers",
+    "tokens == request.wanted": "numbers of tokens of a rate",
     "recipe.name in setup_guides.USER_CHOSEN_SECRETS": "the name of a sender",
 }
 """Comparisons that are called like those of proofs and are none, and why."""
