@@ -13,14 +13,14 @@ import time
 from pathlib import Path
 from boathook.server import console
 
-prepare = console._prepare
+build = console.AppBuilder
 
 def held_up(*args):
     while not Path("go").exists():
         time.sleep(0.01)
-    return prepare(*args)
+    return build(*args)
 
-console._prepare = held_up
+console.AppBuilder = held_up
 """
 """A sitecustomize.py that keeps the API and the console from coming up until there is a file."""
 NOT_COUNTED = "\nconsole.Console.problem = None\n"
