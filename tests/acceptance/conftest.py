@@ -204,12 +204,18 @@ class BoathookProcess:
             except psutil.Error:
                 continue
         self.process.wait(300)
+        self._check_patch()
+
+    def _check_patch(self) -> None:
+        """Fail if a test's sitecustomize.py patches what is gone: Python reports that and goes on without it."""
+        assert "Error in sitecustomize" not in self.log(), self.log()[:3000]
 
     def stop(self) -> int:
         """Send SIGTERM, wait, and return the exit code."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
+        self._check_patch()
         try:
             return self.process.wait(300)
         except subprocess.TimeoutExpired:
