@@ -20,7 +20,7 @@ from boathook.verification.source import ResolvedSource, resolve_source
 
 TEST_USER_AGENT: Final = "boathook-test"
 """The user-agent of test requests; it is stored with the event."""
-_TIMEOUT_S: Final = 15.0
+_TIMEOUT_S: Final = 60.0
 _MAX_BYTES: Final = 1_048_576
 _SAMPLE_ID: Final = "boathook-sample"
 
