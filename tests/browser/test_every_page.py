@@ -149,7 +149,9 @@ def test_every_page_fits_a_phone_and_has_one_title(filled_console: ConsoleServer
     wide, headings = [], []
     for path in pages:
         page.goto(f"{filled_console.base}{path}")
-        if page.evaluate("document.documentElement.scrollWidth") > 360:
+        try:  # the layout may change until fonts and scripts have arrived
+            page.wait_for_function("document.documentElement.scrollWidth <= 360", timeout=60_000)
+        except TooLate:
             wide.append(f"{path}: {page.evaluate(_WIDEST)}")
         if page.locator("h1").count() != 1:
             headings.append(path)
