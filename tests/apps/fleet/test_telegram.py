@@ -39,6 +39,7 @@ def test_a_critical_error_is_told_in_the_form_the_bot_api_wants(server: FleetSer
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_server_in_trouble_loses_no_alarm_and_repeats_are_collapsed(server: FleetServer, bot: BotApi):
+    server.send_event("car_create", {"id": new_id()})
     until(lambda: server.rows("select from fleet.alarm where announced_at is null"))
     taken, moments = len(bot.taken), []
 
@@ -65,6 +66,7 @@ def test_a_server_in_trouble_loses_no_alarm_and_repeats_are_collapsed(server: Fl
 @pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_server_that_hangs_blocks_no_handling(server: FleetServer, bot: BotApi):
     bot.troubles.append(hang)
+    server.send_event("car_create", {"id": new_id()})
     until(bot.hanging.is_set)
     calls, car = bot.calls, new_id()
     server.send_event("car_create", {"id": car})
