@@ -5,7 +5,6 @@ import os
 import time
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -13,7 +12,7 @@ import httptools
 import uvloop
 
 from benchmarks.delivery_setup import SETTINGS, DeliverySetup, create_setup, make_token, wait_for_sender
-from benchmarks.environment import BenchmarkEnvironment, Server
+from benchmarks.environment import BenchmarkEnvironment, read_cpu
 from benchmarks.load import Client, prepare, run_own_client
 from benchmarks.publish import make_request
 from boathook.domain.errors import ConfigError
@@ -103,29 +102,12 @@ def _arrived(environment: BenchmarkEnvironment, rate: int, seconds: float) -> di
             environment.report(f"{rate} messages a second")
             publisher = _Publisher(setup, token, server.port, rate)
             runner.run(publisher.publish(int(rate * _WARM_UP_S), receiver))
-            before = _Usage.read(environment, server)
+            before = read_cpu(environment, server)
             waits = runner.run(publisher.publish(int(rate * seconds * 2), receiver))
-            used = _Usage.read(environment, server).since(before, len(waits))
-    return _figures(waits) | used
-
-
-@dataclass(frozen=True, slots=True)
-class _Usage:
-    """The processor seconds used so far."""
-
-    product_s: float
-    postgres_s: float | None
-
-    @classmethod
-    def read(cls, environment: BenchmarkEnvironment, server: Server) -> "_Usage":
-        return cls(server.cpu_s(), environment.postgres_cpu_s())
-
-    def since(self, before: "_Usage", messages: int) -> dict[str, float]:
-        """Return the processor microseconds a message: published, delivered and recorded."""
-        used = {"product_us": (self.product_s - before.product_s) / messages * 1e6}
-        if self.postgres_s is not None and before.postgres_s is not None:
-            used["postgres_us"] = (self.postgres_s - before.postgres_s) / messages * 1e6
-        return {name: round(value, 1) for name, value in used.items()}
+            used = read_cpu(environment, server).since(before, len(waits))
+    # Of a message that is published, delivered and recorded.
+    figures = _figures(waits) | {"product_us": round(used.gateway, 1)}
+    return figures | ({} if used.postgres is None else {"postgres_us": round(used.postgres, 1)})
 
 
 class _Receiver:

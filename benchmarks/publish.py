@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from benchmarks.bare_clients import urls
 from benchmarks.delivery_setup import SETTINGS, TYPE, DeliverySetup, create_setup, make_body, make_token
-from benchmarks.environment import BenchmarkEnvironment, Server
+from benchmarks.environment import BenchmarkEnvironment, Server, read_cpu
 from benchmarks.ingest import CONNECTIONS
 from benchmarks.load import LoadResult, prepare, run_load, write_requests
 from boathook.domain.errors import ConfigError
@@ -142,12 +142,10 @@ def make_request(application: str, token: str, payload: bytes, key: int | None =
 
 def _drive(environment: BenchmarkEnvironment, server: Server, corpus: Path, seconds: float) -> _Measured:
     server.wait_until_idle()
-    postgres = environment.postgres_cpu_s()
-    product = server.cpu_s()
+    before = read_cpu(environment, server)
     load = run_load(corpus, server.port, connections=CONNECTIONS, seconds=seconds)
-    used = server.cpu_s() - product
-    after = environment.postgres_cpu_s()
+    after = read_cpu(environment, server)
     if not load.requests:
         raise ConfigError("no request of the benchmark was answered")
-    spent = None if postgres is None or after is None else (after - postgres) * 1e6 / load.requests
-    return _Measured(load, used * 1e6 / load.requests, spent)
+    used = after.since(before, load.requests)
+    return _Measured(load, used.gateway, used.postgres)
