@@ -14,6 +14,8 @@ import msgspec
 
 from boathook.config import Settings, load
 from boathook.db.database import Database
+from boathook.db.delivery_commands import notify_due
+from boathook.db.due_notifier import ANY_RECIPIENT
 from boathook.db.secret_box import SecretBox
 from boathook.delivery.dispatcher import Dispatcher, Executor
 from boathook.delivery.endpoint_queues import EndpointAttempt
@@ -175,9 +177,12 @@ async def _insert(db: Database, table: str, **columns: Any) -> None:
 
 async def add_deliveries(
     db: Database, endpoints: StoredEndpoint | Sequence[StoredEndpoint], number: int = 1, *, order_key: str | None = None,
-    body: bytes = b'{"a": 1}', is_manual: bool = False,
+    body: bytes = b'{"a": 1}', is_manual: bool = False, is_named: bool = False,
 ) -> list[UUID]:  # fmt: skip
-    """Store *number* messages with a delivery to each of *endpoints*, notify the senders, and return the message ids."""
+    """Store *number* messages with a delivery to each of *endpoints*, notify the senders, and return the message ids.
+
+    With *is_named* the notification names the endpoints.
+    """
     endpoints = [endpoints] if isinstance(endpoints, StoredEndpoint) else list(endpoints)
     events = [new_id() for _ in range(number)]
     async with db.transaction() as connection:
@@ -200,7 +205,7 @@ async def add_deliveries(
             " unnest($2::text[]) with ordinality as r (recipient, place) order by place_of_event",
             events, [endpoint.recipient for endpoint in endpoints], order_key, is_manual,
         )  # fmt: skip
-    await db.execute("select pg_notify('boathook_due', '')")
+    await notify_due(db, [endpoint.recipient for endpoint in endpoints] if is_named else ANY_RECIPIENT)
     return events
 
 

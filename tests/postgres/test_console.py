@@ -3,6 +3,7 @@
 import asyncio
 import re
 import uuid
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 from boathook import Boathook, ConfigError, config
 from boathook.db.database import DUE_CHANNEL
 from boathook.db.events import EventStore
+from boathook.domain.endpoints import recipient_of
 from boathook.http.connection import WebSocketRefusal
 from boathook.ingest.intake import Intake
 from boathook.observability.live_metrics import LiveMetrics
@@ -82,8 +84,14 @@ async def test_messages_are_announced_once_they_are_committed(opened, pg_url, db
     assert (await client.post("/api/v1/app/acme/msg", json={"eventType": "a b", "payload": {}})).status_code == 422
     assert "" not in heard
     endpoint = {"url": "https://receiver.example/hooks"}
-    assert (await client.post("/api/v1/app/acme/endpoint", json=endpoint)).status_code == 201
+    made = await client.post("/api/v1/app/acme/endpoint", json=endpoint)
+    assert made.status_code == 201
     assert (await client.post("/api/v1/app/acme/msg", json={"eventType": "a.b", "payload": {}})).status_code == 202
+    await eventually(lambda: recipient_of(made.json()["id"]) in heard)
+    assert "" not in heard
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    scheduled = {"eventType": "a.b", "payload": {}, "deliverAt": later}
+    assert (await client.post("/api/v1/app/acme/msg", json=scheduled)).status_code == 202
     await eventually(lambda: "" in heard)
 
 

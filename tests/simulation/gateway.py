@@ -1,7 +1,7 @@
 """Connects the intake of a simulated gateway to the fake database and the routes."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -42,8 +42,8 @@ class FakeStore:
     async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
         return await EventStore(self._there()).append(batch, within_s=within_s)
 
-    async def announce(self) -> None:
-        await delivery_commands.notify_due(self._there())
+    async def announce(self, recipients: Collection[str]) -> None:
+        await delivery_commands.notify_due(self._there(), recipients)
 
     async def read_router(self) -> Router:
         return await read_router(self._there(), within_s=self._plan.after_s)

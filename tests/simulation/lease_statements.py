@@ -264,7 +264,7 @@ def record_failure_one(
         sometimes("a dead letter let the next of its order key go on")
         unblock(t, d.recipient, d.order_key)
     if d.woken_by is not None:
-        t.channels.append("boathook_due")
+        t.notifications.append(("boathook_due", ""))
     return True
 
 

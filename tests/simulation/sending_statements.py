@@ -163,7 +163,7 @@ def _settle_one(
         if is_revived:
             t.audit.append((d.woken_by or "", "dead.replay", ids.show_delivery(*d.key), None))
         if d.woken_by is not None:
-            t.channels.append("boathook_due")
+            t.notifications.append(("boathook_due", ""))
     is_freed = state != "pending" and not is_revived
     return Record(position=position, recipient=d.recipient, freed_key=d.order_key if is_freed else None, told=None)
 

@@ -168,10 +168,10 @@ class Server:
         for session in [one for one in self.sessions.values() if one.client is process]:
             self.later(self.loop.rng.random() * within_s, session.lose)
 
-    def _notify(self, channel: str) -> None:
+    def _notify(self, channel: str, payload: str) -> None:
         for session in list(self.sessions.values()):
             for heard in session.listeners.get(channel, ()):
-                self.loop.call_later(self.trip(), heard, session, 0, channel, "", context=session.context)
+                self.loop.call_later(self.trip(), heard, session, 0, channel, payload, context=session.context)
 
 
 class Request:

@@ -174,7 +174,7 @@ class Tables:
         self.locks: dict[Lock, Transaction] = {}
         self.watchers: list[Callable[[Transaction], None]] = []
         """Called before a commit is taken over, with everything the transaction wrote."""
-        self.notify: Callable[[str], None] = lambda _channel: None
+        self.notify: Callable[[str, str], None] = lambda _channel, _payload: None
 
     def snapshot(self) -> Mapping[str, dict[Any, Any]]:
         """Return what is committed at this moment, for a statement that goes on for a while."""
@@ -195,7 +195,7 @@ class Transaction:
         self.locks: list[Lock] = []
         self.effects: list[Effect] = []
         self.audit: list[tuple[str, str, str, str | None]] = []
-        self.channels: list[str] = []
+        self.notifications: list[tuple[str, str]] = []
         self.waits_for: Transaction | None = None
         self.on_end: list[Callable[[], None]] = []
         self._base: Mapping[str, dict[Any, Any]] | None = None
@@ -282,8 +282,8 @@ class Transaction:
             tables.effects += self.effects
             tables.audit += self.audit
         self._end()
-        for channel in dict.fromkeys(self.channels):
-            tables.notify(channel)
+        for channel, payload in dict.fromkeys(self.notifications):
+            tables.notify(channel, payload)
 
     def roll_back(self) -> None:
         """Forget everything."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from uuid import UUID
 
 import pytest
@@ -170,10 +170,10 @@ async def test_draining_commits_what_waits_and_refuses_what_comes():
 
 
 async def test_only_owed_work_is_announced():
-    announced: list[int] = []
+    announced: list[Collection[str]] = []
 
-    async def announce() -> None:
-        announced.append(1)
+    async def announce(recipients: Collection[str]) -> None:
+        announced.append(recipients)
 
     intake = Intake(Shelf(lambda one: Accepted(one.id, has_deliveries=bool(one.deliveries))), announce=announce)
     await intake.start()
@@ -182,6 +182,7 @@ async def test_only_owed_work_is_announced():
     assert announced == []
     await intake.accept(event("somebody's", deliveries=(NewDelivery("handler:x"),)))
     await eventually(lambda: announced)
+    assert announced == [("handler:x",)]
     await intake.drain()
 
 

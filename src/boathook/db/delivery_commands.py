@@ -4,7 +4,7 @@ A command locks its dead letters before it changes anything, and skips those tha
 commands therefore share the work instead of doing it twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -13,6 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from boathook.db.database import Connection, Database, Record
+from boathook.db.due_notifier import ANY_RECIPIENT, to_payload
 from boathook.db.ordering import unblock
 from boathook.db.queries import listings
 from boathook.db.queries.listings import ListFilter, choose_event_table, like_pattern
@@ -326,9 +327,9 @@ async def mark_rejection_accepted(database: Database, rejection_id: UUID, event_
         return is_marked
 
 
-async def notify_due(to: Database | Connection) -> None:
-    """Notify all workers that deliveries are due."""
-    await to.execute(SQL["announce_due"])
+async def notify_due(to: Database | Connection, recipients: Collection[str] = ANY_RECIPIENT) -> None:
+    """Notify all workers and senders that deliveries to *recipients* are due."""
+    await to.execute(SQL["announce_due"], to_payload(recipients))
 
 
 async def record(connection: Connection, action: AuditContext, name: str, subject: str) -> None:

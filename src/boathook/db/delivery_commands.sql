@@ -216,7 +216,7 @@ update boathook.rejection set event_id = $2 where id = $1 and event_id is null
 
 -- name: announce_due
 -- Notifies all workers that deliveries are due.
-select pg_notify('boathook_due', '')
+select pg_notify('boathook_due', $1)
 
 -- name: read_clock
 -- Reads the server's clock.

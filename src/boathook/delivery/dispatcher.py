@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 from boathook.config import Settings
 from boathook.db.database import DUE_CHANNEL, Database
 from boathook.db.deliveries import DeliveryStore, Lease
+from boathook.db.due_notifier import ANY_RECIPIENT, read_payload
 from boathook.domain import ids
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.policy import (
@@ -188,6 +189,13 @@ class Queues(Protocol[A]):
         """Find recipients with due deliveries and call *wake* if there are any; return seconds until the next query."""
         ...
 
+    def include(self, recipients: Sequence[str], wake: Callable[[], None]) -> bool:
+        """Include those of the recipients that belong here in the next claim, and call *wake* if there are any.
+
+        Returns False if only `discover` can include some of them.
+        """
+        ...
+
     async def claim(self) -> tuple[list[A], float]:
         """Claim once; return the claims, and the seconds until more may be due unless `resume` is called earlier."""
         ...
@@ -273,7 +281,7 @@ class Dispatcher(Generic[A]):
         Raises:
             AttemptStuck: an attempt cannot be stopped; the process should exit so that another replaces it.
         """
-        await self._database.listen(DUE_CHANNEL, lambda _payload: self._hint.set())
+        await self._database.listen(DUE_CHANNEL, self._notified)
         feeding = [asyncio.create_task(self._discover()), asyncio.create_task(self._claim(predecessors))]
         loops = [self._write(), self._renew(), self._beat(beat), self._executor.run()]
         tasks = [*feeding, *[asyncio.create_task(loop) for loop in loops]]
@@ -292,6 +300,11 @@ class Dispatcher(Generic[A]):
             raise self._error
         if self._stuck is not None:
             raise AttemptStuck(self._stuck)
+
+    def _notified(self, payload: str) -> None:
+        recipients = read_payload(payload)
+        if recipients == ANY_RECIPIENT or not self._queues.include(recipients, self._wake.set):
+            self._hint.set()
 
     async def _drain(self, feeding: Sequence["asyncio.Task[None]"]) -> None:
         """Stop claiming, release waiting claims, let running attempts finish, and stop those that take too long."""

@@ -29,7 +29,7 @@ from boathook.db.secret_box import SecretBox
 from boathook.delivery.dispatcher import PACE_S, Attempt, DatabaseClock
 from boathook.delivery.http_attempt import PreparedEndpoint, prepare_endpoint
 from boathook.domain import ids
-from boathook.domain.endpoints import read_retry
+from boathook.domain.endpoints import RECIPIENT, read_retry
 from boathook.domain.errors import DatabaseError
 from boathook.domain.policy import AttemptState, Result, RetryPolicy, Superseded
 from boathook.http_client.messages import RequestResult
@@ -49,6 +49,8 @@ IDLE_S: Final = 60.0
 """Seconds after which an idle endpoint is dropped."""
 _MAX_FIRST_CLAIM: Final = 8
 """Most claims for an endpoint whose request duration is unknown."""
+_LIMITS_AGE_S: Final = 5.0
+"""How long an endpoint's limits are used before they are read again."""
 _OVERLAP: Final = timedelta(seconds=0.25)
 """How far the watermark stays behind the latest claim: transactions do not commit in the order they begin."""
 _EWMA_WEIGHT: Final = 0.2
@@ -138,6 +140,7 @@ class EndpointQueue:
         self.is_unhealthy = False
         """Whether the endpoint's stored health is anything but healthy."""
         self.used_at = time.monotonic()
+        self.limits_read_at: float
         self.update(due)
         self.mean_s: float | None = None
         """Mean duration of its requests; None: unknown."""
@@ -147,6 +150,7 @@ class EndpointQueue:
 
     def update(self, due: DueEndpoint) -> None:
         """Update the limits and the breaker from the database."""
+        self.limits_read_at = time.monotonic()
         self.rate = due.rate
         self.concurrency = due.concurrency
         if not self.is_probing:
@@ -238,7 +242,8 @@ class EndpointQueues:
         self._store = store
         self._secret_box = secret_box
         self._clock = clock
-        self._queues: dict[UUID, EndpointQueue] = {}
+        self._queues: dict[str, EndpointQueue] = {}
+        """By recipient."""
         self._claimable: dict[UUID, EndpointQueue] = {}
         self._ready: dict[UUID, EndpointQueue] = {}
         self._unprepared: dict[UUID, EndpointQueue] = {}
@@ -279,15 +284,29 @@ class EndpointQueues:
         await asyncio.sleep(PACE_S if is_found else _DISCOVER_IDLE_S)
         return self._poll_s if next_at is None else (next_at - self._clock.now()).total_seconds()
 
+    def include(self, recipients: Sequence[str], wake: Callable[[], None]) -> bool:
+        """See `Queues.include`. An endpoint whose limits may have changed must be discovered again."""
+        read_since, is_complete = time.monotonic() - _LIMITS_AGE_S, True
+        for recipient in recipients:
+            if not recipient.startswith(RECIPIENT):
+                continue
+            queue = self._queues.get(recipient)
+            if queue is None or queue.limits_read_at < read_since:
+                is_complete = False
+            else:
+                self._resume(queue)
+                wake()
+        return is_complete
+
     def upsert(self, due: DueEndpoint) -> None:
         """Add or update the queue of a due endpoint; empty it if the endpoint is disabled or deleted."""
-        queue = self._queues.get(due.id)
+        queue = self._queues.get(due.recipient)
         if due.is_disabled_or_deleted:
             if queue is not None:
                 self._remove(queue)
             return
         if queue is None:
-            queue = self._queues[due.id] = EndpointQueue(due)
+            queue = self._queues[due.recipient] = EndpointQueue(due)
         else:
             queue.update(due)
         self._resume(queue)
@@ -307,10 +326,11 @@ class EndpointQueues:
     def _remove_idle(self, now: float) -> None:
         """Drop the queues of endpoints that have been idle for `IDLE_S`."""
         self._tidied_at = now
-        for key, queue in list(self._queues.items()):
-            if not queue.running and not queue.waiting and now - queue.used_at > IDLE_S and key not in self._claimable:
-                del self._queues[key]
-                self._ready.pop(key, None)
+        for recipient, queue in list(self._queues.items()):
+            is_idle = not queue.running and not queue.waiting and now - queue.used_at > IDLE_S
+            if is_idle and queue.endpoint_id not in self._claimable:
+                del self._queues[recipient]
+                self._ready.pop(queue.endpoint_id, None)
 
     # Claiming
 
@@ -430,6 +450,8 @@ class EndpointQueues:
             attempts.append(EndpointAttempt(send, queue, lease_until))
             queue.accept(attempts[-1])
             if queue.endpoint is None or not queue.endpoint.is_current(send.revision):
+                if queue.endpoint is not None:
+                    queue.limits_read_at = -math.inf
                 queue.endpoint = None
                 self._unprepared[queue.endpoint_id] = queue
         self.waiting += len(attempts)

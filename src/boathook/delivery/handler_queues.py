@@ -11,7 +11,7 @@ PostgreSQL between two attempts, while the work of a slow one remains available 
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from logging import INFO
 from typing import Any, Final
@@ -205,6 +205,15 @@ class HandlerQueues:
         self._look_again()
         wake()
         return math.inf
+
+    def include(self, recipients: Sequence[str], wake: Callable[[], None]) -> bool:
+        """See `Queues.include`. New deliveries have never lost a worker."""
+        known = [self.queues[name] for name in recipients if name in self.queues and not self._only_suspects]
+        for queue in known:
+            queue.has_more_due = True
+        if known:
+            wake()
+        return True
 
     def _look_again(self) -> None:
         for queue in self.queues.values():

@@ -22,7 +22,7 @@ import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from enum import StrEnum
 from functools import partial
 from itertools import chain
@@ -100,7 +100,7 @@ class Intake:
         self,
         store: Store,
         *,
-        announce: Callable[[], Awaitable[None]] | None = None,
+        announce: Callable[[Collection[str]], Awaitable[None]] | None = None,
         route: Reroute | None = None,
         messages: MessageStore | None = None,
         buffer: Buffer | None = None,
@@ -295,7 +295,7 @@ class Intake:
             meters.count("boathook_events_unhandled_total", source=event.source)
             _LOG.debug("event_unhandled", source=event.source, type=event.type)
         if self._announcer is not None and receipt.has_deliveries:
-            self._announcer.notify()
+            self._announcer.notify([one.recipient for one in event.deliveries])
 
     def _switch_to_spool(self, why: str, failed: Sequence[PendingEvent] = ()) -> bool:
         """Move events into the buffer: *failed* first, then all waiting ones. Return False without a buffer."""

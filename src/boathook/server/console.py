@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from boathook.config import Settings
 from boathook.db.database import Database, UnreachedDatabase
 from boathook.db.delivery_commands import notify_due
-from boathook.db.due_notifier import DueNotifier
+from boathook.db.due_notifier import ANY_RECIPIENT, DueNotifier, NotifyDue
 from boathook.domain.errors import BoathookError, DatabaseUnavailable
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.http.connection import WebSocketRefusal
@@ -257,16 +257,18 @@ class AppBuilder:
 
     def api_without_database(self) -> Asgi:
         """Return the API for the time until PostgreSQL is reached: it publishes messages, and answers 503 otherwise."""
-        return self._build_api(self._context(UnreachedDatabase(), lambda: None), self.buffered)
+        return self._build_api(
+            self._context(UnreachedDatabase(), lambda _recipients=ANY_RECIPIENT, /: None), self.buffered
+        )
 
-    def __call__(self, database: Database, notify_due: Callable[[], None]) -> "tuple[AppContext, Asgi, Asgi]":
+    def __call__(self, database: Database, notify_due: NotifyDue) -> "tuple[AppContext, Asgi, Asgi]":
         """Return the context, the API and the pages on *database*."""
         app_context = self._context(database, notify_due)
         site = build_site(app_context, self._live_metrics)
         site.warm()
         return app_context, self._build_api(app_context, self.buffered), site
 
-    def _context(self, database: Database, notify_due: Callable[[], None]) -> "AppContext":
+    def _context(self, database: Database, notify_due: NotifyDue) -> "AppContext":
         return self._make_context(self._settings, database, self._secret_box, self._outbox, notify_due, self._closing)
 
 

@@ -5,7 +5,7 @@ import contextlib
 import resource
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -209,9 +209,9 @@ class _GatewayDatabase:
             raise DatabaseUnavailable("PostgreSQL has not been reached yet")
         return self.database
 
-    async def announce(self) -> None:
-        """Notify workers and senders of due deliveries."""
-        await notify_due(self.require_database())
+    async def announce(self, recipients: Collection[str]) -> None:
+        """Notify workers and senders of due deliveries to *recipients*."""
+        await notify_due(self.require_database(), recipients)
 
     async def keep(self, batch: Sequence[rejections.NewRejection]) -> None:
         """Store rejections."""
@@ -508,9 +508,9 @@ class IngestRuntime:
         """Whether PostgreSQL has been reached."""
         return self._gateway_database.connected.is_set()
 
-    async def announce(self) -> None:
-        """Notify workers and senders of due deliveries. Raises DatabaseError."""
-        await self._gateway_database.announce()
+    async def announce(self, recipients: Collection[str]) -> None:
+        """Notify workers and senders of due deliveries to *recipients*. Raises DatabaseError."""
+        await self._gateway_database.announce(recipients)
 
     def begin_shutdown(self, within_s: float) -> None:
         """Let no sender wait for a handler longer than *within_s*."""

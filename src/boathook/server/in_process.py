@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from boathook.config import Settings
-from boathook.db.due_notifier import DueNotifier
+from boathook.db.due_notifier import DueNotifier, NotifyDue
 from boathook.delivery.handler_executor import run_worker
 from boathook.delivery.http_executor import run_sender
 from boathook.delivery.keeper import run_keeper
@@ -52,7 +52,7 @@ class RunningServer:
     """Answers requests to sources, by the ``path`` of their scope."""
     hook: Boathook
     """The handlers of `server.app`; an empty object without that setting."""
-    notify_due: Callable[[], None]
+    notify_due: NotifyDue
     """Requests that due deliveries are looked for at once, after a commit of published events."""
 
 

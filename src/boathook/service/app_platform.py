@@ -5,7 +5,7 @@ Every connection is opened on first use, so an app that uses none costs nothing.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Final, Generic, Self, TypeVar
@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 from boathook.config import Settings
 from boathook.db import delivery_commands
 from boathook.db.database import Database
-from boathook.db.due_notifier import DueNotifier
+from boathook.db.due_notifier import ANY_RECIPIENT, DueNotifier
 from boathook.db.migrations import list_pending
 from boathook.db.pubsub import Subscriber, notify_call
 from boathook.db.secret_box import SecretBox, open_secret_box
@@ -102,8 +102,8 @@ class AppResources:
             self._notify_task = asyncio.create_task(self._due_notifier.run(), name="apps:announce")
         self._due_notifier.notify()
 
-    async def _notify_due(self) -> None:
-        await delivery_commands.notify_due(await self.operations_database())
+    async def _notify_due(self, recipients: Collection[str] = ANY_RECIPIENT) -> None:
+        await delivery_commands.notify_due(await self.operations_database(), recipients)
 
     async def subscriber(self) -> Subscriber:
         """Return the subscriber for live messages. Raises DatabaseUnavailable, ConfigError."""

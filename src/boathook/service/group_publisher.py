@@ -8,11 +8,13 @@ routes, a revoked token, or a key locked by another transaction.
 import asyncio
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 
+from boathook.db.due_notifier import ANY_RECIPIENT
 from boathook.db.message_group import GroupRolledBack, MessageTarget, NewMessageRow, insert_group
 from boathook.db.messages import message_key
 from boathook.db.route_registry import read_routing
@@ -178,8 +180,7 @@ class GroupPublisher:
                 else:
                     self._forget(one, verdict)
             self._context.outbox.count(one.draft for one in stored)
-            if any(one.row.deliveries for one in stored):
-                self._context.notify_due()
+            self._notify_due([one.row for one in stored])
             self._answer(stored, is_stored=True)
         except GroupRolledBack as error:
             _LOG.debug("group_rolled_back", error=str(error), messages=len(taken))
@@ -193,6 +194,12 @@ class GroupPublisher:
                 if not one.is_stored.done():
                     one.is_stored.set_exception(error)
         self._answer(taken, is_stored=False)
+
+    def _notify_due(self, stored: Sequence[NewMessageRow]) -> None:
+        recipients = {delivery.recipient for row in stored for delivery in row.deliveries}
+        if recipients:
+            is_scheduled = any(row.deliver_at is not None for row in stored)
+            self._context.notify_due(ANY_RECIPIENT if is_scheduled else recipients)
 
     def _forget(self, one: PreparedMessage, verdict: str) -> None:
         """Remove the cached token or routes that a verdict shows to be outdated."""

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -12,6 +12,7 @@ from uuid import UUID
 from boathook.config import Settings
 from boathook.db.database import Connection as Connection  # noqa: PLC0414 - re-exported
 from boathook.db.database import Database, replicate_reads, translate_errors
+from boathook.db.due_notifier import ANY_RECIPIENT, NotifyDue
 from boathook.db.live_settings import LiveSettings
 from boathook.db.secret_box import SecretBox, open_secret_box
 from boathook.domain import ids
@@ -29,7 +30,7 @@ class AppContext:
     database: Database
     secret_box: SecretBox
     outbox: Outbox
-    notify_due: Callable[[], None] = lambda: None
+    notify_due: NotifyDue = lambda _recipients=ANY_RECIPIENT, /: None
     """Called once messages are committed, so that they are sent immediately and not at the next poll."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process begins to stop: endless responses must end."""

@@ -1,0 +1,159 @@
+"""Notifications of due deliveries: they name recipients, which are claimed at once."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pytest
+
+from boathook.db.database import Database
+from boathook.db.deliveries import SQL, ClaimLimit, DeliveryStore
+from boathook.db.delivery_commands import notify_due
+from boathook.db.due_notifier import ANY_RECIPIENT, DueNotifier, read_payload, to_payload
+from boathook.delivery import endpoint_queues
+from boathook.delivery.endpoint_queues import EndpointQueues
+from tests.postgres.test_deliveries import add_deliveries as add_handler_deliveries
+from tests.sender_harness import Sink, StoredEndpoint, add_deliveries, add_endpoint, running_sender
+from tests.support import eventually
+from tests.worker_harness import wait_for_states
+
+HOUR = {"worker": {"poll_interval_s": 3600.0}}
+
+
+class TestNotifier:
+    async def test_names_the_recipients_of_all_requests_since_the_last_notification(self):
+        assert await self.notified([["a", "b"], ["b", "c"]]) == [{"a", "b", "c"}]
+
+    async def test_names_nobody_if_one_request_named_nobody(self):
+        assert await self.notified([["a"], ANY_RECIPIENT]) == [set()]
+
+    @staticmethod
+    async def notified(requests: Sequence[Collection[str]]) -> list[set[str]]:
+        heard: list[set[str]] = []
+
+        async def announce(recipients: Collection[str]) -> None:
+            heard.append(set(recipients))
+
+        notifier = DueNotifier(announce)
+        for recipients in requests:
+            notifier.notify(recipients)
+        task = asyncio.create_task(notifier.run())
+        await eventually(lambda: heard)
+        task.cancel()
+        return heard
+
+
+@pytest.mark.parametrize("recipients", [(), ("handler:a",), ("endpoint:ep_1", "handler:two words")])
+def test_a_payload_tells_its_recipients(recipients: tuple[str, ...]):
+    assert read_payload(to_payload(recipients)) == recipients
+
+
+def test_a_payload_for_too_many_recipients_names_nobody():
+    many = [f"handler:{'é' * 200}{number}" for number in range(10)]
+    assert read_payload(to_payload(many[:5])) == tuple(many[:5])
+    assert read_payload(to_payload(many)) == ANY_RECIPIENT
+
+
+class TestSender:
+    """Senders with a poll interval of an hour."""
+
+    async def test_claims_for_an_endpoint_that_it_knows_without_looking_for_others(
+        self, db: Database, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(endpoint_queues, "_LIMITS_AGE_S", 3600.0)
+        looks = self.count_looks(monkeypatch)
+        async with Sink().open() as sink:
+            endpoint = await add_endpoint(db, sink.base)
+            async with running_sender(db, **HOUR):
+                await self.deliver(db, endpoint, 1)
+                before = len(looks)
+                await self.deliver(db, endpoint, 2)
+                assert len(looks) == before
+
+    async def test_looks_for_an_endpoint_that_it_does_not_know(self, db: Database):
+        async with Sink().open() as sink, running_sender(db, **HOUR):
+            await self.deliver(db, await add_endpoint(db, sink.base), 1)
+            await self.deliver(db, await add_endpoint(db, f"{sink.base}/other"), 2)
+
+    async def test_reads_the_limits_again_after_a_while(self, db: Database, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(endpoint_queues, "_LIMITS_AGE_S", 0.0)
+        looks = self.count_looks(monkeypatch)
+        async with Sink().open() as sink:
+            endpoint = await add_endpoint(db, sink.base)
+            async with running_sender(db, **HOUR):
+                await self.deliver(db, endpoint, 1)
+                before = len(looks)
+                await self.deliver(db, endpoint, 2)
+                assert len(looks) > before
+
+    async def test_reads_the_limits_again_once_the_endpoint_has_changed(
+        self, db: Database, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(endpoint_queues, "_LIMITS_AGE_S", 3600.0)
+        async with Sink().open() as sink:
+            endpoint = await add_endpoint(db, sink.base)
+            async with running_sender(db, **HOUR) as sender:
+                await self.deliver(db, endpoint, 1)
+                await db.execute(
+                    "update boathook.endpoint set throttle_rate = 1000, revision = revision + 1 where id = $1",
+                    endpoint.id,
+                )
+                await self.deliver(db, endpoint, 2)
+                await self.deliver(db, endpoint, 3)
+                queues: Any = sender._queues
+                assert [queue.rate for queue in queues] == [1000]
+
+    async def test_leaves_the_recipients_of_others_alone(self, db: Database, monkeypatch: pytest.MonkeyPatch):
+        looks = self.count_looks(monkeypatch)
+        async with Sink().open() as sink, running_sender(db, **HOUR):
+            await self.deliver(db, await add_endpoint(db, sink.base), 1)
+            before = len(looks)
+            await notify_due(db, ["handler:a"])
+            await self.deliver(db, await add_endpoint(db, f"{sink.base}/other"), 2)
+            assert len(looks) == before + 1
+
+    @staticmethod
+    def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+        looks: list[None] = []
+        discover = EndpointQueues.discover
+
+        async def counted(queues: EndpointQueues, wake: Any) -> float:
+            looks.append(None)
+            return await discover(queues, wake)
+
+        monkeypatch.setattr(EndpointQueues, "discover", counted)
+        return looks
+
+    @staticmethod
+    async def deliver(db: Database, endpoint: StoredEndpoint, succeeded: int) -> None:
+        await add_deliveries(db, endpoint, is_named=True)
+        await wait_for_states(db, succeeded=succeeded)
+
+
+async def test_postgresql_keeps_the_plan_of_a_claim(pg_url: str):
+    assert await plans_of_claims(pg_url) > 0
+
+
+async def test_mutant_a_plan_for_the_length_of_each_array_is_never_kept(pg_url: str, monkeypatch: pytest.MonkeyPatch):
+    mutated = SQL["claim_due"]
+    for number, kind in enumerate(("text", "integer", "timestamptz", "integer"), 4):
+        mutated = mutated.replace(f"(select ${number}::{kind}[])", f"${number}::{kind}[]")
+    monkeypatch.setitem(SQL, "claim_due", mutated)
+    assert await plans_of_claims(pg_url) == 0
+
+
+async def plans_of_claims(pg_url: str) -> int:
+    """Return how many of twenty claims on one connection used a plan of an earlier one."""
+    database = await Database.open(pg_url, purpose="test", size=1, is_reset=False)
+    try:
+        await add_handler_deliveries(database, count=100)
+        store = DeliveryStore(database)
+        for _ in range(20):
+            claimed = await store.claim([ClaimLimit("handler:a", 5)], worker="w1", lease_s=30)
+            assert len(claimed) == 5
+        plans: int = await database.fetchval(
+            "select generic_plans from pg_prepared_statements where statement like '%lease_until = clock_timestamp()%'"
+        )
+        return plans
+    finally:
+        await database.close()
