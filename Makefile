@@ -95,6 +95,7 @@ release: dev ## build dist/ with the wheel, the source distribution, an SBOM and
 lock: dev ## choose the newest allowed versions and write requirements/*.lock
 	@$(COMPILE) --upgrade --all-extras --group dev --group build pyproject.toml -o requirements/dev.lock
 	@$(COMPILE) --extra embedded --extra rabbitmq --group build -c requirements/dev.lock pyproject.toml -o requirements/run.lock
+	@$(COMPILE) --group pyproject.toml:release -c requirements/dev.lock -o requirements/release.lock
 	@echo uv | $(COMPILE) -c requirements/dev.lock - -o requirements/uv.lock
 
 clean: ## remove .venv, caches and built files; data in .boathook stays
