@@ -4,10 +4,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from boathook.api.app import ROUTERS
+from boathook.api.app import ROUTERS, openapi_document
 
 HEAD: Final = """\
 ## Routes
@@ -22,7 +21,7 @@ Schemas = Mapping[str, dict[str, Any]]
 
 def page(written: str, generated: str) -> str:
     """Return the page: what is *written* by hand of it, then every route."""
-    document = describe()
+    document = openapi_document()
     parts = [written.partition("## Routes\n")[0], HEAD.format(generated=generated)]
     seen = ""
     for path, method, operation in sorted(_operations(document), key=lambda one: one[2]["tags"][0]):
@@ -31,14 +30,6 @@ def page(written: str, generated: str) -> str:
             parts.append(f"\n### {seen}\n")
         parts += _operation(path, method, operation, document["components"]["schemas"])
     return "".join(parts)
-
-
-def describe() -> dict[str, Any]:
-    """Return the OpenAPI document of all routes, made without a running server."""
-    app = FastAPI(title="boathook", version="1")
-    for routes in ROUTERS:
-        app.include_router(routes)
-    return app.openapi()
 
 
 def routes() -> set[tuple[str, str]]:

@@ -6,12 +6,7 @@ from typing import Any
 import pytest
 
 from boathook.api import pages
-from boathook.api.app import build_app
-
-
-def document() -> dict[str, Any]:
-    """Return the document as it is served."""
-    return build_app().openapi()
+from boathook.api.app import openapi_document as document
 
 
 def arrays(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from boathook.api.app import build_app
+from boathook.api.app import openapi_document
 from boathook.config import SourceSettings
 from boathook.db.database import Database
 from boathook.domain.model import Role
@@ -134,7 +134,7 @@ async def test_other_organizations_and_tenants_see_no_sources(api: ApiClient):
 
 
 def test_the_openapi_document_has_the_routes():
-    paths = build_app().openapi()["paths"]
+    paths = openapi_document()["paths"]
     assert set(paths["/api/v1/source"]) == {"get", "post"}
     assert set(paths["/api/v1/source/{source_name}"]) == {"get", "put", "patch", "delete"}
 

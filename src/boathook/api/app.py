@@ -30,7 +30,7 @@ from boathook.api import (
     sources,
     tasks,
 )
-from boathook.api.errors import to_response
+from boathook.api.errors import document_errors, to_response
 from boathook.api.publish import PublishRoute
 from boathook.api.route import router
 from boathook.http.asgi import Asgi, Receive, Send
@@ -113,7 +113,6 @@ def build_app() -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.document = None
     app.add_route(f"{BASE}/openapi.json", _describe, include_in_schema=False)
     check_routes([*app.routes, *(route for routes in ROUTERS for route in routes.routes)])
     for routes in ROUTERS:
@@ -140,16 +139,21 @@ def _methods_of(request: Request) -> set[str]:
 
 
 @requires(Permission.PUBLIC)
-async def _describe(request: Request) -> Response:
-    return Response(await asyncio.to_thread(_document, request.app), media_type="application/json")
+async def _describe(_request: Request) -> Response:
+    return Response(await asyncio.to_thread(_encoded_document), media_type="application/json")
 
 
-def _document(app: FastAPI) -> bytes:
-    """Return the OpenAPI document, cached: generating it is too slow for each unauthenticated request."""
-    if app.state.document is None:
-        app.state.document = msgspec.json.encode(app.openapi())
-    document: bytes = app.state.document
+def openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI document of the API."""
+    document = build_app().openapi()
+    document_errors(document)
     return document
+
+
+@functools.cache
+def _encoded_document() -> bytes:
+    """Return the OpenAPI document, cached: generating it is too slow for each unauthenticated request."""
+    return msgspec.json.encode(openapi_document())
 
 
 class Api:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
+from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -163,15 +164,38 @@ class ProblemsOut(BaseModel):
     detail: list[Problem]
 
 
-RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
-    400: {"model": ErrorOut, "description": "The request is invalid in the current state"},
-    401: {"model": ErrorOut, "description": "The token is missing or invalid"},
-    403: {"model": ErrorOut, "description": "The token does not allow this"},
-    404: {"model": ErrorOut, "description": "Not found, or owned by another application"},
-    409: {"model": ErrorOut, "description": "A uid is taken, or an idempotency key was used for another request"},
-    413: {"model": ErrorOut, "description": "The request is too large"},
-    422: {"model": ProblemsOut, "description": "Invalid values"},
-    500: {"model": ErrorOut, "description": "Internal server error"},
-    503: {"model": ErrorOut, "description": "The database is unavailable; retry after the time in Retry-After"},
+_ERRORS: Final[Mapping[str, tuple[type[BaseModel], str]]] = {
+    "400": (ErrorOut, "The request is invalid in the current state"),
+    "401": (ErrorOut, "The token is missing or invalid"),
+    "403": (ErrorOut, "The token does not allow this"),
+    "404": (ErrorOut, "Not found, or owned by another application"),
+    "409": (ErrorOut, "A uid is taken, or an idempotency key was used for another request"),
+    "413": (ErrorOut, "The request is too large"),
+    "422": (ProblemsOut, "Invalid values"),
+    "500": (ErrorOut, "Internal server error"),
+    "503": (ErrorOut, "The database is unavailable; retry after the time in Retry-After"),
 }
-"""The errors that every operation may return, for the OpenAPI document."""
+"""The errors that every operation may return."""
+_REFERENCE: Final = "#/components/schemas/{model}"
+
+
+def document_errors(document: dict[str, Any]) -> None:
+    """Add the errors to every operation of an OpenAPI document.
+
+    FastAPI would do that too, but would build a validator for each error of each route, at each start.
+    """
+    _, schemas = models_json_schema(
+        [(model, "serialization") for model in (ErrorOut, ProblemsOut)], ref_template=_REFERENCE
+    )
+    known = document["components"]["schemas"]
+    known |= schemas["$defs"]
+    for replaced in ("HTTPValidationError", "ValidationError"):
+        known.pop(replaced, None)
+    document["components"]["schemas"] = dict(sorted(known.items()))
+    for operation in (operation for path in document["paths"].values() for operation in path.values()):
+        operation["responses"] |= {status: _response(*error) for status, error in _ERRORS.items()}
+
+
+def _response(model: type[BaseModel], description: str) -> dict[str, Any]:
+    schema = {"$ref": _REFERENCE.format(model=model.__name__)}
+    return {"description": description, "content": {"application/json": {"schema": schema}}}

@@ -42,7 +42,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from boathook.api.authentication import authenticate, authenticate_by_copy, forbidden
-from boathook.api.errors import RESPONSES, ApiError, invalid, not_found, to_response
+from boathook.api.errors import ApiError, invalid, not_found, to_response
 from boathook.api.idempotency import RequestCanonicalizer, read_key, run_once
 from boathook.domain.errors import DatabaseUnavailable
 from boathook.http.asgi import IS_AUTHENTICATED
@@ -298,5 +298,5 @@ def read_path_id(read: Callable[[str], Identifier], text: str) -> Identifier:
 
 
 def router(tag: str) -> APIRouter:
-    """Return a router below /api/v1 whose routes are `ApiRoute` and whose errors are documented."""
-    return APIRouter(prefix="/api/v1", tags=[tag], route_class=ApiRoute, responses=RESPONSES)
+    """Return a router below /api/v1 whose routes are `ApiRoute`."""
+    return APIRouter(prefix="/api/v1", tags=[tag], route_class=ApiRoute)
