@@ -131,15 +131,15 @@ class TestSender:
 
 
 async def test_postgresql_keeps_the_plan_of_a_claim(pg_url: str):
-    assert await plans_of_claims(pg_url) > 0
+    assert await plans_of_claims(pg_url) > 10
 
 
-async def test_mutant_a_plan_for_the_length_of_each_array_is_never_kept(pg_url: str, monkeypatch: pytest.MonkeyPatch):
+async def test_mutant_a_plan_for_the_length_of_each_array_is_hardly_kept(pg_url: str, monkeypatch: pytest.MonkeyPatch):
     mutated = SQL["claim_due"]
     for number, kind in enumerate(("text", "integer", "timestamptz", "integer"), 4):
         mutated = mutated.replace(f"(select ${number}::{kind}[])", f"${number}::{kind}[]")
     monkeypatch.setitem(SQL, "claim_due", mutated)
-    assert await plans_of_claims(pg_url) == 0
+    assert await plans_of_claims(pg_url) < 10
 
 
 async def plans_of_claims(pg_url: str) -> int:
