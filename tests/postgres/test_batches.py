@@ -155,7 +155,7 @@ async def test_owing_what_was_passed_by_would_deliver_it_twice(sender: Sender, m
     await sender.send(thing("1"), thing("2"))
     assert [path for _, _, path, _ in await pending_deliveries(sender.db)] == ["events.0", "events.0", "events.1"]
     found = await integrity.check_integrity(sender.db, dedup_days=30)
-    assert [one.check for one in found.violations] == ["every event is remembered"]
+    assert [one.check for one in found.violations] == ["every event has its dedup key"]
 
 
 async def test_an_item_named_twice_in_one_batch_is_owed_once(sender: Sender):
@@ -603,23 +603,23 @@ async def filled(sender: Sender) -> None:
 
 ITEM_5 = "event_id = (select event_id from boathook.delivery where state = 'pending' and not is_replay and item_path = 'events.0')"
 PLAIN = "event_id = (select id from boathook.event where dedup_key = 'plain')"
-UNCHECKED = "alter table boathook.delivery drop constraint an_item_has_a_path_and_a_type;"
+UNCHECKED = "alter table boathook.delivery drop constraint delivery_item_complete;"
 BREAKAGES = {
     "an item lost": ("every delivery exists", f"delete from boathook.delivery where {ITEM_5} and ordinal = 0"),
     "an ended item lost": ("every delivery exists", "delete from boathook.delivery_archive where item_path = 'events.0'"),
-    "an item owed twice": ("one first delivery a recipient", f"update boathook.delivery set item_path = 'events.1' where {ITEM_5}"),
-    "an item's key forgotten": ("every event is remembered", f"delete from boathook.dedup where {ITEM_5} and item_path = 'events.1'"),
-    "an ended item's key forgotten": ("every event is remembered", "delete from boathook.dedup where item_path = 'events.0'"),
-    "another item than was owed": ("every event is remembered", f"update boathook.delivery set item_path = 'events.9' where {ITEM_5} and ordinal = 0"),
-    "an item with two keys": ("one dedup key an event", f"insert into boathook.dedup values (gen_random_uuid(), null, (select event_id from boathook.delivery where {ITEM_5} limit 1), sha256('x'), now(), 'events.0')"),
-    "an item that became the whole": ("deliveries refer to their event", f"update boathook.delivery set item_path = null, item_type = null where {ITEM_5} and ordinal = 0"),
-    "a whole that became an item": ("deliveries refer to their event", f"update boathook.delivery set item_path = 'a', item_type = 't' where {PLAIN}"),
-    "a key of the whole": ("deliveries refer to their event", f"update boathook.dedup set item_path = null where {ITEM_5}"),
+    "an item owed twice": ("one original delivery per recipient", f"update boathook.delivery set item_path = 'events.1' where {ITEM_5}"),
+    "an item's key forgotten": ("every event has its dedup key", f"delete from boathook.dedup where {ITEM_5} and item_path = 'events.1'"),
+    "an ended item's key forgotten": ("every event has its dedup key", "delete from boathook.dedup where item_path = 'events.0'"),
+    "another item than was owed": ("every event has its dedup key", f"update boathook.delivery set item_path = 'events.9' where {ITEM_5} and ordinal = 0"),
+    "an item with two keys": ("one dedup key per event", f"insert into boathook.dedup values (gen_random_uuid(), null, (select event_id from boathook.delivery where {ITEM_5} limit 1), sha256('x'), now(), 'events.0')"),
+    "an item that became the whole": ("deliveries refer to items of their event", f"update boathook.delivery set item_path = null, item_type = null where {ITEM_5} and ordinal = 0"),
+    "a whole that became an item": ("deliveries refer to items of their event", f"update boathook.delivery set item_path = 'a', item_type = 't' where {PLAIN}"),
+    "a key of the whole": ("deliveries refer to items of their event", f"update boathook.dedup set item_path = null where {ITEM_5}"),
     "a replay of another item": ("replays refer to original deliveries", "update boathook.delivery set item_path = 'events.0' where is_replay"),
     "a replay as another type": ("replays refer to original deliveries", "update boathook.delivery set item_type = 'x' where is_replay"),
-    "an item without a type": ("open deliveries keep their rules", UNCHECKED + f"update boathook.delivery set item_type = null where {ITEM_5}"),
-    "an ended item without a type": ("ended deliveries keep their rules", "update boathook.delivery_archive set item_type = null where item_path is not null"),
-    "the rule itself gone": ("the schema's guards exist", UNCHECKED),
+    "an item without a type": ("open deliveries are in a valid state", UNCHECKED + f"update boathook.delivery set item_type = null where {ITEM_5}"),
+    "an ended item without a type": ("ended deliveries are in a valid state", "update boathook.delivery_archive set item_type = null where item_path is not null"),
+    "the rule itself gone": ("the schema's constraints exist", UNCHECKED),
 }  # fmt: skip
 
 

@@ -148,10 +148,10 @@ async def test_by_one_span_each_they_would_not_be(memory: Memory):
 
 LONE = "insert into boathook.dedup (key, event_id, body_sha256, expires_at) values (gen_random_uuid(), $1, sha256(''), now())"
 DAMAGE: Final = {
-    "every event is remembered": "delete from boathook.dedup where event_id = $1",
+    "every event has its dedup key": "delete from boathook.dedup where event_id = $1",
     "every dedup key has its event": "delete from boathook.event where id = $1",
-    "one dedup key an event": LONE,
-    "dedup keys know the right body": "update boathook.dedup set body_sha256 = sha256('x') where event_id = $1",
+    "one dedup key per event": LONE,
+    "dedup keys match the body": "update boathook.dedup set body_sha256 = sha256('x') where event_id = $1",
 }
 
 
@@ -182,7 +182,7 @@ async def test_the_bounds_of_ranges_part_no_event_from_its_keys(memory: Memory, 
     for rows in (1, 2, 7, 100, 101, 999, 1_000):
         walk = dataclasses.replace(invariants.DEDUP_MEMORY, rows=rows, most_rows=rows)
         monkeypatch.setattr(integrity, "SCANS", (walk,))
-        assert await memory.verify() == {"one dedup key an event": 3, "every dedup key has its event": 1}
+        assert await memory.verify() == {"one dedup key per event": 3, "every dedup key has its event": 1}
 
 
 async def test_the_index_tells_what_expired_too(memory: Memory):

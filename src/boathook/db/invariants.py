@@ -54,12 +54,12 @@ class Scan:
 
 
 _INVESTIGATE: Final = (
-    "Look for what deleted or wrote rows beside boathook: scripts, a restore of some tables only, damaged storage. "
-    "Compare with a backup before you repair anything by hand."
+    "Find out what else deleted or wrote rows: scripts, a partial restore, damaged storage. "
+    "Compare with a backup before you repair anything manually."
 )
-_REPLAY: Final = "If the event was not handled, run it again: `boathook events replay ID`."
+_REPLAY: Final = "If the event was not handled, replay it: `boathook events replay ID`."
 _REPORT_BUG: Final = (
-    "boathook's own code never writes this: look for what else writes to its tables, and report it with the example."
+    "boathook never writes this. Find out what else writes to its tables, and report it with the example."
 )
 
 EVENTS: Final = Scan(
@@ -74,104 +74,104 @@ EVENTS: Final = Scan(
             "find_uneven_events",
             "every delivery exists",
             "Deliveries were lost, or added, since these events were accepted.",
-            f"Too few: a recipient will not be served. {_REPLAY} {_INVESTIGATE}",
+            f"If there are too few, a recipient misses the event. {_REPLAY} {_INVESTIGATE}",
         ),
         Invariant(
             "find_undecided",
-            "what is ignored was decided",
-            "A delivery counts as ignored, but neither its handler nor an operator nor a resend by hand decided that.",
-            f"{_REPLAY} Ask who writes to `boathook.audit` or `boathook.delivery_archive` by hand.",
+            "ignored deliveries have a decision",
+            "A delivery is ignored, but neither its handler nor an operator nor a manual resend decided that.",
+            f"{_REPLAY} Find out who changes `boathook.audit` or `boathook.delivery_archive` manually.",
         ),
         Invariant(
             "find_orphans",
-            "nothing without its event",
-            "These belong to an event that is not stored.",
-            f"Deliveries among them cannot run, as there is nothing to hand over. {_INVESTIGATE}",
+            "no record without its event",
+            "These records belong to an event that is not stored.",
+            f"Deliveries among them cannot run without the event. {_INVESTIGATE}",
         ),
         Invariant(
             "find_open_and_settled",
             "no delivery both open and ended",
             "A delivery that ended may run again.",
-            f"Stop the workers if the effect must not be doubled, and look at the attempts. {_REPORT_BUG}",
+            f"Stop the workers if a second effect would do harm, and look at the attempts. {_REPORT_BUG}",
         ),
         Invariant(
             "find_delivered_twice",
-            "one first delivery a recipient",
+            "one original delivery per recipient",
             "A recipient has two deliveries of one event or item.",
-            f"Its effect may have happened twice: look at the recipient's own records. {_REPORT_BUG}",
+            f"Its effect may have happened twice: compare with the recipient's own records. {_REPORT_BUG}",
         ),
         Invariant(
             "find_wrong_replays",
             "replays refer to original deliveries",
-            "A handler would be given an event, or a part of one, that was never routed to it.",
+            "A handler would get an event or item that was never routed to it.",
             _REPORT_BUG,
         ),
         Invariant(
             "find_misnumbered",
-            "replays numbered after first deliveries",
-            "First deliveries and replays are mixed up.",
-            f"Nothing is lost by that alone, but the sums cannot be trusted. {_REPORT_BUG}",
+            "replays are numbered after original deliveries",
+            "Original deliveries and replays are mixed up.",
+            f"Nothing is lost, but the totals are unreliable. {_REPORT_BUG}",
         ),
         Invariant(
             "find_miscounted_open",
-            "attempts of open deliveries",
+            "attempts of open deliveries are recorded",
             "Attempts were made that are not recorded, or recorded that were not made.",
             f"The delivery may be tried more or less often than its policy says. {_INVESTIGATE}",
         ),
         Invariant(
             "find_miscounted_settled",
-            "attempts of ended deliveries",
+            "attempts of ended deliveries are recorded",
             "Attempts were made that are not recorded, or recorded that were not made.",
             f"The history of this delivery is incomplete; its result is kept. {_INVESTIGATE}",
         ),
         Invariant(
             "find_stray_attempts",
             "no attempt without its delivery",
-            "The deliveries these attempts were made for are gone.",
+            "The deliveries of these attempts are missing.",
             f"{_REPLAY} {_INVESTIGATE}",
         ),
         Invariant(
             "find_false_successes",
             "successes have a succeeded attempt",
-            "A delivery counts as succeeded without a success.",
+            "A delivery is succeeded without a successful attempt.",
             f"Ask the recipient whether it has the event. {_REPLAY}",
         ),
         Invariant(
             "find_ended_twice",
-            "nothing follows an end",
-            "A delivery went on after an attempt had ended it, so its effect may be doubled.",
-            f"Look at the recipient's own records for a doubled effect. {_REPORT_BUG}",
+            "no attempt after the final one",
+            "A delivery was attempted again after its final attempt, so its effect may have happened twice.",
+            f"Compare with the recipient's own records. {_REPORT_BUG}",
         ),
         Invariant(
             "find_illegal_deliveries",
-            "open deliveries keep their rules",
-            "A delivery is in a state that cannot be.",
+            "open deliveries are in a valid state",
+            "A delivery is in an invalid state.",
             "The table's constraints forbid it, so one of them was dropped or not validated: "
-            "restore it, then end this delivery by `boathook dead ignore` or run its event again.",
+            "restore it, then end this delivery with `boathook dead ignore`, or replay its event.",
         ),
         Invariant(
             "find_illegal_ends",
-            "ended deliveries keep their rules",
-            "An outcome or attempt is in a state that cannot be.",
+            "ended deliveries are in a valid state",
+            "An outcome or attempt is in an invalid state.",
             f"The tables' constraints forbid it, so one of them was dropped or not validated. {_INVESTIGATE}",
         ),
         Invariant(
             "find_strangers",
             "endpoints get their own application's events",
-            "An endpoint was sent, or will be, what belongs to another application.",
-            "Disable the endpoint with `boathook endpoints disable` before more is sent; inform the event's owner.",
+            "An endpoint was or will be sent an event of another application.",
+            "Disable the endpoint with `boathook endpoints disable` before more is sent, and inform the event's owner.",
         ),
         Invariant(
             "find_unknown_applications",
-            "every event's application is known",
-            "These are for an application that never was.",
+            "every event's application exists",
+            "The application of these events never existed.",
             f"These events will not be delivered. {_INVESTIGATE}",
         ),
         Invariant(
             "find_half_expunged",
-            "deleted content is gone",
-            "An event's content was to be deleted, and is still there.",
-            "Empty `body` of these rows by hand if the content must not be kept.",
+            "expunged content is empty",
+            "The content of an event should have been deleted, but is still stored.",
+            "Empty `body` of these rows manually if the content must not be stored.",
         ),
     ),
 )
@@ -187,34 +187,34 @@ DEDUP_MEMORY: Final = Scan(
     rules=(
         Invariant(
             "find_forgotten_events",
-            "every event is remembered",
+            "every event has its dedup key",
             "A repeated request would be accepted as another event.",
-            "Should the sender repeat it, a handler will run again for the same fact. Look for what emptied "
-            "`boathook.dedup`; a key that was lost cannot be made again by hand.",
+            "If the sender repeats it, handlers run again for the same event. Find out what emptied "
+            "`boathook.dedup`; a lost key cannot be restored manually.",
         ),
         Invariant(
             "find_keys_without_event",
             "every dedup key has its event",
             "A request would be answered as a duplicate of an event that is not stored.",
-            "What its sender repeats is answered 2xx and not taken. To take it, delete the key from `boathook.dedup` "
-            f"and have the sender repeat it. {_INVESTIGATE}",
+            "A repeated request is answered 2xx and not stored. To accept it, delete the key from `boathook.dedup` "
+            f"and ask the sender to repeat it. {_INVESTIGATE}",
         ),
         Invariant(
             "find_shared_keys",
-            "one dedup key an event",
+            "one dedup key per event",
             "Two keys claim one event or item.",
             f"Another event may have been rejected as a duplicate. {_REPORT_BUG}",
         ),
         Invariant(
             "find_wrong_key_bodies",
-            "dedup keys know the right body",
-            "A repeated request would count as a conflict, or a conflict as repeated.",
+            "dedup keys match the body",
+            "A duplicate would count as a conflict, or a conflict as a duplicate.",
             "Run `boathook check --deep` to see whether the event or the key was changed.",
         ),
         Invariant(
             "find_wrong_items",
-            "deliveries refer to their event",
-            "A handler would be given the wrong part of an event.",
+            "deliveries refer to items of their event",
+            "A handler would get the wrong item of an event.",
             _REPORT_BUG,
         ),
     ),
@@ -230,8 +230,8 @@ CONFLICTS: Final = Scan(
         Invariant(
             "find_wrong_conflicts",
             "conflicts differ from their event",
-            "A conflict refers to nothing, or is none.",
-            f"Where the event is missing it was lost: see 'every delivery exists'. {_INVESTIGATE}",
+            "A conflict refers to no event, or does not differ from it.",
+            f"If the event is missing, it was lost: see 'every delivery exists'. {_INVESTIGATE}",
             ids.CONFLICT,
         ),
     ),
@@ -247,8 +247,8 @@ REJECTIONS: Final = Scan(
         Invariant(
             "find_wrong_rejections",
             "accepted rejections have their event",
-            "A rejection is marked as accepted, but its event is not there.",
-            "Clear `event_id` of the rejection and judge it again: `boathook rejections reverify ID`.",
+            "A rejection is marked as accepted, but its event is missing.",
+            "Clear `event_id` of the rejection, and verify it again: `boathook rejections reverify ID`.",
             ids.REJECTION,
         ),
     ),
@@ -266,7 +266,7 @@ BODIES: Final = Scan(
             "bodies match their hashes",
             "Stored bytes are not those that were sent.",
             "Check the storage and its checksums (`pg_amcheck`, `pg_checksums`), and take the body from a backup or "
-            "the sender. A replay would hand over the wrong bytes.",
+            "the sender. A replay would deliver the wrong bytes.",
         ),
     ),
 )
@@ -292,26 +292,26 @@ SCANS: Final = (EVENTS, DEDUP_MEMORY, CONFLICTS, REJECTIONS, BODIES, CONFLICT_BO
 
 ORDER_KEYS: Final = Invariant(
     "page_heads",
-    "every order key has a head",
-    "Deliveries wait for one that is not there, so they would wait for ever.",
-    "A running keeper lets them go within seconds: see that one runs (`boathook serve --role keeper`), "
-    "then check again.",
+    "every order key has an unblocked delivery",
+    "Deliveries wait for one that is missing, so they would wait forever.",
+    "A keeper unblocks them within seconds: check that one runs (`boathook serve --role keeper`), then check again.",
 )
 
 AUDIT_CHAIN: Final = Invariant(
     "page_seals",
-    "the audit is as it was written",
-    "Rows of the audit were changed, removed or put in after they were encrypted.",
-    "Find out who can write to `boathook.audit` besides boathook, and compare it with a backup; boathook's log tells "
-    "by `audit_sealed` which seals there were.",
+    "the audit log is unchanged",
+    "Entries of the audit log were changed, removed or added after they were sealed.",
+    "Find out who can write to `boathook.audit` besides boathook, and compare it with a backup; the log lines "
+    "`audit_sealed` show the seals.",
 )
 
 GLOBAL_INVARIANTS: Final = (
     Invariant(
         "find_double_leases",
-        "one lease an order key",
-        "Two deliveries that must run one after another run at once.",
-        "The unique index that forbids it is gone or damaged: rebuild it with `reindex`, and see the rule on guards.",
+        "one lease per order key",
+        "Two deliveries that must run one after the other run at once.",
+        "The unique index that forbids it is missing or damaged: rebuild it with `reindex`; see 'the schema's "
+        "constraints exist'.",
     ),
     Invariant(
         "find_uncounted_purges",
@@ -321,10 +321,10 @@ GLOBAL_INVARIANTS: Final = (
     ),
     Invariant(
         "find_missing_guards",
-        "the schema's guards exist",
-        "Without these guards the database would accept rows that cannot be.",
-        "Restore what is named as `boathook migrate` made it, on a schema dumped from a new database; "
-        "then check again, as the rows may be wrong by now.",
+        "the schema's constraints exist",
+        "Without these constraints, indexes or triggers, the database would accept invalid rows.",
+        "Restore them from the schema of a new database that `boathook migrate` has created; "
+        "then check again, because rows may be invalid by now.",
     ),
 )
 
@@ -332,12 +332,12 @@ INVARIANTS: Final = (*(rule for walk in SCANS for rule in walk.rules), ORDER_KEY
 """All invariants, in the order of the report."""
 
 SCHEMA_GUARDS: Final = (
-    "a_lease_has_holder_and_end",
-    "a_lease_is_a_counted_attempt",
-    "the_dead_have_a_time_and_a_code",
-    "only_ordered_pending_ones_wait_for_others",
-    "a_replay_starts_a_new_budget",
-    "an_item_has_a_path_and_a_type",
+    "delivery_lease_complete",
+    "delivery_lease_counted",
+    "delivery_dead_complete",
+    "delivery_blocked_is_ordered",
+    "delivery_attempts_before_in_range",
+    "delivery_item_complete",
     "delivery_pkey",
     "delivery_one_lease_per_order_key",
     "dedup_pkey",

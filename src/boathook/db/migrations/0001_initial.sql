@@ -160,12 +160,12 @@ create table boathook.delivery (
     -- Who made it due while it was leased; the end of the attempt takes that into account.
     woken_by text,
     primary key (event_id, ordinal),
-    constraint a_lease_has_holder_and_end check ((state = 'leased') = (leased_by is not null and lease_until is not null)),
-    constraint a_lease_is_a_counted_attempt check (state <> 'leased' or (attempts > attempts_before and fence > 0)),
-    constraint the_dead_have_a_time_and_a_code check ((state = 'dead') = (dead_at is not null) and (state <> 'dead' or code is not null)),
-    constraint only_ordered_pending_ones_wait_for_others check (not is_blocked or (state = 'pending' and order_key is not null)),
-    constraint a_replay_starts_a_new_budget check (attempts_before between 0 and attempts),
-    constraint an_item_has_a_path_and_a_type check ((item_path is null) = (item_type is null))
+    constraint delivery_lease_complete check ((state = 'leased') = (leased_by is not null and lease_until is not null)),
+    constraint delivery_lease_counted check (state <> 'leased' or (attempts > attempts_before and fence > 0)),
+    constraint delivery_dead_complete check ((state = 'dead') = (dead_at is not null) and (state <> 'dead' or code is not null)),
+    constraint delivery_blocked_is_ordered check (not is_blocked or (state = 'pending' and order_key is not null)),
+    constraint delivery_attempts_before_in_range check (attempts_before between 0 and attempts),
+    constraint delivery_item_complete check ((item_path is null) = (item_type is null))
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index delivery_due on boathook.delivery (recipient, due_at) where state = 'pending' and not is_blocked;
 -- Suspects are rare, and queried at every notification; this index avoids a scan of all due deliveries.
@@ -294,7 +294,7 @@ create table boathook.audit (
     -- The row's position in the chain, and the hash of the previous seal with its content; see boathook.seal_audit.
     sealed_as bigint,
     seal bytea,
-    constraint a_sealed_row_has_a_seal check ((sealed_as is null) = (seal is null))
+    constraint audit_seal_complete check ((sealed_as is null) = (seal is null))
 );
 create index audit_by_subject on boathook.audit (subject, id);
 create unique index audit_sealed on boathook.audit (sealed_as) where sealed_as is not null;
@@ -542,8 +542,8 @@ create table boathook.alert (
     -- When a notification about it was last queued; it determines the next one.
     notified_at timestamptz,
     is_silenced boolean not null default false,
-    constraint a_pending_alert_has_not_fired check ((state = 'pending') = (fired_at is null)),
-    constraint the_recovered_have_a_time check ((state = 'recovered') = (recovered_at is not null))
+    constraint alert_pending_not_fired check ((state = 'pending') = (fired_at is null)),
+    constraint alert_recovered_at_set check ((state = 'recovered') = (recovered_at is not null))
 );
 create unique index alert_open on boathook.alert (rule, subject) where state <> 'recovered';
 create index alert_history on boathook.alert (recovered_at) where state = 'recovered';
@@ -561,7 +561,7 @@ create table boathook.alert_notification (
     -- The message that contains it, and the lease of the process that sends the message.
     message_id uuid,
     taken_until timestamptz,
-    constraint what_waits_has_not_ended check ((state = 'waiting') = (ended_at is null))
+    constraint alert_notification_waiting_not_ended check ((state = 'waiting') = (ended_at is null))
 );
 create unique index alert_notification_once on boathook.alert_notification (alert_id, channel, kind) where state = 'waiting';
 create index alert_notification_waiting on boathook.alert_notification (channel, not_before) where state = 'waiting';
