@@ -49,7 +49,7 @@ class IgnoreDeadLetterIn(Input):
 class DeadLetterOut(DeliveryWithAttemptsOut):
     """A dead letter with its attempts and its cause."""
 
-    sentence: str = Field(description="What failed.", examples=["handler:invoice failed 5 times, last by timeout"])
+    sentence: str = Field(description="What failed.", examples=["handler:invoice failed 5 times, last with a timeout"])
     advice: str = Field(description="What to do about it.")
 
 

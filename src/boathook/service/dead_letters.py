@@ -34,39 +34,39 @@ _NOT_DEAD: Final = "not_dead"
 _STATUS: Final = re.compile(r"HTTP_(\d{3})")
 
 _ENDS: Final = {
-    "TIMEOUT": "by timeout",
-    "LEASE_LOST": "as its worker vanished while it ran",
-    "HANDLER_MISUSE": "as the handler broke its contract with boathook",
-    CONNECTION_LOST: "as its connection to PostgreSQL was lost",
-    "DNS": "as the endpoint's name could not be resolved",
-    "CONNECT": "as nothing could be reached at the endpoint's address",
-    "TLS": "as no safe connection to the endpoint could be made",
-    "PROXY": "as the proxy could not be used",
-    "BLOCKED": "as the endpoint's address may not be dialled",
-    "URL": "as the endpoint's address cannot be dialled",
-    "SEND": "as the connection to the endpoint broke",
-    "READ": "as the endpoint broke off before it answered",
+    "TIMEOUT": "with a timeout",
+    "LEASE_LOST": "because its worker stopped",
+    "HANDLER_MISUSE": "because the handler uses boathook incorrectly",
+    CONNECTION_LOST: "because its connection to PostgreSQL was lost",
+    "DNS": "because the endpoint's host name could not be resolved",
+    "CONNECT": "because the endpoint's host could not be reached",
+    "TLS": "because the TLS connection to the endpoint failed",
+    "PROXY": "because the proxy could not be used",
+    "BLOCKED": "because the endpoint's address is not allowed",
+    "URL": "because the endpoint's URL is invalid",
+    "SEND": "because the connection to the endpoint broke",
+    "READ": "because the endpoint closed the connection before it responded",
     "GONE": "because the endpoint asked for no more messages",
-    "ABORTED": "as the endpoint said that it does not want this message",
+    "ABORTED": "because the endpoint rejected this message for good",
 }
 
 _ADVICE: Final = {
-    "TIMEOUT": "Find out what it waited for. Make the handler or the receiver quicker, or give it a longer timeout, "
-    "then replay one dead letter first.",
-    "LEASE_LOST": "Something ended the worker while it ran: look in its log and at the memory it may use. Replay one "
-    "dead letter and watch it.",
-    "HANDLER_MISUSE": "Correct the handler as the message says, deploy it, then replay.",
-    CONNECTION_LOST: "Nothing of it was stored. Once PostgreSQL is steady again, replay.",
+    "TIMEOUT": "Find out what it waited for. Speed up the handler or the receiver, or raise its timeout, then replay "
+    "one dead letter first.",
+    "LEASE_LOST": "Something ended the worker while it ran: check its log and its memory limit. Replay one dead "
+    "letter and watch it.",
+    "HANDLER_MISUSE": "Fix the handler as the message says, deploy it, then replay.",
+    CONNECTION_LOST: "Nothing of it was stored. Once PostgreSQL is stable again, replay.",
     "SECRET_UNREADABLE": "Restore the encryption key of the secret, or give the endpoint a new secret, then replay.",
     "GONE": "The receiver asked to stop. If that was a mistake, enable the endpoint and replay; otherwise ignore it "
     "with a note.",
     "ABORTED": "The receiver rejects this message. Ask its owner why; ignore it with a note if that is correct.",
     "CONTENT_GONE": "The message's content was deleted, so it cannot be sent. Ignore it with a note.",
     "CANCELED": "It was canceled. Replay it only if that was a mistake; otherwise ignore it with a note.",
-    "BLOCKED": "Only public addresses are dialled. Correct the endpoint's URL, or add its network to outbound.allow.",
+    "BLOCKED": "Only public addresses are allowed. Correct the endpoint's URL, or add its network to outbound.allow.",
     "URL": "Correct the endpoint's URL, then replay.",
     "DNS": "Check the endpoint's URL and your resolver. Once the name resolves, replay.",
-    "TLS": "Have the receiver renew or repair its certificate, then replay.",
+    "TLS": "Ask the receiver to renew or repair its certificate, then replay.",
 }
 _UNREACHED: Final = frozenset({"CONNECT", "PROXY", "SEND", "READ"})
 
@@ -84,7 +84,7 @@ def _end(code: str, attempts: int, error: str) -> str:
     words = " ".join(error.split())
     words = words if len(words) <= _MAX_LENGTH else f"{words[: _MAX_LENGTH - 1]}…"
     if found := _STATUS.fullmatch(code):
-        return f"{last}with the answer HTTP {found[1]}"
+        return f"{last}with HTTP status {found[1]}"
     if code in _ENDS:
         return last + _ENDS[code]
     if not words:
@@ -112,26 +112,26 @@ def advise(recipient: str, code: str | None) -> str:
     if found := _STATUS.fullmatch(code):
         return _advise_on_status(int(found[1]))
     if code in _UNREACHED:
-        return "See whether the receiver is up and reachable from here. Then replay one dead letter, then all."
+        return "Check whether the receiver is up and reachable from here. Then replay one dead letter, then all."
     if recipient.startswith("endpoint:"):
-        return "Read what the receiver answered, ask its owner to fix it, then replay."
-    return "Read the traceback, correct the handler or its data, deploy it, then replay one dead letter first."
+        return "Read the receiver's response, ask its owner to fix the problem, then replay."
+    return "Read the traceback, fix the handler or its data, deploy it, then replay one dead letter first."
 
 
 def _advise_on_status(status: int) -> str:
     if status in {401, 403}:
-        return "The receiver does not trust the request: compare the endpoint's secret with its own, then replay."
+        return "The receiver rejects the credentials: compare the endpoint's secret with its own, then replay."
     if status == 404:
         return "The endpoint's URL does not exist: correct it, then replay."
     if status == 429:
-        return "Too many requests: give the endpoint a lower rate, then replay at that rate."
+        return "Too many requests: lower the endpoint's rate, then replay at that rate."
     if 300 <= status < 400:
-        return "Redirects are not followed: give the endpoint the address it redirects to, then replay."
+        return "Redirects are not followed: set the endpoint's URL to the redirect's target, then replay."
     if status >= 500:
         return (
             "The receiver failed: ask its owner what went wrong. When it works again, replay one dead letter, then all."
         )
-    return "The receiver refuses this request: compare what it expects with the event's type and body, then replay."
+    return "The receiver rejects this request: compare what it expects with the event's type and body, then replay."
 
 
 def escalation_reasons(group: DeadLetterGroup) -> list[str]:
