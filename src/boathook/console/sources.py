@@ -117,7 +117,7 @@ async def _show(context: ConsoleContext, status: int = 200, error: InvalidValue 
         steps=[] if view.recipe is None else setup_steps_of(view.recipe, url),
         lines=lines,
         graces=_GRACE_PERIODS,
-        is_told=view.captures_secret,
+        captures_secret=view.captures_secret,
         takes_secrets=view.takes_secrets,
         is_key=view.has_public_keys,
         traffic=read_traffic(context.state.live_metrics).get(name, Traffic()),
@@ -354,7 +354,7 @@ async def remove_secret(context: ConsoleContext) -> Response:
     return context.to(_page(name), f"Secret {id} removed. Every gateway stops accepting it within {_PROPAGATION_TIME}.")
 
 
-@routes.post("/sources/{name}/told", Permission.SOURCE_SECRET_MANAGE)
+@routes.post("/sources/{name}/handshake-secret", Permission.SOURCE_SECRET_MANAGE)
 async def show_handshake_secret(context: ConsoleContext) -> Response:
     """Show the secret from the sender's handshake, only in this response, and activate it."""
     name = context.path["name"]
@@ -364,7 +364,7 @@ async def show_handshake_secret(context: ConsoleContext) -> Response:
     return context.page("sources/handshake_secret.html", name=name, secret=secret)
 
 
-@routes.post("/sources/{name}/told/forget", Permission.SOURCE_SECRET_MANAGE)
+@routes.post("/sources/{name}/handshake-secret/delete", Permission.SOURCE_SECRET_MANAGE)
 async def forget_handshake_secret(context: ConsoleContext) -> Response:
     """Delete the secret from the sender's handshake, so that the sender can send another."""
     name = context.path["name"]

@@ -150,7 +150,7 @@ order by a.severity, a.rule, a.subject, t.id
 
 -- name: end_sent
 -- Records that a message was sent.
-with told as (
+with sent as (
     update boathook.alert_notification
     set state = 'sent', ended_at = clock_timestamp(), taken_until = null
     where message_id = $1 and state = 'waiting'
