@@ -63,7 +63,7 @@ class HandshakeSecrets:
         return bool(files)
 
     def _pending_file(self, source: str) -> Path:
-        return self._folder / f"{quote(source, safe='')}.secret"
+        return self._folder / f"{quote(source, safe='')}.pending"
 
     def _confirmed_file(self, source: str) -> Path:
         return self._folder / f"{quote(source, safe='')}.secret"
