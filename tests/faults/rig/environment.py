@@ -202,9 +202,9 @@ class Environment:
         self._is_healed = False
         self._loads = 0
         with contextlib.ExitStack() as stack:
-            self.server = OwnServer(place, template=template)
+            self.server = self._open_server(place, template)
             stack.callback(self.server.close)
-            self.outside = stack.enter_context(Recorder(folder))
+            self.outside = stack.enter_context(self._open_recorder(folder))
             if template is None:
                 prepare_schema(self.server.url)
             self._apply_mutant_to_server()
@@ -217,6 +217,15 @@ class Environment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.__exit__(kind, error, trace)
+
+    def _open_server(self, place: Path | None, template: Path | None) -> OwnServer:
+        return OwnServer(place, template=template)
+
+    def _open_recorder(self, folder: Path) -> Recorder:
+        return Recorder(folder)
+
+    def _make_host(self, folder: Path, wire: Proxy | None, **how: Any) -> Host:
+        return Host(folder, self.server.url if wire is None else self.server.wired(wire.port), **how)
 
     def _apply_mutant_to_server(self) -> None:
         if self.mutant.server:
@@ -252,10 +261,9 @@ class Environment:
         *patch* names one of tests/faults/mutants that breaks nothing, for the sound run too.
         """
         wire = self.proxy(self.server.socket) if is_wired else None
-        url = self.server.url if wire is None else self.server.wired(wire.port)
         merged = _merge(settings or {}, self.mutant.settings)
         folder = self.folder / f"host{len(self.hosts)}"
-        host = Host(folder, url, roles=roles, senders=senders, settings=merged, mutant=self.mutant)
+        host = self._make_host(folder, wire, roles=roles, senders=senders, settings=merged, mutant=self.mutant)
         host.wire = wire
         if is_fronted:
             host.front = self.proxy(("127.0.0.1", host.port))

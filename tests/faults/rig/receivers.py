@@ -34,8 +34,9 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
 class Receivers:
     """Records every message, and responds as the behaviour of its path says."""
 
-    def __init__(self, write: Callable[[Fact], None]) -> None:
+    def __init__(self, write: Callable[[Fact], None], address: str) -> None:
         self._write = write
+        self._address = address
         self.behaviours: dict[str, Behaviour] = defaultdict(Behaviour)
         self.arrived = 0
         self.port = 0
@@ -43,8 +44,8 @@ class Receivers:
         self._serving: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Listen on a free port of loopback."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, backlog=1024)
+        """Listen on a free port."""
+        self._server = await asyncio.start_server(self._serve, self._address, self.port, backlog=1024)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def shut(self) -> None:

@@ -66,17 +66,17 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Recorder:
     """The test's side of it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, address: str = "127.0.0.1") -> None:
         self.path = folder / "history.jsonl"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.rig.recorder", str(self.path)],
+            [sys.executable, "-m", "tests.faults.rig.recorder", str(self.path), address],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        self.receiver = f"http://127.0.0.1:{self.count().port}"
+        self.receiver = f"http://{address}:{self.count().port}"
 
     def __enter__(self) -> Self:
         return self
@@ -170,10 +170,10 @@ class Recorder:
 class _Outside:
     """The process's side of it."""
 
-    def __init__(self, log: int) -> None:
+    def __init__(self, log: int, address: str) -> None:
         self._log = log
         self.senders = Senders(self.write)
-        self.receivers = Receivers(self.write)
+        self.receivers = Receivers(self.write, address)
 
     def write(self, fact: Fact) -> None:
         os.write(self._log, history.to_line(fact))
@@ -198,8 +198,8 @@ class _Outside:
         )  # fmt: skip
 
 
-async def _main(path: str) -> None:
-    outside = _Outside(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644))
+async def _main(path: str, address: str) -> None:
+    outside = _Outside(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), address)
     await outside.receivers.open()
     reader = asyncio.StreamReader(limit=1 << 26)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -211,4 +211,4 @@ async def _main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(sys.argv[1]))
+    asyncio.run(_main(*sys.argv[1:]))

@@ -49,7 +49,8 @@ from tests.faults.rig.mutants import SOUND, Mutant
 from tests.faults.rig.recorder import ROOT
 from tests.faults.rig.store_state import Limits
 
-Body = Callable[[Environment], None]
+Body = Callable[[Any], None]
+"""Takes what the scenario's `environment` makes."""
 Place = Callable[[Path], AbstractContextManager[Path | None]]
 RESULTS = "BOATHOOK_TEST_RESULTS"
 """Names the folder where results are kept for the report; nothing is written where it is not set."""
@@ -70,6 +71,7 @@ class Scenario:
     body: Body
     needs: Callable[[], str]
     place: Place
+    environment: Callable[..., Environment]
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +123,7 @@ def scenario(
     limits: Limits = bank.LIMITS,
     needs: Callable[[], str] = _nothing,
     place: Place = _in_memory,
+    environment: Callable[..., Environment] = Environment,
     name: str = "",
 ) -> Callable[[Body], Any]:
     """Make a scenario of a function that takes a `Environment`.
@@ -134,6 +137,7 @@ def scenario(
         needs: returns why this machine cannot do it, such as a missing program; empty where it can.
         place: opens the folder for PostgreSQL, such as one on a loop image, given the run's own folder; that is in memory
             where absent.
+        environment: makes the argument of the body.
         name: of the test, where one body makes many scenarios; the body's own where absent. Put what the decorator returns
             into the module under that name: ``globals()[name] = scenario(name=name, ...)(body)``.
     """
@@ -143,7 +147,7 @@ def scenario(
     def make(body: Body) -> Any:
         one = Scenario(
             name=name or body.__name__, module=body.__module__, fault=fault, target=target, mutant=mutant, tier=tier, limits=limits,
-            body=body, needs=needs, place=place,
+            body=body, needs=needs, place=place, environment=environment,
         )  # fmt: skip
         assert REGISTRY.get(one.name, one).module == one.module, f"two scenarios are called {one.name}"
         REGISTRY[one.name] = one
@@ -197,7 +201,7 @@ def _run(one: Scenario, template: Path, folder: Path, mutant: Mutant) -> tuple[V
     began = time.monotonic()
     with (
         one.place(folder) as place,
-        Environment(folder, template=template, mutant=mutant, limits=one.limits, place=place, seed=SEED) as env,
+        one.environment(folder, template=template, mutant=mutant, limits=one.limits, place=place, seed=SEED) as env,
     ):
         try:
             one.body(env)
