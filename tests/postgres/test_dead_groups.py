@@ -228,7 +228,9 @@ class TestWords:
         assert actions.describe_failure("endpoint:ep_1", 1, "HTTP_503", "the endpoint answered with status 503") == (
             "endpoint:ep_1 failed at its only attempt, with HTTP status 503"
         )
-        assert actions.describe_failure("handler:a", 3, "TIMEOUT", "x") == "handler:a failed 3 times, last with a timeout"
+        assert (
+            actions.describe_failure("handler:a", 3, "TIMEOUT", "x") == "handler:a failed 3 times, last with a timeout"
+        )
         assert actions.describe_failure("handler:a", 2, "NO_STOCK", "sold out\nfor good") == (
             "handler:a failed 2 times, last with NO_STOCK: sold out for good"
         )

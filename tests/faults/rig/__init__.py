@@ -5,6 +5,7 @@
     proxy       a TCP proxy that delays, slices, stalls, resets and cuts, switched while it runs
     bank        the workload: an app whose handlers move one unit of money between two accounts
     postgres    a PostgreSQL of the scenario's own: kill, stop, freeze, restart, settings
+    hosts       namespaces with a link each, for `boathook serve` on hosts of their own
     environment  runs `boathook serve` processes with all of these; the argument `env` of every scenario
     store_reader  reads the tables after the fault
     checker     judges the history against the store: invariants C1 to C15, pure functions

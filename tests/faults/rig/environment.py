@@ -69,6 +69,9 @@ Tables = Mapping[str, Mapping[str, Any]]
 class Host(BoathookProcess):
     """A `boathook serve` process with the bank app, its own folder and data_dir."""
 
+    ip = "127.0.0.1"
+    """The IP address that its gateway listens on."""
+
     def __init__(self, folder: Path, url: str, *, roles: str, senders: int, settings: Tables, mutant: Mutant) -> None:
         folder.mkdir()
         self._settings = settings
@@ -91,7 +94,7 @@ class Host(BoathookProcess):
     @property
     def address(self) -> str:
         """The address of its gateway for senders."""
-        return f"127.0.0.1:{self.port if self.front is None else self.front.port}"
+        return f"{self.ip}:{self.port if self.front is None else self.front.port}"
 
     @property
     def data(self) -> Path:
@@ -103,7 +106,7 @@ class Host(BoathookProcess):
             "database": {"url": self.database_url},
             "worker": {"lease_s": 2.0, "poll_interval_s": 0.1},
             "server": {
-                "app": "tests.faults.rig.bank:hook", "bind": f"127.0.0.1:{self.port}", "data_dir": "data",
+                "app": "tests.faults.rig.bank:hook", "bind": f"{self.ip}:{self.port}", "data_dir": "data",
                 "roles": self.roles.split(","), "senders": self.senders, "linger_s": 0.3, "drain_s": 10.0,
             },
             "sources.stripe": {"provider": "stripe", "secrets": [SECRET]},
@@ -224,8 +227,9 @@ class Environment:
     def _open_recorder(self, folder: Path) -> Recorder:
         return Recorder(folder)
 
-    def _make_host(self, folder: Path, wire: Proxy | None, **how: Any) -> Host:
-        return Host(folder, self.server.url if wire is None else self.server.wired(wire.port), **how)
+    def _make_host(self, folder: Path, wire: Proxy | None, *, settings: Tables, **how: Any) -> Host:
+        url = self.server.url if wire is None else self.server.wired(wire.port)
+        return Host(folder, url, settings=settings, **how)
 
     def _apply_mutant_to_server(self) -> None:
         if self.mutant.server:
