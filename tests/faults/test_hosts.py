@@ -71,10 +71,15 @@ def test_hosts_fail_in_turn(env: NetworkEnvironment) -> None:
     _fail(env, "a host loses its power", lost, lost.lose, job)
     lost.recover()
     env.warm(60, PATIENCE_S)
-    # Sessions of a frozen host stay open. One that is between two messages keeps its locks, and the keeper's its office.
-    _rest(env)
+    # Sessions of a frozen host stay open. One with an open transaction keeps its locks, and the keeper's session stays elected.
+    _finish_work(env)
     frozen, job = _other_host_at_work(env, hosts, "frozen")
-    _fail(env, "a host is frozen", frozen, lambda: (frozen.freeze(), _begin(env)), job)
+
+    def freeze() -> None:
+        frozen.freeze()
+        _begin(env)
+
+    _fail(env, "a host is frozen", frozen, freeze, job)
     frozen.thaw()
     env.warm(60, PATIENCE_S)
     cut, job = _host_at_work(env, hosts, "cut")
@@ -93,7 +98,7 @@ def _begin(env: NetworkEnvironment) -> None:
     env.warm(60, PATIENCE_S)
 
 
-def _rest(env: NetworkEnvironment) -> None:
+def _finish_work(env: NetworkEnvironment) -> None:
     """Stop the load, and wait until all that it brought is done."""
     env.outside.stop()
     env.outside.settle(PATIENCE_S)
@@ -117,7 +122,7 @@ def _host_at_work(env: NetworkEnvironment, hosts: Sequence[NetworkHost], job: st
     return next(host for host in hosts if f"@{host.name}:" in holder), job
 
 
-def _fail(env: NetworkEnvironment, fault: str, host: NetworkHost, fail: Callable[[], object], job: str) -> None:
+def _fail(env: NetworkEnvironment, fault: str, host: NetworkHost, fail: Callable[[], None], job: str) -> None:
     """Let a host fail, and wait until others have done its job and hold its leases."""
     env.fault(fault)
     fail()
