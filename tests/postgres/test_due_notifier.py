@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from boathook.db.database import Database
-from boathook.db.deliveries import SQL, ClaimLimit, DeliveryStore
 from boathook.db.delivery_commands import notify_due
 from boathook.db.due_notifier import ANY_RECIPIENT, DueNotifier, read_payload, to_payload
 from boathook.delivery import endpoint_queues
 from boathook.delivery.endpoint_queues import EndpointQueues
-from tests.postgres.test_deliveries import add_deliveries as add_handler_deliveries
 from tests.sender_harness import Sink, StoredEndpoint, add_deliveries, add_endpoint, running_sender
 from tests.support import eventually
 from tests.worker_harness import wait_for_states
@@ -128,32 +126,3 @@ class TestSender:
     async def deliver(db: Database, endpoint: StoredEndpoint, succeeded: int) -> None:
         await add_deliveries(db, endpoint, is_named=True)
         await wait_for_states(db, succeeded=succeeded)
-
-
-async def test_postgresql_keeps_the_plan_of_a_claim(pg_url: str):
-    assert await plans_of_claims(pg_url) > 10
-
-
-async def test_mutant_a_plan_for_the_length_of_each_array_is_hardly_kept(pg_url: str, monkeypatch: pytest.MonkeyPatch):
-    mutated = SQL["claim_due"]
-    for number, kind in enumerate(("text", "integer", "timestamptz", "integer"), 4):
-        mutated = mutated.replace(f"(select ${number}::{kind}[])", f"${number}::{kind}[]")
-    monkeypatch.setitem(SQL, "claim_due", mutated)
-    assert await plans_of_claims(pg_url) < 10
-
-
-async def plans_of_claims(pg_url: str) -> int:
-    """Return how many of twenty claims on one connection used a plan of an earlier one."""
-    database = await Database.open(pg_url, purpose="test", size=1, is_reset=False)
-    try:
-        await add_handler_deliveries(database, count=100)
-        store = DeliveryStore(database)
-        for _ in range(20):
-            claimed = await store.claim([ClaimLimit("handler:a", 5)], worker="w1", lease_s=30)
-            assert len(claimed) == 5
-        plans: int = await database.fetchval(
-            "select generic_plans from pg_prepared_statements where statement like '%lease_until = clock_timestamp()%'"
-        )
-        return plans
-    finally:
-        await database.close()
