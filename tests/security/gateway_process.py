@@ -30,7 +30,7 @@ from boathook.ingest import content_encoding
 from boathook.ingest.app import IngestApp
 from boathook.ingest.direct import DirectIngest
 from boathook.ingest.event_builder import EventBuilder
-from boathook.ingest.intake import ReceiptWaiter
+from boathook.ingest.event_writer import ReceiptWaiter
 from boathook.ingest.sources import compile_sources
 from boathook.observability import log
 

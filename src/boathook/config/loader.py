@@ -79,8 +79,8 @@ _NEAR = 0.8
 """Minimum similarity to one of boathook's keys for a key to be reported as misspelled instead of passed to the
 recipe."""
 SECTIONS: tuple[str, ...] = (
-    *("database", "server", "limits", "retention", "spool", "buffer", "shared", "worker", "log", "apps", "outbound"),
-    *("tracing", "notifications", "console"),
+    *("database", "server", "limits", "retention", "spool", "buffer", "shared", "cells", "worker", "log", "apps"),
+    *("outbound", "tracing", "notifications", "console"),
 )
 
 
@@ -179,8 +179,8 @@ class _Layers:
         known = {_PREFIX + key.replace(".", "_").replace("-", "_").upper(): key for key in self._keys()}
         known |= _SHORT_NAMES
         references = {secret for source in self.merged["sources"].values() for secret in _references(source)}
-        references.update(_references(self.merged["notifications"]), _references(self.merged["tracing"]))
-        references.update(_references(self.merged["buffer"]), _references(self.merged["shared"]))
+        for section in ("notifications", "tracing", "buffer", "shared", "cells"):
+            references.update(_references(self.merged[section]))
         # Long names last, so that BOATHOOK_SERVER_BIND takes precedence over BOATHOOK_BIND.
         for variable in sorted(environment, key=lambda name: (name not in _SHORT_NAMES, name)):
             if variable in known:

@@ -36,6 +36,7 @@ from boathook.config.types import (
 from boathook.domain.endpoints import read_retry
 from boathook.domain.errors import ConfigError, NotFound
 from boathook.domain.policy import RetryDefaults
+from boathook.domain.signing import KeyFormat, decode_key
 
 
 class TracingSettings(Table):
@@ -176,6 +177,51 @@ class BufferSettings(Table):
         return self
 
 
+class CellSettings(Table):
+    """One cell, as the others reach it."""
+
+    url: Annotated[BaseUrl, Field(min_length=1)]
+    """Base URL of its gateways."""
+    database: Annotated[str, Field(repr=False)] = ""
+    """The URL of its PostgreSQL, for commands that read or move sources of several cells."""
+    accepts_new: bool = False
+    """Whether sources that are not assigned yet may be assigned to it."""
+
+
+class CellsSettings(Table):
+    """Several installations, each on a PostgreSQL of its own, that share the sources among them."""
+
+    name: str
+    secret: str = Field(repr=False)
+    members: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")], CellSettings]
+
+    @model_validator(mode="after")
+    def _check_members(self) -> Self:
+        if not self.name:
+            if self.members:
+                raise ValueError("name: is empty; name the cell that this host belongs to, one of members")
+            return self
+        if self.name not in self.members:
+            raise ValueError(
+                f"name: there is no section [cells.members.{self.name}]; add it, with the URL of this cell"
+            )
+        if not self.secret:
+            raise ValueError('secret: is empty; write "env:NAME" or "file:PATH", the same in all cells')
+        if not any(one.accepts_new for one in self.members.values()):
+            raise ValueError("members: no cell has accepts_new = true; set it for those that new sources may go to")
+        return self
+
+    @property
+    def accepting(self) -> list[str]:
+        """The names of the cells that accept new sources."""
+        return [name for name, one in self.members.items() if one.accepts_new]
+
+    @property
+    def others(self) -> dict[str, CellSettings]:
+        """The cells but this one, by name."""
+        return {name: one for name, one in self.members.items() if name != self.name}
+
+
 class SharedSettings(Table):
     """What gateways share apart from events: the rates of sources."""
 
@@ -270,6 +316,7 @@ class Settings(Table):
     spool: SpoolSettings
     buffer: BufferSettings
     shared: SharedSettings
+    cells: CellsSettings
     worker: WorkerSettings
     log: LogSettings
     apps: AppsSettings
@@ -478,6 +525,15 @@ class Settings(Table):
     def redis_url(self) -> str:
         """Return the resolved URL of Redis; empty if PostgreSQL does its work. Raises as `resolve` does."""
         return self.resolve(self.shared.redis, "shared.redis")
+
+    def cells_secret(self) -> str:
+        """Return the resolved secret of the cells. Raises as `resolve` does, and ConfigError if it is unusable."""
+        secret = self.resolve(self.cells.secret, "cells.secret")
+        try:
+            decode_key(secret, KeyFormat.STANDARD)
+        except ValueError:
+            raise ConfigError('cells.secret: must be "whsec_" and base64, the same in all cells') from None
+        return secret
 
     def database_url(self) -> str:
         """Return the resolved URL of PostgreSQL; empty for the embedded server."""

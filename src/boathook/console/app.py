@@ -9,6 +9,7 @@ from boathook.console import (
     applications,
     audit,
     background_work,
+    cells,
     dead_letters,
     event_detail,
     event_types,
@@ -45,6 +46,7 @@ AREAS: Final = (
     alerts.routes,
     operators.routes,
     settings.routes,
+    cells.routes,
     applications.routes,
     *map(applications.operator_routes, APPLICATION_PAGES),
 )  # fmt: skip

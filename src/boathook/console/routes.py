@@ -60,6 +60,8 @@ NAV: Final = (
     NavItem("Settings", "/settings", "i", Permission.SETTINGS_VIEW, "settings", "System"),
 )
 """The navigation; groups are in the order of their names."""
+CELLS: Final = NavItem("Cells", "/cells", "m", Permission.OVERVIEW_VIEW, "cells", "System")
+"""Shown if this installation is one of several cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,12 @@ class ConsoleContext(RequestContext):
         """Return whether the operator has a permission."""
         return role_may(self.role, permission)
 
+    @property
+    def navigation(self) -> list[NavItem]:
+        """The entries of the navigation that the operator may open."""
+        items = (*NAV, CELLS) if self.app_context.settings.cells.name else NAV
+        return [one for one in items if self.may(one.permission)]
+
     @asynccontextmanager
     async def work(self) -> AsyncIterator[UnitOfWork]:
         """Open a transaction of the organization; it commits at the end and rolls back on an error."""
@@ -150,14 +158,14 @@ class ConsoleContext(RequestContext):
     def values(self) -> dict[str, Any]:
         """The values for every template."""
         current = max(
-            (one for one in NAV if self.request.scope["path"].startswith(BASE + one.path)),
+            (one for one in self.navigation if self.request.scope["path"].startswith(BASE + one.path)),
             key=lambda one: len(one.path),
         )
         is_here = self.request.scope["path"] == BASE + current.path
         return {
             "visit": self,
             "form_token": csrf_token(self.session),
-            "nav": [one for one in NAV if self.may(one.permission)],
+            "nav": self.navigation,
             "here": current,
             "is_here": is_here,
             "nav_counts": nav_counts(self.open_counts),

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from boathook.console.events import match_url
 from boathook.console.handlers import HANDLERS_PATH
-from boathook.console.routes import BASE, NAV, ConsoleContext, Routes
+from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.errors import InvalidValue
 from boathook.pages import query_params
 from boathook.service.authorization import Permission
@@ -56,7 +56,7 @@ async def search(context: ConsoleContext) -> Response:
 
 
 def _page_hits(context: ConsoleContext, words: str) -> Iterator[SearchHit]:
-    pages = {item.title: item for item in NAV if context.may(item.permission)}
+    pages = {item.title: item for item in context.navigation}
     for title in choose_names(pages, words) if words else pages:
         yield SearchHit("Pages", title, BASE + pages[title].path, pages[title].group)
 

@@ -304,10 +304,11 @@ where expunged_at is not null and size > 0
 -- name: gather_memory
 -- Reads the dedup keys of a range of events. $3 has one event of each source found so far, and $4 its key, which was
 -- stored: while an older key of a source is stored, a newer one cannot have expired. Days of retention: $5 has the
--- sources, $6 their days, $7 the default. Rows in order are dropped early, because a range may be large.
+-- sources, $6 their days, $7 the default. Rows in order are dropped early, because a range may be large. Keys of events
+-- that another cell stores do not count.
 with keys as materialized (
     select key, event_id, item_path, body_sha256, expires_at > now() as is_kept
-    from boathook.dedup where event_id >= $1 and event_id < $2
+    from boathook.dedup where event_id >= $1 and event_id < $2 and cell is null
 ),
 events as materialized (
     select id, coalesce(source, '') as source, source is null as is_published, origin, accepted_at, dedup_key, body_sha256

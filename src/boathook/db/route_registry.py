@@ -12,6 +12,7 @@ import msgspec
 from boathook.db.database import Connection, Database, Record, translate_errors
 from boathook.db.statements import load
 from boathook.domain import ids
+from boathook.domain.cells import Assignment
 from boathook.domain.filters import Router
 from boathook.domain.model import DEFAULT_ORGANIZATION, Route
 from boathook.observability.log import get_logger
@@ -25,6 +26,8 @@ class Routes:
 
     version: int
     routes: tuple[Route, ...]
+    assignments: tuple[Assignment, ...] = ()
+    """The cells of the sources that have been assigned to one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +108,7 @@ async def read_router(database: Database, *, within_s: float | None = None) -> R
     async with database.acquire(within_s=within_s) as connection:
         with translate_errors():
             found = decode_routes(await connection.fetchval(READ_ROUTES))
-    return Router(found.routes, found.version)
+    return Router(found.routes, found.version, assignments=found.assignments)
 
 
 async def is_registered(connection: Connection, recipient: str) -> bool:

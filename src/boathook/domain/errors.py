@@ -57,6 +57,10 @@ class DatabaseUnavailable(DatabaseError):
     """PostgreSQL cannot be reached, or does not answer in time."""
 
 
+class CellUnavailable(DatabaseUnavailable):
+    """Another cell does not accept events of its sources; they wait in the spool of this host."""
+
+
 class DatabaseUrlRejected(DatabaseUnavailable):
     """database.url cannot be used: it is malformed, is rejected by the server, or points to a standby."""
 

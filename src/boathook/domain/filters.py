@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
 
+from boathook.domain.cells import Assignment
 from boathook.domain.conditions import ABSENT, Budget, compile_condition, is_list
 from boathook.domain.json_document import UNREADABLE, get_path, parse, scalar_text, short_key, split_path
 from boathook.domain.model import MAX_DELIVERIES, NewDelivery, Route
@@ -178,13 +179,17 @@ class Router:
     Routes with neither source nor application match events received at any source, but no published messages.
     """
 
-    def __init__(self, routes: Iterable[Route], version: int, parse: Parse = parse) -> None:
+    def __init__(
+        self, routes: Iterable[Route], version: int, parse: Parse = parse, assignments: Iterable[Assignment] = ()
+    ) -> None:
         """Compile *routes*.
 
         Raises:
             ValueError: a pattern, filter or order path is invalid; the message names the recipient.
         """
         self.version = version
+        self.assignments: Mapping[str, Assignment] = {one.source: one for one in assignments}
+        """The cells of the sources that have been assigned to one, as of this version."""
         self._parse = parse
         self._lines: dict[_Origin, list[tuple[int, _CompiledRoute]]] = {}
         for position, route in enumerate(routes):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from types import MappingProxyType
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, assert_never
 
 from boathook.config import Network
 from boathook.domain import ids
@@ -34,6 +34,7 @@ from boathook.http.limits import FairScheduler, RateLimiter, client_address, cli
 from boathook.http.paths import has_needless_escapes
 from boathook.ingest.content_encoding import Decoder
 from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.event_writer import EventAcceptor
 from boathook.ingest.quarantine import Quarantine
 from boathook.ingest.reply_waiter import InlinePolicy, PendingReply, ReplyOutcome, ReplyWaiter
 from boathook.ingest.sources import CompiledSource
@@ -65,14 +66,6 @@ _RECENT_S: Final = 1.0
 _CREDENTIAL_TTL_S: Final = 60.0
 _MAX_CREDENTIALS: Final = 10_000
 _LOG = get_logger("ingest")
-
-
-class EventAcceptor(Protocol):
-    """The part of the intake that the application uses."""
-
-    async def accept(self, event: NewEvent) -> Receipt:
-        """Store the event; return once it, or the original that it duplicates, is durable."""
-        ...
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ The 2xx is written by the committer itself, once the append has returned (`_Pend
 import asyncio
 import time
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from boathook.domain.model import NewEvent, Receipt
 from boathook.http.exchange import Exchange
@@ -24,17 +24,9 @@ from boathook.ingest.app import (
     read_headers,
     response_headers,
 )
-from boathook.ingest.intake import ReceiptWaiter
+from boathook.ingest.event_writer import EventSink
 from boathook.ingest.sources import CompiledSource
 from boathook.verification.verifier import Rejected, Reply, Verified
-
-
-class EventSink(Protocol):
-    """Accepts events; `boathook.ingest.intake.Intake` is the real one."""
-
-    def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
-        """Take an event in for *waiter*, which gets its receipt or the reason why there is none."""
-        ...
 
 
 class DirectIngest:

@@ -106,6 +106,10 @@ class EventBuilder:
             items=tuple([_new_item(source, item) for item in verified.items]) if verified.items else (),
         )
 
+    async def refresh(self) -> None:
+        """Read the routes again. Raises DatabaseUnavailable."""
+        self.router = await self._read_router()
+
     async def reroute(self, events: Sequence[NewEvent]) -> list[NewEvent]:
         """Return *events* with their deliveries under the current routes.
 
@@ -116,7 +120,7 @@ class EventBuilder:
             DatabaseUnavailable: the routes cannot be read.
         """
         if self.router.version == UNROUTED or all(event.routes_version == self.router.version for event in events):
-            self.router = await self._read_router()
+            await self.refresh()
         router = self.router
         return [replace(one, deliveries=_reroute_event(router, one), routes_version=router.version) for one in events]
 

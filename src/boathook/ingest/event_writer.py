@@ -4,6 +4,7 @@ An event's id is created when it is accepted, so storing it again changes nothin
 whose outcome is unknown, an interrupted drain, or a segment imported into a restored database.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -19,6 +20,42 @@ from boathook.spool.segment import Record
 Reroute = Callable[[Sequence[NewEvent]], Awaitable[list[NewEvent]]]
 
 _MAX_REROUTES: Final = 5
+
+
+class ReceiptWaiter(Protocol):
+    """Waits for the receipt of one event, as an `asyncio.Future` does; it must not raise."""
+
+    def done(self) -> bool:
+        """Return whether it waits no longer."""
+        ...
+
+    def set_result(self, receipt: Receipt, /) -> None:
+        """Take the receipt: the event, or its first copy, is durable."""
+        ...
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """Take the reason why the event is not stored; see `EventAcceptor.accept`."""
+        ...
+
+
+class EventAcceptor(Protocol):
+    """Makes events durable."""
+
+    async def accept(self, event: NewEvent) -> Receipt:
+        """Store the event; return once it, or the original that it duplicates, is durable."""
+        ...
+
+
+class EventSink(EventAcceptor, Protocol):
+    """Makes events durable without a task for each; `boathook.ingest.intake.Intake` is the real one."""
+
+    def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
+        """Take an event in for *waiter*, which gets its receipt or the reason why there is none."""
+        ...
+
+
+Elsewhere = Callable[[NewEvent], EventSink | None]
+"""Returns the intake for another cell that an event belongs to, or None."""
 
 
 class Store(Protocol):
@@ -60,12 +97,20 @@ class EventWriter:
         store: stores the events.
         route: returns events with their deliveries under the current routes; None if routes never change.
         messages: stores published messages, and routes them; None refuses them.
+        elsewhere: finds events whose source belongs to another cell; None if all events are stored here.
     """
 
-    def __init__(self, store: Store, route: Reroute | None = None, messages: MessageStore | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        route: Reroute | None = None,
+        messages: MessageStore | None = None,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
         self._store = store
         self._route = route
         self._messages = messages
+        self._elsewhere = elsewhere
 
     async def append(self, events: Sequence[NewEvent], within_s: float | None = None) -> list[Receipt]:
         """Store events, routing them again while their routes are outdated. Messages have transactions of their own.
@@ -91,12 +136,24 @@ class EventWriter:
     async def _append_received(self, events: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
         for _ in range(_MAX_REROUTES):
             try:
-                return await self._store.append(events, within_s=within_s)
+                return await self._append_routed(events, within_s)
             except RoutesChanged:
                 if self._route is None:
                     raise
                 events = await self._route(events)
         raise RoutesChanged("the routes changed again and again while events were stored")
+
+    async def _append_routed(self, events: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
+        """Store events here, or in the cells that their sources belong to under the current routes."""
+        if self._elsewhere is None or not events:
+            return await self._store.append(events, within_s=within_s)
+        receipts: list[Receipt] = []
+        for other, run in groupby(events, self._elsewhere):
+            if other is None:
+                receipts += await self._store.append(list(run), within_s=within_s)
+            else:
+                receipts += await asyncio.gather(*(other.accept(event) for event in run))
+        return receipts
 
     async def bring(self, records: Sequence[Record], within_s: float | None = None) -> AsyncIterator[Stored | Refused]:
         """Store the events of records in order, in one transaction if possible, and yield the result of each.

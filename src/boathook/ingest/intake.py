@@ -26,37 +26,30 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from enum import StrEnum
 from functools import partial
 from itertools import chain
-from typing import Final, Protocol, assert_never
+from typing import Final, assert_never
 
 from boathook.db.due_notifier import DueNotifier
 from boathook.domain.errors import DatabaseError, IngestError, Overloaded, TooManyDeliveries, ValueRejected
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.ingest.buffer import Buffer
 from boathook.ingest.dedup_cache import DedupCache
-from boathook.ingest.event_writer import EventWriter, MessageStore, Refused, Reroute, Store, Stored, count_drained
+from boathook.ingest.event_writer import (
+    Elsewhere,
+    EventWriter,
+    MessageStore,
+    ReceiptWaiter,
+    Refused,
+    Reroute,
+    Store,
+    Stored,
+    count_drained,
+)
 from boathook.ingest.spool_records import encode
 from boathook.observability import meters
 from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
 from boathook.spool.segment import Record
 from boathook.spool.segment_store import Segment
-
-
-class ReceiptWaiter(Protocol):
-    """Waits for the receipt of one event, as an `asyncio.Future` does; it must not raise."""
-
-    def done(self) -> bool:
-        """Return whether it waits no longer."""
-        ...
-
-    def set_result(self, receipt: Receipt, /) -> None:
-        """Take the receipt: the event, or its first copy, is durable."""
-        ...
-
-    def set_exception(self, error: BaseException, /) -> None:
-        """Take the reason why the event is not stored; see `Intake.accept`."""
-        ...
-
 
 PendingEvent = tuple[NewEvent, ReceiptWaiter, float]
 """An event, its waiter, and the time from which it waits."""
@@ -94,6 +87,8 @@ class Intake:
         batch: maximum number of events in one commit.
         queue: maximum number of waiting events.
         dedup_cache_size: minimum number of recently accepted keys that are answered from memory.
+        elsewhere: returns the intake for another cell that an event belongs to; None if all events are stored here.
+        cell: the name of the cell that the store belongs to, if it is another one.
     """
 
     def __init__(
@@ -109,8 +104,12 @@ class Intake:
         batch: int = 128,
         queue: int = 4096,
         dedup_cache_size: int = 65_536,
+        elsewhere: Elsewhere | None = None,
+        cell: str = "",
     ) -> None:
-        self._store = EventWriter(store, route, messages)
+        self._store = EventWriter(store, route, messages, elsewhere)
+        self._elsewhere = elsewhere
+        self._cell = cell
         self._announcer = None if announce is None else DueNotifier(announce)
         self.buffer = buffer
         self._within_s = within_s
@@ -160,7 +159,7 @@ class Intake:
         Args:
             is_away: start in spooling mode, because the store is known to be unavailable.
         """
-        meters.gauge("boathook_database_unavailable", 0)
+        self._report_unavailable(0)
         if self.buffer is not None and (await self.buffer.open() or is_away):
             self._switch_to_spool("events wait in the buffer" if not is_away else "it has not been reached yet")
         self._tasks = [asyncio.create_task(self._run_committer(), name=f"intake:{n}") for n in range(self._lanes)]
@@ -204,6 +203,9 @@ class Intake:
 
     def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
         """Take an event in for *waiter*, which gets its receipt or one of the errors of `accept`."""
+        if self._elsewhere is not None and (other := self._elsewhere(event)) is not None:
+            other.put(event, waiter)
+            return
         # What a message repeats is decided with its idempotency key, by the database.
         known = self._recent.find(event) if event.publication is None else None
         if known is not None:
@@ -304,7 +306,7 @@ class Intake:
             return False
         if self.mode is Mode.DIRECT:
             _LOG.warning("spooling_started", reason=why, note="taking events into the buffer")
-            meters.gauge("boathook_database_unavailable", 1)
+            self._report_unavailable(1)
             self.mode = Mode.SPOOLING
         elif self.mode is Mode.CATCHING_UP:
             self.mode = Mode.DRAINING
@@ -312,6 +314,12 @@ class Intake:
         self._put_into_spool([*failed, *left])
         self._has_spooled.set()
         return True
+
+    def _report_unavailable(self, value: int) -> None:
+        if self._cell:
+            meters.gauge("boathook_cell_unavailable", value, cell=self._cell)
+        else:
+            meters.gauge("boathook_database_unavailable", value)
 
     def _put_into_spool(self, entries: Sequence[PendingEvent]) -> None:
         assert self.buffer is not None
@@ -400,7 +408,7 @@ class Intake:
                 self.mode = Mode.DRAINING
         self._has_spooled.clear()
         self.mode = Mode.DIRECT
-        meters.gauge("boathook_database_unavailable", 0)
+        self._report_unavailable(0)
         _LOG.info("spool_drained", events=total, seconds=round(time.monotonic() - began, 3))
         self._has_work.set()
 

@@ -8,17 +8,19 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
 from boathook.config import Settings
-from boathook.db import buffer_marks, rate_leases, rejections, replies, source_secrets, stored_sources
+from boathook.db import buffer_marks, cells, rate_leases, rejections, replies, source_secrets, stored_sources
 from boathook.db.database import Database, check_safety, translate_errors
 from boathook.db.delivery_commands import notify_due
 from boathook.db.events import EventStore
 from boathook.db.live_settings import LiveSettings
 from boathook.db.migrations import list_pending
 from boathook.db.route_registry import read_router
+from boathook.domain.cells import Assignment, CellDirectory
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.rate_leases import LeaseRequest, LeaseTokens
@@ -26,9 +28,12 @@ from boathook.http.asgi import Asgi, Receive, Send
 from boathook.http.connection import ConnectionRegistry, WebSocketRefusal, WebSocketRouter
 from boathook.http.limits import ConnectionLimiter, RateLimiter
 from boathook.http.listener import Listener
+from boathook.http_client.client import Client, unguarded_settings
 from boathook.http_client.fetch import Fetcher
+from boathook.http_client.messages import HttpResponse
 from boathook.ingest.app import SOURCE_PREFIX, IngestApp
 from boathook.ingest.buffer import Buffer
+from boathook.ingest.cells import CellIntakes, CellReceiver, CellStore
 from boathook.ingest.direct import DirectIngest
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter
@@ -256,6 +261,11 @@ class _GatewayDatabase:
                 await live.refresh(connection)
         return await source_secrets.list_all(database, within_s=within_s)
 
+    async def assign(self, assignment: Assignment) -> None:
+        """Store an assignment that another cell knows, unless a later one is known here."""
+        if assignment.revision:
+            await cells.assign(self.require_database(), [assignment])
+
     async def read_router(self) -> Router:
         """Read and compile the routes, within the time that an event may wait."""
         return await read_router(self.require_database(), within_s=self._settings.spool.fallback_after_s)
@@ -337,14 +347,18 @@ class IngestRuntime:
         self._gateway_database = _GatewayDatabase(settings, prepared)
         self._gateway_database.events.set_dedup_days(dedup_days_by_source(sources.live.current))
         self._chores: list[asyncio.Task[None]] = []
+        self._client: Client | None = None
+        """Makes requests to other cells; None if there are none."""
         database, retention, limits = settings.database, settings.retention, settings.limits
         self._messages = MessageStore(self._gateway_database.require_database)
         event_builder = EventBuilder(Router((), UNROUTED), self._gateway_database.read_router)
+        self._cells = self._open_cells(event_builder) if settings.cells.name else None
         self.intake = Intake(
             self._gateway_database.events,
             announce=self._gateway_database.announce,
             route=event_builder.reroute,
             messages=self._messages,
+            elsewhere=None if self._cells is None else partial(self._cells.find_other, settings.cells.name),
             buffer=self._open_buffer(live_metrics.slot),
             within_s=settings.spool.fallback_after_s,
             lanes=database.ingest_connections,
@@ -352,6 +366,8 @@ class IngestRuntime:
             queue=database.ingest_queue_size,
         )
         """Makes events durable."""
+        if self._cells is not None:
+            self._cells.add(settings.cells.name, self.intake)
         self._buffer_drain = self._open_drain(event_builder) if settings.has_brokers else None
         self._redis = self._open_redis()
         lease: LeaseTokens = self._gateway_database.lease_tokens if self._redis is None else self._redis.lease
@@ -394,6 +410,10 @@ class IngestRuntime:
         )
         self._set_sources()
         self.app: Asgi = app if tracer is None else TracedApp(app, tracer)
+        if self._cells is not None:
+            self.app = CellReceiver(
+                self._cells.directory, settings.cells_secret(), self.intake, event_builder, others=self.app
+            )
         """The ASGI application that answers every request."""
         # A trace belongs to the task of its request.
         self.direct = DirectIngest(app, self.intake) if tracer is None else None
@@ -416,6 +436,41 @@ class IngestRuntime:
             confirm_s=settings.buffer.confirm_s,
             spool=spool,
             read_marks=self._gateway_database.read_marks,
+        )
+
+    def _open_cells(self, event_builder: EventBuilder) -> CellIntakes:
+        """Return the intakes for the other cells."""
+        settings = self._settings
+        secret, database = settings.cells_secret(), settings.database
+        self._client = Client(unguarded_settings(settings))
+        directory = CellDirectory(settings.cells.name, settings.cells.accepting)
+        opened = CellIntakes(directory, lambda: event_builder.router)
+
+        async def learn(assignment: Assignment) -> None:
+            with contextlib.suppress(DatabaseError):  # the events wait, and the cell refuses them again
+                await self._gateway_database.assign(assignment)
+                await event_builder.refresh()
+
+        for name, cell in settings.cells.others.items():
+            root = settings.server.data_dir / "cells" / name
+            intake = Intake(
+                CellStore(name, cell.url, secret, post=self._post, learn=learn),
+                buffer=Spool.at(root, limits_of(settings.spool), cell=name) if settings.spool.enabled else None,
+                within_s=settings.spool.fallback_after_s,
+                batch=database.ingest_batch_size,
+                queue=database.ingest_queue_size,
+                elsewhere=partial(opened.find_other, name),
+                cell=name,
+            )
+            opened.add(name, intake)
+        return opened
+
+    async def _post(
+        self, url: str, headers: Mapping[str, str], body: bytes, timeout_s: float, max_bytes: int
+    ) -> HttpResponse:
+        assert self._client is not None
+        return await self._client.request(
+            "POST", url, headers=headers, body=body, timeout_s=timeout_s, max_bytes=max_bytes
         )
 
     def _open_drain(self, event_builder: EventBuilder) -> "BufferDrain":
@@ -452,6 +507,8 @@ class IngestRuntime:
         if self._gateway_database.connected.is_set():
             # Before the first request: the secrets file may be older than a removal.
             await self._rotation.ensure_fresh()
+        if self._cells is not None:
+            await self._cells.start()
         await self.intake.start(is_away=not self._gateway_database.connected.is_set())
         self._quarantine.start()
         self._chores.append(asyncio.create_task(self._sample()))
@@ -541,6 +598,10 @@ class IngestRuntime:
         await asyncio.wait(self._chores, timeout=_CANCEL_TIMEOUT_S)
         self._fetcher.close()
         await self.intake.drain()
+        if self._cells is not None:
+            await self._cells.drain()
+        if self._client is not None:
+            self._client.close()
         await self._quarantine.drain()
         if self._redis is not None:
             await self._redis.close()

@@ -19,6 +19,11 @@ def all_settings(settings: Settings) -> dict[str, Any]:
     plain = settings.model_dump(mode="json", exclude={"file", "extra", "origins", "stored"})
     plain["database"]["url"] = without_password(settings.database.url)
     plain["shared"]["redis"] = without_password(settings.shared.redis)
+    plain["buffer"]["password"] = settings.buffer.password and reference(settings.buffer.password)
+    cells = plain["cells"]
+    cells["secret"] = cells["secret"] and reference(cells["secret"])
+    for cell in cells["members"].values():
+        cell["database"] = without_password(cell["database"])
     outbound = plain["outbound"]
     outbound["proxy"] = without_password(outbound["proxy"])
     outbound["encryption_keys"] = [reference(key) for key in outbound["encryption_keys"]]

@@ -53,10 +53,14 @@ class Spool:
         shelf: the segment store; used from one thread only.
         run: calls a function in that thread; None: in the spool's own thread. Simulations call it directly.
         queue: most events that wait to be written.
+        cell: the cell that the events wait for; empty: they wait for PostgreSQL.
     """
 
-    def __init__(self, shelf: SegmentStore, *, run: RunInThread[Any] | None = None, queue: int = 8192) -> None:
+    def __init__(
+        self, shelf: SegmentStore, *, run: RunInThread[Any] | None = None, queue: int = 8192, cell: str = ""
+    ) -> None:
         self._shelf = shelf
+        self._cell = cell
         self._thread = None if run is not None else ThreadPoolExecutor(1, thread_name_prefix="boathook-spool")
         self._run: RunInThread[Any] = run or self._in_thread
         self._queue_size = queue
@@ -76,9 +80,9 @@ class Spool:
         self.depth = SpoolStatus()
 
     @classmethod
-    def at(cls, root: Path, bounds: SpoolLimits) -> "Spool":
+    def at(cls, root: Path, bounds: SpoolLimits, *, cell: str = "") -> "Spool":
         """Return the spool under *root* on this machine's disk."""
-        return cls(SegmentStore(root, bounds))
+        return cls(SegmentStore(root, bounds), cell=cell)
 
     async def open(self) -> bool:
         """Start the writer and adopt the folders of dead processes; return whether events are waiting."""
@@ -98,6 +102,8 @@ class Spool:
             self._last_error = str(error)
         else:
             self._last_error = ""
+            if self._cell:
+                return not self.is_empty
             meters.gauge("boathook_spool_set_aside", refused, kind="refused")
             meters.gauge("boathook_spool_set_aside", damaged, kind="damaged")
         return not self.is_empty
@@ -295,6 +301,9 @@ class Spool:
 
     def _set_status(self, depth: SpoolStatus) -> None:
         self.depth = depth
+        if self._cell:
+            meters.gauge("boathook_cell_events_waiting", depth.records, cell=self._cell)
+            return
         meters.gauge("boathook_spool_events", depth.records)
         meters.gauge("boathook_spool_bytes", depth.size)
         meters.gauge("boathook_spool_used_ratio", depth.filled)

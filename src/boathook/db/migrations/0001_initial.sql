@@ -74,6 +74,17 @@ end $$;
 create trigger route_changed after insert or update or delete on boathook.route
     for each statement execute function boathook.raise_route_version();
 
+-- The cell that each source was assigned to. A change raises the routes' version, so no gateway stores an event of a
+-- source that has moved to another cell.
+create table boathook.cell_assignment (
+    source text primary key check (source <> ''),
+    cell text not null check (cell <> ''),
+    revision bigint not null check (revision > 0),
+    assigned_at timestamptz not null default now()
+);
+create trigger assignment_changed after insert or update or delete on boathook.cell_assignment
+    for each statement execute function boathook.raise_route_version();
+
 create table boathook.dedup (
     key uuid primary key,
     replay_key uuid,
@@ -82,7 +93,9 @@ create table boathook.dedup (
     expires_at timestamptz not null,
     item_path text,
     fingerprint bytea,
-    canonical bytea
+    canonical bytea,
+    -- The cell that stores the event, if another one does.
+    cell text
 );
 create unique index dedup_replay_key on boathook.dedup (replay_key) where replay_key is not null;
 -- Rows are stored roughly in the order of their events, and a page that becomes free fills with rows of one time. The
@@ -840,6 +853,10 @@ create function boathook.active_routes() returns json language sql stable as $$
                     'filter', filter, 'order_by', order_by, 'policy', policy, 'timeout_s', timeout_s)
                 order by recipient, position)
              from boathook.route where is_active),
+            '[]'),
+        'assignments', coalesce(
+            (select json_agg(json_build_object('source', source, 'cell', cell, 'revision', revision))
+             from boathook.cell_assignment),
             '[]'))
 $$;
 

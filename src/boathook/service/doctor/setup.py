@@ -27,7 +27,7 @@ from boathook.ingest.sources import compile_sources, compile_verifier
 from boathook.ingest.stored_sources_file import read_stored_sources
 from boathook.providers.schemes import NoProof
 from boathook.service.database import Migrations, ProgressCallback, server_url
-from boathook.service.doctor import buffer, redis, sending, spool
+from boathook.service.doctor import buffer, cells, redis, sending, spool
 from boathook.service.doctor.handlers import CheckStatus, Finding
 from boathook.service.sources import KnownSources
 
@@ -52,6 +52,8 @@ def check_settings(settings: Settings) -> int:
     if settings.has_brokers:
         read_access(settings)
     read_redis_url(settings)
+    if settings.cells.name:
+        settings.cells_secret()
     return len(compile_sources(settings))
 
 
@@ -100,6 +102,8 @@ async def examine(
     async for finding in buffer.examine(settings):
         yield finding
     async for finding in redis.examine(settings):
+        yield finding
+    async for finding in cells.examine(settings, database):
         yield finding
     yield _files(settings)
     for finding in _sources(await _known_sources(settings, database)):

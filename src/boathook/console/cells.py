@@ -1,0 +1,41 @@
+"""The page of all cells: how each one is, and which sources it has."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.responses import Response
+
+from boathook.console.routes import CELLS, ConsoleContext, Routes
+from boathook.service import cells
+from boathook.service.cells import CellStatus
+
+routes = Routes()
+_MAX_NAMED: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class CellRow:
+    """A cell, with the sources that this cell knows to be there."""
+
+    status: CellStatus
+    sources: Sequence[str]
+    """The first of their names."""
+    others: int
+    """How many more there are."""
+
+
+@routes.get(CELLS.path, CELLS.permission)
+async def list_cells(context: ConsoleContext) -> Response:
+    """Show all cells; their gateways are asked now."""
+    settings = context.app_context.settings
+    if not settings.cells.name:
+        return context.page("cells/list.html", rows=[])
+    statuses = await cells.read_statuses(settings)
+    async with context.work() as work:
+        homes = await cells.list_known(work)
+    rows = []
+    for status in statuses:
+        names = [source for source, cell in homes.items() if cell == status.name]
+        rows.append(CellRow(status, names[:_MAX_NAMED], len(names[_MAX_NAMED:])))
+    return context.page("cells/list.html", rows=rows)

@@ -1,0 +1,324 @@
+"""Stores each event in the cell of its source, wherever it was received.
+
+A gateway has an intake for each other cell, whose store is that cell's gateways: `CellStore` posts a group of events to
+them, and `CellReceiver` puts it into the intake there. So an event is answered 2xx once it is durable in the other cell
+or, while that does not accept it, in a spool of this host.
+
+The body of a post is a MessagePack array of records as in the spool, signed as in Standard Webhooks 1.0.0. The answer
+has a receipt for each event.
+"""
+
+import asyncio
+import hmac
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+from uuid import UUID, uuid4
+
+import msgspec
+
+from boathook.domain.cells import Assignment, CellDirectory
+from boathook.domain.errors import BoathookError, CellUnavailable, DatabaseError, DatabaseUnavailable, FetchFailed
+from boathook.domain.filters import Router
+from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
+from boathook.domain.signing import sign_standard
+from boathook.http.asgi import Asgi, Receive, Send
+from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.intake import Intake
+from boathook.ingest.spool_records import UNROUTED, UnreadableRecord, decode, encode
+from boathook.observability import meters
+
+EVENTS_PATH: Final = "/cells/events"
+_MAX_PENDING: Final = 64 << 20
+"""Most bytes of posts that a gateway reads at the same time."""
+_MAX_AGE_S: Final = 300
+_TIMEOUT_S: Final = 10.0
+_MAX_ANSWER: Final = 1 << 20
+_MAX_POST: Final = 48 << 20
+_MAX_GROUP_BYTES: Final = 32 << 20
+"""Bytes of records above which a post takes no further event."""
+
+
+class _Receipt(msgspec.Struct, array_like=True):
+    event_id: UUID
+    is_duplicate: bool
+    conflict: bool
+    is_new: bool
+
+
+class _Refusal(msgspec.Struct):
+    """Why a cell does not accept a group: the source of an event belongs to another one."""
+
+    source: str
+    cell: str
+    revision: int
+    """0 if the source was never assigned."""
+
+
+class HttpResponse(Protocol):
+    """What is read of a response."""
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        ...
+
+    @property
+    def body(self) -> bytes:
+        """The whole body."""
+        ...
+
+
+Post = Callable[[str, Mapping[str, str], bytes, float, int], Awaitable[HttpResponse]]
+"""Posts a body with headers to a URL, given a timeout and the most bytes of the answer. Raises FetchFailed."""
+Learn = Callable[[Assignment], Awaitable[None]]
+"""Stores an assignment that another cell knows; raises DatabaseError."""
+
+_read_records = msgspec.msgpack.Decoder(list[bytes]).decode
+_read_receipts = msgspec.json.Decoder(list[_Receipt]).decode
+_read_refusal = msgspec.json.Decoder(_Refusal).decode
+_write_json = msgspec.json.encode
+
+
+class CellStore:
+    """The store of another cell; a `Store` for an intake.
+
+    Args:
+        name: the name of that cell.
+        url: the base URL of its gateways.
+        secret: the secret of all cells.
+        post: makes the request.
+        learn: stores the assignment by which the cell refuses events, and reads all assignments again.
+    """
+
+    def __init__(self, name: str, url: str, secret: str, *, post: Post, learn: Learn) -> None:
+        self._name = name
+        self._url = url.rstrip("/") + EVENTS_PATH
+        self._secret = secret
+        self._post = post
+        self._learn = learn
+
+    async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
+        """Store events in the other cell; return a receipt for each, in order.
+
+        Raises:
+            CellUnavailable: the cell did not accept them in time. It may have stored them; posting them again is safe.
+        """
+        receipts: list[Receipt] = []
+        for records in _groups(batch):
+            receipts += await self._send(records, within_s or _TIMEOUT_S)
+        return receipts
+
+    async def _send(self, records: Sequence[bytes], within_s: float) -> list[Receipt]:
+        body = msgspec.msgpack.encode(records)
+        headers = {"content-type": "application/vnd.boathook.events", **sign(self._secret, body)}
+        try:
+            answer = await self._post(self._url, headers, body, within_s, _MAX_ANSWER)
+        except FetchFailed as error:
+            raise CellUnavailable(f"cell {self._name}: {error}") from None
+        try:
+            if answer.status == 409:
+                refusal = _read_refusal(answer.body)
+                await self._learn(Assignment(source=refusal.source, cell=refusal.cell, revision=refusal.revision))
+                raise CellUnavailable(f"cell {self._name}: the source {refusal.source} belongs to {refusal.cell}")
+            found = _read_receipts(answer.body) if answer.status == 200 else []
+        except msgspec.DecodeError as error:
+            raise CellUnavailable(f"cell {self._name} answered what cannot be read: {error}") from None
+        if answer.status != 200 or len(found) != len(records):
+            raise CellUnavailable(f"cell {self._name} answered {answer.status} to {len(records)} events")
+        return [_to_receipt(one) for one in found]
+
+
+def _groups(batch: Sequence[NewEvent]) -> Iterable[list[bytes]]:
+    """Yield the records of events in groups that fit into one post; one empty group if there are none."""
+    group: list[bytes] = []
+    size = 0
+    for event in batch:
+        record = encode(event)
+        if group and size + len(record) > _MAX_GROUP_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(record)
+        size += len(record)
+    yield group
+
+
+def _to_receipt(found: _Receipt) -> Receipt:
+    if found.is_duplicate:
+        return Duplicate(found.event_id, found.conflict)
+    # No reply of a handler can be waited for: it will be in the other cell's database.
+    return Accepted(found.event_id, found.conflict, is_spooled=True, is_new=found.is_new)
+
+
+def _from_receipt(receipt: Receipt) -> _Receipt:
+    if isinstance(receipt, Duplicate):
+        return _Receipt(receipt.event_id, is_duplicate=True, conflict=receipt.conflict, is_new=False)
+    return _Receipt(receipt.event_id, is_duplicate=False, conflict=receipt.conflict, is_new=receipt.is_new)
+
+
+def sign(secret: str, body: bytes) -> dict[str, str]:
+    """Return the headers that prove that a body was posted by a gateway with the secret of all cells."""
+    id, at = uuid4().hex, int(time.time())
+    return {"webhook-id": id, "webhook-timestamp": str(at), "webhook-signature": sign_standard([secret], id, at, body)}
+
+
+def _is_signed(secret: str, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+    try:
+        id, at = headers[b"webhook-id"].decode("ascii"), int(headers[b"webhook-timestamp"])
+        expected = sign_standard([secret], id, at, body)
+    except (KeyError, ValueError):
+        return False
+    is_fresh = abs(time.time() - at) <= _MAX_AGE_S
+    return is_fresh and hmac.compare_digest(expected.encode(), headers.get(b"webhook-signature", b""))
+
+
+class CellIntakes:
+    """The intakes of a gateway: its own, and one for each other cell.
+
+    Args:
+        directory: finds the cell of each source.
+        router: returns the routes last read, which have the assignments.
+    """
+
+    def __init__(self, directory: CellDirectory, router: Callable[[], Router]) -> None:
+        self.directory = directory
+        self._router = router
+        self._intakes: dict[str, Intake] = {}
+
+    def add(self, cell: str, intake: Intake) -> None:
+        """Add the intake for a cell."""
+        self._intakes[cell] = intake
+
+    def find_other(self, cell: str, event: NewEvent) -> Intake | None:
+        """Return the intake for the cell that an event belongs to; None if it belongs to *cell*.
+
+        A message belongs to the cell whose API accepted it. Without routes, no assignment is known; the event is routed
+        before it is stored.
+        """
+        router = self._router()
+        if event.source is None or router.version == UNROUTED:
+            return None
+        home = self.directory.find(event.source, router.assignments)
+        return None if home == cell else self._intakes.get(home)
+
+    async def start(self) -> None:
+        """Start the intakes for the other cells."""
+        for intake in self._others():
+            await intake.start()
+
+    async def drain(self) -> None:
+        """Make the events for the other cells durable, then stop."""
+        await asyncio.gather(*(intake.drain() for intake in self._others()))
+
+    def _others(self) -> list[Intake]:
+        return [intake for cell, intake in self._intakes.items() if cell != self.directory.own]
+
+
+class CellReceiver:
+    """Accepts the events that gateways of other cells post.
+
+    Args:
+        directory: finds the cell of each source.
+        secret: the secret of all cells.
+        intake: the intake of this cell.
+        event_builder: routes the events, and has the assignments.
+        others: serves every other path.
+    """
+
+    def __init__(
+        self, directory: CellDirectory, secret: str, intake: Intake, event_builder: EventBuilder, *, others: Asgi
+    ) -> None:
+        self._directory = directory
+        self._secret = secret
+        self._intake = intake
+        self._event_builder = event_builder
+        self._others = others
+        self._pending_bytes = 0
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one HTTP request."""
+        if scope["path"] != EVENTS_PATH:
+            await self._others(scope, receive, send)
+            return
+        status, body = await self._answer(scope, receive)
+        headers = [(b"content-type", b"application/json"), (b"retry-after", b"1")]
+        await send(
+            {"type": "http.response.start", "status": status, "headers": headers if status == 503 else headers[:1]}
+        )
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, scope: dict[str, Any], receive: Receive) -> tuple[int, bytes]:
+        if scope["method"] != "POST":
+            return 405, b'{"ok":false,"error":"method not allowed"}'
+        headers = dict(scope["headers"])
+        size = headers.get(b"content-length", b"")
+        if not size.isdigit() or int(size) > _MAX_POST:
+            return 413, b'{"ok":false,"error":"a post of a cell has a content-length of at most 48 MiB"}'
+        if self._pending_bytes + int(size) > _MAX_PENDING:
+            return 503, b'{"ok":false,"error":"too many posts at once"}'
+        self._pending_bytes += int(size)
+        try:
+            body = await _read(receive)
+            if body is None or not _is_signed(self._secret, headers, body):
+                return (
+                    401,
+                    b'{"ok":false,"error":"the signature or its time is wrong; compare cells.secret and the clocks"}',
+                )
+            return await self._accept(body)
+        finally:
+            self._pending_bytes -= int(size)
+
+    async def _accept(self, body: bytes) -> tuple[int, bytes]:
+        try:
+            events = [decode(record) for record in _read_records(body)]
+            refusal = await self._find_foreign(events)
+            if refusal is not None:
+                return 409, _write_json(refusal)
+            receipts = await asyncio.gather(*(self._intake.accept(one) for one in await self._route(events)))
+        except (msgspec.DecodeError, UnreadableRecord):
+            return 400, b'{"ok":false,"error":"the events cannot be read; is this cell older than the other?"}'
+        except BoathookError as error:
+            return 503, _write_json({"ok": False, "error": str(error)})
+        meters.count("boathook_cell_events_received_total", len(events))
+        return 200, _write_json([_from_receipt(receipt) for receipt in receipts])
+
+    async def _find_foreign(self, events: Sequence[NewEvent]) -> _Refusal | None:
+        """Return why the events are not stored here; the assignments are read again first, as they may have changed."""
+        if self._event_builder.router.version == UNROUTED:
+            await self._event_builder.refresh()
+        if self._foreign_source(events) is None:
+            return None
+        await self._event_builder.refresh()
+        source = self._foreign_source(events)
+        if source is None:
+            return None
+        assignments = self._event_builder.router.assignments
+        known = assignments.get(source)
+        return _Refusal(source, self._directory.find(source, assignments), 0 if known is None else known.revision)
+
+    def _foreign_source(self, events: Sequence[NewEvent]) -> str | None:
+        assignments = self._event_builder.router.assignments
+        sources = {event.source for event in events if event.source is not None}
+        return next((one for one in sources if self._directory.find(one, assignments) != self._directory.own), None)
+
+    async def _route(self, events: Sequence[NewEvent]) -> Sequence[NewEvent]:
+        if not events:
+            return events
+        try:
+            return await self._event_builder.reroute(events)
+        except DatabaseError as error:
+            if isinstance(error, DatabaseUnavailable):
+                return events  # they wait in the buffer, and are routed when they are stored
+            raise
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """Return the body; None if the client has disconnected."""
+    chunks: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        chunks.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(chunks)

@@ -1,0 +1,280 @@
+"""Lists the cells, assigns sources to them, and moves a source from one cell to another.
+
+A move loses nothing and repeats nothing. In this order:
+
+1. The old cell assigns the source to the new one. From the commit on, no gateway there stores its events; they wait in
+   spools, as the new cell does not accept them yet.
+2. The source's dedup keys are copied, so that the new cell recognizes what the old one has stored.
+3. The new cell, and then each other one, gets the assignment. The spools drain into the new cell.
+
+If it is interrupted, the events wait until it is repeated.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from boathook.config import Settings
+from boathook.config.tables import CellSettings
+from boathook.db import cells, route_registry, stored_sources
+from boathook.db.database import Database
+from boathook.domain.cells import Assignment, CellDirectory
+from boathook.domain.errors import ConfigError, DatabaseError, FetchFailed, NotFound
+from boathook.ingest.sources import paths_of
+from boathook.service.database import open_database
+from boathook.service.remote import RemoteClient
+from boathook.service.unit_of_work import UnitOfWork
+
+_COPY_TIMEOUT_S: Final = 3_600.0
+_READ_TIMEOUT_S: Final = 3.0
+_MAX_METRICS: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellStatus:
+    """What a cell's gateways tell of it."""
+
+    name: str
+    url: str
+    is_own: bool
+    accepts_new: bool
+    problem: str = ""
+    """Why it does not work, or cannot be asked; empty if it works."""
+    accepted_per_s: float = 0.0
+    """Events that it accepted per second lately."""
+    oldest_due_s: float = 0.0
+    """How long the oldest due delivery has been waiting."""
+    dead: int = 0
+    """Failed deliveries."""
+    waiting: int = 0
+    """Events that wait in its spools, for its PostgreSQL or for another cell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceCell:
+    """The cell of a source."""
+
+    source: str
+    cell: str
+    is_assigned: bool
+    """Whether it was assigned; else it follows from the cells that accept new sources."""
+    revision: int = 0
+    disagreeing: tuple[str, ...] = ()
+    """Cells that know an older assignment, or none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A move that is complete."""
+
+    source: str
+    origin: str
+    target: str
+    keys: int
+    """Dedup keys that were copied."""
+    unreached: tuple[str, ...]
+    """Cells whose database could not be reached. The first refusal of the old cell shows them the assignment."""
+    handlers_missing: bool
+    """Whether the new cell has no handler for the source, but the old one has."""
+
+
+def require_cells(settings: Settings) -> None:
+    """Raise ConfigError unless this installation is one of several cells."""
+    if not settings.cells.name:
+        raise ConfigError("there are no cells: cells.name is not set; see docs/how-to/cells.md")
+
+
+async def read_statuses(settings: Settings) -> list[CellStatus]:
+    """Ask the gateways of all cells how they are, each for at most a few seconds."""
+    require_cells(settings)
+    members = settings.cells.members.items()
+    return await asyncio.gather(*(_read_status(settings, name, cell) for name, cell in members))
+
+
+async def _read_status(settings: Settings, name: str, cell: CellSettings) -> CellStatus:
+    base = cell.url.rstrip("/")
+    plain = CellStatus(name=name, url=base, is_own=name == settings.cells.name, accepts_new=cell.accepts_new)
+    client = RemoteClient(settings)
+    try:
+        ready, metrics = await asyncio.gather(
+            client.request("GET", f"{base}/readyz", timeout_s=_READ_TIMEOUT_S, max_bytes=_MAX_METRICS),
+            client.request("GET", f"{base}/metrics.json", timeout_s=_READ_TIMEOUT_S, max_bytes=_MAX_METRICS),
+        )
+        problems = [*json.loads(ready.body)["problems"]]
+        figures = json.loads(metrics.body)["metrics"]
+        return replace(
+            plain,
+            problem="; ".join(problems),
+            accepted_per_s=sum(
+                one.get("per_second", 0.0) for one in _series(figures, "boathook_events_accepted_total")
+            ),
+            oldest_due_s=max((one["value"] for one in _series(figures, "boathook_oldest_due_seconds")), default=0.0),
+            dead=int(_total(figures, "boathook_backlog", state="dead")),
+            waiting=int(_total(figures, "boathook_spool_events") + _total(figures, "boathook_cell_events_waiting")),
+        )
+    except FetchFailed as error:
+        return replace(plain, problem=f"its gateways do not answer: {error}")
+    except (ValueError, KeyError, TypeError):
+        return replace(plain, problem="its URL answers, but not as a gateway of boathook does")
+
+
+def _series(figures: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = figures.get(name, {}).get("series", [])
+    return found
+
+
+def _total(figures: Mapping[str, Any], name: str, **labels: str) -> float:
+    return sum(
+        float(one["value"])
+        for one in _series(figures, name)
+        if all(one.get("labels", {}).get(label) == value for label, value in labels.items())
+    )
+
+
+async def list_known(work: UnitOfWork) -> dict[str, str]:
+    """Return the cell of each source, by what this cell knows."""
+    settings = work.app_context.settings
+    assignments = {one.source: one for one in await cells.list_assignments(work.connection)}
+    directory = CellDirectory(settings.cells.name, settings.cells.accepting)
+    names = sorted({*settings.sources, *assignments})
+    return {source: directory.find(source, assignments) for source in names}
+
+
+async def list_sources(settings: Settings) -> list[SourceCell]:
+    """Return the cell of each source, by what all cells know.
+
+    Raises:
+        ConfigError: a cell has no `database`.
+        DatabaseError: the database of a cell cannot be read.
+    """
+    async with _open_cells(settings) as (databases, _):
+        return await _list_sources(settings, databases)
+
+
+async def _list_sources(settings: Settings, databases: Mapping[str, Database]) -> list[SourceCell]:
+    known = {name: {one.source: one for one in await cells.list_assignments(db)} for name, db in databases.items()}
+    names = set(settings.configured_sources)
+    for database in databases.values():
+        names |= {row.name for row in await stored_sources.list_all(database)}
+    names = names.union(*known.values())
+    directory = CellDirectory(settings.cells.name, settings.cells.accepting)
+    found = []
+    for source in sorted(names):
+        assigned = [one[source] for one in known.values() if source in one]
+        if not assigned:
+            found.append(SourceCell(source=source, cell=directory.find(source, {}), is_assigned=False))
+            continue
+        latest = max(assigned, key=lambda one: one.revision)
+        others = tuple(name for name, one in known.items() if one.get(source) != latest)
+        found.append(
+            SourceCell(source=source, cell=latest.cell, is_assigned=True, revision=latest.revision, disagreeing=others)
+        )
+    return found
+
+
+async def assign_sources(settings: Settings) -> list[SourceCell]:
+    """Assign the sources that have no cell, and store all assignments in all cells; return what this has changed.
+
+    Raises:
+        ConfigError: a cell has no `database`.
+        DatabaseError: the database of a cell cannot be reached.
+    """
+    async with _open_cells(settings) as (databases, _):
+        found = await _list_sources(settings, databases)
+        changed = [one for one in found if not one.is_assigned or one.disagreeing]
+        assignments = [Assignment(source=one.source, cell=one.cell, revision=one.revision or 1) for one in changed]
+        if assignments:
+            for database in databases.values():
+                await cells.assign(database, assignments)
+    return changed
+
+
+async def move_source(settings: Settings, source: str, target: str) -> Move:
+    """Move a source to another cell, while its senders go on. Safe to repeat, and to be repeated after an error.
+
+    Raises:
+        NotFound: there is no such cell or source.
+        ConfigError: the cell does not know the source, or has no `database`.
+        DatabaseError: the old or the new cell's database cannot be reached.
+    """
+    require_cells(settings)
+    if target not in settings.cells.members:
+        raise NotFound(f"there is no cell {target}; there are {', '.join(settings.cells.members)}")
+    async with _open_cells(settings, may_lack=True) as (databases, unreached):
+        present = {one.source: one for one in await _list_sources(settings, databases)}.get(source)
+        if present is None:
+            raise NotFound(f"there is no source {source} in any cell; `boathook cells routes` lists them")
+        is_repeated = present.cell == target
+        revision = max(1, present.revision) if is_repeated else present.revision + 1
+        moved = Assignment(source=source, cell=target, revision=revision)
+        # Which cell has stored the latest events is unknown if an earlier move was interrupted.
+        needed = set(settings.cells.members) if is_repeated else {present.cell, target}
+        for name in needed & unreached.keys():
+            raise unreached[name]
+        senders = sorted(databases.keys() - {target}, key=lambda name: name != present.cell)
+        keys = 0
+        for name in senders:
+            await cells.assign(databases[name], [moved])
+        for name in senders:
+            await cells.copy_source(databases[name], databases[target], source)
+            keys += await cells.copy_keys(databases[name], databases[target], source, name)
+        await cells.assign(databases[target], [moved])
+        handlers_missing = not is_repeated and await _lacks_handlers(databases, present.cell, target, source)
+    return Move(
+        source=source,
+        origin=present.cell,
+        target=target,
+        keys=keys,
+        unreached=tuple(unreached),
+        handlers_missing=handlers_missing,
+    )
+
+
+async def _lacks_handlers(databases: Mapping[str, Database], origin: str, target: str, source: str) -> bool:
+    async def count(cell: str) -> int:
+        routes = (await route_registry.read_routes(databases[cell])).routes
+        return sum(one.source == source for one in routes)
+
+    return bool(await count(origin)) and not await count(target)
+
+
+@contextlib.asynccontextmanager
+async def _open_cells(
+    settings: Settings, *, may_lack: bool = False
+) -> AsyncIterator[tuple[dict[str, Database], dict[str, DatabaseError]]]:
+    """Yield the databases of all cells by name, and why others cannot be reached, if they *may_lack*."""
+    require_cells(settings)
+    databases: dict[str, Database] = {}
+    unreached: dict[str, DatabaseError] = {}
+    async with contextlib.AsyncExitStack() as stack:
+        for name, cell in settings.cells.members.items():
+            key = f"cells.members.{name}.database"
+            if cell.database:
+                url = settings.resolve(cell.database, key)
+            elif name == settings.cells.name:
+                url = settings.database_url()
+            else:
+                raise ConfigError(f"{key}: is not set; this command needs the databases of all cells")
+            there = settings.model_copy(update={"database": settings.database.model_copy(update={"url": url})})
+            opening = open_database(there, purpose="cells", statement_timeout_s=_COPY_TIMEOUT_S)
+            try:
+                databases[name] = await stack.enter_async_context(opening)
+            except DatabaseError as error:
+                unreached[name] = DatabaseError(f"cell {name}: {error}")
+                if not may_lack:
+                    raise unreached[name] from error
+        yield databases, unreached
+
+
+def to_nginx(found: Sequence[SourceCell], settings: Settings) -> list[str]:
+    """Return locations for nginx that pass the requests of each source to its cell, so that no gateway has to."""
+    lines = []
+    for one in found:
+        source = settings.sources.get(one.source)
+        paths = paths_of(one.source, () if source is None else source.paths)
+        base = settings.cells.members[one.cell].url.rstrip("/")
+        lines += [f"location = {path} {{ proxy_pass {base}; proxy_set_header Host $host; }}" for path in paths]
+    return lines

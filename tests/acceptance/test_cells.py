@@ -1,0 +1,232 @@
+"""Two cells as processes, each on a database of its own: a source of one is received by the other, and moved."""
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import httpx
+import psycopg
+import pytest
+
+from boathook.domain.cells import choose_cell
+from tests.acceptance.conftest import SECRET as STRIPE_SECRET
+from tests.acceptance.conftest import BoathookProcess, boathook_processes, payload, signed
+from tests.databases import Pool
+from tests.support import until
+
+SECRET = "whsec_" + base64.b64encode(b"the secret of all cells").decode()
+CELLS = ("c1", "c2")
+
+
+@dataclass
+class Cells:
+    """The processes of two cells and the URLs of their databases, by name."""
+
+    processes: dict[str, BoathookProcess] = field(default_factory=dict)
+    databases: dict[str, str] = field(default_factory=dict)
+
+    def home(self) -> str:
+        """Return the cell that the source belongs to before it is assigned."""
+        return choose_cell("stripe", CELLS)
+
+    def send(self, cell: str, key: str, path: str = "/in/stripe") -> httpx.Response:
+        """Send an event to the gateways of a cell."""
+        body, headers = signed(payload(key))
+        return httpx.post(self.processes[cell].base + path, content=body, headers=headers, timeout=60)
+
+    def read(self, cell: str, sql: str) -> list[str]:
+        """Return the first column of a query in a cell's database."""
+        with psycopg.connect(self.databases[cell], autocommit=True) as connection:
+            return [row[0] for row in connection.execute(sql).fetchall()]
+
+    def stored(self, cell: str) -> list[str]:
+        """Return the keys of the events that a cell has stored."""
+        return self.read(cell, "select dedup_key from boathook.event")
+
+    def effects(self, cell: str) -> list[str]:
+        """Return the keys of the events that a cell's handler has worked on."""
+        return self.read(cell, "select event_key from shop.effect")
+
+    def move(self, to: str, source: str = "stripe") -> str:
+        """Move a source; return what the command printed."""
+        return self.processes["c1"].cli("cells", "move", source, "--to", to).stdout
+
+
+def settings(name: str, processes: Sequence[BoathookProcess], urls: Sequence[str]) -> str:
+    text = f'\n[sources.own]\nprovider = "stripe"\nsecrets = ["{STRIPE_SECRET}"]\n[cells]\nname = "{name}"\nsecret = "{SECRET}"\n'
+    for cell, process, url in zip(CELLS, processes, urls, strict=True):
+        text += f'[cells.members.{cell}]\nurl = "{process.base}"\ndatabase = "{url}"\naccepts_new = true\n'
+    return text
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory, databases: Pool) -> Iterator[Cells]:
+    folder = tmp_path_factory.mktemp("cells")
+    with databases.database() as one, databases.database() as other:
+        urls = (one, other)
+        with boathook_processes(folder, one) as make:
+            made = [make(roles="gateway,worker,keeper", start=False, database_url=url) for url in urls]
+            for name, process in zip(CELLS, made, strict=True):
+                with (process.folder / "boathook.toml").open("a") as file:
+                    file.write(settings(name, made, urls))
+                process.start(wait=False)
+            for process in made:
+                process.wait_ready()
+            yield Cells(dict(zip(CELLS, made, strict=True)), dict(zip(CELLS, urls, strict=True)))
+
+
+def other_than(cell: str) -> str:
+    return next(name for name in CELLS if name != cell)
+
+
+def settle(cells: Cells, cell: str, key: str) -> None:
+    """Wait until nothing passes by the gateways of the other cell, whose memory would recognize what it has seen."""
+    cells.send(cell, key)
+    until(lambda: key in cells.stored(cell))
+
+
+def test_an_event_is_stored_in_the_cell_of_its_source(cells: Cells):
+    home = cells.home()
+    elsewhere = other_than(home)
+    first = cells.send(elsewhere, "evt_forwarded")
+    assert first.status_code == 200
+    assert first.json()["duplicate"] is False
+    until(lambda: "evt_forwarded" in cells.effects(home))
+    assert "evt_forwarded" not in cells.stored(elsewhere)
+    again = cells.send(home, "evt_forwarded")
+    assert (again.json()["event_id"], again.json()["duplicate"]) == (first.json()["event_id"], True)
+
+
+def test_cells_list_shows_each_cell(cells: Cells):
+    rows = {row["name"]: row for row in cells.processes["c1"].listing("cells", "list")}
+    assert {name: row["problem"] for name, row in rows.items()} == dict.fromkeys(CELLS, "")
+    assert rows["c1"]["is_own"]
+
+
+class Sender(threading.Thread):
+    """Sends events to both cells in turn, and each fifth one a second time to the other cell much later."""
+
+    def __init__(self, cells: Cells, prefix: str) -> None:
+        super().__init__()
+        self._cells = cells
+        self._prefix = prefix
+        self.accepted: list[str] = []
+        self.refused: list[str] = []
+        self.stopped = threading.Event()
+
+    def run(self) -> None:
+        number = 0
+        while not self.stopped.is_set():
+            self._send(CELLS[number % 2], f"{self._prefix}_{number}")
+            if number >= 20 and number % 5 == 0:
+                self._send(CELLS[number // 5 % 2], f"{self._prefix}_{number - 20}")
+            number += 1
+            time.sleep(0.01)
+
+    def has_accepted(self, number: int) -> bool:
+        """Return whether as many events were answered 200."""
+        return len(self.accepted) >= number
+
+    def _send(self, cell: str, key: str) -> None:
+        answer = self._cells.send(cell, key)
+        (self.accepted if answer.status_code == 200 else self.refused).append(key)
+
+
+def move_under_load(cells: Cells, prefix: str, moves: int) -> tuple[Sender, list[str], list[str]]:
+    """Move the source back and forth while it sends; return the sender, and what both cells stored and worked on."""
+    sender = Sender(cells, prefix)
+    sender.start()
+    try:
+        for number in range(moves):
+            until(partial(sender.has_accepted, len(sender.accepted) + 40))
+            cells.move(CELLS[number % 2])
+    finally:
+        sender.stopped.set()
+        sender.join()
+    wanted = set(sender.accepted)
+
+    def found(read: Callable[[str], list[str]]) -> list[str]:
+        return [key for cell in CELLS for key in read(cell) if key.startswith(prefix)]
+
+    until(lambda: set(found(cells.stored)) >= wanted and set(found(cells.effects)) >= wanted, timeout=60)
+    return sender, found(cells.stored), found(cells.effects)
+
+
+def test_a_move_under_load_loses_and_repeats_nothing(cells: Cells):
+    sender, stored, effects = move_under_load(cells, "evt_moved", moves=3)
+    assert not sender.refused
+    assert sorted(stored) == sorted(set(sender.accepted))
+    assert sorted(effects) == sorted(set(sender.accepted))
+    assert {cell for cell in CELLS if any(key.startswith("evt_moved") for key in cells.stored(cell))} == set(CELLS)
+    for process in cells.processes.values():
+        assert json.loads(process.cli("check", "--json").stdout)["balanced"]
+
+
+def test_events_wait_while_the_cell_of_their_source_is_down(cells: Cells):
+    cells.move("c2")
+    cells.move("c1", "own")
+    settle(cells, "c2", "evt_before_outage")
+    cells.processes["c2"].kill_all()
+    accepted = [f"evt_outage_{number}" for number in range(30)]
+    assert {cells.send("c1", key).status_code for key in accepted} == {200}
+    shown = cells.processes["c1"].cli("cells", "list", "--json", check=False)
+    rows = map(json.loads, shown.stdout.splitlines())
+    assert (shown.returncode, [row["name"] for row in rows if row["problem"]]) == (1, ["c2"])
+    assert cells.send("c1", "evt_own", "/in/own").status_code == 200
+    assert "evt_own" in cells.stored("c1")
+    cells.processes["c2"].start()
+    until(lambda: set(cells.stored("c2")) >= set(accepted))
+    until(lambda: set(cells.effects("c2")) >= set(accepted))
+    assert not set(cells.stored("c1")) & set(accepted)
+
+
+def is_stored_again(cells: Cells, key: str, move: Callable[[str], None]) -> bool:
+    """Return whether an event is stored a second time if its sender repeats it after a move."""
+    cells.move("c1")
+    settle(cells, "c1", f"{key}_before")
+    assert cells.send("c1", key).json()["duplicate"] is False
+    move("c2")
+    settle(cells, "c2", f"{key}_after")
+    cells.send("c2", key)
+    return cells.stored("c2").count(key) == 1
+
+
+def test_a_repeated_event_is_recognized_after_a_move(cells: Cells):
+    assert not is_stored_again(cells, "evt_recognized", cells.move)
+
+
+def test_without_its_keys_it_would_be_stored_again(cells: Cells):
+    def assign_only(to: str) -> None:
+        for url in cells.databases.values():
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute("update boathook.cell_assignment set cell = %s, revision = revision + 1", [to])
+
+    assert is_stored_again(cells, "evt_again", assign_only)
+
+
+def test_routes_and_assignments_are_shown(cells: Cells):
+    run = cells.processes["c1"].cli
+    run("cells", "assign")
+    assert not run("cells", "assign", "--json").stdout
+    assert "copied" in cells.move("c2")
+    rows = {row["source"]: row for row in cells.processes["c2"].listing("cells", "routes")}
+    assert (rows["stripe"]["cell"], rows["stripe"]["is_assigned"], rows["stripe"]["disagreeing"]) == ("c2", True, [])
+    lines = run("cells", "routes", "--format", "nginx").stdout.splitlines()
+    base = cells.processes["c2"].base
+    assert f"location = /webhooks/stripe {{ proxy_pass {base}; proxy_set_header Host $host; }}" in lines
+    findings = {row["check"]: row for row in cells.processes["c1"].listing("doctor") if row["check"] == "cells"}
+    assert findings["cells"]["found"] == "this is c1 of 2; all sources are assigned"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(("stripe", "--to", "c9"), "there is no cell c9"), (("nothing", "--to", "c2"), "there is no source nothing")],
+)
+def test_a_move_to_nowhere_is_refused(cells: Cells, arguments: tuple[str, ...], says: str):
+    done = cells.processes["c1"].cli("cells", "move", *arguments, check=False)
+    assert done.returncode != 0
+    assert says in done.stderr

@@ -1,0 +1,218 @@
+"""The choice of a source's cell, and what gateways of different cells accept from each other."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from boathook.domain.cells import Assignment, CellDirectory, choose_cell
+from boathook.domain.errors import CellUnavailable, DatabaseUnavailable, FetchFailed, Overloaded
+from boathook.domain.filters import Router
+from boathook.domain.model import Accepted, Duplicate, NewEvent
+from boathook.ingest.cells import EVENTS_PATH, CellReceiver, CellStore, sign
+from boathook.ingest.event_builder import EventBuilder
+from tests.unit.test_intake import event
+
+SECRET = "whsec_dGhlIHNlY3JldCBvZiBhbGwgY2VsbHM="
+EVENT = event("evt_1", b'{"paid":true}')
+SOURCE = str(EVENT.source)
+ARRIVED = Accepted(EVENT.id, is_spooled=True)
+
+
+def test_each_cell_gets_its_share_and_a_new_one_takes_only_its_own():
+    sources = [f"source-{number}" for number in range(3_000)]
+    before = {source: choose_cell(source, ("c1", "c2")) for source in sources}
+    after = {source: choose_cell(source, ("c3", "c2", "c1")) for source in sources}
+    for cell in ("c1", "c2", "c3"):
+        assert 800 < sum(home == cell for home in after.values()) < 1_200
+    assert all(after[source] in {before[source], "c3"} for source in sources)
+
+
+def test_an_assignment_counts_more_than_the_hash():
+    directory = CellDirectory("c1", ("c1", "c2"))
+    for cell in ("c1", "c2", "c3"):
+        assert directory.find("shop", {"shop": Assignment(source="shop", cell=cell, revision=1)}) == cell
+
+
+class Cell:
+    """A cell in memory, with the receiver of its gateway and the store by which another cell reaches it."""
+
+    def __init__(self, home: str = "c2", revision: int = 1, intake: Any = None, secret: str = SECRET) -> None:
+        self.stored: list[NewEvent] = []
+        self.learned: list[Assignment] = []
+        self.reads = 0
+        self.assignments = [Assignment(source=SOURCE, cell=home, revision=revision)] if revision else []
+        self.intake = intake or SimpleNamespace(accept=self.accept)
+        self.secret = secret
+        builder = EventBuilder(Router((), -1), self.read_router)
+        directory = CellDirectory("c2", ("c1", "c2") if revision else (home,))
+        self.receiver = CellReceiver(directory, SECRET, self.intake, builder, others=self.others)
+        self.store = CellStore("c2", "http://c2/", secret, post=self.post, learn=self.learn)
+        self.break_body = lambda body: body
+        self.paths: list[str] = []
+
+    async def read_router(self) -> Router:
+        self.reads += 1
+        return Router((), self.reads, assignments=self.assignments)
+
+    async def accept(self, event: NewEvent):
+        self.stored.append(event)
+        return Accepted(event.id) if len(self.stored) == 1 else Duplicate(self.stored[0].id, conflict=True)
+
+    async def learn(self, assignment: Assignment) -> None:
+        self.learned.append(assignment)
+
+    async def others(self, scope, _receive, send) -> None:
+        self.paths.append(scope["path"])
+        await send({"type": "http.response.start", "status": 404, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        raw.append((b"content-length", str(len(body)).encode()))
+        chunks = [
+            {"type": "http.request", "body": body[:7], "more_body": True},
+            {"type": "http.request", "body": body[7:]},
+        ]
+        sent: list[dict[str, Any]] = []
+
+        async def receive():
+            return chunks.pop(0)
+
+        async def send(message):
+            sent.append(message)
+
+        await self.receiver({"path": path, "method": method, "headers": raw}, receive, send)
+        return sent[0]["status"], sent[1]["body"]
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, timeout_s: float, max_bytes: int):
+        assert url == f"http://c2{EVENTS_PATH}"
+        status, answer = await self.request("POST", EVENTS_PATH, headers, self.break_body(body))
+        return SimpleNamespace(status=status, body=answer)
+
+
+async def test_events_arrive_as_they_are_with_their_receipts():
+    cell = Cell()
+    assert await cell.store.append([EVENT, EVENT]) == [ARRIVED, Duplicate(EVENT.id, conflict=True)]
+    assert [(one.id, one.body, one.dedup_key) for one in cell.stored] == [(EVENT.id, EVENT.body, EVENT.dedup_key)] * 2
+    assert await cell.store.append([]) == []
+
+
+@pytest.mark.parametrize("revision", [0, 7])
+async def test_events_of_a_third_cell_are_refused_with_its_name(revision: int):
+    cell = Cell(home="c3", revision=revision)
+    with pytest.raises(CellUnavailable, match=f"{SOURCE} belongs to c3"):
+        await cell.store.append([EVENT])
+    assert cell.learned == [Assignment(source=SOURCE, cell="c3", revision=revision)]
+    assert not cell.stored
+
+
+async def test_a_changed_assignment_is_read_before_events_are_refused():
+    cell = Cell(home="c1")
+    with pytest.raises(CellUnavailable):
+        await cell.store.append([EVENT])
+    cell.assignments = [Assignment(source=SOURCE, cell="c2", revision=2)]
+    assert await cell.store.append([EVENT]) == [ARRIVED]
+
+
+async def test_only_signed_posts_are_accepted():
+    cell = Cell(secret="whsec_" + "A" * 32)
+    with pytest.raises(CellUnavailable, match="answered 401"):
+        await cell.store.append([EVENT])
+    changed = Cell()
+    changed.break_body = lambda body: body[:-1] + bytes([body[-1] ^ 1])
+    with pytest.raises(CellUnavailable, match="answered 401"):
+        await changed.store.append([EVENT])
+    status, _ = await changed.request("POST", EVENTS_PATH, {}, b"\x90")
+    assert status == 401
+    assert not cell.stored + changed.stored
+
+
+async def test_an_old_post_is_not_accepted_again(monkeypatch: pytest.MonkeyPatch):
+    cell, real = Cell(), time.time
+    kept: list[tuple[Mapping[str, str], bytes]] = []
+
+    async def keep(url, headers, body, timeout_s, max_bytes):
+        kept.append((headers, body))
+        raise FetchFailed("cut off")
+
+    store = CellStore("c2", "http://c2", SECRET, post=keep, learn=cell.learn)
+    with pytest.raises(CellUnavailable, match="cut off"):
+        await store.append([EVENT])
+    ((headers, body),) = kept
+    monkeypatch.setattr("time.time", lambda: real() + 301)
+    assert (await cell.request("POST", EVENTS_PATH, headers, body))[0] == 401
+    monkeypatch.undo()
+    assert (await cell.request("POST", EVENTS_PATH, headers, body))[0] == 200
+
+
+@pytest.mark.parametrize("error", [Overloaded("full"), DatabaseUnavailable("away")])
+async def test_what_is_not_stored_stays_with_the_sender(error: Exception):
+    async def fail(_event: NewEvent):
+        raise error
+
+    with pytest.raises(CellUnavailable, match="answered 503"):
+        await Cell(intake=SimpleNamespace(accept=fail)).store.append([EVENT])
+
+
+@pytest.mark.parametrize(
+    "answer", [(200, b"[]"), (200, b"junk"), (409, b"junk"), (200, b"{}"), (302, b""), (200, b"[[1]]")]
+)
+async def test_an_answer_that_cannot_be_right_stores_nothing(answer: tuple[int, bytes]):
+    async def post(*_: object):
+        return SimpleNamespace(status=answer[0], body=answer[1])
+
+    with pytest.raises(CellUnavailable):
+        await CellStore("c2", "http://c2", SECRET, post=post, learn=Cell().learn).append([EVENT])
+
+
+@pytest.mark.parametrize("body", [b"", b"junk", msgspec.msgpack.encode([b"\x07junk"]), msgspec.msgpack.encode([1])])
+async def test_a_signed_post_that_cannot_be_read_is_refused(body: bytes):
+    cell = Cell()
+    status, answer = await cell.request("POST", EVENTS_PATH, sign(SECRET, body), body)
+    assert status == 400
+    assert "older" in json.loads(answer)["error"]
+
+
+async def test_other_methods_and_paths():
+    cell = Cell()
+    assert (await cell.request("GET", EVENTS_PATH, {}, b""))[0] == 405
+    assert (await cell.request("GET", "/in/shop", {}, b""))[0] == 404
+    assert cell.paths == ["/in/shop"]
+
+
+async def test_too_large_a_post_is_refused_before_it_is_read():
+    cell = Cell()
+    sent: list[dict[str, Any]] = []
+
+    async def receive():
+        raise AssertionError("read")
+
+    async def send(message):
+        sent.append(message)
+
+    for size in (b"999999999", b"-1", b"x", b""):
+        await cell.receiver(
+            {"path": EVENTS_PATH, "method": "POST", "headers": [(b"content-length", size)]}, receive, send
+        )
+    assert {message["status"] for message in sent if "status" in message} == {413}
+
+
+async def test_large_groups_are_divided():
+    sizes: list[int] = []
+
+    async def post(_url, _headers, body, _timeout_s, _max_bytes):
+        records = msgspec.msgpack.decode(body)
+        sizes.append(len(records))
+        rows = [[str(EVENT.id), False, False, True] for _ in records]
+        return SimpleNamespace(status=200, body=json.dumps(rows).encode())
+
+    big = replace(EVENT, body=bytes(12 << 20))
+    store = CellStore("c2", "http://c2", SECRET, post=post, learn=Cell().learn)
+    assert len(await store.append([big] * 5)) == 5
+    assert sizes == [2, 2, 1]
