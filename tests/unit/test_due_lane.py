@@ -9,10 +9,10 @@ from boathook.domain.errors import ConfigError
 
 
 @pytest.mark.parametrize(("wait_s", "queue"), [
-    (-1, DUE_ENDPOINTS), (0, DUE_ENDPOINTS), (4.999, DUE_ENDPOINTS), (5, f"{DUE_ENDPOINTS}.5"),
-    (59.9, f"{DUE_ENDPOINTS}.5"), (60, f"{DUE_ENDPOINTS}.60"), (3_599, f"{DUE_ENDPOINTS}.60"),
-    (3_600, f"{DUE_ENDPOINTS}.3600"), (10_799, f"{DUE_ENDPOINTS}.3600"), (10_800, f"{DUE_ENDPOINTS}.10800"),
-    (86_399, f"{DUE_ENDPOINTS}.10800"), (86_400, f"{DUE_ENDPOINTS}.86400"), (1e9, f"{DUE_ENDPOINTS}.86400"),
+    (-1, DUE_ENDPOINTS), (0, DUE_ENDPOINTS), (4.4, DUE_ENDPOINTS), (4.9, f"{DUE_ENDPOINTS}.5"),
+    (59, f"{DUE_ENDPOINTS}.5"), (59.9, f"{DUE_ENDPOINTS}.60"), (60, f"{DUE_ENDPOINTS}.60"), (3_599.4, f"{DUE_ENDPOINTS}.60"),
+    (3_600, f"{DUE_ENDPOINTS}.3600"), (10_799.4, f"{DUE_ENDPOINTS}.3600"), (10_800, f"{DUE_ENDPOINTS}.10800"),
+    (86_399.4, f"{DUE_ENDPOINTS}.10800"), (86_400, f"{DUE_ENDPOINTS}.86400"), (1e9, f"{DUE_ENDPOINTS}.86400"),
 ])  # fmt: skip
 def test_the_longest_delay_that_is_not_too_long_is_taken(wait_s: float, queue: str):
     assert queue_for("endpoint:ep_1", wait_s) == queue

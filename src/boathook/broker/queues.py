@@ -21,6 +21,8 @@ DUE_HANDLERS: Final = "boathook.due.handlers"
 """Names handlers with due deliveries, for workers."""
 DELAYS_S: Final = (5, 60, 3_600, 10_800, 86_400)
 """One queue for each, because messages expire at the head of a queue only."""
+DELAY_SLACK_S: Final = 0.5
+"""How much too long a delay may be: of a retry after an hour, some milliseconds are over when it is recorded."""
 WALK_INTERVAL_S: Final = 10.0
 """Interval of looking for due deliveries that the lane lost; a message that waited longer is of no use."""
 _DELAY_QUEUES: Final = {
@@ -46,7 +48,7 @@ def queue_of(gateway: str) -> str:
 def queue_for(recipient: str, wait_s: float) -> str:
     """Return where to name a recipient that has a due delivery in *wait_s*: the longest delay that is not too long."""
     due = DUE_ENDPOINTS if recipient.startswith(RECIPIENT) else DUE_HANDLERS
-    fitting = [delay_s for delay_s in DELAYS_S if delay_s <= wait_s]
+    fitting = [delay_s for delay_s in DELAYS_S if delay_s <= wait_s + DELAY_SLACK_S]
     return f"{due}.{fitting[-1]}" if fitting else due
 
 

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from logging import DEBUG
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
-from boathook.broker.queues import DELAYS_S, WALK_INTERVAL_S
+from boathook.broker.queues import DELAY_SLACK_S, DELAYS_S, WALK_INTERVAL_S
 from boathook.config import Settings
 from boathook.db.database import DUE_CHANNEL, Database
 from boathook.db.deliveries import DeliveryStore, Lease
@@ -357,7 +357,7 @@ class Dispatcher(Generic[A]):
 
     def _include_later(self, recipient: str, due_at: float, wait_s: float) -> None:
         """Let this process claim for a recipient soon, or any process later."""
-        if wait_s < DELAYS_S[0]:
+        if wait_s < DELAYS_S[0] - DELAY_SLACK_S:
             asyncio.get_running_loop().call_later(wait_s + PACE_S, self._include, [recipient])
         elif self._lane is not None:
             self._lane.put(recipient, due_at, wait_s)
