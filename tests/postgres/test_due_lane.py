@@ -234,6 +234,7 @@ async def _are_both_sending(db: Database) -> bool:
     return len(rows) == 2
 
 
+@pytest.mark.usefixtures("no_walk")
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 async def test_without_a_broker_postgresql_tells(db: Database, tables: dict[str, Any], cluster: Cluster):
     tables = {**tables, "worker": {"poll_interval_s": 0.5}, "buffer": {**tables["buffer"], "confirm_s": 2.0}}
@@ -254,6 +255,8 @@ async def test_without_a_broker_postgresql_tells(db: Database, tables: dict[str,
                 assert time.monotonic() - began < 60
             await eventually(lambda: len(sink.messages) == 40)
             await eventually(lambda: not sender._relies_on_lane)
+            await add_deliveries(db, endpoint, is_announced=False)  # found by polling, although there is no walk
+            await eventually(lambda: len(sink.messages) == 41)
             assert gateway.notified
             assert meters.gauge_handle("boathook_due_lane_unavailable").value == 1
         finally:
@@ -264,7 +267,7 @@ async def test_without_a_broker_postgresql_tells(db: Database, tables: dict[str,
         await add_deliveries(db, endpoint, is_announced=False)
         gateway.notified = 0
         await gateway.announce(endpoint.recipient)
-        await eventually(lambda: len(sink.messages) == 41)
+        await eventually(lambda: len(sink.messages) == 42)
         assert gateway.notified == 0
 
 

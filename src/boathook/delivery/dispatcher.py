@@ -350,7 +350,7 @@ class Dispatcher(Generic[A]):
         now = self._clock.now().timestamp()
         due = [recipient for recipient, due_at in named if due_at <= now]
         if due or not named:
-            self._include(due)
+            self._include(due or ANY_RECIPIENT)
         for recipient, due_at in named:
             if due_at > now:
                 self._include_later(recipient, due_at, due_at - now)
