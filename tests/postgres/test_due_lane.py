@@ -169,25 +169,26 @@ async def test_without_messages_nothing_arrives_before_the_walk_and_then_everyth
 
 
 @pytest.mark.usefixtures("no_walk")
-async def test_a_retry_falls_due_through_a_delay_queue(db: Database, tables: dict[str, Any], cluster: Cluster):
-    """Another sender than the one that failed gets it: the first is gone by then."""
+async def test_retries_fall_due_through_delay_queues(db: Database, tables: dict[str, Any], cluster: Cluster):
+    """Each at its own time, by another sender than the one that failed: the first is gone by then."""
     answers = [503]
 
     def script(_: Request) -> Reply:
         return Reply(answers[0])
 
-    policy = RetryPolicy(delays_s=(12.0,) * 3, jitter=0.0, max_age_s=3600.0)
+    policy = RetryPolicy(delays_s=(14.0,) * 3, jitter=0.5, max_age_s=3600.0)
     async with Sink(script).open() as sink, running_gateway(db, tables) as gateway:
         endpoint = await add_endpoint(db, sink.base, retry=policy)
         delayed = queue_for(endpoint.recipient, 11.0)
         async with running_sender(db, **tables) as sender:
             await until_it_relies_on_the_lane(sender)
-            await add_deliveries(db, endpoint, is_announced=False)
+            await add_deliveries(db, endpoint, 6, is_announced=False)
             await gateway.announce(endpoint.recipient)
+            await eventually(lambda: len(sink.messages) == 6)
             await eventually(lambda: cluster.queue(tables["buffer"]["vhost"], delayed)["messages"])
         answers[0] = 204
         async with running_sender(db, sender_id="s2", **tables):
-            await eventually(lambda: len(sink.messages) == 2)
+            await eventually(lambda: len(sink.messages) == 12)
     assert gateway.notified == 0
 
 

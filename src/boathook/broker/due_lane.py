@@ -7,6 +7,7 @@ not rely on it either: what is not confirmed in time, they tell PostgreSQL's lis
 
 import asyncio
 import contextlib
+import math
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -31,6 +32,7 @@ MAX_NAMES: Final = 256
 _MAX_RECIPIENT: Final = 512
 _MAX_WAITING: Final = 100_000
 """Most recipients that wait to be published."""
+_RESOLUTION_S: Final = 0.1
 _PREFETCH: Final = 32
 _PUBLISH_INTERVAL_S: Final = 0.005
 _NEXT_S: Final = 60.0
@@ -65,8 +67,8 @@ class DueLane:
         self._is_declared = False
         self._failure: asyncio.Future[None] | None = None
         """Gets the error of the open connection."""
-        self._waiting: dict[str, dict[str, float]] = defaultdict(dict)
-        """The time of each recipient that `put` takes, by queue."""
+        self._waiting: dict[str, set[DueRecipient]] = defaultdict(set)
+        """What `put` has taken, by queue."""
         self._has_waiting = asyncio.Event()
         self._problem = "no broker has been reached yet"
 
@@ -96,7 +98,8 @@ class DueLane:
         """Name a recipient that has a delivery due in *wait_s*, once it is due; forget it if that is not possible."""
         waiting = self._waiting[queue_for(recipient, wait_s)]
         if self.is_available and len(waiting) < _MAX_WAITING:
-            waiting[recipient] = min(due_at, waiting.get(recipient, due_at))
+            # Of many retries, those that are due at about the same time share a name.
+            waiting.add((recipient, math.ceil(due_at / _RESOLUTION_S) * _RESOLUTION_S))
             self._has_waiting.set()
 
     async def run(self, receive: Receive = lambda _: None) -> None:
@@ -180,9 +183,9 @@ class DueLane:
         while True:
             await self._has_waiting.wait()
             self._has_waiting.clear()
-            waiting, self._waiting = self._waiting, defaultdict(dict)
+            waiting, self._waiting = self._waiting, defaultdict(set)
             for queue, due in waiting.items():
-                await self._publish(queue, list(due.items()))
+                await self._publish(queue, list(due))
             await asyncio.sleep(_PUBLISH_INTERVAL_S)
 
     async def _publish(self, queue: str, due: Sequence[DueRecipient]) -> None:
