@@ -1,4 +1,4 @@
-"""What telling senders of due deliveries through RabbitMQ costs, against PostgreSQL's notifications."""
+"""What notifying senders of due deliveries through RabbitMQ costs, against PostgreSQL's notifications."""
 
 from statistics import median
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""RabbitMQ tells senders and workers of due deliveries; what it does not tell, they find in PostgreSQL."""
+"""RabbitMQ notifies senders and workers of due deliveries; what is missing there, they find in PostgreSQL."""
 
 import asyncio
 import contextlib
@@ -111,7 +111,7 @@ async def publish(tables: dict[str, Any], db: Database, *bodies: bytes) -> None:
 
 
 @pytest.mark.usefixtures("no_walk")
-async def test_an_endpoint_and_a_handler_are_told(db: Database, tables: dict[str, Any]):
+async def test_an_endpoint_and_a_handler_are_notified(db: Database, tables: dict[str, Any]):
     hook, handled = Boathook(), list[str]()
 
     @hook.on("shop")
@@ -149,14 +149,17 @@ async def test_without_messages_nothing_arrives_before_the_walk_and_then_everyth
         running_gateway(db, tables, LyingLane) as liar,
         running_gateway(db, tables) as gateway,
     ):
-        lost, told = await add_endpoint(db, f"{sink.base}/lost"), await add_endpoint(db, f"{sink.base}/told")
+        lost, announced = await add_endpoint(db, f"{sink.base}/lost"), await add_endpoint(db, f"{sink.base}/announced")
         async with running_sender(db, **tables) as sender:
             await until_it_relies_on_the_lane(sender)
-            for number in (1, 2):  # what is told first is looked up after the walk, which so sees nothing of the rest
-                await add_deliveries(db, [told, lost][:number], is_announced=False)
+            for number in (
+                1,
+                2,
+            ):  # what is announced first is looked up after the walk, which so sees nothing of the rest
+                await add_deliveries(db, [announced, lost][:number], is_announced=False)
                 await liar.announce(lost.recipient)
-                await gateway.announce(told.recipient)
-                await eventually(lambda number=number: len(sink.to("/told")) == number)
+                await gateway.announce(announced.recipient)
+                await eventually(lambda number=number: len(sink.to("/announced")) == number)
             assert not sink.to("/lost")
         monkeypatch.setattr(dispatcher, "WALK_INTERVAL_S", 0.2)
         async with running_sender(db, sender_id="s2", **tables) as sender:
@@ -212,7 +215,7 @@ async def test_what_cannot_be_read_or_found_is_forgotten(db: Database, tables: d
 
 
 @pytest.mark.usefixtures("no_walk")
-async def test_a_sender_without_room_tells_another(db: Database, tables: dict[str, Any]):
+async def test_a_sender_without_room_notifies_another(db: Database, tables: dict[str, Any]):
     gate = asyncio.Event()
     async with (
         Sink(lambda _: Reply(gate=gate)).open() as sink,
@@ -237,7 +240,7 @@ async def _are_both_sending(db: Database) -> bool:
 
 @pytest.mark.usefixtures("no_walk")
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-async def test_without_a_broker_postgresql_tells(db: Database, tables: dict[str, Any], cluster: Cluster):
+async def test_without_a_broker_postgresql_notifies(db: Database, tables: dict[str, Any], cluster: Cluster):
     tables = {**tables, "worker": {"poll_interval_s": 0.5}, "buffer": {**tables["buffer"], "confirm_s": 2.0}}
     async with (
         Sink().open() as sink,

@@ -41,7 +41,7 @@ def test_a_message_names_recipients_with_times():
 
 @pytest.mark.parametrize("body", [
     b"", b"[", b"{}", b"[1]", b'[["a"]]', b'[["a", "0"]]', b'[["a", NaN]]', b'[["", 0]]', b'[["a\\u0000b", 0]]', b"\xff",
-    b'[["' + b"a" * 513 + b'", 0]]', b"[" + b",".join([b'["a", 0]'] * (MAX_NAMES + 1)) + b"]",
+    b'[["' + b"a" * 513 + b'", 0]]', b"[" + b",".join([b'["a", 0]'] * (MAX_NAMES + 1)) + b"]", b"[]" + b" " * (1 << 20),
 ])  # fmt: skip
 def test_other_messages_are_refused(body: bytes):
     with pytest.raises(ValueError):  # noqa: PT011 - a decoder's message

@@ -1,8 +1,8 @@
-"""Tells senders and workers of due deliveries through RabbitMQ.
+"""Notifies senders and workers of due deliveries through RabbitMQ.
 
 A message names recipients, each with the time at which it has something due; PostgreSQL alone knows which deliveries
-these are. So a message that is lost, doubled or late harms nothing: whoever receives one asks PostgreSQL. Publishers do
-not rely on it either: what is not confirmed in time, they tell PostgreSQL's listeners instead.
+these are. So a message that is lost, doubled or late harms nothing: its receiver asks PostgreSQL. Publishers do
+not rely on it either: what is not confirmed in time, they announce through PostgreSQL instead.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ Receive = Callable[[Sequence[DueRecipient]], None]
 MAX_NAMES: Final = 256
 """Most recipients of one message; other processes share the next ones."""
 _MAX_RECIPIENT: Final = 512
+_MAX_BYTES: Final = 1 << 20
 _MAX_WAITING: Final = 100_000
 """Most recipients that wait to be published."""
 _RESOLUTION_S: Final = 0.1
@@ -43,6 +44,8 @@ _LOG = get_logger("lane")
 
 def decode(body: bytes) -> list[DueRecipient]:
     """Return the recipients that a message names. Raises ValueError if it is none of the lane's."""
+    if len(body) > _MAX_BYTES:
+        raise ValueError("the message is too large to be one of the delivery lane's")
     named = _DECODER.decode(body)
     if len(named) > MAX_NAMES or not all(0 < len(name) <= _MAX_RECIPIENT and name.isprintable() for name, _ in named):
         raise ValueError("the message is none of the delivery lane's")
@@ -205,7 +208,7 @@ class DueLane:
 
     def _set_unavailable(self, problem: str) -> None:
         if problem != self._problem:
-            _LOG.warning("due_lane_unavailable", error=problem, note="PostgreSQL tells of due deliveries meanwhile")
+            _LOG.warning("due_lane_unavailable", error=problem, note="PostgreSQL notifies of due deliveries meanwhile")
         self._problem = problem
         self._waiting.clear()
         meters.gauge("boathook_due_lane_unavailable", 1)

@@ -309,7 +309,7 @@ class Settings(Table):
 
     @property
     def has_due_lane(self) -> bool:
-        """Whether RabbitMQ tells senders and workers of due deliveries."""
+        """Whether RabbitMQ notifies senders and workers of due deliveries."""
         return self.delivery.lane == "rabbitmq"
 
     @property

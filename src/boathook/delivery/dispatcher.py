@@ -247,7 +247,7 @@ class Queues(Protocol[A]):
 
 
 class DueLane(Protocol):
-    """Tells processes of recipients with due deliveries, beside PostgreSQL's notifications; it may lose messages."""
+    """Notifies processes of recipients with due deliveries, beside PostgreSQL's notifications; it may lose messages."""
 
     @property
     def is_available(self) -> bool:
@@ -255,7 +255,7 @@ class DueLane(Protocol):
         ...
 
     def put(self, recipient: str, due_at: float, wait_s: float) -> None:
-        """Tell one of the processes once a delivery is due, in *wait_s*."""
+        """Notify one of the processes once a delivery is due, in *wait_s*."""
         ...
 
     async def run(self, receive: Callable[[Sequence[tuple[str, float]]], None]) -> None:
@@ -422,7 +422,7 @@ class Dispatcher(Generic[A]):
         return self._lane is not None and self._lane.is_available
 
     def _share(self) -> None:
-        """Name recipients whose deliveries this process has no room for: it alone may have been told of them."""
+        """Name recipients whose deliveries this process has no room for: no other may have been notified of them."""
         now = time.monotonic()
         if self._lane is not None and self._lane.is_available and now >= self._share_at:
             self._share_at = now + _SHARE_INTERVAL_S
@@ -671,7 +671,7 @@ class Dispatcher(Generic[A]):
 
 
 def open_lane(settings: Settings, queue: str) -> DueLane | None:
-    """Return the lane that tells one kind of process of due deliveries; None if PostgreSQL does."""
+    """Return the lane that notifies one kind of process of due deliveries; None if PostgreSQL does."""
     if not settings.has_due_lane:
         return None
     # Not needed otherwise, and its extra may not be installed.

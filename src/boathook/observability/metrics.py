@@ -160,7 +160,7 @@ TABLE: Final = (
     Metric("boathook_buffer_lost_total", _COUNTER, "Events that brokers had confirmed and that never arrived."),
     Metric("boathook_buffer_damaged_total", _COUNTER, "Messages of brokers that cannot be read, or only in part."),
     Metric("boathook_due_lane_unavailable", _GAUGE,
-           "1 while a process is told of due deliveries by PostgreSQL because brokers do not.", merge=Merge.MAX),
+           "1 while PostgreSQL notifies a process of due deliveries because brokers do not.", merge=Merge.MAX),
     Metric("boathook_due_lane_messages_total", _COUNTER,
            "Messages of the delivery lane, by outcome: published, failed, received, unreadable.", ("outcome",)),
     Metric("boathook_database_unavailable", _GAUGE,

@@ -104,7 +104,7 @@ class Console:
 
         Args:
             intake: publishes messages while PostgreSQL is unavailable.
-            due_lane: tells senders and workers of messages; None: PostgreSQL does.
+            due_lane: notifies senders and workers of messages; None: PostgreSQL does.
         """
         self._due_lane = due_lane
         self._task = asyncio.create_task(self._open(intake), name="console:open")

@@ -338,7 +338,7 @@ class IngestRuntime:
         self._gateway_database = _GatewayDatabase(settings, prepared)
         self._gateway_database.events.set_dedup_days(dedup_days_by_source(sources.live.current))
         self.due_lane = self._open_due_lane()
-        """Tells workers and senders of due deliveries; None if PostgreSQL does."""
+        """Notifies workers and senders of due deliveries; None if PostgreSQL does."""
         self._chores: list[asyncio.Task[None]] = []
         database, retention, limits = settings.database, settings.retention, settings.limits
         self._messages = MessageStore(self._gateway_database.require_database)
