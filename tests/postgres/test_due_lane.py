@@ -217,6 +217,7 @@ async def test_what_cannot_be_read_or_found_is_forgotten(db: Database, tables: d
 @pytest.mark.usefixtures("no_walk")
 async def test_a_sender_without_room_notifies_another(db: Database, tables: dict[str, Any]):
     gate = asyncio.Event()
+    tables["outbound"] = {"timeout_s": 300.0}
     async with (
         Sink(lambda _: Reply(gate=gate)).open() as sink,
         running_gateway(db, tables) as gateway,
