@@ -17,6 +17,7 @@ from benchmarks import (
     handle,
     ingest,
     isolation,
+    lane,
     latency,
     publish,
     spool,
@@ -42,13 +43,14 @@ BENCHMARKS: Final[dict[str, Callable[[BenchmarkEnvironment, float], dict[str, An
     "start": start.start,
     "buffer": buffer.buffer,
     "gateways": gateways.gateways,
+    "lane": lane.lane,
     "capacity": capacity.capacity,
     "console": console.console,
 }
 """Each benchmark takes its environment and the seconds one measurement may last, and returns its figures."""
-_NEEDS_ITS_OWN_SERVER: Final = {"spool", "buffer", "gateways", "capacity"}
+_NEEDS_ITS_OWN_SERVER: Final = {"spool", "buffer", "gateways", "capacity", "lane"}
 """They stop PostgreSQL, or measure its processor time."""
-_USES_BROKERS: Final = {"buffer", "capacity"}
+_USES_BROKERS: Final = {"buffer", "capacity", "lane"}
 _ONLY_READS: Final = {"console"}
 _DEFAULT_EVENTS: Final = {"console": 100_000}
 """How many events are stored before the others are measured; other benchmarks start empty."""

@@ -15,6 +15,7 @@ from benchmarks.delivery_setup import SETTINGS, DeliverySetup, create_setup, mak
 from benchmarks.environment import BenchmarkEnvironment, read_cpu
 from benchmarks.load import Client, prepare, run_own_client
 from benchmarks.publish import make_request
+from boathook.demo.rabbitmq import RabbitNode
 from boathook.domain.errors import ConfigError
 
 RATES: Final = (100, 1_000)
@@ -33,7 +34,7 @@ def latency(environment: BenchmarkEnvironment, seconds: float) -> dict[str, Any]
     figures: dict[str, Any] = {}
     for rate in RATES:
         figures |= {f"handler_{rate}_{name}": value for name, value in _handled(environment, rate, seconds).items()}
-        figures |= {f"arrival_{rate}_{name}": value for name, value in _arrived(environment, rate, seconds).items()}
+        figures |= {f"arrival_{rate}_{name}": value for name, value in arrived(environment, rate, seconds).items()}
     return figures
 
 
@@ -89,24 +90,33 @@ def _read(starts: Path, *, skip: int) -> list[float]:
     return list(waits)
 
 
-def _arrived(environment: BenchmarkEnvironment, rate: int, seconds: float) -> dict[str, Any]:
-    """Publish messages by the API at a rate to an endpoint in this process, and report when they arrived there."""
+def arrived(
+    environment: BenchmarkEnvironment, rate: int, seconds: float, *, more: str = "", nodes: Sequence[RabbitNode] = ()
+) -> dict[str, Any]:
+    """Publish messages by the API at a rate to an endpoint in this process, and report when they arrived there.
+
+    Args:
+        more: further settings.
+        nodes: the brokers that these use.
+    """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         receiver = runner.run(_Receiver.listen())
         setup = create_setup(environment, [f"http://127.0.0.1:{receiver.port}/"])
         token = asyncio.run(make_token(setup))
         roles = "gateway,console,worker,keeper"
-        with environment.serve(setup.database_url, roles=roles, app="", more=SETTINGS) as server:
+        with environment.serve(setup.database_url, roles=roles, app="", more=SETTINGS + more) as server:
             asyncio.run(wait_for_sender(setup))
             server.wait_until_idle()
             environment.report(f"{rate} messages a second")
             publisher = _Publisher(setup, token, server.port, rate)
             runner.run(publisher.publish(int(rate * _WARM_UP_S), receiver))
-            before = read_cpu(environment, server)
+            before = read_cpu(environment, server, nodes)
             waits = runner.run(publisher.publish(int(rate * seconds * 2), receiver))
-            used = read_cpu(environment, server).since(before, len(waits))
+            used = read_cpu(environment, server, nodes).since(before, len(waits))
     # Of a message that is published, delivered and recorded.
     figures = _figures(waits) | {"product_us": round(used.gateway, 1)}
+    if nodes:
+        figures["brokers_us"] = round(used.brokers, 1)
     return figures | ({} if used.postgres is None else {"postgres_us": round(used.postgres, 1)})
 
 

@@ -178,10 +178,11 @@ async def _insert(db: Database, table: str, **columns: Any) -> None:
 async def add_deliveries(
     db: Database, endpoints: StoredEndpoint | Sequence[StoredEndpoint], number: int = 1, *, order_key: str | None = None,
     body: bytes = b'{"a": 1}', is_manual: bool = False, is_named: bool = False,
+    is_announced: bool = True,
 ) -> list[UUID]:  # fmt: skip
     """Store *number* messages with a delivery to each of *endpoints*, notify the senders, and return the message ids.
 
-    With *is_named* the notification names the endpoints.
+    With *is_named* the notification names the endpoints; without *is_announced* there is none.
     """
     endpoints = [endpoints] if isinstance(endpoints, StoredEndpoint) else list(endpoints)
     events = [new_id() for _ in range(number)]
@@ -205,7 +206,8 @@ async def add_deliveries(
             " unnest($2::text[]) with ordinality as r (recipient, place) order by place_of_event",
             events, [endpoint.recipient for endpoint in endpoints], order_key, is_manual,
         )  # fmt: skip
-    await notify_due(db, [endpoint.recipient for endpoint in endpoints] if is_named else ANY_RECIPIENT)
+    if is_announced:
+        await notify_due(db, [endpoint.recipient for endpoint in endpoints] if is_named else ANY_RECIPIENT)
     return events
 
 

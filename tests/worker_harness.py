@@ -30,10 +30,13 @@ QUICK_RETRY = "1, 2, 4, 8"
 """`worker.retry` of these settings: a delivery that always fails is dead within seconds."""
 
 
-def settings_for(url: str, *, sources: Mapping[str, Any] | None = None, **worker: Any) -> Settings:
-    """Return settings for the database *url* with a short poll interval and quick retries."""
+def settings_for(
+    url: str, *, sources: Mapping[str, Any] | None = None, tables: Mapping[str, Any] | None = None,
+    **worker: Any,
+) -> Settings:  # fmt: skip
+    """Return settings for the database *url* with a short poll interval and quick retries, and other *tables*."""
     own = {"poll_interval_s": 0.05, "retry": QUICK_RETRY, **worker}
-    return load(None, {"database": {"url": url}, "worker": own, "sources": sources or {}})
+    return load(None, {"database": {"url": url}, "worker": own, "sources": sources or {}, **(tables or {})})
 
 
 async def accept_events(db: Database, *bodies: Any, source: str = "shop", type: str = "thing.done") -> list[UUID]:
@@ -78,10 +81,11 @@ async def running_worker(
     drain_s: float = 5.0,
     inline: Sequence[str] = (),
     sources: Mapping[str, Any] | None = None,
+    tables: Mapping[str, Any] | None = None,
     **worker: Any,
 ) -> AsyncIterator[Dispatcher[HandlerAttempt]]:
     """Register the hook's routes and run a worker until the block ends; an error in the worker fails the test."""
-    settings = settings_for(db.url, sources=sources, **worker)
+    settings = settings_for(db.url, sources=sources, tables=tables, **worker)
     settings = settings.model_copy(update={"server": settings.server.model_copy(update={"drain_s": drain_s})})
     await register(db, "test", hook.routes("test", retries=settings.retry_defaults()))
     own = await Database.open(db.url, purpose="worker", size=2)

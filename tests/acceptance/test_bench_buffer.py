@@ -67,7 +67,7 @@ def test_what_the_page_on_capacity_is_computed_from_is_measured():
         assert committed[figure] / 2 < found[figure] < committed[figure] * 2, figure
 
 
-@pytest.mark.parametrize("name", ["buffer", "capacity"])
+@pytest.mark.parametrize("name", ["buffer", "capacity", "lane"])
 def test_without_rabbitmq_it_says_what_to_install_before_it_starts_anything(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):

@@ -65,6 +65,8 @@ CASES = [
     ("BoathookBufferDamaged", False, "2m", {"boathook_buffer_damaged_total": "0x60"}),
     ("BoathookBufferUnavailable", True, "5m", {"boathook_buffer_unavailable": "1x60"}),
     ("BoathookBufferUnavailable", False, "5m", {"boathook_buffer_unavailable": "0x60"}),
+    ("BoathookDueLaneUnavailable", True, "5m", {"boathook_due_lane_unavailable": "1x60"}),
+    ("BoathookDueLaneUnavailable", False, "5m", {"boathook_due_lane_unavailable": "0x60"}),
     ("BoathookLateDuplicates", True, "2m", {'boathook_messages_late_duplicates_total{reason="event_id"}': "0 1x60"}),
     ("BoathookLateDuplicates", False, "2m", {'boathook_messages_late_duplicates_total{reason="event_id"}': "0x60"}),
     ("BoathookRateLeasesUnavailable", True, "10m", {"boathook_rate_leases_unavailable": "1x60"}),

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from boathook.broker.queues import BUFFER_QUEUES
+from boathook.broker.queues import BUFFER_QUEUES, DUE_HANDLERS, LANE_QUEUES
 from tests.brokers import PASSWORD, USER, Cluster, RabbitNode, running_cluster
 from tests.conftest import open_folder
 from tests.faults.rig.environment import Environment
@@ -45,21 +45,25 @@ def env(cluster_template: Path, tmp_path: Path) -> Iterator[Environment]:
         yield one
 
 
-def start(env: Environment, cluster: Cluster, vhost: str, **buffer: Any) -> None:
+def start(env: Environment, cluster: Cluster, vhost: str, *, lane: str = "postgresql", **buffer: Any) -> None:
     """Start a gateway that uses the brokers, and wait until each queue has its three copies."""
     table = {
         "kind": "rabbitmq", "hosts": cluster.hosts, "vhost": vhost, "user": USER, "password": PASSWORD,
         "management_url": cluster.management_url, "confirm_s": 3.0, **buffer,
     }  # fmt: skip
-    env.start(settings={"buffer": table})
+    env.start(settings={"buffer": table, "delivery": {"lane": lane}})
     until(lambda: all(len(cluster.queue(vhost, name)["members"]) == 3 for name in BUFFER_QUEUES))
     until(lambda: metric(env, "boathook_buffer_unavailable") == 0)
 
 
 def metric(env: Environment, name: str) -> float:
-    """Return the sum of a metric's series, as the gateway shows it."""
+    """Return the sum of a metric's series whose names or first labels are these, as the gateway shows it."""
     lines = httpx.get(f"{env.host.base}/metrics", timeout=30).text.splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in lines
+        if line.startswith((f"{name} ", f"{name}{{", f"{name},", f"{name}}}"))
+    )
 
 
 def leader(cluster: Cluster, vhost: str) -> RabbitNode:
@@ -160,12 +164,40 @@ def _refused(env: Environment, signed: set[int]) -> list[int]:
     return [fact.status for fact in answers if fact.number in signed]
 
 
+def test_the_delivery_lane_loses_its_leader_and_then_all_brokers_and_everything_is_delivered(
+    env: Environment, cluster: Cluster, vhost: str
+):
+    start(env, cluster, vhost, lane="rabbitmq")
+    until(lambda: metric(env, "boathook_due_lane_unavailable") == 0)
+    env.begin(rate=RATE)
+    env.warm(30, timeout_s=300)
+    until(lambda: metric(env, 'boathook_due_lane_messages_total{outcome="received"') > 0)
+    leader_name = cluster.queue(vhost, DUE_HANDLERS)["leader"]
+    nodes = sorted(cluster.nodes, key=lambda node: node.name != leader_name)
+    try:
+        env.fault("the leader of the workers' queue is killed")
+        nodes[0].kill()
+        env.outside.wait_events(100, timeout_s=300)
+        env.fault("the other brokers are killed")
+        for node in nodes[1:]:
+            node.kill()
+        until(lambda: metric(env, "boathook_due_lane_unavailable") == 1)
+        env.warm(60, timeout_s=300)
+    finally:
+        for node in nodes:
+            node.start()
+        cluster.wait_running()
+    until(lambda: metric(env, "boathook_due_lane_unavailable") == 0)
+    finish(env)
+
+
 def test_doctor_is_content_with_three_copies_and_names_a_missing_node(env: Environment, cluster: Cluster, vhost: str):
-    start(env, cluster, vhost)
+    start(env, cluster, vhost, lane="rabbitmq")
+    until(lambda: all(len(cluster.queue(vhost, name)["members"]) == 3 for name in LANE_QUEUES))
     found = findings(env)
     assert found["brokers"]["verdict"] == found["copies"]["verdict"] == "ok"
     statuses = env.host.listing("buffer", "status")
-    assert len(statuses) == 9
+    assert len(statuses) == 9 + len(LANE_QUEUES)
     assert not any(one["problem"] for one in statuses)
     cluster.nodes[2].kill()
     try:

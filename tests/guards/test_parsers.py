@@ -129,6 +129,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "verification/provider_keys.py": {"json": (OURS,), "key": (OURS,)},
     "verification/provider_signer.py": {"_set_json_value": (OURS,)},
     "ingest/tracing.py": {"json": (OURS,)},
+    "broker/due_lane.py": {"json": ("boathook.broker.due_lane:_MAX_BYTES",)},
     "db/alerts.py": {"json": (OURS,)},
     "db/applications.py": {"json": (OURS,)},
     "db/batches.py": {"json": (BODY, DEPTH), "_cut": (BODY, DEPTH)},

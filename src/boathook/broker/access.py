@@ -32,7 +32,7 @@ def read_access(settings: Settings) -> BrokerAccess:
         ConfigError: the extra is not installed, or the password or the file of certificates cannot be read.
     """
     if find_spec("aio_pika") is None:
-        raise ConfigError('buffer.kind: "rabbitmq" needs more: pip install \'boathook[rabbitmq]\', or use "disk"')
+        raise ConfigError("buffer.kind or delivery.lane: \"rabbitmq\" needs more: pip install 'boathook[rabbitmq]'")
     buffer = settings.buffer
     tls = None
     if buffer.tls:

@@ -77,7 +77,8 @@ def migrate(
     """
     Bring the database's schema up to date, and the tables of the apps that apps.load names; safe to repeat.
 
-    With `buffer.kind = "rabbitmq"` it also creates and verifies the brokers' queues: run it while all brokers run.
+    With "rabbitmq" as `buffer.kind` or `delivery.lane` it also creates and verifies the brokers' queues: run it while
+    all brokers run.
     """
     from boathook.server import load_apps, migrations_of
     from boathook.service import buffer, database
@@ -91,7 +92,7 @@ def migrate(
         return await database.migrate(settings, folders, only_pre=only_pre, progress=startup_progress())
 
     names = run(work())
-    has_queues = settings.has_brokers and not check
+    has_queues = settings.uses_rabbitmq and not check
     if has_queues:
         run(buffer.prepare(settings))
     if as_json:

@@ -79,8 +79,8 @@ _NEAR = 0.8
 """Minimum similarity to one of boathook's keys for a key to be reported as misspelled instead of passed to the
 recipe."""
 SECTIONS: tuple[str, ...] = (
-    *("database", "server", "limits", "retention", "spool", "buffer", "shared", "cells", "worker", "log", "apps"),
-    *("outbound", "tracing", "notifications", "console"),
+    *("database", "server", "limits", "retention", "spool", "buffer", "shared", "cells", "worker", "delivery", "log"),
+    *("apps", "outbound", "tracing", "notifications", "console"),
 )
 
 

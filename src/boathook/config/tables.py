@@ -239,6 +239,12 @@ class WorkerSettings(Table):
     memory_mb: Annotated[int, Field(ge=0)]
 
 
+class DeliverySettings(Table):
+    """How senders and workers learn of due deliveries."""
+
+    lane: Literal["postgresql", "rabbitmq"]
+
+
 class LogSettings(Table):
     """Level and format of the log."""
 
@@ -318,6 +324,7 @@ class Settings(Table):
     shared: SharedSettings
     cells: CellsSettings
     worker: WorkerSettings
+    delivery: DeliverySettings
     log: LogSettings
     apps: AppsSettings
     outbound: OutboundSettings
@@ -343,7 +350,19 @@ class Settings(Table):
     def _check_buffer(self) -> Self:
         if self.buffer.kind == "rabbitmq" and self.buffer.then == "disk" and not self.spool.enabled:
             raise ValueError('buffer.then: "disk" needs spool.enabled = true; set one of the two, or then = "refuse"')
+        if self.has_due_lane and not (self.buffer.hosts and self.buffer.user and self.buffer.password):
+            raise ValueError('delivery.lane: "rabbitmq" needs buffer.hosts, buffer.user and buffer.password')
         return self
+
+    @property
+    def has_due_lane(self) -> bool:
+        """Whether RabbitMQ notifies senders and workers of due deliveries."""
+        return self.delivery.lane == "rabbitmq"
+
+    @property
+    def uses_rabbitmq(self) -> bool:
+        """Whether anything goes to RabbitMQ."""
+        return self.has_brokers or self.has_due_lane
 
     @property
     def has_brokers(self) -> bool:

@@ -200,6 +200,11 @@ class EndpointDeliveryStore:
         due = [_to_due_endpoint(row) for row in rows if row["id"] is not None]
         return DueEndpointPage(due, min(later, default=None), rows[-1]["recipient"] if len(rows) == most else "")
 
+    async def find_due_of(self, recipients: Sequence[str]) -> list[DueEndpoint]:
+        """Return those of these endpoints that have due deliveries."""
+        rows = await self._database.fetch(SQL["find_due_of"], list(recipients))
+        return [_to_due_endpoint(row) for row in rows if row["id"] is not None]
+
     async def claim(self, wants: Sequence[EndpointClaimLimit], *, lease_s: float) -> list[ClaimedSend]:
         """Lease due deliveries, at most as many as each of *wants* allows, longest due first."""
 

@@ -1,3 +1,14 @@
+-- fragment: describe_due
+select
+    w.recipient, w.due_at, w.due_at <= now() as is_due, p.id, p.revision, p.is_disabled, p.concurrency,
+    p.deleted_at is not null or a.deleted_at is not null as is_deleted,
+    coalesce(p.throttle_rate, a.throttle_rate) as rate, h.open_until
+from page w
+left join boathook.endpoint p on p.id = case when w.due_at <= now() then boathook.endpoint_of(w.recipient) end
+left join boathook.application a on a.id = p.application_id
+left join boathook.endpoint_health h on h.endpoint_id = p.id
+order by w.recipient
+
 -- name: list_due
 -- Walks from one endpoint with pending work to the next, however many deliveries wait at each, and reads the due ones.
 -- $1 and $2 bound the recipients, $3 the steps, so that ten thousand endpoints cost a few short queries.
@@ -21,15 +32,22 @@ with recursive walked as (
 page as materialized (
     select recipient, due_at from walked limit $3
 )
-select
-    w.recipient, w.due_at, w.due_at <= now() as is_due, p.id, p.revision, p.is_disabled, p.concurrency,
-    p.deleted_at is not null or a.deleted_at is not null as is_deleted,
-    coalesce(p.throttle_rate, a.throttle_rate) as rate, h.open_until
-from page w
-left join boathook.endpoint p on p.id = case when w.due_at <= now() then boathook.endpoint_of(w.recipient) end
-left join boathook.application a on a.id = p.application_id
-left join boathook.endpoint_health h on h.endpoint_id = p.id
-order by w.recipient
+{describe_due}
+
+-- name: find_due_of
+-- Reads those of some endpoints that have due deliveries.
+with page as materialized (
+    select n.recipient, n.due_at
+    from unnest($1::text[]) as r (recipient)
+    cross join lateral (
+        select recipient, due_at
+        from boathook.delivery
+        where state = 'pending' and not is_blocked and recipient = r.recipient and due_at <= now()
+        order by due_at
+        limit 1
+    ) as n
+)
+{describe_due}
 
 -- name: claim_sends
 -- Leases due deliveries to endpoints that are not disabled, deleted or paused, up to a number of slots for each, and

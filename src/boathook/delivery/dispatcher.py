@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from logging import DEBUG
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
+from boathook.broker.queues import DELAY_SLACK_S, DELAYS_S, WALK_INTERVAL_S
 from boathook.config import Settings
 from boathook.db.database import DUE_CHANNEL, Database
 from boathook.db.deliveries import DeliveryStore, Lease
@@ -60,6 +61,9 @@ _WRITE_ROUNDS: Final = 3
 _BEAT_S: Final = 0.5
 _LAST_S: Final = 2.0
 _MAX_PAUSE_S: Final = 1.0
+_RECEIVING: Final = "delivery:lane"
+_SHARE_INTERVAL_S: Final = 1.0
+"""Minimum interval between two times of naming surplus work to other processes."""
 _SUCCEEDED: Final = Complete()
 
 
@@ -127,6 +131,11 @@ class Attempt(ABC):
     def label(self) -> str:
         """The recipient's label in metrics."""
 
+    @property
+    @abstractmethod
+    def recipient(self) -> str:
+        """The recipient of the delivery."""
+
     @abstractmethod
     def fields(self) -> dict[str, Any]:
         """Return the log fields of the attempt."""
@@ -189,11 +198,19 @@ class Queues(Protocol[A]):
         """Find recipients with due deliveries and call *wake* if there are any; return seconds until the next query."""
         ...
 
-    def include(self, recipients: Sequence[str], wake: Callable[[], None]) -> bool:
+    def include(self, recipients: Sequence[str], wake: Callable[[], None]) -> list[str]:
         """Include those of the recipients that belong here in the next claim, and call *wake* if there are any.
 
-        Returns False if only `discover` can include some of them.
+        Returns those that only `look_up` or `discover` can include.
         """
+        ...
+
+    async def look_up(self, recipients: Sequence[str], wake: Callable[[], None]) -> None:
+        """Read whether these recipients have due deliveries, and include those in the next claim."""
+        ...
+
+    def surplus(self) -> list[str]:
+        """Return the recipients with due deliveries that this process has no room for, and others may have."""
         ...
 
     async def claim(self) -> tuple[list[A], float]:
@@ -229,6 +246,23 @@ class Queues(Protocol[A]):
         ...
 
 
+class DueLane(Protocol):
+    """Notifies processes of recipients with due deliveries, beside PostgreSQL's notifications; it may lose messages."""
+
+    @property
+    def is_available(self) -> bool:
+        """Whether it can be relied on, but for what `discover` finds at long intervals."""
+        ...
+
+    def put(self, recipient: str, due_at: float, wait_s: float) -> None:
+        """Notify one of the processes once a delivery is due, in *wait_s*."""
+        ...
+
+    async def run(self, receive: Callable[[Sequence[tuple[str, float]]], None]) -> None:
+        """Call *receive* with recipients and the times of their due deliveries; without any, look for all."""
+        ...
+
+
 class Recorder(Protocol[A_contra]):
     """Writes the results of attempts whose `outcome` and `decision` are set."""
 
@@ -246,9 +280,10 @@ class Dispatcher(Generic[A]):
 
     def __init__(
         self, queues: Queues[A], executor: Executor[A], recorder: Recorder[A], *, database: Database,
-        deliveries: DeliveryStore, clock: DatabaseClock, settings: Settings, log: Logger,
+        deliveries: DeliveryStore, clock: DatabaseClock, settings: Settings, log: Logger, lane: DueLane | None = None,
     ) -> None:  # fmt: skip
         self._queues = queues
+        self._lane = lane
         self._executor = executor
         self._recorder = recorder
         self._database = database
@@ -270,6 +305,10 @@ class Dispatcher(Generic[A]):
         """Set when an unwritten result blocks another delivery."""
         self._is_writing = self._is_launching = self._is_stopping = False
         self._hint = asyncio.Event()
+        self._unknown: set[str] = set()
+        """Named recipients that must be looked up."""
+        self._must_discover = True
+        self._share_at = 0.0
         self._wake = asyncio.Event()
         self._quit = asyncio.Event()
         self._stuck: str | None = None
@@ -283,6 +322,8 @@ class Dispatcher(Generic[A]):
         """
         await self._database.listen(DUE_CHANNEL, self._notified)
         feeding = [asyncio.create_task(self._discover()), asyncio.create_task(self._claim(predecessors))]
+        if self._lane is not None:
+            feeding.append(asyncio.create_task(self._lane.run(self._received), name=_RECEIVING))
         loops = [self._write(), self._renew(), self._beat(beat), self._executor.run()]
         tasks = [*feeding, *[asyncio.create_task(loop) for loop in loops]]
         stopping = [asyncio.create_task(stop.wait()), asyncio.create_task(self._quit.wait())]
@@ -302,8 +343,31 @@ class Dispatcher(Generic[A]):
             raise AttemptStuck(self._stuck)
 
     def _notified(self, payload: str) -> None:
-        recipients = read_payload(payload)
-        if recipients == ANY_RECIPIENT or not self._queues.include(recipients, self._wake.set):
+        self._include(read_payload(payload))
+
+    def _received(self, named: Sequence[tuple[str, float]]) -> None:
+        """Take recipients from the lane; those with later deliveries go back to it until these are due."""
+        now = self._clock.now().timestamp()
+        due = [recipient for recipient, due_at in named if due_at <= now]
+        if due or not named:
+            self._include(due or ANY_RECIPIENT)
+        for recipient, due_at in named:
+            if due_at > now:
+                self._include_later(recipient, due_at, due_at - now)
+
+    def _include_later(self, recipient: str, due_at: float, wait_s: float) -> None:
+        """Let this process claim for a recipient soon, or any process later."""
+        if wait_s < DELAYS_S[0] - DELAY_SLACK_S:
+            asyncio.get_running_loop().call_later(wait_s + PACE_S, self._include, [recipient])
+        elif self._lane is not None:
+            self._lane.put(recipient, due_at, wait_s)
+
+    def _include(self, recipients: Sequence[str]) -> None:
+        unknown = self._queues.include(recipients, self._wake.set)
+        self._unknown.update(unknown)
+        if recipients == ANY_RECIPIENT or (unknown and self._lane is None):
+            self._must_discover = True
+        if self._must_discover or unknown:
             self._hint.set()
 
     async def _drain(self, feeding: Sequence["asyncio.Task[None]"]) -> None:
@@ -311,6 +375,9 @@ class Dispatcher(Generic[A]):
         self._is_stopping = True
         self._hint.set()
         self._wake.set()
+        for task in feeding:
+            if task.get_name() == _RECEIVING:
+                task.cancel()
         await asyncio.wait(feeding, timeout=_LAST_S)
         await _end(feeding)
         self._put_back(self._queues.empty())
@@ -332,15 +399,35 @@ class Dispatcher(Generic[A]):
     # Claiming
 
     async def _discover(self) -> None:
+        discover_at = time.monotonic()
         while not self._is_stopping:
             self._hint.clear()
-            wait_s = self._poll_s
+            unknown, self._unknown = list(self._unknown), set()
             try:
-                wait_s = await self._queues.discover(self._wake.set)
+                if unknown and not self._must_discover and time.monotonic() < discover_at:
+                    await self._queues.look_up(unknown, self._wake.set)
+                else:
+                    self._must_discover = False
+                    wait_s = await self._queues.discover(self._wake.set)
+                    wait_s = min(self._poll_s, max(PACE_S, wait_s))
+                    discover_at = time.monotonic() + (WALK_INTERVAL_S if self._relies_on_lane else wait_s)
             except DatabaseError as error:
                 self._log.warning("discover_failed", error=str(error))
                 await self._database.monitor.wait_until_available()
-            await _wait(self._hint, min(self._poll_s, max(PACE_S, wait_s)))
+                discover_at = time.monotonic() + self._poll_s
+            await _wait(self._hint, discover_at - time.monotonic())
+
+    @property
+    def _relies_on_lane(self) -> bool:
+        return self._lane is not None and self._lane.is_available
+
+    def _share(self) -> None:
+        """Name recipients whose deliveries this process has no room for: no other may have been notified of them."""
+        now = time.monotonic()
+        if self._lane is not None and self._lane.is_available and now >= self._share_at:
+            self._share_at = now + _SHARE_INTERVAL_S
+            for recipient in self._queues.surplus():
+                self._lane.put(recipient, 0.0, 0.0)
 
     async def _claim(self, predecessors: Sequence[str]) -> None:
         pause_s = PACE_S
@@ -358,6 +445,7 @@ class Dispatcher(Generic[A]):
                 claimed, wait_s = await self._queues.claim()
                 self._held.update(claimed)
                 self._launch()
+                self._share()
                 pause_s = PACE_S
             except DatabaseError as error:
                 pause_s = min(_MAX_PAUSE_S, pause_s * 4)
@@ -486,7 +574,9 @@ class Dispatcher(Generic[A]):
         if self._log.is_enabled_for(DEBUG) and isinstance(attempt.outcome, Failure | Interruption):
             error["traceback"] = attempt.outcome.traceback
         self._log.warning(attempt.FAILED_EVENT, **attempt.fields(), outcome=outcome, took_s=took_s, **error)
-        if wait_s is not None and wait_s < self._poll_s:
+        if isinstance(decision, RetryAt) and self._relies_on_lane:
+            self._include_later(attempt.recipient, decision.due_at.timestamp(), wait_s or 0.0)
+        elif wait_s is not None and wait_s < self._poll_s:
             # A retry that is due before the next poll gets its own wake-up.
             asyncio.get_running_loop().call_later(wait_s + PACE_S, self._resume, attempt)
 
@@ -578,6 +668,16 @@ class Dispatcher(Generic[A]):
             beat()
             self._queues.report()
             await asyncio.sleep(_BEAT_S)
+
+
+def open_lane(settings: Settings, queue: str) -> DueLane | None:
+    """Return the lane that notifies one kind of process of due deliveries; None if PostgreSQL does."""
+    if not settings.has_due_lane:
+        return None
+    # Not needed otherwise, and its extra may not be installed.
+    from boathook.broker.due_lane import DueLane as BrokerLane
+
+    return BrokerLane.of(settings, queue)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

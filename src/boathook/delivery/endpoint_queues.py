@@ -109,6 +109,11 @@ class EndpointAttempt(Attempt):
         assert self.endpoint is not None
         return self.endpoint.policy
 
+    @property
+    def recipient(self) -> str:
+        """See `Attempt.recipient`."""
+        return self.queue.recipient
+
     def fields(self) -> dict[str, Any]:
         """See `Attempt.fields`. The endpoint's URL is left out because it may contain a secret."""
         return {
@@ -284,19 +289,38 @@ class EndpointQueues:
         await asyncio.sleep(PACE_S if is_found else _DISCOVER_IDLE_S)
         return self._poll_s if next_at is None else (next_at - self._clock.now()).total_seconds()
 
-    def include(self, recipients: Sequence[str], wake: Callable[[], None]) -> bool:
-        """See `Queues.include`. An endpoint whose limits may have changed must be discovered again."""
-        read_since, is_complete = time.monotonic() - _LIMITS_AGE_S, True
+    def include(self, recipients: Sequence[str], wake: Callable[[], None]) -> list[str]:
+        """See `Queues.include`. The limits of an endpoint may have changed, and are read again after a while."""
+        read_since, unknown = time.monotonic() - _LIMITS_AGE_S, []
         for recipient in recipients:
             if not recipient.startswith(RECIPIENT):
                 continue
             queue = self._queues.get(recipient)
             if queue is None or queue.limits_read_at < read_since:
-                is_complete = False
+                unknown.append(recipient)
             else:
                 self._resume(queue)
                 wake()
-        return is_complete
+        return unknown
+
+    async def look_up(self, recipients: Sequence[str], wake: Callable[[], None]) -> None:
+        """See `Queues.look_up`."""
+        for due in await self._store.find_due_of(recipients):
+            self.upsert(due)
+            wake()
+
+    def surplus(self) -> list[str]:
+        """See `Queues.surplus`. Limits over all senders hold for the others too."""
+        now, clock = time.monotonic(), self._clock.now()
+        return [
+            queue.recipient
+            for queue in self._claimable.values()
+            if queue.rate is None
+            and queue.concurrency is None
+            and queue.open_until is None
+            and _rest_s(queue, now, clock) <= 0
+            and self._slots(queue, 1, now) <= 0
+        ]
 
     def upsert(self, due: DueEndpoint) -> None:
         """Add or update the queue of a due endpoint; empty it if the endpoint is disabled or deleted."""

@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from boathook.broker.queues import DUE_HANDLERS
 from boathook.config import Settings
 from boathook.db.database import Database, wait_for_database
 from boathook.db.deliveries import DeliveryStore, FailedAttempt
 from boathook.db.delivery_commands import notify_due
 from boathook.db.due_notifier import DueNotifier
 from boathook.db.live_settings import LiveSettings
-from boathook.delivery.dispatcher import GRACE_S, DatabaseClock, Dispatcher, Executor, Recorder
+from boathook.delivery.dispatcher import GRACE_S, DatabaseClock, Dispatcher, Executor, Recorder, open_lane
 from boathook.delivery.handler_queues import HandlerAttempt, HandlerQueues
 from boathook.domain.policy import (
     Complete,
@@ -182,9 +183,11 @@ def make_worker(
         runner if tracer is None else TracedRunner(runner, tracer), hooks, own=own, handlers=handlers,
         is_keeping_connections=settings.database.worker_connections >= places, has_waiting=queues.has_waiting,
     )  # fmt: skip
+    # A message reaches one process, and most are not for suspects.
+    lane = None if only_suspects else open_lane(settings, DUE_HANDLERS)
     return Dispatcher(
         queues, executor, HandlerRecorder(store, worker_id), database=own, deliveries=store, clock=clock,
-        settings=settings, log=get_logger("worker").bind(worker=worker_id),
+        settings=settings, log=get_logger("worker").bind(worker=worker_id), lane=lane,
     )  # fmt: skip
 
 

@@ -80,6 +80,11 @@ class HandlerAttempt(Attempt):
         """The recipient."""
         return self.work.claim.recipient
 
+    @property
+    def recipient(self) -> str:
+        """See `Attempt.recipient`."""
+        return self.work.claim.recipient
+
     def fields(self) -> dict[str, Any]:
         """See `Attempt.fields`."""
         claim, event = self.work.claim, self.work.event
@@ -206,14 +211,28 @@ class HandlerQueues:
         wake()
         return math.inf
 
-    def include(self, recipients: Sequence[str], wake: Callable[[], None]) -> bool:
+    def include(self, recipients: Sequence[str], wake: Callable[[], None]) -> list[str]:
         """See `Queues.include`. New deliveries have never lost a worker."""
         known = [self.queues[name] for name in recipients if name in self.queues and not self._only_suspects]
         for queue in known:
             queue.has_more_due = True
         if known:
             wake()
-        return True
+        return []
+
+    async def look_up(self, recipients: Sequence[str], wake: Callable[[], None]) -> None:
+        """See `Queues.look_up`; `include` leaves nothing to it."""
+
+    def surplus(self) -> list[str]:
+        """See `Queues.surplus`."""
+        return [
+            queue.handler.recipient
+            for queue in self.queues.values()
+            if queue.has_more_due and queue.handler.max_concurrency is None and self._is_full(queue)
+        ]
+
+    def _is_full(self, queue: HandlerQueue) -> bool:
+        return self._room(queue) <= 0 or len(queue.waiting) > queue.prefetch_limit(self._places) // 2
 
     def _look_again(self) -> None:
         for queue in self.queues.values():

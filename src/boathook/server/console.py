@@ -24,6 +24,7 @@ from boathook.observability.log import get_logger
 from boathook.server.proxies import apply_forwarded_headers
 
 if TYPE_CHECKING:
+    from boathook.broker.due_lane import DueLane
     from boathook.pages.site import Site
     from boathook.server.mounts import Mounts
     from boathook.service.buffered_publisher import BufferedPublisher, Intake
@@ -81,6 +82,7 @@ class Console:
         self._has_apps = bool(settings.apps.load or settings.server.app)
         self._stack = AsyncExitStack()
         self._task: asyncio.Task[None] | None = None
+        self._due_lane: DueLane | None = None
         self._closing = asyncio.Event()
         self._has_failed = False
         self.startup_done = asyncio.Event()
@@ -97,8 +99,14 @@ class Console:
             return "the apps' paths are starting"
         return None
 
-    def open(self, intake: "Intake") -> None:
-        """Start building everything; messages are published through *intake* while PostgreSQL is unavailable."""
+    def open(self, intake: "Intake", due_lane: "DueLane | None" = None) -> None:
+        """Start building everything.
+
+        Args:
+            intake: publishes messages while PostgreSQL is unavailable.
+            due_lane: notifies senders and workers of messages; None: PostgreSQL does.
+        """
+        self._due_lane = due_lane
         self._task = asyncio.create_task(self._open(intake), name="console:open")
 
     def begin_shutdown(self) -> None:
@@ -139,7 +147,10 @@ class Console:
             self._mounts = await self._stack.enter_async_context(opened(database))
 
     async def _open_api(self, build: "AppBuilder", database: Database) -> None:
-        announcer = DueNotifier(functools.partial(notify_due, database))
+        announce = functools.partial(notify_due, database)
+        if self._due_lane is not None:
+            announce = functools.partial(self._due_lane.announce, announce)
+        announcer = DueNotifier(announce)
         announcing = asyncio.create_task(announcer.run(), name="console:announce")
         self._stack.callback(announcing.cancel)
         app_context, self._api, self._pages = await asyncio.to_thread(build, database, announcer.notify)

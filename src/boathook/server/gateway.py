@@ -62,6 +62,7 @@ from boathook.service.spool import limits_of, root_of
 from boathook.spool.spool import Spool
 
 if TYPE_CHECKING:
+    from boathook.broker.due_lane import DueLane
     from boathook.broker.redis_leases import RedisLeases
     from boathook.ingest.buffer_drain import BufferDrain
 
@@ -103,7 +104,7 @@ async def run_gateway(context: ProcessContext) -> None:
         await listener.start(socket.socket(fileno=context.bound))
         registering = asyncio.create_task(_register_app_metrics(settings)) if console is None else None
         if console is not None:
-            console.open(runtime.intake)
+            console.open(runtime.intake, runtime.due_lane)
         reporting = asyncio.create_task(_report_ready(context, console if runtime.is_connected else None))
         sampling = asyncio.create_task(live_metrics.run())
         child_config.tune_for_latency()
@@ -346,6 +347,8 @@ class IngestRuntime:
         """Removed sources whose handshake secrets have not been deleted yet."""
         self._gateway_database = _GatewayDatabase(settings, prepared)
         self._gateway_database.events.set_dedup_days(dedup_days_by_source(sources.live.current))
+        self.due_lane = self._open_due_lane()
+        """Notifies workers and senders of due deliveries; None if PostgreSQL does."""
         self._chores: list[asyncio.Task[None]] = []
         self._client: Client | None = None
         """Makes requests to other cells; None if there are none."""
@@ -355,7 +358,7 @@ class IngestRuntime:
         self._cells = self._open_cells(event_builder) if settings.cells.name else None
         self.intake = Intake(
             self._gateway_database.events,
-            announce=self._gateway_database.announce,
+            announce=self.announce,
             route=event_builder.reroute,
             messages=self._messages,
             elsewhere=None if self._cells is None else partial(self._cells.find_other, settings.cells.name),
@@ -486,6 +489,13 @@ class IngestRuntime:
             batch=self._settings.database.ingest_batch_size,
         )
 
+    def _open_due_lane(self) -> "DueLane | None":
+        if not self._settings.has_due_lane:
+            return None
+        from boathook.broker.due_lane import DueLane
+
+        return DueLane.of(self._settings)
+
     def _open_redis(self) -> "RedisLeases | None":
         """Return what leases the rates of sources instead of PostgreSQL; None if that does."""
         if not self._settings.shared.redis:
@@ -516,6 +526,8 @@ class IngestRuntime:
         self._chores.append(asyncio.create_task(self._rotation.run(), name="secrets:follow"))
         self._chores.append(asyncio.create_task(self._rate_leaser.run(), name="rates:lease"))
         self._chores.append(asyncio.create_task(self._listen_for_rotations()))
+        if self.due_lane is not None:
+            self._chores.append(asyncio.create_task(self.due_lane.run(), name="lane:publish"))
         if self._buffer_drain is not None:
             self._chores.append(asyncio.create_task(self._buffer_drain.run(), name="buffer:drain"))
         self._is_started = True
@@ -567,7 +579,10 @@ class IngestRuntime:
 
     async def announce(self, recipients: Collection[str]) -> None:
         """Notify workers and senders of due deliveries to *recipients*. Raises DatabaseError."""
-        await self._gateway_database.announce(recipients)
+        if self.due_lane is None:
+            await self._gateway_database.announce(recipients)
+        else:
+            await self.due_lane.announce(self._gateway_database.announce, recipients)
 
     def begin_shutdown(self, within_s: float) -> None:
         """Let no sender wait for a handler longer than *within_s*."""

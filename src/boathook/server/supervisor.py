@@ -111,7 +111,7 @@ def check_settings(settings: Settings, hooks: Hooks) -> None:
     check_alerts(settings)
     settings.portal_logo()
     traces.check(settings)
-    if settings.has_brokers:
+    if settings.uses_rabbitmq:
         read_access(settings)
     check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()})
 

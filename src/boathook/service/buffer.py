@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from boathook.broker.access import read_access
-from boathook.broker.queues import ALL_QUEUES, BUFFER_QUEUES, REFUSED_QUEUE, arguments_of
+from boathook.broker.queues import ALL_QUEUES, BUFFER_QUEUES, LANE_QUEUES, REFUSED_QUEUE, arguments_of
 from boathook.config import Settings
 from boathook.domain.errors import BrokerUnavailable, ConfigError, FetchFailed
 from boathook.service.remote import RemoteClient
@@ -60,6 +60,10 @@ def require_brokers(settings: Settings) -> None:
         raise ConfigError('buffer.kind: is "disk", so there are no brokers; see `boathook spool status`')
 
 
+def _queues(settings: Settings) -> tuple[str, ...]:
+    return (ALL_QUEUES if settings.has_brokers else ()) + (LANE_QUEUES if settings.has_due_lane else ())
+
+
 async def prepare(settings: Settings) -> str:
     """Create the queues that are missing, verify the others, and return the host of the broker.
 
@@ -68,7 +72,7 @@ async def prepare(settings: Settings) -> str:
         BrokerUnavailable: no broker answers.
     """
     async with _connection(settings) as connection:
-        for queue in ALL_QUEUES:
+        for queue in _queues(settings):
             await connection.declare(queue, arguments_of(queue, connection.server_version))
         return connection.host
 
@@ -80,7 +84,7 @@ async def read_queues(settings: Settings) -> list[QueueStatus]:
         BrokerMisconfigured: the broker refuses the login.
         BrokerUnavailable: no broker answers.
     """
-    return [await _read_queue(settings, queue) for queue in ALL_QUEUES]
+    return [await _read_queue(settings, queue) for queue in _queues(settings)]
 
 
 async def _read_queue(settings: Settings, queue: str) -> QueueStatus:
@@ -101,7 +105,7 @@ async def read_members(settings: Settings) -> list[QueueMembers]:
     Raises:
         FetchFailed: the API does not answer, or not as expected.
     """
-    return [await _read_members(settings, queue) for queue in ALL_QUEUES]
+    return [await _read_members(settings, queue) for queue in _queues(settings)]
 
 
 async def _read_members(settings: Settings, queue: str) -> QueueMembers:

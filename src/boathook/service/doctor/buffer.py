@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from boathook.broker.queues import REFUSED_QUEUE, REPLICAS
+from boathook.broker.queues import BUFFER_QUEUES, REFUSED_QUEUE, REPLICAS
 from boathook.config import Settings
 from boathook.db.buffer_marks import count_lost
 from boathook.db.database import Database
@@ -20,8 +20,8 @@ _LOST: Final = "buffered"
 
 
 async def examine(settings: Settings) -> AsyncIterator[Finding]:
-    """Yield the findings about the brokers; none if events do not go there."""
-    if not settings.has_brokers:
+    """Yield the findings about the brokers; none if nothing goes there."""
+    if not settings.uses_rabbitmq:
         return
     try:
         queues = await buffer.read_queues(settings)
@@ -30,7 +30,8 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
         yield Finding(_QUEUES, CheckStatus.FAIL, str(error), fix)
         return
     yield _arguments(queues)
-    yield _refused(queues)
+    if settings.has_brokers:
+        yield _refused(queues)
     yield await _copies(settings)
 
 
@@ -55,7 +56,7 @@ def _arguments(queues: Sequence[QueueStatus]) -> Finding:
     if wrong:
         fix = "let gateways drain it, delete it, and run `boathook migrate`; until then they publish nothing there"
         return Finding(_QUEUES, CheckStatus.FAIL, f"{wrong[0].queue} has other arguments: {wrong[0].problem}", fix)
-    waiting = sum(queue.messages or 0 for queue in queues if queue.queue != REFUSED_QUEUE)
+    waiting = sum(queue.messages or 0 for queue in queues if queue.queue in BUFFER_QUEUES)
     return Finding(_QUEUES, CheckStatus.OK, f"{counted(len(queues), 'queue')} as declared, {waiting} messages wait")
 
 
@@ -85,7 +86,7 @@ def check_copies(queues: Sequence[QueueMembers]) -> Finding:
     if len(fewest.members) < REPLICAS:
         copies = counted(len(fewest.members), "copy")
         found = f"{fewest.queue} has {copies} instead of {REPLICAS}: losing one broker may stop it, or lose its events"
-        fix = 'run `rabbitmq-queues grow NODE all --queue-pattern "boathook.buffer.*"` for each broker without a copy'
+        fix = 'run `rabbitmq-queues grow NODE all --queue-pattern "boathook.*"` for each broker without a copy'
         return Finding(_MEMBERS, CheckStatus.FAIL, found, fix)
     for queue in queues:
         offline = sorted(set(queue.members) - set(queue.online))

@@ -49,7 +49,7 @@ def check_settings(settings: Settings) -> int:
 
     check_alerts(settings)
     settings.portal_logo()
-    if settings.has_brokers:
+    if settings.uses_rabbitmq:
         read_access(settings)
     read_redis_url(settings)
     if settings.cells.name:

@@ -1,0 +1,35 @@
+"""What notifying senders of due deliveries through RabbitMQ costs, against PostgreSQL's notifications."""
+
+from statistics import median
+from typing import Any, Final
+
+from benchmarks import buffer
+from benchmarks.environment import BenchmarkEnvironment
+from benchmarks.latency import arrived
+
+_RATES: Final = (20, 200)
+_ROUNDS: Final = 3
+_LANES: Final = ("postgresql", "rabbitmq")
+
+
+def lane(environment: BenchmarkEnvironment, seconds: float) -> dict[str, Any]:
+    """Publish messages at each rate with each lane in turn, and report when they arrived and what they cost.
+
+    Raises:
+        ConfigError: RabbitMQ is not installed, or messages got lost.
+        BoathookError: no broker starts.
+    """
+    figures: dict[str, Any] = {}
+    with environment.brokers() as nodes:
+        table = buffer.settings(nodes).replace('kind = "rabbitmq"\nthen = "refuse"\n', "")
+        settings = {"postgresql": "", "rabbitmq": f'[delivery]\nlane = "rabbitmq"\n{table}'}
+        for rate in _RATES:
+            rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in _LANES}
+            for number in range(_ROUNDS):
+                for name in sorted(_LANES, reverse=number % 2 == 1):
+                    environment.report(f"round {number + 1} of {_ROUNDS}, {name}")
+                    rounds[name].append(arrived(environment, rate, seconds, more=settings[name], nodes=nodes))
+            for name, found in rounds.items():
+                keys = ("p50_ms", "p99_ms", "product_us", "postgres_us", "brokers_us")
+                figures |= {f"{name}_{rate}_{key}": round(median(one[key] for one in found), 2) for key in keys}
+        return figures | {"brokers": len(nodes)}

@@ -1,0 +1,227 @@
+"""Notifies senders and workers of due deliveries through RabbitMQ.
+
+A message names recipients, each with the time at which it has something due; PostgreSQL alone knows which deliveries
+these are. So a message that is lost, doubled or late harms nothing: its receiver asks PostgreSQL. Publishers do
+not rely on it either: what is not confirmed in time, they announce through PostgreSQL instead.
+"""
+
+import asyncio
+import contextlib
+import math
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final, Self
+
+import msgspec
+
+from boathook.broker.access import BrokerAccess, read_access
+from boathook.broker.connection import BrokerConnection, first_connection
+from boathook.broker.queues import DUE_ENDPOINTS, DUE_HANDLERS, LANE_QUEUES, arguments_of, queue_for
+from boathook.config import Settings
+from boathook.domain.errors import BrokerUnavailable
+from boathook.observability import meters
+from boathook.observability.log import get_logger
+
+DueRecipient = tuple[str, float]
+"""A recipient, and the time at which it has a due delivery, in seconds since 1970 by PostgreSQL's clock; 0 is now."""
+Receive = Callable[[Sequence[DueRecipient]], None]
+
+MAX_NAMES: Final = 256
+"""Most recipients of one message; other processes share the next ones."""
+_MAX_RECIPIENT: Final = 512
+_MAX_BYTES: Final = 1 << 20
+_MAX_WAITING: Final = 100_000
+"""Most recipients that wait to be published."""
+_RESOLUTION_S: Final = 0.1
+_PREFETCH: Final = 32
+_PUBLISH_INTERVAL_S: Final = 0.005
+_NEXT_S: Final = 60.0
+_RECONNECT_S: Final = (0.1, 0.5, 1.0, 2.0)
+_DECODER: Final = msgspec.json.Decoder(list[DueRecipient])
+_LOG = get_logger("lane")
+
+
+def decode(body: bytes) -> list[DueRecipient]:
+    """Return the recipients that a message names. Raises ValueError if it is none of the lane's."""
+    if len(body) > _MAX_BYTES:
+        raise ValueError("the message is too large to be one of the delivery lane's")
+    named = _DECODER.decode(body)
+    if len(named) > MAX_NAMES or not all(0 < len(name) <= _MAX_RECIPIENT and name.isprintable() for name, _ in named):
+        raise ValueError("the message is none of the delivery lane's")
+    return named
+
+
+class DueLane:
+    """Publishes to the lane's queues, and receives from one of them.
+
+    Args:
+        access: the brokers.
+        confirm_s: seconds a message may take to be confirmed.
+        queue: the queue to receive from; empty only publishes.
+    """
+
+    def __init__(self, access: BrokerAccess, *, confirm_s: float, queue: str = "") -> None:
+        self._access = access
+        self._confirm_s = confirm_s
+        self._queue = queue
+        self._connection: BrokerConnection | None = None
+        self._failed_host = ""
+        self._is_declared = False
+        self._failure: asyncio.Future[None] | None = None
+        """Gets the error of the open connection."""
+        self._waiting: dict[str, set[DueRecipient]] = defaultdict(set)
+        """What `put` has taken, by queue."""
+        self._has_waiting = asyncio.Event()
+        self._problem = "no broker has been reached yet"
+
+    @classmethod
+    def of(cls, settings: Settings, queue: str = "") -> Self:
+        """Return the lane of an installation. Raises ConfigError."""
+        return cls(read_access(settings), confirm_s=settings.buffer.confirm_s, queue=queue)
+
+    @property
+    def is_available(self) -> bool:
+        """Whether brokers confirm, and nothing says that messages do not arrive."""
+        return not self._problem
+
+    async def announce(self, notify: Callable[[Collection[str]], Awaitable[None]], recipients: Collection[str]) -> None:
+        """Name recipients with due deliveries, or call *notify* if that is not possible, or if there is no name."""
+        if recipients and self.is_available:
+            named: dict[str, list[DueRecipient]] = defaultdict(list)
+            for recipient in recipients:
+                named[queue_for(recipient, 0)].append((recipient, 0.0))
+            with contextlib.suppress(BrokerUnavailable):
+                for queue, due in named.items():
+                    await self._publish(queue, due)
+                return
+        await notify(recipients)
+
+    def put(self, recipient: str, due_at: float, wait_s: float) -> None:
+        """Name a recipient that has a delivery due in *wait_s*, once it is due; forget it if that is not possible."""
+        waiting = self._waiting[queue_for(recipient, wait_s)]
+        if self.is_available and len(waiting) < _MAX_WAITING:
+            # Of many retries, those that are due at about the same time share a name.
+            waiting.add((recipient, math.ceil(due_at / _RESOLUTION_S) * _RESOLUTION_S))
+            self._has_waiting.set()
+
+    async def run(self, receive: Receive = lambda _: None) -> None:
+        """Stay connected until cancelled, and call *receive* with the recipients that a message names.
+
+        It is called with none after connecting and disconnecting, because messages may have been missed.
+        """
+        meters.gauge("boathook_due_lane_unavailable", 1)
+        tries = 0
+        while True:
+            try:
+                await self._connect()
+                tries = 0
+                receive(())
+                try:
+                    await self._serve(receive)
+                finally:
+                    receive(())
+            except BrokerUnavailable as error:
+                self._set_unavailable(str(error))
+            except Exception as error:  # noqa: BLE001 - deliveries do not depend on the lane, whatever happens to it
+                _LOG.error("due_lane_failed", exc_info=error)
+                self._set_unavailable(str(error) or type(error).__name__)
+            finally:
+                await self._disconnect()
+            await asyncio.sleep(_RECONNECT_S[min(tries, len(_RECONNECT_S) - 1)] * random.uniform(0.5, 1))
+            tries += 1
+
+    async def _connect(self) -> None:
+        connection = self._connection = await first_connection(
+            self._access, purpose="delivery lane", avoid=self._failed_host
+        )
+        failure = self._failure = asyncio.get_running_loop().create_future()
+        connection.on_close = lambda: _fail(failure, BrokerUnavailable(f"{connection.host} has closed the connection"))
+        if not self._is_declared:
+            for queue in LANE_QUEUES:
+                await connection.declare(queue, arguments_of(queue, connection.server_version))
+            self._is_declared = True
+        # Only a confirmation shows that a queue has a leader and a majority, and that the broker is not blocked.
+        for queue in (DUE_ENDPOINTS, DUE_HANDLERS):
+            await connection.publish(queue, b"[]", self._confirm_s)
+        if self._queue:
+            await connection.consume([self._queue], _PREFETCH)
+        self._problem = self._failed_host = ""
+        meters.gauge("boathook_due_lane_unavailable", 0)
+        _LOG.info("due_lane_connected", host=connection.host)
+
+    async def _serve(self, receive: Receive) -> None:
+        """Publish and receive until the connection fails."""
+        assert self._connection is not None
+        assert self._failure is not None
+        tasks = [asyncio.create_task(self._publish_waiting())]
+        if self._queue:
+            tasks.append(asyncio.create_task(self._receive(self._connection, receive)))
+        try:
+            done, _ = await asyncio.wait([self._failure, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                one.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _receive(self, connection: BrokerConnection, receive: Receive) -> None:
+        while True:
+            message = await connection.next(_NEXT_S)
+            if message is None:
+                continue
+            try:
+                named = decode(message.body)
+            except ValueError:
+                meters.count("boathook_due_lane_messages_total", outcome="unreadable")
+                _LOG.warning("due_message_unreadable", queue=message.queue, bytes=len(message.body))
+            else:
+                meters.count("boathook_due_lane_messages_total", outcome="received")
+                if named:
+                    receive(named)
+            await connection.acknowledge(message)
+
+    async def _publish_waiting(self) -> None:
+        while True:
+            await self._has_waiting.wait()
+            self._has_waiting.clear()
+            waiting, self._waiting = self._waiting, defaultdict(set)
+            for queue, due in waiting.items():
+                await self._publish(queue, list(due))
+            await asyncio.sleep(_PUBLISH_INTERVAL_S)
+
+    async def _publish(self, queue: str, due: Sequence[DueRecipient]) -> None:
+        """Publish the names of recipients. Raises BrokerUnavailable, and then the connection is used no more."""
+        for first in range(0, len(due), MAX_NAMES):
+            names = due[first : first + MAX_NAMES]
+            try:
+                if self._connection is None:
+                    raise BrokerUnavailable(self._problem)
+                await self._connection.publish(queue, msgspec.json.encode(names), self._confirm_s)
+            except BrokerUnavailable as error:
+                meters.count("boathook_due_lane_messages_total", outcome="failed")
+                self._set_unavailable(str(error))
+                _fail(self._failure, error)
+                raise
+            meters.count("boathook_due_lane_messages_total", outcome="published")
+
+    def _set_unavailable(self, problem: str) -> None:
+        if problem != self._problem:
+            _LOG.warning("due_lane_unavailable", error=problem, note="PostgreSQL notifies of due deliveries meanwhile")
+        self._problem = problem
+        self._waiting.clear()
+        meters.gauge("boathook_due_lane_unavailable", 1)
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._failed_host = connection.host
+            connection.on_close = None
+            await connection.close()
+
+
+def _fail(failure: "asyncio.Future[None] | None", error: BrokerUnavailable) -> None:
+    if failure is not None and not failure.done():
+        failure.set_exception(error)
+        failure.exception()  # it may not be awaited any more
