@@ -58,6 +58,12 @@ _SETTINGS: Final = """
 [outbound]
 allow = ["127.0.0.0/8"]
 encryption_keys = ["a key for made-up secrets only"]
+[cells]
+name = "c1"
+secret = "whsec_YSBzZWNyZXQgdGhhdCBwcm92ZXMgbm90aGluZw=="
+[cells.members.c1]
+url = "http://127.0.0.1:9"
+accepts_new = true
 """ + "".join(
     f'[sources.{name}]\nprovider = "stripe"\nsecrets = ["whsec_benchmark"]\n'
     for name in history.SOURCES if name != "stripe"

@@ -116,6 +116,12 @@ def console(shared_boathook: Callable[..., BoathookProcess]) -> Iterator[Console
         extra="""
             [outbound]
             allow = ["127.0.0.0/8"]
+            [cells]
+            name = "c1"
+            secret = "whsec_YSBzZWNyZXQgdGhhdCBwcm92ZXMgbm90aGluZw=="
+            [cells.members.c1]
+            url = "http://127.0.0.1:9"
+            accepts_new = true
         """,
     )
     until(lambda: httpx.get(f"{running.base}/console/sign-in").status_code == 200)
