@@ -12,7 +12,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 # processes end at about the same time.
 PYTEST := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 PREPARE = echo "Checking the code ..." && $(MAKE) --no-print-directory -j 3 check compile programs
-BENCHMARKS := ingest duplicates publish handle latency deliver fanout isolation both spool buffer gateways lane start
+BENCHMARKS := ingest duplicates publish handle latency deliver fanout isolation both spool buffer gateways lane cells start
 
 # uv installs for the Python that is here; it never fetches another one.
 export UV_PYTHON_DOWNLOADS := never

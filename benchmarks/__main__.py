@@ -11,6 +11,7 @@ from benchmarks import (
     both,
     buffer,
     capacity,
+    cells,
     console,
     deliver,
     gateways,
@@ -44,11 +45,12 @@ BENCHMARKS: Final[dict[str, Callable[[BenchmarkEnvironment, float], dict[str, An
     "buffer": buffer.buffer,
     "gateways": gateways.gateways,
     "lane": lane.lane,
+    "cells": cells.cells,
     "capacity": capacity.capacity,
     "console": console.console,
 }
 """Each benchmark takes its environment and the seconds one measurement may last, and returns its figures."""
-_NEEDS_ITS_OWN_SERVER: Final = {"spool", "buffer", "gateways", "capacity", "lane"}
+_NEEDS_ITS_OWN_SERVER: Final = {"spool", "buffer", "gateways", "capacity", "lane", "cells"}
 """They stop PostgreSQL, or measure its processor time."""
 _USES_BROKERS: Final = {"buffer", "capacity", "lane"}
 _ONLY_READS: Final = {"console"}

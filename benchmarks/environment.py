@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -142,10 +143,16 @@ class BenchmarkEnvironment:
         asyncio.run(self._administer("checkpoint"))
 
     def serve(
-        self, database_url: str, *, roles: str = "gateway", app: str = "benchmarks.handlers:hook", more: str = ""
+        self,
+        database_url: str,
+        *,
+        roles: str = "gateway",
+        app: str = "benchmarks.handlers:hook",
+        more: str = "",
+        port: int = 0,
     ) -> "Server":
         """Return `boathook serve` on *database_url*, to be entered, with the handlers that *app* names."""
-        port = _free_port()
+        port = port or free_port()
         file = self.folder / f"boathook-{port}.toml"
         file.write_text(
             f'[database]\nurl = "{database_url}"\n[server]\nbind = "127.0.0.1:{port}"\n'
@@ -162,7 +169,7 @@ class BenchmarkEnvironment:
 
     def module(self, name: str, *arguments: str) -> "Server":
         """Return the server of a module of this package, started with its port and *arguments*, to be entered."""
-        port = _free_port()
+        port = free_port()
         command = [sys.executable, "-m", f"benchmarks.{name}", str(port), *arguments]
         return Server(command, port, self.folder / f"server-{port}.log", path="/healthz")
 
@@ -245,6 +252,19 @@ class Server:
         """Return the processor seconds that all its processes have used."""
         assert self._process is not None
         return process_cpu_s(self._process.pid)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop all its processes for the time of the block, as a host that hangs."""
+        assert self._process is not None
+        pids = [self._process.pid, *(int(folder.name) for folder in _children(self._process.pid))]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
 
     def wait_until_idle(self) -> None:
         """Wait until it uses hardly any processor, as it does once it has started."""
@@ -334,7 +354,8 @@ def _proportional(process: Path) -> int:
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), 0)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return an unused port of loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -44,13 +44,22 @@ class LoadResult:
         return self.requests / self.seconds
 
 
-def prepare(prefix: Path, count: int, *, parts: int, first: int = 0, size: int = 1024, repeat: int = 1) -> None:
+def prepare(
+    prefix: Path,
+    count: int,
+    *,
+    parts: int,
+    first: int = 0,
+    size: int = 1024,
+    repeat: int = 1,
+    source: str = "stripe",
+) -> None:
     """Write *count* distinct Stripe-signed requests of *size* bytes of JSON into *parts* files, each *repeat* times.
 
     The signatures hold for five minutes.
     """
     for part in range(parts):
-        requests = [_request(number, size) for number in range(first + part, first + count, parts)]
+        requests = [_request(number, size, source) for number in range(first + part, first + count, parts)]
         write_requests(Path(f"{prefix}.{part}"), requests * repeat)
 
 
@@ -62,14 +71,14 @@ def write_requests(path: Path, requests: Iterable[bytes]) -> None:
             file.write(request)
 
 
-def _request(number: int, size: int) -> bytes:
+def _request(number: int, size: int, source: str) -> bytes:
     kind = TYPES[number % len(TYPES)]
     head = f'{{"id":"evt_{number:012d}","object":"event","type":"{kind}","data":{{"object":{{"n":{number},"text":"'
     body = (head + "x" * (size - len(head) - 4) + '"}}}').encode()
     headers = {"host": "127.0.0.1", "content-type": "application/json", "content-length": str(len(body))}
     headers |= sign("stripe", SECRET, body)
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"POST /in/stripe HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body
+    return f"POST /in/{source} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body
 
 
 def run_load(prefix: Path, port: int, *, connections: int = 64, seconds: float, parts: int = 1) -> LoadResult:

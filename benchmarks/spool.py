@@ -92,7 +92,7 @@ def _round(environment: BenchmarkEnvironment, seconds: float, number: int) -> _R
         with environment.module("ceiling") as bare:
             ceiling = drive(first, bare.port, seconds)
         with environment.serve(url) as server, ThreadPoolExecutor(1) as beside:
-            arrive = partial(beside.submit, _run_arrivals, modest, server.port, seconds + _LINGER_S)
+            arrive = partial(beside.submit, run_arrivals, modest, server.port, seconds + _LINGER_S)
             is_drained = spool_is_empty(environment.data_dir(server.port) / "spool")
             outage = play_outage(environment, server, url, first, seconds, is_drained=is_drained, beside=arrive)
             environment.report("  straight into PostgreSQL")
@@ -154,7 +154,8 @@ def drive(corpus: Path, port: int, seconds: float) -> LoadResult:
     return _check_accepted(run_load(corpus, port, connections=CONNECTIONS, seconds=seconds))
 
 
-def _run_arrivals(corpus: Path, port: int, seconds: float) -> LoadResult:
+def run_arrivals(corpus: Path, port: int, seconds: float) -> LoadResult:
+    """Send a corpus at a modest rate. Raises as `drive`."""
     return _check_accepted(run_own_client(corpus, port, connections=CONNECTIONS, seconds=seconds, rate=ARRIVALS_PER_S))
 
 

@@ -57,6 +57,19 @@ def test_each_number_of_gateways_is_measured():
 
 
 @pytest.mark.extended("starts several servers of its own")
+def test_events_of_another_cell_are_measured():
+    found = measure("cells")
+    assert 0 <= found["spooled_share"] < 1
+    for figure in (
+        "forwarded_to_direct",
+        "gateways_us_forwarded",
+        "postgres_us_forwarded",
+        "own_p99_ms_beside_hanging",
+    ):
+        assert found[figure] > 0, figure
+
+
+@pytest.mark.extended("starts several servers of its own")
 @pytest.mark.skipif(not has_server(), reason="rabbitmq-server is not installed")
 def test_what_the_page_on_capacity_is_computed_from_is_measured():
     committed = json.loads((ROOT / "benchmarks/capacity.json").read_text())

@@ -97,11 +97,7 @@ async def read_series_since(
     """
     rows = await database.fetch(SQL["read_series"], _begin(since, step_s), _kept_step(step_s))
 
-    def read(text: str) -> MetricSnapshot:
-        snapshot = decode_only(text, metrics)
-        return snapshot if names is None else snapshot.only_of(names)
-
-    return await asyncio.to_thread(_combine_steps, rows, step_s, read)
+    return await asyncio.to_thread(_combine_steps, rows, step_s, lambda text: decode_only(text, metrics, names))
 
 
 def _kept_step(step_s: int) -> int:

@@ -172,17 +172,6 @@ class MetricSnapshot(msgspec.Struct):
         wanted = frozenset(metrics)
         return self._with(lambda series: {name: of for name, of in series.items() if name in wanted})
 
-    def only_of(self, names: Collection[str]) -> "MetricSnapshot":
-        """Return a snapshot of only the series whose first label has one of these values."""
-
-        def choose(series: Mapping[str, Mapping[SeriesKey, Any]]) -> dict[str, dict[SeriesKey, Any]]:
-            return {
-                name: {key: value for key, value in of.items() if key[:1] and key[0] in names}
-                for name, of in series.items()
-            }
-
-        return self._with(choose)
-
     def totals(self) -> "MetricSnapshot":
         """Return a snapshot summed over sources and recipients, whose names become `OTHERS`."""
 
@@ -453,16 +442,30 @@ class _Undecoded(msgspec.Struct, omit_defaults=True):
 
 
 _NAMES_DECODER: Final = msgspec.json.Decoder(_Undecoded)
+_ROWS_DECODER: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def decode_only(text: str | bytes, metrics: Collection[str]) -> MetricSnapshot:
-    """Decode these metrics of the output of `encode`, and skip the others. Raises msgspec.DecodeError."""
+def decode_only(text: str | bytes, metrics: Collection[str], names: Collection[str] | None = None) -> MetricSnapshot:
+    """Decode part of the output of `encode`, and skip the rest. Raises msgspec.DecodeError.
+
+    Args:
+        text: the output.
+        metrics: the metrics to decode.
+        names: the sources or recipients to decode, which are the first labels; None decodes all.
+    """
     stored = _NAMES_DECODER.decode(text)
+    starts = None if names is None else tuple(b"[[" + msgspec.json.encode(name) for name in names)
     wanted = (
-        {name: of for name, of in tables.items() if name in metrics}
+        {name: rows if starts is None else _only_rows(rows, starts) for name, rows in tables.items() if name in metrics}
         for tables in (stored.counters, stored.gauges, stored.histograms)
     )
     return decode(msgspec.json.encode(_Undecoded(stored.span_s, *wanted)))
+
+
+def _only_rows(rows: msgspec.Raw, starts: tuple[bytes, ...]) -> msgspec.Raw:
+    return msgspec.Raw(
+        msgspec.json.encode([row for row in _ROWS_DECODER.decode(rows) if bytes(row).startswith(starts)])
+    )
 
 
 def _read(stored: Mapping[str, list[Any]], value_of: Callable[[Any], Value]) -> dict[str, dict[SeriesKey, Value]]:
