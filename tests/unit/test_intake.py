@@ -197,3 +197,52 @@ async def test_a_client_that_is_gone_disturbs_nobody():
     shelf.gate.set()
     assert await stays == Accepted(event("b").id)
     await intake.drain()
+
+
+@pytest.mark.parametrize(("size", "commits"), [(65_536, 1), (0, 2)])
+async def test_without_a_cache_every_copy_goes_to_the_store(size: int, commits: int):
+    shelf = Shelf()
+    intake = Intake(shelf, dedup_cache_size=size)
+    await intake.start()
+    for _ in range(2):
+        await intake.accept(event("a"))
+    assert shelf.batches == [["a"]] * commits
+    await intake.drain()
+
+
+async def test_an_event_of_another_cell_goes_to_the_intake_for_it():
+    here, there = Shelf(), Shelf()
+    other = Intake(there, cell="c2")
+    intake = Intake(here, elsewhere=lambda one: other if one.dedup_key == "theirs" else None)
+    await intake.start()
+    await other.start()
+    await asyncio.gather(*(intake.accept(event(key)) for key in ("ours", "theirs")))
+    assert (here.batches, there.batches) == ([["ours"]], [["theirs"]])
+    await intake.drain()
+    await other.drain()
+
+
+async def test_an_event_whose_source_moves_while_it_waits_goes_there_too():
+    there = Shelf()
+    other = Intake(there, cell="c2")
+    moved: list[str] = []
+
+    def refuse(one: NewEvent) -> Exception | Receipt:
+        """Let its source move away once the event is about to be stored."""
+        if one.dedup_key == "moving" and not moved:
+            moved.append(one.dedup_key)
+            return RoutesChanged("the assignments changed")
+        return Accepted(one.id)
+
+    async def route(events: Sequence[NewEvent]) -> list[NewEvent]:
+        return list(events)
+
+    here = Shelf(refuse)
+    intake = Intake(here, route=route, elsewhere=lambda one: other if one.dedup_key in moved else None)
+    await intake.start()
+    await other.start()
+    await asyncio.gather(*(intake.accept(event(key)) for key in ("first", "moving", "last")))
+    assert there.batches == [["moving"]]
+    assert [key for batch in here.batches for key in batch if key != "moving"][-2:] == ["first", "last"]
+    await intake.drain()
+    await other.drain()

@@ -11,7 +11,7 @@ class DedupCache:
     Keys and values are plain bytes, which the garbage collector need not traverse.
 
     Args:
-        size: maximum number of keys in each generation.
+        size: maximum number of keys in each generation; 0 caches none.
     """
 
     def __init__(self, size: int) -> None:
@@ -31,6 +31,8 @@ class DedupCache:
 
     def remember(self, event: NewEvent, first: UUID) -> None:
         """Record *first* as the event with this key and body."""
+        if not self._size:
+            return
         if len(self._young) >= self._size:
             self._old, self._young = self._young, {}
         self._young[event.key_hash.bytes] = first.bytes + event.body_sha256

@@ -86,7 +86,7 @@ class Intake:
         lanes: number of concurrent commits.
         batch: maximum number of events in one commit.
         queue: maximum number of waiting events.
-        dedup_cache_size: minimum number of recently accepted keys that are answered from memory.
+        dedup_cache_size: minimum number of recently accepted keys that are answered from memory; 0: none are.
         elsewhere: returns the intake for another cell that an event belongs to; None if all events are stored here.
         cell: the name of the cell that the store belongs to, if it is another one.
     """

@@ -462,6 +462,7 @@ class IngestRuntime:
                 within_s=settings.spool.fallback_after_s,
                 batch=database.ingest_batch_size,
                 queue=database.ingest_queue_size,
+                dedup_cache_size=0,  # nothing here would notice that the other cell was restored to an earlier state
                 elsewhere=partial(opened.find_other, name),
                 cell=name,
             )
