@@ -153,7 +153,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "http_client/download.py": {"json": (OURS,)},
     "server/child.py": {"json": (OURS,)},
     "server/dev.py": {"json": ("boathook.server.dev:_MAX_LINE_BYTES",)},
-    "ingest/cells.py": {"json": ("boathook.ingest.cells:_MAX_ANSWER", "boathook.ingest.cells:_MAX_POST")},
+    "ingest/cells.py": {"json": ("boathook.ingest.cells:_MAX_ANSWER", "boathook.ingest.cells:_MAX_PENDING")},
     "service/cells.py": {"json": ("boathook.service.cells:_MAX_METRICS",)},
     "service/remote.py": {"json": ("boathook.service.remote:_MAX_ERROR_BYTES",)},
     "service/stored_sources.py": {"json": (OURS,)},

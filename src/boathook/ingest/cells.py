@@ -4,11 +4,13 @@ A gateway has an intake for each other cell, whose store is that cell's gateways
 them, and `CellReceiver` puts it into the intake there. So an event is answered 2xx once it is durable in the other cell
 or, while that does not accept it, in a spool of this host.
 
-The body of a post is a MessagePack array of records as in the spool, signed as in Standard Webhooks 1.0.0. The answer
-has a receipt for each event.
+The body of a post is a MessagePack array of records as in the spool. Its hash is in the header Content-Digest (RFC
+9530), and that header is signed as a body in Standard Webhooks 1.0.0, so that only bodies of other cells are read. The
+answer has a receipt for each event.
 """
 
 import asyncio
+import hashlib
 import hmac
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -18,10 +20,18 @@ from uuid import UUID, uuid4
 import msgspec
 
 from boathook.domain.cells import Assignment, CellDirectory
-from boathook.domain.errors import BoathookError, CellUnavailable, DatabaseError, DatabaseUnavailable, FetchFailed
+from boathook.domain.errors import (
+    BoathookError,
+    CellUnavailable,
+    DatabaseError,
+    DatabaseUnavailable,
+    FetchFailed,
+    TooManyDeliveries,
+    ValueRejected,
+)
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
-from boathook.domain.signing import sign_standard
+from boathook.domain.signing import encode_base64, sign_standard
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.intake import Intake
@@ -30,13 +40,15 @@ from boathook.observability import meters
 
 EVENTS_PATH: Final = "/cells/events"
 _MAX_PENDING: Final = 64 << 20
-"""Most bytes of posts that a gateway reads at the same time."""
+"""Bytes of posts that a gateway reads at the same time, above which it begins with no other."""
 _MAX_AGE_S: Final = 300
 _TIMEOUT_S: Final = 10.0
 _MAX_ANSWER: Final = 1 << 20
-_MAX_POST: Final = 48 << 20
 _MAX_GROUP_BYTES: Final = 32 << 20
 """Bytes of records above which a post takes no further event."""
+
+_MAX_SHOWN: Final = 500
+_UNSIGNED: Final = b'{"ok":false,"error":"the signature or its time is wrong; compare cells.secret and the clocks"}'
 
 
 class _Receipt(msgspec.Struct, array_like=True):
@@ -103,6 +115,7 @@ class CellStore:
 
         Raises:
             CellUnavailable: the cell did not accept them in time. It may have stored them; posting them again is safe.
+            ValueRejected: the cell can never store one of them; it may have stored others.
         """
         receipts: list[Receipt] = []
         for records in _groups(batch):
@@ -124,6 +137,10 @@ class CellStore:
             found = _read_receipts(answer.body) if answer.status == 200 else []
         except msgspec.DecodeError as error:
             raise CellUnavailable(f"cell {self._name} answered what cannot be read: {error}") from None
+        if answer.status == 422:
+            raise ValueRejected(
+                f"cell {self._name} refuses an event: {answer.body[:_MAX_SHOWN].decode(errors='replace')}"
+            )
         if answer.status != 200 or len(found) != len(records):
             raise CellUnavailable(f"cell {self._name} answered {answer.status} to {len(records)} events")
         return [_to_receipt(one) for one in found]
@@ -158,14 +175,24 @@ def _from_receipt(receipt: Receipt) -> _Receipt:
 
 def sign(secret: str, body: bytes) -> dict[str, str]:
     """Return the headers that prove that a body was posted by a gateway with the secret of all cells."""
-    id, at = uuid4().hex, int(time.time())
-    return {"webhook-id": id, "webhook-timestamp": str(at), "webhook-signature": sign_standard([secret], id, at, body)}
+    id, at, digest = uuid4().hex, int(time.time()), _digest(body)
+    signature = sign_standard([secret], id, at, digest.encode())
+    return {
+        "content-digest": digest,
+        "webhook-id": id,
+        "webhook-timestamp": str(at),
+        "webhook-signature": signature,
+    }
 
 
-def _is_signed(secret: str, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+def _digest(body: bytes) -> str:
+    return f"sha-256=:{encode_base64(hashlib.sha256(body).digest())}:"
+
+
+def _is_signed(secret: str, headers: Mapping[bytes, bytes]) -> bool:
     try:
         id, at = headers[b"webhook-id"].decode("ascii"), int(headers[b"webhook-timestamp"])
-        expected = sign_standard([secret], id, at, body)
+        expected = sign_standard([secret], id, at, headers[b"content-digest"])
     except (KeyError, ValueError):
         return False
     is_fresh = abs(time.time() - at) <= _MAX_AGE_S
@@ -252,18 +279,15 @@ class CellReceiver:
             return 405, b'{"ok":false,"error":"method not allowed"}'
         headers = dict(scope["headers"])
         size = headers.get(b"content-length", b"")
-        if not size.isdigit() or int(size) > _MAX_POST:
-            return 413, b'{"ok":false,"error":"a post of a cell has a content-length of at most 48 MiB"}'
-        if self._pending_bytes + int(size) > _MAX_PENDING:
+        if not _is_signed(self._secret, headers) or not size.isdigit():
+            return 401, _UNSIGNED
+        if self._pending_bytes and self._pending_bytes + int(size) > _MAX_PENDING:
             return 503, b'{"ok":false,"error":"too many posts at once"}'
         self._pending_bytes += int(size)
         try:
             body = await _read(receive)
-            if body is None or not _is_signed(self._secret, headers, body):
-                return (
-                    401,
-                    b'{"ok":false,"error":"the signature or its time is wrong; compare cells.secret and the clocks"}',
-                )
+            if body is None or _digest(body).encode() != headers[b"content-digest"]:
+                return 401, _UNSIGNED
             return await self._accept(body)
         finally:
             self._pending_bytes -= int(size)
@@ -277,6 +301,8 @@ class CellReceiver:
             receipts = await asyncio.gather(*(self._intake.accept(one) for one in await self._route(events)))
         except (msgspec.DecodeError, UnreadableRecord):
             return 400, b'{"ok":false,"error":"the events cannot be read; is this cell older than the other?"}'
+        except (ValueRejected, TooManyDeliveries) as error:
+            return 422, _write_json({"ok": False, "error": str(error)})
         except BoathookError as error:
             return 503, _write_json({"ok": False, "error": str(error)})
         meters.count("boathook_cell_events_received_total", len(events))
