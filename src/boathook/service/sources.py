@@ -207,11 +207,13 @@ async def read_added_secrets(app_context: AppContext) -> SecretsCache:
 
 
 async def read_latest(work: UnitOfWork, names: Sequence[str]) -> LatestAtSources:
-    """Return the latest events of all sources, and the rejections of these sources."""
-    return LatestAtSources(
-        await source_stats.latest_events(work.connection),
-        await source_stats.summarize_rejections(work.connection, names),
-    )
+    """Return the latest events and the rejections of these sources."""
+    if len(names) == 1:  # the whole range of latest events need not be read
+        found = await source_stats.latest_event_of(work.connection, names[0])
+        events = {} if found is None else {names[0]: found}
+    else:
+        events = dict(await source_stats.latest_events(work.connection))
+    return LatestAtSources(events, await source_stats.summarize_rejections(work.connection, names))
 
 
 def list_providers() -> Sequence[Recipe]:

@@ -52,6 +52,12 @@ async def latest_events(connection: Connection) -> Mapping[str, LatestSourceEven
     return {row["source"]: LatestSourceEvent(row["id"], row["type"]) for row in rows}
 
 
+async def latest_event_of(connection: Connection, source: str) -> LatestSourceEvent | None:
+    """Return the latest event of one source, among the latest `MAX_SCANNED` of all."""
+    row = await connection.fetchrow(SQL["find_latest_event"], MAX_SCANNED, source)
+    return None if row is None else LatestSourceEvent(row["id"], row["type"])
+
+
 async def summarize_rejections(connection: Connection, sources: Sequence[str]) -> Mapping[str, RejectionSummary]:
     """Return the rejections at each of these sources."""
     since = ids.first_of(datetime.now(UTC) - timedelta(days=1))

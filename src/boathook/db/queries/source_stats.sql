@@ -5,6 +5,14 @@ from (select id, source, type from boathook.event order by id desc limit $1) as 
 where source is not null
 order by source, id desc
 
+-- name: find_latest_event
+-- Reads the latest event of one source, among the latest events of all; stops at the first that it finds.
+select id, type
+from (select id, source, type from boathook.event order by id desc limit $1) as latest
+where source = $2
+order by id desc
+limit 1
+
 -- name: list_refusals
 -- Reads the latest rejection at each of these sources, and the number of rejections since an id, up to a limit.
 select s.name as source, r.id, r.reason, r.detail, (
