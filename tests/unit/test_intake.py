@@ -246,3 +246,21 @@ async def test_an_event_whose_source_moves_while_it_waits_goes_there_too():
     assert [key for batch in here.batches for key in batch if key != "moving"][-2:] == ["first", "last"]
     await intake.drain()
     await other.drain()
+
+
+async def test_a_cell_that_hangs_delays_no_event_of_this_one():
+    here, there = Shelf(), Shelf()
+    there.gate.clear()
+    other = Intake(there, cell="c2")
+    intake = Intake(here, elsewhere=lambda one: other if one.dedup_key.startswith("theirs") else None)
+    await intake.start()
+    await other.start()
+    waiting = [asyncio.create_task(intake.accept(event(f"theirs {number}"))) for number in range(300)]
+    await eventually(lambda: other.waiting)
+    for number in range(3):
+        await intake.accept(event(f"ours {number}"))
+    assert not any(task.done() for task in waiting)
+    there.gate.set()
+    await asyncio.gather(*waiting)
+    await intake.drain()
+    await other.drain()
