@@ -230,3 +230,23 @@ def test_a_move_to_nowhere_is_refused(cells: Cells, arguments: tuple[str, ...], 
     done = cells.processes["c1"].cli("cells", "move", *arguments, check=False)
     assert done.returncode != 0
     assert says in done.stderr
+
+
+def test_a_rejected_request_is_accepted_in_the_cell_of_its_source_only(cells: Cells):
+    cells.move("c2")
+    body, headers = signed(payload("evt_rejected"), secret="whsec_of_another_shop")
+    assert (
+        httpx.post(cells.processes["c1"].base + "/in/stripe", content=body, headers=headers, timeout=60).status_code
+        == 401
+    )
+    configuration = cells.processes["c1"].folder / "boathook.toml"
+    text = configuration.read_text()
+    try:
+        configuration.write_text(text.replace(f'secrets = ["{STRIPE_SECRET}"]', 'secrets = ["whsec_of_another_shop"]'))
+        (rejection,) = until(lambda: cells.processes["c1"].listing("rejections", "list"))
+        done = cells.processes["c1"].cli("rejections", "reverify", rejection["id"], check=False)
+    finally:
+        configuration.write_text(text)
+    assert done.returncode != 0
+    assert "the source stripe belongs to the cell c2; do this there" in done.stdout + done.stderr
+    assert "evt_rejected" not in cells.stored("c1")

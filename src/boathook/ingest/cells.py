@@ -19,6 +19,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
+from boathook.config import Settings
 from boathook.domain.cells import Assignment, CellDirectory
 from boathook.domain.errors import (
     BoathookError,
@@ -34,6 +35,7 @@ from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.domain.signing import encode_base64, sign_standard
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.event_writer import Elsewhere
 from boathook.ingest.intake import Intake
 from boathook.ingest.spool_records import UNROUTED, UnreadableRecord, decode, encode
 from boathook.observability import meters
@@ -239,6 +241,30 @@ class CellIntakes:
 
     def _others(self) -> list[Intake]:
         return [intake for cell, intake in self._intakes.items() if cell != self.directory.own]
+
+
+def refuse_others(settings: Settings, router: Callable[[], Router]) -> Elsewhere | None:
+    """Return what refuses events of other cells, where nothing can post them; None if there is only one cell.
+
+    Args:
+        settings: name the cells.
+        router: returns the routes last read.
+
+    Raises:
+        ValueRejected: by what is returned; the message names the cell.
+    """
+    if not settings.cells.name:
+        return None
+    directory = CellDirectory(settings.cells.name, settings.cells.accepting)
+
+    def refuse(event: NewEvent) -> None:
+        if event.source is None or router().version == UNROUTED:
+            return
+        home = directory.find(event.source, router().assignments)
+        if home != directory.own:
+            raise ValueRejected(f"the source {event.source} belongs to the cell {home}; do this there")
+
+    return refuse
 
 
 class CellReceiver:

@@ -356,12 +356,13 @@ class IngestRuntime:
         self._messages = MessageStore(self._gateway_database.require_database)
         event_builder = EventBuilder(Router((), UNROUTED), self._gateway_database.read_router)
         self._cells = self._open_cells(event_builder) if settings.cells.name else None
+        self._elsewhere = None if self._cells is None else partial(self._cells.find_other, settings.cells.name)
         self.intake = Intake(
             self._gateway_database.events,
             announce=self.announce,
             route=event_builder.reroute,
             messages=self._messages,
-            elsewhere=None if self._cells is None else partial(self._cells.find_other, settings.cells.name),
+            elsewhere=self._elsewhere,
             buffer=self._open_buffer(live_metrics.slot),
             within_s=settings.spool.fallback_after_s,
             lanes=database.ingest_connections,
@@ -483,7 +484,7 @@ class IngestRuntime:
 
         return BufferDrain(
             read_access(self._settings),
-            EventWriter(self._gateway_database.events, event_builder.reroute, self._messages),
+            EventWriter(self._gateway_database.events, event_builder.reroute, self._messages, self._elsewhere),
             self._gateway_database.advance_mark,
             is_available=self._gateway_database.is_available,
             note_stored=self.intake.note_stored,

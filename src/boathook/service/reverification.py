@@ -17,12 +17,14 @@ from boathook.db.queries import listings
 from boathook.db.queries.listings import ListFilter, RejectionRow, StoredRequest
 from boathook.db.route_registry import read_router
 from boathook.domain import ids
-from boathook.domain.errors import DatabaseError, RoutesChanged, TooManyDeliveries
+from boathook.domain.errors import TooManyDeliveries, ValueRejected
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Receipt
 from boathook.http_client.fetch import Fetcher
+from boathook.ingest.cells import refuse_others
 from boathook.ingest.content_encoding import Decoder
 from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.event_writer import EventWriter
 from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import compile_verifier, dedup_days_by_source
@@ -32,7 +34,6 @@ from boathook.service.database import with_stored_sources
 from boathook.verification.verifier import Challenge, KeyRequired, Rejected, Request, Verdict, Verified, Verifier
 
 _PAGE: Final = 500
-_MAX_REROUTES: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +131,7 @@ async def _reverify_request(
             body = stored.body if decoder is None or decoder.decoded is None else decoder.decoded
             try:
                 receipt = await reverifier.accept(row.source, verified, body, row.content_type)
-            except TooManyDeliveries as error:
+            except (TooManyDeliveries, ValueRejected) as error:
                 return ReverifyResult(rejection_id=row.id, outcome="impossible", detail=str(error))
             await delivery_commands.mark_rejection_accepted(database, rejection_id, receipt.event_id, action)
             outcome = "accepted" if isinstance(receipt, Accepted) else "conflict" if receipt.conflict else "duplicate"
@@ -177,10 +178,11 @@ class SourceReverifier:
         self._limits = settings.limits
         own = settings.sources[source].content_encodings
         self._encodings = settings.limits.content_encodings if own is None else own
-        self._events = EventStore(
+        events = EventStore(
             database, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_by_source(settings)
         )
-        self._event_builder = EventBuilder(Router((), UNROUTED), partial(read_router, database))
+        builder = self._event_builder = EventBuilder(Router((), UNROUTED), partial(read_router, database))
+        self._writer = EventWriter(events, builder.reroute, elsewhere=refuse_others(settings, lambda: builder.router))
         self._database = database
 
     def can_read(self, request: Request) -> bool:
@@ -213,15 +215,9 @@ class SourceReverifier:
     async def accept(self, source: str, verified: Verified, body: bytes, content_type: str) -> Receipt:
         """Store the event with its deliveries under the current routes."""
         event = self._event_builder.event(source, verified, body, content_type, time.time())
-        for _ in range(_MAX_REROUTES):
-            (event,) = await self._event_builder.reroute([event])
-            try:
-                (receipt,) = await self._events.append([event])
-            except RoutesChanged:
-                continue
-            await delivery_commands.notify_due(self._database)
-            return receipt
-        raise DatabaseError("the routes kept changing while the event was stored; try again")
+        (receipt,) = await self._writer.append([event])
+        await delivery_commands.notify_due(self._database)
+        return receipt
 
 
 def request_of(row: RejectionRow, stored: StoredRequest) -> Request:

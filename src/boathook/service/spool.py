@@ -21,6 +21,7 @@ from boathook.domain.errors import AccessUnknown, SpoolUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.model import NewEvent
 from boathook.ingest import spooled_events
+from boathook.ingest.cells import refuse_others
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter
 from boathook.ingest.spool_importer import ImportReport as ImportReport  # noqa: PLC0414 - re-exported
@@ -202,13 +203,11 @@ async def import_events(
     await check_safety(database, allow_unsafe=settings.database.allow_unsafe)
     settings = await with_stored_sources(settings, database)
     store = EventStore(database, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_by_source(settings))
+    builder = EventBuilder(Router((), UNROUTED), lambda: read_router(database))
+    elsewhere = refuse_others(settings, lambda: builder.router)
     importer = SpoolImporter(
         root,
-        EventWriter(
-            store,
-            EventBuilder(Router((), UNROUTED), lambda: read_router(database)).reroute,
-            MessageStore(lambda: database),
-        ),
+        EventWriter(store, builder.reroute, MessageStore(lambda: database), elsewhere),
         batch=settings.database.ingest_batch_size,
         report=progress,
     )

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from boathook.config import Settings
+from boathook.db import cells
 from boathook.db.database import Database
 from boathook.db.events import EventStore
+from boathook.domain.cells import CellDirectory
 from boathook.domain.errors import BoathookError
 from boathook.domain.model import NewEvent
 from boathook.domain.plurals import counted
@@ -53,6 +55,7 @@ async def compare(settings: Settings, database: Database) -> Finding:
         return Finding(
             _DRAINED_CHECK, CheckStatus.WARN, f"{error.filename} cannot be read: {error.strerror}", "fix its disk"
         )
+    drained = await _stored_here(settings, database, drained)
     missing = await EventStore(database).find_unstored(drained)
     if missing:
         found = f"of {counted(len(drained), 'event')} drained last, the database lacks {len(missing)}: was it restored?"
@@ -62,6 +65,15 @@ async def compare(settings: Settings, database: Database) -> Finding:
     return Finding(
         _DRAINED_CHECK, CheckStatus.OK, f"the database has what was drained last: {counted(len(drained), 'event')}"
     )
+
+
+async def _stored_here(settings: Settings, database: Database, drained: list[NewEvent]) -> list[NewEvent]:
+    """Return the events that this cell has stored: those of a source that has moved may be in another one."""
+    if not settings.cells.name:
+        return drained
+    directory = CellDirectory(settings.cells.name, settings.cells.accepting)
+    assignments = {one.source: one for one in await cells.list_assignments(database)}
+    return [one for one in drained if one.source is None or directory.find(one.source, assignments) == directory.own]
 
 
 def _drained_last(folders: Sequence[SpoolFolder]) -> list[NewEvent]:
