@@ -18,7 +18,7 @@ from tests.acceptance.conftest import BoathookProcess, boathook_processes, paylo
 from tests.databases import Pool
 from tests.support import until
 
-SECRET = "whsec_" + base64.b64encode(b"the secret of all cells").decode()
+SECRET = "whsec_" + base64.b64encode(b"the secret that all cells share").decode()
 CELLS = ("c1", "c2")
 
 
@@ -206,6 +206,27 @@ def test_without_its_keys_it_would_be_stored_again(cells: Cells):
                 connection.execute("update boathook.cell_assignment set cell = %s, revision = revision + 1", [to])
 
     assert is_stored_again(cells, "evt_again", assign_only)
+
+
+def test_an_interrupted_move_delays_events_and_repeats_none(cells: Cells):
+    cells.move("c1")
+    settle(cells, "c1", "evt_start")
+    with psycopg.connect(cells.databases["c1"], autocommit=True) as connection:
+        connection.execute(
+            "update boathook.cell_assignment set cell = 'c2', revision = revision + 1 where source = 'stripe'"
+        )
+    late = [f"evt_late_{number}" for number in range(6)]
+    for number, key in enumerate(late):
+        assert cells.send(CELLS[number % 2], key).status_code == 200
+    for cell in CELLS:
+        assert cells.send(cell, "evt_start").status_code == 200
+    assert cells.send("c1", "evt_meanwhile", "/in/own").status_code == 200
+    shown = cells.processes["c1"].cli("cells", "assign")
+    assert "repeat `boathook cells move stripe --to c2`" in shown.stdout + shown.stderr
+    assert not set(late) & {*cells.stored("c1"), *cells.stored("c2")}
+    cells.move("c2")
+    until(lambda: set(cells.effects("c2")) >= set(late))
+    assert sorted(key for key in cells.stored("c2") if key in {*late, "evt_start"}) == sorted(late)
 
 
 def test_routes_and_assignments_are_shown(cells: Cells):

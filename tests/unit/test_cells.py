@@ -3,8 +3,11 @@
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,14 +19,24 @@ from boathook.domain.errors import (
     CellUnavailable,
     DatabaseUnavailable,
     FetchFailed,
+    NotPassedOn,
     Overloaded,
+    SpoolUnavailable,
+    TooManyDeliveries,
+    ValueRejected,
 )
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Duplicate, NewEvent
-from boathook.ingest.cells import EVENTS_PATH, CellReceiver, CellStore, sign
+from boathook.ingest.cells import EVENTS_PATH, HELD, CellIntakes, CellReceiver, CellStore, sign
 from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.event_writer import EventWriter, Refused, Stored
+from boathook.ingest.intake import Intake
+from boathook.ingest.spool_records import decode, encode
+from boathook.spool.segment import Record
+from boathook.spool.segment_store import SpoolLimits
+from boathook.spool.spool import Spool
 from tests.support import eventually
-from tests.unit.test_intake import event
+from tests.unit.test_intake import Shelf, event
 
 SECRET = "whsec_dGhlIHNlY3JldCBvZiBhbGwgY2VsbHM="
 EVENT = event("evt_1", b'{"paid":true}')
@@ -59,7 +72,7 @@ class Cell:
         builder = EventBuilder(Router((), -1), self.read_router)
         directory = CellDirectory("c2", ("c1", "c2") if revision else (home,))
         self.receiver = CellReceiver(directory, SECRET, self.intake, builder, others=self.others)
-        self.store = CellStore("c2", "http://c2/", secret, post=self.post, learn=self.learn)
+        self.store = CellStore("c2", "http://c2/", secret, post=self.post, on_refusal=self.learn)
         self.break_body = lambda body: body
         self.paths: list[str] = []
 
@@ -148,7 +161,7 @@ async def test_an_old_post_is_not_accepted_again(monkeypatch: pytest.MonkeyPatch
         kept.append((headers, body))
         raise FetchFailed("cut off")
 
-    store = CellStore("c2", "http://c2", SECRET, post=keep, learn=cell.learn)
+    store = CellStore("c2", "http://c2", SECRET, post=keep, on_refusal=cell.learn)
     with pytest.raises(CellUnavailable, match="cut off"):
         await store.append([EVENT])
     ((headers, body),) = kept
@@ -175,7 +188,7 @@ async def test_an_answer_that_cannot_be_right_stores_nothing(answer: tuple[int, 
         return SimpleNamespace(status=answer[0], body=answer[1])
 
     with pytest.raises(CellUnavailable):
-        await CellStore("c2", "http://c2", SECRET, post=post, learn=Cell().learn).append([EVENT])
+        await CellStore("c2", "http://c2", SECRET, post=post, on_refusal=Cell().learn).append([EVENT])
 
 
 @pytest.mark.parametrize("body", [b"", b"junk", msgspec.msgpack.encode([b"\x07junk"]), msgspec.msgpack.encode([1])])
@@ -236,7 +249,150 @@ async def test_large_groups_are_divided():
         rows = [[str(EVENT.id), False, False, True] for _ in records]
         return SimpleNamespace(status=200, body=json.dumps(rows).encode())
 
-    big = replace(EVENT, body=bytes(12 << 20))
-    store = CellStore("c2", "http://c2", SECRET, post=post, learn=Cell().learn)
+    big = replace(EVENT, body=bytes(400_000))
+    store = CellStore("c2", "http://c2", SECRET, post=post, on_refusal=Cell().learn)
     assert len(await store.append([big] * 5)) == 5
     assert sizes == [2, 2, 1]
+
+
+async def test_a_huge_timestamp_is_refused():
+    headers = sign(SECRET, b"") | {"webhook-timestamp": "9" * 400}
+    assert (await Cell().request("POST", EVENTS_PATH, headers, b""))[0] == 401
+
+
+class Gateway:
+    """The intakes of a gateway of the cell c1; the cell c2 refuses the sources in `refused`, and stores the others."""
+
+    def __init__(self, folder: Path, *assigned: Assignment) -> None:
+        self.router = Router((), 5, assignments=assigned)
+        self.intakes = CellIntakes(CellDirectory("c1", ("c1", "c2")), lambda: self.router)
+        self.refused: set[str] = set()
+        self.stored: list[str] = []
+        self.here = Shelf()
+        store = CellStore("c2", "http://c2", SECRET, post=self.post, on_refusal=self.hold)
+        self.own = self.open("c1", self.here, folder)
+        self.intakes.add("c2", self.open("c2", store, folder), store)
+        self.intakes.add(HELD, self.open(HELD, self.intakes, folder))
+
+    def open(self, cell: str, store: Any, folder: Path) -> Intake:
+        buffer = Spool.at(folder / cell, SpoolLimits(), cell=cell)
+        intake = Intake(
+            store, buffer=buffer, elsewhere=partial(self.intakes.find_other, cell), dedup_cache_size=0, cell=cell
+        )
+        self.intakes.add(cell, intake)
+        return intake
+
+    async def hold(self, assignment: Assignment) -> None:
+        self.intakes.hold(assignment.source)
+
+    async def post(self, _url, _headers, body, _timeout_s, _max_bytes):
+        events = [decode(record) for record in msgspec.msgpack.decode(body)]
+        for one in events:
+            if one.source in self.refused:
+                refusal = {"source": one.source, "cell": "c1", "revision": 1}
+                return SimpleNamespace(status=409, body=json.dumps(refusal).encode())
+        self.stored += [one.dedup_key for one in events]
+        rows = [[str(one.id), False, False, True] for one in events]
+        return SimpleNamespace(status=200, body=json.dumps(rows).encode())
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        await self.own.start()
+        await self.intakes.start()
+        yield
+        await self.own.drain()
+        await self.intakes.drain()
+
+
+def of(source: str, key: str) -> NewEvent:
+    return replace(event(key), source=source)
+
+
+async def test_a_source_that_is_being_moved_delays_no_other_of_that_cell(tmp_path: Path):
+    there = [Assignment(source=source, cell="c2", revision=2) for source in ("moving", "settled")]
+    gateway = Gateway(tmp_path, *there)
+    gateway.refused = {"moving"}
+    async with gateway.running():
+        assert isinstance(await gateway.own.accept(of("moving", "m1")), Accepted)
+        for number in range(5):
+            assert isinstance(await gateway.own.accept(of("settled", f"s{number}")), Accepted)
+        await gateway.own.accept(of("moving", "m2"))
+        await eventually(lambda: len(gateway.stored) == 5)
+        assert set(gateway.stored) == {f"s{number}" for number in range(5)}
+        gateway.refused = set()
+        await eventually(lambda: len(gateway.stored) == 7)
+    assert not gateway.here.batches
+
+
+async def test_events_that_were_refused_come_home_when_their_source_does(tmp_path: Path):
+    gateway = Gateway(tmp_path, Assignment(source="shop", cell="c2", revision=2))
+    gateway.refused = {"shop"}
+    async with gateway.running():
+        await gateway.own.accept(of("shop", "a"))
+        gateway.router = Router((), 6, assignments=[Assignment(source="shop", cell="c1", revision=3)])
+        await eventually(lambda: ["a"] in gateway.here.batches)
+    assert not gateway.stored
+
+
+async def test_events_of_an_unknown_cell_wait(tmp_path: Path):
+    gateway = Gateway(tmp_path, Assignment(source="shop", cell="c3", revision=2))
+    async with gateway.running():
+        assert await gateway.own.accept(of("shop", "a")) == Accepted(of("shop", "a").id, is_spooled=True)
+        await gateway.own.accept(of("bank", "b"))
+        gateway.router = Router((), 6, assignments=[Assignment(source="shop", cell="c2", revision=3)])
+        await eventually(lambda: "a" in gateway.stored)
+
+
+async def test_two_sources_that_change_places_stop_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("boathook.ingest.event_writer._PASS_ON_S", 0.2)
+    swapped = False
+    own = Intake(Shelf(), elsewhere=lambda one: other if swapped and one.dedup_key == "a" else None)
+    other = Intake(Shelf(), cell="c2", elsewhere=lambda one: own if swapped and one.dedup_key == "b" else None)
+    tasks = [asyncio.create_task(own.accept(event("a"))), asyncio.create_task(other.accept(event("b")))]
+    await asyncio.sleep(0)
+    swapped = True
+    await own.start()
+    await other.start()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(one, Accepted | NotPassedOn) for one in found)
+    await own.drain()
+    await other.drain()
+
+
+class Full(Intake):
+    """An intake for another cell whose spool is full."""
+
+    def put(self, event: NewEvent, waiter: Any) -> None:
+        waiter.set_exception(SpoolUnavailable("full"))
+
+
+async def test_a_full_spool_of_another_cell_stops_nothing_here():
+    other, here = Full(Shelf(), cell="c2"), Shelf()
+    writer = EventWriter(here, elsewhere=lambda one: other if one.dedup_key == "theirs" else None)
+    records = [Record(number, encode(event(key))) for number, key in enumerate(("theirs", "ours"))]
+    found = [result async for result in writer.bring(records)]
+    assert [type(one) for one in found] == [Refused, Stored]
+    assert here.batches[-1] == ["ours"]
+
+
+@pytest.mark.parametrize("error", [ValueRejected("a NUL"), TooManyDeliveries("too many items")])
+async def test_what_can_never_be_stored_is_refused_for_good(error: Exception):
+    async def refuse(_event: NewEvent):
+        raise error
+
+    with pytest.raises(ValueRejected, match=str(error)):
+        await Cell(intake=SimpleNamespace(accept=refuse)).store.append([EVENT])
+
+
+async def test_an_event_that_is_refused_for_good_delays_no_other():
+    class Refusing:
+        async def accept(self, one: NewEvent):
+            if one.dedup_key == "bad":
+                raise ValueRejected("a NUL")
+            return Accepted(one.id)
+
+    intake = Intake(Cell(intake=Refusing()).store, cell="c2")
+    await intake.start()
+    found = await asyncio.gather(*(intake.accept(event(key)) for key in ("a", "bad", "b")), return_exceptions=True)
+    assert [type(one) for one in found] == [Accepted, ValueRejected, Accepted]
+    await intake.drain()

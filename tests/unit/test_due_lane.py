@@ -1,11 +1,16 @@
 """The delivery lane's queues and messages."""
 
+from collections.abc import Collection
+from typing import cast
+
 import pytest
 
-from boathook.broker.due_lane import MAX_NAMES, decode
+from boathook.broker.access import BrokerAccess
+from boathook.broker.connection import BrokerConnection
+from boathook.broker.due_lane import MAX_NAMES, DueLane, decode
 from boathook.broker.queues import DELAYS_S, DUE_ENDPOINTS, DUE_HANDLERS, LANE_QUEUES, arguments_of, queue_for
 from boathook.config import load
-from boathook.domain.errors import ConfigError
+from boathook.domain.errors import BrokerRefused, ConfigError
 
 
 @pytest.mark.parametrize(("wait_s", "queue"), [
@@ -55,3 +60,25 @@ def test_the_lane_needs_brokers():
     found = load(overrides={"delivery.lane": "rabbitmq", **brokers})
     assert (found.has_due_lane, found.has_brokers, found.uses_rabbitmq) == (True, False, True)
     assert not load().uses_rabbitmq
+
+
+async def test_a_full_queue_makes_the_lane_unavailable_for_nothing_else():
+    published: list[str] = []
+
+    class Connection:
+        async def publish(self, queue: str, _body: bytes, _within_s: float) -> None:
+            if queue == DUE_HANDLERS:
+                raise BrokerRefused("the queue is full")
+            published.append(queue)
+
+    lane = DueLane(cast("BrokerAccess", None), confirm_s=1)
+    lane._connection, lane._problem = cast("BrokerConnection", Connection()), ""
+    notified: list[str] = []
+
+    async def notify(recipients: Collection[str]) -> None:
+        notified.extend(recipients)
+
+    await lane.announce(notify, ["invoice"])
+    assert (notified, lane.is_available) == (["invoice"], True)
+    await lane.announce(notify, ["endpoint:ep_1"])
+    assert (published, notified) == ([DUE_ENDPOINTS], ["invoice"])

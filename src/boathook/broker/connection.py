@@ -20,7 +20,7 @@ from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelNotFoundEntity, Ch
 
 from boathook.broker.access import BrokerAccess
 from boathook.broker.queues import Arguments
-from boathook.domain.errors import BrokerMisconfigured, BrokerUnavailable
+from boathook.domain.errors import BrokerMisconfigured, BrokerRefused, BrokerUnavailable
 
 T = TypeVar("T")
 
@@ -245,7 +245,7 @@ async def _bounded(call: Coroutine[Any, Any, T], within_s: float, what: str) -> 
     except aio_pika.exceptions.ProbableAuthenticationError as error:
         raise BrokerMisconfigured(f"before {what}: {_reason(error)}; check buffer.user and buffer.password") from None
     except DeliveryError as error:
-        raise BrokerUnavailable(f"the broker refused a message: {_reason(error)}") from None
+        raise BrokerRefused(f"the broker refused a message: {_reason(error)}") from None
     except CONNECTION_EXCEPTIONS as error:
         reason = _reason(error)
         if (

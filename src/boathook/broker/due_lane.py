@@ -19,7 +19,7 @@ from boathook.broker.access import BrokerAccess, read_access
 from boathook.broker.connection import BrokerConnection, first_connection
 from boathook.broker.queues import DUE_ENDPOINTS, DUE_HANDLERS, LANE_QUEUES, arguments_of, queue_for
 from boathook.config import Settings
-from boathook.domain.errors import BrokerUnavailable
+from boathook.domain.errors import BrokerRefused, BrokerUnavailable
 from boathook.observability import meters
 from boathook.observability.log import get_logger
 
@@ -188,17 +188,26 @@ class DueLane:
             self._has_waiting.clear()
             waiting, self._waiting = self._waiting, defaultdict(set)
             for queue, due in waiting.items():
-                await self._publish(queue, list(due))
+                with contextlib.suppress(BrokerRefused):  # the walk finds what a full delay queue does not take
+                    await self._publish(queue, list(due))
             await asyncio.sleep(_PUBLISH_INTERVAL_S)
 
     async def _publish(self, queue: str, due: Sequence[DueRecipient]) -> None:
-        """Publish the names of recipients. Raises BrokerUnavailable, and then the connection is used no more."""
+        """Publish the names of recipients.
+
+        Raises:
+            BrokerRefused: the queue is full.
+            BrokerUnavailable: the connection failed, and is used no more.
+        """
         for first in range(0, len(due), MAX_NAMES):
             names = due[first : first + MAX_NAMES]
             try:
                 if self._connection is None:
                     raise BrokerUnavailable(self._problem)
                 await self._connection.publish(queue, msgspec.json.encode(names), self._confirm_s)
+            except BrokerRefused:
+                meters.count("boathook_due_lane_messages_total", outcome="failed")
+                raise
             except BrokerUnavailable as error:
                 meters.count("boathook_due_lane_messages_total", outcome="failed")
                 self._set_unavailable(str(error))

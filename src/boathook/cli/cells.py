@@ -44,7 +44,7 @@ class RouteFormat(StrEnum):
 @cells.command("list", epilog=example("boathook cells list", "boathook cells list --json"))
 def list_cells(ctx: typer.Context, as_json: Json = False) -> None:
     """
-    List the cells and how they are: events accepted per second, failed deliveries, events that wait.
+    List the cells with their state: events accepted per second, failed deliveries, events that wait.
 
     Asks the gateways of each cell. The one of this host is marked with a star. Exits with 1 if one has a problem.
     """
@@ -88,7 +88,11 @@ def assign(ctx: typer.Context, as_json: Json = False) -> None:
     Run it before another cell accepts new sources: what is assigned stays where it is. Prints what it has changed.
     """
     settings = cli_context(ctx).plain_settings()
-    _print_sources(run(services.assign_sources(settings)), as_json=as_json)
+    found = run(services.assign_sources(settings))
+    _print_sources(found, as_json=as_json)
+    for one in found:
+        if one.is_moving:
+            hint(f"the move of {one.source} is not complete: repeat `boathook cells move {one.source} --to {one.cell}`")
 
 
 @cells.command("move", epilog=example("boathook cells move github --to c2"))

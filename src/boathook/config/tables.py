@@ -36,7 +36,7 @@ from boathook.config.types import (
 from boathook.domain.endpoints import read_retry
 from boathook.domain.errors import ConfigError, NotFound
 from boathook.domain.policy import RetryDefaults
-from boathook.domain.signing import KeyFormat, decode_key
+from boathook.domain.signing import STANDARD_SECRET_BYTES, KeyFormat, decode_key
 
 
 class TracingSettings(Table):
@@ -207,6 +207,10 @@ class CellsSettings(Table):
             )
         if not self.secret:
             raise ValueError('secret: is empty; write "env:NAME" or "file:PATH", the same in all cells')
+        for key in ("url", "database"):
+            given = [value for one in self.members.values() if (value := getattr(one, key).rstrip("/"))]
+            if len(given) != len(set(given)):
+                raise ValueError(f"members: two cells have the same {key}")
         if not any(one.accepts_new for one in self.members.values()):
             raise ValueError("members: no cell has accepts_new = true; set it for those that new sources may go to")
         return self
@@ -549,9 +553,11 @@ class Settings(Table):
         """Return the resolved secret of the cells. Raises as `resolve` does, and ConfigError if it is unusable."""
         secret = self.resolve(self.cells.secret, "cells.secret")
         try:
-            decode_key(secret, KeyFormat.STANDARD)
+            is_usable = len(decode_key(secret, KeyFormat.STANDARD)) in STANDARD_SECRET_BYTES
         except ValueError:
-            raise ConfigError('cells.secret: must be "whsec_" and base64, the same in all cells') from None
+            is_usable = False
+        if not is_usable:
+            raise ConfigError('cells.secret: must be "whsec_" and 24 to 64 bytes in base64, the same in all cells')
         return secret
 
     def database_url(self) -> str:

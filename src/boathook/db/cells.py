@@ -7,10 +7,24 @@ from boathook.db import source_secrets, stored_sources
 from boathook.db.database import Connection, Database, translate_errors
 from boathook.db.statements import load
 from boathook.domain.cells import Assignment
+from boathook.domain.errors import DatabaseUrlRejected
 
 SQL = load(__file__)
 
 _PAGE: Final = 5_000
+
+
+async def claim(database: Database, cell: str) -> None:
+    """Note that a database belongs to a cell.
+
+    Raises:
+        DatabaseUrlRejected: it belongs to another one.
+    """
+    owner = await database.fetchval(SQL["claim_database"], cell)
+    if owner != cell:
+        raise DatabaseUrlRejected(
+            f"this database belongs to the cell {owner}, not to {cell}; correct cells.name or its URL"
+        )
 
 
 async def assign(database: Database, assignments: Sequence[Assignment]) -> list[str]:
@@ -51,7 +65,7 @@ async def copy_keys(origin: Database, target: Database, source: str, cell: str) 
 
 
 async def copy_source(origin: Database, target: Database, source: str) -> None:
-    """Copy a stored source, and the secrets that operators have added, unless the target has them.
+    """Copy a stored source, and the secrets that operators have added, unless the target has later ones.
 
     All cells must have the same encryption keys, because both stay encrypted.
     """

@@ -6,6 +6,13 @@ on conflict (source) do update set cell = excluded.cell, revision = excluded.rev
 where a.revision < excluded.revision
 returning source
 
+-- name: claim_database
+-- Notes which cell the database belongs to, unless it is known, and returns it.
+with claimed as (
+    insert into boathook.cell_name (name) values ($1) on conflict do nothing returning name
+)
+select name from claimed union all select name from boathook.cell_name limit 1
+
 -- name: list_assignments
 -- Lists the cells of all sources that were assigned to one.
 select source, cell, revision from boathook.cell_assignment order by source
@@ -37,14 +44,19 @@ select name, id, paths, encrypted, created_by, created_at, changed_by, changed_a
 select id, source, encrypted, note, added_by, added_at, ends_at from boathook.source_secret where source = $1
 
 -- name: insert_stored_source
--- Stores a source of another cell, unless there is one of this name.
+-- Stores a source of another cell, unless there is a later one of this name.
 insert into boathook.source (name, id, paths, encrypted, created_by, created_at, changed_by, changed_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict do nothing
+values ($1, $2, $3, $4, $5, $6, $7, $8)
+on conflict (name) do update set
+    id = excluded.id, paths = excluded.paths, encrypted = excluded.encrypted, created_by = excluded.created_by,
+    created_at = excluded.created_at, changed_by = excluded.changed_by, changed_at = excluded.changed_at
+where source.changed_at < excluded.changed_at
 
 -- name: insert_secret
--- Stores a secret of another cell, unless it is known.
+-- Stores a secret of another cell; one that is known ends when it does there.
 insert into boathook.source_secret (id, source, encrypted, note, added_by, added_at, ends_at)
-values ($1, $2, $3, $4, $5, $6, $7) on conflict do nothing
+values ($1, $2, $3, $4, $5, $6, $7)
+on conflict (id) do update set ends_at = least(source_secret.ends_at, excluded.ends_at)
 
 -- name: announce_changes
 -- Notifies all processes of a change, once this transaction commits.

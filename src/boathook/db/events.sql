@@ -38,7 +38,8 @@ select
 -- name: find_seen
 -- Finds the dedup entry of each key or, without one, of each replay key.
 select distinct on (i.position)
-    i.position, d.event_id, d.body_sha256, d.key = i.key as is_same_key, d.expires_at < now() as is_expired, d.key as found
+    i.position, d.event_id, d.body_sha256, d.key = i.key as is_same_key, d.expires_at < now() as is_expired, d.key as found,
+    d.cell is not null as is_elsewhere
 from unnest($1::uuid[], $2::uuid[]) with ordinality as i (key, replay_key, position)
 cross join lateral (
     select * from boathook.dedup where key = i.key

@@ -69,6 +69,10 @@ class ValueRejected(DatabaseError):
     """PostgreSQL can never store a given value; the same statement with other values may succeed."""
 
 
+class NotPassedOn(ValueRejected):
+    """An event of another cell's source goes neither to that cell nor into a spool; no other event is affected."""
+
+
 class ApplicationDeleted(ValueRejected):
     """The application of a message was deleted between accepting and storing the message."""
 
@@ -95,6 +99,10 @@ class SpoolUnavailable(IngestError):
 
 class BrokerUnavailable(IngestError):
     """No RabbitMQ broker does what was asked in time; whether it has a message is then unknown."""
+
+
+class BrokerRefused(BrokerUnavailable):
+    """A broker refuses a message, for example because its queue is full; others may still be accepted."""
 
 
 class BrokerMisconfigured(BrokerUnavailable):

@@ -23,6 +23,7 @@ from boathook.domain.errors import (
     BoathookError,
     BrokerUnavailable,
     DatabaseUnavailable,
+    NotPassedOn,
     Overloaded,
     RoutesChanged,
     SpoolUnavailable,
@@ -487,7 +488,7 @@ def not_accepted(error: BaseException, compiled: CompiledSource, request_id: str
             return error_response(503, "overloaded", request_id, _retry_after(1))
         case RoutesChanged():
             return error_response(503, "routes_keep_changing", request_id, _retry_after(1))
-        case DatabaseUnavailable() | SpoolUnavailable() | BrokerUnavailable():
+        case DatabaseUnavailable() | SpoolUnavailable() | BrokerUnavailable() | NotPassedOn():
             _LOG.warning("not_taken", error=str(error), request_id=request_id)
             return error_response(503, "database_unavailable", request_id, _retry_after(5))
         case TooManyDeliveries():

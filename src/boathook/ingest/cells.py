@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final, Protocol
 from uuid import UUID, uuid4
 
@@ -39,15 +40,19 @@ from boathook.ingest.event_writer import Elsewhere
 from boathook.ingest.intake import Intake
 from boathook.ingest.spool_records import UNROUTED, UnreadableRecord, decode, encode
 from boathook.observability import meters
+from boathook.observability.log import get_logger
 
 EVENTS_PATH: Final = "/cells/events"
+HELD: Final = "_held"
+"""Stands for a cell, which no cell is named: its spool has the events that no cell accepts yet."""
 _MAX_PENDING: Final = 64 << 20
 """Bytes of posts that a gateway reads at the same time, above which it begins with no other."""
 _MAX_AGE_S: Final = 300
+_MAX_STAMP: Final = 12
 _TIMEOUT_S: Final = 10.0
 _MAX_ANSWER: Final = 1 << 20
-_MAX_GROUP_BYTES: Final = 32 << 20
-"""Bytes of records above which a post takes no further event."""
+_MAX_GROUP_BYTES: Final = 900_000
+"""Bytes of records above which a post takes no further event: proxies let a megabyte pass."""
 
 _MAX_SHOWN: Final = 500
 _UNSIGNED: Final = b'{"ok":false,"error":"the signature or its time is wrong; compare cells.secret and the clocks"}'
@@ -85,13 +90,14 @@ class HttpResponse(Protocol):
 
 Post = Callable[[str, Mapping[str, str], bytes, float, int], Awaitable[HttpResponse]]
 """Posts a body with headers to a URL, given a timeout and the most bytes of the answer. Raises FetchFailed."""
-Learn = Callable[[Assignment], Awaitable[None]]
-"""Stores an assignment that another cell knows; raises DatabaseError."""
+OnRefusal = Callable[[Assignment], Awaitable[None]]
+"""Is called with the assignment by which another cell refuses events."""
 
 _read_records = msgspec.msgpack.Decoder(list[bytes]).decode
 _read_receipts = msgspec.json.Decoder(list[_Receipt]).decode
 _read_refusal = msgspec.json.Decoder(_Refusal).decode
 _write_json = msgspec.json.encode
+_LOG = get_logger("cells")
 
 
 class CellStore:
@@ -102,15 +108,15 @@ class CellStore:
         url: the base URL of its gateways.
         secret: the secret of all cells.
         post: makes the request.
-        learn: stores the assignment by which the cell refuses events, and reads all assignments again.
+        on_refusal: called with the assignment by which the cell refuses events of a source.
     """
 
-    def __init__(self, name: str, url: str, secret: str, *, post: Post, learn: Learn) -> None:
+    def __init__(self, name: str, url: str, secret: str, *, post: Post, on_refusal: OnRefusal) -> None:
         self._name = name
         self._url = url.rstrip("/") + EVENTS_PATH
         self._secret = secret
         self._post = post
-        self._learn = learn
+        self._on_refusal = on_refusal
 
     async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
         """Store events in the other cell; return a receipt for each, in order.
@@ -131,20 +137,19 @@ class CellStore:
             answer = await self._post(self._url, headers, body, within_s, _MAX_ANSWER)
         except FetchFailed as error:
             raise CellUnavailable(f"cell {self._name}: {error}") from None
+        shown = f"cell {self._name} answered {answer.status}: {answer.body[:_MAX_SHOWN].decode(errors='replace')}"
         try:
             if answer.status == 409:
                 refusal = _read_refusal(answer.body)
-                await self._learn(Assignment(source=refusal.source, cell=refusal.cell, revision=refusal.revision))
+                await self._on_refusal(Assignment(source=refusal.source, cell=refusal.cell, revision=refusal.revision))
                 raise CellUnavailable(f"cell {self._name}: the source {refusal.source} belongs to {refusal.cell}")
+            if answer.status == 422:
+                raise ValueRejected(shown)
             found = _read_receipts(answer.body) if answer.status == 200 else []
-        except msgspec.DecodeError as error:
-            raise CellUnavailable(f"cell {self._name} answered what cannot be read: {error}") from None
-        if answer.status == 422:
-            raise ValueRejected(
-                f"cell {self._name} refuses an event: {answer.body[:_MAX_SHOWN].decode(errors='replace')}"
-            )
+        except msgspec.DecodeError:
+            raise CellUnavailable(shown) from None
         if answer.status != 200 or len(found) != len(records):
-            raise CellUnavailable(f"cell {self._name} answered {answer.status} to {len(records)} events")
+            raise CellUnavailable(shown)
         return [_to_receipt(one) for one in found]
 
 
@@ -153,7 +158,10 @@ def _groups(batch: Sequence[NewEvent]) -> Iterable[list[bytes]]:
     group: list[bytes] = []
     size = 0
     for event in batch:
-        record = encode(event)
+        try:
+            record = encode(event)
+        except ValueError as error:
+            raise ValueRejected(f"the event contains text that cannot be stored: {error}") from error
         if group and size + len(record) > _MAX_GROUP_BYTES:
             yield group
             group, size = [], 0
@@ -192,17 +200,20 @@ def _digest(body: bytes) -> str:
 
 
 def _is_signed(secret: str, headers: Mapping[bytes, bytes]) -> bool:
+    stamp = headers.get(b"webhook-timestamp", b"")
+    if not stamp.isdigit() or len(stamp) > _MAX_STAMP:
+        return False
     try:
-        id, at = headers[b"webhook-id"].decode("ascii"), int(headers[b"webhook-timestamp"])
-        expected = sign_standard([secret], id, at, headers[b"content-digest"])
+        id = headers[b"webhook-id"].decode("ascii")
+        expected = sign_standard([secret], id, int(stamp), headers[b"content-digest"])
     except (KeyError, ValueError):
         return False
-    is_fresh = abs(time.time() - at) <= _MAX_AGE_S
-    return is_fresh and hmac.compare_digest(expected.encode(), headers.get(b"webhook-signature", b""))
+    is_fresh = abs(time.time() - int(stamp)) <= _MAX_AGE_S
+    return hmac.compare_digest(expected.encode(), headers.get(b"webhook-signature", b"")) and is_fresh
 
 
 class CellIntakes:
-    """The intakes of a gateway: its own, and one for each other cell.
+    """The intakes of a gateway: its own, one for each other cell, and one for events that no cell accepts yet.
 
     Args:
         directory: finds the cell of each source.
@@ -213,10 +224,19 @@ class CellIntakes:
         self.directory = directory
         self._router = router
         self._intakes: dict[str, Intake] = {}
+        self._stores: dict[str, CellStore] = {}
+        self._refused: set[str] = set()
+        """Sources that the cell they were assigned to has refused: their events must not delay others for that cell."""
 
-    def add(self, cell: str, intake: Intake) -> None:
-        """Add the intake for a cell."""
+    def add(self, cell: str, intake: Intake, store: CellStore | None = None) -> None:
+        """Add the intake for a cell, with the store of another one."""
         self._intakes[cell] = intake
+        if store is not None:
+            self._stores[cell] = store
+
+    def home_of(self, source: str) -> str:
+        """Return the cell that a source belongs to, by the assignments read last."""
+        return self.directory.find(source, self._router().assignments)
 
     def find_other(self, cell: str, event: NewEvent) -> Intake | None:
         """Return the intake for the cell that an event belongs to; None if it belongs to *cell*.
@@ -224,14 +244,40 @@ class CellIntakes:
         A message belongs to the cell whose API accepted it. Without routes, no assignment is known; the event is routed
         before it is stored.
         """
-        router = self._router()
-        if event.source is None or router.version == UNROUTED:
+        if event.source is None or self._router().version == UNROUTED:
             return None
-        home = self.directory.find(event.source, router.assignments)
+        home = self.home_of(event.source)
+        if home != self.directory.own and (home not in self._stores or event.source in self._refused):
+            home = HELD
         return None if home == cell else self._intakes.get(home)
 
+    def hold(self, source: str) -> None:
+        """Keep the events of a source apart until its cell accepts one."""
+        if source not in self._refused:
+            _LOG.warning("source_refused", source=source, cell=self.home_of(source), note="its events wait")
+        self._refused.add(source)
+
+    async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
+        """Offer events that are kept apart to their cells again; the store of their intake.
+
+        Raises:
+            CellUnavailable: a cell does not accept them yet.
+            ValueRejected: a cell can never store one of them.
+        """
+        receipts: list[Receipt] = []
+        for source, run in groupby(batch, lambda event: str(event.source)):
+            home, events = self.home_of(source), list(run)
+            if home == self.directory.own:
+                receipts += await asyncio.gather(*(self._intakes[home].accept(event) for event in events))
+            elif home in self._stores:
+                receipts += await self._stores[home].append(events, within_s=within_s)
+            else:
+                raise CellUnavailable(f"the source {source} belongs to the cell {home}, which is not in cells.members")
+            self._refused.discard(source)
+        return receipts
+
     async def start(self) -> None:
-        """Start the intakes for the other cells."""
+        """Start the intakes but the cell's own."""
         for intake in self._others():
             await intake.start()
 

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, Protocol
 
-from boathook.domain.errors import RoutesChanged, TooManyDeliveries, ValueRejected
+from boathook.domain.errors import (
+    DatabaseError,
+    IngestError,
+    NotPassedOn,
+    RoutesChanged,
+    TooManyDeliveries,
+    ValueRejected,
+)
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.ingest.spool_records import UnreadableRecord, decode
 from boathook.observability import meters
@@ -20,6 +27,8 @@ from boathook.spool.segment import Record
 Reroute = Callable[[Sequence[NewEvent]], Awaitable[list[NewEvent]]]
 
 _MAX_REROUTES: Final = 5
+_PASS_ON_S: Final = 10.0
+"""How long another cell may take, or its spool."""
 
 
 class ReceiptWaiter(Protocol):
@@ -147,13 +156,15 @@ class EventWriter:
         """Store events here, or in the cells that their sources belong to under the current routes."""
         if self._elsewhere is None or not events:
             return await self._store.append(events, within_s=within_s)
-        receipts: list[Receipt] = []
-        for other, run in groupby(events, self._elsewhere):
-            if other is None:
-                receipts += await self._store.append(list(run), within_s=within_s)
-            else:
-                receipts += await asyncio.gather(*(other.accept(event) for event in run))
-        return receipts
+        # All are decided by the same assignments, before anything is awaited.
+        others = [self._elsewhere(event) for event in events]
+        own = [event for event, other in zip(events, others, strict=True) if other is None]
+        stored = iter(await self._store.append(own, within_s=within_s) if own else ())
+        passing = [
+            _pass_on(other, one, within_s) for one, other in zip(events, others, strict=True) if other is not None
+        ]
+        passed = iter(await asyncio.gather(*passing))
+        return [next(stored) if other is None else next(passed) for other in others]
 
     async def bring(self, records: Sequence[Record], within_s: float | None = None) -> AsyncIterator[Stored | Refused]:
         """Store the events of records in order, in one transaction if possible, and yield the result of each.
@@ -201,3 +212,14 @@ def count_drained(metric: str, event: NewEvent, receipt: Receipt) -> None:
 
 def _is_message(event: NewEvent) -> bool:
     return event.publication is not None
+
+
+async def _pass_on(other: EventSink, event: NewEvent, within_s: float | None) -> Receipt:
+    """Put an event into the intake for another cell. Raises NotPassedOn."""
+    try:
+        async with asyncio.timeout(within_s or _PASS_ON_S):
+            return await other.accept(event)
+    except TimeoutError:
+        raise NotPassedOn("the cell of its source did not accept it in time") from None
+    except (IngestError, DatabaseError) as error:
+        raise NotPassedOn(str(error)) from error

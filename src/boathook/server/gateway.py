@@ -33,10 +33,10 @@ from boathook.http_client.fetch import Fetcher
 from boathook.http_client.messages import HttpResponse
 from boathook.ingest.app import SOURCE_PREFIX, IngestApp
 from boathook.ingest.buffer import Buffer
-from boathook.ingest.cells import CellIntakes, CellReceiver, CellStore
+from boathook.ingest.cells import HELD, CellIntakes, CellReceiver, CellStore
 from boathook.ingest.direct import DirectIngest
 from boathook.ingest.event_builder import EventBuilder
-from boathook.ingest.event_writer import EventWriter
+from boathook.ingest.event_writer import EventWriter, Store
 from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.health import HealthEndpoints
 from boathook.ingest.intake import Intake
@@ -262,11 +262,6 @@ class _GatewayDatabase:
                 await live.refresh(connection)
         return await source_secrets.list_all(database, within_s=within_s)
 
-    async def assign(self, assignment: Assignment) -> None:
-        """Store an assignment that another cell knows, unless a later one is known here."""
-        if assignment.revision:
-            await cells.assign(self.require_database(), [assignment])
-
     async def read_router(self) -> Router:
         """Read and compile the routes, within the time that an event may wait."""
         return await read_router(self.require_database(), within_s=self._settings.spool.fallback_after_s)
@@ -304,6 +299,8 @@ class _GatewayDatabase:
             await check_safety(database, allow_unsafe=settings.database.allow_unsafe)
             if missing := await list_pending(database):
                 raise DatabaseUnavailable(f"the schema lacks {', '.join(missing)}")
+            if settings.cells.name:
+                await cells.claim(database, settings.cells.name)
         except BaseException:
             await database.close()
             raise
@@ -450,15 +447,20 @@ class IngestRuntime:
         directory = CellDirectory(settings.cells.name, settings.cells.accepting)
         opened = CellIntakes(directory, lambda: event_builder.router)
 
-        async def learn(assignment: Assignment) -> None:
+        async def on_refusal(assignment: Assignment) -> None:
+            opened.hold(assignment.source)
+            known = event_builder.router.assignments.get(assignment.source)
+            is_later = assignment.revision > (0 if known is None else known.revision)
             with contextlib.suppress(DatabaseError):  # the events wait, and the cell refuses them again
-                await self._gateway_database.assign(assignment)
+                # Only a move may assign a source to this cell: it copies the keys of known events first.
+                if is_later and assignment.cell != settings.cells.name:
+                    await cells.assign(self._gateway_database.require_database(), [assignment])
                 await event_builder.refresh()
 
-        for name, cell in settings.cells.others.items():
+        def open_intake(name: str, store: Store) -> Intake:
             root = settings.server.data_dir / "cells" / name
-            intake = Intake(
-                CellStore(name, cell.url, secret, post=self._post, learn=learn),
+            return Intake(
+                store,
                 buffer=Spool.at(root, limits_of(settings.spool), cell=name) if settings.spool.enabled else None,
                 within_s=settings.spool.fallback_after_s,
                 batch=database.ingest_batch_size,
@@ -467,7 +469,11 @@ class IngestRuntime:
                 elsewhere=partial(opened.find_other, name),
                 cell=name,
             )
-            opened.add(name, intake)
+
+        for name, cell in settings.cells.others.items():
+            store = CellStore(name, cell.url, secret, post=self._post, on_refusal=on_refusal)
+            opened.add(name, open_intake(name, store), store)
+        opened.add(HELD, open_intake(HELD, opened))
         return opened
 
     async def _post(

@@ -1,6 +1,6 @@
 """Lists the cells, assigns sources to them, and moves a source from one cell to another.
 
-A move loses nothing and repeats nothing. In this order:
+A move in this order loses no event and repeats none:
 
 1. The old cell assigns the source to the new one. From the commit on, no gateway there stores its events; they wait in
    spools, as the new cell does not accept them yet.
@@ -22,20 +22,22 @@ from boathook.config.tables import CellSettings
 from boathook.db import cells, route_registry, stored_sources
 from boathook.db.database import Database
 from boathook.domain.cells import Assignment, CellDirectory
-from boathook.domain.errors import ConfigError, DatabaseError, FetchFailed, NotFound
+from boathook.domain.errors import ConfigError, DatabaseError, FetchFailed, InvalidState, NotFound
+from boathook.ingest.cells import CellStore
 from boathook.ingest.sources import paths_of
 from boathook.service.database import open_database
-from boathook.service.remote import RemoteClient
+from boathook.service.remote import HttpResponse, RemoteClient
 from boathook.service.unit_of_work import UnitOfWork
 
 _COPY_TIMEOUT_S: Final = 3_600.0
 _READ_TIMEOUT_S: Final = 3.0
 _MAX_METRICS: Final = 8 << 20
+_ACCEPTED: Final = ("boathook_events_accepted_total", "boathook_cell_events_received_total")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellStatus:
-    """What a cell's gateways tell of it."""
+    """The state of a cell, as its gateways report it."""
 
     name: str
     url: str
@@ -44,7 +46,7 @@ class CellStatus:
     problem: str = ""
     """Why it does not work, or cannot be asked; empty if it works."""
     accepted_per_s: float = 0.0
-    """Events that it accepted per second lately."""
+    """Events that its gateways accepted per second lately, from senders and from other cells."""
     oldest_due_s: float = 0.0
     """How long the oldest due delivery has been waiting."""
     dead: int = 0
@@ -64,6 +66,13 @@ class SourceCell:
     revision: int = 0
     disagreeing: tuple[str, ...] = ()
     """Cells that know an older assignment, or none."""
+    paths: tuple[str, ...] = ()
+    """The paths of its URL."""
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a move to its cell is not complete: that cell does not know the keys of known events yet."""
+        return self.cell in self.disagreeing and self.revision > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +97,7 @@ def require_cells(settings: Settings) -> None:
 
 
 async def read_statuses(settings: Settings) -> list[CellStatus]:
-    """Ask the gateways of all cells how they are, each for at most a few seconds."""
+    """Read the state of all cells from their gateways, each within a few seconds."""
     require_cells(settings)
     members = settings.cells.members.items()
     return await asyncio.gather(*(_read_status(settings, name, cell) for name, cell in members))
@@ -134,6 +143,25 @@ def _total(figures: Mapping[str, Any], name: str, **labels: str) -> float:
     )
 
 
+async def probe(settings: Settings, name: str) -> None:
+    """Post no events to a cell, as a gateway would post some: this proves that secret, clock and URL are right.
+
+    Raises:
+        CellUnavailable: the cell does not accept posts of this one; the message says why.
+    """
+    client = RemoteClient(settings)
+
+    async def post(url: str, headers: Mapping[str, str], body: bytes, timeout_s: float, max_bytes: int) -> HttpResponse:
+        return await client.request("POST", url, headers=headers, body=body, timeout_s=timeout_s, max_bytes=max_bytes)
+
+    async def ignore(_assignment: Assignment) -> None:
+        return
+
+    url = settings.cells.members[name].url
+    store = CellStore(name, url, settings.cells_secret(), post=post, on_refusal=ignore)
+    await store.append((), within_s=_READ_TIMEOUT_S)
+
+
 async def list_known(work: UnitOfWork) -> dict[str, str]:
     """Return the cell of each source, by what this cell knows."""
     settings = work.app_context.settings
@@ -156,21 +184,29 @@ async def list_sources(settings: Settings) -> list[SourceCell]:
 
 async def _list_sources(settings: Settings, databases: Mapping[str, Database]) -> list[SourceCell]:
     known = {name: {one.source: one for one in await cells.list_assignments(db)} for name, db in databases.items()}
-    names = set(settings.configured_sources)
+    paths = {name: source.paths for name, source in settings.configured_sources.items()}
     for database in databases.values():
-        names |= {row.name for row in await stored_sources.list_all(database)}
-    names = names.union(*known.values())
+        paths = {row.name: row.paths for row in await stored_sources.list_all(database)} | paths
+    names = set(paths).union(*known.values())
     directory = CellDirectory(settings.cells.name, settings.cells.accepting)
     found = []
     for source in sorted(names):
+        urls = paths_of(source, paths.get(source, ()))
         assigned = [one[source] for one in known.values() if source in one]
         if not assigned:
-            found.append(SourceCell(source=source, cell=directory.find(source, {}), is_assigned=False))
+            found.append(SourceCell(source=source, cell=directory.find(source, {}), is_assigned=False, paths=urls))
             continue
         latest = max(assigned, key=lambda one: one.revision)
         others = tuple(name for name, one in known.items() if one.get(source) != latest)
         found.append(
-            SourceCell(source=source, cell=latest.cell, is_assigned=True, revision=latest.revision, disagreeing=others)
+            SourceCell(
+                source=source,
+                cell=latest.cell,
+                is_assigned=True,
+                revision=latest.revision,
+                disagreeing=others,
+                paths=urls,
+            )
         )
     return found
 
@@ -185,9 +221,11 @@ async def assign_sources(settings: Settings) -> list[SourceCell]:
     async with _open_cells(settings) as (databases, _):
         found = await _list_sources(settings, databases)
         changed = [one for one in found if not one.is_assigned or one.disagreeing]
-        assignments = [Assignment(source=one.source, cell=one.cell, revision=one.revision or 1) for one in changed]
-        if assignments:
-            for database in databases.values():
+        for name, database in databases.items():
+            # Only the move itself may complete a move: it copies the keys of known events before.
+            given = [one for one in changed if not (one.is_moving and one.cell == name)]
+            assignments = [Assignment(source=one.source, cell=one.cell, revision=one.revision or 1) for one in given]
+            if assignments:
                 await cells.assign(database, assignments)
     return changed
 
@@ -197,7 +235,8 @@ async def move_source(settings: Settings, source: str, target: str) -> Move:
 
     Raises:
         NotFound: there is no such cell or source.
-        ConfigError: the cell does not know the source, or has no `database`.
+        InvalidState: the source is being moved by another command.
+        ConfigError: a cell has no `database`.
         DatabaseError: the old or the new cell's database cannot be reached.
     """
     require_cells(settings)
@@ -211,13 +250,18 @@ async def move_source(settings: Settings, source: str, target: str) -> Move:
         revision = max(1, present.revision) if is_repeated else present.revision + 1
         moved = Assignment(source=source, cell=target, revision=revision)
         # Which cell has stored the latest events is unknown if an earlier move was interrupted.
-        needed = set(settings.cells.members) if is_repeated else {present.cell, target}
+        is_unclear = is_repeated or bool(present.disagreeing)
+        needed = set(settings.cells.members) if is_unclear else {present.cell, target}
         for name in needed & unreached.keys():
             raise unreached[name]
         senders = sorted(databases.keys() - {target}, key=lambda name: name != present.cell)
         keys = 0
         for name in senders:
-            await cells.assign(databases[name], [moved])
+            changed = await cells.assign(databases[name], [moved])
+            if name == present.cell and not changed:
+                raise InvalidState(
+                    f"another move of {source} is running, or has ended; see `boathook cells routes`", "moving"
+                )
         for name in senders:
             await cells.copy_source(databases[name], databases[target], source)
             keys += await cells.copy_keys(databases[name], databases[target], source, name)
@@ -262,6 +306,7 @@ async def _open_cells(
             opening = open_database(there, purpose="cells", statement_timeout_s=_COPY_TIMEOUT_S)
             try:
                 databases[name] = await stack.enter_async_context(opening)
+                await cells.claim(databases[name], name)
             except DatabaseError as error:
                 unreached[name] = DatabaseError(f"cell {name}: {error}")
                 if not may_lack:
@@ -273,8 +318,6 @@ def to_nginx(found: Sequence[SourceCell], settings: Settings) -> list[str]:
     """Return locations for nginx that pass the requests of each source to its cell, so that no gateway has to."""
     lines = []
     for one in found:
-        source = settings.sources.get(one.source)
-        paths = paths_of(one.source, () if source is None else source.paths)
         base = settings.cells.members[one.cell].url.rstrip("/")
-        lines += [f"location = {path} {{ proxy_pass {base}; proxy_set_header Host $host; }}" for path in paths]
+        lines += [f"location = {path} {{ proxy_pass {base}; proxy_set_header Host $host; }}" for path in one.paths]
     return lines

@@ -83,7 +83,13 @@ create table boathook.cell_assignment (
     assigned_at timestamptz not null default now()
 );
 create trigger assignment_changed after insert or update or delete on boathook.cell_assignment
-    for each statement execute function boathook.raise_route_version();
+    for each row execute function boathook.raise_route_version();
+
+-- The name of the cell that this database belongs to, if there are several.
+create table boathook.cell_name (
+    singleton boolean primary key default true check (singleton),
+    name text not null check (name <> '')
+);
 
 create table boathook.dedup (
     key uuid primary key,

@@ -1,40 +1,66 @@
 """Diagnoses the cells: whether the others answer, and whether each source is assigned to one."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from boathook.config import Settings
 from boathook.db import cells as assignments
 from boathook.db.database import Database
-from boathook.domain.errors import DatabaseError
+from boathook.domain.errors import CellUnavailable, DatabaseError
 from boathook.domain.plurals import counted
+from boathook.ingest.cells import HELD
+from boathook.ingest.spooled_events import summarize_folder
 from boathook.service import cells
 from boathook.service.doctor.handlers import CheckStatus, Finding
+from boathook.service.spool import root_of
+from boathook.spool.inspection import list_folders
 
 _NAME: Final = "cells"
 
 
 async def examine(settings: Settings, database: Database | None) -> AsyncIterator[Finding]:
     """Yield the findings about the cells; none if this installation is not one of several."""
+    for finding in _left_behind(settings):
+        yield finding
     if not settings.cells.name:
         return
-    for status in await cells.read_statuses(settings):
-        if not status.is_own and status.problem:
-            found = f"{status.name}: {status.problem}; events of its sources wait in the spools of this cell"
-            yield Finding(_NAME, CheckStatus.WARN, found, f"see that {status.url} leads to its gateways")
+    for name, member in settings.cells.others.items():
+        try:
+            await cells.probe(settings, name)
+        except CellUnavailable as error:
+            found = f"{error}; events of its sources wait in the spools of this cell"
+            yield Finding(_NAME, CheckStatus.WARN, found, f"see that {member.url} leads to its gateways")
     if not settings.spool.enabled:
         found = "requests for sources of another cell are answered 503 while it does not accept events"
         yield Finding(_NAME, CheckStatus.WARN, found, "set spool.enabled = true")
     if database is None:
         return
     try:
-        known = {one.source for one in await assignments.list_assignments(database)}
+        known = {one.source: one.cell for one in await assignments.list_assignments(database)}
     except DatabaseError:
         return  # reported as the state of the schema
-    missing = sorted(settings.sources.keys() - known)
+    unknown = sorted({*known.values()} - settings.cells.members.keys())
+    if unknown:
+        found = f"sources are assigned to {', '.join(unknown)}, which cells.members lacks; their events wait"
+        yield Finding(_NAME, CheckStatus.FAIL, found, "add the cell, or move its sources")
+    missing = sorted(settings.sources.keys() - known.keys())
     if missing:
         found = f"{counted(len(missing), 'source')} not assigned to a cell: {', '.join(missing[:5])}"
         yield Finding(_NAME, CheckStatus.WARN, found, "run `boathook cells assign` before you add a cell")
     else:
         total = len(settings.cells.members)
         yield Finding(_NAME, CheckStatus.OK, f"this is {settings.cells.name} of {total}; all sources are assigned")
+
+
+def _left_behind(settings: Settings) -> Iterator[Finding]:
+    """Report accepted events in the spool for a cell that is configured no more: no gateway opens it."""
+    root = settings.server.data_dir / "cells"
+    opened = {*settings.cells.others, HELD} if settings.cells.name else set()
+    for folder in sorted(root.iterdir()) if root.is_dir() else ():
+        if folder.name in opened:
+            continue
+        waiting = sum(summarize_folder(one).waiting for one in list_folders(folder))
+        if waiting:
+            found = f"{counted(waiting, 'accepted event')} in {folder} will reach no cell"
+            fix = f"add {folder.name} to cells.members again, or move the folders in it into {root_of(settings)}"
+            yield Finding(_NAME, CheckStatus.FAIL, found, fix)
