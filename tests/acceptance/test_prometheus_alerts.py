@@ -65,6 +65,8 @@ CASES = [
     ("BoathookBufferDamaged", False, "2m", {"boathook_buffer_damaged_total": "0x60"}),
     ("BoathookBufferUnavailable", True, "5m", {"boathook_buffer_unavailable": "1x60"}),
     ("BoathookBufferUnavailable", False, "5m", {"boathook_buffer_unavailable": "0x60"}),
+    ("BoathookCellUnavailable", True, "2m", {'boathook_cell_events_waiting{cell="c2"}': "3x60"}),
+    ("BoathookCellUnavailable", False, "2m", {'boathook_cell_events_waiting{cell="c2"}': "0x60"}),
     ("BoathookDueLaneUnavailable", True, "5m", {"boathook_due_lane_unavailable": "1x60"}),
     ("BoathookDueLaneUnavailable", False, "5m", {"boathook_due_lane_unavailable": "0x60"}),
     ("BoathookLateDuplicates", True, "2m", {'boathook_messages_late_duplicates_total{reason="event_id"}': "0 1x60"}),

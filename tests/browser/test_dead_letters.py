@@ -77,7 +77,7 @@ def test_what_failed_is_told_in_one_sentence_and_in_groups(admin_page: CheckedPa
 def test_one_dead_letter_is_replayed(admin_page: CheckedPage, console: ConsoleServer, make_dead: MakeDead):
     (dead_letter,) = make_dead("bravo")
     page = admin_page.go(f"/dead/{dead_letter}")
-    expect(page.get_by_text("Read the traceback, correct the handler")).to_be_visible()
+    expect(page.get_by_text("Read the traceback, fix the handler")).to_be_visible()
     page.get_by_role("button", name="Replay").click()
     expect(page.get_by_role("status").first).to_contain_text("1 dead letter queued for replay.")
     until(lambda: state_of(console, dead_letter) == "succeeded")

@@ -57,7 +57,9 @@ def test_gateway_host_without_postgresql(env: NetworkEnvironment) -> None:
 @scenario(
     fault=f"of {HOSTS} hosts one loses its power, one is frozen (SIGSTOP), one has its link cut, in turn, with handlers at work",
     target="0 lost, effects once; the others take over; what a host has lost it cannot complete",
-    mutant=Mutant(sql=UNFENCED, label="settles without the fence", breaks=frozenset({"C5", "C7"})),
+    mutant=Mutant(
+        "finishes_lost_attempts", sql=UNFENCED, label="settles without the fence", breaks=frozenset({"C5", "C7"})
+    ),
     tier="extended",
     limits=LIMITS,
     environment=NetworkEnvironment,

@@ -289,6 +289,11 @@ def elects_everybody(keeper: ModuleType) -> None:
     replace(sys.modules["boathook.delivery.chores"], "try_advisory_lock", lambda _: grant)
 
 
+def finishes_lost_attempts(executor: ModuleType) -> None:
+    """Let a handler go on after its lease was lost."""
+    replace(executor.HandlerExecutor, "lose", lambda _: lambda _self, _attempt: None)
+
+
 def commits_effects_first(sessions: ModuleType) -> None:
     """Commit what a handler did, and a moment later, in a transaction of its own, the end of its delivery."""
 
@@ -378,6 +383,7 @@ PATCHES: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "commits_effects_first": ("boathook.handlers.sessions", commits_effects_first),
     "counts_collisions": ("boathook.handlers.runner", counts_collisions),
     "elects_everybody": ("boathook.delivery.keeper", elects_everybody),
+    "finishes_lost_attempts": ("boathook.delivery.handler_executor", finishes_lost_attempts),
     "keeps_every_answer": ("boathook.http_client.response_reader", keeps_every_answer),
     "looks_at_all_that_was": ("boathook.delivery.handler_queues", looks_at_all_that_was),
     "commits_in_memory": ("boathook.db.database", commits_in_memory),
