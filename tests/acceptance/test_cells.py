@@ -3,7 +3,6 @@
 import base64
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -125,7 +124,7 @@ class Sender(threading.Thread):
             if number >= 20 and number % 5 == 0:
                 self._send(CELLS[number // 5 % 2], f"{self._prefix}_{number - 20}")
             number += 1
-            time.sleep(0.01)
+            self.stopped.wait(0.01)
 
     def has_accepted(self, number: int) -> bool:
         """Return whether as many events were answered 200."""

@@ -71,7 +71,8 @@ class Cell:
         self.secret = secret
         builder = EventBuilder(Router((), -1), self.read_router)
         directory = CellDirectory("c2", ("c1", "c2") if revision else (home,))
-        self.receiver = CellReceiver(directory, SECRET, self.intake, builder, others=self.others)
+        cells = CellIntakes(directory, lambda: builder.router)
+        self.receiver = CellReceiver(cells, SECRET, self.intake, builder, others=self.others)
         self.store = CellStore("c2", "http://c2/", secret, post=self.post, on_refusal=self.learn)
         self.break_body = lambda body: body
         self.paths: list[str] = []
@@ -113,7 +114,7 @@ class Cell:
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, timeout_s: float, max_bytes: int):
         assert url == f"http://c2{EVENTS_PATH}"
         status, answer = await self.request("POST", EVENTS_PATH, headers, self.break_body(body))
-        return SimpleNamespace(status=status, body=answer)
+        return status, answer
 
 
 async def test_events_arrive_as_they_are_with_their_receipts():
@@ -185,7 +186,7 @@ async def test_what_is_not_stored_stays_with_the_sender(error: Exception):
 )
 async def test_an_answer_that_cannot_be_right_stores_nothing(answer: tuple[int, bytes]):
     async def post(*_: object):
-        return SimpleNamespace(status=answer[0], body=answer[1])
+        return answer[0], answer[1]
 
     with pytest.raises(CellUnavailable):
         await CellStore("c2", "http://c2", SECRET, post=post, on_refusal=Cell().learn).append([EVENT])
@@ -247,7 +248,7 @@ async def test_large_groups_are_divided():
         records = msgspec.msgpack.decode(body)
         sizes.append(len(records))
         rows = [[str(EVENT.id), False, False, True] for _ in records]
-        return SimpleNamespace(status=200, body=json.dumps(rows).encode())
+        return 200, json.dumps(rows).encode()
 
     big = replace(EVENT, body=bytes(400_000))
     store = CellStore("c2", "http://c2", SECRET, post=post, on_refusal=Cell().learn)
@@ -290,10 +291,10 @@ class Gateway:
         for one in events:
             if one.source in self.refused:
                 refusal = {"source": one.source, "cell": "c1", "revision": 1}
-                return SimpleNamespace(status=409, body=json.dumps(refusal).encode())
+                return 409, json.dumps(refusal).encode()
         self.stored += [one.dedup_key for one in events]
         rows = [[str(one.id), False, False, True] for one in events]
-        return SimpleNamespace(status=200, body=json.dumps(rows).encode())
+        return 200, json.dumps(rows).encode()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

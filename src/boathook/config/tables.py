@@ -33,6 +33,7 @@ from boathook.config.types import (
     TraceLink,
     split_address,
 )
+from boathook.domain.cells import CellDirectory
 from boathook.domain.endpoints import read_retry
 from boathook.domain.errors import ConfigError, NotFound
 from boathook.domain.policy import RetryDefaults
@@ -216,9 +217,9 @@ class CellsSettings(Table):
         return self
 
     @property
-    def accepting(self) -> list[str]:
-        """The names of the cells that accept new sources."""
-        return [name for name, one in self.members.items() if one.accepts_new]
+    def directory(self) -> CellDirectory:
+        """Finds the cell of each source."""
+        return CellDirectory(self.name, [name for name, one in self.members.items() if one.accepts_new])
 
     @property
     def others(self) -> dict[str, CellSettings]:

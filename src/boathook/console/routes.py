@@ -157,15 +157,16 @@ class ConsoleContext(RequestContext):
     @property
     def values(self) -> dict[str, Any]:
         """The values for every template."""
+        navigation = self.navigation
         current = max(
-            (one for one in self.navigation if self.request.scope["path"].startswith(BASE + one.path)),
+            (one for one in navigation if self.request.scope["path"].startswith(BASE + one.path)),
             key=lambda one: len(one.path),
         )
         is_here = self.request.scope["path"] == BASE + current.path
         return {
             "visit": self,
             "form_token": csrf_token(self.session),
-            "nav": self.navigation,
+            "nav": navigation,
             "here": current,
             "is_here": is_here,
             "nav_counts": nav_counts(self.open_counts),

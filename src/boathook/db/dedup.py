@@ -1,14 +1,36 @@
-"""Dedup keys, shared by events and batches: deletes keys whose retention has ended."""
+"""Dedup keys, shared by events and batches: deletes expired ones, and copies those of a source to another cell."""
 
 from collections.abc import Sequence
+from typing import Final
 from uuid import UUID
 
-from boathook.db.database import Connection
+from boathook.db.database import Connection, Database, translate_errors
 from boathook.db.statements import load
 
 SQL = load(__file__)
+
+_PAGE: Final = 5_000
 
 
 async def delete_expired_keys(connection: Connection, keys: Sequence[UUID]) -> None:
     """Delete those of *keys* that have expired."""
     await connection.execute(SQL["forget_expired"], keys)
+
+
+async def copy_keys(origin: Database, target: Database, source: str, cell: str) -> int:
+    """Copy the dedup keys of a source to another cell's database; return their number. Safe to repeat.
+
+    Args:
+        origin: the database of the cell that has stored the source's events.
+        target: the database that must recognize them as duplicates.
+        source: the source.
+        cell: the name of the origin's cell.
+    """
+    copied = 0
+    async with origin.snapshot() as connection:
+        with translate_errors():
+            cursor = await connection.cursor(SQL["read_keys"], source, cell)
+            while page := await cursor.fetch(_PAGE):
+                await target.execute(SQL["insert_keys"], *map(list, zip(*page, strict=True)))
+                copied += len(page)
+    return copied

@@ -85,6 +85,16 @@ async def insert(
     return SourceSecret(**dict(row))
 
 
+async def insert_later(connection: Connection, secrets: Sequence[SourceSecret]) -> None:
+    """Store secrets as another database has them, and notify all gateways; a known one ends when either copy does."""
+    for one in secrets:
+        await connection.execute(
+            SQL["insert_later"], one.id, one.source, one.encrypted, one.note, one.added_by, one.added_at, one.ends_at
+        )
+    if secrets:
+        await announce(connection)
+
+
 async def expire(connection: Connection, source: str, id: UUID, after: timedelta | None) -> SourceSecret | None:
     """Let a secret expire after a delay, or never; return None if there is no unexpired one."""
     row = await connection.fetchrow(SQL["end_secret"], source, id, after)

@@ -45,3 +45,9 @@ delete from boathook.source_secret where ends_at < clock_timestamp() - interval 
 -- name: announce_change
 -- Notifies all gateways that the secrets have changed, once this transaction commits.
 select pg_notify($1, '')
+
+-- name: insert_later
+-- Stores a secret as another database has it; one that is known ends when it does there, if that is earlier.
+insert into boathook.source_secret (id, source, encrypted, note, added_by, added_at, ends_at)
+values ($1, $2, $3, $4, $5, $6, $7)
+on conflict (id) do update set ends_at = least(source_secret.ends_at, excluded.ends_at)

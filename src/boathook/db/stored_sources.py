@@ -79,6 +79,17 @@ async def update(
     return None if row is None else _source(row)
 
 
+async def insert_later(connection: Connection, sources: Sequence[StoredSource]) -> None:
+    """Store sources as another database has them, unless there are later ones, and notify all processes."""
+    for one in sources:
+        await connection.execute(
+            SQL["insert_later"], one.name, one.id, list(one.paths), one.encrypted, one.created_by, one.created_at,
+            one.changed_by, one.changed_at,
+        )  # fmt: skip
+    if sources:
+        await _announce(connection)
+
+
 async def delete(connection: Connection, name: str, *, with_secrets: bool) -> bool:
     """Delete a source, and notify all processes; return whether it existed.
 

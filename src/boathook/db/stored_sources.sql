@@ -35,3 +35,12 @@ delete from boathook.source_secret where source = $1 returning id
 -- name: announce_change
 -- Notifies all processes that the stored sources have changed, once this transaction commits.
 select pg_notify($1, '')
+
+-- name: insert_later
+-- Stores a source as another database has it, unless there is a later one of this name.
+insert into boathook.source (name, id, paths, encrypted, created_by, created_at, changed_by, changed_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8)
+on conflict (name) do update set
+    id = excluded.id, paths = excluded.paths, encrypted = excluded.encrypted, created_by = excluded.created_by,
+    created_at = excluded.created_at, changed_by = excluded.changed_by, changed_at = excluded.changed_at
+where source.changed_at < excluded.changed_at

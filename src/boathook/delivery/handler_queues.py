@@ -78,7 +78,7 @@ class HandlerAttempt(Attempt):
     @property
     def label(self) -> str:
         """The recipient."""
-        return self.work.claim.recipient
+        return self.recipient
 
     @property
     def recipient(self) -> str:

@@ -30,7 +30,7 @@ from boathook.domain.errors import (
     TooManyDeliveries,
 )
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
-from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Receive, Send
+from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Receive, Send, read_body
 from boathook.http.limits import FairScheduler, RateLimiter, client_address, client_key
 from boathook.http.paths import has_needless_escapes
 from boathook.ingest.content_encoding import Decoder
@@ -307,7 +307,7 @@ class IngestApp:
         early = self.reject_early(compiled, scope["method"], headers, client, request_id, started)
         if early is not None:
             return early
-        body = await _read_body(receive, compiled.max_body)
+        body = await read_body(receive, compiled.max_body)
         if body is None:
             return None
         if len(body) > compiled.max_body:
@@ -551,25 +551,6 @@ def read_headers(raw: list[tuple[bytes, bytes]]) -> Headers:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     return headers
-
-
-async def _read_body(receive: Receive, max_bytes: int) -> bytes | None:
-    """Return the body, or more than *max_bytes* of it; None if the client has disconnected."""
-    message = await receive()
-    if message["type"] != "http.request":
-        return None
-    # Both keys are optional in ASGI; other servers than ours leave them out.
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body"):
-        return body
-    pieces, size = [body], len(body)
-    while message.get("more_body") and size <= max_bytes:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
-    return b"".join(pieces)
 
 
 def make_request(

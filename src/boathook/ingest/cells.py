@@ -11,11 +11,10 @@ answer has a receipt for each event.
 
 import asyncio
 import hashlib
-import hmac
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import UUID, uuid4
 
 import msgspec
@@ -25,7 +24,6 @@ from boathook.domain.cells import Assignment, CellDirectory
 from boathook.domain.errors import (
     BoathookError,
     CellUnavailable,
-    DatabaseError,
     DatabaseUnavailable,
     FetchFailed,
     TooManyDeliveries,
@@ -33,8 +31,8 @@ from boathook.domain.errors import (
 )
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
-from boathook.domain.signing import encode_base64, sign_standard
-from boathook.http.asgi import Asgi, Receive, Send
+from boathook.domain.signing import encode_base64, equal_bytes_constant_time, sign_standard
+from boathook.http.asgi import Asgi, Receive, Send, read_body
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import Elsewhere
 from boathook.ingest.intake import Intake
@@ -74,22 +72,9 @@ class _Refusal(msgspec.Struct):
     """0 if the source was never assigned."""
 
 
-class HttpResponse(Protocol):
-    """What is read of a response."""
-
-    @property
-    def status(self) -> int:
-        """The HTTP status."""
-        ...
-
-    @property
-    def body(self) -> bytes:
-        """The whole body."""
-        ...
-
-
-Post = Callable[[str, Mapping[str, str], bytes, float, int], Awaitable[HttpResponse]]
-"""Posts a body with headers to a URL, given a timeout and the most bytes of the answer. Raises FetchFailed."""
+Post = Callable[[str, Mapping[str, str], bytes, float, int], Awaitable[tuple[int, bytes]]]
+"""Posts a body with headers to a URL, given a timeout and the most bytes of the answer; returns status and body. Raises
+FetchFailed."""
 OnRefusal = Callable[[Assignment], Awaitable[None]]
 """Is called with the assignment by which another cell refuses events."""
 
@@ -134,21 +119,21 @@ class CellStore:
         body = msgspec.msgpack.encode(records)
         headers = {"content-type": "application/vnd.boathook.events", **sign(self._secret, body)}
         try:
-            answer = await self._post(self._url, headers, body, within_s, _MAX_ANSWER)
+            status, answer = await self._post(self._url, headers, body, within_s, _MAX_ANSWER)
         except FetchFailed as error:
             raise CellUnavailable(f"cell {self._name}: {error}") from None
-        shown = f"cell {self._name} answered {answer.status}: {answer.body[:_MAX_SHOWN].decode(errors='replace')}"
+        shown = f"cell {self._name} answered {status}: {answer[:_MAX_SHOWN].decode(errors='replace')}"
         try:
-            if answer.status == 409:
-                refusal = _read_refusal(answer.body)
+            if status == 409:
+                refusal = _read_refusal(answer)
                 await self._on_refusal(Assignment(source=refusal.source, cell=refusal.cell, revision=refusal.revision))
                 raise CellUnavailable(f"cell {self._name}: the source {refusal.source} belongs to {refusal.cell}")
-            if answer.status == 422:
+            if status == 422:
                 raise ValueRejected(shown)
-            found = _read_receipts(answer.body) if answer.status == 200 else []
+            found = _read_receipts(answer) if status == 200 else []
         except msgspec.DecodeError:
             raise CellUnavailable(shown) from None
-        if answer.status != 200 or len(found) != len(records):
+        if status != 200 or len(found) != len(records):
             raise CellUnavailable(shown)
         return [_to_receipt(one) for one in found]
 
@@ -209,7 +194,7 @@ def _is_signed(secret: str, headers: Mapping[bytes, bytes]) -> bool:
     except (KeyError, ValueError):
         return False
     is_fresh = abs(time.time() - int(stamp)) <= _MAX_AGE_S
-    return hmac.compare_digest(expected.encode(), headers.get(b"webhook-signature", b"")) and is_fresh
+    return equal_bytes_constant_time(expected.encode(), headers.get(b"webhook-signature", b"")) and is_fresh
 
 
 class CellIntakes:
@@ -301,7 +286,7 @@ def refuse_others(settings: Settings, router: Callable[[], Router]) -> Elsewhere
     """
     if not settings.cells.name:
         return None
-    directory = CellDirectory(settings.cells.name, settings.cells.accepting)
+    directory = settings.cells.directory
 
     def refuse(event: NewEvent) -> None:
         if event.source is None or router().version == UNROUTED:
@@ -317,17 +302,17 @@ class CellReceiver:
     """Accepts the events that gateways of other cells post.
 
     Args:
-        directory: finds the cell of each source.
+        cells: finds the cell of each source.
         secret: the secret of all cells.
         intake: the intake of this cell.
-        event_builder: routes the events, and has the assignments.
+        event_builder: routes the events, and reads the assignments.
         others: serves every other path.
     """
 
     def __init__(
-        self, directory: CellDirectory, secret: str, intake: Intake, event_builder: EventBuilder, *, others: Asgi
+        self, cells: CellIntakes, secret: str, intake: Intake, event_builder: EventBuilder, *, others: Asgi
     ) -> None:
-        self._directory = directory
+        self._cells = cells
         self._secret = secret
         self._intake = intake
         self._event_builder = event_builder
@@ -357,7 +342,7 @@ class CellReceiver:
             return 503, b'{"ok":false,"error":"too many posts at once"}'
         self._pending_bytes += int(size)
         try:
-            body = await _read(receive)
+            body = await read_body(receive, int(size))
             if body is None or _digest(body).encode() != headers[b"content-digest"]:
                 return 401, _UNSIGNED
             return await self._accept(body)
@@ -382,41 +367,22 @@ class CellReceiver:
 
     async def _find_foreign(self, events: Sequence[NewEvent]) -> _Refusal | None:
         """Return why the events are not stored here; the assignments are read again first, as they may have changed."""
-        if self._event_builder.router.version == UNROUTED:
+        if self._event_builder.router.version == UNROUTED or self._foreign_source(events) is not None:
             await self._event_builder.refresh()
-        if self._foreign_source(events) is None:
-            return None
-        await self._event_builder.refresh()
         source = self._foreign_source(events)
         if source is None:
             return None
-        assignments = self._event_builder.router.assignments
-        known = assignments.get(source)
-        return _Refusal(source, self._directory.find(source, assignments), 0 if known is None else known.revision)
+        known = self._event_builder.router.assignments.get(source)
+        return _Refusal(source, self._cells.home_of(source), 0 if known is None else known.revision)
 
     def _foreign_source(self, events: Sequence[NewEvent]) -> str | None:
-        assignments = self._event_builder.router.assignments
         sources = {event.source for event in events if event.source is not None}
-        return next((one for one in sources if self._directory.find(one, assignments) != self._directory.own), None)
+        return next((one for one in sources if self._cells.home_of(one) != self._cells.directory.own), None)
 
     async def _route(self, events: Sequence[NewEvent]) -> Sequence[NewEvent]:
         if not events:
             return events
         try:
             return await self._event_builder.reroute(events)
-        except DatabaseError as error:
-            if isinstance(error, DatabaseUnavailable):
-                return events  # they wait in the buffer, and are routed when they are stored
-            raise
-
-
-async def _read(receive: Receive) -> bytes | None:
-    """Return the body; None if the client has disconnected."""
-    chunks: list[bytes] = []
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        chunks.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(chunks)
+        except DatabaseUnavailable:
+            return events  # they wait in the buffer, and are routed when they are stored

@@ -20,7 +20,7 @@ from boathook.db.events import EventStore
 from boathook.db.live_settings import LiveSettings
 from boathook.db.migrations import list_pending
 from boathook.db.route_registry import read_router
-from boathook.domain.cells import Assignment, CellDirectory
+from boathook.domain.cells import Assignment
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.rate_leases import LeaseRequest, LeaseTokens
@@ -30,7 +30,6 @@ from boathook.http.limits import ConnectionLimiter, RateLimiter
 from boathook.http.listener import Listener
 from boathook.http_client.client import Client, unguarded_settings
 from boathook.http_client.fetch import Fetcher
-from boathook.http_client.messages import HttpResponse
 from boathook.ingest.app import SOURCE_PREFIX, IngestApp
 from boathook.ingest.buffer import Buffer
 from boathook.ingest.cells import HELD, CellIntakes, CellReceiver, CellStore
@@ -412,9 +411,7 @@ class IngestRuntime:
         self._set_sources()
         self.app: Asgi = app if tracer is None else TracedApp(app, tracer)
         if self._cells is not None:
-            self.app = CellReceiver(
-                self._cells.directory, settings.cells_secret(), self.intake, event_builder, others=self.app
-            )
+            self.app = CellReceiver(self._cells, settings.cells_secret(), self.intake, event_builder, others=self.app)
         """The ASGI application that answers every request."""
         # A trace belongs to the task of its request.
         self.direct = DirectIngest(app, self.intake) if tracer is None else None
@@ -444,8 +441,7 @@ class IngestRuntime:
         settings = self._settings
         secret, database = settings.cells_secret(), settings.database
         self._client = Client(unguarded_settings(settings))
-        directory = CellDirectory(settings.cells.name, settings.cells.accepting)
-        opened = CellIntakes(directory, lambda: event_builder.router)
+        opened = CellIntakes(settings.cells.directory, lambda: event_builder.router)
 
         async def on_refusal(assignment: Assignment) -> None:
             opened.hold(assignment.source)
@@ -478,11 +474,12 @@ class IngestRuntime:
 
     async def _post(
         self, url: str, headers: Mapping[str, str], body: bytes, timeout_s: float, max_bytes: int
-    ) -> HttpResponse:
+    ) -> tuple[int, bytes]:
         assert self._client is not None
-        return await self._client.request(
+        answer = await self._client.request(
             "POST", url, headers=headers, body=body, timeout_s=timeout_s, max_bytes=max_bytes
         )
+        return answer.status, answer.body
 
     def _open_drain(self, event_builder: EventBuilder) -> "BufferDrain":
         from boathook.broker.access import read_access

@@ -2,10 +2,10 @@
 
 A move in this order loses no event and repeats none:
 
-1. The old cell assigns the source to the new one. From the commit on, no gateway there stores its events; they wait in
-   spools, as the new cell does not accept them yet.
+1. The old cell, then each other one, gets the assignment to the new cell. From the commit on, no gateway there stores
+   the source's events; they wait in spools, as the new cell does not accept them yet.
 2. The source's dedup keys are copied, so that the new cell recognizes what the old one has stored.
-3. The new cell, and then each other one, gets the assignment. The spools drain into the new cell.
+3. The new cell gets the assignment, and the spools drain into it.
 
 If it is interrupted, the events wait until it is repeated.
 """
@@ -19,14 +19,14 @@ from typing import Any, Final
 
 from boathook.config import Settings
 from boathook.config.tables import CellSettings
-from boathook.db import cells, route_registry, stored_sources
+from boathook.db import cells, dedup, route_registry, source_secrets, stored_sources
 from boathook.db.database import Database
-from boathook.domain.cells import Assignment, CellDirectory
+from boathook.domain.cells import Assignment
 from boathook.domain.errors import ConfigError, DatabaseError, FetchFailed, InvalidState, NotFound
 from boathook.ingest.cells import CellStore
 from boathook.ingest.sources import paths_of
 from boathook.service.database import open_database
-from boathook.service.remote import HttpResponse, RemoteClient
+from boathook.service.remote import RemoteClient
 from boathook.service.unit_of_work import UnitOfWork
 
 _COPY_TIMEOUT_S: Final = 3_600.0
@@ -117,9 +117,7 @@ async def _read_status(settings: Settings, name: str, cell: CellSettings) -> Cel
         return replace(
             plain,
             problem="; ".join(problems),
-            accepted_per_s=sum(
-                one.get("per_second", 0.0) for one in _series(figures, "boathook_events_accepted_total")
-            ),
+            accepted_per_s=sum(one.get("per_second", 0.0) for name in _ACCEPTED for one in _series(figures, name)),
             oldest_due_s=max((one["value"] for one in _series(figures, "boathook_oldest_due_seconds")), default=0.0),
             dead=int(_total(figures, "boathook_backlog", state="dead")),
             waiting=int(_total(figures, "boathook_spool_events") + _total(figures, "boathook_cell_events_waiting")),
@@ -151,8 +149,11 @@ async def probe(settings: Settings, name: str) -> None:
     """
     client = RemoteClient(settings)
 
-    async def post(url: str, headers: Mapping[str, str], body: bytes, timeout_s: float, max_bytes: int) -> HttpResponse:
-        return await client.request("POST", url, headers=headers, body=body, timeout_s=timeout_s, max_bytes=max_bytes)
+    async def post(
+        url: str, headers: Mapping[str, str], body: bytes, timeout_s: float, max_bytes: int
+    ) -> tuple[int, bytes]:
+        answer = await client.request("POST", url, headers=headers, body=body, timeout_s=timeout_s, max_bytes=max_bytes)
+        return answer.status, answer.body
 
     async def ignore(_assignment: Assignment) -> None:
         return
@@ -165,8 +166,8 @@ async def probe(settings: Settings, name: str) -> None:
 async def list_known(work: UnitOfWork) -> dict[str, str]:
     """Return the cell of each source, by what this cell knows."""
     settings = work.app_context.settings
-    assignments = {one.source: one for one in await cells.list_assignments(work.connection)}
-    directory = CellDirectory(settings.cells.name, settings.cells.accepting)
+    assignments = await cells.read_assignments(work.connection)
+    directory = settings.cells.directory
     names = sorted({*settings.sources, *assignments})
     return {source: directory.find(source, assignments) for source in names}
 
@@ -183,12 +184,12 @@ async def list_sources(settings: Settings) -> list[SourceCell]:
 
 
 async def _list_sources(settings: Settings, databases: Mapping[str, Database]) -> list[SourceCell]:
-    known = {name: {one.source: one for one in await cells.list_assignments(db)} for name, db in databases.items()}
+    known = {name: await cells.read_assignments(database) for name, database in databases.items()}
     paths = {name: source.paths for name, source in settings.configured_sources.items()}
     for database in databases.values():
         paths = {row.name: row.paths for row in await stored_sources.list_all(database)} | paths
     names = set(paths).union(*known.values())
-    directory = CellDirectory(settings.cells.name, settings.cells.accepting)
+    directory = settings.cells.directory
     found = []
     for source in sorted(names):
         urls = paths_of(source, paths.get(source, ()))
@@ -263,8 +264,8 @@ async def move_source(settings: Settings, source: str, target: str) -> Move:
                     f"another move of {source} is running, or has ended; see `boathook cells routes`", "moving"
                 )
         for name in senders:
-            await cells.copy_source(databases[name], databases[target], source)
-            keys += await cells.copy_keys(databases[name], databases[target], source, name)
+            await _copy_stored_source(databases[name], databases[target], source)
+            keys += await dedup.copy_keys(databases[name], databases[target], source, name)
         await cells.assign(databases[target], [moved])
         handlers_missing = not is_repeated and await _lacks_handlers(databases, present.cell, target, source)
     return Move(
@@ -275,6 +276,19 @@ async def move_source(settings: Settings, source: str, target: str) -> Move:
         unreached=tuple(unreached),
         handlers_missing=handlers_missing,
     )
+
+
+async def _copy_stored_source(origin: Database, target: Database, source: str) -> None:
+    """Copy a stored source and the secrets that operators have added, unless the target has later ones.
+
+    Both stay encrypted, so all cells must have the same encryption keys.
+    """
+    stored = [one for one in await stored_sources.list_all(origin) if one.name == source]
+    async with origin.acquire() as connection:
+        secrets = await source_secrets.list_by_source(connection, source)
+    async with target.transaction() as connection:
+        await stored_sources.insert_later(connection, stored)
+        await source_secrets.insert_later(connection, secrets)
 
 
 async def _lacks_handlers(databases: Mapping[str, Database], origin: str, target: str, source: str) -> bool:

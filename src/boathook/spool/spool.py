@@ -102,10 +102,9 @@ class Spool:
             self._last_error = str(error)
         else:
             self._last_error = ""
-            if self._cell:
-                return not self.is_empty
-            meters.gauge("boathook_spool_set_aside", refused, kind="refused")
-            meters.gauge("boathook_spool_set_aside", damaged, kind="damaged")
+            if not self._cell:
+                meters.gauge("boathook_spool_set_aside", refused, kind="refused")
+                meters.gauge("boathook_spool_set_aside", damaged, kind="damaged")
         return not self.is_empty
 
     @property

@@ -36,10 +36,10 @@ async def examine(settings: Settings, database: Database | None) -> AsyncIterato
     if database is None:
         return
     try:
-        known = {one.source: one.cell for one in await assignments.list_assignments(database)}
+        known = await assignments.read_assignments(database)
     except DatabaseError:
         return  # reported as the state of the schema
-    unknown = sorted({*known.values()} - settings.cells.members.keys())
+    unknown = sorted({one.cell for one in known.values()} - settings.cells.members.keys())
     if unknown:
         found = f"sources are assigned to {', '.join(unknown)}, which cells.members lacks; their events wait"
         yield Finding(_NAME, CheckStatus.FAIL, found, "add the cell, or move its sources")

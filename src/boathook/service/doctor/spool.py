@@ -12,7 +12,6 @@ from boathook.config import Settings
 from boathook.db import cells
 from boathook.db.database import Database
 from boathook.db.events import EventStore
-from boathook.domain.cells import CellDirectory
 from boathook.domain.errors import BoathookError
 from boathook.domain.model import NewEvent
 from boathook.domain.plurals import counted
@@ -71,8 +70,8 @@ async def _stored_here(settings: Settings, database: Database, drained: list[New
     """Return the events that this cell has stored: those of a source that has moved may be in another one."""
     if not settings.cells.name:
         return drained
-    directory = CellDirectory(settings.cells.name, settings.cells.accepting)
-    assignments = {one.source: one for one in await cells.list_assignments(database)}
+    directory = settings.cells.directory
+    assignments = await cells.read_assignments(database)
     return [one for one in drained if one.source is None or directory.find(one.source, assignments) == directory.own]
 
 
