@@ -9,6 +9,7 @@ import pytest
 from boathook.db.database import Database
 from boathook.db.delivery_commands import notify_due
 from boathook.db.due_notifier import ANY_RECIPIENT, DueNotifier, read_payload, to_payload
+from boathook.db.endpoint_deliveries import ClaimedSend, EndpointDeliveryStore
 from boathook.delivery import endpoint_queues
 from boathook.delivery.endpoint_queues import EndpointQueues
 from tests.sender_harness import Sink, StoredEndpoint, add_deliveries, add_endpoint, running_sender
@@ -100,6 +101,31 @@ class TestSender:
                 await self.deliver(db, endpoint, 3)
                 queues: Any = sender._queues
                 assert [queue.rate for queue in queues] == [1000]
+
+    async def test_claims_again_for_an_endpoint_that_is_named_while_a_claim_runs(
+        self, db: Database, monkeypatch: pytest.MonkeyPatch
+    ):
+        claim, include = EndpointDeliveryStore.claim, EndpointQueues.include
+        named: list[Sequence[str]] = []
+
+        def noted(queues: EndpointQueues, recipients: Sequence[str], wake: Any) -> list[str]:
+            unknown = include(queues, recipients, wake)
+            named.append(recipients)
+            return unknown
+
+        async def overtaken(store: EndpointDeliveryStore, *args: Any, **options: Any) -> list[ClaimedSend]:
+            claimed = await claim(store, *args, **options)
+            if len(named) == 1:
+                await add_deliveries(db, endpoint, is_named=True)
+                await eventually(lambda: len(named) > 1)
+            return claimed
+
+        monkeypatch.setattr(EndpointDeliveryStore, "claim", overtaken)
+        monkeypatch.setattr(EndpointQueues, "include", noted)
+        async with Sink().open() as sink:
+            endpoint = await add_endpoint(db, sink.base)
+            async with running_sender(db, **HOUR):
+                await self.deliver(db, endpoint, 2)
 
     async def test_leaves_the_recipients_of_others_alone(self, db: Database, monkeypatch: pytest.MonkeyPatch):
         looks = self.count_looks(monkeypatch)

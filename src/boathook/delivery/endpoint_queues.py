@@ -371,12 +371,17 @@ class EndpointQueues:
             return [], self._poll_s if wake_at is None else max(PACE_S, wake_at - time.monotonic())
         began = time.monotonic()
         limits = [request.queue.want(request.slots, began, is_probe=request.is_probe) for request in requests]
+        # Before the claim: a notification that arrives during it may be of a delivery that the claim does not see.
+        for request in requests:
+            request.queue.used_at = began
+            self._claimable.pop(request.queue.endpoint_id, None)
         try:
             sends = await self._store.claim(limits, lease_s=self._lease_s)
         except DatabaseError:
             # The claim may or may not be committed; a probe that is unknown here must not block its endpoint forever.
             for request in requests:
                 request.queue.is_probing = request.queue.is_probing and not request.is_probe
+                self._claimable[request.queue.endpoint_id] = request.queue
             raise
         if sends:
             failpoint("send.after_claim")
@@ -482,9 +487,8 @@ class EndpointQueues:
         taken = Counter(send.endpoint_id for send in sends)
         for request in requests:
             queue, number = request.queue, taken[request.queue.endpoint_id]
-            self._claimable.pop(queue.endpoint_id, None)
             if number >= request.slots:
-                self._claimable[queue.endpoint_id] = queue  # behind the others
+                self._claimable[queue.endpoint_id] = queue
             elif queue.rate is not None or request.is_probe:
                 self._unused.append((request, number))
             if request.is_probe and not number:
