@@ -23,11 +23,12 @@ async def eventually(
     """Return the predicate's first true value; fail where it has none within *timeout* seconds.
 
     The predicate may be a coroutine function. An exception that it raises counts as false; the last one is shown at the
-    end, as the cause of the failure.
+    end, as the cause of the failure. *every* is the first pause in seconds; later ones are up to ten times as long, and
+    longer than the looks, which would otherwise take the processor from what they wait for.
     """
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
     while True:
-        cause = None
+        cause, looked = None, time.monotonic()
         try:
             value = predicate()
             if inspect.isawaitable(value):
@@ -36,26 +37,31 @@ async def eventually(
                 return value
         except Exception as error:  # noqa: BLE001 - whatever it is, it may be gone at the next look
             cause = error
-        _check(deadline, timeout, cause)
-        await asyncio.sleep(every)
+        _check(began, timeout, cause)
+        await asyncio.sleep(_pause(every, began, looked))
 
 
 def until(predicate: Callable[[], Result], *, timeout: float = 300.0, every: float = 0.05) -> Result:
     """Do the same in a test that is no coroutine."""
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
     while True:
-        cause = None
+        cause, looked = None, time.monotonic()
         try:
             if value := predicate():
                 return value
         except Exception as error:  # noqa: BLE001 - as above
             cause = error
-        _check(deadline, timeout, cause)
-        time.sleep(every)
+        _check(began, timeout, cause)
+        time.sleep(_pause(every, began, looked))
 
 
-def _check(deadline: float, timeout: float, cause: Exception | None) -> None:
-    if time.monotonic() > deadline:
+def _pause(every: float, began: float, looked: float) -> float:
+    now = time.monotonic()
+    return max(min(10 * every, (now - began) / 20), every, min(2 * (now - looked), 2.0))
+
+
+def _check(began: float, timeout: float, cause: Exception | None) -> None:
+    if time.monotonic() - began > timeout:
         reason = f": {type(cause).__name__}: {cause}" if cause else ""
         raise AssertionError(f"not true within {timeout} s{reason}") from cause
 

@@ -153,16 +153,17 @@ class BoathookProcess:
         return self
 
     def wait_ready(self, timeout_s: float = 300) -> None:
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            assert self.process is None or self.process.poll() is None, f"serve ended by itself:\n{self.log()[-3000:]}"
-            try:
-                if httpx.get(f"{self.base}/readyz", timeout=1).status_code == 200 and self._has_page():
-                    return
-            except httpx.TransportError:
-                pass
-            time.sleep(0.05)
-        raise AssertionError(f"not ready after {timeout_s} s:\n{self.log()[-3000:]}")
+        try:
+            until(lambda: self._has_ended() or self._is_ready(), timeout=timeout_s)
+        except AssertionError:
+            raise AssertionError(f"not ready after {timeout_s} s:\n{self.log()[-3000:]}") from None
+        assert not self._has_ended(), f"serve ended by itself:\n{self.log()[-3000:]}"
+
+    def _has_ended(self) -> bool:
+        return self.process is not None and self.process.poll() is not None
+
+    def _is_ready(self) -> bool:
+        return httpx.get(f"{self.base}/readyz", timeout=1).status_code == 200 and self._has_page()
 
     def _has_page(self) -> bool:
         return not self.page or httpx.get(f"{self.base}{self.page}", timeout=1).status_code != 503

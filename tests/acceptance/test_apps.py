@@ -123,6 +123,7 @@ class TestOneLineLoadsIt:
         until(lambda: parcels.listing("deliveries", "list", "--state", "ignored"))
         assert parcels.state_of("turned") == "delivered"
 
+    @pytest.mark.extended("waits for intervals and deadlines of the product")
     def test_its_chore_finds_what_got_lost_and_its_handler_hears_of_it(self, parcels: Parcels):
         assert parcels.scan("lost", at=time.time() - 15 * 86_400) == 200
         until(lambda: parcels.state_of("lost") == "lost")

@@ -449,6 +449,7 @@ for words in {commands()!r}:
         assert "Example: boathook" in page or "Commands:" in page, page
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 def test_without_a_url_commands_share_an_embedded_server():
     folder = open_folder()
     try:

@@ -150,6 +150,7 @@ def test_the_link_signs_in_once_and_root_leads_to_the_console(developer: Develop
     assert httpx.get(link, timeout=300).status_code == 403
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends processes with their parent")
 def test_a_killed_one_leaves_nothing_running(developer: Developer):
     processes = psutil.Process(developer.process.pid).children(recursive=True)

@@ -162,6 +162,7 @@ class TestGitHub:
         found = refused(running, "github", from_github(sent), rewritten)
         assert "a proxy parsed and rewrote it" in found["detail"]
 
+    @pytest.mark.extended("repeats what stays with other values")
     def test_a_newline_lost_on_the_way(self, running: BoathookProcess):
         sent = body_of() + b"\n"
         found = refused(running, "github", from_github(sent), sent[:-1])

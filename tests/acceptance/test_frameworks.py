@@ -124,6 +124,7 @@ class TestExamples:
 
 
 class TestDjango:
+    @pytest.mark.extended("starts several servers of its own")
     def test_the_tests_of_the_example_pass(self, folder, admin_url):
         """Its handlers are discovered, and its test database has boathook's schema."""
         variables = environment(admin_url, PGDATABASE=f"shop_{uuid.uuid4().hex}")

@@ -426,6 +426,7 @@ def test_an_idle_connection_is_closed_after_keep_alive(make_gateway: Callable[..
     assert got == b""
 
 
+@pytest.mark.extended("floods a gateway once more; one flood stays")
 def test_trickling_sockets_do_not_slow_down_good_traffic(make_gateway: Callable[..., Gateway]):
     one = make_gateway(limits={**QUICK, "max_connections_per_client": 5000})
     trickles = [one.connect() for _ in range(300)]

@@ -263,6 +263,7 @@ def test_beyond_the_cap_senders_hear_the_fallback_and_their_events_are_kept(make
     until(lambda: all(effects(running, f"evt_{n}") == [1] for n in range(4)))
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_stopping_answers_those_who_wait(make_inline: Make) -> None:
     running = make_inline()
     with ThreadPoolExecutor(1) as pool:

@@ -384,6 +384,7 @@ async def test_a_page_of_ours_opens_a_websocket(mounted_app: BoathookProcess):
         assert await ws.recv() == "x"
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_who_does_not_read_is_cut_off(mounted_app: BoathookProcess):
     wire = socket.create_connection(("127.0.0.1", mounted_app.port), timeout=300)
     wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -463,6 +464,7 @@ def test_a_message_too_large_to_tell_says_its_size(mounted_app: BoathookProcess)
     assert "8,019 bytes" in got["error"]
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 async def test_after_a_lost_connection_live_messages_are_heard_again(mounted_app: BoathookProcess):
     ws = await hears(mounted_app, "lost")
     with psycopg.connect(mounted_app.database_url, autocommit=True) as admin:

@@ -138,6 +138,7 @@ def test_promtool_accepts_the_rules(promtool: str):
     assert f"{len(ALERTS)} rules found" in done.stdout
 
 
+@pytest.mark.extended("plays alert rules with promtool; that their metrics exist stays")
 def test_each_fires_when_it_should_and_not_otherwise(promtool: str, tmp_path: Path):
     assert play_alerts(promtool, ALERT_RULES, CASES, tmp_path) == ""
 

@@ -176,6 +176,7 @@ def test_published_are_the_messages_that_were_committed(server):
     assert server.published(application="nobody") == []
 
 
+@pytest.mark.extended("starts processes of its own; signals and exit codes stay")
 def test_a_server_that_does_not_start_shows_why(pg_url, tmp_path):
     overrides = {"database.url": pg_url, "server.app": "nowhere:hook"}
     with (

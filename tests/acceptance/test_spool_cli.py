@@ -178,6 +178,7 @@ def test_a_drain_that_was_cut_short_is_taken_up_again(gateway: BoathookProcess, 
     assert stored(postgres, "cut_") == ["cut_1", "cut_2", "cut_3"]
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_again_brings_back_what_a_restored_database_lacks_and_says_how_much(
     gateway: BoathookProcess, postgres: OwnServer
 ):

@@ -49,6 +49,7 @@ async def wait_for_something_else(connection: Connection) -> None:
     await asyncio.sleep(3_600)
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 @pytest.mark.parametrize("is_connected", [True, False], ids=["kept", "new"])
 @pytest.mark.parametrize("with_connection", sampled([ask, ask_in_transaction, wait_for_something_else], keep=1))
 async def test_a_use_with_a_limit_ends_when_it_is_over_though_the_server_hangs(
@@ -114,6 +115,7 @@ async def test_a_stopped_server_is_found_out_at_once(server: OwnServer, is_quick
         await wait_until_available(database)
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_a_long_statement_is_no_hang(server: OwnServer, is_quick: None):
     async with open_database(server.url) as database:
         await wait_for_heartbeat(database)

@@ -47,6 +47,7 @@ OVERLAPS = """
     limits=LIMITS,
     environment=NetworkEnvironment,
     needs=missing_privileges,
+    tier="extended",
 )
 def test_gateway_host_without_postgresql(env: NetworkEnvironment) -> None:
     gateway = env.start(roles="gateway")

@@ -184,6 +184,7 @@ class TestOwnServer:
         yield one
         one.close()
 
+    @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
     def test_a_frozen_server_answers_nothing_and_goes_on(self, server: OwnServer):
         with psycopg.connect(server.url, autocommit=True) as db:
             server.freeze()
@@ -192,6 +193,7 @@ class TestOwnServer:
             server.thaw()
             assert db.execute("select 1").fetchone() == (1,)
 
+    @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
     def test_a_killed_server_comes_back_with_what_was_committed(self, server: OwnServer):
         with psycopg.connect(server.url, autocommit=True) as db:
             db.execute("create table kept as select 1 as n")

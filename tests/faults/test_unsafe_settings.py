@@ -52,6 +52,7 @@ async def lose_power_after_a_change(shop: Database, server: OwnServer) -> int:
     return int(row[0]) - 1
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 async def test_what_is_accepted_after_a_reload_survives_a_crash(shop: Database, own_server: OwnServer) -> None:
     assert await lose_power_after_a_change(shop, own_server) == 50
 

@@ -571,6 +571,7 @@ class TestAlone:
         assert [(kind, rule) for kind, rule, _ in sent_alerts(receiver)] == [("fires", "spooled")]
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_a_channel_that_hangs_holds_up_nothing_beside_it(pg_url, db):
     async with Receiver(script=(60,)) as silent:
         settings = settings_of(url=pg_url, channels={"ops": webhook(silent.url)}, rules=HIGH, evaluation_interval_s=1)

@@ -419,6 +419,7 @@ class AcknowledgesBeforeTheCommit(BufferDrain):
 
 
 class TestDrain:
+    @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
     async def test_a_drain_that_dies_between_commit_and_acknowledgement_has_no_second_effect(
         self, db: Database, access: BrokerAccess, monkeypatch: pytest.MonkeyPatch
     ):

@@ -232,6 +232,7 @@ async def test_messages_wait_behind_what_this_gateway_accepted_before(gateway: G
     assert await gateway.balances()
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_mutant_without_that_they_overtake(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BufferedPublisher, "is_needed", False)
     await gateway.cut()
@@ -650,6 +651,7 @@ async def test_without_a_buffer_publishing_needs_the_database(db: Database, wire
             await api.ask(503, "POST", PATH, body)
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_a_hanging_database_delays_a_message_no_longer_than_an_event(gateway: Gateway) -> None:
     await gateway.publish()
     gateway.wire.set(is_stalled=True)
@@ -658,6 +660,7 @@ async def test_a_hanging_database_delays_a_message_no_longer_than_an_event(gatew
     assert made["id"] in await gateway.stored()
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_messages_behind_a_hanging_commit_wait_for_no_timeout_of_their_own(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

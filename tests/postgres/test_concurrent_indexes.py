@@ -229,6 +229,7 @@ async def test_waiting_within_a_statement_the_one_would_stop_the_other(url: str,
     assert any(isinstance(one, DatabaseError) for one in await migrated_together(url))
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_whom_a_build_waits_for_is_told_and_in_the_end_refused(
     url: str, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ):

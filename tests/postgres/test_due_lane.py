@@ -170,6 +170,7 @@ async def test_without_messages_nothing_arrives_before_the_walk_and_then_everyth
     assert liar.notified == 0
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 @pytest.mark.usefixtures("no_walk")
 async def test_retries_fall_due_through_delay_queues(db: Database, tables: dict[str, Any], cluster: Cluster):
     """Each at its own time, by another sender than the one that failed: the first is gone by then."""

@@ -29,7 +29,7 @@ from tests.acceptance.test_start_during_outage import target_of, through
 from tests.conftest import open_folder
 from tests.faults.rig.proxy import Proxy
 from tests.redis_server import RedisServer, lying_redis, running_redis
-from tests.support import eventually
+from tests.support import eventually, sampled
 
 SLOW = 0.001
 """A rate that earns nothing while a test runs."""
@@ -335,11 +335,13 @@ async def test_whole_gateways_share_the_rate_of_a_source(pg_url: str, tmp_path: 
     assert 60 - 3 <= await passed_of_runtimes(pg_url, tmp_path) <= 90 + 3 * 3
 
 
+@pytest.mark.extended("starts several servers of its own")
 async def test_whole_gateways_share_it_by_redis(pg_url: str, tmp_path: Path, redis_server: RedisServer):
     url = redis_server.url.removesuffix("0") + "5"
     assert 60 - 3 <= await passed_of_runtimes(pg_url, tmp_path, **{"shared.redis": url}) <= 90 + 3 * 3
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_mutant_gateways_that_do_not_count_each_other(
     pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -481,7 +483,7 @@ async def passed_with_a_liar(lie: Callable[[bytes], bytes | None], source: str) 
         return len(running[0].passed)
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("lie", sampled(LIES, keep=3))
 async def test_a_lying_redis_neither_closes_nor_opens_a_gateway(lie: str, source: str):
     assert 40 // 4 <= await passed_with_a_liar(LIES[lie], source) <= 40
 

@@ -375,6 +375,7 @@ async def test_a_process_follows_what_others_change(context: AppContext, db: Dat
     assert {"shop"} in seen
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_a_change_without_a_notification_is_found_by_polling(
     context: AppContext, db: Database, monkeypatch: pytest.MonkeyPatch
 ):

@@ -22,6 +22,7 @@ from boathook.service.svix_import.reader import SvixClient
 from boathook.service.svix_import.report import Outcome, Report
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 from tests.postgres.api_client import make_context
+from tests.support import sampled
 from tests.svix_server import NOT_FOUND, TOKEN, Answer, SvixServer, make_private_key, make_secret, public_half, serve
 
 svix = pytest.fixture(serve)
@@ -320,6 +321,7 @@ async def test_what_a_list_passes_over_is_not_deleted(side):
     assert not report.gone
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_mutant_without_asking_again_a_list_deletes(side, monkeypatch):
     async def nothing(*_: object) -> None:
         return None
@@ -354,6 +356,7 @@ async def test_another_environment_deletes_nothing(side):
     assert after[1] == before[1]
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_mutant_without_the_check_another_environment_deletes(side, monkeypatch):
     fill(side.svix)
     await side.run()
@@ -443,15 +446,18 @@ async def test_a_source_that_stays_away_ends_the_import_and_what_was_done_is_kep
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
-    [
-        (Answer(200, {"data": [], "iterator": None, "done": False}), "does not end"),
-        (Answer(200, {"data": [{}], "iterator": None, "done": True}), "data is not a list of objects with name"),
-        (Answer(200, ["html"]), "is not answered with a JSON object"),
-        (Answer(200), "is not answered with a JSON object"),
-        (Answer(301, None, {"location": "https://eu.example.com/"}), "leads to https://eu.example.com/"),
-        (Answer(403, {"code": "insufficient access", "detail": "no"}), "GET /api/v1/event-type is answered 403"),
-        (NOT_FOUND, "is answered 404"),
-    ],
+    sampled(
+        [
+            (Answer(200, {"data": [], "iterator": None, "done": False}), "does not end"),
+            (Answer(200, {"data": [{}], "iterator": None, "done": True}), "data is not a list of objects with name"),
+            (Answer(200, ["html"]), "is not answered with a JSON object"),
+            (Answer(200), "is not answered with a JSON object"),
+            (Answer(301, None, {"location": "https://eu.example.com/"}), "leads to https://eu.example.com/"),
+            (Answer(403, {"code": "insufficient access", "detail": "no"}), "GET /api/v1/event-type is answered 403"),
+            (NOT_FOUND, "is answered 404"),
+        ],
+        keep=3,
+    ),
 )
 async def test_what_is_no_such_server_is_named(side, answer, expected):
     side.svix.script = lambda _: answer
@@ -507,6 +513,7 @@ def commit_each_statement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SvixImporter, "_work", work)
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_mutant_a_dry_run_that_commits_is_seen(side, monkeypatch):
     fill(side.svix)
     before = await side.rows()

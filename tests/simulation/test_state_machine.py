@@ -140,6 +140,7 @@ def test_no_long_course_of_events_breaks_an_invariant() -> None:
     run_state_machine_as_test(Installation, settings=profile(3_000, 80))
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_a_course_of_events_that_breaks_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: without memory of keys, sending one event twice is enough."""
     mutants.forgetting_keys(monkeypatch)

@@ -322,6 +322,7 @@ async def test_a_file_shorter_than_told_is_not_whole(client, target, told):
         assert not target.exists()
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_a_file_that_only_drips_is_given_up_and_kept(client, target, monkeypatch):
     monkeypatch.setattr(download, "STALL_S", 2)
     async with FileServer(SONG, piece=50, pause_s=0.2) as server:

@@ -174,6 +174,7 @@ async def test_a_slow_body_is_cut_off_and_the_status_counts(monkeypatch):
         assert receiver.finished == 0
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_mutant_without_the_limit_a_slow_body_would_be_waited_for(monkeypatch):
     set_limit(monkeypatch, "BODY_S", 1_000.0)
     drip = (b"HTTP/1.1 202 OK\r\ncontent-length: 10\r\n\r\n", *[b"x", 0.1] * 10)

@@ -8,14 +8,14 @@ from tests.acceptance.svix.receiver import Receiver
 from tests.acceptance.svix.server import Api, Application, BoathookServer, open_database, open_server, unique_name
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def receiver() -> Iterator[Receiver]:
     opened = Receiver()
     yield opened
     opened.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoathookServer]:
     """The shared boathook process; each test creates its own applications."""
     with (

@@ -246,6 +246,7 @@ def strict(admin_url, pg_template, tmp_path_factory):
 
 
 class TestHttpsOnly:
+    @pytest.mark.extended("starts several servers of its own")
     def test_plain_http_is_refused(self, strict):
         app = strict.application()
         refused = app.api.post(f"{app.path}/endpoint", {"url": "http://example.com/"}, expect=422)

@@ -164,6 +164,7 @@ def test_what_was_accepted_arrives_after_everything_was_killed_and_started_again
     judge(app, endpoint, publisher.accepted, box)
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_a_message_without_a_delivery_is_missed(server, receiver):
     """The mutant: a stored message without a delivery, as after a crash between two writes, fails the check."""
     app = server.application()

@@ -430,6 +430,7 @@ class TestResending:
 
 
 class TestRates:
+    @pytest.mark.extended("waits for intervals and deadlines of the product")
     def test_an_endpoint_is_sent_no_more_in_a_second_than_its_rate(self, app, receiver):
         box = receiver.mailbox()
         app.endpoint(box, throttleRate=5)

@@ -48,6 +48,7 @@ def move(server: BoathookServer) -> Iterator[Move]:
     new.close()
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_a_boathook_moves_to_another_with_every_field(move, receiver):
     old, new = move.old, move.new
     schema = {"1": {"type": "object"}}

@@ -84,7 +84,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.extended("plays an app's alert rules with promtool; those of boathook stay")
+@pytest.mark.extended("plays alert rules with promtool; that their metrics exist stays")
 def test_each_fires_when_it_should_and_not_otherwise(promtool: str, tmp_path: Path):
     assert play_alerts(promtool, RULES, CASES, tmp_path) == ""
 

@@ -94,6 +94,7 @@ def test_versions_rise_and_nothing_is_left_out_under_load(server: FleetServer):
     assert {one["id"] for one in told} >= cars
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_hint_that_is_lost_costs_some_seconds_and_no_news(server: FleetServer):
     with browser(server) as socket:
         frame(socket)

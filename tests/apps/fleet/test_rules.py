@@ -188,6 +188,7 @@ def test_unknown_shapes_are_kept_and_visible(server: FleetServer):
     assert shown["deliveries"][0]["state"] == "ignored"
 
 
+@pytest.mark.extended("tries hostile input once more; the tables of hostile input stay")
 @pytest.mark.parametrize(
     "text", ["nul \0 in it", "half \ud83d of a pair", "<script>alert(1)</script>", "'; drop table x --"]
 )

@@ -198,6 +198,7 @@ def test_a_second_complete_stores_nothing_twice(server, file_server, song):
     assert len(list((server.folder / "data" / "music" / "tracks" / task).iterdir())) == 4
 
 
+@pytest.mark.extended("downloads large files; the tests of the client's caps stay")
 def test_a_download_that_breaks_off_is_gone_on_with(server, file_server, song):
     task, _ = song
     name = f"{task}-broken"
@@ -252,6 +253,7 @@ def test_ids_in_requests_cannot_choose_where_files_lie(server, file_server):
         assert (server.folder / "data" / "music" / row["key"]).is_file()
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_storage_that_is_down_is_waited_for(server, file_server, song):
     task, _ = song
     kept = server.folder / "data" / "music"
@@ -327,6 +329,7 @@ def by_hmac(body: bytes, secret: str = SECRET) -> dict[str, str]:
     return {"x-sig": f"sha256={signature}", "content-type": "application/json"}
 
 
+@pytest.mark.extended("tries hostile input once more; the tables of hostile input stay")
 def test_addresses_of_the_inside_are_never_asked(guarded, canary):
     task = unique()
     guarded.rows("insert into music.track (task_id) values (%s)", task)
