@@ -1,5 +1,6 @@
 """Events made of verified requests: whose keys can meet, and how large a batch may be."""
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -156,3 +157,16 @@ async def test_the_gateway_refuses_a_batch_too_large_and_stores_nothing(number: 
     assert len(shelf.events) == (status == 200)
     assert (b'"conflict":true' in body) == (status == 200), "a conflict beside what is new is told"
     assert (b"too large" in body) == (status == 413)
+
+
+async def test_a_read_of_the_routes_that_ends_late_does_not_undo_a_later_one():
+    answers = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    asked = iter(answers)
+    builder = EventBuilder(Router((), -1), lambda: next(asked))
+    reads = [asyncio.create_task(builder.refresh()) for _ in answers]
+    await asyncio.sleep(0)
+    for version, answer in ((2, answers[1]), (1, answers[0])):
+        answer.set_result(Router((), version))
+        await asyncio.sleep(0)
+    await asyncio.gather(*reads)
+    assert builder.router.version == 2

@@ -67,6 +67,8 @@ class EventBuilder:
     def __init__(self, router: Router, read_router: Callable[[], Awaitable[Router]]) -> None:
         self.router = router
         self._read_router = read_router
+        self._reads = 0
+        self._latest_read = 0
         self._entropy = RandomBits()
 
     def new_id(self, now: float) -> UUID:
@@ -107,8 +109,13 @@ class EventBuilder:
         )
 
     async def refresh(self) -> None:
-        """Read the routes again. Raises DatabaseUnavailable."""
-        self.router = await self._read_router()
+        """Read the routes again, unless a read that began later ends first. Raises DatabaseUnavailable."""
+        self._reads += 1
+        read = self._reads
+        router = await self._read_router()
+        if read > self._latest_read:
+            self._latest_read = read
+            self.router = router
 
     async def reroute(self, events: Sequence[NewEvent]) -> list[NewEvent]:
         """Return *events* with their deliveries under the current routes.
