@@ -3,9 +3,9 @@
 import json
 import os
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +25,7 @@ from boathook.domain.model import NewEvent
 from boathook.domain.plurals import counted
 from boathook.service import spool as spooled
 from boathook.service.spool import (
+    HELD,
     UNSTORED_STATES,
     FolderSummary,
     ImportReport,
@@ -79,23 +80,28 @@ _REPORT_COLUMNS = (
 )
 def show_status(ctx: typer.Context, dir: Dir = None, as_json: Json = False) -> None:
     """
-    Show waiting, drained and damaged events of the spool, folder by folder.
+    Show waiting, drained and damaged events of the spool, folder by folder, and those that wait for other cells.
 
     Reads only the files: no database is needed, and running gateways are not affected.
     """
     root = _root(ctx, dir)
     tallies = spooled.summarize(root)
+    others = {} if dir is not None else {cell: spooled.summarize(path) for cell, path in _cell_roots(ctx).items()}
     if as_json:
-        for one in tallies:
+        for one in chain(tallies, *others.values()):
             output.print_json(one)
         return
-    if not tallies:
+    if tallies:
+        output.print_table(_STATUS, tallies)
+        out.print()
+        for line in _advice(tallies):
+            say(line)
+    else:
         say(f"the spool at {root} is empty")
-        return
-    output.print_table(_STATUS, tallies)
-    out.print()
-    for line in _advice(tallies):
-        say(line)
+    for cell, found in others.items():
+        if found:
+            say(f"\nfor the cell {cell}:" if cell != HELD else "\nfor sources whose cell accepts no events yet:")
+            output.print_table(_STATUS, found)
 
 
 @spool.command("inspect", epilog=example(
@@ -122,24 +128,29 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """
-    List the events in the spool, oldest first, or show one with its headers and body.
+    List the events in the spool, oldest first, or show one with its headers and body. Those for other cells come last.
 
     Reads only the files: no database is needed, and running gateways are not affected.
     """
     root = _root(ctx, dir)
+    roots = [root] if dir is not None else [root, *_cell_roots(ctx).values()]
     if event is not None:
-        found = spooled.find_event(root, event, set(SegmentState) if state is None else {state})
+        wanted = set(SegmentState) if state is None else {state}
+        found = next(filter(None, (spooled.find_event(path, event, wanted) for path in roots)), None)
         if found is None or found.event is None:
             raise NotFound(f"{event} is not in the spool at {root}; `boathook events show` looks in the database")
         _show_one(found, found.event, as_json=as_json, is_raw=body)
         return
     if body:
         raise UsageError("--body needs an event id")
-    _list(root, UNSTORED_STATES if state is None else {state}, source, limit, as_json)
+    _list(roots, UNSTORED_STATES if state is None else {state}, source, limit, as_json)
 
 
-def _list(root: Path, states: Collection[SegmentState], source: str | None, limit: int, as_json: bool) -> None:
-    rows = (_row(one) for one in spooled.list_events(root, states) if source is None or _source(one) == source)
+def _list(
+    roots: Iterable[Path], states: Collection[SegmentState], source: str | None, limit: int, as_json: bool
+) -> None:
+    events = chain.from_iterable(spooled.list_events(root, states) for root in roots)
+    rows = (_row(one) for one in events if source is None or _source(one) == source)
     if as_json:
         for row in islice(rows, limit or None):
             output.print_json(row)
@@ -197,6 +208,10 @@ def _bar(size: int) -> Iterator[ProgressCallback]:
     with Progress(*columns, console=err_console, transient=True, disable=not err_console.is_terminal) as progress:
         task = progress.add_task("importing events", total=size)
         yield lambda done: progress.advance(task, done)
+
+
+def _cell_roots(ctx: typer.Context) -> dict[str, Path]:
+    return spooled.cell_roots_of(cli_context(ctx).plain_settings())
 
 
 def _root(ctx: typer.Context, dir: Path | None) -> Path:

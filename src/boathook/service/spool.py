@@ -21,6 +21,7 @@ from boathook.domain.errors import AccessUnknown, SpoolUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.model import NewEvent
 from boathook.ingest import spooled_events
+from boathook.ingest.cells import HELD as HELD  # noqa: PLC0414 - re-exported
 from boathook.ingest.cells import refuse_others
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter
@@ -63,6 +64,12 @@ class SpoolCounts:
 def root_of(settings: Settings) -> Path:
     """Return the folder of this host's spool."""
     return settings.server.data_dir / "spool"
+
+
+def cell_roots_of(settings: Settings) -> dict[str, Path]:
+    """Return the folders of this host's spools for events of other cells, by cell, in the order of their names."""
+    root = settings.server.data_dir / "cells"
+    return {folder.name: folder for folder in sorted(root.iterdir())} if root.is_dir() else {}
 
 
 def limits_of(settings: SpoolSettings) -> SpoolLimits:

@@ -8,11 +8,10 @@ from boathook.db import cells as assignments
 from boathook.db.database import Database
 from boathook.domain.errors import CellUnavailable, DatabaseError
 from boathook.domain.plurals import counted
-from boathook.ingest.cells import HELD
 from boathook.ingest.spooled_events import summarize_folder
 from boathook.service import cells
 from boathook.service.doctor.handlers import CheckStatus, Finding
-from boathook.service.spool import root_of
+from boathook.service.spool import HELD, cell_roots_of, root_of
 from boathook.spool.inspection import list_folders
 
 _NAME: Final = "cells"
@@ -54,13 +53,12 @@ async def examine(settings: Settings, database: Database | None) -> AsyncIterato
 
 def _left_behind(settings: Settings) -> Iterator[Finding]:
     """Report accepted events in the spool for a cell that is configured no more: no gateway opens it."""
-    root = settings.server.data_dir / "cells"
     opened = {*settings.cells.others, HELD} if settings.cells.name else set()
-    for folder in sorted(root.iterdir()) if root.is_dir() else ():
-        if folder.name in opened:
+    for cell, folder in cell_roots_of(settings).items():
+        if cell in opened:
             continue
         waiting = sum(summarize_folder(one).waiting for one in list_folders(folder))
         if waiting:
             found = f"{counted(waiting, 'accepted event')} in {folder} will reach no cell"
-            fix = f"add {folder.name} to cells.members again, or move the folders in it into {root_of(settings)}"
+            fix = f"add {cell} to cells.members again, or move the folders in it into {root_of(settings)}"
             yield Finding(_NAME, CheckStatus.FAIL, found, fix)
