@@ -92,7 +92,7 @@ def post(
     return httpx.post(f"{gateway.base}/in/{source}", content=body, headers=headers).status_code
 
 
-@pytest.mark.extended("waits for evaluations of alert rules; one such test stays")
+@pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
 def test_dead_letters_growing_and_the_error_rate(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     for number in range(3):
         assert post(gateway, f"dead_{number}", "broken.thing") == 200
@@ -106,7 +106,7 @@ def test_dead_letters_growing_and_the_error_rate(gateway: BoathookProcess, alert
     alert_receiver.await_kind("dead_letters", "fires", "recovered", subject="handler:broken")
 
 
-@pytest.mark.extended("waits for evaluations of alert rules; one such test stays")
+@pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
 def test_what_goes_well_is_no_alert_for_another_subject(
     gateway: BoathookProcess, alert_receiver: AlertReceiver
 ) -> None:
@@ -137,14 +137,14 @@ def test_signature_failures_and_a_wrong_secret(gateway: BoathookProcess, alert_r
     alert_receiver.await_kind("signature_failures", "fires", "recovered", subject="other")
 
 
-@pytest.mark.extended("waits for evaluations of alert rules; one such test stays")
+@pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
 def test_slow_acknowledgements(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     for number in range(12):
         post(gateway, f"ack_{number}", "payment.paid")
     until(lambda: alert_receiver.kinds("slow_acknowledgements")[-2:] == ["fires", "recovered"])
 
 
-@pytest.mark.extended("waits for evaluations of alert rules; one such test stays")
+@pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
 def test_a_conflict_is_seen(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     assert post(gateway, "same", "payment.paid", amount=1) == 200
     assert post(gateway, "same", "payment.paid", amount=2) in {200, 409}
@@ -152,7 +152,7 @@ def test_a_conflict_is_seen(gateway: BoathookProcess, alert_receiver: AlertRecei
     alert_receiver.await_kind("conflict_seen", "fires", "recovered", subject="stripe")
 
 
-@pytest.mark.extended("waits for evaluations of alert rules; one such test stays")
+@pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
 def test_a_rule_of_ones_own_about_any_metric(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     body, headers = signed(payload("again", "payment.paid"))
     for _ in range(6):
@@ -179,7 +179,7 @@ def test_an_endpoint_is_disabled(gateway: BoathookProcess, alert_receiver: Alert
         alert_receiver.await_kind("endpoint_disabled", "fires", "recovered")
 
 
-@pytest.mark.extended("waits for evaluations of alert rules; one such test stays")
+@pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
 def test_requests_to_endpoints_fail(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     application = gateway.listing("applications", "create", "Remote")[0]["id"]
     to = ("--application", application)
@@ -206,7 +206,6 @@ def rounds(gateway: BoathookProcess, number: int) -> bool:
     return False
 
 
-@pytest.mark.extended("waits for evaluations of alert rules; one such test stays")
 def test_the_commands_show_silence_and_try(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     until(lambda: gateway.listing("alerts", "list") == [] or not _fires(gateway, "mine"))
     (silence,) = gateway.listing("alerts", "silence", "--rule", "mine", "--for", "1h", "--note", "a test")
@@ -230,7 +229,7 @@ def _fires(gateway: BoathookProcess, rule: str) -> bool:
     return rule in {one["rule"] for one in gateway.listing("alerts", "list")}
 
 
-@pytest.mark.extended("waits for evaluations of alert rules; one such test stays")
+@pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
 def test_nothing_is_processed_while_traffic_comes(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     workers = gateway.children("worker")
     try:

@@ -65,6 +65,7 @@ def start(boathook: Callable[..., BoathookProcess], site: str = "", limits: str 
     return running.start()
 
 
+@pytest.mark.extended("floods a gateway once more; one flood stays")
 @pytest.mark.parametrize("request_", sampled([ASK, b"", SLOW], keep=1), ids=["idle", "silent", "slow bodies"])
 def test_five_clients_with_all_connections_shut_nobody_out(boathook: Callable[..., BoathookProcess], request_: bytes):
     running = start(boathook)

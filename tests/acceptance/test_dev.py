@@ -93,6 +93,7 @@ def developer(tmp_path_factory: pytest.TempPathFactory, shared_url: str) -> Iter
     running.process.wait(60)
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_each_event_is_one_line(developer: Developer):
     developer.send("good")
     developer.wait_for(r"(?m)^\d\d:\d\d:\d\d stripe good -> good  ok  [\d.]+ ms$")

@@ -416,6 +416,7 @@ def test_a_slow_client_stays_when_the_deadlines_are_far(make_gateway: Callable[.
             client.recv(1)
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_an_idle_connection_is_closed_after_keep_alive(make_gateway: Callable[..., Gateway]):
     one = make_gateway(limits=QUICK)
     with one.connect() as client:
@@ -505,6 +506,7 @@ def test_a_sender_that_never_comes_again_after_429_is_answered_503(make_gateway:
     assert b"retry-after: 1\r\n" in answers[-1]
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_the_clients_rate_counts_by_the_address_behind_a_trusted_proxy(make_gateway: Callable[..., Gateway]):
     limits = {"client_rate": 1, "client_burst": 2}
     one = make_gateway(limits=limits, trusted_proxies=["127.0.0.0/8"])
@@ -623,6 +625,7 @@ def test_killing_under_load_fails_requests(make_gateway: Callable[..., Gateway])
     assert load.failed > 0
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_slow_request_under_way_is_finished_while_draining(make_gateway: Callable[..., Gateway]):
     one = make_gateway(commit_s=0.1)
     with one.connect() as client:

@@ -140,6 +140,7 @@ def odd_server() -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_a_local_server_that_redirects_is_shown_and_not_followed(running: BoathookProcess, listen: Any):
     commit(running, [made(f"odd {n}", datetime.now(UTC), type="odd.one") for n in range(2)])
     with odd_server() as url:

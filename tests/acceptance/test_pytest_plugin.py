@@ -260,6 +260,7 @@ def test_settings_without_a_file_and_what_a_failing_test_shows(pg_url, tmp_path)
     assert "boathook/testing/server.py" not in done.stdout, "the test's own line is shown, not the fixture's insides"
 
 
+@pytest.mark.extended("starts processes of its own; signals and exit codes stay")
 def test_without_settings_the_fix_is_named(tmp_path):
     (tmp_path / "test_shop.py").write_text("def test_it(boathook_server): ...")
     done = run_pytest(tmp_path, "-q", "-c", "/dev/null", "--rootdir", str(tmp_path))

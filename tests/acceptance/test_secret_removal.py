@@ -96,6 +96,7 @@ def asked_while_starting(running: BoathookProcess, removed: str) -> Counter[int]
     return statuses
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_a_gateway_that_was_down_for_the_removal_accepts_nothing_under_it(running: BoathookProcess):
     assert set(asked_while_starting(running, "whsec_removed in the night")) == {401}
 

@@ -143,6 +143,7 @@ def test_wrong_commands_are_refused_with_the_fix(running: BoathookProcess):
         assert words in done.stderr, (arguments, done.stderr)
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_a_broken_stored_source_is_answered_503_and_the_others_are_served(running: BoathookProcess, shared_url: str):
     insert(shared_url, "newer", {"provider": "stripe", "of_the_future": "1"})
     insert(shared_url, "locked", {"provider": "stripe"}, "another key, long enough to be one")

@@ -72,6 +72,7 @@ def fork_server(running: BoathookProcess) -> psutil.Process:
     return found
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_without_its_fork_server_everything_stops_and_says_so(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles="gateway,keeper")
     children = [*running.children("gateway"), *running.children("keeper")]
@@ -113,6 +114,7 @@ def test_a_frozen_gateway_is_killed_and_replaced(boathook: Callable[..., Boathoo
     assert any(line["event"] == "child_stuck" for line in log_lines(running))
 
 
+@pytest.mark.extended("starts processes of its own; signals and exit codes stay")
 def test_a_second_serve_on_the_same_address_says_what_to_do(shared: BoathookProcess):
     done = subprocess.run(
         [sys.executable, "-m", "boathook", "serve", "--data-dir", "other"],

@@ -216,6 +216,7 @@ def test_a_sync_handlers_own_spans_belong_to_its_attempt(running, receiver):
     assert inner.parent_span_id == handle.span_id
 
 
+@pytest.mark.extended("repeats what stays with other values")
 def test_a_copy_has_a_trace_of_its_own_that_names_the_first(running, receiver):
     first = post(running, "copy-1", "order.made")
     receive = receiver.one(trace_of(first), "receive stripe")
@@ -230,6 +231,7 @@ def test_a_copy_has_a_trace_of_its_own_that_names_the_first(running, receiver):
     assert copy.trace_id != receive.trace_id
 
 
+@pytest.mark.extended("repeats what stays with other values")
 def test_a_publisher_over_the_api_is_followed_too(running, receiver):
     token = json.loads(running.cli("keys", "create", "--scope", "organization", "--json").stdout)["token"]
     trace = "aaaa2f3577b34da6a3ce929d0e0e4736"

@@ -37,6 +37,7 @@ def effects(running: BoathookProcess) -> list[str]:
         return [row[0] for row in connection.execute("select event_key from shop.effect order by event_key")]
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_what_a_typo_lost_is_found_told_of_and_handled_once_it_is_mended(boathook: Callable[..., BoathookProcess]):
     running = boathook(start=False)
     write_app(running, '@hook.on("strpe", "payment.*")')

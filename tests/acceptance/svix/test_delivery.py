@@ -149,6 +149,7 @@ class TestResults:
         until(lambda: app.api.get(f"{app.path}/endpoint/{endpoint['id']}")["disabled"])
         assert len(box.received) == 1
 
+    @pytest.mark.extended("waits for intervals and deadlines of the product")
     def test_a_receiver_that_asks_for_time_is_given_it(self, app, receiver):
         box = receiver.mailbox(Answer(503, headers=(("Retry-After", "1"),)), Answer())
         endpoint = app.endpoint(box, retrySchedule=[0.6])
@@ -230,6 +231,7 @@ class TestWhoGetsWhat:
         assert disabled.received == deleted.received == []
         assert app.status(message, gone) is None
 
+    @pytest.mark.extended("waits for intervals and deadlines of the product")
     def test_a_deleted_endpoint_is_not_tried_again(self, app, receiver):
         box = receiver.mailbox(BROKEN)
         endpoint = app.endpoint(box, retrySchedule=[1, 1])
@@ -239,6 +241,7 @@ class TestWhoGetsWhat:
         app.wait_status(message, endpoint, FAIL)
         assert len(box.received) == 1
 
+    @pytest.mark.extended("waits for intervals and deadlines of the product")
     def test_a_deleted_application_is_sent_nothing_more(self, server, receiver):
         app = server.application()
         box = receiver.mailbox(BROKEN)
@@ -393,6 +396,7 @@ class TestHeaders:
 
 
 class TestResending:
+    @pytest.mark.extended("waits for intervals and deadlines of the product")
     def test_is_one_attempt_by_hand_that_leaves_the_planned_ones_alone(self, app, receiver):
         box = receiver.mailbox(BROKEN, BROKEN, Answer())
         endpoint = app.endpoint(box, retrySchedule=[2])

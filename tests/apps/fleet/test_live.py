@@ -62,6 +62,7 @@ def test_nobody_listens_without_a_token(token: str, server: FleetServer):
     assert refused.value.response.status_code in {401, 403}
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_who_comes_back_gets_the_latest_of_all_that_changed_meanwhile(server: FleetServer):
     with browser(server) as socket:
         version = frame(socket)["version"]

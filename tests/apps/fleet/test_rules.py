@@ -278,6 +278,7 @@ def test_the_owners_environment_names_are_in_force(server: FleetServer):
     assert server.post({"event": "car_create", "payload": {"id": new_id(), "note": "x" * 50_000}}).status_code == 200
 
 
+@pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_the_rate_limit_answers_429(pg_url, tmp_path):
     folder = tmp_path / "limited"
     folder.mkdir()
