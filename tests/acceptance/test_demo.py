@@ -75,12 +75,12 @@ class Demo:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the demo does not end:\n{self.text[-3000:]}") from None
 
-    def wait_for_output(self, text: str, timeout: float = 300) -> None:
+    def wait_for_output(self, text: str, timeout: float = 300, every: float = 0.05) -> None:
         def said() -> bool:
             assert self.process.poll() is None or text in self.text, self.text[-3000:]
             return text in self.text
 
-        until(said, timeout=timeout)
+        until(said, timeout=timeout, every=every)
 
     @property
     def accepted(self) -> int:
@@ -328,10 +328,28 @@ def test_a_broker_that_took_no_event_is_seen(demo: Callable[..., Demo]):
 @pytest.mark.skipif(not has_server(), reason="rabbitmq-server is not installed")
 def test_the_broker_that_a_killed_demo_left_is_ended_by_the_next(demo: Callable[..., Demo]):
     killed = demo("--buffer", "rabbitmq")
-    killed.wait_for_output("starting PostgreSQL", timeout=600)
+    killed.wait_for_output("starting PostgreSQL", timeout=600, every=0.01)
     killed.process.kill()
     killed.process.wait()
     assert any("rabbitmq" in line for line in killed.leftovers())
     following = demo("--seconds", "1")
     assert following.end(600) == 0, following.text
     assert following.leftovers() == []
+
+
+@pytest.mark.extended("plays a whole demo; one such run stays")
+@pytest.mark.skipif(not has_server(), reason="rabbitmq-server is not installed")
+def test_a_folder_that_a_killed_demo_still_uses_is_not_emptied(demo: Callable[..., Demo]):
+    killed = demo("--buffer", "rabbitmq")
+    until(lambda: killed.accepted > 0, timeout=600)
+    killed.process.kill()
+    killed.process.wait()
+    following = demo("--seconds", "1")
+    assert following.end(600) == 2, following.text
+    assert "a boathook is still running" in following.text
+    for line in killed.leftovers():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(int(line.partition(":")[0])).kill()
+    last = demo("--seconds", "1")
+    assert last.end(600) == 0, last.text
+    assert last.leftovers() == []

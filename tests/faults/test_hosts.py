@@ -185,6 +185,8 @@ def _wait_ticks(env: NetworkEnvironment, more: int) -> None:
     needs=missing_privileges,
 )
 def test_rolling_restart_of_hosts(env: NetworkEnvironment) -> None:
+    # Each commit takes a tenth of a second, so that requests are under way whenever a host stops.
+    env.server.set(commit_delay="100000", commit_siblings="0")
     hosts = [env.start() for _ in range(HOSTS)]
     env.begin(rate=RATE, is_keeping=False)
     env.warm(60, PATIENCE_S)

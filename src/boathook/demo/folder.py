@@ -23,6 +23,7 @@ from boathook.demo.handlers import MAILBOX
 from boathook.demo.traffic import PROVIDERS, make_secret
 from boathook.domain.errors import BoathookError, ConfigError, FetchFailed
 from boathook.service.remote import RemoteClient
+from boathook.service.spool import is_served
 
 MARKER = ".boathook-demo"
 _HOST = "127.0.0.1"
@@ -206,6 +207,12 @@ async def empty(folder: Folder, progress: Callable[[str], None]) -> None:
     Raises:
         ConfigError: a boathook is still running on it.
     """
+    in_use = ConfigError(
+        f"a boathook is still running on {folder.data}; stop it first (`pgrep -f {folder.configuration}` finds"
+        " it where a killed demo has left it behind), or choose another --data-dir"
+    )
+    if is_served(folder.data):
+        raise in_use
     left = [path for path in folder.path.iterdir() if path.name != MARKER]
     if left:
         progress("removing what the last demo left")
@@ -213,10 +220,7 @@ async def empty(folder: Folder, progress: Callable[[str], None]) -> None:
         # A killed demo leaves its PostgreSQL running; attaching to it and stopping it again ends it.
         server = await EmbeddedServer.start(folder.data)
         if not await server.stop():
-            raise ConfigError(
-                f"a boathook is still running on {folder.data}; stop it first (`pgrep -f {folder.configuration}` finds"
-                " it where a killed demo has left it behind), or choose another --data-dir"
-            )
+            raise in_use
         shutil.rmtree(server.home)
     rabbitmq.end_left_over(folder.broker)
     for path in left:

@@ -82,6 +82,11 @@ def limits_of(settings: SpoolSettings) -> SpoolLimits:
     )
 
 
+def is_served(data_dir: Path) -> bool:
+    """Return whether a server that uses *data_dir* runs on this host."""
+    return any(map(_is_locked, data_dir.glob("serve-*.lock")))
+
+
 def require_drained(settings: Settings) -> None:
     """Check that what is written into this host's spool will be drained.
 
@@ -95,7 +100,7 @@ def require_drained(settings: Settings) -> None:
             "PostgreSQL is unavailable, and messages need it: spool.enabled, buffer.then, buffer.key_max_age_h or"
             " outbound.validate_payloads say so; try again later"
         )
-    if not any(map(_is_locked, data_dir.glob("serve-*.lock"))):
+    if not is_served(data_dir):
         raise AccessUnknown(
             f"PostgreSQL is unavailable, and no server that uses {data_dir} runs here, so nothing would deliver the"
             " message later; run this on a host with a gateway, publish through its API, or try again later"
