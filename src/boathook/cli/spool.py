@@ -86,7 +86,7 @@ def show_status(ctx: typer.Context, dir: Dir = None, as_json: Json = False) -> N
     """
     root = _root(ctx, dir)
     tallies = spooled.summarize(root)
-    others = {} if dir is not None else {cell: spooled.summarize(path) for cell, path in _cell_roots(ctx).items()}
+    others = {cell: spooled.summarize(path) for cell, path in _cell_roots(ctx, dir).items()}
     if as_json:
         for one in chain(tallies, *others.values()):
             output.print_json(one)
@@ -133,7 +133,7 @@ def inspect(
     Reads only the files: no database is needed, and running gateways are not affected.
     """
     root = _root(ctx, dir)
-    roots = [root] if dir is not None else [root, *_cell_roots(ctx).values()]
+    roots = [root, *_cell_roots(ctx, dir).values()]
     if event is not None:
         wanted = set(SegmentState) if state is None else {state}
         found = next(filter(None, (spooled.find_event(path, event, wanted) for path in roots)), None)
@@ -210,8 +210,8 @@ def _bar(size: int) -> Iterator[ProgressCallback]:
         yield lambda done: progress.advance(task, done)
 
 
-def _cell_roots(ctx: typer.Context) -> dict[str, Path]:
-    return spooled.cell_roots_of(cli_context(ctx).plain_settings())
+def _cell_roots(ctx: typer.Context, dir: Path | None) -> dict[str, Path]:
+    return spooled.cell_roots_of(cli_context(ctx).plain_settings()) if dir is None else {}
 
 
 def _root(ctx: typer.Context, dir: Path | None) -> Path:
