@@ -57,7 +57,7 @@ from boathook.server import child_config
 from boathook.server.child_config import ProcessContext
 from boathook.server.console import Console, answer_not_found, answer_root
 from boathook.service.message_store import MessageStore
-from boathook.service.spool import limits_of, root_of
+from boathook.service.spool import cell_root_of, limits_of, root_of
 from boathook.spool.spool import Spool
 
 if TYPE_CHECKING:
@@ -453,11 +453,13 @@ class IngestRuntime:
                     await cells.assign(self._gateway_database.require_database(), [assignment])
                 await event_builder.refresh()
 
+        def spool_of(name: str) -> Spool:
+            return Spool.at(cell_root_of(settings, name), limits_of(settings.spool), cell=name)
+
         def open_intake(name: str, store: Store) -> Intake:
-            root = settings.server.data_dir / "cells" / name
             return Intake(
                 store,
-                buffer=Spool.at(root, limits_of(settings.spool), cell=name) if settings.spool.enabled else None,
+                buffer=spool_of(name) if settings.spool.enabled else None,
                 within_s=settings.spool.fallback_after_s,
                 batch=database.ingest_batch_size,
                 queue=database.ingest_queue_size,

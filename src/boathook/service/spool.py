@@ -66,9 +66,18 @@ def root_of(settings: Settings) -> Path:
     return settings.server.data_dir / "spool"
 
 
+def cell_root_of(settings: Settings, cell: str) -> Path:
+    """Return the folder of this host's spool for events of another cell."""
+    return _cells_root_of(settings) / cell
+
+
+def _cells_root_of(settings: Settings) -> Path:
+    return settings.server.data_dir / "cells"
+
+
 def cell_roots_of(settings: Settings) -> dict[str, Path]:
     """Return the folders of this host's spools for events of other cells, by cell, in the order of their names."""
-    root = settings.server.data_dir / "cells"
+    root = _cells_root_of(settings)
     return {folder.name: folder for folder in sorted(root.iterdir())} if root.is_dir() else {}
 
 
