@@ -34,9 +34,8 @@ from boathook.config.types import (
     split_address,
 )
 from boathook.domain.cells import CellDirectory
-from boathook.domain.endpoints import read_retry
 from boathook.domain.errors import ConfigError, NotFound
-from boathook.domain.policy import RetryDefaults
+from boathook.domain.policy import RetryDefaults, read_retry
 from boathook.domain.signing import STANDARD_SECRET_BYTES, KeyFormat, decode_key
 
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from boathook.domain.endpoints import read_retry
+from boathook.domain.policy import read_retry
 from boathook.domain.replies import check_media_type, check_status
 
 _OWN_PATHS = (
@@ -155,7 +155,7 @@ Networks = tuple[Annotated[Network, BeforeValidator(_network)], ...]
 Proxy = Annotated[str, AfterValidator(_proxy)]
 """A proxy's URL, or a reference to it: ``env:NAME`` or ``file:PATH``; empty for none."""
 RetrySchedule = Annotated[str, AfterValidator(_retry)]
-"""A preset's name or comma-separated seconds, as `boathook.domain.endpoints.read_retry` parses them."""
+"""A preset's name or comma-separated seconds, as `boathook.domain.policy.read_retry` parses them."""
 ModuleName = Annotated[str, AfterValidator(_module)]
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
 TraceLink = Annotated[str, AfterValidator(_trace_link)]

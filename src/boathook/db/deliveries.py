@@ -20,10 +20,10 @@ from boathook.db import events
 from boathook.db.database import Connection, Database, Record, translate_errors
 from boathook.db.sql_functions import Arguments
 from boathook.db.statements import load
-from boathook.domain.endpoints import RETRY_PRESETS
 from boathook.domain.errors import LeaseLost
 from boathook.domain.model import Claim, Event
 from boathook.domain.policy import (
+    RETRY_PRESETS,
     AttemptState,
     Complete,
     DeadLetter,

@@ -29,9 +29,9 @@ from boathook.db.secret_box import SecretBox
 from boathook.delivery.dispatcher import PACE_S, Attempt, DatabaseClock
 from boathook.delivery.http_attempt import PreparedEndpoint, prepare_endpoint
 from boathook.domain import ids
-from boathook.domain.endpoints import RECIPIENT, read_retry
+from boathook.domain.endpoints import RECIPIENT
 from boathook.domain.errors import DatabaseError
-from boathook.domain.policy import AttemptState, Result, RetryPolicy, Superseded
+from boathook.domain.policy import AttemptState, Result, RetryPolicy, Superseded, read_retry
 from boathook.http_client.messages import RequestResult
 from boathook.observability import meters
 from boathook.observability.failpoints import failpoint

@@ -24,9 +24,8 @@ from boathook.delivery.http_attempt import (
     redact,
 )
 from boathook.domain import ids
-from boathook.domain.endpoints import read_retry
 from boathook.domain.errors import FetchFailed
-from boathook.domain.policy import Failure, Result, Superseded
+from boathook.domain.policy import Failure, Result, Superseded, read_retry
 from boathook.http_client.messages import OutgoingRequest
 from boathook.http_client.oauth import TokenCache
 from boathook.http_client.sender import HttpSender, RequestResult, TransportFailure

@@ -25,9 +25,9 @@ from boathook.db.rerouting import count_unhandled
 from boathook.delivery.chores import AppChores
 from boathook.delivery.integrity_runner import QUERY_TIMEOUT_S, IntegrityRunner
 from boathook.delivery.tasks import run_tasks
-from boathook.domain.endpoints import RECIPIENT, read_retry
+from boathook.domain.endpoints import RECIPIENT
 from boathook.domain.errors import DatabaseError
-from boathook.domain.policy import RetryDefaults
+from boathook.domain.policy import RetryDefaults, read_retry
 from boathook.handlers.api import Boathook
 from boathook.handlers.outbox import Outbox, message_dedup_days
 from boathook.observability import meters
@@ -161,7 +161,7 @@ class Keeper:
     async def _dead_letter_expired(self, max_age_s: float) -> None:
         """Dead-letter the deliveries that no sender will ever send."""
         while count := await dead_letter_undeliverable(self._database, max_age_s=max_age_s):
-            get_logger("keeper").info("deliveries_buried", deliveries=count)
+            get_logger("keeper").info("deliveries_dead_lettered", deliveries=count)
             meters.count("boathook_attempts_total", count, recipient=ENDPOINTS, outcome="dead")
 
     async def _seal(self) -> None:

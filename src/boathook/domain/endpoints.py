@@ -1,15 +1,14 @@
-"""Validates the values of an endpoint: URL, secret, headers, names and retry schedule.
+"""Validates the values of an endpoint: secret, headers and names.
 
 The formats are those of Standard Webhooks 1.0.0 and of Svix's API, so that Svix clients work with boathook.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
 from boathook.domain import ids
-from boathook.domain.policy import RetryPolicy
 
 RECIPIENT: Final = "endpoint:"
 """Prefix of the recipients of deliveries to endpoints, followed by the id, such as ``endpoint:ep_01h4…``."""
@@ -29,49 +28,6 @@ OPERATIONAL_TYPES: Final = frozenset({
 """Event types that inform an organization about its own deliveries."""
 FAILING_AT: Final = 4
 """Number of the failed attempt after which ``message.attempt.failing`` is sent; a later success is a recovery."""
-
-_MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
-
-
-def _schedule(*delays_s: float, jitter: float) -> RetryPolicy:
-    # Pauses and outages use up time without an attempt; one day beyond the sum of the delays covers them.
-    return RetryPolicy(delays_s=delays_s, jitter=jitter, max_age_s=sum(delays_s) * (1 + jitter) + _DAY)
-
-
-RETRY_PRESETS: Final[Mapping[str, RetryPolicy]] = {
-    "standard-webhooks": _schedule(
-        5, 5 * _MINUTE, 30 * _MINUTE, 2 * _HOUR, 5 * _HOUR, 10 * _HOUR, 14 * _HOUR, 20 * _HOUR, 24 * _HOUR, jitter=0.1
-    ),
-    "svix": _schedule(5, 5 * _MINUTE, 30 * _MINUTE, 2 * _HOUR, 5 * _HOUR, 10 * _HOUR, 10 * _HOUR, jitter=0.2),
-    "cashdesk": _schedule(5, _MINUTE, _HOUR, 3 * _HOUR, 24 * _HOUR, jitter=0.0),
-    "exponential": _schedule(*(5 * 3.0**n for n in range(8)), 5 * _HOUR, 5 * _HOUR, 5 * _HOUR, jitter=0.2),
-    "none": _schedule(jitter=0.0),
-}
-"""Retry schedules by name: the delays between attempts. The first attempt is made immediately."""
-_MAX_DELAYS: Final = 50
-_MAX_DELAY_S: Final = 30 * _DAY
-
-
-def read_retry(schedule: str | Sequence[float]) -> RetryPolicy:
-    """Return the policy for a preset's name, comma-separated seconds, or a list of seconds.
-
-    Raises:
-        ValueError: *schedule* is none of these; the message names the valid forms.
-    """
-    if isinstance(schedule, str):
-        if schedule in RETRY_PRESETS:
-            return RETRY_PRESETS[schedule]
-        try:
-            schedule = [float(part) for part in schedule.split(",")]
-        except ValueError:
-            names = ", ".join(RETRY_PRESETS)
-            raise ValueError(f"write one of {names}, or seconds such as 5, 60, 3600; not {schedule!r}") from None
-    if len(schedule) > _MAX_DELAYS:
-        raise ValueError(f"a retry schedule has at most {_MAX_DELAYS} waits, not {len(schedule)}")
-    for delay in schedule:
-        if not 0 <= delay <= _MAX_DELAY_S:
-            raise ValueError(f"a wait is 0 to {_MAX_DELAY_S:.0f} seconds, not {delay}")
-    return _schedule(*map(float, schedule), jitter=0.1)
 
 
 def recipient_of(endpoint: str) -> str:

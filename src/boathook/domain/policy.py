@@ -4,11 +4,11 @@ A worker passes in how an attempt ended, and `decide` returns the next action. T
 numbers: the time and the jitter come from the caller, so that a test or a simulation can replay any decision.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import assert_never
+from typing import Final, assert_never
 
 MAX_CODE = 100
 MAX_NOTE = 2_000
@@ -143,7 +143,7 @@ Decision = Complete | RetryAt | DeadLetter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """When to retry and when to give up."""
+    """When to retry and when to give up; the fields' defaults are those of a policy that leaves them out."""
 
     first_s: float = 1.0
     """Delay in seconds before the second attempt."""
@@ -185,9 +185,53 @@ class RetryPolicy:
         return base * (1 + self.jitter * (2 * jitter - 1))
 
 
+_MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
+
+
+def _schedule(*delays_s: float, jitter: float) -> RetryPolicy:
+    # Pauses and outages use up time without an attempt; one day beyond the sum of the delays covers them.
+    return RetryPolicy(delays_s=delays_s, jitter=jitter, max_age_s=sum(delays_s) * (1 + jitter) + _DAY)
+
+
+RETRY_PRESETS: Final[Mapping[str, RetryPolicy]] = {
+    "standard-webhooks": _schedule(
+        5, 5 * _MINUTE, 30 * _MINUTE, 2 * _HOUR, 5 * _HOUR, 10 * _HOUR, 14 * _HOUR, 20 * _HOUR, 24 * _HOUR, jitter=0.1
+    ),
+    "svix": _schedule(5, 5 * _MINUTE, 30 * _MINUTE, 2 * _HOUR, 5 * _HOUR, 10 * _HOUR, 10 * _HOUR, jitter=0.2),
+    "cashdesk": _schedule(5, _MINUTE, _HOUR, 3 * _HOUR, 24 * _HOUR, jitter=0.0),
+    "exponential": _schedule(*(5 * 3.0**n for n in range(8)), 5 * _HOUR, 5 * _HOUR, 5 * _HOUR, jitter=0.2),
+    "none": _schedule(jitter=0.0),
+}
+"""Retry schedules by name: the delays between attempts. The first attempt is made immediately."""
+_MAX_DELAYS: Final = 50
+_MAX_DELAY_S: Final = 30 * _DAY
+
+
+def read_retry(schedule: str | Sequence[float]) -> RetryPolicy:
+    """Return the policy for a preset's name, comma-separated seconds, or a list of seconds.
+
+    Raises:
+        ValueError: *schedule* is none of these; the message names the valid forms.
+    """
+    if isinstance(schedule, str):
+        if schedule in RETRY_PRESETS:
+            return RETRY_PRESETS[schedule]
+        try:
+            schedule = [float(part) for part in schedule.split(",")]
+        except ValueError:
+            names = ", ".join(RETRY_PRESETS)
+            raise ValueError(f"write one of {names}, or seconds such as 5, 60, 3600; not {schedule!r}") from None
+    if len(schedule) > _MAX_DELAYS:
+        raise ValueError(f"a retry schedule has at most {_MAX_DELAYS} waits, not {len(schedule)}")
+    for delay in schedule:
+        if not 0 <= delay <= _MAX_DELAY_S:
+            raise ValueError(f"a wait is 0 to {_MAX_DELAY_S:.0f} seconds, not {delay}")
+    return _schedule(*map(float, schedule), jitter=0.1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryDefaults:
-    """The retry policies of handlers that set none."""
+    """The retry policies of handlers that set none; `boathook serve` takes them from `worker.retry` and the sources."""
 
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     by_source: Mapping[str, RetryPolicy] = field(default_factory=dict)
@@ -215,7 +259,7 @@ def complete_ignored(reason: str) -> Complete:
     return Complete(ignored_because=_clip(reason, MAX_NOTE) or "no reason given")
 
 
-def decide(standing: AttemptState, outcome: Outcome, policy: RetryPolicy, now: datetime, jitter: float) -> Decision:
+def decide(state: AttemptState, outcome: Outcome, policy: RetryPolicy, now: datetime, jitter: float) -> Decision:
     """Return the action that follows *outcome*; *jitter* is in [0, 1).
 
     A `Failure.retry_after_s` can lengthen the delay to at most twice its length or one hour, whichever is longer, and
@@ -231,18 +275,18 @@ def decide(standing: AttemptState, outcome: Outcome, policy: RetryPolicy, now: d
         case Failure(is_final=True):
             return DeadLetter(_code(outcome.code), _clip(outcome.error, MAX_NOTE))
         case Failure():
-            move = _try_again(standing, policy, now, jitter, None, outcome.code, outcome.error)
-            return _stretch(move, standing, policy, now, outcome.retry_after_s)
+            decision = _try_again(state, policy, now, jitter, None, outcome.code, outcome.error)
+            return _apply_retry_after(decision, state, policy, now, outcome.retry_after_s)
         case Retry(after=after, code=code):
-            return _try_again(standing, policy, now, jitter, after, code, f"the handler asked for a retry: {code}")
+            return _try_again(state, policy, now, jitter, after, code, f"the handler asked for a retry: {code}")
         case Interruption():
-            return _excuse(standing, policy, now, jitter, outcome)
+            return _retry_free(state, policy, now, jitter, outcome)
         case _:
             assert_never(outcome)
 
 
 def _try_again(
-    standing: AttemptState,
+    state: AttemptState,
     policy: RetryPolicy,
     now: datetime,
     jitter: float,
@@ -251,33 +295,33 @@ def _try_again(
     error: str,
 ) -> Decision:
     code, error = _code(code), _clip(error, MAX_NOTE)
-    if standing.attempt >= policy.max_attempts:
+    if state.attempt >= policy.max_attempts:
         return DeadLetter(code, error)
-    wait_s = max(0.0, policy.wait_s(standing.attempt, jitter) if after_s is None else after_s)
-    if (now - standing.enqueued_at).total_seconds() + wait_s > policy.max_age_s:
+    wait_s = max(0.0, policy.wait_s(state.attempt, jitter) if after_s is None else after_s)
+    if (now - state.enqueued_at).total_seconds() + wait_s > policy.max_age_s:
         return DeadLetter(code, error)
     return RetryAt(now + timedelta(seconds=wait_s), code, error)
 
 
-def _stretch(
-    move: Decision, standing: AttemptState, policy: RetryPolicy, now: datetime, asked_s: float | None
+def _apply_retry_after(
+    decision: Decision, state: AttemptState, policy: RetryPolicy, now: datetime, asked_s: float | None
 ) -> Decision:
-    if asked_s is None or not isinstance(move, RetryAt):
-        return move
-    planned_s = (move.due_at - now).total_seconds()
-    left_s = policy.max_age_s - (now - standing.enqueued_at).total_seconds()
+    if asked_s is None or not isinstance(decision, RetryAt):
+        return decision
+    planned_s = (decision.due_at - now).total_seconds()
+    left_s = policy.max_age_s - (now - state.enqueued_at).total_seconds()
     wait_s = min(asked_s, max(_MAX_STRETCH * planned_s, _MIN_STRETCH_S), left_s)
-    return move if wait_s <= planned_s else replace(move, due_at=now + timedelta(seconds=wait_s))
+    return decision if wait_s <= planned_s else replace(decision, due_at=now + timedelta(seconds=wait_s))
 
 
-def _excuse(
-    standing: AttemptState, policy: RetryPolicy, now: datetime, jitter: float, outcome: Interruption
+def _retry_free(
+    state: AttemptState, policy: RetryPolicy, now: datetime, jitter: float, outcome: Interruption
 ) -> Decision:
     code, error = _code(outcome.code), _clip(outcome.error, MAX_NOTE)
-    base_s = min(_OUTAGE_LONGEST_S, _OUTAGE_FIRST_S * 2.0 ** min(standing.free_retries, MAX_FREE_RETRIES))
+    base_s = min(_OUTAGE_LONGEST_S, _OUTAGE_FIRST_S * 2.0 ** min(state.free_retries, MAX_FREE_RETRIES))
     wait_s = base_s * (0.5 + jitter)
-    age_s = (now - standing.enqueued_at).total_seconds()
-    if standing.free_retries >= MAX_FREE_RETRIES or age_s + wait_s > policy.max_age_s:
+    age_s = (now - state.enqueued_at).total_seconds()
+    if state.free_retries >= MAX_FREE_RETRIES or age_s + wait_s > policy.max_age_s:
         return DeadLetter(code, error)
     return RetryAt(now + timedelta(seconds=wait_s), code, error, is_free=True)
 

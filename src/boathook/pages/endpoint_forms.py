@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData
 
-from boathook.domain.endpoints import RETRY_PRESETS
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached
+from boathook.domain.policy import RETRY_PRESETS
 from boathook.pages.event_type_tree import without_covered
 from boathook.service.endpoints import Endpoint
 

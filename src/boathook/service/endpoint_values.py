@@ -13,10 +13,11 @@ from urllib.parse import urlsplit, urlunsplit
 from boathook.config import Settings
 from boathook.db import event_types
 from boathook.delivery.signer import read_signer
-from boathook.domain.endpoints import OPERATIONAL_TYPES, RETRY_PRESETS, check_channels, check_header, read_retry
+from boathook.domain.endpoints import OPERATIONAL_TYPES, check_channels, check_header
 from boathook.domain.errors import InvalidValue
 from boathook.domain.filters import WHOLE, compile_filter
 from boathook.domain.json_document import split_path
+from boathook.domain.policy import RETRY_PRESETS, read_retry
 from boathook.http_client.addresses import find_denial, read_address
 from boathook.service.unit_of_work import UnitOfWork
 

@@ -26,8 +26,8 @@ from boathook.apps.cashdesk.settings import CashdeskSettings, DriveSettings
 from boathook.apps.cashdesk.simulator import Change, Shop, SimulatedRequest, read_change
 from boathook.apps.cashdesk.webhooks import RETRY, TIMEOUT_S
 from boathook.config import load
-from boathook.domain.endpoints import RETRY_PRESETS
 from boathook.domain.filters import Pattern
+from boathook.domain.policy import RETRY_PRESETS
 from boathook.server.loading import settings_of
 
 MASKS = range(EVERYTHING + 1)
