@@ -28,7 +28,7 @@ class FakeStore:
         while self._database is None:
             try:
                 self._database = await Database.open(
-                    URL, purpose="gateway", size=self._plan.lanes + 3, connect_timeout_s=2.0,
+                    URL, purpose="gateway", size=self._plan.committers + 3, connect_timeout_s=2.0,
                     statement_timeout_s=self._plan.statement_timeout_s, is_reset=False,
                 )  # fmt: skip
             except DatabaseError:

@@ -26,7 +26,7 @@ class Plan:
     timeout_s: float = 4.0
     statement_timeout_s: float = 5.0
     gateways: int = 1
-    lanes: int = 1
+    committers: int = 1
     batch: int = 4
     keepers: int = 1
     events: int = 12
@@ -101,7 +101,7 @@ def _draw(seed: int, rng: random.Random) -> Plan:
         timeout_s=rng.choice((1.5, 4.0)),
         statement_timeout_s=rng.choice((2.0, 5.0)),
         gateways=rng.randint(1, 2),
-        lanes=rng.randint(1, 2),
+        committers=rng.randint(1, 2),
         batch=rng.choice((1, 4, 64)),
         keepers=rng.choice((1, 1, 2)),
         events=rng.randint(3, 16),

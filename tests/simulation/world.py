@@ -137,7 +137,7 @@ class World(BaseWorld):
         arrivals = EventBuilder(Router((), UNROUTED), store.read_router)
         intake = Intake(
             store, announce=store.announce, route=arrivals.reroute, buffer=self._spool(gateway.process),
-            within_s=plan.after_s, lanes=plan.lanes, batch=plan.batch, queue=plan.queue,
+            within_s=plan.after_s, committers=plan.committers, batch=plan.batch, queue=plan.queue,
         )  # fmt: skip
         await intake.start(is_away=not reaching.done())
         gateway.accept = functools.partial(self._take, gateway.process, arrivals, intake)

@@ -4,8 +4,10 @@ BoathookError
 ├── ConfigError                 the configuration is wrong: names the key and the fix
 ├── DatabaseError               PostgreSQL
 │   ├── DatabaseUnavailable     cannot be reached, or does not answer in time
+│   │   ├── CellUnavailable     another cell's: events of its sources wait in the spool of this host
 │   │   └── DatabaseUrlRejected database.url, its user, password or database is wrong: waiting does not help
 │   ├── ValueRejected           PostgreSQL can never store this value; a retry does not help
+│   │   ├── NotPassedOn         an event of another cell's source goes neither there nor into a spool
 │   │   └── ApplicationDeleted  the application of a message that waited was deleted meanwhile
 │   ├── UnsafeDatabase          its settings or version do not guarantee that committed data survives a crash
 │   └── RoutesChanged           routes changed between reading them and accepting an event
@@ -13,6 +15,7 @@ BoathookError
 │   ├── Overloaded              the queue in front of PostgreSQL is full
 │   ├── SpoolUnavailable        neither PostgreSQL nor the spool can store it: the spool is full, or its disk fails
 │   ├── BrokerUnavailable       no RabbitMQ broker has confirmed it in time
+│   │   ├── BrokerRefused       a broker refuses the message, such as when its queue is full
 │   │   └── BrokerMisconfigured a broker refuses the login or a queue: waiting does not help
 │   ├── AccessUnknown           the local copy of keys and applications cannot decide without PostgreSQL
 │   └── TooManyDeliveries       a batch has more items or deliveries than one event can have

@@ -1,8 +1,8 @@
 """The ingest path as a raw ASGI application.
 
 Each request passes these checks in order: source, method, rate limits, announced encoding and size, actual size, and
-signature. Only then is anything stored. A failed request gets a one-word error; the reason is logged for operators
-only.
+signature. Only then is anything stored. A failed request gets a short error and its id; the details are logged, and
+shown only to senders that were verified.
 """
 
 import hashlib
@@ -22,7 +22,10 @@ from boathook.domain import ids
 from boathook.domain.errors import (
     BoathookError,
     BrokerUnavailable,
+    CellUnavailable,
+    DatabaseError,
     DatabaseUnavailable,
+    IngestError,
     NotPassedOn,
     Overloaded,
     RoutesChanged,
@@ -412,7 +415,7 @@ class IngestApp:
     async def _answer_challenge(self, compiled: CompiledSource, challenge: Challenge, request_id: str) -> Response:
         if challenge.visit is not None or challenge.capture is not None:
             failed = (
-                VerificationIOFailure(503, "no_errands")
+                VerificationIOFailure(503, "verification_io")
                 if self._verification_io is None
                 else await self._verification_io.run(compiled.source, challenge)
             )
@@ -481,6 +484,19 @@ def fault_response(error: Exception, compiled: CompiledSource, request_id: str) 
     return error_response(500, "fault", request_id)
 
 
+def _unavailable(error: IngestError | DatabaseError) -> str:
+    """Return the reason for a 503: which of the places for an event was the last to refuse it."""
+    match error:
+        case SpoolUnavailable():
+            return "spool_unavailable"
+        case BrokerUnavailable():
+            return "broker_unavailable"
+        case NotPassedOn() | CellUnavailable():
+            return "cell_unavailable"
+        case _:
+            return "database_unavailable"
+
+
 def not_accepted(error: BaseException, compiled: CompiledSource, request_id: str) -> Response:
     """Return the answer to a request whose event was not stored. Raises *error* if it is an internal one."""
     match error:
@@ -489,8 +505,8 @@ def not_accepted(error: BaseException, compiled: CompiledSource, request_id: str
         case RoutesChanged():
             return error_response(503, "routes_keep_changing", request_id, _retry_after(1))
         case DatabaseUnavailable() | SpoolUnavailable() | BrokerUnavailable() | NotPassedOn():
-            _LOG.warning("not_taken", error=str(error), request_id=request_id)
-            return error_response(503, "database_unavailable", request_id, _retry_after(5))
+            _LOG.warning("not_accepted", error=str(error), request_id=request_id)
+            return error_response(503, _unavailable(error), request_id, _retry_after(5))
         case TooManyDeliveries():
             _LOG.warning("batch_too_large", source=compiled.source, error=str(error), request_id=request_id)
             return error_response(413, "too_many_deliveries", request_id)

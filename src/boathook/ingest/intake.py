@@ -1,7 +1,7 @@
 """Accepts events by group commit: into PostgreSQL while it responds in time, otherwise into a buffer.
 
-Requests that arrive during a commit form the next one. There is no timer: a lane commits all waiting events, up to a
-batch, and events that arrive meanwhile wait until the lane is free. A single request is therefore committed
+Requests that arrive during a commit form the next one. There is no timer: a committer commits all waiting events, up to
+a batch, and events that arrive meanwhile wait until it is free. A single request is therefore committed
 immediately, and concurrent requests share one commit. Each request awaits its own receipt. A batch with a row that
 PostgreSQL refuses is split until only that row fails. The queue in front is bounded. Recently accepted keys are
 answered from memory, so floods of duplicates cause no writes.
@@ -83,7 +83,7 @@ class Intake:
         messages: stores published messages, and routes them; None refuses them.
         buffer: holds events while the store is unavailable; None makes `accept` raise instead.
         within_s: how long an event may wait for the store before it goes into the buffer.
-        lanes: number of concurrent commits.
+        committers: number of concurrent commits.
         batch: maximum number of events in one commit.
         queue: maximum number of waiting events.
         dedup_cache_size: minimum number of recently accepted keys that are answered from memory; 0: none are.
@@ -100,7 +100,7 @@ class Intake:
         messages: MessageStore | None = None,
         buffer: Buffer | None = None,
         within_s: float = 1.0,
-        lanes: int = 1,
+        committers: int = 1,
         batch: int = 128,
         queue: int = 4096,
         dedup_cache_size: int = 65_536,
@@ -113,7 +113,7 @@ class Intake:
         self._announcer = None if announce is None else DueNotifier(announce)
         self.buffer = buffer
         self._within_s = within_s
-        self._lanes = lanes
+        self._committers = committers
         self._batch = batch
         self._queue_size = queue
         self._waiting: deque[PendingEvent] = deque()
@@ -162,7 +162,7 @@ class Intake:
         self._report_unavailable(0)
         if self.buffer is not None and (await self.buffer.open() or is_away):
             self._switch_to_spool("events wait in the buffer" if not is_away else "it has not been reached yet")
-        self._tasks = [asyncio.create_task(self._run_committer(), name=f"intake:{n}") for n in range(self._lanes)]
+        self._tasks = [asyncio.create_task(self._run_committer(), name=f"intake:{n}") for n in range(self._committers)]
         if self.buffer is not None:
             self._drain_task = asyncio.create_task(self._run_drain(self.buffer), name="intake:drain")
         if self._announcer is not None:
@@ -264,7 +264,7 @@ class Intake:
                 if not self._switch_to_spool(str(error), left):
                     _fail(left, error)
                 return
-            except Exception as error:  # noqa: BLE001 - a lane must survive any error and report it to its callers
+            except Exception as error:  # noqa: BLE001 - a committer must survive any error and report it to its callers
                 _fail(part, error)
 
     async def _commit_whole(self, entries: list[PendingEvent]) -> None:

@@ -24,7 +24,7 @@ _CONFIRMATIONS_RATE: Final = 1.0
 _CONFIRMATIONS_BURST: Final = 10
 _MAX_CONFIRMATION_BYTES: Final = 65_536
 _LOG_S: Final = 30.0
-_LOG = get_logger("errands")
+_LOG = get_logger("verification_io")
 
 
 class Fetch(Protocol):
@@ -78,7 +78,9 @@ class VerificationIO:
         if challenge.visit is not None:
             return await self._confirm_subscription(source, challenge.visit)
         if challenge.capture is not None and not self._handshake_secrets.save(source, challenge.capture):
-            self._warn(source, "secret_told_again", note="another secret was received before, so it was not stored")
+            self._warn(
+                source, "handshake_secret_differs", note="another secret was received before, so it was not stored"
+            )
             return VerificationIOFailure(401, Reason.CHALLENGE_REFUSED)
         if challenge.capture is not None:
             _LOG.info("secret_captured", source=source, note=f"run: boathook sources secret {source}")
@@ -102,12 +104,12 @@ class VerificationIO:
 
     async def _confirm_subscription(self, source: str, url: str) -> VerificationIOFailure | None:
         if self._confirmations.wait_s(source, time.monotonic()) > 0:
-            return VerificationIOFailure(503, "too_many_visits")
+            return VerificationIOFailure(503, "confirmation_rate")
         try:
             await self._fetch(url, max_bytes=_MAX_CONFIRMATION_BYTES)
         except FetchFailed as error:
-            self._warn(source, "visit_failed", error=str(error), note="the subscription is not confirmed yet")
-            return VerificationIOFailure(503, "visit_failed")
+            self._warn(source, "confirmation_failed", error=str(error), note="the subscription is not confirmed yet")
+            return VerificationIOFailure(503, "confirmation_failed")
         _LOG.info("subscription_confirmed", source=source)
         return None
 

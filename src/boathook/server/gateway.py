@@ -286,8 +286,8 @@ class _GatewayDatabase:
         database = await Database.open(
             settings.database_url(),
             purpose=rate_leases.GATEWAY,
-            # In addition to the lanes, one each for: spool, rejections, notifications, health checks, replies, secrets,
-            # leases of rates; with brokers also for their drain and for its marks.
+            # In addition to the committers, one each for: spool, rejections, notifications, health checks, replies,
+            # secrets, leases of rates; with brokers also for their drain and for its marks.
             size=settings.database.ingest_connections + (9 if settings.has_brokers else 7),
             connect_timeout_s=settings.database.connect_timeout_s,
             statement_timeout_s=settings.database.statement_timeout_s,
@@ -361,7 +361,7 @@ class IngestRuntime:
             elsewhere=self._elsewhere,
             buffer=self._open_buffer(live_metrics.slot),
             within_s=settings.spool.fallback_after_s,
-            lanes=database.ingest_connections,
+            committers=database.ingest_connections,
             batch=database.ingest_batch_size,
             queue=database.ingest_queue_size,
         )

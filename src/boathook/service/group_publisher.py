@@ -27,7 +27,7 @@ from boathook.service.authorization import Principal
 from boathook.service.messages import NewMessage, to_message
 from boathook.service.unit_of_work import AppContext
 
-_LANES: Final = 2
+_MAX_COMMITTERS: Final = 2
 _MAX_MESSAGES: Final = 128
 _MAX_DELIVERIES: Final = 4_096
 _MAX_BYTES: Final = 4_194_304
@@ -70,7 +70,7 @@ class GroupPublisher:
         self._within_s = within_s
         self._tokens: dict[bytes, KnownToken] = {}
         self._waiting: deque[PreparedMessage] = deque()
-        self._lanes = 0
+        self._committers = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._loading: dict[tuple[str, str], asyncio.Task[CompiledRoutes | None]] = {}
 
@@ -124,11 +124,11 @@ class GroupPublisher:
             DatabaseUnavailable: PostgreSQL is unavailable; the message may have been stored.
         """
         self._waiting.append(prepared)
-        if self._lanes < _LANES:
-            self._lanes += 1
-            lane = asyncio.create_task(self._run_lane(), name="api:publish")
-            self._tasks.add(lane)
-            lane.add_done_callback(self._tasks.discard)
+        if self._committers < _MAX_COMMITTERS:
+            self._committers += 1
+            committer = asyncio.create_task(self._run_committer(), name="api:publish")
+            self._tasks.add(committer)
+            committer.add_done_callback(self._tasks.discard)
         return await prepared.is_stored
 
     async def _load_routes(self, organization: str, application: str) -> CompiledRoutes | None:
@@ -146,13 +146,13 @@ class GroupPublisher:
             return None
         return self._context.outbox.cache_routes(organization, application, routing)
 
-    async def _run_lane(self) -> None:
+    async def _run_committer(self) -> None:
         try:
             while self._waiting:
                 await self._commit(self._take())
         finally:
-            # Here, not in a done callback: a message that arrives before the callback runs must start another lane.
-            self._lanes -= 1
+            # Here, not in a done callback: a message that arrives before the callback runs must start another one.
+            self._committers -= 1
 
     def _take(self) -> list[PreparedMessage]:
         """Take the oldest waiting messages, up to the limits of one commit."""
@@ -184,7 +184,7 @@ class GroupPublisher:
             self._answer(stored, is_stored=True)
         except GroupRolledBack as error:
             _LOG.debug("group_rolled_back", error=str(error), messages=len(taken))
-        except Exception as error:  # noqa: BLE001 - a lane must survive any error and report it to its callers
+        except Exception as error:  # noqa: BLE001 - a committer must survive any error and report it to its callers
             failed = list(taken)
             if self._within_s is not None and isinstance(error, DatabaseUnavailable):
                 # Those behind them can be published without PostgreSQL, and need not wait for a timeout of their own.
