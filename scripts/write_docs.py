@@ -51,10 +51,16 @@ SOURCE_KEYS = {
         "Seconds by which a signed timestamp may differ from the clock, in both directions; by default the provider's."
     ),
     "max_body": "Maximum request body in bytes; by default `limits.max_body`.",
-    "rate": "Maximum requests per second, over all gateways; more are answered 429. Absent or 0: no limit.",
+    "rate": (
+        "Maximum requests per second, over all gateways; more are answered 429, or 503 if the sender gives up after a "
+        "429. Absent or 0: no limit."
+    ),
     "burst": "Requests that may come at once before `rate` applies.",
     "dedup_fields": "JSON paths whose values together identify the event, for senders without event ids.",
-    "dedup_days": "Days that a dedup key is remembered; by default `retention.dedup_days`.",
+    "dedup_days": (
+        "Days that a dedup key is remembered; by default `retention.dedup_days`, or a day more than the provider "
+        "retries."
+    ),
     "retry": "Retry schedule of handlers of its events that have none of their own; by default `worker.retry`.",
     "public_url": ("The public URL for this sender, for providers that sign the URL; by default `server.public_url`."),
     "methods": 'HTTP methods accepted, of `"GET"`, `"POST"` and `"PUT"`; by default the provider\'s.',

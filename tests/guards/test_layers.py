@@ -1,4 +1,4 @@
-"""The rooms import downhill only; the contracts stand in pyproject.toml, and planted violations show that they bite."""
+"""A package imports only packages below it: the contracts are in pyproject.toml, and planted violations break them."""
 
 import re
 import shutil
@@ -22,25 +22,25 @@ VIOLATIONS = {
         "config/reading.py",
         "def sneak():\n    import boathook.db.database",
     ),
-    "a room that is not in the plan": ("layers", "utils.py", "import os"),
+    "a package that is not in the plan": ("layers", "utils.py", "import os"),
     "the driver outside db": ("driver", "ingest/intake.py", "import asyncpg"),
     "the AMQP client outside broker": ("amqp-client", "ingest/buffer_drain.py", "import aio_pika"),
     "the Redis client outside broker": ("redis-client", "ingest/rate_leaser.py", "import redis.asyncio"),
     "an HTTP client outside http_client": ("http-client", "handlers/api.py", "import httpx"),
-    "the ASGI toolkit outside the doors": ("asgi-toolkit", "db/database.py", "import starlette"),
+    "the ASGI toolkit outside the interfaces": ("asgi-toolkit", "db/database.py", "import starlette"),
     "ingest reaching handlers": ("ingest-apart", "ingest/intake.py", "import boathook.handlers.api"),
-    "a route reaching past the service layer": ("api-door", "api/messages.py", "import boathook.db.messages"),
-    "a page reaching past the service layer": ("console-door", "console/events.py", "import boathook.db.events"),
-    "the portal reaching past the service layer": ("console-door", "portal/app.py", "import boathook.db.events"),
-    "a door importing another": ("layers", "portal/app.py", "import boathook.console.routes"),
+    "a route reaching past the service layer": ("api-service", "api/messages.py", "import boathook.db.messages"),
+    "a page reaching past the service layer": ("console-service", "console/events.py", "import boathook.db.events"),
+    "the portal reaching past the service layer": ("console-service", "portal/app.py", "import boathook.db.events"),
+    "an interface importing another": ("layers", "portal/app.py", "import boathook.console.routes"),
     "a third party in the domain": ("plain-domain", "domain/ids.py", "import msgspec"),
     "a clock in the domain": ("plain-domain", "domain/policy.py", "import time"),
     "an internal import through the root": ("no-root-imports", "delivery/dispatcher.py", "from boathook import Ignore"),
     "WebSockets outside http": ("sockets", "server/console.py", "import websockets"),
     "an app reaching past the public root": ("apps-outside", "apps/odd.py", "import boathook.db.database"),
-    "a command reaching past service": ("cli-door", "cli/odd.py", "def sneak():\n    import boathook.db.database"),
+    "a command reaching past service": ("cli-service", "cli/odd.py", "def sneak():\n    import boathook.db.database"),
     "the benchmarks in the package": ("benchmarks-outside", "demo/odd.py", "import benchmarks.load"),
-    "two modules in a circle": ("no-knots", "domain/policy.py", "import boathook.domain.model"),
+    "two modules in a circle": ("no-cycles", "domain/policy.py", "import boathook.domain.model"),
 }
 
 

@@ -56,6 +56,17 @@ async def test_a_message_arrives_signed_and_is_recorded(db: Database) -> None:
     assert row["id"].version == 7
 
 
+async def test_a_message_whose_content_was_deleted_is_not_sent(db: Database) -> None:
+    async with Sink().open() as sink:
+        endpoint = await add_endpoint(db, sink.base)
+        (event,) = await add_deliveries(db, endpoint, is_announced=False)
+        await db.execute("update boathook.event set body = '', expunged_at = now() where id = $1", event)
+        async with running_sender(db):
+            await wait_for_states(db, dead=1)
+    assert not sink.requests
+    assert await db.fetchval("select code from boathook.delivery") == "CONTENT_GONE"
+
+
 async def test_many_messages_to_many_endpoints_arrive_once_each(db: Database) -> None:
     async with Sink().open() as sink:
         endpoints = [await add_endpoint(db, f"{sink.base}/{n}") for n in range(5)]

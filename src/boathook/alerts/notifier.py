@@ -141,8 +141,9 @@ class Notifier:
 def check_channels(settings: Settings) -> None:
     """Resolve every secret of the channels. Raises ConfigError, which names the key."""
     for name, channel in settings.notifications.channels.items():
-        for key in ("token", "url", "secret", "password"):
-            reference = getattr(channel, key, None)
+        hidden = [key for key, field in type(channel).model_fields.items() if not field.repr]
+        for key in hidden:
+            reference = getattr(channel, key)
             if reference is not None:
                 settings.resolve(reference, f"notifications.channels.{name}.{key}")
 

@@ -66,7 +66,7 @@ async def insert(
     throttle_rate: int | None,
     metadata: Mapping[str, str],
 ) -> Application:
-    """Store an application. Raises Taken if the uid is in use."""
+    """Store an application. Raises AlreadyExists if the uid is in use."""
     with translate_unique_violation(_UID_TAKEN):
         row = await connection.fetchrow(
             SQL["insert_application"], id, organization, uid, name, throttle_rate, _dump(metadata)
@@ -91,7 +91,7 @@ async def _find(statement: str, connection: Connection, organization: str, refer
 
 
 async def save(connection: Connection, application: Application) -> Application:
-    """Store an application's changed fields. Raises Taken if the uid is in use."""
+    """Store an application's changed fields. Raises AlreadyExists if the uid is in use."""
     with translate_unique_violation(_UID_TAKEN):
         row = await connection.fetchrow(
             SQL["save_application"],

@@ -284,7 +284,7 @@ from held where h.endpoint_id = held.endpoint_id
 -- may fail without a success. Failures more than twice $10 apart restart that period.
 with judged as (
     select * from unnest($1::uuid[], $2::integer[], $3::boolean[], $4::boolean[], $5::boolean[], $6::float8[])
-        as j (endpoint_id, failed, is_after_success, is_theirs, is_probe, luck)
+        as j (endpoint_id, failed, is_after_success, is_theirs, is_probe, jitter)
     order by endpoint_id
 ),
 held as materialized (
@@ -293,7 +293,7 @@ held as materialized (
         case when not j.is_after_success and (h.last_failed_at is null or h.last_failed_at > now() - 2 * $10::interval)
             then h.failing_since end as since,
         case when not j.is_after_success then h.open_until end as open,
-        case when j.is_after_success then 0 else h.pauses end as rests,
+        case when j.is_after_success then 0 else h.pauses end as earlier_pauses,
         h.last_failed_at as failed_at
     from judged j
     cross join lateral (
@@ -302,7 +302,7 @@ held as materialized (
 ),
 next as (
     select *,
-        $7::integer > 0 and (case when open is null then now_failures >= $7::integer else is_probe end) as rests_anew,
+        $7::integer > 0 and (case when open is null then now_failures >= $7::integer else is_probe end) as opens,
         case when is_theirs then coalesce(since, now) else since end as next_since
     from held
 )
@@ -310,9 +310,9 @@ update boathook.endpoint_health h
 set failures = n.now_failures,
     failing_since = n.next_since,
     last_failed_at = case when n.is_theirs then n.now else n.failed_at end,
-    pauses = n.rests + n.rests_anew::integer,
-    open_until = case when n.rests_anew
-        then n.now + make_interval(secs => least($9::float8, $8::float8 * 2 ^ least(n.rests, 30)) * (0.8 + 0.4 * n.luck))
+    pauses = n.earlier_pauses + n.opens::integer,
+    open_until = case when n.opens
+        then n.now + make_interval(secs => least($9::float8, $8::float8 * 2 ^ least(n.earlier_pauses, 30)) * (0.8 + 0.4 * n.jitter))
         else n.open end
 from next n
 where h.endpoint_id = n.endpoint_id

@@ -108,7 +108,7 @@ class DisabledEndpoint:
 
 
 async def insert(connection: Connection, endpoint: Endpoint) -> Endpoint:
-    """Store an endpoint. Raises Taken if its uid is in use."""
+    """Store an endpoint. Raises AlreadyExists if its uid is in use."""
     with translate_unique_violation(_UID_TAKEN):
         row = await connection.fetchrow(SQL["insert_endpoint"], *_columns(endpoint))
     await bump_routes_version(connection, endpoint.application_id)
@@ -138,7 +138,7 @@ async def _find(statement: str, connection: Connection, application_id: UUID, re
 
 
 async def save(connection: Connection, before: Endpoint, after: Endpoint) -> Endpoint:
-    """Store an endpoint's changed fields as its next revision. Raises Taken if the uid is in use."""
+    """Store an endpoint's changed fields as its next revision. Raises AlreadyExists if the uid is in use."""
     with translate_unique_violation(_UID_TAKEN):
         row = await connection.fetchrow(SQL["save_endpoint"], *_columns(after))
     if any(getattr(before, name) != getattr(after, name) for name in _ROUTING_FIELDS):

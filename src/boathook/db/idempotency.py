@@ -13,6 +13,7 @@ from boathook.db.statements import load
 
 SQL = load(__file__)
 RETENTION: Final = timedelta(hours=12)
+"""How long answers are stored; those of messages are not: see `boathook.handlers.outbox`."""
 
 
 @dataclass(frozen=True, slots=True)

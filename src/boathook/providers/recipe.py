@@ -1,7 +1,7 @@
 """Defines recipes: how one provider signs, identifies its events, does handshakes and expects replies.
 
-A recipe is data. The code that uses it is in `boathook.verification`, which checks requests, and in
-`boathook.verification.verifier`, which extracts their events.
+A recipe is data. The code that uses it is in `boathook.verification`, which checks requests and extracts their
+events.
 """
 
 import re

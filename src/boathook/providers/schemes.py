@@ -1,6 +1,6 @@
 """Signature schemes as data: a MAC, a hash or a signature over signed parts, a token, an address.
 
-A proof says what must be checked; `boathook.ingest` has the code that checks it.
+A proof says what must be checked; `boathook.verification` has the code that checks it.
 """
 
 import re

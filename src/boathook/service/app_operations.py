@@ -123,7 +123,7 @@ class AppOperations:
         return _show(done)
 
     async def wake(self, tx: Transaction, event_id: UUID | str) -> int:
-        """Make all waiting deliveries of an event due once *tx* commits; return how many.
+        """Make an event's pending deliveries due, and its dead ones pending, when *tx* commits; return their number.
 
         Wake several events in the order of their ids, so that two transactions cannot deadlock.
 

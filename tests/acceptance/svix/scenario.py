@@ -68,7 +68,7 @@ def _left_out(text: str, why: str, bodies: Mapping[str, Any]) -> Iterator[Method
 
 
 NOT_OPEN: Final = "the cloud has it, the open server does not"
-_DROPPED: Final = "nothing that was asked for vanishes without a word"
+_DROPPED: Final = "accepted fields are never dropped silently"
 DIFFERENCES: Final[dict[str, tuple[str, str]]] = {
     "application.upsert": (
         "the open server gives what it creates no uid but the body's",

@@ -95,7 +95,7 @@ async def create(tx: Transaction, user: User, form: WebhookForm) -> Webhook:
     """Create a webhook with its endpoint.
 
     Raises:
-        Full: the user has reached the limit.
+        LimitReached: the user has reached the limit.
         BadField: requests to its URL are not allowed.
     """
     await users.lock(tx, user)

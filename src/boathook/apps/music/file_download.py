@@ -48,7 +48,7 @@ class Download:
 
 
 async def keep(work: Download) -> StoredFile:
-    """Fetch a file and put it into storage. Raises NotKept.
+    """Fetch a file and put it into storage. Raises DownloadFailed.
 
     A partial download is resumed by the next attempt on this host.
     """

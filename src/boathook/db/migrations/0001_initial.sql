@@ -2,6 +2,7 @@
 --
 -- The tables, in the order of the data flow:
 --   route, route_version   which recipient gets which events; the version increases with every change
+--   cell_assignment, cell_name   the cell of each source, and the one that this database belongs to
 --   dedup                  keys of known events, until they expire
 --   event                  one accepted fact, immutable                      (partitioned by id)
 --   unhandled              events of sources without deliveries, because no handler matched
@@ -186,6 +187,7 @@ create table boathook.delivery (
     constraint delivery_attempts_before_in_range check (attempts_before between 0 and attempts),
     constraint delivery_item_complete check ((item_path is null) = (item_type is null))
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+-- Used by every claim (`lease_due`) and by `list_due`.
 create index delivery_due on boathook.delivery (recipient, due_at) where state = 'pending' and not is_blocked;
 -- Suspects are rare, and queried at every notification; this index avoids a scan of all due deliveries.
 create index delivery_suspect on boathook.delivery (recipient, due_at) where state = 'pending' and not is_blocked and crashes >= 2;

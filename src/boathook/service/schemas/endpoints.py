@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from boathook.domain.policy import RETRY_PRESETS
 from boathook.service.endpoints import Backlog, NewEndpoint
 from boathook.service.schemas.fields import (
     DEPRECATED,
@@ -32,7 +33,7 @@ ConcurrencyLimit = Annotated[int, Field(strict=True, ge=1, le=1_000)]
 Schedule = Annotated[
     Text | list[float],
     Field(
-        description="A preset (standard-webhooks, svix, cashdesk, none) or the delays between attempts in seconds.",
+        description=f"A preset ({', '.join(RETRY_PRESETS)}) or the delays between attempts in seconds.",
         examples=["standard-webhooks", [5, 60, 3600]],
     ),
 ]
