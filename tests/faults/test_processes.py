@@ -47,7 +47,9 @@ def test_postgresql_killed(env: Environment) -> None:
 @scenario(
     fault="a worker frozen beyond its lease (SIGSTOP), then thawed",
     target="effects once; the stale commit is refused",
-    mutant=Mutant(sql=UNFENCED, label="settles without the fence", breaks=frozenset({"C5", "C7"})),
+    mutant=Mutant(
+        "finishes_lost_attempts", sql=UNFENCED, label="settles without the fence", breaks=frozenset({"C5", "C7"})
+    ),
     tier="extended",
 )
 def test_worker_frozen_beyond_its_lease(env: Environment) -> None:
