@@ -113,6 +113,24 @@ def test_the_live_tail_adds_rows_on_top_and_moves_nothing_else(console: ConsoleS
     expect(page.locator(f"tr[data-id={second}] .badge")).to_have_text("succeeded")
 
 
+def test_the_live_tail_leaves_a_reader_alone_who_scrolls_meanwhile(console: ConsoleServer, admin_page: CheckedPage):
+    first = console.post_event("scroll-1", "payment.scrolled")
+    page = admin_page.go("/events?type=payment.scrolled")
+    page.evaluate(
+        """document.body.style.minHeight = '3000px';
+        window.frames_due = [];
+        window.requestAnimationFrame = (callback) => frames_due.push(callback);
+        scrollTo(0, 0)"""
+    )
+    page.locator(f"tr[data-id={first}] a").focus()
+    page.get_by_role("button", name="Live tail").evaluate("(button) => button.click()")
+    second = console.post_event("scroll-2", "payment.scrolled")
+    expect(page.locator(f"tr[data-id={second}]")).to_be_attached()
+    assert page.evaluate("scrollBy(0, 100); frames_due.length") > 0
+    place = page.evaluate("scrollY")
+    assert page.evaluate("frames_due.splice(0).forEach((callback) => callback()); scrollY") == place
+
+
 def test_times_are_local_or_utc_and_a_custom_range_is_typed_in_the_same(console: ConsoleServer, browser: Browser):
     context = browser.new_context(timezone_id="Asia/Kolkata")
     page = CheckedPage(context.new_page(), console)

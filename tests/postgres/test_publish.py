@@ -324,10 +324,10 @@ async def test_a_message_that_breaks_the_group_fails_alone(
     assert await stored(db) == 20
 
 
-async def test_a_message_that_comes_as_the_last_lane_ends_is_not_forgotten(
+async def test_a_message_that_comes_as_the_last_committer_ends_is_not_forgotten(
     api: ApiClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_publisher, "_LANES", 1)
+    monkeypatch.setattr(group_publisher, "_MAX_COMMITTERS", 1)
     publisher = group_publisher.GroupPublisher(api.context)
     token = await publisher.find_token(api.headers["authorization"].removeprefix("Bearer "))
     assert token is not None
@@ -335,7 +335,7 @@ async def test_a_message_that_comes_as_the_last_lane_ends_is_not_forgotten(
     assert first is not None
     assert second is not None
     coming = publisher.commit(second)
-    # Called between the end of the lane and whatever is called once its task is known to be done.
+    # Called between the end of the committer and whatever is called once its task is known to be done.
     first.is_stored.add_done_callback(lambda _: coming.send(None))
     assert await publisher.commit(first)
     assert await asyncio.wait_for(second.is_stored, 60)

@@ -40,17 +40,21 @@ if (follow) {
   let url = new URL(follow.dataset.tail, location.href);
   let timer = 0;
   const note = document.getElementById("tail-note");
-  const merge = (table) => {
-    const body = document.querySelector("#found .events tbody");
+  // Rows may get other heights once their table is laid out. By then the reader may have scrolled, which must stay.
+  const keepPlace = (body, change) => {
+    const anchor = document.activeElement?.closest?.("#found tr") ?? (scrollY > 0 ? [...(body?.rows ?? [])].find((row) => row.getBoundingClientRect().bottom > 0) : null);
+    const before = anchor?.getBoundingClientRect().top;
+    change();
+    if (!anchor) return;
+    const correct = () => scrollBy(0, anchor.getBoundingClientRect().top - before);
+    correct();
+    const place = scrollY;
+    requestAnimationFrame(() => { if (scrollY === place) correct(); });
+  };
+  const add = (body, table) => {
     const fresh = [...table.rows];
-    if (!body) {
-      if (fresh.length) location.reload();
-      return;
-    }
     const shown = new Map([...body.rows].map((row) => [row.dataset.id, row]));
     const isGap = "cut" in table.dataset && !fresh.some((row) => shown.has(row.dataset.id));
-    const anchor = document.activeElement?.closest?.("#found tr") ?? (scrollY > 0 ? [...body.rows].find((row) => row.getBoundingClientRect().bottom > 0) : null);
-    const before = anchor?.getBoundingClientRect().top;
     for (const row of fresh) {
       const old = shown.get(row.dataset.id);
       if (old) {
@@ -59,8 +63,16 @@ if (follow) {
     }
     while (body.rows.length > MAX_TAIL_ROWS && !body.rows[body.rows.length - 1].contains(document.activeElement)) body.deleteRow(-1);
     tellTimes(body);
-    if (anchor) requestAnimationFrame(() => scrollBy(0, anchor.getBoundingClientRect().top - before));
     note.textContent = isGap ? "Events arrive faster than they can be shown; some are left out. Narrow the filter, or reload." : "";
+  };
+  const rows = () => document.querySelector("#found .events tbody");
+  const merge = (table) => {
+    const body = rows();
+    if (!body) {
+      if (table.rows.length) location.reload();
+      return;
+    }
+    keepPlace(body, () => add(body, table));
     const newest = body.rows[0]?.querySelector("time")?.dateTime;
     if (newest) url.searchParams.set("after", newest);
   };
@@ -70,7 +82,7 @@ if (follow) {
       if (answer?.status === 401) location.reload();
       if (answer?.ok) merge(new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("table"));
     } catch {
-      note.textContent = "The server does not answer; trying again.";
+      keepPlace(rows(), () => { note.textContent = "The server does not answer; trying again."; });
     }
     if (follow.getAttribute("aria-pressed") === "true") timer = setTimeout(poll, 2000);
   };
