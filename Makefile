@@ -11,7 +11,13 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 # cores; fewer of them for the tests that measure time. Files in their order end with many short ones, so that all
 # processes end at about the same time.
 PYTEST := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
-PREPARE = echo "Checking the code ..." && $(MAKE) --no-print-directory -j 3 check compile programs
+# The checks run beside the tests, which leave the processors idle for a tenth of the time. What they find is shown at
+# once, and again below the tests' summary.
+CHECK_LOG := $(VENV)/check.log
+TEST = echo "Checking the code beside the tests ..." && $(MAKE) --no-print-directory -j 2 compile programs && \
+	{ { $(MAKE) --no-print-directory check > $(CHECK_LOG) 2>&1 || { cat $(CHECK_LOG) >&2; exit 1; }; } & checks=$$!; \
+	$(PYTEST) -n 4 $(1) $(ARGS); tests=$$?; \
+	wait $$checks || { cat $(CHECK_LOG) >&2; exit 1; }; exit $$tests; }
 BENCHMARKS := ingest duplicates publish handle latency deliver fanout isolation both spool buffer gateways lane cells start
 
 # uv installs for the Python that is here; it never fetches another one.
@@ -31,12 +37,10 @@ demo: setup ## start everything and send it real signed traffic; ARGS="--seconds
 	@$(BIN)/boathook demo $(ARGS)
 
 test: dev ## run the checks and the tests that every change needs; ARGS="-k name" picks some
-	@$(PREPARE)
-	@$(PYTEST) -n 4 $(ARGS)
+	@$(call TEST)
 
 test-all: dev ## run the checks and all tests, with every example of the property tests
-	@$(PREPARE)
-	@$(PYTEST) -n 4 -m "not soak" --hypothesis-profile=full $(ARGS)
+	@$(call TEST,-m "not soak" --hypothesis-profile=full)
 
 programs:
 	@scripts/need-program promtool prometheus
