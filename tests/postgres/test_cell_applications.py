@@ -11,13 +11,14 @@ import pytest
 
 from boathook.config import Settings
 from boathook.config.tables import CellsSettings
-from boathook.db import cells
+from boathook.db import cells, dedup
 from boathook.db.cells import ADDED, REPLACED
 from boathook.db.database import Database
 from boathook.db.messages import message_key
 from boathook.domain import ids
 from boathook.domain.errors import AlreadyExists, DatabaseError, InvalidState, NotFound, WrongCell
 from boathook.handlers.outbox import Message, Outbox
+from boathook.service import applications, endpoints
 from boathook.service import cells as services
 from boathook.service.unit_of_work import AppContext
 from tests.databases import Pool
@@ -245,8 +246,6 @@ async def test_a_change_that_has_not_committed_moves_too(pair: Cells) -> None:
     one, two, _ = pair.values()
     application = await make_application(one)
     async with one.api.context.work("default", "test") as work:
-        from boathook.service import applications, endpoints
-
         found = await applications.get(work, "acme")
         await endpoints.update(work, found, "main", {"description": "late"})
         moving = asyncio.create_task(move(pair, application))
@@ -262,7 +261,7 @@ async def test_mutant_without_the_keys_a_repeated_message_is_stored_again(
     async def copy_none(*_: object, **__: object) -> int:
         return 0
 
-    monkeypatch.setattr(services.dedup, "copy_message_keys", copy_none)
+    monkeypatch.setattr(dedup, "copy_message_keys", copy_none)
     application = await make_application(pair["c1"])
     await pair["c1"].publish("acme", "before")
     await move(pair, application)
@@ -305,7 +304,7 @@ async def test_an_interrupted_move_is_completed_by_repeating_it(
         elif step == "close_application":
             patch.setattr(cells, step, failing(DatabaseError("cut off")))
         else:
-            patch.setattr(services.dedup, step, failing(DatabaseError("cut off")))
+            patch.setattr(dedup, step, failing(DatabaseError("cut off")))
         with pytest.raises(DatabaseError):
             await move(pair, application)
     is_open = step == "close_application"
