@@ -322,6 +322,30 @@ async def test_an_interrupted_move_is_completed_by_repeating_it(
     assert (home.cell, home.left, home.is_moving) == ("c2", ("c1",), False)
 
 
+async def test_a_move_that_was_given_up_does_not_stand_in_the_way_of_another(
+    pair: Cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = pair.values()
+    application = await make_application(one)
+    with monkeypatch.context() as patch:
+        patch.setattr(dedup, "copy_message_keys", failing(DatabaseError("cut off")))
+        for _ in range(2):
+            with pytest.raises(DatabaseError):
+                await move(pair, application, "c3")
+        patch.setattr(cells, "close_application", failing(DatabaseError("cut off")))
+        with pytest.raises(DatabaseError):
+            await move(pair, application, "c3")
+    done = await move(pair, application, "c2")
+    assert (done.origin, done.copied["endpoint"]) == ("c1", 1)
+    await two.publish("acme", "on")
+    assert await two.db.fetchval("select count(*) from boathook.delivery") == 1
+    for cell in (one, three):
+        await cell.publish("acme", "on", expect=421)
+    done = await move(pair, application, "c3")
+    assert (done.origin, done.copied["endpoint"]) == ("c2", 1)
+    await three.publish("acme", "on", expect=409)
+
+
 async def test_it_comes_back_with_all_changes_and_keys(pair: Cells) -> None:
     one, two, three = pair.values()
     application = await make_application(one)

@@ -40,6 +40,8 @@ _APPLICATIONS = (
     Column("left", lambda one: ", ".join(one.left)),
     Column("moving", lambda one: "yes" if one.is_moving else "", is_optional=True),
 )
+_NOUNS = {"endpoint": "endpoint", "api_key": "API key", "event_type": "event type"}
+"""What is said of the tables whose rows are copied."""
 
 
 class RouteFormat(StrEnum):
@@ -152,10 +154,8 @@ def _move_application(settings: Settings, application: str, to: str, *, as_json:
         say(f"{done.application} belongs to {done.target} already")
         return
     say(f"{done.application} belongs to {done.target} now")
-    say(
-        f"copied {counted(done.copied['endpoint'], 'endpoint')}, {counted(done.copied['api_key'], 'API key')}, "
-        f"{counted(done.copied['event_type'], 'event type')}, {counted(done.keys, 'key')} of known messages"
-    )
+    copied = [counted(number, _NOUNS[table]) for table, number in done.copied.items() if table in _NOUNS]
+    say(f"copied {', '.join([*copied, counted(done.keys, 'key')])} of known messages")
     if done.open_deliveries:
         hint(f"{done.origin} still has {counted(done.open_deliveries, 'open delivery')} of earlier messages")
 

@@ -120,7 +120,7 @@ async def reserve_application(target: Database, id: UUID, document: str, columns
             return False
         with translate_unique_violation("another application of the new cell has its uid; change one of them"):
             await connection.execute(_fill("replace_rows", "application", columns), document)
-        await connection.execute(SQL["name_cell"], id, cell, 0)
+        await connection.execute(SQL["mark_reserved"], id, cell)
     return True
 
 

@@ -87,6 +87,10 @@ update boathook.endpoint set uid = null where application_id = $1 and uid is not
 -- waits for all transactions that have published to it or changed it.
 select cell from boathook.application where id = $1 for update
 
+-- name: mark_reserved
+-- Notes the old cell of an application that this cell gets. Its revision is lower than that of the old cell's row.
+update boathook.application set cell = $2, routes_version = routes_version - 1 where id = $1
+
 -- name: name_cell
 -- Notes the cell that an application belongs to, null for this one, and makes publishers read that.
 update boathook.application

@@ -460,7 +460,7 @@ class ApplicationFinder:
     def __init__(self, settings: Settings) -> None:
         self._cells = settings.cells.others if settings.cells.name else {}
         self._secret = settings.cells_secret() if self._cells else ""
-        self._client = RemoteClient(settings)
+        self._client = RemoteClient(settings if self._cells else None)
         self._known: OrderedDict[tuple[str, str], tuple[float, str | None]] = OrderedDict()
         self._asking: dict[tuple[str, str], asyncio.Task[str | None]] = {}
         self._questions = asyncio.Semaphore(_MAX_QUESTIONS)

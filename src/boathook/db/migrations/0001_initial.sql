@@ -1041,16 +1041,19 @@ create function boathook.publish_messages(
     p_has_order boolean, p_lock_timeout text, out verdicts text[], out has_blocked boolean
 ) language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    current_registry text := (select version || '.' || xmin::text from boathook.route_version);
+    current_registry text;
+    has_cells boolean;
     refused text[];
     wanted integer;
     fresh uuid[] := '{}';
 begin
+    select version || '.' || xmin::text, exists (select from boathook.cell_name) into current_registry, has_cells
+    from boathook.route_version;
     if p_lock_timeout is not null then
         perform set_config('lock_timeout', p_lock_timeout, true);
     end if;
     perform from boathook.api_key where token_sha256 = any (t_tokens) order by id for share;
-    if exists (select from boathook.cell_name) then
+    if has_cells then
         -- Not those that have moved: a steady stream of locks would keep the move waiting.
         perform from boathook.application where id = any (t_applications) and cell is null order by id for key share;
     end if;
