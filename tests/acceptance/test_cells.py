@@ -1,4 +1,7 @@
-"""Two cells as processes, each on a database of its own: a source of one is received by the other, and moved."""
+"""Two cells as processes, each on a database of its own: a source of one is received by the other, and moved.
+
+So is an application, while messages are published to it.
+"""
 
 import base64
 import json
@@ -6,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import httpx
 import psycopg
@@ -14,7 +18,10 @@ import pytest
 from boathook.domain.cells import choose_cell
 from tests.acceptance.conftest import SECRET as STRIPE_SECRET
 from tests.acceptance.conftest import BoathookProcess, boathook_processes, payload, signed
+from tests.acceptance.svix.receiver import Mailbox, Receiver
+from tests.acceptance.test_start_during_outage import target_of, through
 from tests.databases import Pool
+from tests.faults.rig.proxy import Proxy
 from tests.support import until
 
 SECRET = "whsec_" + base64.b64encode(b"the secret that all cells share").decode()
@@ -27,6 +34,10 @@ class Cells:
 
     processes: dict[str, BoathookProcess] = field(default_factory=dict)
     databases: dict[str, str] = field(default_factory=dict)
+    wire: Proxy | None = None
+    """The network between the gateway of c1 and its database."""
+    tokens: dict[str, str] = field(default_factory=dict)
+    """A token of the API for each cell, once it was asked for."""
 
     def home(self) -> str:
         """Return the cell that the source belongs to before it is assigned."""
@@ -50,13 +61,23 @@ class Cells:
         """Return the keys of the events that a cell's handler has worked on."""
         return self.read(cell, "select event_key from shop.effect")
 
+    def ask(self, cell: str, method: str, path: str, body: Any = None, key: str = "") -> httpx.Response:
+        """Send a request to the API of a cell."""
+        if cell not in self.tokens:
+            self.tokens[cell] = self.processes[cell].cli("keys", "create", "--scope", "organization", "--json").stdout
+        token = json.loads(self.tokens[cell])["token"]
+        headers = {"authorization": f"Bearer {token}"} | ({"idempotency-key": key} if key else {})
+        url = f"{self.processes[cell].base}/api/v1{path}"
+        return httpx.request(method, url, json=body, headers=headers, timeout=60)
+
     def move(self, to: str, source: str = "stripe") -> str:
         """Move a source; return what the command printed."""
         return self.processes["c1"].cli("cells", "move", source, "--to", to).stdout
 
 
 def settings(name: str, processes: Sequence[BoathookProcess], urls: Sequence[str]) -> str:
-    text = f'\n[sources.own]\nprovider = "stripe"\nsecrets = ["{STRIPE_SECRET}"]\n[cells]\nname = "{name}"\nsecret = "{SECRET}"\n'
+    text = '\n[outbound]\nallow = ["127.0.0.0/8"]\nencryption_keys = ["a key that is the same in all cells"]\n'
+    text += f'\n[sources.own]\nprovider = "stripe"\nsecrets = ["{STRIPE_SECRET}"]\n[cells]\nname = "{name}"\nsecret = "{SECRET}"\n'
     for cell, process, url in zip(CELLS, processes, urls, strict=True):
         text += f'[cells.members.{cell}]\nurl = "{process.base}"\ndatabase = "{url}"\naccepts_new = true\n'
     return text
@@ -65,17 +86,21 @@ def settings(name: str, processes: Sequence[BoathookProcess], urls: Sequence[str
 @pytest.fixture(scope="module")
 def cells(tmp_path_factory: pytest.TempPathFactory, databases: Pool) -> Iterator[Cells]:
     folder = tmp_path_factory.mktemp("cells")
-    with databases.database() as one, databases.database() as other:
+    with databases.database() as one, databases.database() as other, Proxy(target_of(one)) as wire:
         urls = (one, other)
         with boathook_processes(folder, one) as make:
-            made = [make(roles="gateway,worker,keeper", start=False, database_url=url) for url in urls]
+            made = [
+                make(roles="gateway,worker,keeper,console", senders=1, start=False, database_url=url) for url in urls
+            ]
+            configuration = made[0].folder / "boathook.toml"
+            configuration.write_text(configuration.read_text().replace(one, through(one, wire.port)))
             for name, process in zip(CELLS, made, strict=True):
                 with (process.folder / "boathook.toml").open("a") as file:
                     file.write(settings(name, made, urls))
                 process.start(wait=False)
             for process in made:
                 process.wait_ready()
-            yield Cells(dict(zip(CELLS, made, strict=True)), dict(zip(CELLS, urls, strict=True)))
+            yield Cells(dict(zip(CELLS, made, strict=True)), dict(zip(CELLS, urls, strict=True)), wire)
 
 
 def other_than(cell: str) -> str:
@@ -273,3 +298,144 @@ def test_a_rejected_request_is_accepted_in_the_cell_of_its_source_only(cells: Ce
     assert done.returncode != 0
     assert "the source stripe belongs to the cell c2; do this there" in done.stdout + done.stderr
     assert "evt_rejected" not in cells.stored("c1")
+
+
+PAID: dict[str, Any] = {"eventType": "invoice.paid", "payload": {"n": 1}}
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+def make_application(cells: Cells, uid: str, inbox: Mailbox) -> str:
+    """Create an application in c1 with an endpoint; return its id."""
+    made = cells.ask("c1", "POST", "/app", {"name": uid, "uid": uid})
+    assert made.status_code == 201, made.text
+    assert cells.ask("c1", "POST", f"/app/{uid}/endpoint", {"url": inbox.url}).status_code == 201
+    return str(made.json()["id"])
+
+
+def find_key(request: Any) -> str:
+    return str(request.json["key"])
+
+
+class Publisher(threading.Thread):
+    """Publishes one message after the other, and follows the answers to the cell of the application."""
+
+    def __init__(self, cells: Cells, uid: str) -> None:
+        super().__init__()
+        self._cells = cells
+        self._uid = uid
+        self._cell = "c1"
+        self.ids: dict[str, str] = {}
+        """The id of each accepted message, by its publisher's id."""
+        self.moves = 0
+        self.unexpected: list[str] = []
+        self.stopped = threading.Event()
+
+    def run(self) -> None:
+        number = 0
+        while not self.stopped.is_set():
+            self._publish(f"{self._uid}_{number}")
+            number += 1
+
+    def has_accepted(self, number: int) -> bool:
+        return len(self.ids) >= number
+
+    def _publish(self, key: str) -> None:
+        message = {"eventType": "invoice.paid", "eventId": key, "payload": {"key": key}}
+        while True:
+            answer = self._cells.ask(self._cell, "POST", f"/app/{self._uid}/msg", message)
+            if answer.status_code != 421:
+                break
+            self._cell = answer.json()["cell"]
+            assert self._cells.processes[self._cell].base == answer.json()["url"]
+            self.moves += 1
+            self.stopped.wait(0.02)
+        if answer.status_code == 202:
+            self.ids[key] = answer.json()["id"]
+        else:
+            self.unexpected.append(f"{key}: {answer.status_code} {answer.text}")
+
+
+def test_an_application_moves_under_load_and_loses_and_doubles_nothing(cells: Cells, receiver: Receiver):
+    inbox = receiver.mailbox()
+    application = make_application(cells, "loaded", inbox)
+    publisher = Publisher(cells, "loaded")
+    cells.ask("c2", "GET", "/app")
+    publisher.start()
+    try:
+        for cell in ("c2", "c1", "c2"):
+            until(partial(publisher.has_accepted, len(publisher.ids) + 20))
+            assert f"{application} belongs to {cell} now" in cells.move(cell, application)
+        until(partial(publisher.has_accepted, len(publisher.ids) + 20))
+    finally:
+        publisher.stopped.set()
+        publisher.join()
+    assert not publisher.unexpected
+    assert publisher.moves >= 3
+    until(lambda: {find_key(one) for one in list(inbox.received)} >= publisher.ids.keys())
+    assert {(find_key(one), one.message) for one in inbox.received} == set(publisher.ids.items())
+    stored = [key for cell in CELLS for key in cells.stored(cell) if key.startswith("loaded_")]
+    assert sorted(stored) == sorted(publisher.ids)
+    again = {"eventType": "invoice.paid", "eventId": "loaded_0", "payload": {"key": "loaded_0"}}
+    assert cells.ask("c2", "POST", "/app/loaded/msg", again).status_code == 409
+    for process in cells.processes.values():
+        assert json.loads(process.cli("check", "--json").stdout)["balanced"]
+    (shown,) = [
+        one for one in cells.processes["c2"].listing("cells", "routes", "--applications") if one["uid"] == "loaded"
+    ]
+    assert (shown["application"], shown["cell"], shown["left"], shown["is_moving"]) == (
+        application,
+        "c2",
+        ["c1"],
+        False,
+    )
+
+
+def test_a_wrong_cell_answers_421_with_the_url_of_the_right_one(cells: Cells, receiver: Receiver):
+    import svix
+    from svix.exceptions import HttpError
+
+    make_application(cells, "only-in-c1", receiver.mailbox())
+    right, wrong = (cells.processes[cell].base for cell in CELLS)
+    for method, path, body in (("GET", "", None), ("POST", "/msg", PAID), ("POST", "/endpoint", {"url": right})):
+        answer = cells.ask("c2", method, f"/app/only-in-c1{path}", body)
+        assert (answer.status_code, answer.json()["code"], answer.json()["url"]) == (421, "wrong_cell", right)
+    assert cells.ask("c2", "GET", "/app/in-no-cell").status_code == 404
+    token = json.loads(cells.tokens["c2"])["token"]
+    client = svix.Svix(token, svix.SvixOptions(server_url=wrong))
+    with pytest.raises(HttpError) as error:
+        client.message.create("only-in-c1", svix.api.MessageIn(event_type="invoice.paid", payload={"n": 1}))
+    assert (error.value.status_code, error.value.code) == (421, "wrong_cell")
+    assert right in error.value.detail
+
+
+def test_a_message_that_waited_for_the_database_during_a_move_arrives_by_the_new_cell(cells: Cells, receiver: Receiver):
+    inbox = receiver.mailbox()
+    application = make_application(cells, "waiting", inbox)
+    assert cells.wire is not None
+
+    def publish(key: str) -> httpx.Response:
+        message = {"eventType": "invoice.paid", "eventId": key, "payload": {"key": key}}
+        return cells.ask("c1", "POST", "/app/waiting/msg", message)
+
+    first = publish("waiting_first")
+    inbox.wait(1)
+    cells.wire.set(is_refusing=True)
+    cells.wire.reset()
+    try:
+        late = until(lambda: answer if (answer := publish("waiting_late")).status_code == 202 else None)
+        assert "waiting_late" not in cells.stored("c1")
+        cells.move("c2", application)
+    finally:
+        cells.wire.heal()
+    until(lambda: "waiting_late" in cells.stored("c2"))
+    until(lambda: {find_key(one) for one in inbox.received} == {"waiting_first", "waiting_late"})
+    assert {one.message for one in inbox.received} == {first.json()["id"], late.json()["id"]}
+    assert "waiting_late" not in cells.stored("c1")
+    assert publish("waiting_after").status_code == 421
+    until(lambda: cells.processes["c1"].listing("cells", "list")[0]["waiting"] == 0)

@@ -89,7 +89,7 @@ class Gateway:
 
     @property
     def name(self) -> str:
-        return ids.show(ids.APPLICATION, self.access._target_ids["default", "acme"])
+        return ids.show(ids.APPLICATION, self.access._targets_by_name["default", "acme"].id)
 
     async def reports(self) -> list[dict[str, Any]]:
         """Return the operational webhooks about messages that were not stored."""
@@ -785,12 +785,12 @@ class TestFile:
         def saved() -> AccessCopy:
             return AccessCopy.load(gateway.settings, SecretBox([KEY]))
 
-        await eventually(lambda: ("default", "new") in saved()._target_ids)
+        await eventually(lambda: ("default", "new") in saved()._targets_by_name)
         await gateway.api.ask(200, "PATCH", "/app/new", {"uid": "newer"})
-        await eventually(lambda: ("default", "newer") in saved()._target_ids)
-        assert ("default", "new") not in saved()._target_ids
+        await eventually(lambda: ("default", "newer") in saved()._targets_by_name)
+        assert ("default", "new") not in saved()._targets_by_name
         await gateway.api.ask(204, "DELETE", "/app/newer")
-        await eventually(lambda: ("default", "newer") not in saved()._target_ids)
+        await eventually(lambda: ("default", "newer") not in saved()._targets_by_name)
         await revoke(gateway)
         await eventually(lambda: saved()._keys == {})
         following.cancel()

@@ -46,3 +46,22 @@ async def test_without_cells_it_says_so_and_is_not_in_the_navigation(vera: PageC
     page = (await vera.get("/console/cells")).text
     assert "not one of several cells" in page
     assert 'href="/console/cells"' not in page
+
+
+async def test_an_application_that_has_moved_links_to_its_cell(console: ConsoleApp, db: Database):
+    tenant = await console.tenant("acme")
+    settings = console.context.settings
+    console.context.settings = settings.model_copy(
+        update={
+            "cells": CellsSettings.model_validate({"name": "c1", "secret": "whsec_" + "A" * 32, "members": MEMBERS})
+        }
+    )
+    rosa = await console.operator("rosa", Role.ADMIN)
+    path = f"/console/applications/{tenant.application.shown_id}"
+    assert "New endpoint" in await rosa.get_page(path)
+    await db.execute("update boathook.application set cell = 'c2' where uid = 'acme'")
+    page = await rosa.get_page(path)
+    assert f'<a href="http://127.0.0.1:9/two{path}" rel="noreferrer">c2</a>' in page
+    assert "New endpoint" not in page
+    refused = await rosa.submit_form(f"{path}/edit", {"name": "Other"}, status=400)
+    assert "belongs to the cell c2" in refused.text

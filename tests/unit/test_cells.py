@@ -3,18 +3,22 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
 
-from boathook.domain.cells import Assignment, CellDirectory, choose_cell
+from boathook import config
+from boathook.config.tables import CellsSettings
+from boathook.domain import ids
+from boathook.domain.cells import ApplicationAssignment, Assignment, CellDirectory, choose_cell
 from boathook.domain.errors import (
     CellUnavailable,
     DatabaseUnavailable,
@@ -24,14 +28,18 @@ from boathook.domain.errors import (
     SpoolUnavailable,
     TooManyDeliveries,
     ValueRejected,
+    WrongCell,
 )
 from boathook.domain.filters import Router
-from boathook.domain.model import Accepted, Duplicate, NewEvent
-from boathook.ingest.cells import EVENTS_PATH, HELD, CellIntakes, CellReceiver, CellStore, sign
+from boathook.domain.model import Accepted, Duplicate, NewEvent, Publication, Receipt
+from boathook.http_client.messages import HttpResponse
+from boathook.ingest.cells import APPLICATIONS_PATH, EVENTS_PATH, HELD, CellIntakes, CellReceiver, CellStore, sign
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter, Refused, Stored
 from boathook.ingest.intake import Intake
 from boathook.ingest.spool_records import decode, encode
+from boathook.service.cells import ApplicationFinder
+from boathook.service.remote import RemoteClient
 from boathook.spool.segment import Record
 from boathook.spool.segment_store import SpoolLimits
 from boathook.spool.spool import Spool
@@ -64,7 +72,7 @@ class Cell:
 
     def __init__(self, home: str = "c2", revision: int = 1, intake: Any = None, secret: str = SECRET) -> None:
         self.stored: list[NewEvent] = []
-        self.learned: list[Assignment] = []
+        self.learned: list[Assignment | ApplicationAssignment] = []
         self.reads = 0
         self.assignments = [Assignment(source=SOURCE, cell=home, revision=revision)] if revision else []
         self.intake = intake or SimpleNamespace(accept=self.accept)
@@ -72,7 +80,9 @@ class Cell:
         builder = EventBuilder(Router((), -1), self.read_router)
         directory = CellDirectory("c2", ("c1", "c2") if revision else (home,))
         cells = CellIntakes(directory, lambda: builder.router)
-        self.receiver = CellReceiver(cells, SECRET, self.intake, builder, others=self.others)
+        self.receiver = CellReceiver(cells, SECRET, self.intake, builder, applications=self, others=self.others)
+        self.applications: list[ApplicationAssignment] = []
+        self.asked: list[tuple[str, str]] = []
         self.store = CellStore("c2", "http://c2/", secret, post=self.post, on_refusal=self.learn)
         self.break_body = lambda body: body
         self.paths: list[str] = []
@@ -85,8 +95,18 @@ class Cell:
         self.stored.append(event)
         return Accepted(event.id) if len(self.stored) == 1 else Duplicate(self.stored[0].id, conflict=True)
 
-    async def learn(self, assignment: Assignment) -> None:
+    async def learn(self, assignment: Assignment | ApplicationAssignment) -> None:
         self.learned.append(assignment)
+
+    async def find_cells(self, wanted: Collection[UUID]) -> list[ApplicationAssignment]:
+        names = {ids.show(ids.APPLICATION, one) for one in wanted}
+        return [one for one in self.applications if one.application in names]
+
+    async def has_application(self, organization: str, reference: str) -> bool:
+        self.asked.append((organization, reference))
+        if reference == "away":
+            raise DatabaseUnavailable("away")
+        return reference == "acme"
 
     async def others(self, scope, _receive, send) -> None:
         self.paths.append(scope["path"])
@@ -261,16 +281,43 @@ async def test_a_huge_timestamp_is_refused():
     assert (await Cell().request("POST", EVENTS_PATH, headers, b""))[0] == 401
 
 
+class Messages:
+    """The store of messages of the cell c1, which refuses those of applications that have moved."""
+
+    def __init__(self) -> None:
+        self.moved: dict[str, ApplicationAssignment] = {}
+        self.stored: list[str] = []
+        self.reported: list[str] = []
+        self.on_moved: Callable[[ApplicationAssignment], None] = lambda _assignment: None
+
+    async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
+        refused = [self.moved[str(one.application)] for one in batch if one.application in self.moved]
+        for assignment in refused:
+            self.on_moved(assignment)
+        self.stored += [one.dedup_key for one in batch if one.application not in self.moved]
+        if refused:
+            raise WrongCell(refused[0].application, refused[0].cell, refused[0].revision)
+        return [Accepted(one.id) for one in batch]
+
+    async def report_duplicate(self, message: NewEvent, receipt: Duplicate) -> None:
+        self.reported.append(message.dedup_key)
+
+
 class Gateway:
-    """The intakes of a gateway of the cell c1; the cell c2 refuses the sources in `refused`, and stores the others."""
+    """The intakes of a gateway of the cell c1; the cell c2 refuses the sources and applications in `refused`, and
+    stores the others."""
 
     def __init__(self, folder: Path, *assigned: Assignment) -> None:
         self.router = Router((), 5, assignments=assigned)
-        self.intakes = CellIntakes(CellDirectory("c1", ("c1", "c2")), lambda: self.router)
+        self.messages = Messages()
+        self.intakes = CellIntakes(CellDirectory("c1", ("c1", "c2")), lambda: self.router, self.messages)
+        self.messages.on_moved = self.intakes.learn
         self.refused: set[str] = set()
+        self.revision = 1
+        self.known: set[str] = set()
         self.stored: list[str] = []
         self.here = Shelf()
-        store = CellStore("c2", "http://c2", SECRET, post=self.post, on_refusal=self.hold)
+        store = CellStore("c2", "http://c2", SECRET, post=self.post, on_refusal=self.hold, messages=self.messages)
         self.own = self.open("c1", self.here, folder)
         self.intakes.add("c2", self.open("c2", store, folder), store)
         self.intakes.add(HELD, self.open(HELD, self.intakes, folder))
@@ -278,13 +325,22 @@ class Gateway:
     def open(self, cell: str, store: Any, folder: Path) -> Intake:
         buffer = Spool.at(folder / cell, SpoolLimits(), cell=cell)
         intake = Intake(
-            store, buffer=buffer, elsewhere=partial(self.intakes.find_other, cell), dedup_cache_size=0, cell=cell
+            store,
+            messages=self.messages if cell == "c1" else store,
+            buffer=buffer,
+            elsewhere=partial(self.intakes.find_other, cell),
+            dedup_cache_size=0,
+            cell=cell,
         )
         self.intakes.add(cell, intake)
         return intake
 
-    async def hold(self, assignment: Assignment) -> None:
-        self.intakes.hold(assignment.source)
+    async def hold(self, assignment: Assignment | ApplicationAssignment) -> None:
+        if isinstance(assignment, ApplicationAssignment):
+            self.intakes.learn(assignment)
+            self.intakes.hold(assignment.application)
+        else:
+            self.intakes.hold(assignment.source)
 
     async def post(self, _url, _headers, body, _timeout_s, _max_bytes):
         events = [decode(record) for record in msgspec.msgpack.decode(body)]
@@ -292,8 +348,11 @@ class Gateway:
             if one.source in self.refused:
                 refusal = {"source": one.source, "cell": "c1", "revision": 1}
                 return 409, json.dumps(refusal).encode()
+            if one.application in self.refused:
+                refusal = {"application": one.application, "cell": "c1", "revision": self.revision}
+                return 409, json.dumps(refusal).encode()
         self.stored += [one.dedup_key for one in events]
-        rows = [[str(one.id), False, False, True] for one in events]
+        rows = [[str(one.id), one.dedup_key in self.known, False, True] for one in events]
         return 200, json.dumps(rows).encode()
 
     @asynccontextmanager
@@ -397,3 +456,160 @@ async def test_an_event_that_is_refused_for_good_delays_no_other():
     found = await asyncio.gather(*(intake.accept(event(key)) for key in ("a", "bad", "b")), return_exceptions=True)
     assert [type(one) for one in found] == [Accepted, ValueRejected, Accepted]
     await intake.drain()
+
+
+APPLICATION = UUID(int=7)
+MOVED = ApplicationAssignment(application=ids.show(ids.APPLICATION, APPLICATION), cell="c2", revision=6)
+
+
+def message(key: str, application: UUID = APPLICATION) -> NewEvent:
+    target = Publication(application_id=application, organization="default", memory_days=1.0)
+    name = ids.show(ids.APPLICATION, application)
+    return replace(event(key), source=None, application=name, publication=target)
+
+
+async def test_a_message_of_an_application_that_has_moved_goes_to_its_cell_under_its_id(tmp_path: Path):
+    gateway = Gateway(tmp_path)
+    gateway.messages.moved = {MOVED.application: MOVED}
+    async with gateway.running():
+        sent = [message("a"), message("here", UUID(int=8)), message("b")]
+        found = await asyncio.gather(*map(gateway.own.accept, sent))
+        assert [one.event_id for one in found] == [one.id for one in sent]
+        assert sorted(gateway.stored) == ["a", "b"]
+        assert set(gateway.messages.stored) == {"here"}
+        gateway.known = {"c"}
+        writer = EventWriter(
+            gateway.here, messages=gateway.messages, elsewhere=partial(gateway.intakes.find_other, "c1")
+        )
+        (stored,) = [result async for result in writer.bring([Record(1, encode(message("c")))])]
+        assert isinstance(stored, Stored)
+        assert isinstance(stored.receipt, Duplicate)
+        assert gateway.messages.reported == ["c"]
+
+
+async def test_an_application_that_is_being_moved_delays_no_other_of_that_cell(tmp_path: Path):
+    gateway = Gateway(tmp_path)
+    other = replace(MOVED, application=ids.show(ids.APPLICATION, UUID(int=9)))
+    gateway.messages.moved = {one.application: one for one in (MOVED, other)}
+    gateway.refused = {MOVED.application}
+    async with gateway.running():
+        assert (await gateway.own.accept(message("m1"))) == Accepted(message("m1").id, is_spooled=True)
+        for number in range(5):
+            await gateway.own.accept(message(f"s{number}", UUID(int=9)))
+        await gateway.own.accept(message("m2"))
+        await eventually(lambda: set(gateway.stored) == {f"s{number}" for number in range(5)})
+        gateway.refused = set()
+        await eventually(lambda: {"m1", "m2"} <= set(gateway.stored))
+    assert not gateway.messages.stored
+
+
+async def test_messages_wait_until_an_application_that_comes_back_has_arrived(tmp_path: Path):
+    """The other cell has let it go already, and this one's database still says that it has moved."""
+    gateway = Gateway(tmp_path)
+    gateway.messages.moved = {MOVED.application: MOVED}
+    gateway.refused, gateway.revision = {MOVED.application}, 8
+    async with gateway.running():
+        for key in ("a", "b"):
+            assert isinstance(await gateway.own.accept(message(key)), Accepted)
+        await asyncio.sleep(0.3)
+        assert not gateway.stored + gateway.messages.stored
+        gateway.messages.moved = {}
+        await eventually(lambda: set(gateway.messages.stored) == {"a", "b"})
+        await gateway.own.accept(message("c"))
+        await eventually(lambda: set(gateway.messages.stored) == {"a", "b", "c"})
+    assert not gateway.stored
+
+
+async def test_a_restarted_gateway_finds_the_cell_of_messages_that_wait(tmp_path: Path):
+    first = Gateway(tmp_path)
+    first.messages.moved, first.refused = {MOVED.application: MOVED}, {MOVED.application}
+    async with first.running():
+        await first.own.accept(message("a"))
+    second = Gateway(tmp_path)
+    second.messages.moved = {MOVED.application: MOVED}
+    async with second.running():
+        await eventually(lambda: second.stored == ["a"])
+
+
+async def test_without_gateways_a_message_of_another_cell_is_refused_with_its_name(tmp_path: Path):
+    messages = Messages()
+    messages.moved = {MOVED.application: MOVED}
+    writer = EventWriter(Shelf(), messages=messages)
+    found = [result async for result in writer.bring([Record(1, encode(message("a")))])]
+    assert [type(one) for one in found] == [Refused]
+    assert "belongs to the cell c2" in found[0].reason
+
+
+async def test_a_cell_refuses_messages_of_an_application_that_it_does_not_have_yet():
+    cell = Cell()
+    cell.applications = [replace(MOVED, cell="c1", revision=3)]
+    with pytest.raises(CellUnavailable, match=f"application {MOVED.application} belongs to c1"):
+        await cell.store.append([EVENT, message("a")])
+    assert cell.learned == cell.applications
+    assert not cell.stored
+    cell.applications = [replace(MOVED, revision=7)]
+    assert len(await cell.store.append([message("a")])) == 1
+
+
+@pytest.mark.parametrize(
+    ("reference", "status", "answer"),
+    [("acme", 200, {"found": True}), ("other", 200, {"found": False}), ("away", 503, {"ok": False, "error": "away"})],
+)
+async def test_a_cell_tells_whether_it_has_an_application(reference: str, status: int, answer: dict[str, Any]):
+    cell = Cell()
+    body = json.dumps({"organization": "org", "reference": reference}).encode()
+    found = await cell.request("POST", APPLICATIONS_PATH, sign(SECRET, body), body)
+    assert (found[0], json.loads(found[1])) == (status, answer)
+    assert cell.asked == [("org", reference)]
+    assert (await cell.request("POST", APPLICATIONS_PATH, sign("whsec_" + "A" * 32, body), body))[0] == 401
+    assert (await cell.request("POST", APPLICATIONS_PATH, sign(SECRET, b"[]"), b"[]"))[0] == 400
+    assert (await cell.request("GET", APPLICATIONS_PATH, {}, b""))[0] == 405
+    assert cell.asked == [("org", reference)]
+
+
+class Asking:
+    """A finder of applications of the cell c1, and what the gateways of c2 and c3 answer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[str] = []
+        self.answers: dict[str, Any] = {"c2": b'{"found":false}', "c3": b'{"found":false}'}
+        members = {name: {"url": f"http://{name}", "accepts_new": True} for name in ("c1", "c2", "c3")}
+        given = {"name": "c1", "secret": "whsec_" + "A" * 32, "members": members}
+        settings = config.load(None, {}).model_copy(update={"cells": CellsSettings.model_validate(given)})
+        monkeypatch.setattr(RemoteClient, "request", self.request)
+        self.finder = ApplicationFinder(settings)
+
+    async def request(self, _method: str, url: str, *, timeout_s: float, **_: Any) -> HttpResponse:
+        name = url.removeprefix("http://").removesuffix(APPLICATIONS_PATH)
+        self.asked.append(name)
+        answer = self.answers[name]
+        if answer is None:
+            await asyncio.sleep(timeout_s)
+            raise FetchFailed("no answer came")
+        return HttpResponse(200, {}, answer)
+
+
+async def test_all_cells_are_asked_for_an_application_and_their_answers_remembered(monkeypatch: pytest.MonkeyPatch):
+    asking = Asking(monkeypatch)
+    asking.answers["c3"] = b'{"found":true}'
+    assert await asyncio.gather(*(asking.finder.find("org", "acme") for _ in range(50))) == ["c3"] * 50
+    assert sorted(asking.asked) == ["c2", "c3"]
+    asking.answers["c3"] = b"junk"
+    assert await asking.finder.find("org", "other") is None
+    assert await asking.finder.find("org", "other") is None
+    assert len(asking.asked) == 4
+
+
+async def test_a_cell_that_is_down_delays_an_answer_by_a_second_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("boathook.service.cells._ASK_TIMEOUT_S", 0.2)
+    asking = Asking(monkeypatch)
+    asking.answers |= {"c2": None, "c3": b'{"found":true}'}
+    assert await asyncio.wait_for(asking.finder.find("org", "a"), 5) is None
+    await eventually(lambda: not asking.finder._asking)
+    assert await asking.finder.find("org", "a") == "c3"
+    assert await asking.finder.find("org", "b") == "c3"
+    assert asking.asked.count("c2") == 1
+
+
+async def test_without_cells_nothing_is_asked():
+    assert await ApplicationFinder(config.load(None, {})).find("org", "acme") is None

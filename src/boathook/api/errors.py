@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +15,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from boathook.config.tables import CellSettings
 from boathook.domain.errors import (
     AlreadyExists,
     DatabaseUnavailable,
@@ -27,6 +29,7 @@ from boathook.domain.errors import (
     NotFound,
     RoutesChanged,
     SecretUnreadable,
+    WrongCell,
 )
 from boathook.observability.log import get_logger
 
@@ -71,8 +74,13 @@ def answer_json(status: int, value: Any, headers: Mapping[str, str] | None = Non
     return Response(msgspec.json.encode(value), status, dict(headers or {}), "application/json")
 
 
-def to_response(error: Exception) -> Response:
-    """Return the response for an exception; server errors are logged."""
+def to_response(error: Exception, cells: Mapping[str, CellSettings] = MappingProxyType({})) -> Response:
+    """Return the response for an exception; server errors are logged.
+
+    Args:
+        error: the exception.
+        cells: the cells by name, whose URLs are shown.
+    """
     match error:
         case ApiError():
             return _coded(error.status, error.code, error.detail, error.headers)
@@ -86,6 +94,8 @@ def to_response(error: Exception) -> Response:
             return _one_problem(("body", "payload"), str(error), "value_error")
         case NotFound():
             return _coded(404, "not_found", "Entity not found")
+        case WrongCell():
+            return _misdirected(error, cells)
         case AlreadyExists():
             return _coded(409, error.kind, str(error))
         case DuplicateMessage():
@@ -115,6 +125,13 @@ def _fault(error: Exception) -> Response:
         case _:
             _LOG.error("api_fault", exc_info=error)
             return _coded(500, "server_error", "internal error; see the server's log")
+
+
+def _misdirected(error: WrongCell, cells: Mapping[str, CellSettings]) -> Response:
+    url = cells[error.cell].url.rstrip("/") if error.cell in cells else ""
+    return answer_json(
+        421, {"code": "wrong_cell", "detail": f"{error}: {url}" if url else str(error), "cell": error.cell, "url": url}
+    )
 
 
 def _coded(status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -150,6 +167,13 @@ class ErrorOut(BaseModel):
     detail: str = Field(examples=["Entity not found"], description="A human-readable sentence.")
 
 
+class WrongCellOut(ErrorOut):
+    """The application belongs to another cell."""
+
+    cell: str = Field(examples=["c2"], description="The name of that cell.")
+    url: str = Field(examples=["https://c2.hooks.example.com"], description="Its URL: send the request there.")
+
+
 class Problem(BaseModel):
     """One value that breaks a rule."""
 
@@ -171,6 +195,7 @@ _ERRORS: Final[Mapping[str, tuple[type[BaseModel], str]]] = {
     "404": (ErrorOut, "Not found, or owned by another application"),
     "409": (ErrorOut, "A uid is taken, or an idempotency key was used for another request"),
     "413": (ErrorOut, "The request is too large"),
+    "421": (WrongCellOut, "The application belongs to another cell; send the request there"),
     "422": (ProblemsOut, "Invalid values"),
     "500": (ErrorOut, "Internal server error"),
     "503": (ErrorOut, "The database is unavailable; retry after the time in Retry-After"),
@@ -185,7 +210,7 @@ def document_errors(document: dict[str, Any]) -> None:
     FastAPI would do that too, but would build a validator for each error of each route, at each start.
     """
     _, schemas = models_json_schema(
-        [(model, "serialization") for model in (ErrorOut, ProblemsOut)], ref_template=_REFERENCE
+        [(model, "serialization") for model in (ErrorOut, ProblemsOut, WrongCellOut)], ref_template=_REFERENCE
     )
     known = document["components"]["schemas"]
     known |= schemas["$defs"]

@@ -21,9 +21,10 @@ if events wait in this gateway's buffer. `call.buffered` then publishes messages
 
 Each request other than GET is one transaction, `call.work`. It is committed before the response is sent, and on a
 synchronous standby if there is one, even without changes. Any exception rolls back the transaction and becomes JSON in
-`errors.to_response`. Raise domain errors (`NotFound`, `InvalidValue`, `AlreadyExists`, ...) or `ApiError`; never return
-an error. A route with `Permission.PUBLIC` needs no token and gets no connection. A route with `@remembers_itself`
-stores `call.idempotency` itself. `body_of(request)` returns the exact bytes of the body.
+`errors.to_response`; the other cells are asked for an application that is unknown here. Raise domain errors
+(`NotFound`, `InvalidValue`, `AlreadyExists`, ...) or `ApiError`; never return an error. A route with
+`Permission.PUBLIC` needs no token and gets no connection. A route with `@remembers_itself` stores `call.idempotency`
+itself. `body_of(request)` returns the exact bytes of the body.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ from starlette.types import Receive, Scope
 from boathook.api.authentication import authenticate, authenticate_by_copy, forbidden
 from boathook.api.errors import ApiError, invalid, not_found, to_response
 from boathook.api.idempotency import RequestCanonicalizer, read_key, run_once
-from boathook.domain.errors import DatabaseUnavailable
+from boathook.domain.errors import DatabaseUnavailable, NotFound, WrongCell
 from boathook.http.asgi import IS_AUTHENTICATED
 from boathook.observability.log import get_logger
 from boathook.service import applications
@@ -228,16 +229,28 @@ class ApiRoute(APIRoute):
 
 async def _error_response(request: Request, error: Exception) -> Response:
     """Return the response for an error; a 409 waits until the existing object is on the synchronous standby too."""
-    answer = to_response(error)
     call: Call | None = getattr(request.state, "call", None)
+    app_context: AppContext = request.state.app_context
+    if isinstance(error, NotFound) and call is not None:
+        error = await _find_elsewhere(app_context, request, call) or error
+    answer = to_response(error, app_context.settings.cells.members)
     is_buffered = call is not None and call.buffered is not None
     if answer.status_code != 409 or request.method in _READ_METHODS or is_buffered:
         return answer
     try:
-        await request.state.app_context.replicate_reads()
+        await app_context.replicate_reads()
     except Exception as unsafe:  # noqa: BLE001 - every response is JSON
         return to_response(unsafe)
     return answer
+
+
+async def _find_elsewhere(app_context: AppContext, request: Request, call: Call) -> WrongCell | None:
+    """Return the error for a request whose application is unknown here, but not in another cell."""
+    reference = request.path_params.get("app_id")
+    if reference is None or call.found is not None or not call.principal.is_for_organization:
+        return None
+    cell = await app_context.find_cell(call.principal.organization, reference)
+    return None if cell is None else WrongCell(reference, cell)
 
 
 async def _read_body(request: Request, most: int) -> bytes:

@@ -1,5 +1,6 @@
-"""Commands for cells: list them, show and assign the cell of each source, move a source."""
+"""Commands for cells: list them, show and assign the cell of each source, move a source or an application."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -10,11 +11,11 @@ from boathook.cli.commands import example
 from boathook.cli.context import cli_context, run
 from boathook.cli.options import Json
 from boathook.cli.output import Column, hint, say
+from boathook.config import Settings
 from boathook.domain.plurals import counted
 from boathook.service import cells as services
-from boathook.service.cells import SourceCell
 
-cells = typer.Typer(no_args_is_help=True, help="Several installations that share the sources among them.")
+cells = typer.Typer(no_args_is_help=True, help="Several installations that share sources and applications among them.")
 
 _CELLS = (
     Column("name", lambda cell: f"{cell.name} *" if cell.is_own else cell.name, is_whole=True),
@@ -32,6 +33,15 @@ _SOURCES = (
     Column("assigned", lambda one: "yes" if one.is_assigned else "no"),
     Column("not known to", lambda one: ", ".join(one.disagreeing), is_optional=True),
 )
+_APPLICATIONS = (
+    Column("application", is_whole=True),
+    Column("name"),
+    Column("cell", is_whole=True),
+    Column("left", lambda one: ", ".join(one.left)),
+    Column("moving", lambda one: "yes" if one.is_moving else "", is_optional=True),
+)
+_NOUNS = {"endpoint": "endpoint", "api_key": "API key", "event_type": "event type"}
+"""What is said of the tables whose rows are copied."""
 
 
 class RouteFormat(StrEnum):
@@ -64,20 +74,27 @@ def list_routes(
     format: Annotated[
         RouteFormat, typer.Option("--format", help="table, or nginx: locations for a proxy before all cells.")
     ] = RouteFormat.TABLE,
+    applications: Annotated[
+        bool, typer.Option("--applications", help="Show the applications that have moved instead.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """
     Show the cell of each source, and which cells do not know it yet.
 
-    Needs the databases of all cells. A source that is not assigned belongs to one of the cells that accept new ones.
+    Needs the databases of all cells. A source that is not assigned belongs to one of the cells that accept new ones. An
+    application that has never moved belongs to the cell whose API created it.
     """
     settings = cli_context(ctx).plain_settings()
+    if applications:
+        _print(_APPLICATIONS, run(services.list_moved_applications(settings)), as_json=as_json)
+        return
     found = run(services.list_sources(settings))
     if format is RouteFormat.NGINX:
         for line in services.to_nginx(found, settings):
             say(line)
     else:
-        _print_sources(found, as_json=as_json)
+        _print(_SOURCES, found, as_json=as_json)
 
 
 @cells.command("assign", epilog=example("boathook cells assign"))
@@ -89,26 +106,34 @@ def assign(ctx: typer.Context, as_json: Json = False) -> None:
     """
     settings = cli_context(ctx).plain_settings()
     found = run(services.assign_sources(settings))
-    _print_sources(found, as_json=as_json)
+    _print(_SOURCES, found, as_json=as_json)
     for one in found:
         if one.is_moving:
             hint(f"the move of {one.source} is not complete: repeat `boathook cells move {one.source} --to {one.cell}`")
 
 
-@cells.command("move", epilog=example("boathook cells move github --to c2"))
+@cells.command("move", epilog=example("boathook cells move github --to c2", "boathook cells move app_... --to c2"))
 def move(
     ctx: typer.Context,
-    source: Annotated[str, typer.Argument(help="The source.")],
+    what: Annotated[str, typer.Argument(metavar="NAME", help="A source, or the id of an application.")],
     to: Annotated[str, typer.Option("--to", metavar="CELL", help="The cell that stores its events from now on.")],
     as_json: Json = False,
 ) -> None:
     """
-    Move a source to another cell, while its sender goes on. No event is lost or stored twice.
+    Move a source or an application to another cell, in use. Nothing is lost or stored twice.
 
-    Its events wait in spools while the keys of known events are copied. What was stored before stays in the old cell,
-    with its deliveries. Safe to repeat: repeat it if it was interrupted.
+    Events of a source wait in spools while the keys of known events are copied. Requests for an application are
+    answered 421 with the URL of the other cell. What was stored before stays in the old cell, with its deliveries.
+    Repeat the command if it was interrupted.
     """
     settings = cli_context(ctx).plain_settings()
+    if services.is_application_id(what):
+        _move_application(settings, what, to, as_json=as_json)
+    else:
+        _move_source(settings, what, to, as_json=as_json)
+
+
+def _move_source(settings: Settings, source: str, to: str, *, as_json: bool) -> None:
     done = run(services.move_source(settings, source, to))
     if as_json:
         output.print_json(done)
@@ -120,9 +145,24 @@ def move(
         hint(f"{done.target} has no handler for {done.source}, but {done.origin} has: deploy it there")
 
 
-def _print_sources(found: list[SourceCell], *, as_json: bool) -> None:
+def _move_application(settings: Settings, application: str, to: str, *, as_json: bool) -> None:
+    done = run(services.move_application(settings, application, to))
+    if as_json:
+        output.print_json(done)
+        return
+    if done.origin == done.target:
+        say(f"{done.application} belongs to {done.target} already")
+        return
+    say(f"{done.application} belongs to {done.target} now")
+    copied = [counted(number, _NOUNS[table]) for table, number in done.copied.items() if table in _NOUNS]
+    say(f"copied {', '.join([*copied, counted(done.keys, 'key')])} of known messages")
+    if done.open_deliveries:
+        hint(f"{done.origin} still has {counted(done.open_deliveries, 'open delivery')} of earlier messages")
+
+
+def _print(columns: Sequence[Column], found: Sequence[object], *, as_json: bool) -> None:
     if as_json:
         for one in found:
             output.print_json(one)
     else:
-        output.print_table(_SOURCES, found)
+        output.print_table(columns, found)

@@ -86,7 +86,7 @@ _OPERATING: Final[Mapping[str, CommandEntry]] = {
     ),
     "config": CommandEntry("config:settings_app", "Settings."),
     "spool": CommandEntry("spool:spool", "Events on disk that wait for PostgreSQL."),
-    "cells": CommandEntry("cells:cells", "Several installations that share the sources among them."),
+    "cells": CommandEntry("cells:cells", "Several installations that share sources and applications among them."),
     "buffer": CommandEntry("buffer:buffer", "Events with brokers that wait for PostgreSQL."),
     "alerts": CommandEntry("alerts:alerts", "Alerts: list, silence and test them."),
     "dashboards": CommandEntry(

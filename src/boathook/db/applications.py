@@ -33,6 +33,8 @@ class Application:
     metadata: Mapping[str, str] = field(default_factory=dict)
     is_operational: bool = False
     """Whether it receives the organization's operational events; only its own routes show it."""
+    cell: str | None = None
+    """The cell that it has moved to; None if it is here."""
     created_at: datetime
     updated_at: datetime
 
@@ -124,6 +126,12 @@ async def list_page(
     return [_application(row) for row in rows]
 
 
+async def lock_cell(connection: Connection, id: UUID) -> str | None:
+    """Return the cell that an application has moved to; a move that begins now waits for this transaction."""
+    cell: str | None = await connection.fetchval(SQL["lock_cell"], id)
+    return cell
+
+
 async def delete(connection: Connection, application: Application) -> None:
     """Mark an application and its endpoints as deleted; their uids may be used again."""
     await connection.execute(SQL["delete_application"], application.organization, application.id)
@@ -149,7 +157,7 @@ async def bump_routes_version(connection: Connection, application_id: UUID) -> N
 def _application(row: Record | None) -> Application:
     assert row is not None
     metadata: dict[str, Any] = msgspec.json.decode(row["metadata"])
-    names = ("id", "organization", "uid", "name", "throttle_rate", "is_operational", "created_at", "updated_at")
+    names = ("id", "organization", "uid", "name", "throttle_rate", "is_operational", "cell", "created_at", "updated_at")
     return Application(**{name: row[name] for name in names}, metadata=metadata)
 
 

@@ -15,6 +15,10 @@ select * from boathook.application
 where organization = $1 and deleted_at is null and not is_operational and (id = $2 or uid = $3)
 for no key update
 
+-- name: lock_cell
+-- Returns the cell that an application has moved to, locked against a move until the transaction ends.
+select cell from boathook.application where id = $1 for key share
+
 -- name: save_application
 -- Stores an application's changed fields.
 update boathook.application

@@ -1,13 +1,45 @@
-"""Stores the cell of each source, and the cell that the database belongs to."""
+"""Stores the cell of each source and application, and the cell that the database belongs to.
 
-from collections.abc import Sequence
+An application is moved by three functions, in this order: `reserve_application` in the new cell, `close_application` in
+the old one, `open_application` in the new one.
+"""
 
-from boathook.db.database import Connection, Database
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from boathook.db.database import Connection, Database, translate_unique_violation
 from boathook.db.statements import load
+from boathook.domain import ids
 from boathook.domain.cells import Assignment
-from boathook.domain.errors import DatabaseUrlRejected
+from boathook.domain.endpoints import parse_reference
+from boathook.domain.errors import DatabaseUrlRejected, InvalidState
 
 SQL = load(__file__)
+REPLACED: Final = ("application", "endpoint", "api_key")
+"""Tables whose rows move with an application, and replace those of an earlier stay in the new cell."""
+ADDED: Final = ("endpoint_secret", "endpoint_health", "event_type")
+"""Tables whose rows are added, unless the new cell has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellApplication:
+    """An application, with the cell that one database names."""
+
+    id: UUID
+    organization: str
+    uid: str | None
+    name: str
+    cell: str | None
+    """The cell that it has moved to; None if it is in the cell of the database."""
+    revision: int
+    """If databases disagree, the one with the highest revision is right."""
+
+    @property
+    def shown_id(self) -> str:
+        """The public id."""
+        return ids.show(ids.APPLICATION, self.id)
 
 
 async def claim(database: Database, cell: str) -> None:
@@ -39,3 +71,112 @@ async def assign(database: Database, assignments: Sequence[Assignment]) -> list[
 async def read_assignments(where: Database | Connection) -> dict[str, Assignment]:
     """Return the assignments by source."""
     return {row["source"]: Assignment(**row) for row in await where.fetch(SQL["list_assignments"])}
+
+
+async def has_application(connection: Connection, organization: str, reference: str) -> bool:
+    """Return whether an organization's application with this id or uid is in the cell of the database."""
+    names = parse_reference(ids.APPLICATION, reference)
+    return names is not None and await connection.fetchval(SQL["find_application"], organization, *names) is not None
+
+
+async def read_applications(where: Database | Connection, wanted: Collection[UUID]) -> dict[UUID, CellApplication]:
+    """Return those of the wanted applications that a database has, by id."""
+    return {row["id"]: CellApplication(**row) for row in await where.fetch(SQL["read_applications"], list(wanted))}
+
+
+async def list_moved_applications(database: Database) -> list[CellApplication]:
+    """Return the applications that have moved to another cell, or are being moved from one."""
+    return [CellApplication(**row) for row in await database.fetch(SQL["list_moved_applications"])]
+
+
+async def export_application(origin: Database, id: UUID) -> str:
+    """Return everything that moves with an application, as a document for the new cell."""
+    document: str = await origin.fetchval(SQL["export_application"], id)
+    return document
+
+
+async def count_open_deliveries(database: Database, id: UUID) -> int:
+    """Return how many deliveries of an application's messages have not ended."""
+    number: int = await database.fetchval(SQL["count_open_deliveries"], id)
+    return number
+
+
+async def reserve_application(target: Database, id: UUID, document: str, columns: Mapping[str, str], cell: str) -> bool:
+    """Store an application in its new cell, which accepts nothing for it yet; return False if it is there already.
+
+    Args:
+        target: the database of the new cell.
+        id: the application.
+        document: the result of `export_application`.
+        columns: the result of `read_columns`.
+        cell: the name of the old cell.
+
+    Raises:
+        AlreadyExists: another application has its uid there.
+    """
+    async with target.transaction() as connection:
+        known = await connection.fetchrow(SQL["lock_application"], id)
+        if known is not None and known["cell"] is None:
+            return False
+        with translate_unique_violation("another application of the new cell has its uid; change one of them"):
+            await connection.execute(_fill("replace_rows", "application", columns), document)
+        await connection.execute(SQL["mark_reserved"], id, cell)
+    return True
+
+
+async def close_application(origin: Database, id: UUID, cell: str) -> int:
+    """Let an application's old cell accept nothing more for it; return the revision of that.
+
+    When this returns, all transactions that have published to it or changed it have ended there.
+    """
+    await origin.execute(SQL["name_cell"], id, cell, 0)
+    async with origin.transaction() as connection:
+        # Those that began before hold a lock. Those with an older snapshot fail from this second update on.
+        await connection.fetchrow(SQL["lock_application"], id)
+        revision: int = await connection.fetchval(SQL["name_cell"], id, cell, 0)
+    return revision
+
+
+async def open_application(
+    target: Database, id: UUID, document: str, columns: Mapping[str, str], revision: int
+) -> dict[str, int]:
+    """Let the new cell of an application accept messages for it, with everything that moves; return the rows by table.
+
+    Args:
+        target: the database of the new cell.
+        id: the application.
+        document: the result of `export_application`, after the old cell was closed.
+        columns: the result of `read_columns`.
+        revision: the result of `close_application`.
+    """
+    async with target.transaction() as connection:
+        await connection.fetchrow(SQL["lock_application"], id)
+        await connection.execute(SQL["clear_endpoints"], id)
+        copied = {}
+        for statement, tables in (("replace_rows", REPLACED), ("add_rows", ADDED)):
+            for table in tables:
+                done = await connection.execute(_fill(statement, table, columns), document)
+                copied[table] = int(done.split()[-1])
+        await connection.fetchval(SQL["name_cell"], id, None, revision)
+    return copied
+
+
+async def read_columns(origin: Database, target: Database) -> dict[str, str]:
+    """Return the columns to copy, by table.
+
+    Raises:
+        InvalidState: the cells have different ones, because one runs another version.
+    """
+    found = []
+    for database in (origin, target):
+        rows = await database.fetch(SQL["list_columns"], [*REPLACED, *ADDED])
+        found.append({row["name"]: ", ".join(row["columns"]) for row in rows})
+    if found[0] != found[1]:
+        raise InvalidState("the cells have different schemas: run the same version in both, then repeat this", "schema")
+    return found[0]
+
+
+def _fill(statement: str, table: str, columns: Mapping[str, str]) -> str:
+    names = columns[table]
+    new = ", ".join(f"excluded.{name}" for name in names.split(", "))
+    return SQL[statement].replace("{table}", table).replace("{columns}", names).replace("{new_columns}", new)

@@ -16,3 +16,91 @@ select name from claimed union all select name from boathook.cell_name limit 1
 -- name: list_assignments
 -- Lists the cells of all sources that were assigned to one.
 select source, cell, revision from boathook.cell_assignment order by source
+
+-- name: find_application
+-- Finds an organization's application by its id or uid, if it is here.
+select id from boathook.application
+where organization = $1 and deleted_at is null and not is_operational and cell is null and (id = $2 or uid = $3)
+
+-- name: read_applications
+-- Reads in which cell applications are, as this one knows it.
+select id, organization, uid, name, cell, routes_version as revision
+from boathook.application
+where id = any ($1::uuid[]) and deleted_at is null and not is_operational
+
+-- name: list_moved_applications
+-- Lists the applications that have moved to another cell, or are being moved from one.
+select id, organization, uid, name, cell, routes_version as revision
+from boathook.application
+where cell is not null and deleted_at is null
+order by id
+
+-- name: export_application
+-- Returns all rows that belong to an application, and the event types of its organization, as one JSON document.
+select json_build_object(
+    'application', (select json_agg(a) from boathook.application a where a.id = $1),
+    'endpoint', (select coalesce(json_agg(e), '[]') from boathook.endpoint e where e.application_id = $1),
+    'endpoint_secret', (
+        select coalesce(json_agg(s order by s.id), '[]')
+        from boathook.endpoint_secret s join boathook.endpoint e on e.id = s.endpoint_id where e.application_id = $1),
+    'endpoint_health', (
+        select coalesce(json_agg(h), '[]')
+        from boathook.endpoint_health h join boathook.endpoint e on e.id = h.endpoint_id where e.application_id = $1),
+    'api_key', (select coalesce(json_agg(k), '[]') from boathook.api_key k where k.application_id = $1),
+    'event_type', (
+        select coalesce(json_agg(t), '[]')
+        from boathook.event_type t join boathook.application a on a.organization = t.organization where a.id = $1))::text
+
+-- name: list_columns
+-- Lists the columns of tables, but those that each database numbers by itself.
+select c.relname::text as name, array_agg(quote_ident(a.attname) order by a.attname) as columns
+from pg_class c
+join pg_attribute a on a.attrelid = c.oid
+where c.relnamespace = 'boathook'::regnamespace and c.relname = any ($1::text[])
+    and a.attnum > 0 and not a.attisdropped and a.attidentity = ''
+group by c.relname
+
+-- name: replace_rows
+-- Stores the rows of a table from an exported application; a known row is replaced.
+insert into boathook.{table} ({columns})
+select {columns} from json_populate_recordset(null::boathook.{table}, $1::text::json -> '{table}')
+on conflict (id) do update set ({columns}) = row ({new_columns})
+
+-- name: add_rows
+-- Stores the rows of a table from an exported application; a known row stays as it is.
+insert into boathook.{table} ({columns})
+select {columns} from json_populate_recordset(null::boathook.{table}, $1::text::json -> '{table}')
+on conflict do nothing
+
+-- name: clear_endpoints
+-- Deletes what is replaced by other rows, and frees the uids of an application's endpoints, which may have changed hands.
+with secrets as (
+    delete from boathook.endpoint_secret s using boathook.endpoint e where e.id = s.endpoint_id and e.application_id = $1
+),
+health as (
+    delete from boathook.endpoint_health h using boathook.endpoint e where e.id = h.endpoint_id and e.application_id = $1
+)
+update boathook.endpoint set uid = null where application_id = $1 and uid is not null
+
+-- name: lock_application
+-- Returns whether a database has an application, and the cell that it names, locked until the transaction ends. This
+-- waits for all transactions that have published to it or changed it.
+select cell from boathook.application where id = $1 for update
+
+-- name: mark_reserved
+-- Notes the old cell of an application that this cell gets. Its revision is lower than that of the old cell's row.
+update boathook.application set cell = $2, routes_version = routes_version - 1 where id = $1
+
+-- name: name_cell
+-- Notes the cell that an application belongs to, null for this one, and makes publishers read that.
+update boathook.application
+set cell = $2, routes_version = greatest(routes_version, $3) + 1, updated_at = now()
+where id = $1
+returning routes_version
+
+-- name: count_open_deliveries
+-- Counts the deliveries of an application's messages that have not ended.
+select count(*)
+from boathook.endpoint e
+join boathook.delivery d on d.recipient = 'endpoint:' || boathook.show_id('ep', e.id)
+where e.application_id = $1 and d.state in ('pending', 'leased')

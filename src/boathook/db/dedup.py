@@ -1,7 +1,7 @@
-"""Dedup keys, shared by events and batches: deletes expired ones, and copies those of a source to another cell."""
+"""Dedup keys, shared by events and batches: deletes expired ones, and copies some to another cell."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from boathook.db.database import Connection, Database, translate_errors
@@ -26,10 +26,27 @@ async def copy_keys(origin: Database, target: Database, source: str, cell: str) 
         source: the source.
         cell: the name of the origin's cell.
     """
+    return await _copy(origin, target, "read_keys", source, cell)
+
+
+async def copy_message_keys(origin: Database, target: Database, application: str, cell: str, *, with_gone: bool) -> int:
+    """Copy the dedup keys of an application's messages, as `copy_keys` does for a source.
+
+    Args:
+        origin: the database of the cell that has stored the messages.
+        target: the database that must recognize them as duplicates.
+        application: the application's public id.
+        cell: the name of the origin's cell.
+        with_gone: also copy the keys whose event is gone; their application is unknown.
+    """
+    return await _copy(origin, target, "read_message_keys", application, cell, with_gone)
+
+
+async def _copy(origin: Database, target: Database, statement: str, *arguments: Any) -> int:
     copied = 0
     async with origin.snapshot() as connection:
         with translate_errors():
-            cursor = await connection.cursor(SQL["read_keys"], source, cell)
+            cursor = await connection.cursor(SQL[statement], *arguments)
             while page := await cursor.fetch(_PAGE):
                 await target.execute(SQL["insert_keys"], *map(list, zip(*page, strict=True)))
                 copied += len(page)

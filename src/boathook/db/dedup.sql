@@ -12,6 +12,22 @@ from boathook.dedup d
 left join boathook.event e on e.id = d.event_id
 where d.expires_at > now() and (e.source = $1 or e.id is null)
 
+-- name: read_message_keys
+-- Reads the dedup keys of an application's messages, which `message_key` makes of their ids. With $3, also those whose
+-- event is gone, which may belong to any application.
+select d.key, d.replay_key, d.event_id, d.body_sha256, d.expires_at, d.item_path, d.fingerprint, d.canonical,
+    coalesce(d.cell, $2::text) as cell
+from boathook.event e
+join boathook.dedup d on d.key = encode(substr(sha256(
+    'application'::bytea || '\x00' || convert_to(e.application, 'UTF8') || '\x00' || convert_to(e.dedup_key, 'UTF8')),
+    1, 16), 'hex')::uuid
+where e.application = $1 and e.origin = 'published' and d.expires_at > now()
+union all
+select d.key, d.replay_key, d.event_id, d.body_sha256, d.expires_at, d.item_path, d.fingerprint, d.canonical, $2
+from boathook.dedup d
+where $3::boolean and d.cell is null and d.expires_at > now()
+    and not exists (select from boathook.event e where e.id = d.event_id)
+
 -- name: insert_keys
 -- Stores keys of events that another cell stores. A known key stays as it is.
 insert into boathook.dedup (

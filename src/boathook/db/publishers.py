@@ -29,6 +29,8 @@ class PublishingTarget:
     id: UUID
     organization: str
     uid: str | None
+    cell: str | None = None
+    """The cell that it has moved to; None if it is here."""
 
 
 async def list_keys(connection: Connection, *, limit: int) -> Sequence[PublishingKey]:

@@ -16,7 +16,7 @@ where deleted_at is null and not is_operational
 
 -- name: list_targets
 -- Lists the newest applications.
-select id, organization, uid
+select id, organization, uid, cell
 from boathook.application
 where deleted_at is null and not is_operational
 order by id desc

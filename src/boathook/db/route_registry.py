@@ -42,6 +42,8 @@ class RoutedApplication:
     """Version of its endpoints, like `Routing.registry`."""
     is_operational: bool = False
     """Whether it receives the organization's operational events; the API does not show it."""
+    cell: str | None = None
+    """The cell that it has moved to; None if it is here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

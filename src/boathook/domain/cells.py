@@ -1,4 +1,4 @@
-"""Which cell a source belongs to. A cell is a complete installation on a PostgreSQL of its own."""
+"""Which cell a source or application belongs to. A cell is a complete installation on a PostgreSQL of its own."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,16 @@ class Assignment:
     """The cell that a source was assigned to. Cells may disagree for a moment: the highest revision is right."""
 
     source: str
+    cell: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationAssignment:
+    """The cell that an application has moved to, as one cell knows it: the highest revision is right."""
+
+    application: str
+    """Its public id."""
     cell: str
     revision: int
 

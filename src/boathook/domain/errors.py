@@ -35,6 +35,7 @@ BoathookError
 │   └── InvalidState            the object's state does not allow the action: names the state
 ├── FetchFailed                 a URL at a sender could not be fetched, or is not allowed
 ├── InvalidTransition           a delivery cannot go from this state to that one
+├── WrongCell                   an application has moved to another cell: names it
 └── NotFound                    no such event, delivery, rejection, source, key, application, endpoint ...
 """
 
@@ -217,6 +218,23 @@ class FetchFailed(BoathookError):
 
 class InvalidTransition(BoathookError):
     """A delivery cannot go from its state to the requested one."""
+
+
+class WrongCell(BoathookError):
+    """An application belongs to another cell, which must be asked instead.
+
+    Args:
+        application: its public id, or the name that it was asked for by.
+        cell: the name of its cell.
+        revision: the version of its routes that names the cell: of two cells that disagree, the one with the higher
+            revision is right. 0 if it is unknown.
+    """
+
+    def __init__(self, application: str, cell: str, revision: int = 0) -> None:
+        super().__init__(f"the application {application} belongs to the cell {cell}; do this there")
+        self.application = application
+        self.cell = cell
+        self.revision = revision
 
 
 class NotFound(BoathookError):

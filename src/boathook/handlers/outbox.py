@@ -31,6 +31,7 @@ from boathook.domain.errors import (
     NotFound,
     RoutesChanged,
     TooManyDeliveries,
+    WrongCell,
 )
 from boathook.domain.filters import Router
 from boathook.domain.model import (
@@ -181,6 +182,7 @@ class Outbox:
             NotFound: no application has this id, or it was deleted.
             TooManyDeliveries: it matches more endpoints than one event can have deliveries.
             RoutesChanged: the routes kept changing.
+            WrongCell: the application has moved to another cell.
         """
         steps = self._steps(message)
         step = next(steps)
@@ -238,6 +240,9 @@ class Outbox:
             if compiled is None:
                 compiled = self.cache_routes(*key, decode_routing((yield ROUTES_FOR, key)))
             answer: str = yield PUBLISH_MESSAGE, compiled.arguments(draft)
+            if answer.startswith("moved "):
+                self._route_cache.drop(key)
+                raise read_move(message.application, answer)
             if answer not in {"outdated", "missing"}:
                 outcome = _outcome(draft, answer)
                 if isinstance(outcome, Accepted):
@@ -322,6 +327,12 @@ def receipt_of(message: Message, published: Published) -> Receipt:
             )
         case _:
             assert_never(published)
+
+
+def read_move(application: str, answer: str) -> WrongCell:
+    """Return the error for the answer of `boathook.publish_messages` that an application has moved."""
+    _, revision, cell = answer.split(" ", 2)
+    return WrongCell(application, cell, int(revision))
 
 
 def message_dedup_days(retention: RetentionSettings) -> float:

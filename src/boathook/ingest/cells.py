@@ -1,26 +1,27 @@
-"""Stores each event in the cell of its source, wherever it was received.
+"""Stores each event in the cell of its source, and each message in that of its application, wherever it was accepted.
 
 A gateway has an intake for each other cell, whose store is that cell's gateways: `CellStore` posts a group of events to
 them, and `CellReceiver` puts it into the intake there. So an event is answered 2xx once it is durable in the other cell
-or, while that does not accept it, in a spool of this host.
+or, while that does not accept it, in a spool of this host. A message is passed on like that if its application has
+moved since it was accepted.
 
 The body of a post is a MessagePack array of records as in the spool. Its hash is in the header Content-Digest (RFC
 9530), and that header is signed as a body in Standard Webhooks 1.0.0, so that only bodies of other cells are read. The
-answer has a receipt for each event.
+answer has a receipt for each event. In the same way, a cell asks the others for an application that it does not have.
 """
 
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import UUID, uuid4
 
 import msgspec
 
 from boathook.config import Settings
-from boathook.domain.cells import Assignment, CellDirectory
+from boathook.domain.cells import ApplicationAssignment, Assignment, CellDirectory
 from boathook.domain.errors import (
     BoathookError,
     CellUnavailable,
@@ -28,19 +29,21 @@ from boathook.domain.errors import (
     FetchFailed,
     TooManyDeliveries,
     ValueRejected,
+    WrongCell,
 )
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.domain.signing import encode_base64, equal_bytes_constant_time, sign_standard
 from boathook.http.asgi import Asgi, Receive, Send, read_body
 from boathook.ingest.event_builder import EventBuilder
-from boathook.ingest.event_writer import Elsewhere
+from boathook.ingest.event_writer import Elsewhere, MessageStore
 from boathook.ingest.intake import Intake
 from boathook.ingest.spool_records import UNROUTED, UnreadableRecord, decode, encode
 from boathook.observability import meters
 from boathook.observability.log import get_logger
 
 EVENTS_PATH: Final = "/cells/events"
+APPLICATIONS_PATH: Final = "/cells/applications"
 HELD: Final = "_held"
 """Stands for a cell, which no cell is named: its spool has the events that no cell accepts yet."""
 _MAX_PENDING: Final = 64 << 20
@@ -64,29 +67,62 @@ class _Receipt(msgspec.Struct, array_like=True):
 
 
 class _Refusal(msgspec.Struct):
-    """Why a cell does not accept a group: the source of an event belongs to another one."""
+    """Why a cell does not accept a group: a source or an application in it belongs to another one."""
 
-    source: str
     cell: str
     revision: int
     """0 if the source was never assigned."""
+    source: str = ""
+    application: str = ""
+
+    @property
+    def subject(self) -> str:
+        return f"application {self.application}" if self.application else f"source {self.source}"
+
+    @property
+    def assignment(self) -> Assignment | ApplicationAssignment:
+        if self.application:
+            return ApplicationAssignment(application=self.application, cell=self.cell, revision=self.revision)
+        return Assignment(source=self.source, cell=self.cell, revision=self.revision)
+
+
+class ApplicationQuestion(msgspec.Struct):
+    """Asks a cell whether it has an application."""
+
+    organization: str
+    reference: str
+    """Its id or uid."""
 
 
 Post = Callable[[str, Mapping[str, str], bytes, float, int], Awaitable[tuple[int, bytes]]]
 """Posts a body with headers to a URL, given a timeout and the most bytes of the answer; returns status and body. Raises
 FetchFailed."""
-OnRefusal = Callable[[Assignment], Awaitable[None]]
+OnRefusal = Callable[[Assignment | ApplicationAssignment], Awaitable[None]]
 """Is called with the assignment by which another cell refuses events."""
+
+
+class ApplicationReader(Protocol):
+    """Reads the applications of this cell."""
+
+    async def find_cells(self, wanted: Collection[UUID]) -> Sequence[ApplicationAssignment]:
+        """Return the cells of those that this one has, or that have moved from here. Raises DatabaseError."""
+        ...
+
+    async def has_application(self, organization: str, reference: str) -> bool:
+        """Return whether an application with this id or uid is here. Raises DatabaseError."""
+        ...
+
 
 _read_records = msgspec.msgpack.Decoder(list[bytes]).decode
 _read_receipts = msgspec.json.Decoder(list[_Receipt]).decode
 _read_refusal = msgspec.json.Decoder(_Refusal).decode
+_read_question = msgspec.json.Decoder(ApplicationQuestion).decode
 _write_json = msgspec.json.encode
 _LOG = get_logger("cells")
 
 
 class CellStore:
-    """The store of another cell; a `Store` for an intake.
+    """The store of another cell; a `Store` and a `MessageStore` for an intake.
 
     Args:
         name: the name of that cell.
@@ -94,14 +130,30 @@ class CellStore:
         secret: the secret of all cells.
         post: makes the request.
         on_refusal: called with the assignment by which the cell refuses events of a source.
+        messages: reports messages that the cell has already; None reports none.
     """
 
-    def __init__(self, name: str, url: str, secret: str, *, post: Post, on_refusal: OnRefusal) -> None:
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        secret: str,
+        *,
+        post: Post,
+        on_refusal: OnRefusal,
+        messages: MessageStore | None = None,
+    ) -> None:
         self._name = name
         self._url = url.rstrip("/") + EVENTS_PATH
         self._secret = secret
         self._post = post
         self._on_refusal = on_refusal
+        self._messages = messages
+
+    async def report_duplicate(self, message: NewEvent, receipt: Duplicate) -> None:
+        """Report a message that was answered 2xx and is not stored, because the cell had it already."""
+        if self._messages is not None:
+            await self._messages.report_duplicate(message, receipt)
 
     async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
         """Store events in the other cell; return a receipt for each, in order.
@@ -126,8 +178,8 @@ class CellStore:
         try:
             if status == 409:
                 refusal = _read_refusal(answer)
-                await self._on_refusal(Assignment(source=refusal.source, cell=refusal.cell, revision=refusal.revision))
-                raise CellUnavailable(f"cell {self._name}: the source {refusal.source} belongs to {refusal.cell}")
+                await self._on_refusal(refusal.assignment)
+                raise CellUnavailable(f"cell {self._name}: the {refusal.subject} belongs to {refusal.cell}")
             if status == 422:
                 raise ValueRejected(shown)
             found = _read_receipts(answer) if status == 200 else []
@@ -203,15 +255,22 @@ class CellIntakes:
     Args:
         directory: finds the cell of each source.
         router: returns the routes last read, which have the assignments.
+        messages: stores the messages of this cell; None if there are none.
     """
 
-    def __init__(self, directory: CellDirectory, router: Callable[[], Router]) -> None:
+    def __init__(
+        self, directory: CellDirectory, router: Callable[[], Router], messages: MessageStore | None = None
+    ) -> None:
         self.directory = directory
         self._router = router
+        self._messages = messages
         self._intakes: dict[str, Intake] = {}
         self._stores: dict[str, CellStore] = {}
         self._refused: set[str] = set()
-        """Sources that the cell they were assigned to has refused: their events must not delay others for that cell."""
+        """Sources and applications that the cell they were assigned to has refused: their events must not delay others
+        for that cell."""
+        self._moved: dict[str, ApplicationAssignment] = {}
+        """The latest known cells of applications that have moved."""
 
     def add(self, cell: str, intake: Intake, store: CellStore | None = None) -> None:
         """Add the intake for a cell, with the store of another one."""
@@ -226,21 +285,39 @@ class CellIntakes:
     def find_other(self, cell: str, event: NewEvent) -> Intake | None:
         """Return the intake for the cell that an event belongs to; None if it belongs to *cell*.
 
-        A message belongs to the cell whose API accepted it. Without routes, no assignment is known; the event is routed
-        before it is stored.
+        Without routes, no assignment is known; the event is routed before it is stored. A message stays where it is
+        until its application is known to have moved: its store refuses it then.
         """
-        if event.source is None or self._router().version == UNROUTED:
+        if event.source is None:
+            return self._find_other_of(cell, str(event.application))
+        if self._router().version == UNROUTED:
             return None
         home = self.home_of(event.source)
         if home != self.directory.own and (home not in self._stores or event.source in self._refused):
             home = HELD
         return None if home == cell else self._intakes.get(home)
 
-    def hold(self, source: str) -> None:
-        """Keep the events of a source apart until its cell accepts one."""
-        if source not in self._refused:
-            _LOG.warning("source_refused", source=source, cell=self.home_of(source), note="its events wait")
-        self._refused.add(source)
+    def _find_other_of(self, cell: str, application: str) -> Intake | None:
+        known = self._moved.get(application)
+        if known is None:
+            return None
+        is_reachable = known.cell == self.directory.own or known.cell in self._stores
+        home = known.cell if is_reachable and application not in self._refused else HELD
+        return None if home == cell else self._intakes.get(home)
+
+    def learn(self, assignment: ApplicationAssignment) -> None:
+        """Note which cell an application has moved to, unless a later assignment is known."""
+        known = self._moved.get(assignment.application)
+        if known is None or assignment.revision > known.revision:
+            self._moved[assignment.application] = assignment
+        elif known.cell == self.directory.own != assignment.cell:
+            self.hold(assignment.application)  # it is on its way back: this cell's database has not got it yet
+
+    def hold(self, owner: str) -> None:
+        """Keep the events of a source or application apart until its cell accepts one."""
+        if owner not in self._refused:
+            _LOG.warning("source_refused", source=owner, note="its cell does not accept its events yet; they wait")
+        self._refused.add(owner)
 
     async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
         """Offer events that are kept apart to their cells again; the store of their intake.
@@ -250,16 +327,38 @@ class CellIntakes:
             ValueRejected: a cell can never store one of them.
         """
         receipts: list[Receipt] = []
-        for source, run in groupby(batch, lambda event: str(event.source)):
-            home, events = self.home_of(source), list(run)
-            if home == self.directory.own:
-                receipts += await asyncio.gather(*(self._intakes[home].accept(event) for event in events))
-            elif home in self._stores:
+        for (source, application), run in groupby(batch, lambda event: (event.source, event.application)):
+            owner, events = str(source or application), list(run)
+            home = self.home_of(owner) if source is not None else self._home_of_application(owner)
+            if home != self.directory.own and home not in self._stores:
+                raise CellUnavailable(f"{owner} belongs to the cell {home}, which is not in cells.members")
+            if home != self.directory.own:
                 receipts += await self._stores[home].append(events, within_s=within_s)
+            elif source is not None:
+                receipts += await asyncio.gather(*(self._intakes[home].accept(event) for event in events))
             else:
-                raise CellUnavailable(f"the source {source} belongs to the cell {home}, which is not in cells.members")
-            self._refused.discard(source)
+                receipts += await self._append_own(events, within_s)
+            self._refused.discard(owner)
         return receipts
+
+    def _home_of_application(self, application: str) -> str:
+        """Return the cell of an application. Where none is known, this one's database tells."""
+        known = self._moved.get(application)
+        return self.directory.own if known is None else known.cell
+
+    async def _append_own(self, messages: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
+        # Not through the intake of this cell: that would pass them on to here again while it refuses them.
+        if self._messages is None:
+            raise ValueRejected("published messages are not stored here")
+        try:
+            return await self._messages.append(messages, within_s=within_s)
+        except WrongCell as error:
+            raise CellUnavailable(str(error)) from None
+
+    async def report_duplicate(self, message: NewEvent, receipt: Duplicate) -> None:
+        """Report a message that was answered 2xx and is not stored, because an earlier one has its id or key."""
+        if self._messages is not None:
+            await self._messages.report_duplicate(message, receipt)
 
     async def start(self) -> None:
         """Start the intakes but the cell's own."""
@@ -299,29 +398,38 @@ def refuse_others(settings: Settings, router: Callable[[], Router]) -> Elsewhere
 
 
 class CellReceiver:
-    """Accepts the events that gateways of other cells post.
+    """Accepts the events that gateways of other cells post, and tells them whether an application is here.
 
     Args:
         cells: finds the cell of each source.
         secret: the secret of all cells.
         intake: the intake of this cell.
         event_builder: routes the events, and reads the assignments.
+        applications: reads the applications.
         others: serves every other path.
     """
 
     def __init__(
-        self, cells: CellIntakes, secret: str, intake: Intake, event_builder: EventBuilder, *, others: Asgi
+        self,
+        cells: CellIntakes,
+        secret: str,
+        intake: Intake,
+        event_builder: EventBuilder,
+        *,
+        applications: ApplicationReader,
+        others: Asgi,
     ) -> None:
         self._cells = cells
         self._secret = secret
         self._intake = intake
         self._event_builder = event_builder
+        self._applications = applications
         self._others = others
         self._pending_bytes = 0
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
-        if scope["path"] != EVENTS_PATH:
+        if scope["path"] not in {EVENTS_PATH, APPLICATIONS_PATH}:
             await self._others(scope, receive, send)
             return
         status, body = await self._answer(scope, receive)
@@ -345,7 +453,7 @@ class CellReceiver:
             body = await read_body(receive, int(size))
             if body is None or _digest(body).encode() != headers[b"content-digest"]:
                 return 401, _UNSIGNED
-            return await self._accept(body)
+            return await (self._accept(body) if scope["path"] == EVENTS_PATH else self._tell(body))
         finally:
             self._pending_bytes -= int(size)
 
@@ -365,24 +473,47 @@ class CellReceiver:
         meters.count("boathook_cell_events_received_total", len(events))
         return 200, _write_json([_from_receipt(receipt) for receipt in receipts])
 
+    async def _tell(self, body: bytes) -> tuple[int, bytes]:
+        try:
+            question = _read_question(body)
+            is_here = await self._applications.has_application(question.organization, question.reference)
+        except msgspec.DecodeError:
+            return 400, b'{"ok":false,"error":"the question cannot be read; is this cell older than the other?"}'
+        except BoathookError as error:
+            return 503, _write_json({"ok": False, "error": str(error)})
+        return 200, _write_json({"found": is_here})
+
     async def _find_foreign(self, events: Sequence[NewEvent]) -> _Refusal | None:
         """Return why the events are not stored here; the assignments are read again first, as they may have changed."""
         if self._event_builder.router.version == UNROUTED or self._foreign_source(events) is not None:
             await self._event_builder.refresh()
         source = self._foreign_source(events)
         if source is None:
-            return None
+            return await self._find_moved(events)
         known = self._event_builder.router.assignments.get(source)
-        return _Refusal(source, self._cells.home_of(source), 0 if known is None else known.revision)
+        return _Refusal(self._cells.home_of(source), 0 if known is None else known.revision, source=source)
+
+    async def _find_moved(self, events: Sequence[NewEvent]) -> _Refusal | None:
+        """Return why messages are not stored here: their application has moved, or its move here is not complete."""
+        wanted = {event.publication.application_id for event in events if event.publication is not None}
+        known = await self._applications.find_cells(wanted) if wanted else ()
+        for one in known:
+            self._cells.learn(one)
+        own = self._cells.directory.own
+        return next(
+            (_Refusal(one.cell, one.revision, application=one.application) for one in known if one.cell != own), None
+        )
 
     def _foreign_source(self, events: Sequence[NewEvent]) -> str | None:
         sources = {event.source for event in events if event.source is not None}
         return next((one for one in sources if self._cells.home_of(one) != self._cells.directory.own), None)
 
     async def _route(self, events: Sequence[NewEvent]) -> Sequence[NewEvent]:
-        if not events:
+        received = [event for event in events if event.source is not None]
+        if not received:
             return events
         try:
-            return await self._event_builder.reroute(events)
+            routed = iter(await self._event_builder.reroute(received))
         except DatabaseUnavailable:
             return events  # they wait in the buffer, and are routed when they are stored
+        return [event if event.source is None else next(routed) for event in events]

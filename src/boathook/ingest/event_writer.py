@@ -17,6 +17,7 @@ from boathook.domain.errors import (
     RoutesChanged,
     TooManyDeliveries,
     ValueRejected,
+    WrongCell,
 )
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.ingest.spool_records import UnreadableRecord, decode
@@ -27,6 +28,7 @@ from boathook.spool.segment import Record
 Reroute = Callable[[Sequence[NewEvent]], Awaitable[list[NewEvent]]]
 
 _MAX_REROUTES: Final = 5
+_MAX_MOVES: Final = 3
 _PASS_ON_S: Final = 10.0
 """How long another cell may take, or its spool."""
 
@@ -106,7 +108,7 @@ class EventWriter:
         store: stores the events.
         route: returns events with their deliveries under the current routes; None if routes never change.
         messages: stores published messages, and routes them; None refuses them.
-        elsewhere: finds events whose source belongs to another cell; None if all events are stored here.
+        elsewhere: finds events that belong to another cell; None if all events are stored here.
     """
 
     def __init__(
@@ -140,26 +142,32 @@ class EventWriter:
     async def _append_messages(self, messages: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
         if self._messages is None:
             raise ValueRejected("published messages are not stored here")
-        return await self._messages.append(messages, within_s=within_s)
+        reason = ""
+        for _ in range(_MAX_MOVES):
+            try:
+                return await self._append_routed(self._messages, messages, within_s)
+            except WrongCell as error:  # the store has noted it where it can, so that `elsewhere` finds the cell now
+                reason = str(error)
+        raise ValueRejected(reason)
 
     async def _append_received(self, events: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
         for _ in range(_MAX_REROUTES):
             try:
-                return await self._append_routed(events, within_s)
+                return await self._append_routed(self._store, events, within_s)
             except RoutesChanged:
                 if self._route is None:
                     raise
                 events = await self._route(events)
         raise RoutesChanged("the routes changed again and again while events were stored")
 
-    async def _append_routed(self, events: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
-        """Store events here, or in the cells that their sources belong to under the current routes."""
+    async def _append_routed(self, store: Store, events: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
+        """Store events in *store*, or in the cells that they belong to under the current routes."""
         if self._elsewhere is None or not events:
-            return await self._store.append(events, within_s=within_s)
+            return await store.append(events, within_s=within_s)
         # All are decided by the same assignments, before anything is awaited.
         others = [self._elsewhere(event) for event in events]
         own = [event for event, other in zip(events, others, strict=True) if other is None]
-        stored = iter(await self._store.append(own, within_s=within_s) if own else ())
+        stored = iter(await store.append(own, within_s=within_s) if own else ())
         passing = [
             _pass_on(other, one, within_s) for one, other in zip(events, others, strict=True) if other is not None
         ]
@@ -220,6 +228,6 @@ async def _pass_on(other: EventSink, event: NewEvent, within_s: float | None) ->
         async with asyncio.timeout(within_s or _PASS_ON_S):
             return await other.accept(event)
     except TimeoutError:
-        raise NotPassedOn("the cell of its source did not accept it in time") from None
+        raise NotPassedOn("its cell did not accept it in time") from None
     except (IngestError, DatabaseError) as error:
         raise NotPassedOn(str(error)) from error

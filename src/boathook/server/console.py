@@ -245,6 +245,7 @@ class AppBuilder:
         from boathook.api import build_api
         from boathook.db.secret_box import open_secret_box
         from boathook.handlers.outbox import Outbox, message_dedup_days
+        from boathook.service.cells import ApplicationFinder
         from boathook.service.unit_of_work import AppContext
 
         self._settings = settings
@@ -254,6 +255,7 @@ class AppBuilder:
         self._make_context = AppContext
         self._secret_box = open_secret_box(settings)
         self._outbox = Outbox(memory_days=message_dedup_days(settings.retention))
+        self._finder = ApplicationFinder(settings)
         self.buffered = self._open_buffered(intake)
         """Publishes messages while PostgreSQL is unavailable; None if that is not possible."""
 
@@ -280,7 +282,9 @@ class AppBuilder:
         return app_context, self._build_api(app_context, self.buffered), site
 
     def _context(self, database: Database, notify_due: NotifyDue) -> "AppContext":
-        return self._make_context(self._settings, database, self._secret_box, self._outbox, notify_due, self._closing)
+        return self._make_context(
+            self._settings, database, self._secret_box, self._outbox, notify_due, self._closing, self._finder.find
+        )
 
 
 def _prepare_mounts(

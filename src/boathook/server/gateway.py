@@ -20,7 +20,7 @@ from boathook.db.events import EventStore
 from boathook.db.live_settings import LiveSettings
 from boathook.db.migrations import list_pending
 from boathook.db.route_registry import read_router
-from boathook.domain.cells import Assignment
+from boathook.domain.cells import ApplicationAssignment, Assignment
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.rate_leases import LeaseRequest, LeaseTokens
@@ -35,7 +35,8 @@ from boathook.ingest.buffer import Buffer
 from boathook.ingest.cells import HELD, CellIntakes, CellReceiver, CellStore
 from boathook.ingest.direct import DirectIngest
 from boathook.ingest.event_builder import EventBuilder
-from boathook.ingest.event_writer import EventWriter, Store
+from boathook.ingest.event_writer import EventWriter
+from boathook.ingest.event_writer import MessageStore as MessageSink
 from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.health import HealthEndpoints
 from boathook.ingest.intake import Intake
@@ -74,6 +75,8 @@ _RESERVED_FILES: Final = 256
 """Open files a gateway needs in addition to its clients' connections."""
 _LEASE_TIMEOUT_S: Final = 0.5
 """Deadline of leasing tokens: a later answer is worth little, as they are valid for a second."""
+_QUESTION_TIMEOUT_S: Final = 1.0
+"""Deadline of another cell's question for an application: it does not wait longer."""
 _REPLY_WAIT_SHARE: Final = 0.8
 """Share of the drain time during which senders may still wait for a handler."""
 _LOG = get_logger("server")
@@ -265,6 +268,21 @@ class _GatewayDatabase:
         """Read and compile the routes, within the time that an event may wait."""
         return await read_router(self.require_database(), within_s=self._settings.spool.fallback_after_s)
 
+    async def find_cells(self, wanted: Collection[UUID]) -> Sequence[ApplicationAssignment]:
+        """Return the cells of applications that this cell has, or that have moved from here."""
+        known = await cells.read_applications(self.require_database(), wanted)
+        own = self._settings.cells.name
+        return [
+            ApplicationAssignment(application=one.shown_id, cell=one.cell or own, revision=one.revision)
+            for one in known.values()
+        ]
+
+    async def has_application(self, organization: str, reference: str) -> bool:
+        """Return whether an application with this id or uid is in this cell."""
+        async with self.require_database().acquire(within_s=_QUESTION_TIMEOUT_S) as connection:
+            with translate_errors():
+                return await cells.has_application(connection, organization, reference)
+
     async def keep_connecting(self) -> None:
         """Connect once the supervisor has prepared the database, retrying until it succeeds."""
         await self._prepared.wait()
@@ -349,7 +367,7 @@ class IngestRuntime:
         self._client: Client | None = None
         """Makes requests to other cells; None if there are none."""
         database, retention, limits = settings.database, settings.retention, settings.limits
-        self._messages = MessageStore(self._gateway_database.require_database)
+        self._messages = MessageStore(self._gateway_database.require_database, self._note_move)
         event_builder = EventBuilder(Router((), UNROUTED), self._gateway_database.read_router)
         self._cells = self._open_cells(event_builder) if settings.cells.name else None
         self._elsewhere = None if self._cells is None else partial(self._cells.find_other, settings.cells.name)
@@ -411,7 +429,14 @@ class IngestRuntime:
         self._set_sources()
         self.app: Asgi = app if tracer is None else TracedApp(app, tracer)
         if self._cells is not None:
-            self.app = CellReceiver(self._cells, settings.cells_secret(), self.intake, event_builder, others=self.app)
+            self.app = CellReceiver(
+                self._cells,
+                settings.cells_secret(),
+                self.intake,
+                event_builder,
+                applications=self._gateway_database,
+                others=self.app,
+            )
         """The ASGI application that answers every request."""
         # A trace belongs to the task of its request.
         self.direct = DirectIngest(app, self.intake) if tracer is None else None
@@ -441,9 +466,13 @@ class IngestRuntime:
         settings = self._settings
         secret, database = settings.cells_secret(), settings.database
         self._client = Client(unguarded_settings(settings))
-        opened = CellIntakes(settings.cells.directory, lambda: event_builder.router)
+        opened = CellIntakes(settings.cells.directory, lambda: event_builder.router, self._messages)
 
-        async def on_refusal(assignment: Assignment) -> None:
+        async def on_refusal(assignment: Assignment | ApplicationAssignment) -> None:
+            if isinstance(assignment, ApplicationAssignment):
+                opened.learn(assignment)
+                opened.hold(assignment.application)
+                return
             opened.hold(assignment.source)
             known = event_builder.router.assignments.get(assignment.source)
             is_later = assignment.revision > (0 if known is None else known.revision)
@@ -456,9 +485,10 @@ class IngestRuntime:
         def spool_of(name: str) -> Spool:
             return Spool.at(cell_root_of(settings, name), limits_of(settings.spool), cell=name)
 
-        def open_intake(name: str, store: Store) -> Intake:
+        def open_intake(name: str, store: MessageSink) -> Intake:
             return Intake(
                 store,
+                messages=store,
                 buffer=spool_of(name) if settings.spool.enabled else None,
                 within_s=settings.spool.fallback_after_s,
                 batch=database.ingest_batch_size,
@@ -469,10 +499,14 @@ class IngestRuntime:
             )
 
         for name, cell in settings.cells.others.items():
-            store = CellStore(name, cell.url, secret, post=self._post, on_refusal=on_refusal)
+            store = CellStore(name, cell.url, secret, post=self._post, on_refusal=on_refusal, messages=self._messages)
             opened.add(name, open_intake(name, store), store)
         opened.add(HELD, open_intake(HELD, opened))
         return opened
+
+    def _note_move(self, assignment: ApplicationAssignment) -> None:
+        if self._cells is not None:
+            self._cells.learn(assignment)
 
     async def _post(
         self, url: str, headers: Mapping[str, str], body: bytes, timeout_s: float, max_bytes: int

@@ -25,7 +25,7 @@ from boathook.db.database import Database, translate_errors
 from boathook.db.publishers import PublishingKey, PublishingTarget
 from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
-from boathook.domain.errors import AccessUnknown, BoathookError, DatabaseError
+from boathook.domain.errors import AccessUnknown, BoathookError, DatabaseError, WrongCell
 from boathook.ingest.secrets_cache import replace_file
 from boathook.observability.log import get_logger
 from boathook.service.authorization import Principal
@@ -83,7 +83,7 @@ class AccessCopy:
         self._confirmed: _Moment | None = None
         self._keys: dict[bytes, PublishingKey] = {}
         self._targets: tuple[PublishingTarget, ...] = ()
-        self._target_ids: dict[tuple[str, str], UUID] = {}
+        self._targets_by_name: dict[tuple[str, str], PublishingTarget] = {}
         self._targets_version = ""
         self._targets_read_at = -_TARGETS_INTERVAL_S
         self._database: Database | None = None
@@ -132,15 +132,18 @@ class AccessCopy:
 
         Raises:
             AccessUnknown: the copy does not have it.
+            WrongCell: it has moved to another cell.
         """
-        if (organization, reference) not in self._target_ids:
+        if (organization, reference) not in self._targets_by_name:
             await self._read_for_miss()
-        found = self._target_ids.get((organization, reference))
+        found = self._targets_by_name.get((organization, reference))
         if found is None:
             raise AccessUnknown(
                 f"PostgreSQL is unavailable, and application {reference} cannot be found without it; try again later"
             )
-        return found
+        if found.cell is not None:
+            raise WrongCell(reference, found.cell)
+        return found.id
 
     async def follow(self, database: Database) -> None:
         """Keep the copy and its file up to date, until cancelled."""
@@ -199,7 +202,7 @@ class AccessCopy:
         if len(targets) >= MAX_TARGETS:
             _LOG.warning("access_copy_incomplete", applications=MAX_TARGETS, note="older ones need PostgreSQL")
         self._targets = tuple(targets)
-        self._target_ids = dict(_references(targets))
+        self._targets_by_name = dict(_references(targets))
         self._is_changed = True
 
     async def _save(self) -> None:
@@ -221,7 +224,7 @@ class AccessCopy:
             _Key(base64.b64encode(key.token_sha256).decode(), str(key.id), key.organization, key.expires_at)
             for key in self._keys.values()
         ]
-        targets = [_Target(str(target.id), target.organization, target.uid) for target in self._targets]
+        targets = [_Target(str(target.id), target.organization, target.uid, target.cell) for target in self._targets]
         return _Content(confirmed.wall, keys, targets)
 
     def _write(self, content: "_Content") -> None:
@@ -239,16 +242,18 @@ class AccessCopy:
             for key in content.keys
         )
         self._keys = {key.token_sha256: key for key in keys}
-        self._targets = tuple(PublishingTarget(UUID(one.id), one.organization, one.uid) for one in content.targets)
-        self._target_ids = dict(_references(self._targets))
+        self._targets = tuple(
+            PublishingTarget(UUID(one.id), one.organization, one.uid, one.cell) for one in content.targets
+        )
+        self._targets_by_name = dict(_references(self._targets))
 
 
-def _references(targets: Iterable[PublishingTarget]) -> Iterable[tuple[tuple[str, str], UUID]]:
+def _references(targets: Iterable[PublishingTarget]) -> Iterable[tuple[tuple[str, str], PublishingTarget]]:
     """Yield each organization's names of each application, by id and by uid."""
     for target in targets:
-        yield (target.organization, ids.show(ids.APPLICATION, target.id)), target.id
+        yield (target.organization, ids.show(ids.APPLICATION, target.id)), target
         if target.uid is not None:
-            yield (target.organization, target.uid), target.id
+            yield (target.organization, target.uid), target
 
 
 class _Key(msgspec.Struct, frozen=True, array_like=True):
@@ -262,6 +267,7 @@ class _Target(msgspec.Struct, frozen=True, array_like=True):
     id: str
     organization: str
     uid: str | None
+    cell: str | None = None
 
 
 class _Content(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from boathook.db.queries import endpoint_stats
 from boathook.db.queries.endpoint_stats import ApplicationSummary
 from boathook.domain import ids
 from boathook.domain.endpoints import parse_reference
-from boathook.domain.errors import InvalidValue, NotFound
+from boathook.domain.errors import InvalidValue, NotFound, WrongCell
 from boathook.service import id_prefixes
 from boathook.service.unit_of_work import UnitOfWork, new_id
 
@@ -36,6 +36,19 @@ async def get(work: UnitOfWork, reference: str) -> Application:
 async def find(work: UnitOfWork, reference: str) -> Application:
     """Return an application by id, the beginning of its id, or uid. Raises NotFound, InvalidValue."""
     return await get(work, await id_prefixes.complete(work.connection, ids.APPLICATION, reference))
+
+
+async def require_here(work: UnitOfWork, application: Application) -> None:
+    """Check that an application may be changed in this cell; a move that begins now waits for this transaction.
+
+    Raises:
+        WrongCell: it has moved to another cell.
+    """
+    if not work.app_context.settings.cells.name or application.is_operational:
+        return
+    cell = await applications.lock_cell(work.connection, application.id)
+    if cell is not None:
+        raise WrongCell(application.shown_id, cell)
 
 
 async def find_operational(work: UnitOfWork) -> Application | None:
@@ -107,7 +120,7 @@ async def put(work: UnitOfWork, reference: str, new: NewApplication) -> tuple[Ap
     """Update an application with these values, or create it; and whether it was created.
 
     If *new* has no uid, a created application gets *reference* as its uid if it is valid, so that the same request
-    finds it again.
+    finds it again. Raises WrongCell, AlreadyExists.
     """
     found = await applications.lock(work.connection, work.organization, reference)
     if found is None:
@@ -126,20 +139,25 @@ def _values(new: NewApplication) -> dict[str, Any]:
 
 
 async def update(work: UnitOfWork, reference: str, changes: Mapping[str, Any]) -> Application:
-    """Change some fields of an application: uid, name, throttle_rate, metadata. Raises NotFound, AlreadyExists."""
+    """Change some fields of an application: uid, name, throttle_rate, metadata.
+
+    Raises NotFound, WrongCell, AlreadyExists.
+    """
     found = _found(await applications.lock(work.connection, work.organization, reference), reference)
     return await _save(work, replace(found, **changes))
 
 
 async def _save(work: UnitOfWork, application: Application) -> Application:
+    await require_here(work, application)
     saved = await applications.save(work.connection, application)
     await record(work.connection, work.actor, "application.update", saved.shown_id)
     return saved
 
 
 async def delete(work: UnitOfWork, reference: str) -> None:
-    """Delete an application with its endpoints. Raises NotFound."""
+    """Delete an application with its endpoints. Raises NotFound, WrongCell."""
     found = _found(await applications.lock(work.connection, work.organization, reference), reference)
+    await require_here(work, found)
     await applications.delete(work.connection, found)
     await record(work.connection, work.actor, "application.delete", found.shown_id)
 

@@ -19,7 +19,7 @@ from boathook.config import Settings
 from boathook.db.messages import message_key
 from boathook.db.secret_box import open_secret_box
 from boathook.domain import ids
-from boathook.domain.errors import AccessUnknown, ApplicationDeleted, NotFound
+from boathook.domain.errors import AccessUnknown, ApplicationDeleted, NotFound, WrongCell
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Origin, ProofStrength, Publication, Receipt
 from boathook.handlers.outbox import Draft, Message, Outbox, message_dedup_days
 from boathook.ingest.spool_records import UNROUTED
@@ -84,6 +84,7 @@ class BufferedPublisher:
             AccessUnknown: the application is not known here.
             InvalidMessage: a field breaks a rule.
             NotFound: the application was deleted.
+            WrongCell: the application has moved to another cell.
             AlreadyExists: another message has its id, or another request used its idempotency key.
             IngestError: neither PostgreSQL nor the buffer can take it.
             DatabaseError: as `Intake.accept`.
@@ -121,6 +122,8 @@ class BufferedPublisher:
             found = None if routes is None else routes.routing.application
             if found is None or found.is_operational:
                 raise
+            if found.cell is not None:
+                raise WrongCell(reference, found.cell) from None
             return found.id
 
     def _remember(self, new: NewMessage, identifier: UUID) -> None:
@@ -147,6 +150,7 @@ async def send_without_database(settings: Settings, message: Message) -> Receipt
 
     Raises:
         AccessUnknown: no gateway would drain the spool, or the local copy lacks the application.
+        WrongCell: the application has moved to another cell.
         InvalidMessage: as for `send`.
         SpoolUnavailable: the spool is full, fails, or belongs to another user.
     """

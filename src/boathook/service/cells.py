@@ -1,29 +1,44 @@
-"""Lists the cells, assigns sources to them, and moves a source from one cell to another.
+"""Lists the cells, assigns sources to them, and moves a source or an application from one cell to another.
 
-A move in this order loses no event and repeats none:
+A move of a source in this order loses no event and repeats none:
 
 1. The old cell, then each other one, gets the assignment to the new cell. From the commit on, no gateway there stores
    the source's events; they wait in spools, as the new cell does not accept them yet.
 2. The source's dedup keys are copied, so that the new cell recognizes what the old one has stored.
 3. The new cell gets the assignment, and the spools drain into it.
 
-If it is interrupted, the events wait until it is repeated.
+A move of an application does the same, in another order, as its row is its assignment:
+
+1. The new cell gets the row, which names the old cell. So a uid that is taken there is found before anything stops.
+2. The row in the old cell gets the name of the new one. From then on, nothing is stored there for the application.
+3. What belongs to it is copied, and in the same transaction its row in the new cell names no cell any more.
+
+If a move is interrupted, events and messages wait until it is repeated.
 """
 
 import asyncio
 import contextlib
 import json
+import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
+from uuid import UUID
+
+import msgspec
 
 from boathook.config import Settings
 from boathook.config.tables import CellSettings
 from boathook.db import cells, dedup, route_registry, source_secrets, stored_sources
+from boathook.db.advisory_lock import try_advisory_lock
+from boathook.db.cells import CellApplication
 from boathook.db.database import Database
-from boathook.domain.cells import Assignment
+from boathook.domain import ids
+from boathook.domain.cells import ApplicationAssignment, Assignment
 from boathook.domain.errors import ConfigError, DatabaseError, FetchFailed, InvalidState, NotFound
-from boathook.ingest.cells import CellStore
+from boathook.handlers.outbox import is_application_id as is_application_id  # noqa: PLC0414 - re-exported
+from boathook.ingest.cells import APPLICATIONS_PATH, ApplicationQuestion, CellStore, sign
 from boathook.ingest.sources import paths_of
 from boathook.service.database import open_database
 from boathook.service.remote import RemoteClient
@@ -32,6 +47,14 @@ from boathook.service.unit_of_work import UnitOfWork
 _COPY_TIMEOUT_S: Final = 3_600.0
 _READ_TIMEOUT_S: Final = 3.0
 _MAX_METRICS: Final = 8 << 20
+_ASK_TIMEOUT_S: Final = 1.0
+"""How long a request for an unknown application may wait for the other cells."""
+_KNOWN_S: Final = 5.0
+"""How long their answer is remembered."""
+_MAX_KNOWN: Final = 10_000
+_MAX_ASKING: Final = 1_000
+_MAX_QUESTIONS: Final = 32
+_MAX_ANSWER: Final = 4_096
 _ACCEPTED: Final = ("boathook_events_accepted_total", "boathook_cell_events_received_total")
 
 
@@ -90,10 +113,48 @@ class Move:
     """Whether the new cell has no handler for the source, but the old one has."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationHome:
+    """An application that has moved, or is being moved."""
+
+    application: str
+    organization: str
+    uid: str | None
+    name: str
+    cell: str
+    """The cell that it belongs to now."""
+    left: tuple[str, ...]
+    """The cells that it has moved from, with its earlier messages."""
+    is_moving: bool
+    """Whether the move to its cell is not complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationMove:
+    """A move of an application that is complete."""
+
+    application: str
+    origin: str
+    """The cell that it has moved from; its own one if it was there already."""
+    target: str
+    keys: int
+    """Dedup keys of messages that were copied."""
+    copied: Mapping[str, int]
+    """Rows that were copied, by table; empty if the application was there already."""
+    open_deliveries: int
+    """Deliveries in the old cell that have not ended."""
+
+
 def require_cells(settings: Settings) -> None:
     """Raise ConfigError unless this installation is one of several cells."""
     if not settings.cells.name:
         raise ConfigError("there are no cells: cells.name is not set; see docs/how-to/cells.md")
+
+
+def _require_cell(settings: Settings, name: str) -> None:
+    require_cells(settings)
+    if name not in settings.cells.members:
+        raise NotFound(f"there is no cell {name}; there are {', '.join(settings.cells.members)}")
 
 
 async def read_statuses(settings: Settings) -> list[CellStatus]:
@@ -155,7 +216,7 @@ async def probe(settings: Settings, name: str) -> None:
         answer = await client.request("POST", url, headers=headers, body=body, timeout_s=timeout_s, max_bytes=max_bytes)
         return answer.status, answer.body
 
-    async def ignore(_assignment: Assignment) -> None:
+    async def ignore(_assignment: Assignment | ApplicationAssignment) -> None:
         return
 
     url = settings.cells.members[name].url
@@ -240,9 +301,7 @@ async def move_source(settings: Settings, source: str, target: str) -> Move:
         ConfigError: a cell has no `database`.
         DatabaseError: the old or the new cell's database cannot be reached.
     """
-    require_cells(settings)
-    if target not in settings.cells.members:
-        raise NotFound(f"there is no cell {target}; there are {', '.join(settings.cells.members)}")
+    _require_cell(settings, target)
     async with _open_cells(settings, may_lack=True) as (databases, unreached):
         present = {one.source: one for one in await _list_sources(settings, databases)}.get(source)
         if present is None:
@@ -276,6 +335,180 @@ async def move_source(settings: Settings, source: str, target: str) -> Move:
         unreached=tuple(unreached),
         handlers_missing=handlers_missing,
     )
+
+
+async def list_moved_applications(settings: Settings) -> list[ApplicationHome]:
+    """Return the applications that have moved from one cell to another, or are being moved.
+
+    Raises:
+        ConfigError: a cell has no `database`.
+        DatabaseError: the database of a cell cannot be read.
+    """
+    async with _open_cells(settings) as (databases, _):
+        rows = {name: await cells.list_moved_applications(database) for name, database in databases.items()}
+        moved: dict[UUID, dict[str, CellApplication]] = {}
+        for name, found in rows.items():
+            for one in found:
+                moved.setdefault(one.id, {})[name] = one
+        homes = {name: await cells.read_applications(database, moved) for name, database in databases.items()}
+    return [_home_of(id, left, homes) for id, left in sorted(moved.items())]
+
+
+def _home_of(
+    id: UUID, left: Mapping[str, CellApplication], known: Mapping[str, Mapping[UUID, CellApplication]]
+) -> ApplicationHome:
+    latest = max(left.values(), key=lambda one: one.revision)
+    home = next((name for name, found in known.items() if id in found and found[id].cell is None), None)
+    return ApplicationHome(
+        application=latest.shown_id,
+        organization=latest.organization,
+        uid=latest.uid,
+        name=latest.name,
+        cell=home or str(latest.cell),
+        left=tuple(name for name in left if name != latest.cell),
+        is_moving=home is None,
+    )
+
+
+async def move_application(settings: Settings, application: str, target: str) -> ApplicationMove:
+    """Move an application to another cell, while messages are published to it. Safe to repeat after an error.
+
+    Raises:
+        NotFound: there is no such cell or application.
+        AlreadyExists: another application of the new cell has its uid.
+        InvalidState: another command is moving it, or no or several cells have it, or the cells run different versions.
+        ConfigError: a cell has no `database`.
+        DatabaseError: the database of a cell cannot be reached.
+    """
+    _require_cell(settings, target)
+    id = ids.read(ids.APPLICATION, application)
+    # All, as any of them may have it or its earlier messages.
+    async with _open_cells(settings) as (databases, _):
+        origin = await _find_origin(databases, id, target)
+        async with try_advisory_lock(databases[origin], f"cells:{application}") as connection:
+            if connection is None:
+                raise InvalidState(f"another command is moving {application}", "moving")
+            return await _move_application(settings, databases, id, target)
+
+
+async def _read_applications(databases: Mapping[str, Database], id: UUID) -> dict[str, CellApplication]:
+    """Return an application as each cell that has it or had it knows it."""
+    found = {name: (await cells.read_applications(database, [id])).get(id) for name, database in databases.items()}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+async def _find_origin(databases: Mapping[str, Database], id: UUID, target: str) -> str:
+    """Return the cell that an application is moved from; the new one if it is there already.
+
+    Raises:
+        NotFound: no cell has ever had it.
+        InvalidState: no cell or several cells have it, because one was restored from a backup.
+    """
+    known = await _read_applications(databases, id)
+    if not known:
+        raise NotFound(f"there is no application {ids.show(ids.APPLICATION, id)} in any cell")
+    homes = [name for name, one in known.items() if one.cell is None]
+    latest = max(homes or known, key=lambda name: known[name].revision)
+    if len(homes) > 1 and latest != target:
+        raise InvalidState(
+            f"{' and '.join(homes)} accept messages for it, as one was restored; move it to {latest}, which is later",
+            "divided",
+        )
+    others = [name for name in homes or known if name != target]
+    if not homes and not others:
+        raise InvalidState(f"its old cell {known[target].cell} has lost it; restore the database of that", "lost")
+    return target if homes == [target] else max(others, key=lambda name: known[name].revision)
+
+
+async def _move_application(
+    settings: Settings, databases: Mapping[str, Database], id: UUID, target: str
+) -> ApplicationMove:
+    # Again, as another command may have moved it before this one got the lock.
+    origin, there = await _find_origin(databases, id, target), databases[target]
+    application = ids.show(ids.APPLICATION, id)
+    if origin == target:
+        return ApplicationMove(
+            application=application, origin=target, target=target, keys=0, copied={}, open_deliveries=0
+        )
+    columns = await cells.read_columns(databases[origin], there)
+    document = await cells.export_application(databases[origin], id)
+    is_there = not await cells.reserve_application(there, id, document, columns, origin)
+    revision = await cells.close_application(databases[origin], id, target)
+    keys = 0
+    for name in (await _read_applications(databases, id)).keys() - {target}:
+        with_gone = name == origin and settings.retention.dedup_days > settings.retention.events_days
+        keys += await dedup.copy_message_keys(databases[name], there, application, name, with_gone=with_gone)
+    document = await cells.export_application(databases[origin], id)
+    copied = {} if is_there else await cells.open_application(there, id, document, columns, revision)
+    return ApplicationMove(
+        application=application,
+        origin=origin,
+        target=target,
+        keys=keys,
+        copied=copied,
+        open_deliveries=await cells.count_open_deliveries(databases[origin], id),
+    )
+
+
+class ApplicationFinder:
+    """Finds the other cell that has an application by asking the gateways of all at once; remembers the answers.
+
+    Args:
+        settings: name the cells.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._cells = settings.cells.others if settings.cells.name else {}
+        self._secret = settings.cells_secret() if self._cells else ""
+        self._client = RemoteClient(settings if self._cells else None)
+        self._known: OrderedDict[tuple[str, str], tuple[float, str | None]] = OrderedDict()
+        self._asking: dict[tuple[str, str], asyncio.Task[str | None]] = {}
+        self._questions = asyncio.Semaphore(_MAX_QUESTIONS)
+        self._silent_until: dict[str, float] = {}
+        """Cells that did not answer: they are not asked for a while."""
+
+    async def find(self, organization: str, reference: str) -> str | None:
+        """Return the cell that has an application with this id or uid; None if none says so within a second."""
+        key = organization, reference
+        until, cell = self._known.get(key, (0.0, None))
+        if not self._cells or until > time.monotonic():
+            return cell
+        if key not in self._asking:
+            if len(self._asking) >= _MAX_ASKING:
+                return None
+            self._asking[key] = asyncio.create_task(self._ask(*key), name="cells:ask")
+            self._asking[key].add_done_callback(lambda _: self._asking.pop(key))
+        try:
+            async with asyncio.timeout(_ASK_TIMEOUT_S):
+                return await asyncio.shield(self._asking[key])
+        except TimeoutError:
+            return None
+
+    async def _ask(self, organization: str, reference: str) -> str | None:
+        body = msgspec.json.encode(ApplicationQuestion(organization, reference))
+        async with self._questions:
+            asked = [name for name in self._cells if self._silent_until.get(name, 0.0) <= time.monotonic()]
+            answers = await asyncio.gather(*(self._has_application(name, body) for name in asked))
+        found = next((name for name, has_it in zip(asked, answers, strict=True) if has_it), None)
+        self._known[organization, reference] = time.monotonic() + _KNOWN_S, found
+        self._known.move_to_end((organization, reference))
+        if len(self._known) > _MAX_KNOWN:
+            self._known.popitem(last=False)
+        return found
+
+    async def _has_application(self, cell: str, body: bytes) -> bool:
+        url = self._cells[cell].url.rstrip("/") + APPLICATIONS_PATH
+        headers = {"content-type": "application/json", **sign(self._secret, body)}
+        try:
+            answer = await self._client.request(
+                "POST", url, headers=headers, body=body, timeout_s=_ASK_TIMEOUT_S, max_bytes=_MAX_ANSWER
+            )
+            return answer.status == 200 and bool(json.loads(answer.body)["found"])
+        except FetchFailed:
+            self._silent_until[cell] = time.monotonic() + _KNOWN_S
+            return False
+        except (ValueError, KeyError, TypeError):
+            return False
 
 
 async def _copy_stored_source(origin: Database, target: Database, source: str) -> None:

@@ -21,7 +21,7 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.handlers.operational import publish_operational_event
 from boathook.service import id_prefixes
-from boathook.service.applications import uid_from
+from boathook.service.applications import require_here, uid_from
 from boathook.service.endpoint_values import Values, dump, read_auth, read_headers, read_secret, read_url, read_values
 from boathook.service.unit_of_work import UnitOfWork, new_id
 
@@ -74,7 +74,8 @@ async def find_owner(work: UnitOfWork, reference: str) -> str:
 
 
 async def lock(work: UnitOfWork, application: Application, reference: str) -> Endpoint:
-    """Return an application's endpoint, locked for an update in this transaction. Raises NotFound."""
+    """Return an application's endpoint, locked for an update in this transaction. Raises NotFound, WrongCell."""
+    await require_here(work, application)
     return _found(await endpoints.lock(work.connection, application.id, reference), reference)
 
 
@@ -125,7 +126,9 @@ async def create(
         InvalidValue: a value is invalid.
         AlreadyExists: the uid is in use.
         LimitReached: the application has too many endpoints, or their event types and filters are too large.
+        WrongCell: the application has moved to another cell.
     """
+    await require_here(work, application)
     kind = work.app_context.settings.outbound.signature_type
     secret = make_secret(kind) if secret is None else read_secret(secret, "secret")
     values = _values(new)
@@ -153,6 +156,7 @@ async def put(
 
     If *new* has no uid, a created endpoint gets *reference* as its uid if it is valid. Raises as `create` does.
     """
+    await require_here(work, application)
     found = await endpoints.lock(work.connection, application.id, reference)
     if found is None:
         new = replace(new, uid=new.uid or uid_from(ids.ENDPOINT, reference))

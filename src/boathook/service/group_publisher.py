@@ -142,7 +142,7 @@ class GroupPublisher:
     async def _read_routes(self, organization: str, application: str) -> CompiledRoutes | None:
         async with self._context.reading(self._within_s) as connection:
             routing = await read_routing(connection, organization, application)
-        if routing.application is None:
+        if routing.application is None or routing.application.cell is not None:
             return None
         return self._context.outbox.cache_routes(organization, application, routing)
 
@@ -206,7 +206,7 @@ class GroupPublisher:
         message = one.draft.message
         if verdict == "unauthorized" and one.row.target.token_sha256 is not None:
             self._tokens.pop(one.row.target.token_sha256, None)
-        elif verdict in {"outdated", "missing"}:
+        elif verdict in {"outdated", "missing"} or verdict.startswith("moved "):
             self._context.outbox.forget_routes(message.organization, message.application)
 
     @staticmethod

@@ -14,6 +14,7 @@ from boathook.db.applications import Application
 from boathook.db.audit import record
 from boathook.domain import ids
 from boathook.domain.errors import NotFound
+from boathook.service.applications import require_here
 from boathook.service.authorization import Principal, principal_of
 from boathook.service.unit_of_work import Connection, UnitOfWork, new_id
 
@@ -85,6 +86,8 @@ async def create_for_portal(
 async def _create(
     work: UnitOfWork, application: Application | None, key: ApiKey, lifetime: timedelta | None
 ) -> CreatedKey:
+    if application is not None:
+        await require_here(work, application)
     # No dot: official clients parse the text after a dot as a region.
     token = PREFIX + secrets.token_urlsafe(_ENTROPY)
     application_id = application.id if application else None

@@ -20,16 +20,18 @@ from boathook.db.events import find_stored, first_of_each_key
 from boathook.db.message_group import GroupRolledBack, MessageTarget, NewMessageRow, insert_group
 from boathook.db.route_registry import read_routing
 from boathook.domain import ids
+from boathook.domain.cells import ApplicationAssignment
 from boathook.domain.errors import (
     ApplicationDeleted,
     DatabaseError,
     DatabaseUnavailable,
     RoutesChanged,
     ValueRejected,
+    WrongCell,
 )
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Publication, Receipt
 from boathook.handlers.operational import publish_operational_event
-from boathook.handlers.outbox import CompiledRoutes, Outbox
+from boathook.handlers.outbox import CompiledRoutes, Outbox, read_move
 from boathook.observability import meters
 from boathook.observability.log import get_logger
 
@@ -57,10 +59,16 @@ class MessageStore:
 
     Args:
         database: returns the database; raises DatabaseUnavailable while there is none.
+        on_moved: is told of an application that has moved to another cell.
     """
 
-    def __init__(self, database: Callable[[], Database]) -> None:
+    def __init__(
+        self,
+        database: Callable[[], Database],
+        on_moved: Callable[[ApplicationAssignment], None] = lambda _assignment: None,
+    ) -> None:
         self._database = database
+        self._on_moved = on_moved
         self._outbox = Outbox()
 
     async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
@@ -68,6 +76,7 @@ class MessageStore:
 
         Raises:
             ApplicationDeleted: the application of a message was deleted; others may have been stored.
+            WrongCell: the application of a message has moved to another cell; others may have been stored.
             RoutesChanged: the routes changed too often meanwhile.
             TooManyDeliveries: a message has more deliveries than an event can have.
             DatabaseError: as for events.
@@ -90,6 +99,7 @@ class MessageStore:
         """Store the messages at *positions*, routing them again while their routes are outdated."""
         for _ in range(_MAX_ROUNDS):
             wanted = [_message(batch[position]) for position in positions]
+            moved: list[WrongCell] = []
             rows = await self._route(wanted, within_s)
             for start, end in _commits(rows):
                 verdicts = await retry_on_conflict(partial(self._insert, rows[start:end], within_s))
@@ -98,15 +108,26 @@ class MessageStore:
                         self._outbox.forget_routes(*wanted[place].key)
                     elif verdict == "missing":
                         raise _deleted(wanted[place])
+                    elif verdict is not None and verdict.startswith("moved "):
+                        moved.append(self._note_move(wanted[place], verdict))
                     else:
                         receipts[positions[place]] = _receipt(rows[place], verdict)
             left = [position for position in positions if receipts[position] is None]
             if any(_is_known(receipts[position]) for position in positions):
                 await self._replicate(within_s)
+            if moved:
+                raise moved[0]
             if not left:
                 return
             positions = left
         raise RoutesChanged("the routes kept changing while messages were stored")
+
+    def _note_move(self, message: _Message, verdict: str) -> WrongCell:
+        """Tell of an application that has moved, and return the error."""
+        self._outbox.forget_routes(*message.key)
+        error = read_move(message.key[1], verdict)
+        self._on_moved(ApplicationAssignment(application=error.application, cell=error.cell, revision=error.revision))
+        return error
 
     async def _replicate(self, within_s: float | None) -> None:
         """Wait until a synchronous standby has what was found: the transaction that stored it may have been cut off."""

@@ -32,6 +32,7 @@ from boathook.domain.model import Accepted, Duplicate, IdempotencyConflict, Idem
 from boathook.domain.windows import Cursor, Window
 from boathook.handlers.outbox import Message
 from boathook.service import endpoints
+from boathook.service.applications import require_here
 from boathook.service.event_types import check_message
 from boathook.service.idempotency import IdempotencyKey, key_reused
 from boathook.service.unit_of_work import UnitOfWork, new_id
@@ -85,7 +86,9 @@ async def create(work: UnitOfWork, application: Application, new: NewMessage) ->
     Raises:
         AlreadyExists: another message has its id, or another request used its idempotency key.
         InvalidMessage: it violates its event type's schema, and schemas are enforced.
+        WrongCell: the application has moved to another cell.
     """
+    await require_here(work, application)
     if work.app_context.settings.outbound.validate_payloads:
         payload = _parsed(new.body)
         await check_message(work.connection, organization=work.organization, type=new.type, payload=payload)
@@ -290,7 +293,9 @@ async def send_example(
     Raises:
         NotFound: there is no such endpoint or event type.
         InvalidState: the endpoint is disabled, or the event type has no such example.
+        WrongCell: the application has moved to another cell.
     """
+    await require_here(work, application)
     target = await get_enabled_endpoint(work, application, endpoint)
     body = payload if payload is not None else await _example(work, type, index)
     identifier = new_id()
@@ -321,7 +326,12 @@ def _newest(schemas: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 async def has_subscribers(work: UnitOfWork, application: Application, type: str, channels: Sequence[str]) -> bool:
-    """Return whether an enabled endpoint receives this type and these channels; content filters are ignored."""
+    """Return whether an enabled endpoint receives this type and these channels; content filters are ignored.
+
+    Raises:
+        WrongCell: the application has moved to another cell.
+    """
+    await require_here(work, application)
     routes = await messages.list_endpoint_routes(work.connection, application.id)
     deliveries = Router(routes, 0).route(
         source=None, application=application.shown_id, type=type, headers={}, body=b"", channels=tuple(channels)

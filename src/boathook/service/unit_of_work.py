@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -21,6 +21,10 @@ from boathook.handlers.outbox import Outbox, message_dedup_days
 from boathook.service.database import ProgressCallback, open_database
 
 
+async def _find_no_cell(_organization: str, _reference: str) -> str | None:
+    return None
+
+
 @dataclass(slots=True)
 class AppContext:
     """The dependencies of the service functions; one per process."""
@@ -34,6 +38,8 @@ class AppContext:
     """Called once messages are committed, so that they are sent immediately and not at the next poll."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process begins to stop: endless responses must end."""
+    find_cell: Callable[[str, str], Awaitable[str | None]] = _find_no_cell
+    """Returns the other cell that has an organization's application, given by id or uid; None if none is known."""
     live_settings: LiveSettings = field(init=False, repr=False)
     """Replaces `settings`; run it to follow the stored sources, or call `refresh_settings`."""
 

@@ -56,7 +56,7 @@ def wait_for_copy(server: BoathookServer, app: Application) -> None:
     """Wait until the gateway has saved a copy that has an application."""
     settings = load(server.running.folder / "boathook.toml", {"server.data_dir": str(server.running.folder / "data")})
     box = open_secret_box(settings)
-    until(lambda: ("default", app.row["uid"]) in AccessCopy.load(settings, box)._target_ids)
+    until(lambda: ("default", app.row["uid"]) in AccessCopy.load(settings, box)._targets_by_name)
 
 
 def publish(client: Message, app: Application, number: int, key: str | None = None) -> str:

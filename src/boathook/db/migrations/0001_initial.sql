@@ -345,6 +345,8 @@ create table boathook.application (
     throttle_rate integer check (throttle_rate between 1 and 65535),
     metadata json not null default '{}',
     is_operational boolean not null default false,
+    -- The cell that it has moved to; null if it is here. Its messages and endpoints of before stay.
+    cell text check (cell <> ''),
     routes_version bigint not null default 1,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
@@ -987,7 +989,8 @@ $$;
 -- Handlers may name an application by id, one of the default organization also by uid, and one that does not exist yet.
 create function boathook.routes_for(p_organization text, p_application text) returns json language sql stable as $$
     with found as materialized (
-        select id, uid, routes_version || '.' || xmin::text as version, boathook.show_id('app', id) as name, is_operational
+        select id, uid, routes_version || '.' || xmin::text as version, boathook.show_id('app', id) as name, is_operational,
+            cell
         from boathook.application
         where organization = p_organization and deleted_at is null
             and (id = boathook.read_id('app', p_application) or uid = p_application)
@@ -1019,12 +1022,14 @@ $$;
 --   unauthorized      its token is no longer valid
 --   outdated          the routes, or the application with this name, have changed; call routes_for again
 --   missing           the application was deleted
+--   moved REVISION CELL  the application has moved to another cell, by this version of its routes
 --   duplicate ID      a message with this key and body exists
 --   conflict ID       a message with this key exists, but with another body
 --   repeated ID       a message with this idempotency key exists, from the same request: compared by its canonical form,
 --                     or by its raw form if an older version stored only that
 --   clash ID          a message with this idempotency key exists, from another request
--- Versions are compared without a lock: a publisher's transaction may be long, and must not block a deployment. Tokens
+-- Versions are compared without a lock: a publisher's transaction may be long, and must not block a deployment. Where
+-- there are cells, applications are locked, but against a move only, which waits for their publishers to end. Tokens
 -- are locked, so that a committed revocation is seen. A key that another transaction is storing is waited for, up to
 -- p_lock_timeout. has_blocked is the result of store_events. Its statements keep one plan, because planning them for each
 -- call took a third of the time.
@@ -1038,15 +1043,22 @@ create function boathook.publish_messages(
     p_has_order boolean, p_lock_timeout text, out verdicts text[], out has_blocked boolean
 ) language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    current_registry text := (select version || '.' || xmin::text from boathook.route_version);
+    current_registry text;
+    has_cells boolean;
     refused text[];
     wanted integer;
     fresh uuid[] := '{}';
 begin
+    select version || '.' || xmin::text, exists (select from boathook.cell_name) into current_registry, has_cells
+    from boathook.route_version;
     if p_lock_timeout is not null then
         perform set_config('lock_timeout', p_lock_timeout, true);
     end if;
     perform from boathook.api_key where token_sha256 = any (t_tokens) order by id for share;
+    if has_cells then
+        -- Not those that have moved: a steady stream of locks would keep the move waiting.
+        perform from boathook.application where id = any (t_applications) and cell is null order by id for key share;
+    end if;
     refused := array(
         select case
             when t.token is not null and not exists (
@@ -1056,9 +1068,9 @@ begin
                 then 'unauthorized'
             when t.registry is distinct from current_registry then 'outdated'
             when t.application is not null and (a.id is null or a.deleted_at is not null) then 'missing'
-            when t.application is not null and (
-                a.routes_version || '.' || a.xmin::text is distinct from t.routes
-                or (t.uid is not null and a.uid is distinct from t.uid))
+            when t.application is not null and t.uid is not null and a.uid is distinct from t.uid then 'outdated'
+            when a.cell is not null then 'moved ' || a.routes_version || ' ' || a.cell
+            when t.application is not null and a.routes_version || '.' || a.xmin::text is distinct from t.routes
                 then 'outdated'
             when t.application is null and exists (
                 select from boathook.application n

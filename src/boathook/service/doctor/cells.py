@@ -1,4 +1,4 @@
-"""Diagnoses the cells: whether the others answer, and whether each source is assigned to one."""
+"""Diagnoses the cells: whether the others answer, and whether each source and application belongs to one of them."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
@@ -36,12 +36,17 @@ async def examine(settings: Settings, database: Database | None) -> AsyncIterato
         return
     try:
         known = await assignments.read_assignments(database)
+        moved = await assignments.list_moved_applications(database)
     except DatabaseError:
         return  # reported as the state of the schema
     unknown = sorted({one.cell for one in known.values()} - settings.cells.members.keys())
     if unknown:
         found = f"sources are assigned to {', '.join(unknown)}, which cells.members lacks; their events wait"
         yield Finding(_NAME, CheckStatus.FAIL, found, "add the cell, or move its sources")
+    lost = sorted({str(one.cell) for one in moved} - settings.cells.members.keys())
+    if lost:
+        found = f"applications have moved to {', '.join(lost)}, which cells.members lacks; their messages wait"
+        yield Finding(_NAME, CheckStatus.FAIL, found, "add the cell, or move its applications")
     missing = sorted(settings.sources.keys() - known.keys())
     if missing:
         found = f"{counted(len(missing), 'source')} not assigned to a cell: {', '.join(missing[:5])}"

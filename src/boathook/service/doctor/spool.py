@@ -3,10 +3,11 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from boathook.config import Settings
 from boathook.db import cells
@@ -67,12 +68,22 @@ async def compare(settings: Settings, database: Database) -> Finding:
 
 
 async def _stored_here(settings: Settings, database: Database, drained: list[NewEvent]) -> list[NewEvent]:
-    """Return the events that this cell has stored: those of a source that has moved may be in another one."""
+    """Return the events that this cell has stored: those of what has moved may be in another one."""
     if not settings.cells.name:
         return drained
     directory = settings.cells.directory
     assignments = await cells.read_assignments(database)
-    return [one for one in drained if one.source is None or directory.find(one.source, assignments) == directory.own]
+    targets = {one.publication.application_id for one in drained if one.publication is not None}
+    moved = {id for id, known in (await cells.read_applications(database, targets)).items() if known.cell is not None}
+    received = [one for one in drained if one.source is not None]
+    return [
+        *(one for one in received if directory.find(str(one.source), assignments) == directory.own),
+        *(one for one in drained if one.source is None and not _is_of(one, moved)),
+    ]
+
+
+def _is_of(event: NewEvent, applications: Collection[UUID]) -> bool:
+    return event.publication is not None and event.publication.application_id in applications
 
 
 def _drained_last(folders: Sequence[SpoolFolder]) -> list[NewEvent]:

@@ -1,0 +1,480 @@
+"""Applications that move from one cell to another: what is copied, what is refused where, and what an interruption costs."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import pytest
+
+from boathook.config import Settings
+from boathook.config.tables import CellsSettings
+from boathook.db import cells, dedup
+from boathook.db.cells import ADDED, REPLACED
+from boathook.db.database import Database
+from boathook.db.messages import message_key
+from boathook.domain import ids
+from boathook.domain.errors import AlreadyExists, DatabaseError, InvalidState, NotFound, WrongCell
+from boathook.handlers.outbox import Message, Outbox
+from boathook.service import applications, endpoints
+from boathook.service import cells as services
+from boathook.service.unit_of_work import AppContext
+from tests.databases import Pool
+from tests.postgres.api_client import ApiClient, make_context, make_token
+from tests.support import eventually
+
+NAMES = ("c1", "c2", "c3")
+PAID: dict[str, Any] = {"eventType": "invoice.paid", "payload": {"n": 1}}
+
+
+@dataclass
+class Cell:
+    """A cell without a gateway: its database and its API."""
+
+    db: Database
+    api: ApiClient
+
+    @property
+    def settings(self) -> Settings:
+        return self.api.context.settings
+
+    async def publish(self, reference: str, key: str, expect: int = 202) -> dict[str, Any]:
+        return await self.api.ask(expect, "POST", f"/app/{reference}/msg", PAID | {"eventId": key})
+
+    async def stored(self) -> list[str]:
+        """Return the publishers' ids of the messages that are stored here, oldest first."""
+        rows = await self.db.fetch("select dedup_key from boathook.event where type = 'invoice.paid' order by id")
+        return [row["dedup_key"] for row in rows]
+
+    async def rows(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows of a table as JSON."""
+        found = await self.db.fetch(f"select to_jsonb(t)::text as row from boathook.{table} t order by 1")
+        return [json.loads(row["row"]) for row in found]
+
+
+Cells = dict[str, Cell]
+
+
+@pytest.fixture
+async def pair(databases: Pool) -> AsyncIterator[Cells]:
+    with databases.database() as one, databases.database() as other, databases.database() as third:
+        urls = dict(zip(NAMES, (one, other, third), strict=True))
+        members = {
+            name: {"url": f"https://{name}.example", "database": url, "accepts_new": True} for name, url in urls.items()
+        }
+        made: Cells = {}
+        for name, url in urls.items():
+            db = await Database.open(url, purpose=name, size=4)
+            await cells.claim(db, name)
+            given = {"name": name, "secret": "whsec_" + "A" * 32, "members": members}
+            context = make_context(db)
+            context.settings = context.settings.model_copy(update={"cells": CellsSettings.model_validate(given)})
+            made[name] = Cell(db, ApiClient(context, await make_token(context)))
+        yield made
+        for cell in made.values():
+            await cell.api.aclose()
+            await cell.db.close()
+
+
+async def make_application(cell: Cell, uid: str = "acme") -> str:
+    """Create an application with an endpoint; return its id."""
+    made = await cell.api.ask(201, "POST", "/app", {"name": "Acme", "uid": uid})
+    await cell.api.ask(201, "POST", f"/app/{uid}/endpoint", {"url": "http://127.0.0.1:18080/hook", "uid": "main"})
+    return str(made["id"])
+
+
+async def move(pair: Cells, application: str, to: str = "c2") -> services.ApplicationMove:
+    return await services.move_application(pair["c1"].settings, application, to)
+
+
+async def test_after_a_move_only_the_new_cell_accepts_messages(pair: Cells) -> None:
+    one, two, _ = pair.values()
+    application = await make_application(one)
+    await one.publish("acme", "before")
+    done = await move(pair, application)
+    assert (done.origin, done.target, done.keys, done.open_deliveries) == ("c1", "c2", 1, 1)
+    assert (done.copied["application"], done.copied["endpoint"], done.copied["endpoint_secret"]) == (1, 1, 1)
+    refused = await one.publish("acme", "after", expect=421)
+    assert refused == {
+        "code": "wrong_cell",
+        "detail": f"the application {application} belongs to the cell c2; do this there: https://c2.example",
+        "cell": "c2",
+        "url": "https://c2.example",
+    }
+    await two.publish("acme", "after")
+    await two.publish("acme", "before", expect=409)
+    assert (await one.stored(), await two.stored()) == (["before"], ["after"])
+    assert await two.db.fetchval("select count(*) from boathook.delivery") == 1
+
+
+SECRETS = "/endpoint/main/secret/rotate"
+CHANGES: list[tuple[str, str, Any]] = [
+    ("POST", "/msg", PAID),
+    ("POST", "/msg", PAID | {"deliverAt": None, "tags": ["t"]}),
+    ("POST", "/msg/precheck/active", {"eventType": "invoice.paid"}),
+    ("PUT", "", {"name": "Other", "uid": "acme"}),
+    ("PATCH", "", {"name": "Other"}),
+    ("DELETE", "", None),
+    ("POST", "/endpoint", {"url": "http://127.0.0.1:18080/more"}),
+    ("PUT", "/endpoint/main", {"url": "http://127.0.0.1:18080/more"}),
+    ("PATCH", "/endpoint/main", {"description": "x"}),
+    ("DELETE", "/endpoint/main", None),
+    ("POST", SECRETS, {}),
+    ("PUT", "/endpoint/main/headers", {"headers": {"x-a": "b"}}),
+    ("PATCH", "/endpoint/main/headers", {"headers": {"x-a": "b"}}),
+    ("POST", "/endpoint/main/send-example", {"eventType": "svix.ping"}),
+]
+
+
+async def test_nothing_of_it_is_changed_in_the_old_cell_and_everything_can_be_read(pair: Cells) -> None:
+    one = pair["c1"]
+    application = await make_application(one)
+    await one.publish("acme", "before")
+    await move(pair, application)
+    before = {table: await one.rows(table) for table in (*REPLACED, *ADDED)}
+    for reference in ("acme", application):
+        for method, path, body in CHANGES:
+            refused = await one.api.ask(421, method, f"/app/{reference}{path}", body)
+            assert refused["url"] == "https://c2.example", path
+    await one.api.ask(421, "POST", "/auth/app-portal-access/acme", {})
+    assert {table: await one.rows(table) for table in before} == before
+    for path in ("", "/msg", "/msg/before", "/endpoint", "/endpoint/main", "/endpoint/main/secret"):
+        await one.api.ask(200, "GET", f"/app/acme{path}")
+    await one.api.ask(202, "POST", "/app/acme/msg/before/endpoint/main/resend")
+    await one.api.ask(204, "POST", "/auth/app/acme/expire-all", {})
+    assert await one.db.fetchval("select count(*) from boathook.delivery") == 2
+
+
+async def test_all_that_belongs_to_it_is_copied(pair: Cells) -> None:
+    one, two, _ = pair.values()
+    application = await make_application(one)
+    await one.api.ask(200, "POST", "/auth/app-portal-access/acme", {"sessionId": "s", "capabilities": ["ViewBase"]})
+    await one.api.ask(201, "POST", "/event-type", {"name": "invoice.paid", "description": "x"})
+    await one.api.ask(200, "POST", f"/app/acme{SECRETS}", {})
+    await one.db.execute("""
+        update boathook.application set throttle_rate = 7, metadata = '{"b": 1, "a": 2}';
+        insert into boathook.endpoint select (json_populate_record(e, '{"id": "01890000-0000-7000-8000-000000000001",
+            "uid": "gone", "deleted_at": "2026-01-02T03:04:05.678901+02:00"}')).* from boathook.endpoint e limit 1;
+        update boathook.endpoint set event_types = '{a.b}', channels = '{"ä, \\"b\\""}', filter = '{"b": [1.50]}',
+            order_by = 'id', throttle_rate = 3, concurrency = 2, retry_name = 'short', retry = '[1, 0.1]', timeout_s = 0.1,
+            metadata = '{"z": 1}', encrypted_headers = '\\x00ff', encrypted_auth = '\\x01', is_disabled = true,
+            disabled_because = 'failing', disabled_at = now(), revision = 9;
+        insert into boathook.endpoint_health select id, 3, now(), now(), now(), 2, now() from boathook.endpoint;
+        update boathook.api_key set name = 'n', expires_at = now(), revoked_at = now(), feature_flags = '{f}';
+        update boathook.event_type set schemas = '{"1": {"type": "object"}}', feature_flags = '{f}', group_name = 'g'
+    """)
+    await move(pair, application)
+    changed = {"application": {"cell", "routes_version", "updated_at"}, "endpoint_secret": {"id"}}
+    for table in (*REPLACED, *ADDED):
+        rows = {}
+        for name, cell in pair.items():
+            whole = await cell.rows(table)
+            rows[name] = [row for row in whole if table != "api_key" or row["application_id"] is not None]
+        assert rows["c1"]
+        assert not rows["c3"]
+        unset = {key for key in rows["c1"][0] if all(row[key] is None for row in rows["c1"])}
+        assert unset <= ({"deleted_at"} if table == "application" else set()), f"give {table} a value of {unset} here"
+
+        ignored = changed.get(table, set())
+        shown = {
+            name: sorted(str(sorted((key, row[key]) for key in row.keys() - ignored)) for row in rows[name])
+            for name in rows
+        }
+        assert shown["c2"] == shown["c1"]
+    assert await two.db.fetchval("select metadata::text from boathook.application") == '{"b": 1, "a": 2}'
+
+
+async def test_every_table_with_rows_of_an_application_is_known(db: Database) -> None:
+    rows = await db.fetch("""
+        select distinct c.conrelid::regclass::text as name from pg_constraint c
+        where c.contype = 'f' and c.confrelid in ('boathook.application'::regclass, 'boathook.endpoint'::regclass)
+    """)
+    stays = {"boathook.task"}
+    moves = {f"boathook.{table}" for table in (*REPLACED, *ADDED)} - {"boathook.application", "boathook.event_type"}
+    assert {row["name"] for row in rows} == stays | moves
+
+
+async def begin_publishing(cell: Cell, key: str, isolation: str = "read_committed") -> tuple[Any, Any]:
+    """Publish in a transaction that is not committed yet; return its connection and itself."""
+    connection = await asyncpg.connect(cell.db.url)
+    transaction = connection.transaction(isolation=isolation)
+    await transaction.start()
+    if isolation == "read_committed":
+        await Outbox().publish(connection, Message(application="acme", type="invoice.paid", payload={}, id=key))
+    else:
+        await connection.fetch("select from boathook.application")
+    return connection, transaction
+
+
+async def move_meanwhile(pair: Cells, application: str) -> tuple[bool, bool]:
+    """Move while a publisher has not committed; return whether the move waited, and whether the new cell knows the key."""
+    one, two, _ = pair.values()
+    connection, transaction = await begin_publishing(one, "late")
+    moving = asyncio.create_task(move(pair, application))
+    waiting = (
+        "select count(*) > 0 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    )
+
+    async def is_settled() -> bool:
+        return moving.done() or bool(await one.db.fetchval(waiting))
+
+    await eventually(is_settled)
+    has_waited = not moving.done()
+    await transaction.commit()
+    await connection.close()
+    await moving
+    key = message_key(application, "late")
+    return has_waited, await two.db.fetchval("select count(*) > 0 from boathook.dedup where key = $1", key)
+
+
+async def test_a_move_waits_for_publishers_that_have_not_committed(pair: Cells) -> None:
+    application = await make_application(pair["c1"])
+    assert await move_meanwhile(pair, application) == (True, True)
+    await pair["c2"].publish("acme", "late", expect=409)
+
+
+async def test_mutant_without_the_lock_their_messages_are_unknown_in_the_new_cell(pair: Cells) -> None:
+    application = await make_application(pair["c1"])
+    await pair["c1"].db.execute("delete from boathook.cell_name")
+    assert await move_meanwhile(pair, application) == (False, False)
+    await pair["c2"].publish("acme", "late")
+
+
+async def test_a_change_that_has_not_committed_moves_too(pair: Cells) -> None:
+    one, two, _ = pair.values()
+    application = await make_application(one)
+    async with one.api.context.work("default", "test") as work:
+        found = await applications.get(work, "acme")
+        await endpoints.update(work, found, "main", {"description": "late"})
+        moving = asyncio.create_task(move(pair, application))
+        await asyncio.sleep(0.3)
+        assert not moving.done()
+    await moving
+    assert (await two.api.ask(200, "GET", "/app/acme/endpoint/main"))["description"] == "late"
+
+
+async def test_mutant_without_the_keys_a_repeated_message_is_stored_again(
+    pair: Cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def copy_none(*_: object, **__: object) -> int:
+        return 0
+
+    monkeypatch.setattr(dedup, "copy_message_keys", copy_none)
+    application = await make_application(pair["c1"])
+    await pair["c1"].publish("acme", "before")
+    await move(pair, application)
+    await pair["c2"].publish("acme", "before")
+
+
+@pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
+async def test_a_publisher_with_an_older_snapshot_fails(pair: Cells, isolation: str) -> None:
+    one = pair["c1"]
+    application = await make_application(one)
+    connection, transaction = await begin_publishing(one, "late", isolation)
+    await move(pair, application)
+    with pytest.raises(asyncpg.SerializationError):
+        await Outbox().publish(connection, Message(application="acme", type="invoice.paid", payload={}, id="late"))
+    await transaction.rollback()
+    await connection.close()
+    with pytest.raises(WrongCell) as error:
+        async with one.db.transaction() as later:
+            await Outbox().publish(later, Message(application="acme", type="invoice.paid", payload={}))
+    assert (error.value.application, error.value.cell) == ("acme", "c2")
+
+
+def failing(_error: Exception) -> Callable[..., Any]:
+    async def fail(*_: object, **__: object) -> Any:
+        raise _error
+
+    return fail
+
+
+@pytest.mark.parametrize("step", ["close_application", "copy_message_keys", "add_rows"])
+async def test_an_interrupted_move_is_completed_by_repeating_it(
+    pair: Cells, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, _ = pair.values()
+    application = await make_application(one)
+    await one.publish("acme", "before")
+    with monkeypatch.context() as patch:
+        if step == "add_rows":
+            patch.setitem(cells.SQL, "add_rows", "select 1 / 0 where $1::text <> ''")
+        elif step == "close_application":
+            patch.setattr(cells, step, failing(DatabaseError("cut off")))
+        else:
+            patch.setattr(dedup, step, failing(DatabaseError("cut off")))
+        with pytest.raises(DatabaseError):
+            await move(pair, application)
+    is_open = step == "close_application"
+    await one.publish("acme", "meanwhile", expect=202 if is_open else 421)
+    await two.publish("acme", "meanwhile", expect=421)
+    (home,) = await services.list_moved_applications(one.settings)
+    assert (home.application, home.cell, home.is_moving) == (application, "c1" if is_open else "c2", not is_open)
+    assert (await move(pair, application)).origin == "c1"
+    assert (await move(pair, application)).copied == {}
+    await two.publish("acme", "before", expect=409)
+    await two.publish("acme", "meanwhile", expect=409 if is_open else 202)
+    await one.publish("acme", "after", expect=421)
+    assert sorted([*await one.stored(), *await two.stored()]) == ["before", "meanwhile"]
+    (home,) = await services.list_moved_applications(two.settings)
+    assert (home.cell, home.left, home.is_moving) == ("c2", ("c1",), False)
+
+
+async def test_a_move_that_was_given_up_does_not_stand_in_the_way_of_another(
+    pair: Cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = pair.values()
+    application = await make_application(one)
+    with monkeypatch.context() as patch:
+        patch.setattr(dedup, "copy_message_keys", failing(DatabaseError("cut off")))
+        for _ in range(2):
+            with pytest.raises(DatabaseError):
+                await move(pair, application, "c3")
+        patch.setattr(cells, "close_application", failing(DatabaseError("cut off")))
+        with pytest.raises(DatabaseError):
+            await move(pair, application, "c3")
+    done = await move(pair, application, "c2")
+    assert (done.origin, done.copied["endpoint"]) == ("c1", 1)
+    await two.publish("acme", "on")
+    assert await two.db.fetchval("select count(*) from boathook.delivery") == 1
+    for cell in (one, three):
+        await cell.publish("acme", "on", expect=421)
+    done = await move(pair, application, "c3")
+    assert (done.origin, done.copied["endpoint"]) == ("c2", 1)
+    await three.publish("acme", "on", expect=409)
+
+
+async def test_it_comes_back_with_all_changes_and_keys(pair: Cells) -> None:
+    one, two, three = pair.values()
+    application = await make_application(one)
+    await one.api.ask(201, "POST", "/app/acme/endpoint", {"url": "http://127.0.0.1:18080/b", "uid": "b"})
+    await one.publish("acme", "first")
+    await move(pair, application, "c2")
+    await two.publish("acme", "second")
+    await two.api.ask(204, "DELETE", "/app/acme/endpoint/main")
+    await two.api.ask(200, "PATCH", "/app/acme/endpoint/b", {"uid": "main"})
+    await two.api.ask(201, "POST", "/app/acme/endpoint", {"url": "http://127.0.0.1:18080/c", "uid": "b"})
+    await two.api.ask(200, "PATCH", "/app/acme", {"uid": "acme-2"})
+    await move(pair, application, "c3")
+    for cell in (one, two):
+        await cell.api.ask(421, "PATCH", f"/app/{application}", {"name": "x"})
+    await three.publish("acme-2", "second", expect=409)
+    await three.publish("acme-2", "first", expect=409)
+    await three.publish("acme-2", "third")
+    await move(pair, application, "c1")
+    for key in ("first", "second", "third"):
+        await one.publish("acme-2", key, expect=409)
+    await one.publish("acme-2", "fourth")
+    shown = await one.api.ask(200, "GET", "/app/acme-2/endpoint")
+    assert {(row["uid"], row["url"]) for row in shown["data"]} == {
+        ("main", "http://127.0.0.1:18080/b"),
+        ("b", "http://127.0.0.1:18080/c"),
+    }
+    assert await one.db.fetchval("select count(*) from boathook.endpoint_secret") == 3
+    (home,) = await services.list_moved_applications(one.settings)
+    assert (home.cell, home.left, home.is_moving) == ("c1", ("c2", "c3"), False)
+
+
+async def test_a_uid_that_is_taken_in_the_new_cell_is_found_before_anything_stops(pair: Cells) -> None:
+    one, two, _ = pair.values()
+    application = await make_application(one)
+    await make_application(two)
+    with pytest.raises(AlreadyExists, match="another application of the new cell has its uid"):
+        await move(pair, application)
+    await one.publish("acme", "on")
+    assert await services.list_moved_applications(one.settings) == []
+
+
+async def test_two_commands_do_not_move_the_same_application(pair: Cells, monkeypatch: pytest.MonkeyPatch) -> None:
+    application = await make_application(pair["c1"])
+    real, holding, going = cells.close_application, asyncio.Event(), asyncio.Event()
+
+    async def wait(*arguments: Any) -> int:
+        holding.set()
+        await going.wait()
+        return await real(*arguments)
+
+    monkeypatch.setattr(cells, "close_application", wait)
+    moving = asyncio.create_task(move(pair, application, "c2"))
+    await holding.wait()
+    with pytest.raises(InvalidState, match="another command is moving"):
+        await move(pair, application, "c3")
+    going.set()
+    assert (await moving).target == "c2"
+    assert (await move(pair, application, "c3")).origin == "c2"
+
+
+async def test_a_restored_cell_hands_over_again(pair: Cells) -> None:
+    """The old cell has forgotten the move, and has accepted another message since."""
+    one, two, _ = pair.values()
+    application = await make_application(one)
+    await move(pair, application)
+    await two.api.ask(200, "PATCH", "/app/acme/endpoint/main", {"description": "new"})
+    await one.db.execute("update boathook.application set cell = null, routes_version = 1")
+    await one.publish("acme", "restored")
+    with pytest.raises(InvalidState, match=r"c1 and c2 accept messages for it.*move it to c2"):
+        await move(pair, application, "c1")
+    assert (await move(pair, application)).origin == "c1"
+    await one.publish("acme", "after", expect=421)
+    await two.publish("acme", "restored", expect=409)
+    assert (await two.api.ask(200, "GET", "/app/acme/endpoint/main"))["description"] == "new"
+
+
+async def test_moves_to_nowhere_of_nothing(pair: Cells) -> None:
+    application = await make_application(pair["c1"])
+    with pytest.raises(NotFound, match="there is no cell c9"):
+        await move(pair, application, "c9")
+    with pytest.raises(NotFound, match="in any cell"):
+        await move(pair, ids.show(ids.APPLICATION, ids.make(1, 1)))
+    assert (await move(pair, application, "c1")).copied == {}
+
+
+async def test_cells_of_different_versions_move_nothing(pair: Cells) -> None:
+    application = await make_application(pair["c1"])
+    await pair["c2"].db.execute("alter table boathook.endpoint add column later text")
+    with pytest.raises(InvalidState, match="run the same version in both"):
+        await move(pair, application)
+    await pair["c1"].publish("acme", "on")
+
+
+async def test_keys_whose_message_is_gone_are_copied_if_they_outlive_it(pair: Cells) -> None:
+    one, two, _ = pair.values()
+    application = await make_application(one)
+    await one.publish("acme", "gone")
+    await one.db.execute("delete from boathook.event")
+    retention = one.settings.retention.model_copy(update={"dedup_days": 30, "events_days": 7})
+    longer = one.settings.model_copy(update={"retention": retention})
+    assert (await services.move_application(longer, application, "c2")).keys == 1
+    await two.publish("acme", "gone", expect=409)
+
+
+@pytest.fixture
+def context(pair: Cells) -> AppContext:
+    return pair["c1"].api.context
+
+
+async def test_an_unknown_application_is_looked_for_in_the_other_cells(pair: Cells, context: AppContext) -> None:
+    asked: list[tuple[str, str]] = []
+
+    async def find(organization: str, reference: str) -> str | None:
+        asked.append((organization, reference))
+        return "c2" if reference == "acme" else None
+
+    context.find_cell = find
+    one = pair["c1"]
+    for method, path, body in CHANGES:
+        if method != "PUT" or path:
+            assert (await one.api.ask(421, method, f"/app/acme{path}", body))["url"] == "https://c2.example"
+    await one.api.ask(421, "GET", "/app/acme/msg")
+    await one.api.ask(404, "GET", "/app/other/msg")
+    assert set(asked) == {("default", "acme"), ("default", "other")}
+    asked.clear()
+    await make_application(one, "here")
+    await one.api.ask(404, "GET", "/app/here/msg/msg-1")
+    await one.api.ask(404, "GET", "/app/here/endpoint/ep-1")
+    bound = one.api.as_token(await make_token(context, application="here"))
+    await bound.ask(404, "GET", "/app/acme/endpoint")
+    await one.api.as_token("bhk_wrong").ask(401, "GET", "/app/acme")
+    assert asked == []
