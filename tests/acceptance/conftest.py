@@ -17,6 +17,9 @@ import httpx
 import psutil
 import pytest
 
+from boathook.config import load
+from boathook.db.secret_box import open_secret_box
+from boathook.service.access_copy import AccessCopy
 from tests.commands import ForkedProcess, boathook_command, boathook_running
 from tests.support import until
 
@@ -91,6 +94,13 @@ head_timeout_s = 120.0
 _FIRST_PORT = 15_000 + os.getpid() % 160 * 100
 _PORTS = itertools.cycle((*range(_FIRST_PORT, 31_000), *range(15_000, _FIRST_PORT)))
 """Ports below the kernel's ephemeral range, so that no outgoing connection takes a port before it is bound."""
+
+
+def wait_for_copy(running: "BoathookProcess", uid: str) -> None:
+    """Wait until a gateway has saved a copy of the applications that has this one."""
+    settings = load(running.folder / "boathook.toml", {"server.data_dir": str(running.folder / "data")})
+    box = open_secret_box(settings)
+    until(lambda: ("default", uid) in AccessCopy.load(settings, box)._targets_by_name)
 
 
 def free_port() -> int:

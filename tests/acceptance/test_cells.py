@@ -17,7 +17,7 @@ import pytest
 
 from boathook.domain.cells import choose_cell
 from tests.acceptance.conftest import SECRET as STRIPE_SECRET
-from tests.acceptance.conftest import BoathookProcess, boathook_processes, payload, signed
+from tests.acceptance.conftest import BoathookProcess, boathook_processes, payload, signed, wait_for_copy
 from tests.acceptance.svix.receiver import Mailbox, Receiver
 from tests.acceptance.test_start_during_outage import target_of, through
 from tests.databases import Pool
@@ -425,6 +425,7 @@ def test_a_message_that_waited_for_the_database_during_a_move_arrives_by_the_new
 
     first = publish("waiting_first")
     inbox.wait(1)
+    wait_for_copy(cells.processes["c1"], "waiting")
     cells.wire.set(is_refusing=True)
     cells.wire.reset()
     try:

@@ -11,10 +11,7 @@ import pytest
 from svix.api import Message, MessageCreateOptions, MessageIn, Svix, SvixOptions
 from svix.exceptions import HttpError
 
-from boathook.config import load
-from boathook.db.secret_box import open_secret_box
-from boathook.service.access_copy import AccessCopy
-from tests.acceptance.conftest import TABLES
+from tests.acceptance.conftest import TABLES, wait_for_copy
 from tests.acceptance.svix.receiver import Mailbox
 from tests.acceptance.svix.server import SUCCESS, Application, BoathookServer, open_server, unique_name
 from tests.acceptance.svix.test_crashes import Publisher, lost
@@ -52,13 +49,6 @@ def app(server: BoathookServer) -> Application:
     return server.application(uid=unique_name())
 
 
-def wait_for_copy(server: BoathookServer, app: Application) -> None:
-    """Wait until the gateway has saved a copy that has an application."""
-    settings = load(server.running.folder / "boathook.toml", {"server.data_dir": str(server.running.folder / "data")})
-    box = open_secret_box(settings)
-    until(lambda: ("default", app.row["uid"]) in AccessCopy.load(settings, box)._targets_by_name)
-
-
 def publish(client: Message, app: Application, number: int, key: str | None = None) -> str:
     """Publish as often as it takes to reach a gateway that is just being started; return the id."""
     body = MessageIn(event_type="invoice.paid", payload={"n": number})
@@ -88,7 +78,7 @@ def test_messages_published_while_postgresql_is_killed_arrive_once(
     box = receiver.mailbox()
     endpoint = app.endpoint(box)
     accepted = [publish(client, app, n) for n in range(3)]
-    wait_for_copy(server, app)
+    wait_for_copy(server.running, app.row["uid"])
     postgres.kill_all()
     accepted += [publish(client, app, n) for n in range(3, 20)]
     server.running.kill("gateway")
@@ -105,7 +95,7 @@ def test_a_gateway_that_is_killed_while_it_takes_messages_loses_none(
 ):
     box = receiver.mailbox()
     endpoint = app.endpoint(box)
-    wait_for_copy(server, app)
+    wait_for_copy(server.running, app.row["uid"])
     with Publisher(app) as publisher:
         publisher.wait(20)
         postgres.kill_all()
@@ -130,7 +120,7 @@ def test_a_request_that_is_repeated_across_the_outage_is_reported(
         "/operational-webhook/endpoint", {"url": reports.url, "eventTypes": ["message.duplicate"]}, expect=201
     )
     first = publish(client, app, 1, key="once")
-    wait_for_copy(server, app)
+    wait_for_copy(server.running, app.row["uid"])
     postgres.stop("fast")
     late = publish(client, app, 1, key="once")
     assert publish(client, app, 1, key="once") == late
@@ -147,7 +137,7 @@ def test_the_command_line_sends_through_the_spool_of_a_host_with_a_server(
 ):
     box = receiver.mailbox()
     endpoint = app.endpoint(box)
-    wait_for_copy(server, app)
+    wait_for_copy(server.running, app.row["uid"])
     words = ("send", "--type", "invoice.paid", "--json", "--application")
     postgres.stop("fast")
     try:
