@@ -59,7 +59,7 @@ class MessageStore:
 
     Args:
         database: returns the database; raises DatabaseUnavailable while there is none.
-        on_moved: is told of an application that has moved to another cell.
+        on_moved: called with an application that has moved to another cell.
     """
 
     def __init__(
