@@ -2,11 +2,16 @@
 
 import pytest
 
+from boathook.config import load
+from boathook.config.tables import CellsSettings
 from boathook.db import cells
 from boathook.db.database import Database
 from boathook.db.route_registry import read_routes
 from boathook.domain.cells import Assignment
 from boathook.domain.errors import DatabaseUrlRejected
+from boathook.service.doctor import cells as doctor
+from boathook.service.doctor.handlers import CheckStatus
+from tests.sender_harness import add_application
 
 
 def to(cell: str, revision: int) -> list[Assignment]:
@@ -30,3 +35,14 @@ async def test_a_database_belongs_to_one_cell(db: Database):
     await cells.claim(db, "c1")
     with pytest.raises(DatabaseUrlRejected, match="belongs to the cell c1, not to c2"):
         await cells.claim(db, "c2")
+
+
+async def test_the_doctor_finds_applications_in_a_cell_that_is_not_configured(db: Database):
+    members = {"c1": {"url": "http://127.0.0.1:9", "accepts_new": True}}
+    given = {"name": "c1", "secret": "whsec_" + "A" * 32, "members": members}
+    settings = load(None, {}).model_copy(update={"cells": CellsSettings.model_validate(given)})
+    assert [one.verdict async for one in doctor.examine(settings, db)] == [CheckStatus.OK]
+    await add_application(db, cell="c9")
+    found = [one async for one in doctor.examine(settings, db)]
+    assert [one.verdict for one in found] == [CheckStatus.FAIL, CheckStatus.OK]
+    assert "applications have moved to c9, which cells.members lacks" in found[0].found
