@@ -15,7 +15,7 @@ check     the consistency check
 listen    events as they are accepted, forwarded to a local server: event_feed, forwarding
 top       live statistics, drawn by dashboard
 spool     events on disk that wait for PostgreSQL
-cells     several installations that share the sources among them
+cells     several installations that share sources and applications
 buffer    events with brokers that wait for PostgreSQL
 import_   configuration of another system
 config    settings, Grafana dashboards

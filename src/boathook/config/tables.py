@@ -189,7 +189,7 @@ class CellSettings(Table):
 
 
 class CellsSettings(Table):
-    """Several installations, each on a PostgreSQL of its own, that share the sources among them."""
+    """Several installations, each on a PostgreSQL of its own, that share sources and applications."""
 
     name: str
     secret: str = Field(repr=False)
