@@ -11,13 +11,13 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 # cores; fewer of them for the tests that measure time. Files in their order end with many short ones, so that all
 # processes end at about the same time.
 PYTEST := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
-# The checks run beside the tests, which leave the processors idle for a tenth of the time. What they find is shown at
-# once, and again below the tests' summary.
+# The checks run beside the tests and their preparation, which leave the processors idle for a tenth of the time. What
+# they find is shown at once, and again below the tests' summary.
 CHECK_LOG := $(VENV)/check.log
-TEST = echo "Checking the code beside the tests ..." && $(MAKE) --no-print-directory -j 2 compile programs && \
-	{ { $(MAKE) --no-print-directory check > $(CHECK_LOG) 2>&1 || { cat $(CHECK_LOG) >&2; exit 1; }; } & checks=$$!; \
-	$(PYTEST) -n 4 $(1) $(ARGS); tests=$$?; \
-	wait $$checks || { cat $(CHECK_LOG) >&2; exit 1; }; exit $$tests; }
+TEST = echo "Checking the code beside the tests ..."; \
+	{ $(MAKE) --no-print-directory check > $(CHECK_LOG) 2>&1 || { cat $(CHECK_LOG) >&2; exit 1; }; } & checks=$$!; \
+	{ $(MAKE) --no-print-directory -j 2 compile programs && $(PYTEST) -n 5 $(1) $(ARGS); }; tests=$$?; \
+	wait $$checks || { cat $(CHECK_LOG) >&2; exit 1; }; exit $$tests
 BENCHMARKS := ingest duplicates publish handle latency deliver fanout isolation both spool buffer gateways lane cells start
 
 # uv installs for the Python that is here; it never fetches another one.
