@@ -21,7 +21,13 @@ libraries:
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +84,35 @@ class AsyncSessions:
             completion.is_started = True
             steps = completion.begin(await handle(session))
             self.refuse(session)
+            for function, arguments in steps:
+                await call(session, function, arguments)
+
+
+BeginLate = Callable[[], Awaitable[Any]]
+"""Returns the session of an attempt; the first call opens it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateSessions(AsyncSessions):
+    """Opens the session when the handler calls what it gets instead, at the latest when the handler has returned.
+
+    So a handler that waits for a server holds no connection and no transaction meanwhile.
+    """
+
+    async def run(self, handle: Callable[[Any], Awaitable[object]], completion: Completion) -> None:
+        """Run one attempt; returns after the commit."""
+        completion.is_started = True
+        async with AsyncExitStack() as stack:
+            opened: list[Any] = []
+
+            async def begin() -> Any:
+                if not opened:
+                    opened.append(await stack.enter_async_context(self.open()))
+                    await call(opened[0], SET_MARK, mark_arguments(completion.mark))
+                return opened[0]
+
+            steps = completion.begin(await handle(begin))
+            session = await begin()
             for function, arguments in steps:
                 await call(session, function, arguments)
 
