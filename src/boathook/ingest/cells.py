@@ -27,6 +27,7 @@ from boathook.domain.errors import (
     CellUnavailable,
     DatabaseUnavailable,
     FetchFailed,
+    NotPassedOn,
     TooManyDeliveries,
     ValueRejected,
     WrongCell,
@@ -466,10 +467,9 @@ class CellReceiver:
             receipts = await asyncio.gather(*(self._intake.accept(one) for one in await self._route(events)))
         except (msgspec.DecodeError, UnreadableRecord):
             return 400, b'{"ok":false,"error":"the events cannot be read; is this cell older than the other?"}'
-        except (ValueRejected, TooManyDeliveries) as error:
-            return 422, _write_json({"ok": False, "error": str(error)})
         except BoathookError as error:
-            return 503, _write_json({"ok": False, "error": str(error)})
+            is_final = isinstance(error, ValueRejected | TooManyDeliveries) and not isinstance(error, NotPassedOn)
+            return 422 if is_final else 503, _write_json({"ok": False, "error": str(error)})
         meters.count("boathook_cell_events_received_total", len(events))
         return 200, _write_json([_from_receipt(receipt) for receipt in receipts])
 

@@ -148,7 +148,7 @@ class EventWriter:
                 return await self._append_routed(self._messages, messages, within_s)
             except WrongCell as error:  # the store has noted it where it can, so that `elsewhere` finds the cell now
                 reason = str(error)
-        raise ValueRejected(reason)
+        raise NotPassedOn(reason)
 
     async def _append_received(self, events: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
         for _ in range(_MAX_REROUTES):
