@@ -1,16 +1,12 @@
 """Applications that move from one cell to another: what is copied, what is refused where, and what an interruption costs."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
 import pytest
 
-from boathook.config import Settings
-from boathook.config.tables import CellsSettings
 from boathook.db import cells, dedup
 from boathook.db.cells import ADDED, REPLACED
 from boathook.db.database import Database
@@ -22,71 +18,15 @@ from boathook.service import applications, endpoints
 from boathook.service import cells as services
 from boathook.service.unit_of_work import AppContext
 from tests.databases import Pool
-from tests.postgres.api_client import ApiClient, make_context, make_token
+from tests.postgres.api_client import make_token
+from tests.postgres.cells_without_gateways import PAID, Cell, Cells, make_application, move, open_cells
 from tests.support import eventually
-
-NAMES = ("c1", "c2", "c3")
-PAID: dict[str, Any] = {"eventType": "invoice.paid", "payload": {"n": 1}}
-
-
-@dataclass
-class Cell:
-    """A cell without a gateway: its database and its API."""
-
-    db: Database
-    api: ApiClient
-
-    @property
-    def settings(self) -> Settings:
-        return self.api.context.settings
-
-    async def publish(self, reference: str, key: str, expect: int = 202) -> dict[str, Any]:
-        return await self.api.ask(expect, "POST", f"/app/{reference}/msg", PAID | {"eventId": key})
-
-    async def stored(self) -> list[str]:
-        """Return the publishers' ids of the messages that are stored here, oldest first."""
-        rows = await self.db.fetch("select dedup_key from boathook.event where type = 'invoice.paid' order by id")
-        return [row["dedup_key"] for row in rows]
-
-    async def rows(self, table: str) -> list[dict[str, Any]]:
-        """Return the rows of a table as JSON."""
-        found = await self.db.fetch(f"select to_jsonb(t)::text as row from boathook.{table} t order by 1")
-        return [json.loads(row["row"]) for row in found]
-
-
-Cells = dict[str, Cell]
 
 
 @pytest.fixture
 async def pair(databases: Pool) -> AsyncIterator[Cells]:
-    with databases.database() as one, databases.database() as other, databases.database() as third:
-        urls = dict(zip(NAMES, (one, other, third), strict=True))
-        members = {
-            name: {"url": f"https://{name}.example", "database": url, "accepts_new": True} for name, url in urls.items()
-        }
-        made: Cells = {}
-        for name, url in urls.items():
-            db = await Database.open(url, purpose=name, size=4)
-            await cells.claim(db, name)
-            given = {"name": name, "secret": "whsec_" + "A" * 32, "members": members}
-            context = make_context(db)
-            context.settings = context.settings.model_copy(update={"cells": CellsSettings.model_validate(given)})
-            made[name] = Cell(db, ApiClient(context, await make_token(context)))
+    async with open_cells(databases) as made:
         yield made
-        for cell in made.values():
-            await cell.api.aclose()
-            await cell.db.close()
-
-
-async def make_application(cell: Cell, uid: str = "acme") -> str:
-    """Create an application with an endpoint; return its id."""
-    made = await cell.api.ask(201, "POST", "/app", {"name": "Acme", "uid": uid})
-    await cell.api.ask(201, "POST", f"/app/{uid}/endpoint", {"url": "http://127.0.0.1:18080/hook", "uid": "main"})
-    return str(made["id"])
-
-
-async def move(pair: Cells, application: str, to: str = "c2") -> services.ApplicationMove:
-    return await services.move_application(pair["c1"].settings, application, to)
 
 
 async def test_after_a_move_only_the_new_cell_accepts_messages(pair: Cells) -> None:
@@ -278,9 +218,10 @@ async def test_a_publisher_with_an_older_snapshot_fails(pair: Cells, isolation: 
         await Outbox().publish(connection, Message(application="acme", type="invoice.paid", payload={}, id="late"))
     await transaction.rollback()
     await connection.close()
+    message = Message(application="acme", type="invoice.paid", payload={})
     with pytest.raises(WrongCell) as error:
         async with one.db.transaction() as later:
-            await Outbox().publish(later, Message(application="acme", type="invoice.paid", payload={}))
+            await Outbox().publish(later, message, passes_on=False)
     assert (error.value.application, error.value.cell) == ("acme", "c2")
 
 

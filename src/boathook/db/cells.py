@@ -10,11 +10,13 @@ from typing import Final
 from uuid import UUID
 
 from boathook.db.database import Connection, Database, translate_unique_violation
+from boathook.db.messages import message_key
 from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.cells import Assignment
 from boathook.domain.endpoints import parse_reference
 from boathook.domain.errors import DatabaseUrlRejected, InvalidState
+from boathook.domain.model import Event, NewEvent, Origin, ProofStrength, Publication
 
 SQL = load(__file__)
 REPLACED: Final = ("application", "endpoint", "api_key")
@@ -87,6 +89,46 @@ async def read_applications(where: Database | Connection, wanted: Collection[UUI
 async def list_moved_applications(database: Database) -> list[CellApplication]:
     """Return the applications that have moved to another cell, or are being moved from one."""
     return [CellApplication(**row) for row in await database.fetch(SQL["list_moved_applications"])]
+
+
+async def read_message(connection: Connection, event: Event, *, min_memory_days: float) -> NewEvent | None:
+    """Return a stored message as its publisher would have another cell store it; None if its content was deleted.
+
+    Args:
+        connection: in the database that has the message.
+        event: the message.
+        min_memory_days: how long the other cell must remember its keys at least.
+    """
+    key = message_key(str(event.application), event.dedup_key)
+    row = await connection.fetchrow(SQL["read_message"], event.id, key)
+    if row is None:
+        return None
+    return NewEvent(
+        id=event.id,
+        source=None,
+        application=row["application"],
+        type=row["type"],
+        dedup_key=row["dedup_key"],
+        key_hash=key,
+        replay_hash=row["replay_key"],
+        grade=ProofStrength.NONE,
+        origin=Origin.PUBLISHED,
+        headers=row["headers"],
+        content_type=row["content_type"],
+        body=row["body"],
+        body_sha256=row["body_sha256"],
+        publication=Publication(
+            application_id=row["application_id"],
+            organization=row["organization"],
+            memory_days=max(row["memory_days"], min_memory_days),
+            channels=tuple(row["channels"] or ()),
+            tags=tuple(row["tags"] or ()),
+            deliver_at=row["deliver_at"],
+            content_until=row["content_until"],
+            fingerprint=row["fingerprint"],
+            canonical=row["canonical"],
+        ),
+    )
 
 
 async def export_application(origin: Database, id: UUID) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from boathook.db.database import Connection, Database, translate_errors
+from boathook.db.database import Connection, Database, Record, translate_errors
 from boathook.db.statements import load
 
 SQL = load(__file__)
@@ -48,6 +48,15 @@ async def _copy(origin: Database, target: Database, statement: str, *arguments: 
         with translate_errors():
             cursor = await connection.cursor(SQL[statement], *arguments)
             while page := await cursor.fetch(_PAGE):
-                await target.execute(SQL["insert_keys"], *map(list, zip(*page, strict=True)))
+                await _insert(target, page)
                 copied += len(page)
     return copied
+
+
+async def _insert(target: Database, rows: Sequence[Record]) -> None:
+    columns = list(map(list, zip(*rows, strict=True)))
+    is_left = True
+    while is_left:
+        done = await target.execute(SQL["insert_keys"], *columns)
+        # A message that is being passed on may have a key, perhaps since a transaction that this has waited for.
+        is_left = int(done.split()[-1]) < len(rows) and bool(await target.fetchval(SQL["drop_passed_on"], *columns[:2]))

@@ -14,7 +14,8 @@ where d.expires_at > now() and (e.source = $1 or e.id is null)
 
 -- name: read_message_keys
 -- Reads the dedup keys of an application's messages, which `message_key` makes of their ids. With $3, also those whose
--- event is gone, which may belong to any application.
+-- event is gone, which may belong to any application. The key of a message that was passed on counts in the cell that
+-- has stored it; a copy of this one would look there as if it were stored already.
 select d.key, d.replay_key, d.event_id, d.body_sha256, d.expires_at, d.item_path, d.fingerprint, d.canonical,
     coalesce(d.cell, $2::text) as cell
 from boathook.event e
@@ -22,6 +23,7 @@ join boathook.dedup d on d.key = encode(substr(sha256(
     'application'::bytea || '\x00' || convert_to(e.application, 'UTF8') || '\x00' || convert_to(e.dedup_key, 'UTF8')),
     1, 16), 'hex')::uuid
 where e.application = $1 and e.origin = 'published' and d.expires_at > now()
+    and (e.cell is null or d.cell is not null or d.event_id <> e.id)
 union all
 select d.key, d.replay_key, d.event_id, d.body_sha256, d.expires_at, d.item_path, d.fingerprint, d.canonical, $2
 from boathook.dedup d
@@ -36,3 +38,14 @@ select * from unnest(
     $1::uuid[], $2::uuid[], $3::uuid[], $4::bytea[], $5::timestamptz[], $6::text[], $7::bytea[], $8::bytea[], $9::text[])
 order by 1
 on conflict do nothing
+
+-- name: drop_passed_on
+-- Deletes the keys of messages that were passed on, if their own cell has stored them or others with the same keys.
+-- Returns their number.
+with dropped as (
+    delete from boathook.dedup d
+    where (d.key = any ($1::uuid[]) or d.replay_key = any ($2::uuid[])) and d.cell is null
+        and exists (select from boathook.event e where e.id = d.event_id and e.cell is not null)
+    returning 1
+)
+select count(*) from dropped

@@ -43,7 +43,9 @@ class RoutedApplication:
     is_operational: bool = False
     """Whether it receives the organization's operational events; the API does not show it."""
     cell: str | None = None
-    """The cell that it has moved to; None if it is here."""
+    """The cell that it has moved to; None if it is here. Its only route then leads to that cell."""
+    revision: int = 0
+    """Of two cells that disagree about its cell, the one with the higher revision is right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

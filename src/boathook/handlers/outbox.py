@@ -3,6 +3,8 @@
 Messages are routed in memory, by routes that were read through the publisher's own session. So publishing needs no
 connection of its own and no set-up, in a worker or elsewhere. When PostgreSQL stores the
 message, it rejects outdated routes. So every endpoint that existed before the call receives the message.
+
+A message to an application that has moved to another cell is stored with one delivery, which passes it on to that cell.
 """
 
 import hashlib
@@ -119,6 +121,11 @@ class CompiledRoutes:
     uid: str | None
     """The given name if it is not an id; another application can take over a uid."""
 
+    @property
+    def cell(self) -> str | None:
+        """The cell that the application has moved to; None if it is here."""
+        return None if self.routing.application is None else self.routing.application.cell
+
     def recipients(self, draft: Draft) -> tuple[NewDelivery, ...]:
         """Return the deliveries of *draft*. Raises TooManyDeliveries."""
         return self.route(draft.message.type, draft.headers, draft.body, draft.channels)
@@ -153,6 +160,8 @@ class CompiledRoutes:
             "channels": draft.channels or None,
             "tags": draft.tags or None,
             "deliver_at": message.deliver_at,
+            # The other cell gets the message at once: until it is due, it is looked for there.
+            "due": None if self.cell else message.deliver_at,
             "content_until": message.content_until,
             "application": application and application.id,
             "uid": self.uid,
@@ -174,17 +183,22 @@ class Outbox:
         self.published = 0
         """Messages stored so far; their transactions may still roll back."""
 
-    async def publish(self, session: Any, message: Message) -> Published:
+    async def publish(self, session: Any, message: Message, *, passes_on: bool = True) -> Published:
         """Store *message* through an async session, in its transaction.
+
+        Args:
+            session: a session of a supported library.
+            message: the message.
+            passes_on: whether a message to an application that has moved is passed on to its cell, or refused.
 
         Raises:
             InvalidMessage: a field breaks a rule; the message names it.
             NotFound: no application has this id, or it was deleted.
             TooManyDeliveries: it matches more endpoints than one event can have deliveries.
             RoutesChanged: the routes kept changing.
-            WrongCell: the application has moved to another cell.
+            WrongCell: the application has moved to another cell, and the message is not to be passed on.
         """
-        steps = self._steps(message)
+        steps = self._steps(message, passes_on=passes_on)
         step = next(steps)
         while True:
             answer = await call(session, *step)
@@ -231,20 +245,20 @@ class Outbox:
         self.published += number
         meters.count("boathook_messages_published_total", number)
 
-    def _steps(self, message: Message) -> Generator[SqlCall, Any, Published]:
+    def _steps(self, message: Message, *, passes_on: bool = True) -> Generator[SqlCall, Any, Published]:
         """Yield the SQL calls that publish *message*; each is resumed with the call's result."""
         draft = self.draft(message)
         key = message.organization, message.application
         compiled = self._route_cache.get(key)
         for _ in range(_MAX_ROUNDS):
-            if compiled is None:
-                compiled = self.cache_routes(*key, decode_routing((yield ROUTES_FOR, key)))
+            if compiled is None or (compiled.cell and not passes_on):
+                routing = decode_routing((yield ROUTES_FOR, key))
+                if not passes_on:
+                    require_here(message.application, routing)
+                compiled = self.cache_routes(*key, routing)
             answer: str = yield PUBLISH_MESSAGE, compiled.arguments(draft)
-            if answer.startswith("moved "):
-                self._route_cache.drop(key)
-                raise read_move(message.application, answer)
             if answer not in {"outdated", "missing"}:
-                outcome = _outcome(draft, answer)
+                outcome = _outcome(draft, answer, compiled.cell)
                 if isinstance(outcome, Accepted):
                     tracing.record_publish(draft.id, draft.headers, draft.began_ns, time.time_ns(), message.type)
                 else:
@@ -329,10 +343,11 @@ def receipt_of(message: Message, published: Published) -> Receipt:
             assert_never(published)
 
 
-def read_move(application: str, answer: str) -> WrongCell:
-    """Return the error for the answer of `boathook.publish_messages` that an application has moved."""
-    _, revision, cell = answer.split(" ", 2)
-    return WrongCell(application, cell, int(revision))
+def require_here(name: str, routing: Routing) -> None:
+    """Raise WrongCell if the application with this name has moved to another cell."""
+    found = routing.application
+    if found is not None and found.cell is not None:
+        raise WrongCell(name, found.cell, found.revision)
 
 
 def message_dedup_days(retention: RetentionSettings) -> float:
@@ -420,11 +435,11 @@ def _text(value: Mapping[str, Any] | Iterable[NewDelivery]) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _outcome(draft: Draft, answer: str) -> Published:
+def _outcome(draft: Draft, answer: str, cell: str | None) -> Published:
     verdict, _, first = answer.partition(" ")
     match verdict:
         case "accepted":
-            return Accepted(draft.id)
+            return Accepted(draft.id, cell=cell)
         case "duplicate" | "conflict":
             return Duplicate(UUID(first), conflict=verdict == "conflict")
         case "repeated":

@@ -111,7 +111,9 @@ class GroupPublisher:
         if routes is None or routes.routing.application is None:
             routes = await self._load_routes(organization, application)
         found = None if routes is None else routes.routing.application
-        if routes is None or found is None or found.is_operational or len(self._waiting) >= _MAX_WAITING:
+        if routes is None or found is None or found.is_operational or found.cell is not None:
+            return None
+        if len(self._waiting) >= _MAX_WAITING:
             return None
         target = MessageTarget(organization, found.id, routes.uid, routes.routing.registry, found.version, token.sha256)
         draft = outbox.draft(to_message(organization, application, new))
@@ -206,7 +208,7 @@ class GroupPublisher:
         message = one.draft.message
         if verdict == "unauthorized" and one.row.target.token_sha256 is not None:
             self._tokens.pop(one.row.target.token_sha256, None)
-        elif verdict in {"outdated", "missing"} or verdict.startswith("moved "):
+        elif verdict in {"outdated", "missing"}:
             self._context.outbox.forget_routes(message.organization, message.application)
 
     @staticmethod

@@ -31,7 +31,7 @@ from boathook.domain.errors import (
 )
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Publication, Receipt
 from boathook.handlers.operational import publish_operational_event
-from boathook.handlers.outbox import CompiledRoutes, Outbox, read_move
+from boathook.handlers.outbox import CompiledRoutes, Outbox, require_here
 from boathook.observability import meters
 from boathook.observability.log import get_logger
 
@@ -99,7 +99,6 @@ class MessageStore:
         """Store the messages at *positions*, routing them again while their routes are outdated."""
         for _ in range(_MAX_ROUNDS):
             wanted = [_message(batch[position]) for position in positions]
-            moved: list[WrongCell] = []
             rows = await self._route(wanted, within_s)
             for start, end in _commits(rows):
                 verdicts = await retry_on_conflict(partial(self._insert, rows[start:end], within_s))
@@ -108,26 +107,15 @@ class MessageStore:
                         self._outbox.forget_routes(*wanted[place].key)
                     elif verdict == "missing":
                         raise _deleted(wanted[place])
-                    elif verdict is not None and verdict.startswith("moved "):
-                        moved.append(self._note_move(wanted[place], verdict))
                     else:
                         receipts[positions[place]] = _receipt(rows[place], verdict)
             left = [position for position in positions if receipts[position] is None]
             if any(_is_known(receipts[position]) for position in positions):
                 await self._replicate(within_s)
-            if moved:
-                raise moved[0]
             if not left:
                 return
             positions = left
         raise RoutesChanged("the routes kept changing while messages were stored")
-
-    def _note_move(self, message: _Message, verdict: str) -> WrongCell:
-        """Tell of an application that has moved, and return the error."""
-        self._outbox.forget_routes(*message.key)
-        error = read_move(message.key[1], verdict)
-        self._on_moved(ApplicationAssignment(application=error.application, cell=error.cell, revision=error.revision))
-        return error
 
     async def _replicate(self, within_s: float | None) -> None:
         """Wait until a synchronous standby has what was found: the transaction that stored it may have been cut off."""
@@ -138,17 +126,26 @@ class MessageStore:
     async def _route(self, wanted: Sequence[_Message], within_s: float | None) -> list[NewMessageRow]:
         routes = {one.key: self._outbox.cached_routes(*one.key) for one in wanted}
         missing = {one.key: one for one in wanted if routes[one.key] is None}
+        moved: list[WrongCell] = []
         if missing:
             async with self._database().acquire(within_s=within_s) as connection:
                 with translate_errors():
-                    for key, one in missing.items():
-                        routes[key] = await self._read_routes(connection, one)
+                    for key, message in missing.items():
+                        try:
+                            routes[key] = await self._read_routes(connection, message)
+                        except WrongCell as error:
+                            moved.append(error)
+        for one in moved:
+            self._on_moved(ApplicationAssignment(application=one.application, cell=one.cell, revision=one.revision))
+        if moved:
+            raise moved[0]
         return [_row(one, found) for one in wanted if (found := routes[one.key]) is not None]
 
     async def _read_routes(self, connection: Connection, message: _Message) -> CompiledRoutes:
         routing = await read_routing(connection, *message.key)
         if routing.application is None:
             raise _deleted(message)
+        require_here(message.key[1], routing)
         return self._outbox.cache_routes(*message.key, routing)
 
     async def _insert(self, rows: Sequence[NewMessageRow], within_s: float | None) -> list[str | None]:

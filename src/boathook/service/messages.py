@@ -93,7 +93,7 @@ async def create(work: UnitOfWork, application: Application, new: NewMessage) ->
         payload = _parsed(new.body)
         await check_message(work.connection, organization=work.organization, type=new.type, payload=payload)
     outcome = await work.app_context.outbox.publish(
-        work.connection, to_message(work.organization, application.shown_id, new)
+        work.connection, to_message(work.organization, application.shown_id, new), passes_on=False
     )
     match outcome:
         case Accepted():

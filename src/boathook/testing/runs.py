@@ -119,8 +119,8 @@ class _RecordingOutbox(Outbox):
         super().__init__()
         self.messages: list[PublishedMessage] = []
 
-    async def publish(self, session: Any, message: Message) -> Published:
-        return self._kept(message, await super().publish(session, message))
+    async def publish(self, session: Any, message: Message, *, passes_on: bool = True) -> Published:
+        return self._kept(message, await super().publish(session, message, passes_on=passes_on))
 
     def publish_sync(self, session: Any, message: Message) -> Published:
         return self._kept(message, super().publish_sync(session, message))

@@ -132,6 +132,9 @@ create table boathook.event (
     -- For a batch: path and type of each item that was new, whether a handler matched it or not. The default means that
     -- it is unknown whether the event is a batch.
     items json default '[]',
+    -- The cell that the application of a message had moved to when it was published here. Null if the deliveries of
+    -- its recipients are here, also because the application has come back.
+    cell text,
     check (origin <> 'received' or source is not null),
     check (source is null or application is null)
 ) partition by range (id);
@@ -987,10 +990,11 @@ $$;
 -- The routes for messages of an application, found by id or uid, and their versions, as one JSON document.
 -- Each version includes the id of the transaction that wrote it, because a rollback lets another one reuse its number.
 -- Handlers may name an application by id, one of the default organization also by uid, and one that does not exist yet.
+-- All messages of an application that has moved to another cell go to the handler that passes them on to that cell.
 create function boathook.routes_for(p_organization text, p_application text) returns json language sql stable as $$
     with found as materialized (
         select id, uid, routes_version || '.' || xmin::text as version, boathook.show_id('app', id) as name, is_operational,
-            cell
+            cell, routes_version as revision
         from boathook.application
         where organization = p_organization and deleted_at is null
             and (id = boathook.read_id('app', p_application) or uid = p_application)
@@ -1000,7 +1004,7 @@ create function boathook.routes_for(p_organization text, p_application text) ret
                 'recipient', recipient, 'app', app, 'application', coalesce((select name from found), p_application),
                 'types', types, 'filter', filter, 'order_by', order_by) as route
         from boathook.route
-        where is_active and (
+        where is_active and (select cell from found) is null and (
             application = (select name from found)
             or p_organization = 'default' and application in (p_application, (select uid from found)))
         union all
@@ -1008,7 +1012,11 @@ create function boathook.routes_for(p_organization text, p_application text) ret
                 'recipient', 'endpoint:' || boathook.show_id('ep', e.id), 'app', '', 'application', f.name,
                 'types', coalesce(e.event_types, '{*}'), 'channels', e.channels, 'filter', e.filter, 'order_by', e.order_by)
         from found f join boathook.endpoint e on e.application_id = f.id
-        where e.deleted_at is null and not e.is_disabled
+        where e.deleted_at is null and not e.is_disabled and f.cell is null
+        union all
+        select 3, '', 0, json_build_object(
+                'recipient', 'handler:cells.' || cell, 'app', '', 'application', name, 'types', array['*'])
+        from found where cell is not null
     )
     select json_build_object(
         'registry', (select version || '.' || xmin::text from boathook.route_version),
@@ -1016,21 +1024,68 @@ create function boathook.routes_for(p_organization text, p_application text) ret
         'routes', coalesce((select json_agg(route order by part, first, second) from lines), '[]'))
 $$;
 
+-- Takes back messages that were passed on to another cell, whose application has come back: adds their deliveries here,
+-- and returns these messages. It leaves those whose key shows that another cell has stored them, or an earlier message.
+create function boathook.take_back(
+    p_ids uuid[], p_keys uuid[], d_events uuid[], d_ordinals smallint[], d_recipients text[], d_order_keys text[],
+    d_due timestamptz[]
+) returns uuid[] language plpgsql as $$
+declare
+    taken uuid[];
+begin
+    with found as (
+        update boathook.event e set cell = null
+        from unnest(p_ids, p_keys) as m (id, key)
+        where e.id = m.id and e.id = any (p_ids) and e.cell is not null
+            and exists (select from boathook.dedup d where d.key = m.key and d.event_id = m.id and d.cell is null)
+        returning e.id
+    )
+    select coalesce(array_agg(id), '{}') into taken from found;
+    if taken = '{}' then
+        return taken;
+    end if;
+    -- As for any replay, as two of them must not take the same ordinals.
+    perform pg_advisory_xact_lock(hashtextextended('boathook.replay:' || id, 0))
+    from (select id::text from unnest(taken) as t (id) order by 1) as sorted;
+    perform boathook.unblock(a.recipient, a.order_key)
+    from (
+        select array_agg(d.event_id order by position) as events,
+            array_agg(k.next + d.ordinal order by position) as ordinals,
+            array_agg(d.recipient order by position) as recipients,
+            array_agg(d.order_key order by position) as order_keys,
+            array_agg(greatest(clock_timestamp(), d.due) order by position) as due
+        from unnest(d_events, d_ordinals, d_recipients, d_order_keys, d_due)
+            with ordinality as d (event_id, ordinal, recipient, order_key, due, position)
+        join lateral (
+            select coalesce(max(ordinal), -1) + 1 as next from (
+                select ordinal from boathook.delivery where event_id = d.event_id
+                union all
+                select ordinal from boathook.delivery_archive where event_id = d.event_id
+            ) as known
+        ) as k on true
+        where d.event_id = any (taken)
+    ) as n,
+        boathook.add_deliveries(n.events, n.ordinals, n.recipients, n.order_keys, n.due, null, null, false) as a
+    where a.order_key is not null;
+    return taken;
+end $$;
+
 -- Stores messages with their deliveries, each once. The t_ arrays describe the targets: the result of `routes_for`, and
 -- the SHA-256 of the requesting API token, null for none. The m_ arrays describe the messages, each with the number of
 -- its target, and the d_ arrays their deliveries. The verdict of a message is null if it is stored, else
 --   unauthorized      its token is no longer valid
 --   outdated          the routes, or the application with this name, have changed; call routes_for again
 --   missing           the application was deleted
---   moved REVISION CELL  the application has moved to another cell, by this version of its routes
 --   duplicate ID      a message with this key and body exists
 --   conflict ID       a message with this key exists, but with another body
 --   repeated ID       a message with this idempotency key exists, from the same request: compared by its canonical form,
 --                     or by its raw form if an older version stored only that
 --   clash ID          a message with this idempotency key exists, from another request
 -- Versions are compared without a lock: a publisher's transaction may be long, and must not block a deployment. Where
--- there are cells, applications are locked, but against a move only, which waits for their publishers to end. Tokens
--- are locked, so that a committed revocation is seen. A key that another transaction is storing is waited for, up to
+-- there are cells, applications are locked, but against a move only, which waits for their publishers to end. A message
+-- whose application has moved is stored with its only delivery, which passes it on; if it is published again under its
+-- id when the application has come back, it gets its other deliveries. Tokens are locked, so that a committed revocation
+-- is seen. A key that another transaction is storing is waited for, up to
 -- p_lock_timeout. has_blocked is the result of store_events. Its statements keep one plan, because planning them for each
 -- call took a third of the time.
 create function boathook.publish_messages(
@@ -1046,8 +1101,10 @@ declare
     current_registry text;
     has_cells boolean;
     refused text[];
+    cells text[];
     wanted integer;
     fresh uuid[] := '{}';
+    taken uuid[] := '{}';
 begin
     select version || '.' || xmin::text, exists (select from boathook.cell_name) into current_registry, has_cells
     from boathook.route_version;
@@ -1059,8 +1116,8 @@ begin
         -- Not those that have moved: a steady stream of locks would keep the move waiting.
         perform from boathook.application where id = any (t_applications) and cell is null order by id for key share;
     end if;
-    refused := array(
-        select case
+    select
+        array_agg(case
             when t.token is not null and not exists (
                 select from boathook.api_key k
                 where k.token_sha256 = t.token and k.organization = t.organization and k.application_id is null
@@ -1069,18 +1126,18 @@ begin
             when t.registry is distinct from current_registry then 'outdated'
             when t.application is not null and (a.id is null or a.deleted_at is not null) then 'missing'
             when t.application is not null and t.uid is not null and a.uid is distinct from t.uid then 'outdated'
-            when a.cell is not null then 'moved ' || a.routes_version || ' ' || a.cell
             when t.application is not null and a.routes_version || '.' || a.xmin::text is distinct from t.routes
                 then 'outdated'
             when t.application is null and exists (
                 select from boathook.application n
                 where n.organization = t.organization and n.uid = t.uid and n.deleted_at is null)
                 then 'outdated'
-            end
-        from unnest(t_organizations, t_applications, t_uids, t_registries, t_routes, t_tokens)
-            with ordinality as t (organization, application, uid, registry, routes, token, position)
-        left join boathook.application a on a.id = t.application
-        order by t.position);
+            end order by t.position),
+        array_agg(a.cell order by t.position)
+    into refused, cells
+    from unnest(t_organizations, t_applications, t_uids, t_registries, t_routes, t_tokens)
+        with ordinality as t (organization, application, uid, registry, routes, token, position)
+    left join boathook.application a on a.id = t.application;
     wanted := (select count(*) from unnest(m_targets) as m (target) where refused[m.target] is null);
     for round in 1..2 loop
         exit when cardinality(fresh) = wanted;
@@ -1100,6 +1157,13 @@ begin
         where (key = any (m_keys) or replay_key = any (m_replay_keys)) and expires_at < now();
         exit when not found;
     end loop;
+    if has_cells and exists (select from boathook.event where id = any (m_ids) and cell is not null) then
+        select boathook.take_back(array_agg(m.id), array_agg(m.key), d_events, d_ordinals, d_recipients, d_order_keys, d_due)
+        into taken
+        from unnest(m_targets, m_ids, m_keys) as m (target, id, key)
+        where refused[m.target] is null and cells[m.target] is null;
+        fresh := array(select id from unnest(fresh) as f (id) where id <> all (taken));
+    end if;
     if cardinality(fresh) > 0 then
         has_blocked := boathook.store_events(
             m_ids, null, m_names, m_types, m_dedup_keys, array_fill('none'::text, array[cardinality(m_ids)]),
@@ -1107,6 +1171,11 @@ begin
             m_fanouts, m_channels, m_tags, m_deliver_at, m_content_until, null,
             case when cardinality(fresh) < cardinality(m_ids) then fresh end,
             d_events, d_ordinals, d_recipients, d_order_keys, d_due, null, null, p_has_order, false, false);
+        if array_remove(cells, null) <> '{}' then
+            update boathook.event e set cell = cells[m.target]
+            from unnest(m_targets, m_ids) as m (target, id)
+            where e.id = m.id and e.id = any (fresh) and cells[m.target] is not null;
+        end if;
     end if;
     if cardinality(fresh) = cardinality(m_ids) then
         verdicts := array_fill(null::text, array[cardinality(m_ids)]);
@@ -1114,7 +1183,7 @@ begin
     end if;
     verdicts := array(
         select case
-            when m.id = any (fresh) then null
+            when m.id = any (fresh || taken) then null
             when refused[m.target] is not null then refused[m.target]
             when same_request.event_id is not null then
                 case when coalesce(same_request.canonical = m.canonical,
@@ -1138,7 +1207,8 @@ create function boathook.publish_message(p_message json, p_body bytea, p_deliver
     from json_to_record(p_message) as m (
             id uuid, organization text, application uuid, uid text, name text, registry text, routes text, type text,
             dedup_key text, key uuid, replay_key uuid, fingerprint bytea, canonical bytea, memory interval, headers json,
-            content_type text, channels text[], tags text[], deliver_at timestamptz, content_until timestamptz),
+            content_type text, channels text[], tags text[], deliver_at timestamptz, due timestamptz,
+            content_until timestamptz),
         (
             select coalesce(array_agg(u.position::smallint - 1::smallint order by u.position), '{}') as ordinals,
                 array_agg(u.recipient order by u.position) as recipients,
@@ -1153,7 +1223,7 @@ create function boathook.publish_message(p_message json, p_body bytea, p_deliver
             array[m.replay_key], array[m.fingerprint], array[m.canonical], array[m.memory], array[m.headers::text],
             array[m.content_type], array[p_body], array[sha256(p_body)], array[d.number], array[m.channels::text],
             array[m.tags::text], array[m.deliver_at], array[m.content_until], array_fill(m.id, array[d.number::integer]),
-            d.ordinals, d.recipients, d.order_keys, array_fill(m.deliver_at, array[d.number::integer]), d.has_order,
+            d.ordinals, d.recipients, d.order_keys, array_fill(m.due, array[d.number::integer]), d.has_order,
             null
         ) as done
 $$;
