@@ -43,7 +43,11 @@ class Cells:
 
     def send(self, cell: str, key: str, path: str = "/in/stripe") -> httpx.Response:
         """Send an event to the gateways of a cell."""
-        body, headers = signed(payload(key))
+        return self.send_event(cell, payload(key), path)
+
+    def send_event(self, cell: str, event: dict[str, Any], path: str = "/in/stripe") -> httpx.Response:
+        """Send an event with this body to the gateways of a cell."""
+        body, headers = signed(event)
         return httpx.post(self.processes[cell].base + path, content=body, headers=headers, timeout=60)
 
     def read(self, cell: str, sql: str) -> list[str]:
@@ -54,6 +58,12 @@ class Cells:
     def stored(self, cell: str) -> list[str]:
         """Return the keys of the events that a cell has stored."""
         return self.read(cell, "select dedup_key from boathook.event")
+
+    def messages(self, cell: str) -> dict[str, Any]:
+        """Return the ids of the messages that a cell has stored, by their publishers' ids."""
+        with psycopg.connect(self.databases[cell], autocommit=True) as connection:
+            rows = connection.execute("select dedup_key, id from boathook.event where origin = 'published'")
+            return dict(rows.fetchall())
 
     def effects(self, cell: str) -> list[str]:
         """Return the keys of the events that a cell's handler has worked on."""
@@ -82,13 +92,15 @@ def settings(name: str, processes: Sequence[BoathookProcess], urls: Sequence[str
 
 
 @contextlib.contextmanager
-def running_cells(folder: Path, urls: Sequence[str], wired: Sequence[str]) -> Iterator[Cells]:
-    """Run two cells on the databases *urls*, whose servers reach them by the URLs *wired*."""
+def running_cells(folder: Path, urls: Sequence[str], wired: Sequence[str], handlers: str = "") -> Iterator[Cells]:
+    """Run two cells on the databases *urls*, whose servers reach them by the URLs *wired*, with more *handlers*."""
     with boathook_processes(folder, urls[0]) as make:
         made = [make(roles="gateway,worker,keeper,console", senders=1, start=False, database_url=url) for url in wired]
         for name, process in zip(CELLS, made, strict=True):
             with (process.folder / "boathook.toml").open("a") as file:
                 file.write(settings(name, made, urls))
+            with (process.folder / "shop.py").open("a") as file:
+                file.write(handlers)
             process.start(wait=False)
         for process in made:
             process.wait_ready()

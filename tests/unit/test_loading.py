@@ -18,9 +18,19 @@ from boathook.domain.errors import ConfigError
 from boathook.handlers.hooks import Hooks
 from boathook.observability.metrics import METRICS
 from boathook.server.loading import bind, load_app, load_apps, load_hooks, migrations_of, settings_of, with_apps
+from boathook.server.supervisor import _slots
 
 _NUMBERS = itertools.count()
 
+CELLS = """
+    [cells]
+    name = "c1"
+    secret = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+    [cells.members]
+    c1 = { url = "https://c1.example", accepts_new = true }
+    c2 = { url = "https://c2.example" }
+    c3 = { url = "https://c3.example" }
+"""
 PLAIN = """
     from typing import Annotated
     from pydantic import BaseModel, Field, SecretStr
@@ -289,6 +299,23 @@ class TestSeveral:
         settings = place(PLAIN, app="mine_too:hook")
         Path("mine_too.py").write_text(mine)
         assert "mine_too:hook: the handler shelf.lend exists already" in complaint(lambda: load_hooks(settings))
+
+    @pytest.mark.parametrize(
+        "code", ["Boathook()\n@hook.on('books', name='cells.c2')", "Boathook('cells')\n@hook.on('books')"]
+    )
+    def test_a_handler_cannot_take_a_name_of_boathooks_own(self, place: Place, code: str):
+        settings = place(app="mine_cells:hook")
+        module = Path("mine_cells.py")
+        module.write_text(f"from boathook import Boathook\nhook = {code}\ndef f(event): pass\n")
+        sys.modules.pop("mine_cells", None)
+        assert "is a name of boathook's own handlers; take another name=" in complaint(lambda: load_hooks(settings))
+
+    def test_have_a_handler_for_each_other_cell(self, place: Place):
+        settings = place(toml=CELLS)
+        assert sorted(load_hooks(settings).handlers) == ["cells.c2", "cells.c3"]
+        assert [role for role, _ in _slots(settings)].count("worker") == settings.server.workers > 0
+        assert load_hooks(place()).handlers == {}
+        assert "worker" not in [role for role, _ in _slots(place())]
 
     def test_what_they_have_published_is_added_up(self):
         hooks = Hooks({"a": SimpleNamespace(name="", handlers={}, published=2), "b": SimpleNamespace(name="", handlers={}, published=3)})  # type: ignore[dict-item]  # fmt: skip

@@ -22,6 +22,7 @@ from boathook.cli.options import Json, Yes
 from boathook.cli.output import Column, View, print_done
 from boathook.config import Settings
 from boathook.config.loader import is_secret
+from boathook.domain.cells import CELLS_MODULE
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.service.shown_settings import reference, without_password
 
@@ -70,7 +71,7 @@ def list_apps(ctx: typer.Context, as_json: Json = False) -> None:
     settings, loaded = with_apps(cli_context(ctx).plain_settings())
     known = run(_read_known_apps(settings, loaded))
     rows = [_describe(settings, module, hook, known) for module, hook in zip(settings.apps.load, loaded, strict=True)]
-    ours = {*settings.apps.load, settings.server.app}
+    ours = {*settings.apps.load, settings.server.app} | ({CELLS_MODULE} if settings.cells.name else set())
     rows += [_unloaded_app(owner) for owner in (known.owners if known else ()) if owner not in ours]
     _VIEW.print_rows(rows, as_json=as_json)
 

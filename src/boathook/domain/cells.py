@@ -3,6 +3,12 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+CELLS_APP: Final = "cells"
+"""The name of boathook's own app, whose handlers pass messages on to other cells."""
+CELLS_MODULE: Final = "boathook.service.cells_app"
+"""The module of that app."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

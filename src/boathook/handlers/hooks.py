@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from boathook.domain.cells import CELLS_APP, CELLS_MODULE
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Route
 from boathook.domain.policy import RetryDefaults
@@ -15,7 +16,7 @@ class Hooks:
     """All `Boathook` objects by owner: a module's name, or ``module:attribute`` for the user's own.
 
     Raises:
-        ConfigError: two of them have the same name, or handlers with the same name.
+        ConfigError: two of them have the same name, or handlers with the same name or with one of boathook's own.
     """
 
     owners: Mapping[str, Boathook]
@@ -28,6 +29,8 @@ class Hooks:
             if hook.name and (other := seen.setdefault(hook.name, owner)) != owner:
                 raise ConfigError(f"{other} and {owner} are both called {hook.name!r}; load one of them")
             for name, handler in hook.handlers.items():
+                if name.startswith(f"{CELLS_APP}.") and owner != CELLS_MODULE:
+                    raise ConfigError(f"{owner}: {name} is a name of boathook's own handlers; take another name=")
                 if self.handlers.setdefault(name, handler) is not handler:
                     raise ConfigError(f"{owner}: the handler {name} exists already; give one of the two another name=")
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from boathook.config import SECTIONS, Settings, SourceSettings
 from boathook.config.loader import SOURCE_NAME, describe_error
+from boathook.domain.cells import CELLS_MODULE
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.handlers.manifest import Mount
 
@@ -58,12 +59,19 @@ _APP_ONLY_DECLARATIONS: Final = ("sources", "migrations", "commands", "alert_rul
 
 
 def load_hooks(settings: Settings) -> "Hooks":
-    """Import the apps and the user's own handlers. Raises as `load_apps` and `load_app` do."""
+    """Import the apps and the user's own handlers; with cells, add the app that passes messages on to them.
+
+    Raises as `load_apps` and `load_app` do.
+    """
     from boathook.handlers.hooks import Hooks
 
     owners = dict(zip(settings.apps.load, load_apps(settings), strict=True))
     if settings.server.app:
         owners[settings.server.app] = load_app(settings)
+    if settings.cells.name:
+        from boathook.service.cells_app import make_cells_app
+
+        owners[CELLS_MODULE] = make_cells_app(settings)
     return Hooks(owners)
 
 
@@ -194,7 +202,7 @@ async def bound(
     settings: Settings, hooks: "Iterable[Boathook]", live_metrics: "LiveMetrics | None" = None
 ) -> AsyncIterator[None]:
     """Bind the apps for the duration of the block; see `bind`."""
-    if not settings.apps.load and not settings.server.app:
+    if not settings.apps.load and not settings.server.app and not settings.cells.name:
         yield  # without importing modules that only apps need
         return
     platform = bind(settings, hooks, live_metrics=live_metrics)

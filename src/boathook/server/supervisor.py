@@ -456,7 +456,7 @@ def _slots(settings: Settings) -> list[tuple[str, str]]:
     slots = []
     if "gateway" in server.roles:
         slots += [("gateway", f"gateway-{n}") for n in range(server.gateways)]
-    if "worker" in server.roles and (server.app or settings.apps.load):
+    if "worker" in server.roles and (server.app or settings.apps.load or settings.cells.others):
         slots += [("worker", f"worker-{n}") for n in range(server.workers)] + [("suspects", "suspects-0")]
     if "worker" in server.roles:
         slots += [("sender", f"sender-{n}") for n in range(server.senders)]

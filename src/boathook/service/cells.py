@@ -41,7 +41,7 @@ from boathook.handlers.outbox import is_application_id as is_application_id  # n
 from boathook.ingest.cells import APPLICATIONS_PATH, ApplicationQuestion, CellStore, sign
 from boathook.ingest.sources import paths_of
 from boathook.service.database import open_database
-from boathook.service.remote import RemoteClient
+from boathook.service.remote import RemoteClient, post_with
 from boathook.service.unit_of_work import UnitOfWork
 
 _COPY_TIMEOUT_S: Final = 3_600.0
@@ -208,19 +208,12 @@ async def probe(settings: Settings, name: str) -> None:
     Raises:
         CellUnavailable: the cell does not accept posts of this one; the message says why.
     """
-    client = RemoteClient(settings)
-
-    async def post(
-        url: str, headers: Mapping[str, str], body: bytes, timeout_s: float, max_bytes: int
-    ) -> tuple[int, bytes]:
-        answer = await client.request("POST", url, headers=headers, body=body, timeout_s=timeout_s, max_bytes=max_bytes)
-        return answer.status, answer.body
 
     async def ignore(_assignment: Assignment | ApplicationAssignment) -> None:
         return
 
     url = settings.cells.members[name].url
-    store = CellStore(name, url, settings.cells_secret(), post=post, on_refusal=ignore)
+    store = CellStore(name, url, settings.cells_secret(), post=post_with(settings), on_refusal=ignore)
     await store.append((), within_s=_READ_TIMEOUT_S)
 
 

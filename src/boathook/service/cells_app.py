@@ -1,0 +1,171 @@
+"""The app that passes messages on to other cells: one handler for each of them, which posts to its gateways.
+
+A message that is published here to an application of another cell is stored here, with one delivery to the handler of
+that cell. So it leaves only if its publisher's transaction commits, and it has the retries, dead letters and replays of
+any delivery. The other cell knows it by its id, so it is stored there once however often it is posted.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from boathook.config import Settings
+from boathook.db import cells
+from boathook.domain import ids
+from boathook.domain.cells import CELLS_APP, ApplicationAssignment, Assignment
+from boathook.domain.errors import CellUnavailable, FetchFailed, NotFound, TooManyDeliveries, ValueRejected, WrongCell
+from boathook.domain.model import Duplicate, IdempotencyConflict, NewEvent, Publication, Published, Receipt
+from boathook.domain.policy import Breaker, Dead, Retry, RetryPolicy
+from boathook.handlers.api import Boathook
+from boathook.handlers.event import Event
+from boathook.handlers.outbox import Message, Outbox, is_application_id
+from boathook.handlers.sessions import BeginLate, LateSessions
+from boathook.handlers.transaction import connection_of
+from boathook.ingest.cells import CellStore, Post
+from boathook.service.remote import post_with
+
+_MAX_AGE_DAYS: Final = 7
+_RETRY: Final = RetryPolicy(first_s=5, longest_s=300, max_attempts=10_000, max_age_s=_MAX_AGE_DAYS * 86_400)
+"""Outlives an outage of a cell. Its breaker decides how often it is asked meanwhile."""
+_PAUSE_S: Final = 5.0
+_MAX_PAUSE_S: Final = 60.0
+_MEMORY_DAYS: Final = _MAX_AGE_DAYS + 1
+"""How long the other cell remembers a message at least, as this one may post it again until its last attempt."""
+_TIMEOUT_S: Final = 45.0
+
+Outcome = Dead | Retry | None
+
+
+def make_cells_app(settings: Settings, post: Post | None = None) -> Boathook:
+    """Return the app, with a handler for each other cell.
+
+    Args:
+        settings: name the cells.
+        post: makes the requests; None makes real ones.
+    """
+    hook = Boathook(CELLS_APP)
+    passing = _Passing(settings, hook, post or post_with(settings))
+    for cell in settings.cells.others:
+        register = hook.on(
+            # A name that no application can have: deliveries come from `boathook.routes_for` only. The registered route
+            # shows that the handler exists, and how it is retried.
+            application=f"cell {cell}",
+            name=cell,
+            retry=_RETRY,
+            timeout=_TIMEOUT_S,
+            breaker=Breaker(dependency=f"{CELLS_APP}.{cell}", cools_s=_PAUSE_S, longest_s=_MAX_PAUSE_S),
+            session=LateSessions(hook.transaction),
+        )
+        register(passing.handler(cell))
+    return hook
+
+
+class _Passing:
+    """Passes messages on to the cells of their applications."""
+
+    def __init__(self, settings: Settings, hook: Boathook, post: Post) -> None:
+        self._settings = settings
+        self._hook = hook
+        self._post = post
+        self._secret = settings.cells_secret()
+        self._outbox = Outbox()
+
+    def handler(self, cell: str) -> Callable[[Event, BeginLate], Awaitable[Outcome]]:
+        """Return the handler for one cell."""
+
+        async def pass_on(event: Event, begin: BeginLate) -> Outcome:
+            return await self._pass_on(event, cell, begin)
+
+        return pass_on
+
+    async def _pass_on(self, event: Event, cell: str, begin: BeginLate) -> Outcome:
+        """Post a message to a cell and, if its application has moved on, to the next one.
+
+        Raises:
+            ConnectionError: the cell does not accept the message now.
+            FetchFailed: a cell that the application has moved on to does not; the breaker is not for that one.
+        """
+        if not is_application_id(event.application or ""):
+            return Dead("NO_APPLICATION", f"{event.application!r} is not an application that belongs to a cell")
+        async with self._hook.transaction() as transaction:
+            message = await cells.read_message(connection_of(transaction), event, min_memory_days=_MEMORY_DAYS)
+        if message is None:
+            return Dead("EXPUNGED", "its content was deleted before it was passed on")
+        asked: set[str] = set()
+        while cell not in asked:
+            if cell == self._settings.cells.name:
+                return await self._take_back(event, message, begin)
+            if cell not in self._settings.cells.members:
+                raise FetchFailed(f"{event.application} belongs to the cell {cell}, which is not in cells.members")
+            try:
+                answer = await self._send(cell, message)
+            except CellUnavailable as error:
+                # Not that error: it would count as a loss of this cell's own database, which is retried for minutes.
+                raise (FetchFailed if asked else ConnectionError)(str(error)) from None
+            if not isinstance(answer, str):
+                return answer if isinstance(answer, Dead) else _judge(answer, f"the cell {cell}")
+            asked.add(cell)
+            cell = answer
+        return Retry(code="MOVING")
+
+    async def _send(self, cell: str, message: NewEvent) -> Receipt | Dead | str:
+        """Post a message to a cell; return its receipt, why the cell never stores it, or the cell that it names.
+
+        Raises:
+            CellUnavailable: the cell does not accept the message now.
+        """
+        refusals: list[ApplicationAssignment] = []
+
+        async def on_refusal(assignment: Assignment | ApplicationAssignment) -> None:
+            if isinstance(assignment, ApplicationAssignment):
+                refusals.append(assignment)
+
+        url = self._settings.cells.members[cell].url
+        store = CellStore(cell, url, self._secret, post=self._post, on_refusal=on_refusal)
+        try:
+            (receipt,) = await store.append([message])
+        except CellUnavailable:
+            if refusals:
+                return refusals[0].cell
+            raise
+        except ValueRejected as error:
+            return Dead("REJECTED", str(error))
+        return receipt
+
+    async def _take_back(self, event: Event, message: NewEvent, begin: BeginLate) -> Outcome:
+        """Deliver a message here, in the transaction of its delivery: its application has come back."""
+        publication = message.publication
+        assert publication is not None, "only published messages are passed on"
+        try:
+            published = await self._outbox.publish(
+                await begin(), _to_message(event, message, publication), passes_on=False
+            )
+        except WrongCell:
+            return Retry(code="MOVING")
+        except (NotFound, TooManyDeliveries) as error:
+            return Dead("REJECTED", str(error))
+        return _judge(published, "this cell")
+
+
+def _judge(published: Published, place: str) -> Outcome:
+    is_conflict = isinstance(published, Duplicate) and published.conflict
+    if not is_conflict and not isinstance(published, IdempotencyConflict):
+        return None
+    first = ids.show(ids.MESSAGE, published.event_id)
+    return Dead("DUPLICATE_MESSAGE", f"{place} has another message with its eventId or idempotency key: {first}")
+
+
+def _to_message(event: Event, message: NewEvent, publication: Publication) -> Message:
+    return Message(
+        application=str(message.application),
+        type=message.type,
+        payload=message.body,
+        organization=publication.organization,
+        id=None if message.dedup_key == ids.show(ids.EVENT, message.id) else message.dedup_key,
+        event_id=message.id,
+        channels=publication.channels,
+        tags=publication.tags,
+        deliver_at=publication.deliver_at,
+        content_until=publication.content_until,
+        headers=event.headers,
+        content_type=message.content_type,
+    )
