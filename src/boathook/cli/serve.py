@@ -273,12 +273,14 @@ def send(
 def _print_receipt(receipt: Receipt, *, as_json: bool) -> None:
     event_id, message_id = ids.show(ids.EVENT, receipt.event_id), ids.show(ids.MESSAGE, receipt.event_id)
     is_duplicate = isinstance(receipt, Duplicate)
+    cell = receipt.cell if isinstance(receipt, Accepted) else None
     if as_json:
         is_spooled = isinstance(receipt, Accepted) and receipt.is_spooled
-        more = {"spooled": True} if is_spooled else {}
+        more: dict[str, object] = ({"spooled": True} if is_spooled else {}) | ({"cell": cell} if cell else {})
         output.print_json({"message_id": message_id, "event_id": event_id, "duplicate": is_duplicate, **more})
     else:
-        out.print(f"{message_id}{' (duplicate)' if is_duplicate else ''}", markup=False)
+        note = " (duplicate)" if is_duplicate else f" (is passed on to the cell {cell})" if cell else ""
+        out.print(f"{message_id}{note}", markup=False)
 
 
 def _read_data(data: str) -> bytes:
