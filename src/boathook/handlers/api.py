@@ -315,7 +315,8 @@ class Boathook:
     ) -> Receipt:
         """Publish an event in the transaction of *tx*; it is stored if and only if that transaction commits.
 
-        It is delivered to the application's endpoints and to handlers of that application. The payload is not validated
+        It is delivered to the application's endpoints and to handlers of that application, in the cell to which the
+        application has moved. The payload is not validated
         against the JSON Schema of its type, because a validation error would fail the caller's transaction.
 
         Args:
