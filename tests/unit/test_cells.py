@@ -192,7 +192,7 @@ async def test_an_old_post_is_not_accepted_again(monkeypatch: pytest.MonkeyPatch
     assert (await cell.request("POST", EVENTS_PATH, headers, body))[0] == 200
 
 
-@pytest.mark.parametrize("error", [Overloaded("full"), DatabaseUnavailable("away")])
+@pytest.mark.parametrize("error", [Overloaded("full"), DatabaseUnavailable("away"), NotPassedOn("no spool")])
 async def test_what_is_not_stored_stays_with_the_sender(error: Exception):
     async def fail(_event: NewEvent):
         raise error
