@@ -1,6 +1,7 @@
 """The documentation fails when it lies: generated pages are current, and every name, link and example is real."""
 
 import ast
+import functools
 import re
 import tomllib
 from collections import Counter
@@ -126,6 +127,7 @@ def source_keys() -> set[str]:
     return {field.alias or name for name, field in config.SourceSettings.model_fields.items()}
 
 
+@functools.cache
 def counted_names() -> set[str]:
     """Return every metric's name that stands as text in the code, the table itself left out."""
     names: set[str] = set()

@@ -30,6 +30,7 @@ from tests.commands import boathook_command
 from tests.guards.documents import ROOT, Block, Misunderstood, blocks, commands, parse_command
 from tests.guards.test_docs import PAGES, name_of
 
+COMMANDS = dict(all_commands())
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 MAKE_TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
@@ -210,10 +211,9 @@ class TestCommands:
             if words[:1] == ["make"]:
                 assert {word for word in words[1:] if word.isalpha() and word.islower()} <= MAKE_TARGETS
 
-    @pytest.mark.parametrize("name", [name for name, _ in all_commands()])
+    @pytest.mark.parametrize("name", COMMANDS)
     def test_each_example_of_a_commands_help_is_understood(self, name):
-        command = dict(all_commands())[name]
-        for line in (command.epilog or "").splitlines():
+        for line in (COMMANDS[name].epilog or "").splitlines():
             for words in commands(line.strip().removeprefix("Example: ")):
                 parse_command(words)
 

@@ -171,8 +171,15 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
 def found_in(source: str) -> set[str]:
     """Return the kinds of parsers that a module names, and its functions that walk a value by calling themselves."""
     tree = ast.parse(source)
-    names = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Name)}
+    names = {_dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Name)}
     return {kind for kind, calls in PARSERS.items() if calls & names} | set(_recursive(tree))
+
+
+def _dotted(node: ast.expr) -> str:
+    """Return a name with its dots; what is no name, as a call is, becomes a question mark."""
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
 
 
 def _recursive(tree: ast.Module) -> Iterator[str]:
@@ -195,10 +202,10 @@ def _called(function: ast.FunctionDef, *, is_method: bool) -> set[str]:
     """Return the names that a function calls, or hands to a call, such as to map(), of its scope."""
     own = {one.arg for one in [*function.args.args, *function.args.kwonlyargs]}
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-    now = [call for call in calls if not ast.unparse(call.func).endswith(LATER)]
+    now = [call for call in calls if not _dotted(call.func).endswith(LATER)]
     named = [node for call in now for node in (call.func, *call.args)]
     if is_method:
-        return {node.attr for node in named if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"}
+        return {node.attr for node in named if isinstance(node, ast.Attribute) and _dotted(node.value) == "self"}
     return {node.id for node in named if isinstance(node, ast.Name)} - own
 
 

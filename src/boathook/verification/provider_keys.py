@@ -1,6 +1,7 @@
 """Generates key pairs in the senders' formats, and signs with their private keys."""
 
 import base64
+import functools
 import json
 import warnings
 from collections.abc import Mapping
@@ -71,7 +72,9 @@ def write_token(proof: Jwt, secret: str, claims: Mapping[str, Any]) -> str:
         return jwt.encode(dict(claims), secret, algorithm=proof.algorithms[0], headers={"kid": _KEY_ID})
 
 
+@functools.lru_cache(maxsize=16)
 def _load(pem: str) -> object:
+    # Checking the numbers of an RSA key takes longer than signing with it.
     try:
         return serialization.load_pem_private_key(pem.encode(), password=None)
     except (ValueError, TypeError):
