@@ -25,14 +25,14 @@ class FileExecutor(Executor[EndpointAttempt]):
     async def execute(self, attempt: EndpointAttempt) -> Result:
         """Write one message."""
         assert attempt.endpoint is not None
-        assert attempt.send.body is not None
+        assert attempt.delivery.body is not None
         name = urlsplit(attempt.endpoint.url).path.strip("/")
         if name == "refused":
             return Dead("REFUSED", "this file takes nothing")
-        if name == "later" and attempt.send.attempt == 1:
+        if name == "later" and attempt.delivery.attempt == 1:
             return Retry(after=0.01, code="LATER")
         with (self.folder / name).open("ab") as file:
-            file.write(attempt.send.body + b"\n")
+            file.write(attempt.delivery.body + b"\n")
         if self.gate is not None:
             await self.gate.wait()
         attempt.response = b"written"

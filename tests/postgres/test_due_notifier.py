@@ -11,7 +11,7 @@ import pytest
 from boathook.db.database import Database
 from boathook.db.delivery_commands import notify_due
 from boathook.db.due_notifier import ANY_RECIPIENT, DueNotifier, read_payload, to_payload
-from boathook.db.endpoint_deliveries import ClaimedSend, EndpointDeliveryStore
+from boathook.db.endpoint_deliveries import ClaimedEndpointDelivery, EndpointDeliveryStore
 from boathook.delivery import endpoint_queues
 from boathook.delivery.dispatcher import Dispatcher
 from boathook.delivery.endpoint_queues import EndpointAttempt, EndpointQueues
@@ -140,7 +140,7 @@ class TestSender:
                 named.append(recipients)
             return unknown
 
-        async def overtaken(store: EndpointDeliveryStore, *args: Any, **options: Any) -> list[ClaimedSend]:
+        async def overtaken(store: EndpointDeliveryStore, *args: Any, **options: Any) -> list[ClaimedEndpointDelivery]:
             claimed = await claim(store, *args, **options)
             if claimed and not overtaking:
                 overtaking.append(claimed[0].event_id)

@@ -279,8 +279,8 @@ async def test_a_stale_fence_changes_nothing(db: Database) -> None:
 
 async def test_without_the_fence_it_would(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant of the test above, which shows that it can fail."""
-    blind = fake_store.SQL["settle_sends"].replace("and fence = u.fence", "")
-    monkeypatch.setitem(fake_store.SQL, "settle_sends", blind)
+    blind = fake_store.SQL["settle_endpoint_deliveries"].replace("and fence = u.fence", "")
+    monkeypatch.setitem(fake_store.SQL, "settle_endpoint_deliveries", blind)
     gate = asyncio.Event()
     async with Sink(lambda _: Reply(200, gate=gate)).open() as sink:
         endpoint = await add_endpoint(db, sink.base)
@@ -311,8 +311,8 @@ async def test_concurrency_holds_over_two_senders(db: Database) -> None:
 
 async def test_without_the_bound_of_leases_it_would_not(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant of the test above, which shows that it can fail."""
-    unbound = fake_store.SQL["claim_sends"].replace("w.most is not null and", "false and")
-    monkeypatch.setitem(fake_store.SQL, "claim_sends", unbound)
+    unbound = fake_store.SQL["claim_endpoint_deliveries"].replace("w.most is not null and", "false and")
+    monkeypatch.setitem(fake_store.SQL, "claim_endpoint_deliveries", unbound)
     third = asyncio.Event()
 
     def answer_when_three_are_under_way(_request: Request) -> Reply:
@@ -402,8 +402,8 @@ async def test_an_open_breaker_lets_one_probe_through_over_two_senders(db: Datab
 
 async def test_without_a_breaker_all_attempts_would_be_used_up(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant of the test above, which shows that it can fail."""
-    blind = fake_store.SQL["claim_sends"].replace("where h.open_until is null or w.is_probe", "")
-    monkeypatch.setitem(fake_store.SQL, "claim_sends", blind)
+    blind = fake_store.SQL["claim_endpoint_deliveries"].replace("where h.open_until is null or w.is_probe", "")
+    monkeypatch.setitem(fake_store.SQL, "claim_endpoint_deliveries", blind)
 
     def never_rests(queue: endpoint_queues.EndpointQueue, _now: float, _clock: datetime) -> float:
         queue.open_until = None

@@ -61,7 +61,7 @@ def _described(t: Transaction, recipient: str, due_at: datetime) -> Record:
     )  # fmt: skip
 
 
-def claim_sends(
+def claim_endpoint_deliveries(
     t: Transaction, worker: str, lease: timedelta, _most_in_all: None, recipients: Sequence[str], endpoint_ids: str,
     slots: str, since: str, most: str, probes: str, _is_traced: bool,
 ) -> list[Record]:  # fmt: skip
@@ -118,7 +118,7 @@ def read_addresses(t: Transaction, endpoint_ids: Sequence[UUID]) -> list[Record]
 # Settling
 
 
-def settle_sends(t: Transaction, *columns: Any) -> list[Record]:
+def settle_endpoint_deliveries(t: Transaction, *columns: Any) -> list[Record]:
     events, ordinals, fences, states, dues, codes, errors, *_rest, _worker = columns
     ended = zip(
         _each(events, UUID), _each(ordinals, int), _each(fences, int), _texts(states), _each(dues, _moment), codes, errors,

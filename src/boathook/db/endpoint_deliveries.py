@@ -36,8 +36,8 @@ _POLICY: Final = msgspec.json.Decoder(RetryPolicy)
 _TEXTS: Final = msgspec.json.Decoder(dict[str, str])
 
 
-class ClaimedSend(msgspec.Struct, frozen=True):
-    """A sender's right to attempt one delivery, with its content; the columns of `claim_sends`, in order."""
+class ClaimedEndpointDelivery(msgspec.Struct, frozen=True):
+    """A sender's right to attempt one delivery, and its content; columns as in `claim_endpoint_deliveries`."""
 
     event_id: UUID
     ordinal: int
@@ -120,10 +120,10 @@ class EndpointConfig:
     """Why nothing can be sent: a secret that cannot be decrypted."""
 
 
-class FinishedSend(msgspec.Struct, frozen=True):
+class FinishedEndpointDelivery(msgspec.Struct, frozen=True):
     """A finished HTTP attempt, with the decision of the retry policy."""
 
-    send: ClaimedSend
+    delivery: ClaimedEndpointDelivery
     move: Complete | RetryAt | DeadLetter
     attempt_id: UUID
     url: str
@@ -180,7 +180,7 @@ class BreakerRules:
     """0: never."""
 
 
-SettleHook = Callable[[Connection, Sequence[FinishedSend]], Awaitable[None]]
+SettleHook = Callable[[Connection, Sequence[FinishedEndpointDelivery]], Awaitable[None]]
 """Runs in the settling transaction, with the attempts whose fence held."""
 
 
@@ -205,12 +205,12 @@ class EndpointDeliveryStore:
         rows = await self._database.fetch(SQL["find_due_of"], list(recipients))
         return [_to_due_endpoint(row) for row in rows if row["id"] is not None]
 
-    async def claim(self, wants: Sequence[EndpointClaimLimit], *, lease_s: float) -> list[ClaimedSend]:
+    async def claim(self, wants: Sequence[EndpointClaimLimit], *, lease_s: float) -> list[ClaimedEndpointDelivery]:
         """Lease due deliveries, at most as many as each of *wants* allows, longest due first."""
 
         async def claim(connection: Connection, allowed: Sequence[EndpointClaimLimit]) -> list[Record]:
             return await connection.fetch(
-                SQL["claim_sends"],
+                SQL["claim_endpoint_deliveries"],
                 self._worker,
                 timedelta(seconds=lease_s),
                 None,
@@ -223,18 +223,18 @@ class EndpointDeliveryStore:
                 self._is_traced,
             )
 
-        return [ClaimedSend(*row) for row in await claim_rows(self._database, wants, claim)]
+        return [ClaimedEndpointDelivery(*row) for row in await claim_rows(self._database, wants, claim)]
 
-    async def settle(self, ended: Sequence[FinishedSend], *, after: SettleHook | None = None) -> list[bool]:
+    async def settle(self, ended: Sequence[FinishedEndpointDelivery], *, after: SettleHook | None = None) -> list[bool]:
         """Record attempts and move their deliveries in one transaction; return for each whether its fence still held.
 
         A manual resend that succeeded ends the scheduled delivery of its message to its endpoint.
         """
-        if after is None and not any(one.send.is_ordered or one.send.is_manual for one in ended):
-            rows = await self._database.fetch(SQL["settle_sends"], *_columns(ended), self._worker)
+        if after is None and not any(one.delivery.is_ordered or one.delivery.is_manual for one in ended):
+            rows = await self._database.fetch(SQL["settle_endpoint_deliveries"], *_columns(ended), self._worker)
             return _held(rows, len(ended))
         async with self._database.transaction() as connection:
-            rows = await connection.fetch(SQL["settle_sends"], *_columns(ended), self._worker)
+            rows = await connection.fetch(SQL["settle_endpoint_deliveries"], *_columns(ended), self._worker)
             await self._supersede_planned(connection, [(ended[row["position"] - 1], row["recipient"]) for row in rows])
             await unblock(connection, [(row["recipient"], row["freed_key"]) for row in rows])
             held = _held(rows, len(ended))
@@ -242,11 +242,13 @@ class EndpointDeliveryStore:
                 await after(connection, [one for one, is_held in zip(ended, held, strict=True) if is_held])
         return held
 
-    async def _supersede_planned(self, connection: Connection, settled: Sequence[tuple[FinishedSend, str]]) -> None:
+    async def _supersede_planned(
+        self, connection: Connection, settled: Sequence[tuple[FinishedEndpointDelivery, str]]
+    ) -> None:
         by_hand = [
-            (one.send.event_id, recipient)
+            (one.delivery.event_id, recipient)
             for one, recipient in settled
-            if one.send.is_manual and isinstance(one.move, Complete)
+            if one.delivery.is_manual and isinstance(one.move, Complete)
         ]
         if not by_hand:
             return
@@ -428,12 +430,12 @@ def _held(rows: Sequence[Record], number: int) -> list[bool]:
     return [position in positions for position in range(1, number + 1)]
 
 
-def _columns(ended: Sequence[FinishedSend]) -> list[Any]:
+def _columns(ended: Sequence[FinishedEndpointDelivery]) -> list[Any]:
     moves = [one.move for one in ended]
     return [
-        _array([one.send.event_id for one in ended]),
-        _array([one.send.ordinal for one in ended]),
-        _array([one.send.fence for one in ended]),
+        _array([one.delivery.event_id for one in ended]),
+        _array([one.delivery.ordinal for one in ended]),
+        _array([one.delivery.fence for one in ended]),
         _array([_STATES[type(move)] for move in moves]),
         _array([move.due_at if isinstance(move, RetryAt) else None for move in moves]),
         ["" if isinstance(move, Complete) else move.code for move in moves],

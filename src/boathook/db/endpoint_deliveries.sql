@@ -49,7 +49,7 @@ with page as materialized (
 )
 {describe_due}
 
--- name: claim_sends
+-- name: claim_endpoint_deliveries
 -- Leases due deliveries to endpoints that are not disabled, deleted or paused, up to a number of slots for each, and
 -- reads their content. Only a probe ($9) may go to an endpoint whose breaker is open. $10 also reads the publishers'
 -- traces.
@@ -164,7 +164,7 @@ update boathook.endpoint_health h set open_until = clock_timestamp() + $3::inter
 from unnest($1::uuid[], $2::timestamptz[]) as u (endpoint_id, open_until)
 where h.endpoint_id = u.endpoint_id and h.open_until = u.open_until
 
--- name: settle_sends
+-- name: settle_endpoint_deliveries
 -- Ends attempts whose fence still holds, in key order, and records them; returns them. Empty codes and errors mean
 -- none. A delivery that was woken during its attempt is handled as in boathook.record_failure.
 with ended as (

@@ -19,11 +19,11 @@ from uuid import UUID
 from boathook.config import Settings
 from boathook.db.deliveries import EPOCH
 from boathook.db.endpoint_deliveries import (
-    ClaimedSend,
+    ClaimedEndpointDelivery,
     DueEndpoint,
     EndpointClaimLimit,
     EndpointDeliveryStore,
-    FinishedSend,
+    FinishedEndpointDelivery,
 )
 from boathook.db.secret_box import SecretBox
 from boathook.delivery.dispatcher import PACE_S, Attempt, DatabaseClock
@@ -69,8 +69,8 @@ class EndpointAttempt(Attempt):
     """One attempt to send a message to its endpoint."""
 
     __slots__ = (
-        "answer", "ended_ns", "endpoint", "finished", "is_blocking", "is_single", "overdue_at", "queue",
-        "request_headers", "response", "send", "status",
+        "answer", "delivery", "ended_ns", "endpoint", "finished", "is_blocking", "is_single", "overdue_at", "queue",
+        "request_headers", "response", "status",
     )  # fmt: skip
 
     SUCCEEDED_EVENT = "sent"
@@ -78,14 +78,14 @@ class EndpointAttempt(Attempt):
     FAILED_EVENT = "send_failed"
     label = "endpoint"
 
-    def __init__(self, send: ClaimedSend, queue: "EndpointQueue", lease_until: float) -> None:
-        super().__init__(send, lease_until)
-        self.send = send
+    def __init__(self, delivery: ClaimedEndpointDelivery, queue: "EndpointQueue", lease_until: float) -> None:
+        super().__init__(delivery, lease_until)
+        self.delivery = delivery
         self.queue = queue
         self.endpoint: PreparedEndpoint | None = None
         """The endpoint's configuration when the attempt starts."""
-        self.is_single = send.is_manual
-        self.is_blocking = send.is_ordered or queue.concurrency is not None
+        self.is_single = delivery.is_manual
+        self.is_blocking = delivery.is_ordered or queue.concurrency is not None
         self.status = 0
         """This and the next two are recorded with the attempt; the executor sets those that it has."""
         self.request_headers: str | None = None
@@ -96,12 +96,12 @@ class EndpointAttempt(Attempt):
         self.answer: asyncio.Future[RequestResult] | None = None
         """The future that the HTTP executor awaits; `overdue_at` is its deadline."""
         self.overdue_at = math.inf
-        self.finished: FinishedSend | None = None
+        self.finished: FinishedEndpointDelivery | None = None
 
     @property
     def state(self) -> AttemptState:
         """See `Attempt.state`."""
-        return AttemptState(attempt=self.send.attempt, enqueued_at=self.send.enqueued_at)
+        return AttemptState(attempt=self.delivery.attempt, enqueued_at=self.delivery.enqueued_at)
 
     @property
     def policy(self) -> RetryPolicy:
@@ -117,9 +117,9 @@ class EndpointAttempt(Attempt):
     def fields(self) -> dict[str, Any]:
         """See `Attempt.fields`. The endpoint's URL is left out because it may contain a secret."""
         return {
-            "delivery": ids.show_delivery(self.send.event_id, self.send.ordinal),
-            "endpoint": ids.show(ids.ENDPOINT, self.send.endpoint_id),
-            "attempt": self.send.attempt,
+            "delivery": ids.show_delivery(self.delivery.event_id, self.delivery.ordinal),
+            "endpoint": ids.show(ids.ENDPOINT, self.delivery.endpoint_id),
+            "attempt": self.delivery.attempt,
         }
 
     def count(self, outcome: str) -> None:
@@ -193,7 +193,7 @@ class EndpointQueue:
 
     def end_probe(self, attempts: Iterable[EndpointAttempt]) -> None:
         """Clear the probe flag if the probe is among these attempts, which will not be made."""
-        if any(attempt.send.is_probe for attempt in attempts):
+        if any(attempt.delivery.is_probe for attempt in attempts):
             self.is_probing = False
 
     def start(self, now: float) -> EndpointAttempt:
@@ -217,7 +217,7 @@ class EndpointQueue:
     def accept(self, attempt: EndpointAttempt) -> None:
         """Add a claimed attempt."""
         self.waiting.append(attempt)
-        self._since = max(self._since, attempt.send.due_at - _OVERLAP)
+        self._since = max(self._since, attempt.delivery.due_at - _OVERLAP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,17 +376,17 @@ class EndpointQueues:
             request.queue.used_at = began
             self._claimable.pop(request.queue.endpoint_id, None)
         try:
-            sends = await self._store.claim(limits, lease_s=self._lease_s)
+            claimed = await self._store.claim(limits, lease_s=self._lease_s)
         except DatabaseError:
             # The claim may or may not be committed; a probe that is unknown here must not block its endpoint forever.
             for request in requests:
                 request.queue.is_probing = request.queue.is_probing and not request.is_probe
                 self._claimable[request.queue.endpoint_id] = request.queue
             raise
-        if sends:
+        if claimed:
             failpoint("send.after_claim")
-            self._clock.sync(sends[0].claimed_at)
-        return self._accept(requests, sends, began + self._lease_s), 0.0
+            self._clock.sync(claimed[0].claimed_at)
+        return self._accept(requests, claimed, began + self._lease_s), 0.0
 
     def plan(self, now: float, clock: datetime) -> tuple[list[ClaimRequest], float | None]:
         """Return what to claim, and when a paused or rate-limited endpoint may continue, by this process's clock."""
@@ -468,23 +468,23 @@ class EndpointQueues:
         return set(taken)
 
     def _accept(
-        self, requests: Sequence[ClaimRequest], sends: Sequence[ClaimedSend], lease_until: float
+        self, requests: Sequence[ClaimRequest], claimed: Sequence[ClaimedEndpointDelivery], lease_until: float
     ) -> list[EndpointAttempt]:
         """Add the claimed deliveries to their queues."""
         queues = {request.queue.endpoint_id: request.queue for request in requests}
         attempts: list[EndpointAttempt] = []
-        for send in sends:
-            queue = queues[send.endpoint_id]
-            queue.is_unhealthy = send.is_unhealthy
-            attempts.append(EndpointAttempt(send, queue, lease_until))
+        for delivery in claimed:
+            queue = queues[delivery.endpoint_id]
+            queue.is_unhealthy = delivery.is_unhealthy
+            attempts.append(EndpointAttempt(delivery, queue, lease_until))
             queue.accept(attempts[-1])
-            if queue.endpoint is None or not queue.endpoint.is_current(send.revision):
+            if queue.endpoint is None or not queue.endpoint.is_current(delivery.revision):
                 if queue.endpoint is not None:
                     queue.limits_read_at = -math.inf
                 queue.endpoint = None
                 self._unprepared[queue.endpoint_id] = queue
         self.waiting += len(attempts)
-        taken = Counter(send.endpoint_id for send in sends)
+        taken = Counter(delivery.endpoint_id for delivery in claimed)
         for request in requests:
             queue, number = request.queue, taken[request.queue.endpoint_id]
             if number >= request.slots:

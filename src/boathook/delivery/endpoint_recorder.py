@@ -11,10 +11,10 @@ from boathook.config import Settings
 from boathook.db.database import Connection
 from boathook.db.endpoint_deliveries import (
     BreakerRules,
-    ClaimedSend,
+    ClaimedEndpointDelivery,
     EndpointDeliveryStore,
     FailureSummary,
-    FinishedSend,
+    FinishedEndpointDelivery,
     OperationalSubscriber,
     find_message_uids,
     find_operational_subscribers,
@@ -61,7 +61,7 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
         """See `Recorder.record`."""
         finished = [attempt.finished or self._finish(attempt) for attempt in attempts]
         for attempt in attempts:
-            if attempt.send.is_probe:  # the held probe keeps other senders away until the result is written
+            if attempt.delivery.is_probe:  # the held probe keeps other senders away until the result is written
                 attempt.queue.is_probing = False
         has_operational_event = any(operational_event_type(one) for one in finished)
         failpoint("send.before_settle")
@@ -78,11 +78,11 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
                 _LOG.warning("health_not_written", error=str(error))
         return held
 
-    def _finish(self, attempt: EndpointAttempt) -> FinishedSend:
+    def _finish(self, attempt: EndpointAttempt) -> FinishedEndpointDelivery:
         assert attempt.endpoint is not None
         took_s = attempt.took_s or 0.0
-        attempt.finished = finished = FinishedSend(
-            attempt.send,
+        attempt.finished = finished = FinishedEndpointDelivery(
+            attempt.delivery,
             attempt.decision,
             ids.make(int(attempt.started_at.timestamp() * 1000), random.getrandbits(74)),
             attempt.endpoint.url,
@@ -96,7 +96,9 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
             self._traces.record(finished, attempt.ended_ns or time.time_ns(), took_s)
         return finished
 
-    async def _update_health(self, attempts: Sequence[EndpointAttempt], finished: Sequence[FinishedSend]) -> None:
+    async def _update_health(
+        self, attempts: Sequence[EndpointAttempt], finished: Sequence[FinishedEndpointDelivery]
+    ) -> None:
         queues = {attempt.queue.endpoint_id: attempt.queue for attempt in attempts}
         failures, healthy = summarize_health(finished)
         healed = [key for key in healthy if queues[key].is_unhealthy or queues[key].open_until is not None]
@@ -107,7 +109,7 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
             queues[key].open_until = None
         if not failures:
             return
-        probed = {attempt.queue.endpoint_id for attempt in attempts if attempt.send.is_probe}
+        probed = {attempt.queue.endpoint_id for attempt in attempts if attempt.delivery.is_probe}
         health_by_endpoint = await self._store.update_health(failures, self._rules, random.random)
         for key, health in health_by_endpoint.items():
             queue = queues[key]
@@ -118,25 +120,25 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
         should_disable = {key for key, health in health_by_endpoint.items() if health.should_disable}
         await self._disable(finished, should_disable)
 
-    async def _disable(self, batch: Sequence[FinishedSend], should_disable: set[UUID]) -> None:
+    async def _disable(self, batch: Sequence[FinishedEndpointDelivery], should_disable: set[UUID]) -> None:
         for one in batch:
             if isinstance(one.move, Complete):
                 continue
-            key = one.send.endpoint_id
+            key = one.delivery.endpoint_id
             is_gone = one.move.code == GONE
             if not is_gone and key not in should_disable:
                 continue
             should_disable.discard(key)
             because = "gone" if is_gone else "failing"
             is_disabled = await self._store.disable(
-                key, because, revision=one.send.revision, then=self._operational_webhooks.publish_disabled
+                key, because, revision=one.delivery.revision, then=self._operational_webhooks.publish_disabled
             )
             if is_disabled:
                 meters.count("boathook_endpoints_disabled_total", reason=because)
                 _LOG.warning("endpoint_disabled", endpoint=ids.show(ids.ENDPOINT, key), because=because)
 
 
-def summarize_health(batch: Iterable[FinishedSend]) -> tuple[list[FailureSummary], set[UUID]]:
+def summarize_health(batch: Iterable[FinishedEndpointDelivery]) -> tuple[list[FailureSummary], set[UUID]]:
     """Return the failures of endpoints whose latest attempt failed, and the endpoints where it succeeded.
 
     *batch* is in the order in which the attempts ended.
@@ -144,7 +146,7 @@ def summarize_health(batch: Iterable[FinishedSend]) -> tuple[list[FailureSummary
     failures: dict[UUID, FailureSummary] = {}
     succeeded: set[UUID] = set()
     for one in batch:
-        key = one.send.endpoint_id
+        key = one.delivery.endpoint_id
         if isinstance(one.move, Complete):
             failures.pop(key, None)
             succeeded.add(key)
@@ -155,20 +157,20 @@ def summarize_health(batch: Iterable[FinishedSend]) -> tuple[list[FailureSummary
             failed=1 if known is None else known.failed + 1,
             is_after_success=key in succeeded,
             is_endpoint_fault=one.move.code not in _OURS or (known is not None and known.is_endpoint_fault),
-            is_probe=one.send.is_probe or (known is not None and known.is_probe),
+            is_probe=one.delivery.is_probe or (known is not None and known.is_probe),
         )
     return sorted(failures.values(), key=lambda one: one.endpoint_id), succeeded - failures.keys()
 
 
-def operational_event_type(one: FinishedSend) -> str | None:
+def operational_event_type(one: FinishedEndpointDelivery) -> str | None:
     """Return the type of the operational event for an attempt; manual resends have none."""
-    if one.send.is_manual:
+    if one.delivery.is_manual:
         return None
     match one.move:
         case Complete():
-            return "message.attempt.recovered" if one.send.attempt > FAILING_AT else None
+            return "message.attempt.recovered" if one.delivery.attempt > FAILING_AT else None
         case RetryAt():
-            return "message.attempt.failing" if one.send.attempt == FAILING_AT else None
+            return "message.attempt.failing" if one.delivery.attempt == FAILING_AT else None
         case DeadLetter():
             return "message.attempt.exhausted"
 
@@ -179,19 +181,21 @@ class OperationalWebhooks:
     def __init__(self) -> None:
         self._outbox = Outbox()
 
-    async def publish_attempts(self, connection: Connection, held: Sequence[FinishedSend]) -> None:
+    async def publish_attempts(self, connection: Connection, held: Sequence[FinishedEndpointDelivery]) -> None:
         """Publish operational webhooks about these attempts to their subscribers."""
         events = [(one, kind) for one in held if (kind := operational_event_type(one)) is not None]
         if not events:
             return
-        subscribers = await find_operational_subscribers(connection, list({one.send.endpoint_id for one, _ in events}))
+        subscribers = await find_operational_subscribers(
+            connection, list({one.delivery.endpoint_id for one, _ in events})
+        )
         if not subscribers:
             return
-        names = await find_message_uids(connection, [one.send.event_id for one, _ in events])
+        names = await find_message_uids(connection, [one.delivery.event_id for one, _ in events])
         for one, kind in events:
-            subscriber = subscribers.get(one.send.endpoint_id)
+            subscriber = subscribers.get(one.delivery.endpoint_id)
             if subscriber is not None:
-                data = _attempt(subscriber, one, names.get(one.send.event_id))
+                data = _attempt(subscriber, one, names.get(one.delivery.event_id))
                 await self._report(connection, subscriber.organization, kind, data)
 
     async def publish_disabled(self, connection: Connection, endpoint: DisabledEndpoint, since: datetime) -> None:
@@ -221,10 +225,10 @@ def _endpoint(endpoint: OperationalSubscriber | DisabledEndpoint) -> dict[str, A
     return data if endpoint.application_uid is None else {**data, "appUid": endpoint.application_uid}
 
 
-def _attempt(subscriber: OperationalSubscriber, one: FinishedSend, name: str | None) -> dict[str, Any]:
+def _attempt(subscriber: OperationalSubscriber, one: FinishedEndpointDelivery, name: str | None) -> dict[str, Any]:
     data = {
         **_endpoint(subscriber),
-        "msgId": ids.show(ids.MESSAGE, one.send.event_id),
+        "msgId": ids.show(ids.MESSAGE, one.delivery.event_id),
         "lastAttempt": {
             "id": ids.show(ids.ATTEMPT, one.attempt_id),
             "responseStatusCode": one.status,
@@ -244,20 +248,20 @@ class SendTraces:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
-    def header(self, send: ClaimedSend) -> str | None:
+    def header(self, delivery: ClaimedEndpointDelivery) -> str | None:
         """Return the trace header of an attempt's request; None if traces are not propagated to endpoints."""
-        return self._context(send, self._entry(send)).header() if self._tracer.rules.propagates else None
+        return self._context(delivery, self._entry(delivery)).header() if self._tracer.rules.propagates else None
 
-    def record(self, ended: FinishedSend, ended_ns: int, took_s: float) -> None:
+    def record(self, ended: FinishedEndpointDelivery, ended_ns: int, took_s: float) -> None:
         """Record the span of an attempt that ended at *ended_ns* and took *took_s* seconds."""
-        send = ended.send
-        entry = self._entry(send)
+        delivery = ended.delivery
+        entry = self._entry(delivery)
         outcome, code, error = _words_of(ended)
         self._tracer.record(
             Span(
                 name="send",
                 kind=Kind.CLIENT,
-                context=self._context(send, entry),
+                context=self._context(delivery, entry),
                 parent=entry.context,
                 began_ns=ended_ns - int(took_s * _NS),
                 ended_ns=ended_ns,
@@ -265,12 +269,12 @@ class SendTraces:
                 attributes=otel_attributes(
                     messaging__system="boathook",
                     messaging__operation__type="send",
-                    messaging__destination__name=ids.show(ids.ENDPOINT, send.endpoint_id),
-                    messaging__message__id=ids.show(ids.MESSAGE, send.event_id),
+                    messaging__destination__name=ids.show(ids.ENDPOINT, delivery.endpoint_id),
+                    messaging__message__id=ids.show(ids.MESSAGE, delivery.event_id),
                     http__request__method="POST",
                     http__response__status_code=ended.status or None,
-                    boathook__delivery=ids.show_delivery(send.event_id, send.ordinal),
-                    boathook__attempt=send.attempt,
+                    boathook__delivery=ids.show_delivery(delivery.event_id, delivery.ordinal),
+                    boathook__attempt=delivery.attempt,
                     boathook__outcome=outcome,
                     error__type=code,
                 ),
@@ -278,15 +282,15 @@ class SendTraces:
             )
         )
 
-    def _entry(self, send: ClaimedSend) -> EntrySpan:
-        return self._tracer.entry(send.event_id, send.traceparent, is_ours=True)
+    def _entry(self, delivery: ClaimedEndpointDelivery) -> EntrySpan:
+        return self._tracer.entry(delivery.event_id, delivery.traceparent, is_ours=True)
 
     @staticmethod
-    def _context(send: ClaimedSend, entry: EntrySpan) -> Context:
-        return entry.context.with_span(span_id_of(send.event_id, send.ordinal, send.fence))
+    def _context(delivery: ClaimedEndpointDelivery, entry: EntrySpan) -> Context:
+        return entry.context.with_span(span_id_of(delivery.event_id, delivery.ordinal, delivery.fence))
 
 
-def _words_of(ended: FinishedSend) -> tuple[str, str | None, str | None]:
+def _words_of(ended: FinishedEndpointDelivery) -> tuple[str, str | None, str | None]:
     """Return the outcome of an attempt, with the code and message of its error."""
     match ended.move:
         case Complete():

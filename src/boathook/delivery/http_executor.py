@@ -63,7 +63,7 @@ class HttpExecutor(Executor[EndpointAttempt]):
         endpoint = attempt.endpoint
         assert endpoint is not None
         attempt.overdue_at = time.monotonic() + _UNANSWERED_S + endpoint.timeout_s
-        if endpoint.target is None or attempt.send.body is None:
+        if endpoint.target is None or attempt.delivery.body is None:
             attempt.took_s = 0.0
             return endpoint.fault or _CONTENT_DELETED
         try:
@@ -98,9 +98,9 @@ class HttpExecutor(Executor[EndpointAttempt]):
         return endpoint.with_token(token)
 
     async def _post(self, attempt: EndpointAttempt, endpoint: PreparedEndpoint) -> RequestResult:
-        send, loop = attempt.send, asyncio.get_running_loop()
+        delivery, loop = attempt.delivery, asyncio.get_running_loop()
         assert endpoint.target is not None
-        assert send.body is not None
+        assert delivery.body is not None
         answer: asyncio.Future[RequestResult] = loop.create_future()
         attempt.answer = answer
         if not self._outgoing:
@@ -109,12 +109,12 @@ class HttpExecutor(Executor[EndpointAttempt]):
             build_request(
                 self._message_headers,
                 endpoint.target,
-                message_id=ids.show(ids.MESSAGE, send.event_id),
+                message_id=ids.show(ids.MESSAGE, delivery.event_id),
                 timestamp=int(time.time()),
-                body=send.body,
-                content_type=send.content_type or "application/json",
+                body=delivery.body,
+                content_type=delivery.content_type or "application/json",
                 token=attempt,
-                traceparent=None if self._traces is None else self._traces.header(send),
+                traceparent=None if self._traces is None else self._traces.header(delivery),
             )
         )
         return await answer

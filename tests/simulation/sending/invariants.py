@@ -92,13 +92,13 @@ class SendingRecorder(Recorder):
             self.violations.append(str(violation))
 
     def _judge_request(self, receiver: EndpointReceiver, attempt: EndpointAttempt, request: OutgoingRequest) -> None:
-        key, fence = key_of(attempt), attempt.send.fence
+        key, fence = key_of(attempt), attempt.delivery.fence
         self.requests[key, fence] += 1
         require(self.requests[key, fence] == 1, "C8", f"{key} was sent twice for one claim")
         digest = hashlib.sha256(request.body).digest()
         require(digest == self.sent[key[0]].body_sha256, "C10", f"the endpoint got other bytes of {key}")
         self._judge_line(key)
-        if attempt.send.is_probe:
+        if attempt.delivery.is_probe:
             self._judge_probe(receiver, attempt)
         if receiver.endpoint.rate is not None and self.is_exact:
             self._judge_rate(receiver.endpoint.id, receiver.endpoint.rate)
@@ -134,11 +134,11 @@ class SendingRecorder(Recorder):
 
     def taken(self, attempt: EndpointAttempt) -> None:
         """An endpoint has done what a message asked for."""
-        self.takes.setdefault(key_of(attempt), []).append(attempt.send.fence)
+        self.takes.setdefault(key_of(attempt), []).append(attempt.delivery.fence)
 
     def told_success(self, attempt: EndpointAttempt) -> None:
         """An endpoint answers 2xx."""
-        self.successes.add((key_of(attempt), attempt.send.fence))
+        self.successes.add((key_of(attempt), attempt.delivery.fence))
 
     # Faults
 

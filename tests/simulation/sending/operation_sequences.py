@@ -14,11 +14,11 @@ from boathook.db.database import Connection
 from boathook.db.endpoint_deliveries import (
     SQL,
     BreakerRules,
-    ClaimedSend,
+    ClaimedEndpointDelivery,
     EndpointClaimLimit,
     EndpointDeliveryStore,
     FailureSummary,
-    FinishedSend,
+    FinishedEndpointDelivery,
     _columns,
     dead_letter_undeliverable,
 )
@@ -202,7 +202,7 @@ def _draw_event(rng: random.Random) -> tuple[int, bool, tuple[tuple[str, str | N
 class Claimed(NamedTuple):
     """A claim, named as those of workers are."""
 
-    claim: ClaimedSend
+    claim: ClaimedEndpointDelivery
 
 
 class SendPlayer(Player):
@@ -227,25 +227,25 @@ class SendPlayer(Player):
             lease_s=300,
         )
         found.sort(key=lambda one: (one.event_id, one.ordinal))
-        self._works += [Claimed(send) for send in found]  # type: ignore[misc]
+        self._works += [Claimed(delivery) for delivery in found]  # type: ignore[misc]
         return [
             (str(s.event_id), s.ordinal, s.fence, s.attempt, s.is_manual, s.is_ordered, str(s.endpoint_id), s.revision,
              s.is_unhealthy, s.is_probe, s.body)
             for s in found
         ]  # fmt: skip
 
-    def _ended(self, numbers: Sequence[int], outcomes: Sequence[str]) -> list[FinishedSend]:
+    def _ended(self, numbers: Sequence[int], outcomes: Sequence[str]) -> list[FinishedEndpointDelivery]:
         ended = {}
         for number, outcome in zip(numbers, outcomes, strict=True):
             for work in self._chosen((number,)):
                 ended[work.claim] = self._end_of(work.claim, outcome)
         return list(ended.values())
 
-    def _end_of(self, send: ClaimedSend, outcome: str) -> FinishedSend:
+    def _end_of(self, delivery: ClaimedEndpointDelivery, outcome: str) -> FinishedEndpointDelivery:
         due = {"past": PAST, "future": FUTURE}.get(outcome)
         move = RetryAt(due, "HTTP_500", "it's down") if due is not None else DeadLetter("GONE", "no more")
-        return FinishedSend(
-            send, Complete() if outcome == "ok" else move, UUID(int=self._entropy.getrandbits(120)), "https://x.example", 200,
+        return FinishedEndpointDelivery(
+            delivery, Complete() if outcome == "ok" else move, UUID(int=self._entropy.getrandbits(120)), "https://x.example", 200,
             1, "[]", b"", datetime.now(UTC),
         )  # fmt: skip
 
@@ -262,7 +262,7 @@ class SendPlayer(Player):
         self._held = (lent, connection)
         await connection.execute("begin")
         try:
-            rows = await connection.fetch(SQL["settle_sends"], *_columns(ended), "w1")
+            rows = await connection.fetch(SQL["settle_endpoint_deliveries"], *_columns(ended), "w1")
         except asyncpg.PostgresError:
             await connection.execute("rollback")
             raise

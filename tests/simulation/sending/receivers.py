@@ -170,4 +170,4 @@ class Courier:
 
 def key_of(attempt: EndpointAttempt) -> tuple[Any, int]:
     """Return the delivery that a request is for."""
-    return attempt.send.event_id, attempt.send.ordinal
+    return attempt.delivery.event_id, attempt.delivery.ordinal
