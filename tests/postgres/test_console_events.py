@@ -54,6 +54,14 @@ async def test_the_time_comes_first_and_filters_are_chips_that_can_be_removed(st
     assert "write a path and a value" in await anna.get_page("/console/events?where=cus_2", 400)
 
 
+async def test_events_are_listed_by_the_time_that_they_are_searched_by(store: Store, anna: PageClient):
+    received = ago(hours=3)
+    await put(store, "spooled", at=received)
+    await store.db.execute("update boathook.event set accepted_at = accepted_at + interval '2 hours'")
+    page = await anna.get_page("/console/events")
+    assert f'datetime="{received.isoformat()[:19]}' in page
+
+
 async def test_the_live_tail_has_the_rows_of_new_matches_only(store: Store, anna: PageClient):
     old = await put(store, "old", at=ago(hours=1))
     new = await put(store, "new")

@@ -73,6 +73,11 @@ class EventRow:
     expunged_at: datetime | None
     """When its content was deleted."""
 
+    @property
+    def received_at(self) -> datetime:
+        """When boathook received it, by which events are sorted and searched; a spooled one is accepted later."""
+        return ids.created_at(ids.read_event(self.id))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryRow:
