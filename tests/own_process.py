@@ -4,6 +4,7 @@ A test that exhausts the recursion limit can leave its interpreter unable to com
 whole run as soon as another test fails.
 """
 
+import gc
 import os
 import pickle
 import traceback
@@ -48,6 +49,7 @@ def _run(item: pytest.Item) -> Sequence[pytest.TestReport]:
 
 def _report_to(writing: int, item: pytest.Item) -> NoReturn:
     try:
+        gc.freeze()  # what earlier tests have left unclosed is no fault of this one
         hook = item.config.hook
         # Tears down what is this test's alone; the fixtures it shares with others are the parent's.
         reports = runtestprotocol(item, log=False, nextitem=item.parent)
