@@ -73,8 +73,16 @@ def post(env: Environment, host: Host, event: SignedEvent, timeout_s: float = 20
     return httpx.post(f"http://{host.address}{PATH}", content=event.body, headers=headers, timeout=timeout_s)
 
 
+def is_soon(host: Host, name: str, value: float) -> bool:
+    """Return whether a metric of the gateway's gets this value."""
+    with contextlib.suppress(AssertionError):
+        until(lambda: metric(host, name) == value, timeout=PATIENT_S)
+        return True
+    return False
+
+
 def metric(host: Host, name: str) -> float:
-    """Return a metric of the gateway's, added up over its labels."""
+    """Return a metric of the gateway's, added up over its labels; the page may be up to a second old."""
     page = httpx.get(f"{host.base}/metrics", timeout=20).text
     return sum(float(line.split()[-1]) for line in page.splitlines() if re.match(rf"{name}[ {{]", line))
 
@@ -136,7 +144,7 @@ def test_failing_syncs(env: Environment) -> None:
     env.expect("C1", not again, f"synced again after a failure: {again[:9]}")
     env.expect("C1", failed >= 2, f"only {failed} syncs failed: the scenario proves too little")
     env.warm(15, timeout_s=PATIENT_S)
-    env.expect("C15", metric(host, "boathook_spool_failing") == 0, "it accepts again and says that the disk fails")
+    env.expect("C15", is_soon(host, "boathook_spool_failing", 0), "it accepts again and says that the disk fails")
     env.figure("failed syncs", failed)
     env.figure("answered 2xx meanwhile", len(lied))
 
@@ -527,6 +535,6 @@ def _expect_told(env: Environment, host: Host, path: Path, gone: set[str], key: 
     env.expect("C1", gone == {key}, f"one record is rotten, missing are {sorted(gone)[:9]}")
     env.expect("C15", path.with_suffix(DAMAGED_SUFFIX).exists(), "the damaged segment is not kept")
     env.expect("C15", not path.with_suffix(DONE_SUFFIX).exists(), "the damaged segment is kept as if it were whole")
-    env.expect("C15", metric(host, "boathook_spool_damaged_segments_total") == 1, "no metric tells of the damage")
+    env.expect("C15", is_soon(host, "boathook_spool_damaged_segments_total", 1), "no metric tells of the damage")
     (shown,) = [one for one in host.listing("spool", "status") if one["lost"]]
     env.expect("C15", shown["lost"] == 1 and shown["segments"]["bad"] == 1, f"spool status says {shown}")

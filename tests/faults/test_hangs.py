@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
+import asyncpg
 import psycopg
 import pytest
 
@@ -66,6 +67,28 @@ async def test_a_use_with_a_limit_ends_when_it_is_over_though_the_server_hangs(
             await asyncio.sleep(0)
             assert asyncio.all_tasks() == before
         assert await database.fetchval("select 1") == 1
+
+
+async def test_a_proxy_that_closes_each_connection_is_not_taken_for_the_server(monkeypatch: pytest.MonkeyPatch):
+    """As one does whose server is gone. The driver's error for it is also one that servers answer with."""
+    monkeypatch.setattr(server_monitor, "HEARTBEAT_INTERVAL_S", 0.01)
+    was_unavailable: list[bool] = []
+
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1024)  # all of the first message, as the connection would be reset otherwise
+        writer.close()
+
+    async def dial() -> Connection:
+        was_unavailable.append(monitor.is_unavailable)
+        host, port = proxy.sockets[0].getsockname()
+        return await asyncpg.connect(host=host, port=port, user="x", database="x", ssl=False)
+
+    async with await asyncio.start_server(close, "127.0.0.1") as proxy:
+        monitor = server_monitor.ServerMonitor(dial, purpose="test", longest_s=60)
+        monitor.start()
+        await eventually(lambda: len(was_unavailable) > 4)
+        await monitor.close()
+    assert was_unavailable[:5] == [False, True, True, True, True]
 
 
 # Found out without a limit of one's own

@@ -13,9 +13,15 @@ from boathook.domain.errors import AlreadyExists, DatabaseError, DatabaseUnavail
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 Result = TypeVar("Result")
 
-CONNECTION_ERRORS: Final = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+CONNECTION_ERRORS: Final = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.ConnectionDoesNotExistError,
+)
 """Errors of the driver for a lost connection or a failed connect. If the server closes the connection while the driver
-is sending, the driver reports an internal error of its own."""
+is sending, the driver reports an internal error of its own; while it waits, one that is also a `PostgresError`."""
 DRIVER_ERRORS: Final = (*CONNECTION_ERRORS, asyncpg.PostgresError)
 """All errors that the driver raises."""
 
@@ -102,7 +108,7 @@ def _describe_connect_error(error: DatabaseUnavailable) -> str:
             return f"database.url cannot be used: {error}"
         case asyncpg.InvalidAuthorizationSpecificationError() | asyncpg.InvalidCatalogNameError():
             return f"PostgreSQL refuses database.url: {error}; correct its user, password or database"
-        case asyncpg.PostgresError():
+        case asyncpg.PostgresError() as refusal if not isinstance(refusal, CONNECTION_ERRORS):
             return f"PostgreSQL at database.url takes no connection: {error}"
         case TimeoutError():
             return (

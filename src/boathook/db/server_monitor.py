@@ -134,15 +134,15 @@ class ServerMonitor:
         while True:
             try:
                 line = await self._connect()
+            except (DatabaseUnavailable, *CONNECTION_ERRORS) as error:
+                self._mark_unavailable(error)
+                await asyncio.sleep(_RETRY_INTERVAL_S)
+                continue
             except asyncpg.PostgresError as error:
                 # The server responds, but rejects the connection; callers that use the pool get that error themselves.
                 self._mark_available()
                 self._log.debug("heartbeat_refused", error=first_line(error))
                 await asyncio.sleep(HEARTBEAT_INTERVAL_S)
-                continue
-            except (DatabaseUnavailable, *CONNECTION_ERRORS) as error:
-                self._mark_unavailable(error)
-                await asyncio.sleep(_RETRY_INTERVAL_S)
                 continue
             self._mark_available()
             self._call_reconnect_callbacks()
