@@ -24,6 +24,7 @@ from boathook.db.route_registry import read_routes, register
 from boathook.domain.errors import InvalidTransition, RoutesChanged
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Claim, Duplicate, NewEvent, ProofStrength, Receipt, Route
+from boathook.domain.policy import RetryDefaults
 from boathook.domain.verification import BatchItem, Verified
 from boathook.handlers.api import Boathook
 from boathook.handlers.event import Event
@@ -326,7 +327,7 @@ async def test_plain_events_and_batches_travel_together_in_order(sender: Sender)
 async def test_ordered_items_of_one_batch_run_one_after_another(db: Database):
     await register(db, "test", [to("a", order_by="who")])
     await Sender(db).send(*(thing(str(n), who="ann" if n % 2 else "bob") for n in range(6)))
-    deliveries = DeliveryStore(db)
+    deliveries = DeliveryStore(db, RetryDefaults())
     seen: list[str] = []
     for _ in range(6):
         work = await deliveries.claim([ClaimLimit("a", 9)], worker="w", lease_s=30)
@@ -350,7 +351,10 @@ async def mark_dead(db: Database, claim: Claim) -> None:
 
 
 async def take(db: Database, recipient: str = "a") -> list[Claim]:
-    return [one.claim for one in await DeliveryStore(db).claim([ClaimLimit(recipient, 99)], worker="w", lease_s=30)]
+    return [
+        one.claim
+        for one in await DeliveryStore(db, RetryDefaults()).claim([ClaimLimit(recipient, 99)], worker="w", lease_s=30)
+    ]
 
 
 async def holds_the_item_behind(sender: Sender) -> bool:

@@ -80,7 +80,7 @@ async def lapse(db: Database) -> None:
 
 async def test_a_claim_carries_the_event_and_counts_the_attempt(db: Database) -> None:
     [event_id] = await add_deliveries(db)
-    [work] = await claim(DeliveryStore(db))
+    [work] = await claim(DeliveryStore(db, RetryDefaults()))
     assert work.event is not None
     assert (work.event.id, work.event.body, work.event.source) == (event_id, b'{"n":0}', "shop")
     assert (work.claim.attempt, work.claim.fence, work.claim.suspect) == (1, 1, False)
@@ -89,7 +89,7 @@ async def test_a_claim_carries_the_event_and_counts_the_attempt(db: Database) ->
 
 async def test_concurrent_claimers_never_share_a_delivery(db: Database) -> None:
     owed = await add_deliveries(db, count=400)
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
 
     async def claimer(name: str) -> list[UUID]:
         mine: list[UUID] = []
@@ -104,7 +104,7 @@ async def test_concurrent_claimers_never_share_a_delivery(db: Database) -> None:
 async def test_slots_bound_each_recipient_on_its_own(db: Database) -> None:
     await add_deliveries(db, "handler:a", 10)
     await add_deliveries(db, "handler:b", 10)
-    works = await DeliveryStore(db).claim(
+    works = await DeliveryStore(db, RetryDefaults()).claim(
         [ClaimLimit("handler:a", 3), ClaimLimit("handler:b", 5)], worker="w", lease_s=9
     )
     assert Counter(work.claim.recipient for work in works) == {"handler:a": 3, "handler:b": 5}
@@ -112,7 +112,7 @@ async def test_slots_bound_each_recipient_on_its_own(db: Database) -> None:
 
 async def test_the_watermark_hides_what_was_due_before_it(db: Database) -> None:
     await add_deliveries(db, count=2)
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     later = datetime.now(UTC) + timedelta(hours=1)
     assert await store.claim([ClaimLimit("handler:a", 9, since=later)], worker="w", lease_s=9) == []
     assert len(await claim(store)) == 2
@@ -120,7 +120,7 @@ async def test_the_watermark_hides_what_was_due_before_it(db: Database) -> None:
 
 async def test_a_limit_holds_over_concurrent_workers(db: Database) -> None:
     await add_deliveries(db, count=50)
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     batches = await asyncio.gather(*(claim(store, slots=4, worker=f"w{n}", most=5) for n in range(8)))
     batches += [await claim(store, slots=9, most=5)]
     assert sum(map(len, batches)) == 5
@@ -128,7 +128,7 @@ async def test_a_limit_holds_over_concurrent_workers(db: Database) -> None:
 
 async def test_a_settled_delivery_leaves_one_outcome_and_one_attempt(db: Database) -> None:
     await add_deliveries(db)
-    [work] = await claim(DeliveryStore(db))
+    [work] = await claim(DeliveryStore(db, RetryDefaults()))
     await settle(db, work)
     assert await db.fetchval("select count(*) from boathook.delivery") == 0
     assert await db.fetchval("select state from boathook.delivery_archive") == "succeeded"
@@ -147,7 +147,7 @@ async def steal(db: Database, store: DeliveryStore) -> tuple[ClaimedDelivery, Cl
 
 
 async def test_a_stale_settle_changes_nothing(db: Database) -> None:
-    stale, fresh = await steal(db, DeliveryStore(db))
+    stale, fresh = await steal(db, DeliveryStore(db, RetryDefaults()))
     with pytest.raises(asyncpg.PostgresError) as caught:
         await settle(db, stale)
     assert caught.value.sqlstate == "BH001"
@@ -161,13 +161,13 @@ async def test_without_the_fence_check_a_stale_settle_would_win(db: Database) ->
     source = await db.fetchval("select pg_get_functiondef('boathook.settle'::regproc)")
     assert " and fence = p_fence" in source
     await db.execute(source.replace(" and fence = p_fence", ""))
-    stale, _ = await steal(db, DeliveryStore(db))
+    stale, _ = await steal(db, DeliveryStore(db, RetryDefaults()))
     await settle(db, stale)
     assert await db.fetchval("select count(*) from boathook.delivery") == 0
 
 
 async def test_a_stale_set_back_changes_nothing(db: Database) -> None:
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     stale, fresh = await steal(db, store)
     assert await store.record_failed_attempts([back(stale, due_in_s=None), back(fresh)]) == [False, True]
     assert await db.fetchval("select state from boathook.delivery") == "pending"
@@ -175,7 +175,7 @@ async def test_a_stale_set_back_changes_nothing(db: Database) -> None:
 
 async def test_set_back_records_each_attempt_and_buries_where_told(db: Database) -> None:
     await add_deliveries(db, count=2)
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     one, other = await claim(store)
     assert await store.record_failed_attempts([back(one, due_in_s=60), back(other, due_in_s=None, outcome="dead")]) == [
         True,
@@ -189,7 +189,7 @@ async def test_set_back_records_each_attempt_and_buries_where_told(db: Database)
 
 async def test_a_claim_given_back_burns_no_attempt(db: Database) -> None:
     await add_deliveries(db)
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     [first] = await claim(store)
     await store.release_claims([first.claim])
     [again] = await claim(store)
@@ -197,7 +197,7 @@ async def test_a_claim_given_back_burns_no_attempt(db: Database) -> None:
 
 
 async def test_renewing_prolongs_held_leases_and_names_lost_ones(db: Database) -> None:
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     stale, fresh = await steal(db, store)
     await db.execute("update boathook.delivery set lease_until = now() + interval '1 second'")
     lost = await store.renew([stale.claim, fresh.claim], lease_s=60)
@@ -207,7 +207,7 @@ async def test_renewing_prolongs_held_leases_and_names_lost_ones(db: Database) -
 
 async def test_renewing_does_not_wait_for_one_that_is_being_settled(db: Database) -> None:
     await add_deliveries(db)
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     [work] = await claim(store)
     async with db.acquire() as connection, connection.transaction():
         await connection.execute(SETTLE, *settle_arguments(work.claim, Complete(), worker="w", started_at=work.claimed_at)[:-1],
@@ -215,14 +215,16 @@ async def test_renewing_does_not_wait_for_one_that_is_being_settled(db: Database
         assert await asyncio.wait_for(store.renew([work.claim], lease_s=9), 300) == set()
 
 
-async def test_reaping_takes_only_what_ran_out_or_whose_worker_is_dead(db: Database) -> None:
+async def test_reaping_takes_only_what_ran_out_or_the_leases_of_dead_workers(db: Database) -> None:
     await add_deliveries(db, count=3)
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     await claim(store, slots=1, worker="alive")
     await claim(store, slots=1, worker="dead")
     await claim(store, slots=1, worker="slow")
     await db.execute("update boathook.delivery set lease_until = now() - interval '1 s' where leased_by = 'slow'")
-    assert await store.reap(dead_workers=["dead"]) == 2
+    assert await store.reap(dead_workers=["dead"]) == 1
+    assert await db.fetchval("select count(*) from boathook.delivery where leased_by = 'slow'") == 1
+    assert await store.reap() == 1
     assert await db.fetchval("select leased_by from boathook.delivery where state = 'leased'") == "alive"
     rows = await db.fetch("select outcome, code from boathook.attempt")
     assert {tuple(row) for row in rows} == {("lost", "LEASE_LOST")}
@@ -232,7 +234,7 @@ async def test_reaping_follows_the_policy_of_the_route(db: Database) -> None:
     route = Route(recipient="handler:a", app="test", source="shop", policy=RetryPolicy(max_attempts=1))
     await register(db, "test", [route])
     await add_deliveries(db)
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     await claim(store)
     await lapse(db)
     await store.reap()
@@ -262,7 +264,7 @@ RETRIES = RetryDefaults(policy=RetryPolicy(max_attempts=7), by_source={"shop": O
 async def test_reaping_follows_the_default_of_the_source(db: Database, routes: list[Route], state: str) -> None:
     await register(db, "test", routes)
     await add_deliveries(db)
-    store = DeliveryStore(db, retries=RETRIES)
+    store = DeliveryStore(db, RETRIES)
     await claim(store)
     await lapse(db)
     await store.reap()
@@ -271,7 +273,7 @@ async def test_reaping_follows_the_default_of_the_source(db: Database, routes: l
 
 async def test_a_delivery_that_lost_two_workers_runs_alone(db: Database) -> None:
     await add_deliveries(db, count=2)
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     for _ in range(2):
         assert len(await claim(store)) == 2
         await lapse(db)
@@ -299,7 +301,7 @@ async def run_lane(db: Database, store: DeliveryStore, worker: str, seen: list[U
 
 
 async def test_an_order_key_keeps_accept_order_under_concurrency_and_retries(db: Database) -> None:
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     owed = [identifier for _ in range(10) for identifier in await add_deliveries(db, count=4, order_key="k")]
     seen: list[UUID] = []
     await asyncio.wait_for(asyncio.gather(*(run_lane(db, store, f"w{n}", seen, len(owed)) for n in range(4))), 300)
@@ -307,7 +309,7 @@ async def test_an_order_key_keeps_accept_order_under_concurrency_and_retries(db:
 
 
 async def test_a_retry_holds_its_successors_and_a_dead_one_lets_them_pass(db: Database) -> None:
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     _first, second = await add_deliveries(db, count=2, order_key="k")
     [work] = await claim(store)
     await store.record_failed_attempts([back(work, due_in_s=60)])
@@ -321,7 +323,7 @@ async def test_a_retry_holds_its_successors_and_a_dead_one_lets_them_pass(db: Da
 async def test_two_unblocked_ones_of_one_order_key_are_never_leased_together(db: Database) -> None:
     first, _second = await add_deliveries(db, count=2, order_key="k")
     await db.execute("update boathook.delivery set is_blocked = false")
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     batches = await asyncio.gather(*(claim(store, worker=f"w{n}") for n in range(6)))
     assert [work.claim.event_id for batch in batches for work in batch] == [first]
 
@@ -341,7 +343,7 @@ async def test_the_sweep_frees_a_head_that_was_left_waiting(db: Database) -> Non
     await add_deliveries(db, count=2, order_key="k2")
     await add_deliveries(db, "handler:b", count=1, order_key="k2")
     await db.execute("update boathook.delivery set is_blocked = true where order_key = 'k1'")
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     assert await store.unblock() == 1
     assert await store.unblock() == 0
     assert first in {work.claim.event_id for work in await claim(store)}
@@ -349,7 +351,7 @@ async def test_the_sweep_frees_a_head_that_was_left_waiting(db: Database) -> Non
 
 async def test_the_fate_of_an_unanswered_commit_is_looked_up(db: Database) -> None:
     await add_deliveries(db, count=3)
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     settled, held, lost = await claim(store)
     await settle(db, settled)
     await store.record_failed_attempts([back(lost)])
@@ -362,7 +364,7 @@ async def test_the_fate_of_an_unanswered_commit_is_looked_up(db: Database) -> No
 
 async def test_the_fate_waits_for_a_commit_that_is_under_way(db: Database) -> None:
     await add_deliveries(db)
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     [work] = await claim(store)
     async with db.acquire() as connection:
         transaction = connection.transaction()
@@ -377,7 +379,7 @@ async def test_the_fate_waits_for_a_commit_that_is_under_way(db: Database) -> No
 
 
 async def test_a_side_effect_is_remembered_once_and_only_for_the_holder(db: Database) -> None:
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     stale, fresh = await steal(db, store)
     assert await store.find_side_effect(fresh.claim, "mail") is None
     await store.save_side_effect(fresh.claim, "mail", "[1]")
@@ -390,7 +392,7 @@ async def test_a_side_effect_is_remembered_once_and_only_for_the_holder(db: Data
 async def test_the_backlog_is_counted_by_recipient(db: Database) -> None:
     await add_deliveries(db, count=3, order_key="k")
     await add_deliveries(db, count=2)
-    store = DeliveryStore(db)
+    store = DeliveryStore(db, RetryDefaults())
     await claim(store, slots=1)
     [counted] = await store.backlog()
     parts: Sequence[int] = (counted.due, counted.later, counted.blocked, counted.leased, counted.dead)

@@ -13,7 +13,7 @@ from boathook.db.database import Database
 from boathook.db.deliveries import DeliveryStore
 from boathook.domain.errors import ConfigError, HandlerMisuse, LeaseLost
 from boathook.domain.model import Accepted, Duplicate
-from boathook.domain.policy import Dead, Ignore, Retry, RetryPolicy
+from boathook.domain.policy import Dead, Ignore, Retry, RetryDefaults, RetryPolicy
 from boathook.handlers.api import Boathook, Event, SyncTransaction, Transaction
 from boathook.handlers.transaction import to_number
 from tests.support import eventually
@@ -268,7 +268,7 @@ async def test_a_sacrificed_transaction_runs_again_as_the_same_attempt(shop: Dat
 async def steal(db: Database) -> None:
     """Do what a keeper and another worker would to a lease that ran out."""
     await db.execute("update boathook.delivery set lease_until = now() - interval '1 second' where state = 'leased'")
-    await DeliveryStore(db).reap()
+    await DeliveryStore(db, RetryDefaults()).reap()
 
 
 async def test_a_zombie_commits_nothing(shop: Database) -> None:

@@ -17,6 +17,7 @@ from boathook.db.metric_samples import HostSample
 from boathook.db.migrations import migrate
 from boathook.db.queries.latest import MAX_COUNTED, count_open, read_latest_dead_letters
 from boathook.db.secret_box import open_secret_box
+from boathook.domain.policy import RetryDefaults
 from boathook.handlers.outbox import Outbox
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.metric_snapshot import BacklogCounts, MetricSnapshot
@@ -43,7 +44,7 @@ async def add_deliveries(db: Database, age: str, number: int, state: str = "pend
 async def test_what_is_due_is_counted_by_its_age(db: Database) -> None:
     for age, number in (("1s", 1), ("30s", 2), ("5m", 3), ("30m", 4), ("3h", 5)):
         await add_deliveries(db, age, number)
-    (one,) = await DeliveryStore(db).backlog()
+    (one,) = await DeliveryStore(db, RetryDefaults()).backlog()
     assert list(one.ages) == [1, 2, 3, 4, 5]
     assert one.due == sum(one.ages)
 

@@ -20,7 +20,7 @@ from boathook.db.messages import MessageFilter
 from boathook.db.queries.listings import ListFilter
 from boathook.delivery import endpoint_queues
 from boathook.domain import ids
-from boathook.domain.policy import RetryPolicy
+from boathook.domain.policy import RetryDefaults, RetryPolicy
 from boathook.domain.windows import range_of
 from boathook.service.unit_of_work import new_id
 from tests.sender_harness import (
@@ -796,7 +796,7 @@ def journal_reaper(db: Database) -> "asyncio.Task[None]":
 
     async def reap() -> None:
         while True:
-            await DeliveryStore(db).reap()
+            await DeliveryStore(db, RetryDefaults()).reap()
             await asyncio.sleep(0.05)
 
     return asyncio.create_task(reap())

@@ -18,7 +18,7 @@ from boathook.db.replies import ReplyStatus
 from boathook.db.sql_functions import SqlFunction
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Accepted, Duplicate
-from boathook.domain.policy import CONNECTION_LOST, Ignore, Retry, RetryPolicy
+from boathook.domain.policy import CONNECTION_LOST, Ignore, Retry, RetryDefaults, RetryPolicy
 from boathook.domain.replies import Reply
 from boathook.handlers import runner, sessions
 from boathook.handlers.api import Boathook, Event
@@ -274,7 +274,7 @@ async def test_a_commit_sent_as_sql_is_found_out_and_never_repeated(
 
 async def take_over(db: Database) -> None:
     await db.execute("update boathook.delivery set lease_until = now() - interval '1 s' where state = 'leased'")
-    await DeliveryStore(db).reap()
+    await DeliveryStore(db, RetryDefaults()).reap()
 
 
 async def lose_the_lease_meanwhile(shop: Database, kit: SessionKit) -> None:

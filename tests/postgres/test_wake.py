@@ -21,7 +21,7 @@ from boathook.db.queries import listings
 from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
-from boathook.domain.policy import RetryPolicy
+from boathook.domain.policy import RetryDefaults, RetryPolicy
 from boathook.service.app_platform import AppPlatform, open_platform
 from tests.postgres.test_deliveries import add_deliveries, back, claim, lapse, settle
 from tests.sender_harness import Reply, Sink, add_endpoint, running_sender
@@ -54,8 +54,8 @@ async def row_of(db: Database, event_id: UUID) -> Any:
 async def put_off(db: Database, *, due_in_s: float | None = LONG_S) -> UUID:
     """Store an event whose delivery has failed, and waits or is dead."""
     (event_id,) = await add_deliveries(db)
-    (work,) = await claim(DeliveryStore(db))
-    assert await DeliveryStore(db).record_failed_attempts([back(work, due_in_s=due_in_s)]) == [True]
+    (work,) = await claim(DeliveryStore(db, RetryDefaults()))
+    assert await DeliveryStore(db, RetryDefaults()).record_failed_attempts([back(work, due_in_s=due_in_s)]) == [True]
     return event_id
 
 
@@ -65,8 +65,8 @@ class TestPending:
         async with db.transaction() as connection:
             assert await delivery_commands.make_due_now(connection, event_id, ACTION) == 1
             assert not (await row_of(db, event_id))["is_due"]
-            assert await claim(DeliveryStore(db)) == []
-        (work,) = await claim(DeliveryStore(db))
+            assert await claim(DeliveryStore(db, RetryDefaults())) == []
+        (work,) = await claim(DeliveryStore(db, RetryDefaults()))
         assert (work.claim.event_id, work.claim.attempt) == (event_id, 2)
 
     async def test_waits_on_where_the_wake_is_rolled_back(self, db: Database):
@@ -104,7 +104,7 @@ class TestDead:
     async def test_is_tried_by_a_worker_at_once(self, db: Database):
         event_id = await put_off(db, due_in_s=None)
         await wake(db, event_id)
-        (work,) = await claim(DeliveryStore(db))
+        (work,) = await claim(DeliveryStore(db, RetryDefaults()))
         assert work.claim.event_id == event_id
 
 
@@ -116,27 +116,27 @@ async def audit(db: Database) -> list[tuple[str, str]]:
 class TestLeased:
     async def test_that_fails_is_due_at_once(self, db: Database):
         (event_id,) = await add_deliveries(db)
-        (work,) = await claim(DeliveryStore(db))
+        (work,) = await claim(DeliveryStore(db, RetryDefaults()))
         assert await wake(db, event_id) == 1
-        await DeliveryStore(db).record_failed_attempts([back(work, due_in_s=LONG_S)])
+        await DeliveryStore(db, RetryDefaults()).record_failed_attempts([back(work, due_in_s=LONG_S)])
         row = await row_of(db, event_id)
         assert (row["state"], row["is_due"], row["code"], row["woken_by"]) == ("pending", True, "BROKEN", None)
 
     async def test_is_woken_for_one_attempt_only(self, db: Database):
         (event_id,) = await add_deliveries(db)
-        (work,) = await claim(DeliveryStore(db))
+        (work,) = await claim(DeliveryStore(db, RetryDefaults()))
         await wake(db, event_id)
-        await DeliveryStore(db).record_failed_attempts([back(work, due_in_s=LONG_S)])
-        (work,) = await claim(DeliveryStore(db))
-        await DeliveryStore(db).record_failed_attempts([back(work, due_in_s=LONG_S)])
+        await DeliveryStore(db, RetryDefaults()).record_failed_attempts([back(work, due_in_s=LONG_S)])
+        (work,) = await claim(DeliveryStore(db, RetryDefaults()))
+        await DeliveryStore(db, RetryDefaults()).record_failed_attempts([back(work, due_in_s=LONG_S)])
         assert not (await row_of(db, event_id))["is_due"]
 
     async def test_that_would_be_dead_is_pending_with_a_new_budget(self, db: Database):
         (event_id,) = await add_deliveries(db)
-        (work,) = await claim(DeliveryStore(db))
+        (work,) = await claim(DeliveryStore(db, RetryDefaults()))
         await wake(db, event_id)
         assert await audit(db) == []
-        await DeliveryStore(db).record_failed_attempts([back(work, due_in_s=None, outcome="dead")])
+        await DeliveryStore(db, RetryDefaults()).record_failed_attempts([back(work, due_in_s=None, outcome="dead")])
         row = await row_of(db, event_id)
         assert (row["state"], row["is_due"], row["attempts_before"], row["replays"]) == ("pending", True, 1, 1)
         assert await audit(db) == [("app:shop", ids.show_delivery(event_id, 0))]
@@ -144,35 +144,35 @@ class TestLeased:
 
     async def test_whose_worker_vanishes_is_due_at_once(self, db: Database):
         (event_id,) = await add_deliveries(db)
-        await claim(DeliveryStore(db))
+        await claim(DeliveryStore(db, RetryDefaults()))
         await wake(db, event_id)
         await lapse(db)
-        assert await DeliveryStore(db).reap() == 1
+        assert await DeliveryStore(db, RetryDefaults()).reap() == 1
         assert (await row_of(db, event_id))["is_due"]
 
     async def test_that_succeeds_has_ended(self, db: Database):
         (event_id,) = await add_deliveries(db)
-        (work,) = await claim(DeliveryStore(db))
+        (work,) = await claim(DeliveryStore(db, RetryDefaults()))
         await wake(db, event_id)
         await settle(db, work)
         assert await row_of(db, event_id) is None
 
     async def test_that_is_given_back_remembers_nothing(self, db: Database):
         (event_id,) = await add_deliveries(db)
-        (work,) = await claim(DeliveryStore(db))
+        (work,) = await claim(DeliveryStore(db, RetryDefaults()))
         await wake(db, event_id)
-        await DeliveryStore(db).release_claims([work.claim])
+        await DeliveryStore(db, RetryDefaults()).release_claims([work.claim])
         assert (await row_of(db, event_id))["woken_by"] is None
 
     async def test_of_a_line_stays_the_first_in_it(self, db: Database):
         first, second = await add_deliveries(db, count=2, order_key="car-1")
-        (work,) = await claim(DeliveryStore(db))
+        (work,) = await claim(DeliveryStore(db, RetryDefaults()))
         await wake(db, first)
-        await DeliveryStore(db).record_failed_attempts([back(work, due_in_s=None, outcome="dead")])
-        (work,) = await claim(DeliveryStore(db))
+        await DeliveryStore(db, RetryDefaults()).record_failed_attempts([back(work, due_in_s=None, outcome="dead")])
+        (work,) = await claim(DeliveryStore(db, RetryDefaults()))
         assert work.claim.event_id == first
         assert await wake(db, second) == 1
-        assert await claim(DeliveryStore(db)) == []
+        assert await claim(DeliveryStore(db, RetryDefaults())) == []
 
 
 # The race: an attempt looks whether its reason is there, and is put off where it is not; the process that creates the reason wakes it.
@@ -191,7 +191,7 @@ class Race:
         self.is_ready_seen = False
 
     async def try_it(self) -> None:
-        works = await claim(DeliveryStore(self._db))
+        works = await claim(DeliveryStore(self._db, RetryDefaults()))
         self._work = works[0] if works else None
         self.is_ready_seen = bool(await self._db.fetchval("select exists (select from reason)"))
 
@@ -201,7 +201,7 @@ class Race:
         if self.is_ready_seen:
             await settle(self._db, self._work)
         else:
-            await DeliveryStore(self._db).record_failed_attempts([back(self._work, due_in_s=LONG_S)])
+            await DeliveryStore(self._db, RetryDefaults()).record_failed_attempts([back(self._work, due_in_s=LONG_S)])
 
     async def make_reason(self) -> None:
         self._waker = self._db.transaction()
@@ -287,7 +287,7 @@ async def test_mutant_a_wake_that_does_not_wait_for_the_attempts_end_is_missed(
 
 async def many_races(db: Database, seed: int, rounds: int = 40) -> int:
     """Let workers and wakers race for many events at once; return how many wait though their reason is there."""
-    chance, store = random.Random(seed), DeliveryStore(db)
+    chance, store = random.Random(seed), DeliveryStore(db, RetryDefaults())
     await db.execute("create table reason (event_id uuid primary key)")
     events = await add_deliveries(db, count=rounds)
     stop = asyncio.Event()
@@ -377,7 +377,7 @@ async def test_a_transaction_of_the_app_wakes_by_the_event_or_messages_id(db: Da
         assert await platform.operations.wake(tx, ids.make(1, 1)) == 0
         with pytest.raises(InvalidValue, match="evt_"):
             await platform.operations.wake(tx, "yesterday's")
-    assert len(await claim(DeliveryStore(db))) == 2
+    assert len(await claim(DeliveryStore(db, RetryDefaults()))) == 2
     assert await audit(db) == [("app:shop", ids.show_delivery(dead, 0))]
 
 

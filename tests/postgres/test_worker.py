@@ -318,6 +318,24 @@ async def test_a_dead_predecessors_leases_are_taken_over_at_once(shop: Database)
     assert [outcome for _, outcome, _ in await attempts(shop)] == ["lost", "succeeded"]
 
 
+async def test_a_dead_predecessors_attempt_counts_under_the_policy_of_the_source(shop: Database) -> None:
+    hook = Boathook()
+
+    @hook.on()
+    async def note(event: Event) -> None: ...
+
+    sources = {"shop": {"provider": "stripe", "secrets": ["whsec_x"], "retry": "1"}}  # two attempts
+    async with running_worker(shop, hook, worker_id="old", sources=sources):
+        pass
+    await accept_events(shop, {})
+    await shop.execute(
+        "update boathook.delivery set state = 'leased', attempts = 2, fence = 2, leased_by = 'old',"
+        " lease_until = now() + interval '1 hour'"
+    )
+    async with running_worker(shop, hook, worker_id="new", predecessors=["old"], sources=sources):
+        await wait_for_states(shop, dead=1)
+
+
 async def test_a_suspect_runs_only_in_the_suspects_worker(shop: Database) -> None:
     hook = Boathook()
 

@@ -31,7 +31,7 @@ from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError
 from boathook.domain.model import NewDelivery, NewEvent, Origin, ProofStrength
-from boathook.domain.policy import Complete, DeadLetter, RetryAt
+from boathook.domain.policy import Complete, DeadLetter, RetryAt, RetryDefaults
 
 Op = tuple[Any, ...]
 RECIPIENTS = ("handler:a", "handler:b", "handler:c")
@@ -122,7 +122,7 @@ class Player:
 
     def __init__(self, target: SequenceDatabase, seed: int) -> None:
         self._target = target
-        self._store = DeliveryStore(target.database)
+        self._store = DeliveryStore(target.database, RetryDefaults())
         self._entropy = random.Random(f"ids {seed}")
         self._works: list[ClaimedDelivery] = []
         self._events: list[UUID] = []

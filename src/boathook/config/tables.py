@@ -520,10 +520,12 @@ class Settings(Table):
         return {name: source.dedup_days for name, source in self.sources.items() if source.dedup_days is not None}
 
     def retry_defaults(self) -> RetryDefaults:
-        """Return the retry policies of handlers that set none."""
+        """Return the retry policies of handlers and endpoints that set none."""
         given = {name: source.retry for name, source in self.sources.items() if source.retry is not None}
         by_source = {name: read_retry(schedule) for name, schedule in given.items()}
-        return RetryDefaults(policy=read_retry(self.worker.retry), by_source=by_source)
+        return RetryDefaults(
+            policy=read_retry(self.worker.retry), by_source=by_source, endpoints=read_retry(self.outbound.retry)
+        )
 
     def encryption_keys(self) -> tuple[str, ...]:
         """Return the resolved encryption keys, the current one first. Raises as `resolve` does."""

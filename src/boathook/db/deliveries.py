@@ -23,7 +23,6 @@ from boathook.db.statements import load
 from boathook.domain.errors import LeaseLost
 from boathook.domain.model import Claim, Event
 from boathook.domain.policy import (
-    RETRY_PRESETS,
     AttemptState,
     Complete,
     DeadLetter,
@@ -151,20 +150,16 @@ def settle_arguments(
 
 
 class DeliveryStore:
-    """The database's queue of deliveries."""
+    """The database's queue of deliveries.
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        endpoint_policy: RetryPolicy = RETRY_PRESETS["standard-webhooks"],
-        retries: RetryDefaults | None = None,
-    ) -> None:
+    Args:
+        database: where the deliveries are.
+        retries: the policies of handlers and endpoints without their own.
+    """
+
+    def __init__(self, database: Database, retries: RetryDefaults) -> None:
         self._database = database
-        self._endpoint_policy = endpoint_policy
-        """The policy of endpoints without their own."""
-        self._retries = retries or RetryDefaults()
-        """The policies of handlers without their own."""
+        self._retries = retries
 
     async def claim(
         self, wants: Sequence[ClaimLimit], *, worker: str, lease_s: float, is_suspect: bool = False
@@ -207,7 +202,7 @@ class DeliveryStore:
         await self._database.execute(SQL["give_back"], *_keys(claims))
 
     async def reap(self, *, dead_workers: Sequence[str] = ()) -> int:
-        """Take back leases that have expired or whose holder is known to be dead; return the number.
+        """Take back leases that have expired, or those of workers known to be dead; return the number.
 
         Each counts as a failed attempt; the policy of its route or endpoint decides whether there is another one.
         """
@@ -248,7 +243,7 @@ class DeliveryStore:
     def _policy_of(self, row: Record) -> RetryPolicy:
         stored = None if row["policy"] is None else _POLICY.decode(row["policy"])
         if row["is_sent"]:
-            return stored or self._endpoint_policy
+            return stored or self._retries.endpoints
         # A route for any source is stored with the default policy, but the event's source may have its own.
         if stored is None or (row["is_any_source"] and stored == self._retries.policy):
             return self._retries.of(row["source"])

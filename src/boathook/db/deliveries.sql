@@ -115,7 +115,8 @@ where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence an
     and d.event_id = any ($1::uuid[])
 
 -- name: find_lost
--- Locks leases that have expired, or whose holder is known to be dead, with the policy of their route or endpoint.
+-- Locks the leases of workers known to be dead or, if none are named, those that have expired, with the policy of their
+-- route or endpoint.
 select
     d.event_id, d.ordinal, d.fence, d.attempts - d.attempts_before as attempt, d.enqueued_at, d.free_retries, d.leased_by, d.recipient,
     d.lease_until, clock_timestamp() as now, coalesce(r.policy::text, p.retry::text) as policy,
@@ -129,7 +130,7 @@ left join lateral (
     limit 1
 ) as r on true
 left join boathook.endpoint p on p.id = boathook.endpoint_of(d.recipient)
-where d.state = 'leased' and (d.lease_until < clock_timestamp() or d.leased_by = any ($1::text[]))
+where d.state = 'leased' and (d.leased_by = any ($1::text[]) or cardinality($1::text[]) = 0 and d.lease_until < clock_timestamp())
 order by d.lease_until
 limit 200
 for update of d skip locked

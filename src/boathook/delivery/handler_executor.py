@@ -171,11 +171,12 @@ def make_worker(
     retries: RetryDefaults | None = None,
 ) -> Dispatcher[HandlerAttempt]:  # fmt: skip
     """Create the dispatcher for handlers on the given connections; see `run_worker`."""
-    clock, store = DatabaseClock(), DeliveryStore(own)
+    retries = retries or settings.retry_defaults()
+    clock, store = DatabaseClock(), DeliveryStore(own, retries)
     places = 1 if only_suspects else settings.worker.concurrency
     queues = HandlerQueues(
         hooks.handlers, places, store=store, worker_id=worker_id, lease_s=settings.worker.lease_s,
-        retries=retries or settings.retry_defaults(), clock=clock, only_suspects=only_suspects,
+        retries=retries, clock=clock, only_suspects=only_suspects,
     )  # fmt: skip
     runner = Runner(store, worker=worker_id, timeout_s=settings.worker.timeout_s, inline=inline)
     tracer = tracing.current()

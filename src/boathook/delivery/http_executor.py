@@ -25,7 +25,7 @@ from boathook.delivery.http_attempt import (
 )
 from boathook.domain import ids
 from boathook.domain.errors import FetchFailed
-from boathook.domain.policy import Failure, Result, Superseded, read_retry
+from boathook.domain.policy import Failure, Result, Superseded
 from boathook.http_client.messages import OutgoingRequest
 from boathook.http_client.oauth import TokenCache
 from boathook.http_client.sender import HttpSender, RequestResult, TransportFailure
@@ -175,7 +175,7 @@ def make_sender(
         HttpExecutor(settings, traces) if executor is None else executor,
         EndpointRecorder(store, settings, traces),
         database=own,
-        deliveries=DeliveryStore(own, endpoint_policy=read_retry(settings.outbound.retry)),
+        deliveries=DeliveryStore(own, settings.retry_defaults()),
         clock=clock,
         settings=settings,
         log=get_logger("sender").bind(worker=sender_id),

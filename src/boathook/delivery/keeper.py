@@ -27,9 +27,9 @@ from boathook.delivery.integrity_runner import QUERY_TIMEOUT_S, IntegrityRunner
 from boathook.delivery.tasks import run_tasks
 from boathook.domain.endpoints import RECIPIENT
 from boathook.domain.errors import DatabaseError
-from boathook.domain.policy import RetryDefaults, read_retry
+from boathook.domain.policy import RetryDefaults
 from boathook.handlers.api import Boathook
-from boathook.handlers.outbox import Outbox, message_dedup_days
+from boathook.handlers.outbox import Outbox
 from boathook.observability import meters
 from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
@@ -90,16 +90,18 @@ class Keeper:
         self._app_chores = AppChores(database, hooks, drain_s=settings.server.drain_s)
         self._alerts = AlertService(settings, database.url)
         self._verifying = IntegrityRunner(database, functools.partial(_dial_verify, database, settings))
-        policy = read_retry(settings.outbound.retry)
-        self._store = DeliveryStore(database, endpoint_policy=policy, retries=retries or settings.retry_defaults())
+        retries = retries or settings.retry_defaults()
+        self._store = DeliveryStore(database, retries)
         self._known: set[str] = set()
         self._lease_s = settings.worker.lease_s
-        outbox = Outbox(memory_days=message_dedup_days(settings.retention))
+        outbox = Outbox.of(settings.retention)
         self._reaping = MaintenanceJob("reap", ROUND_S, self._reap)
         self._chores = (
             self._reaping,
             MaintenanceJob("unblock", ROUND_S, self._store.unblock),
-            MaintenanceJob("dead_letter", DEAD_LETTER_S, lambda: self._dead_letter_expired(policy.max_age_s)),
+            MaintenanceJob(
+                "dead_letter", DEAD_LETTER_S, lambda: self._dead_letter_expired(retries.endpoints.max_age_s)
+            ),
             MaintenanceJob("free", settings.retention.maintenance_interval_s, lambda: delete_expired(database)),
             MaintenanceJob("tasks", ROUND_S, lambda: run_tasks(database, outbox)),
             MaintenanceJob("verify", ROUND_S, self._verifying.begin),

@@ -231,14 +231,16 @@ def read_retry(schedule: str | Sequence[float]) -> RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryDefaults:
-    """The retry policies of handlers that set none; `boathook serve` takes them from `worker.retry` and the sources."""
+    """The retry policies of handlers and endpoints that set none, as the settings give them."""
 
     policy: RetryPolicy = field(default_factory=RetryPolicy)
+    """The policy of handlers."""
     by_source: Mapping[str, RetryPolicy] = field(default_factory=dict)
-    """Policies of individual sources."""
+    """Policies of handlers for individual sources."""
+    endpoints: RetryPolicy = RETRY_PRESETS["standard-webhooks"]
 
     def of(self, source: str | None) -> RetryPolicy:
-        """Return the policy for events of *source*; None stands for published events."""
+        """Return the policy of handlers for events of *source*; None stands for published events."""
         return self.policy if source is None else self.by_source.get(source, self.policy)
 
 
