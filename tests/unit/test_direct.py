@@ -25,6 +25,7 @@ from boathook.ingest.direct import DirectIngest
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.intake import Intake
 from boathook.ingest.sources import compile_sources
+from boathook.observability import meters
 from tests.support import eventually
 
 SECRET = "a secret that is long enough"
@@ -359,13 +360,15 @@ async def test_until_all_sources_are_known_an_unknown_one_is_answered_503(is_dir
     await side.intake.drain()
 
 
-async def test_a_source_that_is_removed_before_the_body_is_there_lets_the_sender_try_again():
+async def test_a_source_that_is_gone_before_the_body_is_there_lets_the_sender_try_again():
     side = Side(is_direct=True)
     whole = request()
+    path = whole.split()[1].decode()
     connection, wire = side.connect()
     connection.data_received(whole[:-3])
-    side.app.set_sources({})
+    side.app.set_sources({}, {path: "broken"})
     connection.data_received(whole[-3:])
     await eventually(lambda: b"HTTP/1.1 " in wire.written)
     assert b"503 Service Unavailable" in wire.written
     assert side.store.rows == {}
+    assert [["broken", "503"], 1] in meters.snapshot()["boathook_requests_total"]

@@ -96,7 +96,6 @@ _ERRORS: Final = {
     401: "unauthorized",
     404: "not found",
     405: "method not allowed",
-    408: "the request came too slowly",
     413: "the body is too large",
     415: "this content encoding is not accepted",
     429: "too many requests",
@@ -224,7 +223,7 @@ class IngestApp:
         compiled = self._compiled_sources.get(path)
         if compiled is None:
             if path in self._unavailable or (not self._knows_all and path.startswith(SOURCE_PREFIX)):
-                await self._answer_unavailable(self._unavailable.get(path), send)
+                await _send(*self.unavailable(path), send)
                 return
             await self._forward(scope, receive, send)
             return
@@ -235,23 +234,19 @@ class IngestApp:
             answer = fault_response(error, compiled, request_id)
         if answer is None:
             return
-        headers = response_headers(answer, request_id)
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        await _send(answer, request_id, send)
         self.record(compiled, answer, request_id, started)
 
-    async def _answer_unavailable(self, source: str | None, send: Send) -> None:
-        """Answer 503 for a source that cannot be served now, so that its sender tries again."""
+    def unavailable(self, path: str) -> tuple[Response, str]:
+        """Count and log a request for a source that cannot be served now; return a 503 and the request's id."""
         request_id, _ = self.begin()
+        source = self._unavailable.get(path)
         if source is not None:
             meters.count("boathook_requests_total", source=source, status=503)
         if self._request_log is not None:
             fields = {"request_id": request_id, "source": source, "status": 503, "reason": "source_unavailable"}
             self._request_log.info("refused", time.time(), fields)
-        answer = error_response(503, "source_unavailable", request_id, _retry_after(RETRY_S))
-        headers = response_headers(answer, request_id)
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        return error_response(503, "source_unavailable", request_id, _retry_after(RETRY_S)), request_id
 
     def begin(self) -> tuple[str, float]:
         """Return the id of a new request for a source, and the time (monotonic) at which it starts."""
@@ -471,6 +466,12 @@ class IngestApp:
         except BoathookError as error:
             return not_accepted(error, compiled, request_id)
         return accepted(compiled, event, receipt, verified.reply, request_id)
+
+
+async def _send(answer: Response, request_id: str, send: Send) -> None:
+    headers = response_headers(answer, request_id)
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
 
 
 def response_headers(answer: Response, request_id: str) -> list[tuple[bytes, bytes]]:

@@ -16,7 +16,6 @@ from boathook.ingest.app import (
     IngestApp,
     Response,
     accepted,
-    error_response,
     fault_response,
     make_decoder,
     make_request,
@@ -52,8 +51,7 @@ class DirectIngest:
         app, scope = self._app, exchange.scope
         compiled = app.source_at(scope["path"])
         if compiled is None:  # removed, or unavailable, since the head of the request was read
-            request_id, _ = app.begin()
-            answer = error_response(503, "source_unavailable", request_id, (b"retry-after", b"1"))
+            answer, request_id = app.unavailable(scope["path"])
             exchange.respond(answer.status, response_headers(answer, request_id), answer.body)
             return
         pending = _PendingResponse(app, exchange, compiled, *app.begin())
