@@ -21,7 +21,7 @@ from boathook.db.database import Database
 from boathook.db.secret_box import open_secret_box
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Role
-from boathook.handlers.outbox import Outbox, message_dedup_days
+from boathook.handlers.outbox import Outbox
 from boathook.service import operators
 from boathook.service.authorization import Capability
 from boathook.service.portal_sessions import PATH
@@ -119,9 +119,7 @@ def visit_all(environment: BenchmarkEnvironment, url: str, *, visits: int) -> di
 async def _create_operator(url: str) -> None:
     settings = load(Path("/dev/null"), {"database.url": url})
     database = await Database.open(url, purpose="benchmark", size=1)
-    app_context = AppContext(
-        settings, database, open_secret_box(settings), Outbox(memory_days=message_dedup_days(settings.retention))
-    )
+    app_context = AppContext(settings, database, open_secret_box(settings), Outbox.of(settings.retention))
     try:
         async with app_context.work(actor="benchmark") as work:
             await operators.create(work, _NAME, Role.ADMIN, _PASSWORD)

@@ -20,7 +20,7 @@ from boathook.db.events import EventStore
 from boathook.db.secret_box import open_secret_box
 from boathook.domain import ids
 from boathook.domain.model import NewDelivery, NewEvent, Origin, ProofStrength, Route
-from boathook.handlers.outbox import Message, Outbox, message_dedup_days
+from boathook.handlers.outbox import Message, Outbox
 from boathook.service import applications, endpoints, keys, operations
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
@@ -59,9 +59,7 @@ def settings_for(url: str) -> Settings:
 async def _create_setup(url: str, urls: Sequence[str], *, is_disabled: bool) -> DeliverySetup:
     settings = settings_for(url)
     database = await Database.open(url, purpose="benchmark", size=1)
-    app_context = AppContext(
-        settings, database, open_secret_box(settings), Outbox(memory_days=message_dedup_days(settings.retention))
-    )
+    app_context = AppContext(settings, database, open_secret_box(settings), Outbox.of(settings.retention))
     try:
         async with app_context.work(actor="benchmark") as work:
             application = await applications.create(work, applications.NewApplication(name="benchmark"))

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from boathook.config import load
 from boathook.db.database import Database
 from boathook.db.route_registry import decode_routing, register
 from boathook.domain import ids
@@ -19,6 +20,7 @@ from boathook.handlers import outbox as outbox_module
 from boathook.handlers.api import Boathook
 from boathook.handlers.operational import publish_operational_event
 from boathook.handlers.outbox import Message, Outbox
+from boathook.server.loading import bind
 from tests.endpoint_factory import (
     add_application,
     add_endpoint,
@@ -98,6 +100,17 @@ async def test_memory_is_long_for_messages_with_an_id_of_their_own(db: Database)
     left = "select expires_at - now() from boathook.dedup where event_id = $1"
     assert 49 * DAY < await db.fetchval(left, named.event_id) <= 50 * DAY
     assert 0 * DAY < await db.fetchval(left, nameless.event_id) <= DAY
+
+
+async def test_a_loaded_app_remembers_messages_as_long_as_their_events_are_stored(db: Database) -> None:
+    acme, hook = await add_application(db), Boathook("shop")
+    settings = load(None, {"server.app": "shop:hook", "retention.events_days": 400, "database.url": db.url})
+    platform = bind(settings, [hook])
+    async with db.transaction() as connection:
+        receipt = await hook.publish(connection, application=acme, type="invoice.paid", payload={}, id="a")
+    left = await db.fetchval("select expires_at - now() from boathook.dedup where event_id = $1", receipt.event_id)
+    assert 399 * DAY < left <= 400 * DAY
+    await platform.close()
 
 
 async def test_handlers_may_name_an_application_by_id_by_uid_or_by_a_name_that_is_none(db: Database) -> None:

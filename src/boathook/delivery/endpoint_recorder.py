@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, assert_never
 from uuid import UUID
 
-from boathook.config import Settings
+from boathook.config import RetentionSettings, Settings
 from boathook.db.database import Connection
 from boathook.db.endpoint_deliveries import (
     BreakerRules,
@@ -55,7 +55,7 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
             outbound.disable_after_days * _DAY_S,
         )
         self._traces = traces
-        self._operational_webhooks = OperationalWebhooks()
+        self._operational_webhooks = OperationalWebhooks(settings.retention)
 
     async def record(self, attempts: Sequence[EndpointAttempt]) -> list[bool]:
         """See `Recorder.record`."""
@@ -178,8 +178,8 @@ def operational_event_type(one: FinishedEndpointDelivery) -> str | None:
 class OperationalWebhooks:
     """Publishes operational events in the transaction of their cause; a failure to publish does not roll it back."""
 
-    def __init__(self) -> None:
-        self._outbox = Outbox()
+    def __init__(self, retention: RetentionSettings) -> None:
+        self._outbox = Outbox.of(retention)
 
     async def publish_attempts(self, connection: Connection, held: Sequence[FinishedEndpointDelivery]) -> None:
         """Publish operational webhooks about these attempts to their subscribers."""

@@ -20,7 +20,7 @@ from boathook.db.secret_box import open_secret_box
 from boathook.demo.folder import Folder
 from boathook.demo.handlers import APPLICATION
 from boathook.domain.model import Role
-from boathook.handlers.outbox import Outbox, message_dedup_days
+from boathook.handlers.outbox import Outbox
 from boathook.service import applications, endpoint_secrets, endpoints, operators
 from boathook.service.unit_of_work import AppContext
 from boathook.verification.library import verify
@@ -152,9 +152,7 @@ async def create_operator(database: Database, folder: Folder) -> str:
 
 def _app_context(database: Database, folder: Folder) -> AppContext:
     settings = config.load(folder.configuration, {"server.data_dir": str(folder.data)})
-    return AppContext(
-        settings, database, open_secret_box(settings), Outbox(memory_days=message_dedup_days(settings.retention))
-    )
+    return AppContext(settings, database, open_secret_box(settings), Outbox.of(settings.retention))
 
 
 def compare(receiver: Receiver, sent: dict[str, set[str]], *, may_repeat: bool) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from boathook.config import RetentionSettings
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Receipt, Route
 from boathook.domain.policy import Breaker, RetryDefaults, RetryPolicy
@@ -75,10 +76,14 @@ class Boathook:
             raise ConfigError(f"{self.name or 'this app'} is not run by boathook, which would lend it its database")
         return self._platform
 
-    def bind(self, settings: BaseModel | None, platform: Platform | None) -> None:
-        """Set the app's settings and platform; called when boathook loads the app."""
+    def bind(
+        self, settings: BaseModel | None, platform: Platform | None, retention: RetentionSettings | None = None
+    ) -> None:
+        """Set the app's settings, its platform, and how long its messages are remembered, when boathook loads it."""
         self._settings = settings
         self._platform = platform
+        if retention is not None:
+            self._outbox = Outbox.of(retention)
 
     def sources(self, function: Sources) -> Sources:
         """Make the decorated function declare the sources that the app needs.

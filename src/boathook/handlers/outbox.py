@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, assert_never
+from typing import Any, Final, Self, assert_never
 from uuid import UUID
 
 import msgspec
@@ -177,11 +177,16 @@ class Outbox:
     """Publishes messages with cached routes, and reloads the routes when they are outdated."""
 
     def __init__(self, *, memory_days: float = _MEMORY_DAYS) -> None:
-        """Remember messages with their own id for *memory_days*; see `message_dedup_days`."""
+        """Remember messages with their own id for *memory_days*."""
         self._memory_days = memory_days
         self._route_cache = _RouteCache()
         self.published = 0
         """Messages stored so far; their transactions may still roll back."""
+
+    @classmethod
+    def of(cls, retention: RetentionSettings) -> Self:
+        """Return one that remembers messages as long as their events are stored, and dedup keys at the least."""
+        return cls(memory_days=max(retention.events_days, retention.dedup_days))
 
     async def publish(self, session: Any, message: Message, *, passes_on: bool = True) -> Published:
         """Store *message* through an async session, in its transaction.
@@ -348,11 +353,6 @@ def require_here(name: str, routing: Routing) -> None:
     found = routing.application
     if found is not None and found.cell is not None:
         raise WrongCell(name, found.cell, found.revision)
-
-
-def message_dedup_days(retention: RetentionSettings) -> float:
-    """Return the days for which message ids are stored: as long as their events, and at least as long as dedup keys."""
-    return max(retention.events_days, retention.dedup_days)
 
 
 def is_application_id(name: str) -> bool:

@@ -244,7 +244,7 @@ class AppBuilder:
     def __init__(self, settings: Settings, live_metrics: LiveMetrics, closing: asyncio.Event, intake: "Intake") -> None:
         from boathook.api import build_api
         from boathook.db.secret_box import open_secret_box
-        from boathook.handlers.outbox import Outbox, message_dedup_days
+        from boathook.handlers.outbox import Outbox
         from boathook.service.cells import ApplicationFinder
         from boathook.service.unit_of_work import AppContext
 
@@ -254,7 +254,7 @@ class AppBuilder:
         self._build_api = build_api
         self._make_context = AppContext
         self._secret_box = open_secret_box(settings)
-        self._outbox = Outbox(memory_days=message_dedup_days(settings.retention))
+        self._outbox = Outbox.of(settings.retention)
         self._finder = ApplicationFinder(settings)
         self.buffered = self._open_buffered(intake)
         """Publishes messages while PostgreSQL is unavailable; None if that is not possible."""

@@ -193,7 +193,7 @@ def bind(
 
     platform = open_platform(settings, server_url=server_url, live_metrics=live_metrics)
     for hook in hooks:
-        hook.bind(settings_of(hook, settings), platform.for_app(hook.name))
+        hook.bind(settings_of(hook, settings), platform.for_app(hook.name), settings.retention)
     return platform
 
 

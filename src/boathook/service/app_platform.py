@@ -18,7 +18,7 @@ from boathook.db.migrations import list_pending
 from boathook.db.pubsub import Subscriber, notify_call
 from boathook.db.secret_box import SecretBox, open_secret_box
 from boathook.domain.errors import ConfigError, DatabaseError
-from boathook.handlers.outbox import Outbox, message_dedup_days
+from boathook.handlers.outbox import Outbox
 from boathook.handlers.platform import Http
 from boathook.handlers.sessions import call
 from boathook.handlers.transaction import Transaction
@@ -70,7 +70,7 @@ class AppResources:
     def __init__(self, settings: Settings, server_url: ServerUrlFactory, live_metrics: LiveMetrics) -> None:
         self.settings = settings
         self.live_metrics = live_metrics
-        self.outbox = Outbox(memory_days=message_dedup_days(settings.retention))
+        self.outbox = Outbox.of(settings.retention)
         self._server_url = server_url
         self._stack = contextlib.AsyncExitStack()
         self._secret_box: SecretBox | None = None

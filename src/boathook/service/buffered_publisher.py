@@ -21,7 +21,7 @@ from boathook.db.secret_box import open_secret_box
 from boathook.domain import ids
 from boathook.domain.errors import AccessUnknown, ApplicationDeleted, NotFound, WrongCell
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Origin, ProofStrength, Publication, Receipt
-from boathook.handlers.outbox import Draft, Message, Outbox, message_dedup_days
+from boathook.handlers.outbox import Draft, Message, Outbox
 from boathook.ingest.spool_records import UNROUTED
 from boathook.observability import meters
 from boathook.service import spool
@@ -158,7 +158,7 @@ async def send_without_database(settings: Settings, message: Message) -> Receipt
     spool.require_drained(settings)
     access = AccessCopy.load(settings, open_secret_box(settings))
     target = await access.find_application(message.organization, message.application)
-    draft = Outbox(memory_days=message_dedup_days(settings.retention)).draft(message)
+    draft = Outbox.of(settings.retention).draft(message)
     await spool.append(settings, to_event(draft, target))
     return Accepted(draft.id, is_spooled=True)
 

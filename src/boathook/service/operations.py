@@ -34,7 +34,7 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidMessage, InvalidState, InvalidTransition, NotFound
 from boathook.domain.model import Accepted, Receipt, State
 from boathook.handlers.outbox import Message as Message  # noqa: PLC0414 - re-exported
-from boathook.handlers.outbox import Outbox, message_dedup_days, receipt_of
+from boathook.handlers.outbox import Outbox, receipt_of
 from boathook.service.bulk_jobs import check_note
 from boathook.service.event_types import check_message
 from boathook.service.listings import check_event
@@ -380,7 +380,7 @@ async def send(database: Database, settings: Settings, action: AuditContext, mes
         await _check_recipients(connection, message)
         if settings.outbound.validate_payloads:
             await check_message(connection, organization=message.organization, type=message.type, payload=document)
-        published = await Outbox(memory_days=message_dedup_days(settings.retention)).publish(connection, message)
+        published = await Outbox.of(settings.retention).publish(connection, message)
         receipt = receipt_of(message, published)
         if isinstance(receipt, Accepted):
             await delivery_commands.record(connection, action, "event.send", ids.show(ids.EVENT, receipt.event_id))

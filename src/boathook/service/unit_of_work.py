@@ -17,7 +17,7 @@ from boathook.db.live_settings import LiveSettings
 from boathook.db.secret_box import SecretBox, open_secret_box
 from boathook.domain import ids
 from boathook.domain.model import DEFAULT_ORGANIZATION
-from boathook.handlers.outbox import Outbox, message_dedup_days
+from boathook.handlers.outbox import Outbox
 from boathook.service.database import ProgressCallback, open_database
 
 
@@ -129,9 +129,7 @@ async def open_app_context(
         ConfigError: as `open_database`, or the encryption key of secrets is not available.
     """
     async with open_database(settings, purpose=purpose, progress=progress) as database:
-        app_context = AppContext(
-            settings, database, open_secret_box(settings), Outbox(memory_days=message_dedup_days(settings.retention))
-        )
+        app_context = AppContext(settings, database, open_secret_box(settings), Outbox.of(settings.retention))
         await app_context.refresh_settings()
         yield app_context
 
