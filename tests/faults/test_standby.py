@@ -47,8 +47,8 @@ def standby(own_server: OwnServer) -> Iterator[Standby]:
 
 @pytest.fixture
 async def shop(own_server: OwnServer, standby: Standby) -> AsyncIterator[ApiClient]:
-    """An API that waits for a commit no longer than three seconds."""
-    db = await Database.open(own_server.url, purpose="test", size=4, statement_timeout_s=1, is_reset=False)
+    """An API that does not wait long for a commit."""
+    db = await Database.open(own_server.url, purpose="test", size=4, statement_timeout_s=3, is_reset=False)
     try:
         async with open_api_client(db) as api:
             await api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
