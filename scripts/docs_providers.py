@@ -42,7 +42,8 @@ def pages() -> dict[str, str]:
 def _page(recipe: Recipe) -> Iterator[str]:
     yield f"# {recipe.title}\n\n<!-- Written by `make docs`; edit src/boathook/providers instead. -->\n\n"
     aliases = f" (also {', '.join(f'`{name}`' for name in recipe.aliases)})" if recipe.aliases else ""
-    yield f"The provider `{recipe.name}`{aliases} knows how this sender signs, names its events and is answered.\n"
+    yield f"The provider `{recipe.name}`{aliases} defines how this sender signs requests, names events and expects"
+    yield " replies.\n"
     if "/boathook/" not in recipe.docs:
         yield f"The sender's own documentation is at <{recipe.docs}>.\n"
     yield from _set_up(recipe)
@@ -78,7 +79,7 @@ def _settings(recipe: Recipe) -> Iterator[str]:
         yield f"| `{one.name}`{more} | {one.help.replace('|', chr(92) + '|')}. |\n"
     if recipe.schemes:
         words = ", ".join(f'`scheme = "{scheme}"`' for scheme in recipe.schemes)
-        yield f"\nIt can prove itself in other ways too: {words}.\n"
+        yield f"\nOther authentication schemes: {words}.\n"
 
 
 def _test_section(recipe: Recipe) -> Iterator[str]:
@@ -86,12 +87,12 @@ def _test_section(recipe: Recipe) -> Iterator[str]:
         "\n## Try it\n\nWhile `boathook serve` runs, send it a request such as this sender makes, and one that was\n"
         "tampered with:\n\n"
         f"```sh\nboathook sources test {recipe.name}\nboathook events list --source {recipe.name} --limit 5\n```\n\n"
-        "Once the sender sends by itself, `boathook rejections list` shows what was refused and why.\n"
+        "Once the sender delivers real events, `boathook rejections list` shows what was refused and why.\n"
     )
 
 
 def _proof(recipe: Recipe) -> Iterator[str]:
-    yield f"\n## How it proves itself\n\n{_describe(recipe.proof)}\n\n{PROOF_COVERAGE[recipe.grade.value]}\n"
+    yield f"\n## Authentication\n\n{_describe(recipe.proof)}\n\n{PROOF_COVERAGE[recipe.grade.value]}\n"
     unsure = recipe.confidence.get("proof") or recipe.confidence.get("template")
     if unsure is not None and unsure is not Confidence.PRIMARY:
         yield "\nThis was not read in its own documentation or code: try it before you rely on it.\n"
@@ -168,11 +169,11 @@ def _of_requests(recipe: Recipe) -> Iterator[str]:
     if recipe.items is not None:
         yield "One request may hold many items. Each is deduplicated, delivered and retried by itself, as `event.item`."
     if recipe.id.is_repeatable:
-        yield "Its requests may say the same twice and mean two things, so one without an id is nobody's duplicate."
+        yield "Distinct events can have identical bodies, so a request without an id is never treated as a duplicate."
     elif not (recipe.id.selectors or recipe.items):
         yield "It gives its events no id, so that two requests with the same body are one event."
     elif not recipe.id.is_signed:
-        yield "The proof does not cover its event id, so a body that comes under a second id is known by its content."
+        yield "The signature does not cover the event id; signed content repeated under another id is a conflict."
     if recipe.methods != {"POST"}:
         yield f"It sends with {', '.join(sorted(recipe.methods))}."
 
@@ -188,10 +189,10 @@ def _of_handshake(handshake: Handshake) -> str:
         case ConfirmByFetch():
             how = "the address that it names on the sender's own host is visited"
         case CaptureSecret():
-            how = "the secret that it tells is kept, and shown by `boathook sources secret`"
+            how = "the secret that it contains is stored, and shown by `boathook sources secret`"
         case _:
             assert_never(handshake.answer)
-    return f"It asks a question before it sends events ({handshake.method}); boathook answers that by itself: {how}."
+    return f"It sends a handshake before events ({handshake.method}); boathook answers it automatically: {how}."
 
 
 def _of_answers(recipe: Recipe) -> Iterator[str]:
@@ -231,7 +232,7 @@ hook = Boathook()
 
 @hook.on(PROVIDER)
 async def handle(event: Event, tx: Transaction) -> None:
-    await tx.execute("insert into news (event_id, type) values ($1, $2)", event.id, event.type)
+    await tx.execute("insert into news (event_id, type) values ($1, $2)", event.id, event.type)  # your own table
 ```
 """
 

@@ -123,7 +123,7 @@ def listen(running: BoathookProcess, key: str) -> Iterator[Callable[..., Listeni
     made: list[Listening] = []
 
     def start(*arguments: str, **more: Any) -> Listening:
-        begun = Listening(more.pop("at", running), *arguments, BOATHOOK_KEY=key, **more)
+        begun = Listening(more.pop("at", running), *arguments, BOATHOOK_API_KEY=key, **more)
         made.append(begun)
         return begun
 
@@ -339,7 +339,7 @@ def test_what_cannot_be_is_said_in_one_sentence(running):
         assert "Traceback" not in done.stderr
         return done.stderr
 
-    assert "BOATHOOK_KEY is not set" in complaint("--url", running.base)
+    assert "BOATHOOK_API_KEY is not set" in complaint("--url", running.base)
     assert "keys create" in complaint("--url", running.base, "--key", "bhk_wrong")
     assert "role console" in complaint("--url", f"{running.base}/nowhere", "--key", "x")
     assert "cannot listen to" in complaint("--url", f"127.0.0.1:{free_port()}", "--key", "x")

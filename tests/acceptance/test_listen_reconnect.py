@@ -47,7 +47,7 @@ def listen(running: BoathookProcess, key: str) -> Iterator[Callable[..., Listeni
     begun: list[Listening] = []
 
     def start(*arguments: str, token: str = key) -> Listening:
-        begun.append(Listening(running, *arguments, BOATHOOK_KEY=token))
+        begun.append(Listening(running, *arguments, BOATHOOK_API_KEY=token))
         return begun[-1]
 
     yield start

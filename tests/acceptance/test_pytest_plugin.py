@@ -271,13 +271,13 @@ def test_without_settings_the_fix_is_named(tmp_path):
 def test_the_tests_on_the_page_about_tests_pass(tmp_path):
     """With the embedded PostgreSQL, which the other tests of this file do without."""
     shop, tables, over_http, _, in_a_transaction = [one for one in PAGE if one.language == "python"]
-    settings, _ = [one for one in PAGE if one.language == "toml"]
+    settings, for_pytest, _ = [one for one in PAGE if one.language == "toml"]
     (tmp_path / "shop.py").write_text(shop.text)
     (tmp_path / "boathook.toml").write_text(settings.text)
     (tmp_path / "conftest.py").write_text(tables.text)
     (tmp_path / "test_http.py").write_text(over_http.text)
     (tmp_path / "test_transaction.py").write_text(in_a_transaction.text)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    (tmp_path / "pyproject.toml").write_text(for_pytest.text)
     done = run_pytest(tmp_path, "-q")
     assert "5 passed" in done.stdout, done.stdout + done.stderr
 

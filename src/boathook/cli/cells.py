@@ -41,7 +41,7 @@ _APPLICATIONS = (
     Column("moving", lambda one: "yes" if one.is_moving else "", is_optional=True),
 )
 _NOUNS = {"endpoint": "endpoint", "api_key": "API key", "event_type": "event type"}
-"""What is said of the tables whose rows are copied."""
+"""Display names of the tables whose rows are copied."""
 
 
 class RouteFormat(StrEnum):

@@ -104,7 +104,7 @@ def show_type(ctx: typer.Context, name: Name, as_json: Json = False) -> None:
 
 @event_types.command("archive", epilog=example("boathook event-types archive invoice.paid"))
 def archive_type(ctx: typer.Context, name: Name, as_json: Json = False) -> None:
-    """Archive an event type: endpoints cannot newly subscribe to it; existing subscriptions still receive it."""
+    """Archive an event type: it accepts no new subscriptions; existing ones still receive it."""
     run_in_transaction(ctx, lambda work: actions.delete(work, name))
     output.print_done({"name": name, "archived": True}, f"{name} archived", as_json=as_json)
 

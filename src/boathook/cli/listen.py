@@ -48,7 +48,7 @@ def listen(
     ] = None,
     key: Annotated[
         str, typer.Option(help="An API key of the organization: env:NAME, file:PATH or the key itself.")
-    ] = "env:BOATHOOK_KEY",
+    ] = "env:BOATHOOK_API_KEY",
     source: Source = None,
     application: Application = None,
     type: Type = None,

@@ -206,7 +206,7 @@ async def archive(context: ConsoleContext) -> Response:
     """Archive an event type."""
     async with context.work() as work:
         await actions.delete(work, context.path["name"])
-    return context.to(f"{_LIST}/{context.path['name']}", "Event type archived: endpoints cannot newly subscribe to it.")
+    return context.to(f"{_LIST}/{context.path['name']}", "Event type archived: it accepts no new subscriptions.")
 
 
 @routes.post("/event-types/{name}/restore", Permission.EVENT_TYPE_MANAGE)

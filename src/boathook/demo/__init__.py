@@ -252,7 +252,7 @@ class _Demo:
             await asyncio.sleep(_DRAIN_POLL_S)
 
     async def _check(self, resources: _Resources) -> bool:
-        """Print the consistency check and the senders' record, and return whether both are right."""
+        """Print the consistency check and the senders' record, and return whether both are consistent."""
         complaints = reconciliation.compare(
             resources.sender_log, await reconciliation.read_stored(resources.database, self._folder.mailbox)
         )

@@ -93,7 +93,7 @@ class ResponseReader:
         self._buffer = buffer
 
     def describe_end(self) -> str:
-        """Return why there is no response, of a connection that was closed before the final head."""
+        """Explain why a connection closed before the final head gave no response."""
         return "no answer came" if b"\n" in self._buffer else "Empty reply from server"
 
     def _read_head(self, head: bytes) -> bool:

@@ -140,7 +140,7 @@ GITHUB = Recipe(
     body=BodyFormat.ANY,
     keep=("x-github-hook-id", "x-github-hook-installation-target-id", "x-github-hook-installation-target-type"),
     answer_within_s=10.0,
-    retries="never by itself; a redelivery asked for keeps the id",
+    retries="none automatic; a manual redelivery keeps the id",
     # A redelivery can be requested for 3 days on github.com, and for 7 days on Enterprise Server.
     retries_for_days=7.0,
     checked=("@octokit/webhooks-methods (npm), both ways", "1 vector of its documentation"),
@@ -173,7 +173,7 @@ _GITLAB = Recipe(
     ),
     keep=("x-gitlab-event-uuid", "x-gitlab-webhook-uuid", "x-gitlab-instance"),
     answer_within_s=10.0,
-    retries="never by itself; 4 failures in a row pause the hook, 40 switch it off",
+    retries="none automatic; 4 failures in a row pause the hook, 40 switch it off",
     checked=("standardwebhooks (Python), both ways",),
 )
 _GITLAB_TOKEN = replace(

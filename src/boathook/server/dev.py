@@ -201,7 +201,7 @@ class _Developer:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Have Linux send this process a SIGTERM once its parent is killed, which cannot send it one itself."""
+    """Make Linux send SIGTERM to this process if its parent is killed."""
     if sys.platform == "linux":
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # which was killed before

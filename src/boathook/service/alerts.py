@@ -148,7 +148,7 @@ async def silence(work: UnitOfWork, *, rule: str, subject: str, text: str, lengt
     if not 0 < len(text.strip()) <= _MAX_NOTE_LENGTH or "\0" in text:
         raise InvalidValue(f"say why, in at most {_MAX_NOTE_LENGTH:,} characters", "note")
     if not timedelta(0) < length <= MAX_SILENCE:
-        raise InvalidValue("must be more than nothing, and a year at most", "length")
+        raise InvalidValue("must be positive and at most one year", "length")
     created = await kept.insert_silence(
         work.connection,
         new_id(),

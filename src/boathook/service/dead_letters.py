@@ -47,7 +47,7 @@ _ENDS: Final = {
     "SEND": "because the connection to the endpoint broke",
     "READ": "because the endpoint closed the connection before it responded",
     "GONE": "because the endpoint asked for no more messages",
-    "ABORTED": "because the endpoint rejected this message for good",
+    "ABORTED": "because the endpoint permanently rejected this message",
 }
 
 _ADVICE: Final = {

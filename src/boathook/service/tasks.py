@@ -187,5 +187,5 @@ def _request(span: TimeRange, max_length: timedelta) -> dict[str, Any]:
     if span.until is not None and span.until < span.since:
         raise InvalidValue("it lies before since", "until")
     if until - span.since > max_length:
-        raise InvalidValue(f"it lies more than {max_length.days} days back", "since")
+        raise InvalidValue(f"the range may cover at most {max_length.days} days", "since")
     return {"since": span.since.isoformat(), "until": until.isoformat()}

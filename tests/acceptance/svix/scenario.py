@@ -359,7 +359,7 @@ ingest.source.list GET /ingest/api/v1/source
 ingest.source.rotate_token POST /ingest/api/v1/source/{source_id}/token/rotate
 ingest.source.upsert PUT /ingest/api/v1/source/{source_id}
 """,
-        "sources are set up in `boathook.toml` and handled by your code",
+        "sources are set up in `boathook.toml` or by `POST /source`, and handled by your code",
     ),
     "Accounts": (
         """

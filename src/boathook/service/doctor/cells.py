@@ -57,7 +57,7 @@ async def examine(settings: Settings, database: Database | None) -> AsyncIterato
 
 
 def _left_behind(settings: Settings) -> Iterator[Finding]:
-    """Report accepted events in the spool for a cell that is configured no more: no gateway opens it."""
+    """Report accepted events in the spool for a cell that is no longer configured: no gateway opens it."""
     opened = {*settings.cells.others, HELD} if settings.cells.name else set()
     for cell, folder in cell_roots_of(settings).items():
         if cell in opened:

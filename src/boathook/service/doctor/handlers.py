@@ -85,7 +85,7 @@ def _types(recipe: Recipe, route: Route) -> Iterator[Finding]:
     elif len(patterns) == len(route.types):
         found = (
             f"{route.recipient} wants {', '.join(patterns)} of {route.source!r}, but no request of the provider"
-            f" {recipe.name!r} tells a type here: that of each event is {UNKNOWN_TYPE!r}"
+            f" {recipe.name!r} has an event type here: that of each event is {UNKNOWN_TYPE!r}"
         )
         fix = "leave out the types in hook.on, and look at the event's body"
         if recipe.configure is not None:

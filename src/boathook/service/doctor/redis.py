@@ -22,7 +22,7 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
     try:
         yield Finding(_NAME, CheckStatus.OK, await _probe(read_redis_url(settings)))
     except (RedisUnavailable, ConfigError) as error:
-        found = f"{error}; until it does, each gateway has its part of the rates of sources"
+        found = f"{error}; until it does, each gateway enforces its part of each rate"
         yield Finding(_NAME, CheckStatus.WARN, found, "see that shared.redis is right, and that it runs")
 
 

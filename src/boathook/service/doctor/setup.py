@@ -188,8 +188,12 @@ async def _standbys(database: Database) -> Finding:
         return Finding(
             "standbys", CheckStatus.OK, f"{standbys.connected} connected, and commits wait for {standbys.names}"
         )
-    found = f"{standbys.connected} connected, and commits wait for none: promoting one loses what it has not got yet"
-    return Finding("standbys", CheckStatus.WARN, found, "set synchronous_standby_names, if a failover may lose nothing")
+    found = (
+        f"{standbys.connected} connected, and commits wait for none: promoting one loses commits it has not received"
+    )
+    return Finding(
+        "standbys", CheckStatus.WARN, found, "set synchronous_standby_names, if a failover must not lose data"
+    )
 
 
 async def _clock(database: Database) -> Finding:

@@ -111,7 +111,7 @@ def _place(settings: Settings, root: Path) -> Finding:
         fix = "change server.data_dir, or the folder's owner"
         return Finding(_LOCATION_CHECK, CheckStatus.FAIL, f"{root} does not sync events: {reason}", fix)
     if (kind := _kind_of(nearest)) in _IN_MEMORY:
-        found = f"{nearest} lies in memory ({kind}): a power cut loses the events in it"
+        found = f"{nearest} is in memory ({kind}): a power cut loses the events in it"
         return Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "set server.data_dir to a folder on a disk")
     usage = shutil.disk_usage(nearest)
     free_bytes = max(0, int(usage.total * spool.max_disk_used) - (usage.total - usage.free))
