@@ -37,7 +37,7 @@ class Receiver:
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._is_open = threading.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
+        self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> "Receiver":
         self._thread.start()
@@ -47,7 +47,12 @@ class Receiver:
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(300)
-        self._loop.close()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._loop.close()
 
     async def _serve(self) -> None:
         async with self.sink.open():
