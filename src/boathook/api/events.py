@@ -101,7 +101,8 @@ class EventOut(Output):
     dedup_key: str
     proof: str = Field(description="What the verified signature covers.", examples=["body signed"])
     origin: str = Field(examples=["received"])
-    accepted_at: Timestamp
+    received_at: Timestamp = Field(description="When boathook received it; lists are sorted and filtered by it.")
+    accepted_at: Timestamp = Field(description="When PostgreSQL had it; later if it was in the spool before.")
     content_type: str = Field(examples=["application/json"])
     size: int = Field(description="Bytes of the body.")
     expunged_at: Timestamp | None = Field(description="When its content was deleted.")
@@ -177,6 +178,7 @@ def show_event(row: EventRow, counts: Mapping[State, int]) -> dict[str, Any]:
         "dedup_key": row.dedup_key,
         "proof": row.grade,
         "origin": row.origin,
+        "received_at": row.received_at,
         "accepted_at": row.accepted_at,
         "content_type": row.content_type,
         "size": row.size,

@@ -64,7 +64,7 @@ _EVENTS: Final = View(
         PROOF,
         Column("fanout"),
         Column("size"),
-        Column("age", output.age_of("accepted_at")),
+        Column("age", output.age_of("received_at")),
     )
 )
 _DELIVERIES: Final = View(
@@ -276,6 +276,7 @@ def _print_event(row: EventRow) -> None:
             "type": row.type,
             "dedup key": row.dedup_key,
             "proof": row.grade,
+            "received": output.timestamp(row.received_at),
             "accepted": output.timestamp(row.accepted_at),
         }
     )
