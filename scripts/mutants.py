@@ -60,8 +60,8 @@ TARGETS: Final = {
         ("verification/*.py",),
         (
             "tests/unit/test_verification.py", "tests/unit/test_verify.py", "tests/unit/test_asymmetric.py",
-            "tests/unit/test_jwt.py", "tests/unit/test_fields.py", "tests/unit/test_hints.py",
-            "tests/unit/test_moments.py", "tests/unit/test_providers.py",
+            "tests/unit/test_jwt.py", "tests/unit/test_fields.py", "tests/unit/test_diagnostics.py",
+            "tests/unit/test_times.py", "tests/unit/test_providers.py",
         ),
     ),
     "permissions": Target(("service/authorization.py",), ("tests/postgres/test_permissions.py",)),

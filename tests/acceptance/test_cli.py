@@ -18,7 +18,7 @@ from boathook.domain import ids
 from tests.commands import boathook_command, boathook_process
 from tests.conftest import open_folder
 from tests.endpoint_factory import add_application, add_endpoint
-from tests.postgres.test_books import Store, filled
+from tests.postgres.test_integrity import Store, filled
 from tests.postgres.test_operations import mark_dead, quarantine
 from tests.support import sampled
 

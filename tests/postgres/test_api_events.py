@@ -24,7 +24,7 @@ from boathook.service import listings as service_listings
 from boathook.service.unit_of_work import UnitOfWork
 from tests.endpoint_factory import add_application, add_endpoint, publish
 from tests.postgres.api_client import ApiClient, make_token, open_api_client
-from tests.postgres.test_books import Store, new_event
+from tests.postgres.test_integrity import Store, new_event
 from tests.postgres.test_operations import quarantine
 
 SOURCE = {"sources": {"shop": {"provider": "github", "secrets": ["right"]}}}

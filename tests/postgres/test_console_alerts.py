@@ -33,13 +33,13 @@ async def test_the_overview_shows_figures_thresholds_and_channels(db, receiver):
     async with open_harness(db, settings) as harness:
         context = context_of(db, settings)
         async with context.work() as work:
-            assert (await actions.read_overview(work.connection, settings)).is_blind
+            assert (await actions.read_overview(work.connection, settings)).is_stale
         await harness.record_sample(LEVEL, 11)
         await harness.evaluate()
         await harness.deliver()
         async with context.work() as work:
             found = await actions.read_overview(work.connection, settings)
-        assert not found.is_blind
+        assert not found.is_stale
         assert [one.rule for one in found.firing] == ["high"]
         (rule,) = [one for one in found.rules if one.name == "high"]
         assert rule.threshold == "value above 10"

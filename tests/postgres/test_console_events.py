@@ -15,7 +15,7 @@ from boathook.handlers.outbox import Outbox
 from boathook.service import bulk_jobs, event_export, saved_views
 from tests.postgres.message_factory import ago
 from tests.postgres.portal_client import ConsoleApp, PageClient, open_console
-from tests.postgres.test_books import Store
+from tests.postgres.test_integrity import Store
 from tests.postgres.test_routing import to
 from tests.postgres.test_search import put
 

@@ -28,7 +28,7 @@ from boathook.service import dead_letters as actions
 from boathook.service.search import SearchQuery
 from boathook.service.unit_of_work import AppContext
 from tests.postgres.portal_client import open_console
-from tests.postgres.test_books import Store
+from tests.postgres.test_integrity import Store
 
 FAIL_SQL = "select boathook.record_failure($1, $2, $3, null, 'failed', $4, $5, 'trace', 'w', now())"
 

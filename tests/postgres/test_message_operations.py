@@ -11,7 +11,7 @@ from boathook.domain import ids
 from boathook.handlers.outbox import Outbox
 from boathook.service import operations
 from tests.endpoint_factory import add_application, add_endpoint, publish
-from tests.postgres.test_books import Store
+from tests.postgres.test_integrity import Store
 from tests.support import sampled
 
 ACTION = AuditContext(actor="test", note="because")

@@ -34,7 +34,7 @@ from boathook.service import operations
 from boathook.service.operations import check_dead
 from boathook.service.reverification import reverify
 from tests.endpoint_factory import add_application
-from tests.postgres.test_books import Store
+from tests.postgres.test_integrity import Store
 from tests.support import eventually
 
 ACTION = AuditContext(actor="test", note="because")

@@ -29,7 +29,7 @@ from boathook.observability import meters
 from boathook.observability.live_metrics import LiveMetrics, SnapshotFile
 from boathook.service.app_platform import AppPlatform, open_platform
 from tests.postgres.message_factory import MessageFactory, ago
-from tests.postgres.test_books import Store
+from tests.postgres.test_integrity import Store
 from tests.support import eventually
 
 

@@ -14,7 +14,7 @@ from boathook.domain.verification import Reason
 from boathook.service.listings import ListFilter
 from boathook.service.request_groups import RequestGroup, RequestKind, describe_group, list_groups
 from tests.postgres.portal_client import PageClient, open_console
-from tests.postgres.test_books import Store, new_event
+from tests.postgres.test_integrity import Store, new_event
 
 REJECT = """
     insert into boathook.rejection

@@ -29,8 +29,8 @@ from boathook.service import bulk_jobs, operations
 from boathook.service.unit_of_work import AppContext
 from tests.endpoint_factory import add_application
 from tests.postgres.test_batches import Sender, thing
-from tests.postgres.test_books import Store
 from tests.postgres.test_events import event as arrived
+from tests.postgres.test_integrity import Store
 from tests.support import eventually
 
 ACTION = AuditContext(actor="test", note="the typo is mended")

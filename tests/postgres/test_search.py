@@ -26,7 +26,7 @@ from boathook.service import conflicts
 from boathook.service import search as searching
 from boathook.service.search import DirectMatch, SearchQuery
 from tests.postgres.message_factory import MessageFactory, ago, id_at
-from tests.postgres.test_books import Store, filled, new_event
+from tests.postgres.test_integrity import Store, filled, new_event
 
 ACTION = AuditContext(actor="test", note="because")
 

@@ -37,8 +37,8 @@ from tests.postgres.api_client import make_context, make_token
 from tests.postgres.test_mounts import MountClient
 from tests.support import eventually
 from tests.unit.test_loading import Place, complaint, place, same_metrics
+from tests.unit.test_mount_calls import Client
 from tests.unit.test_sockets import SocketHarness, frame
-from tests.unit.test_visits import Client
 
 __all__ = ["place", "same_metrics"]
 

@@ -197,7 +197,9 @@ def renew_leases(
     return lost
 
 
-def give_back(t: Transaction, events_: Sequence[UUID], ordinals: Sequence[int], fences: Sequence[int]) -> list[Record]:
+def release_claims(
+    t: Transaction, events_: Sequence[UUID], ordinals: Sequence[int], fences: Sequence[int]
+) -> list[Record]:
     for event_id, ordinal, fence in keys(events_, ordinals, fences):
         if not holds(t.get("delivery", (event_id, ordinal)), fence):
             continue
@@ -300,7 +302,9 @@ def settle(
 
 def find_lost(t: Transaction, dead_workers: Sequence[str]) -> list[Record]:
     def is_lost(row: Row) -> bool:
-        return row.state == "leased" and (row.lease_until < t.tables.clock() or row.leased_by in dead_workers)  # type: ignore[operator]
+        if row.state != "leased":
+            return False
+        return row.leased_by in dead_workers if dead_workers else row.lease_until < t.tables.clock()  # type: ignore[operator]
 
     found: list[Row] = []
     for row in sorted((row for row in t.rows("delivery") if is_lost(row)), key=lambda one: one.lease_until):
@@ -346,7 +350,7 @@ def recall_effect(t: Transaction, event_id: UUID, ordinal: int, fence: int, reci
     )
 
 
-def remember_effect(t: Transaction, event_id: UUID, recipient: str, name: str, result: str) -> list[Record]:
+def save_side_effect(t: Transaction, event_id: UUID, recipient: str, name: str, result: str) -> list[Record]:
     key = (event_id, recipient, name)
     t.hold("side_effect", key)
     if t.latest("side_effect", key) is None:

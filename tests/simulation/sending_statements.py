@@ -104,7 +104,7 @@ def _send(t: Transaction, row: Row, endpoint: Endpoint, is_ailing: bool, is_prob
     )  # fmt: skip
 
 
-def read_addresses(t: Transaction, endpoint_ids: Sequence[UUID]) -> list[Record]:
+def load_endpoints(t: Transaction, endpoint_ids: Sequence[UUID]) -> list[Record]:
     found = [one for one in t.rows("endpoint") if one.id in set(endpoint_ids)]
     return [
         Record(
@@ -258,14 +258,14 @@ def mark_healthy(t: Transaction, endpoint_ids: Sequence[UUID]) -> list[Record]:
 def update_health(
     t: Transaction, endpoint_ids: Sequence[UUID], failed: Sequence[int], after_success: Sequence[bool],
     theirs: Sequence[bool], probes: Sequence[bool], lucks: Sequence[float], opens_after: int, pause_s: float,
-    longest_s: float, hopeless_after: timedelta,
+    longest_s: float, disable_after: timedelta,
 ) -> list[Record]:  # fmt: skip
     judged = dict(zip(endpoint_ids, zip(failed, after_success, theirs, probes, lucks, strict=True), strict=True))
     standings = []
     for h in _healths(t, endpoint_ids):
         number, is_after_success, is_theirs, is_probe, luck = judged[h.endpoint_id]
         now, known = t.tables.clock(), Health(h.endpoint_id) if is_after_success else h
-        is_recent = h.last_failed_at is None or h.last_failed_at > t.now - 2 * hopeless_after
+        is_recent = h.last_failed_at is None or h.last_failed_at > t.now - 2 * disable_after
         since = known.failing_since if is_recent else None
         failures = known.failures + number
         is_enough = failures >= opens_after if known.open_until is None else is_probe
@@ -278,11 +278,11 @@ def update_health(
             open_until=now + _seconds(rest_s) if is_opened else known.open_until,
         )  # fmt: skip
         since = after.failing_since
-        is_hopeless = hopeless_after > timedelta() and since is not None and since <= now - hopeless_after
+        should_disable = disable_after > timedelta() and since is not None and since <= now - disable_after
         standings.append(
             Record(
                 endpoint_id=h.endpoint_id, open_until=after.open_until, pauses=after.pauses, failing_since=since,
-                is_hopeless=is_hopeless,
+                should_disable=should_disable,
             )
         )  # fmt: skip
     return standings

@@ -53,9 +53,9 @@ BY_TEXT: dict[str, tuple[str, Statement]] = {EFFECT: ("effect", _do_effect), DEP
 _OURS: Mapping[Any, Mapping[str, Statement]] = {
     deliveries: {
         "claim_due": lease_statements.claim_due, "lock_recipients": lease_statements.lock_recipients,
-        "renew_leases": lease_statements.renew_leases, "record_failure": lease_statements.record_failure, "give_back": lease_statements.give_back, "find_lost": lease_statements.find_lost,
+        "renew_leases": lease_statements.renew_leases, "record_failure": lease_statements.record_failure, "release_claims": lease_statements.release_claims, "find_lost": lease_statements.find_lost,
         "unblock_heads": lease_statements.unblock_heads, "find_held": lease_statements.find_held, "find_settled": lease_statements.find_settled,
-        "recall_effect": lease_statements.recall_effect, "remember_effect": lease_statements.remember_effect, "count_backlog": operator_statements.count_backlog,
+        "recall_effect": lease_statements.recall_effect, "save_side_effect": lease_statements.save_side_effect, "count_backlog": operator_statements.count_backlog,
         "count_troubled_endpoints": operator_statements.count_troubled_endpoints,
         "age_of_oldest_snapshot": lambda _t: single(age=0.0),
     },
@@ -73,7 +73,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
     endpoint_deliveries: {
         name: getattr(sending_statements, name)
         for name in (
-            "list_due", "claim_endpoint_deliveries", "read_addresses", "settle_endpoint_deliveries", "ensure_health", "take_tokens", "return_tokens",
+            "list_due", "claim_endpoint_deliveries", "load_endpoints", "settle_endpoint_deliveries", "ensure_health", "take_tokens", "return_tokens",
             "take_probes", "release_probes", "mark_healthy", "update_health", "lock_failing", "list_paused", "dead_letter_pending",
         )
     },

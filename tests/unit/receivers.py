@@ -15,7 +15,8 @@ from cryptography.x509.oid import NameOID
 from boathook.config.loader import defaults
 from boathook.config.tables import OutboundSettings
 from boathook.http_client import connection_pool, curl_multi, response_reader, transfer
-from boathook.http_client.sender import HttpSender, OutgoingRequest
+from boathook.http_client.messages import OutgoingRequest
+from boathook.http_client.sender import HttpSender
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 

@@ -18,7 +18,8 @@ import pytest
 from boathook.domain.errors import ConfigError
 from boathook.http_client import connection_pool, curl_multi, guard
 from boathook.http_client import resolver as names
-from boathook.http_client.sender import HttpSender, TransportFailure
+from boathook.http_client.messages import TransportFailure
+from boathook.http_client.sender import HttpSender
 from tests.unit.receivers import Authority, Receiver, open_sender, outbound, stop_serving
 
 # TLS, and the certificates that are shown.

@@ -12,7 +12,8 @@ import pycurl
 import pytest
 
 from boathook.http_client import connection_pool, curl_multi, guard, response_reader, transfer
-from boathook.http_client.sender import HttpSender, OutgoingRequest, TransportFailure
+from boathook.http_client.messages import OutgoingRequest, TransportFailure
+from boathook.http_client.sender import HttpSender
 from tests.support import eventually
 from tests.unit.receivers import OK, Receiver, SenderHarness, open_sender, outbound, set_limit
 

@@ -12,7 +12,7 @@ from boathook.domain.errors import FetchFailed
 from boathook.http_client import guard, resolver
 from boathook.http_client.addresses import find_denial
 from boathook.http_client.client import Client
-from boathook.http_client.sender import TransportFailure
+from boathook.http_client.messages import TransportFailure
 from tests.unit.receivers import Receiver, open_sender, outbound
 
 sent_both_ways = pytest.mark.usefixtures("way")

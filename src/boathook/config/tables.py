@@ -515,10 +515,6 @@ class Settings(Table):
     def _path(self, name: str) -> Path:
         return (self.file.parent if self.file else Path()) / name
 
-    def dedup_days_of(self) -> dict[str, float]:
-        """Return the dedup retention in days of the sources that set their own, by name."""
-        return {name: source.dedup_days for name, source in self.sources.items() if source.dedup_days is not None}
-
     def retry_defaults(self) -> RetryDefaults:
         """Return the retry policies of handlers and endpoints that set none."""
         given = {name: source.retry for name, source in self.sources.items() if source.retry is not None}

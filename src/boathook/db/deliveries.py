@@ -90,7 +90,7 @@ class FailedAttempt:
     """An attempt that did not succeed, with the decision of the retry policy."""
 
     claim: Claim
-    move: RetryAt | DeadLetter
+    decision: RetryAt | DeadLetter
     outcome: str
     """``failed``, ``retry``, ``dead`` or ``lost``, as recorded with the attempt."""
     traceback: str | None
@@ -130,7 +130,7 @@ def transaction_mark(claim: Claim) -> str:
 
 
 def settle_arguments(
-    claim: Claim, move: Complete, *, worker: str, started_at: datetime, mark: str | None = None
+    claim: Claim, decision: Complete, *, worker: str, started_at: datetime, mark: str | None = None
 ) -> Arguments:
     """Return the arguments of `SETTLE` that complete *claim* with success.
 
@@ -141,8 +141,8 @@ def settle_arguments(
         str(claim.event_id),
         str(claim.ordinal),
         str(claim.fence),
-        "succeeded" if move.ignored_because is None else "ignored",
-        move.ignored_because,
+        "succeeded" if decision.ignored_because is None else "ignored",
+        decision.ignored_because,
         worker,
         started_at.isoformat(),
         transaction_mark(claim) if mark is None else mark,
@@ -199,7 +199,7 @@ class DeliveryStore:
 
     async def release_claims(self, claims: Sequence[Lease]) -> None:
         """Release claims whose attempt did not start, without counting an attempt."""
-        await self._database.execute(SQL["give_back"], *_keys(claims))
+        await self._database.execute(SQL["release_claims"], *_keys(claims))
 
     async def reap(self, *, dead_workers: Sequence[str] = ()) -> int:
         """Take back leases that have expired, or those of workers known to be dead; return the number.
@@ -221,8 +221,8 @@ class DeliveryStore:
         error = f"worker {row['leased_by']} vanished while it held this delivery"
         loss = Interruption(error=error) if row["is_sent"] else Failure(code=_LOST, error=error)
         state = AttemptState(attempt=row["attempt"], enqueued_at=row["enqueued_at"], free_retries=row["free_retries"])
-        move = decide(state, loss, policy, row["now"], random.random())
-        if isinstance(move, Complete):
+        decision = decide(state, loss, policy, row["now"], random.random())
+        if isinstance(decision, Complete):
             raise AssertionError("a loss cannot settle a delivery")  # noqa: TRY004
         claim = Claim(
             event_id=row["event_id"],
@@ -237,7 +237,7 @@ class DeliveryStore:
         )
         # The start time is unknown; it was before the lease ended and before now.
         return FailedAttempt(
-            claim, replace(move, code=_LOST), "lost", None, row["leased_by"], min(row["lease_until"], row["now"])
+            claim, replace(decision, code=_LOST), "lost", None, row["leased_by"], min(row["lease_until"], row["now"])
         )
 
     def _policy_of(self, row: Record) -> RetryPolicy:
@@ -278,7 +278,7 @@ class DeliveryStore:
     async def save_side_effect(self, claim: Claim, name: str, result: str) -> None:
         """Store the result of a side effect as JSON text, immediately and permanently."""
         await self._database.execute(
-            SQL["remember_effect"], claim.event_id, claim.recipient, _effect(claim, name), result
+            SQL["save_side_effect"], claim.event_id, claim.recipient, _effect(claim, name), result
         )
 
     async def backlog(self) -> list[Backlog]:
@@ -366,12 +366,12 @@ def _keys(claims: Sequence[Lease]) -> tuple[list[UUID], list[int], list[int]]:
 def _failure_columns(ended: Sequence[FailedAttempt]) -> list[list[Any]]:
     return [
         *_keys([one.claim for one in ended]),
-        [one.move.due_at if isinstance(one.move, RetryAt) else None for one in ended],
+        [one.decision.due_at if isinstance(one.decision, RetryAt) else None for one in ended],
         [one.outcome for one in ended],
-        [one.move.code for one in ended],
-        [one.move.error for one in ended],
+        [one.decision.code for one in ended],
+        [one.decision.error for one in ended],
         [one.traceback for one in ended],
         [one.worker for one in ended],
         [one.started_at for one in ended],
-        [isinstance(one.move, RetryAt) and one.move.is_free for one in ended],
+        [isinstance(one.decision, RetryAt) and one.decision.is_free for one in ended],
     ]

@@ -106,7 +106,7 @@ from (
     order by event_id, ordinal
 ) as u
 
--- name: give_back
+-- name: release_claims
 -- Releases claims whose attempt never started: pending as before, without counting the attempt.
 update boathook.delivery d
 set state = 'pending', attempts = d.attempts - 1, leased_by = null, lease_until = null, woken_by = null
@@ -178,7 +178,7 @@ select
     ) as is_held,
     (select result::text from boathook.side_effect where event_id = $1 and recipient = $4 and name = $5) as result
 
--- name: remember_effect
+-- name: save_side_effect
 -- Stores a side effect immediately, whatever the result of the handler's transaction; the first result is kept.
 insert into boathook.side_effect (event_id, recipient, name, result) values ($1, $2, $3, $4::json)
 on conflict (event_id, recipient, name) do nothing

@@ -24,11 +24,11 @@ from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
 from boathook.domain.errors import SecretUnreadable
-from boathook.domain.policy import Complete, DeadLetter, RetryAt, RetryPolicy
+from boathook.domain.policy import Complete, DeadLetter, Decision, RetryAt, RetryPolicy
 
 SQL = load(__file__, fragments_of=(deliveries.__file__,))
 
-SUPERSEDED: Final = "delivery.overtake"
+OVERTAKEN: Final = "delivery.overtake"
 """Audit action for a scheduled delivery that a successful manual resend replaced."""
 _MIN_RECIPIENT: Final = recipient_of(f"{ids.ENDPOINT}_")
 _MAX_RECIPIENT: Final = recipient_of(f"{ids.ENDPOINT}_{'z' * 27}")
@@ -70,11 +70,8 @@ class DueEndpoint:
     """An endpoint with a due delivery."""
 
     recipient: str
-    due_at: datetime
     id: UUID
-    revision: int
     is_disabled_or_deleted: bool
-    """Whether it is disabled or deleted."""
     rate: int | None
     """Most requests per second over all senders."""
     concurrency: int | None
@@ -124,7 +121,7 @@ class FinishedEndpointDelivery(msgspec.Struct, frozen=True):
     """A finished HTTP attempt, with the decision of the retry policy."""
 
     delivery: ClaimedEndpointDelivery
-    move: Complete | RetryAt | DeadLetter
+    decision: Decision
     attempt_id: UUID
     url: str
     status: int
@@ -248,21 +245,21 @@ class EndpointDeliveryStore:
         by_hand = [
             (one.delivery.event_id, recipient)
             for one, recipient in settled
-            if one.delivery.is_manual and isinstance(one.move, Complete)
+            if one.delivery.is_manual and isinstance(one.decision, Complete)
         ]
         if not by_hand:
             return
         events, recipients = zip(*by_hand, strict=True)
-        note = "a resend by hand succeeded"
+        note = "a manual resend succeeded"
         rows = await connection.fetch(SQL["end_overtaken"], events, recipients, note)
         subjects = [ids.show_delivery(row["event_id"], row["ordinal"]) for row in rows]
         if subjects:
-            await connection.execute(SQL["record_overtaken"], self._worker, SUPERSEDED, subjects, note)
+            await connection.execute(SQL["record_overtaken"], self._worker, OVERTAKEN, subjects, note)
         await unblock(connection, [(row["recipient"], row["order_key"]) for row in rows])
 
     async def load(self, endpoints: Sequence[UUID], secret_box: SecretBox) -> dict[UUID, EndpointConfig]:
         """Return the configuration of these endpoints, with decrypted secrets; deleted endpoints are left out."""
-        rows = await self._database.fetch(SQL["read_addresses"], endpoints)
+        rows = await self._database.fetch(SQL["load_endpoints"], endpoints)
         return {row["id"]: _to_endpoint_config(row, secret_box) for row in rows}
 
     async def take_tokens(self, wanted: Sequence[tuple[UUID, int, int]]) -> dict[UUID, tuple[int, float]]:
@@ -316,7 +313,9 @@ class EndpointDeliveryStore:
                 rules.longest_s,
                 timedelta(seconds=rules.disable_after_s),
             )
-        return {row["endpoint_id"]: HealthUpdate(row["open_until"], row["pauses"], row["is_hopeless"]) for row in rows}
+        return {
+            row["endpoint_id"]: HealthUpdate(row["open_until"], row["pauses"], row["should_disable"]) for row in rows
+        }
 
     async def disable(
         self,
@@ -354,7 +353,7 @@ async def find_operational_subscribers(
 
 async def find_message_uids(connection: Connection, events: Sequence[UUID]) -> dict[UUID, str | None]:
     """Return the ids that publishers gave to their messages; None for a message without one."""
-    rows = await connection.fetch(SQL["name_messages"], events)
+    rows = await connection.fetch(SQL["find_message_uids"], events)
     return {row["id"]: uid_of(row["id"], row["dedup_key"]) for row in rows}
 
 
@@ -391,9 +390,7 @@ async def delete_expired(database: Database, *, most: int = 10_000) -> None:
 def _to_due_endpoint(row: Record) -> DueEndpoint:
     return DueEndpoint(
         row["recipient"],
-        row["due_at"],
         row["id"],
-        row["revision"],
         row["is_disabled"] or row["is_deleted"],
         row["rate"],
         row["concurrency"],
@@ -431,15 +428,15 @@ def _held(rows: Sequence[Record], number: int) -> list[bool]:
 
 
 def _columns(ended: Sequence[FinishedEndpointDelivery]) -> list[Any]:
-    moves = [one.move for one in ended]
+    decisions = [one.decision for one in ended]
     return [
         _array([one.delivery.event_id for one in ended]),
         _array([one.delivery.ordinal for one in ended]),
         _array([one.delivery.fence for one in ended]),
-        _array([_STATES[type(move)] for move in moves]),
-        _array([move.due_at if isinstance(move, RetryAt) else None for move in moves]),
-        ["" if isinstance(move, Complete) else move.code for move in moves],
-        ["" if isinstance(move, Complete) else move.error for move in moves],
+        _array([_STATES[type(decision)] for decision in decisions]),
+        _array([decision.due_at if isinstance(decision, RetryAt) else None for decision in decisions]),
+        ["" if isinstance(decision, Complete) else decision.code for decision in decisions],
+        ["" if isinstance(decision, Complete) else decision.error for decision in decisions],
         _array([one.attempt_id for one in ended]),
         [one.url for one in ended],
         _array([one.status for one in ended]),

@@ -1,6 +1,6 @@
 -- fragment: describe_due
 select
-    w.recipient, w.due_at, w.due_at <= now() as is_due, p.id, p.revision, p.is_disabled, p.concurrency,
+    w.recipient, w.due_at, w.due_at <= now() as is_due, p.id, p.is_disabled, p.concurrency,
     p.deleted_at is not null or a.deleted_at is not null as is_deleted,
     coalesce(p.throttle_rate, a.throttle_rate) as rate, h.open_until
 from page w
@@ -80,7 +80,7 @@ left join lateral (
 ) as e on true
 order by c.due_at, c.seq
 
--- name: read_addresses
+-- name: load_endpoints
 -- Reads the URLs of endpoints and their secrets: the current secret first, then old ones that still sign.
 select
     p.id, p.url, p.revision, p.encrypted_headers, p.encrypted_auth, p.timeout_s, p.retry::text as retry,
@@ -317,7 +317,7 @@ set failures = n.now_failures,
 from next n
 where h.endpoint_id = n.endpoint_id
 returning h.endpoint_id, h.open_until, h.pauses, h.failing_since,
-    $10::interval > interval '0' and h.failing_since <= n.now - $10::interval as is_hopeless
+    $10::interval > interval '0' and h.failing_since <= n.now - $10::interval as should_disable
 
 -- name: lock_failing
 -- Reads since when an endpoint has been failing, if its revision is still $2, and locks it against changes.
@@ -338,7 +338,7 @@ where p.id = any ($1::uuid[]) and not a.is_operational and exists (
     join boathook.endpoint l on l.application_id = o.id and l.deleted_at is null and not l.is_disabled
     where o.organization = a.organization and o.is_operational)
 
--- name: name_messages
+-- name: find_message_uids
 -- Reads the ids that publishers gave to messages.
 select id, dedup_key from boathook.event where id = any ($1::uuid[])
 

@@ -44,7 +44,7 @@ class EventStore:
         self._memory_of = {source: timedelta(days=days) for source, days in dedup_days_of.items()}
 
     def connect(self, database: Database) -> None:
-        """Use *database* from now on, if none was set."""
+        """Use *database* from now on."""
         self._database = database
 
     @property

@@ -26,7 +26,7 @@ import asyncpg
 
 from boathook.db.database import Database, Record, translate_errors
 from boathook.db.delivery_commands import IGNORE_DEAD, PURGE_DEAD, ROUTE_EVENT
-from boathook.db.endpoint_deliveries import SUPERSEDED
+from boathook.db.endpoint_deliveries import OVERTAKEN
 from boathook.db.integrity_report import Balance, CheckProgress, IntegrityReport, Violation, ViolationExample
 from boathook.db.invariants import (
     AUDIT_CHAIN,
@@ -261,7 +261,7 @@ class _Check:
         days_of = self._scope.dedup_days_of
         match walk.gathered:
             case SharedRead.EVENTS:
-                return [PURGE_DEAD, [IGNORE_DEAD, SUPERSEDED], ROUTE_EVENT]
+                return [PURGE_DEAD, [IGNORE_DEAD, OVERTAKEN], ROUTE_EVENT]
             case SharedRead.MEMORY:
                 events, keys = [id for id, _ in self._witnesses.values()], [key for _, key in self._witnesses.values()]
                 return [events, keys, list(days_of), list(days_of.values()), self._scope.dedup_days]

@@ -69,7 +69,7 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
             finished, after=self._operational_webhooks.publish_attempts if has_operational_event else None
         )
         failpoint("send.after_settle")
-        if not all(isinstance(one.move, Complete) for one in finished) or any(
+        if not all(isinstance(one.decision, Complete) for one in finished) or any(
             attempt.queue.is_unhealthy or attempt.queue.open_until is not None for attempt in attempts
         ):
             try:
@@ -122,10 +122,10 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
 
     async def _disable(self, batch: Sequence[FinishedEndpointDelivery], should_disable: set[UUID]) -> None:
         for one in batch:
-            if isinstance(one.move, Complete):
+            if isinstance(one.decision, Complete):
                 continue
             key = one.delivery.endpoint_id
-            is_gone = one.move.code == GONE
+            is_gone = one.decision.code == GONE
             if not is_gone and key not in should_disable:
                 continue
             should_disable.discard(key)
@@ -147,7 +147,7 @@ def summarize_health(batch: Iterable[FinishedEndpointDelivery]) -> tuple[list[Fa
     succeeded: set[UUID] = set()
     for one in batch:
         key = one.delivery.endpoint_id
-        if isinstance(one.move, Complete):
+        if isinstance(one.decision, Complete):
             failures.pop(key, None)
             succeeded.add(key)
             continue
@@ -156,7 +156,7 @@ def summarize_health(batch: Iterable[FinishedEndpointDelivery]) -> tuple[list[Fa
             endpoint_id=key,
             failed=1 if known is None else known.failed + 1,
             is_after_success=key in succeeded,
-            is_endpoint_fault=one.move.code not in _OURS or (known is not None and known.is_endpoint_fault),
+            is_endpoint_fault=one.decision.code not in _OURS or (known is not None and known.is_endpoint_fault),
             is_probe=one.delivery.is_probe or (known is not None and known.is_probe),
         )
     return sorted(failures.values(), key=lambda one: one.endpoint_id), succeeded - failures.keys()
@@ -166,7 +166,7 @@ def operational_event_type(one: FinishedEndpointDelivery) -> str | None:
     """Return the type of the operational event for an attempt; manual resends have none."""
     if one.delivery.is_manual:
         return None
-    match one.move:
+    match one.decision:
         case Complete():
             return "message.attempt.recovered" if one.delivery.attempt > FAILING_AT else None
         case RetryAt():
@@ -292,7 +292,7 @@ class SendTraces:
 
 def _words_of(ended: FinishedEndpointDelivery) -> tuple[str, str | None, str | None]:
     """Return the outcome of an attempt, with the code and message of its error."""
-    match ended.move:
+    match ended.decision:
         case Complete():
             return "succeeded", None, None
         case RetryAt(code=code, error=error):

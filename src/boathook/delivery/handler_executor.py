@@ -159,7 +159,7 @@ class HandlerRecorder(Recorder[HandlerAttempt]):
 
 def _pass_points(failed: Sequence[FailedAttempt], retry: str, dead: str) -> None:
     for one in failed:
-        failpoint(f"dead.{dead}" if isinstance(one.move, DeadLetter) else f"retry.{retry}")
+        failpoint(f"dead.{dead}" if isinstance(one.decision, DeadLetter) else f"retry.{retry}")
 
 
 _OUTCOMES: Final[Mapping[type, str]] = {Retry: "retry", Dead: "dead", Failure: "failed", Interruption: "failed"}

@@ -26,9 +26,9 @@ from boathook.delivery.http_attempt import (
 from boathook.domain import ids
 from boathook.domain.errors import FetchFailed
 from boathook.domain.policy import Failure, Result, Superseded
-from boathook.http_client.messages import OutgoingRequest
+from boathook.http_client.messages import OutgoingRequest, RequestResult, TransportFailure
 from boathook.http_client.oauth import TokenCache
-from boathook.http_client.sender import HttpSender, RequestResult, TransportFailure
+from boathook.http_client.sender import HttpSender
 from boathook.observability import meters, tracing
 from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger

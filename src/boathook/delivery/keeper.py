@@ -96,7 +96,7 @@ class Keeper:
         self._lease_s = settings.worker.lease_s
         outbox = Outbox.of(settings.retention)
         self._reaping = MaintenanceJob("reap", ROUND_S, self._reap)
-        self._chores = (
+        self._jobs = (
             self._reaping,
             MaintenanceJob("unblock", ROUND_S, self._store.unblock),
             MaintenanceJob(
@@ -147,10 +147,10 @@ class Keeper:
         while not stop.is_set():
             beat()
             await _confirm(seat)
-            for chore in self._chores:
-                if chore.is_due:
+            for job in self._jobs:
+                if job.is_due:
                     await _confirm(seat)
-                    await chore.do()
+                    await job.do()
             await _pause(stop, ROUND_S)
 
     async def _reap(self) -> None:

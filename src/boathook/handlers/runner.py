@@ -297,14 +297,14 @@ class Runner:
                 raise Unsuccessful(outcome)
             case _:
                 assert_never(outcome)
-        move = Complete() if isinstance(outcome, Success) else complete_ignored(outcome.reason)
+        decision = Complete() if isinstance(outcome, Success) else complete_ignored(outcome.reason)
         claim = running.work.claim
         steps: tuple[SqlCall, ...] = (
-            (SETTLE, settle_arguments(claim, move, worker=self._worker, started_at=running.started_at, mark=mark)),
+            (SETTLE, settle_arguments(claim, decision, worker=self._worker, started_at=running.started_at, mark=mark)),
         )
         if slot is not None:
             steps += ((ANSWER, replies.reply_arguments(claim, slot.reply)),)
-        return ("succeeded" if move.ignored_because is None else "ignored"), steps
+        return ("succeeded" if decision.ignored_because is None else "ignored"), steps
 
     async def _attempt(
         self, handler: Handler, event: Event, running: RunningAttempt, run_slot: RunSlot, completion: Completion

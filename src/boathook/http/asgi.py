@@ -8,7 +8,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Asgi = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 
-IS_AUTHENTICATED: Final = "boathook.is_known"
+IS_AUTHENTICATED: Final = "boathook.is_authenticated"
 """Set in the scope of a request once its credentials are known to be valid."""
 
 

@@ -17,8 +17,6 @@ from boathook.http_client.curl_multi import CurlMultiClient
 from boathook.http_client.messages import OutgoingRequest, RequestResult, TransportFailure
 from boathook.observability.log import get_logger
 
-__all__ = ["CurlThread", "HttpSender", "OutgoingRequest", "RequestResult", "TransportFailure"]
-
 _LOG: Final = get_logger("http_client")
 _CLOSE_S: Final = 5.0
 
@@ -122,7 +120,7 @@ class HttpSender:
         self._loop = asyncio.get_running_loop()
         self._results: deque[list[RequestResult]] = deque()
         self._is_scheduled = self._is_closed = False
-        self._pool = ConnectionPool(settings, done=done, pass_on=self._pass_on)
+        self._pool = ConnectionPool(settings, done=done, pass_on=lambda request: self._send_by_libcurl([request]))
         self._thread: CurlThread | None = None
 
     def send(self, batch: Sequence[OutgoingRequest]) -> None:
@@ -139,9 +137,6 @@ class HttpSender:
         self._pool.close()
         if self._thread is not None:
             self._thread.close()
-
-    def _pass_on(self, request: OutgoingRequest) -> None:
-        self._send_by_libcurl([request])
 
     def _send_by_libcurl(self, batch: Sequence[OutgoingRequest]) -> None:
         if self._thread is None:

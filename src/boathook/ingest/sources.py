@@ -148,7 +148,7 @@ def dedup_days_by_source(settings: Settings) -> dict[str, float]:
 
     Unless configured, dedup memory lasts one day longer than the sender's last retry.
     """
-    days = settings.dedup_days_of()
+    days = {name: source.dedup_days for name, source in settings.sources.items() if source.dedup_days is not None}
     for name, source in settings.sources.items():
         with contextlib.suppress(ConfigError):
             needed = (find_recipe(source.provider).retries_for_days or 0.0) + 1.0

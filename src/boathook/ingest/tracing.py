@@ -41,7 +41,7 @@ class _RequestTrace:
         self.status = 0
 
 
-_current_trace: ContextVar[_RequestTrace] = ContextVar("boathook_visit")
+_current_trace: ContextVar[_RequestTrace] = ContextVar("boathook_request_trace")
 
 
 class TracedIntake:

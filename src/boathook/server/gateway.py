@@ -363,7 +363,7 @@ class IngestRuntime:
         self._gateway_database.events.set_dedup_days(dedup_days_by_source(sources.live.current))
         self.due_lane = self._open_due_lane()
         """Notifies workers and senders of due deliveries; None if PostgreSQL does."""
-        self._chores: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
         self._client: Client | None = None
         """Makes requests to other cells; None if there are none."""
         database, retention, limits = settings.database, settings.retention, settings.limits
@@ -393,7 +393,7 @@ class IngestRuntime:
             self._rates, lease, self._gateway_database.count_gateways, gateways=settings.server.gateways
         )
         self._quarantine = Quarantine(self._gateway_database.keep, per_second=retention.rejections_rate)
-        self._rotation = SecretReloader(
+        self._secret_reloader = SecretReloader(
             sources.live.current,
             sources.compiled.served(),
             sources.added,
@@ -553,24 +553,24 @@ class IngestRuntime:
 
     async def __aenter__(self) -> Self:
         connecting = asyncio.create_task(self._gateway_database.keep_connecting(), name="database:connect")
-        self._chores.append(connecting)
+        self._tasks.append(connecting)
         await asyncio.wait([connecting], timeout=self._settings.spool.fallback_after_s)
         if self._gateway_database.connected.is_set():
             # Before the first request: the secrets file may be older than a removal.
-            await self._rotation.ensure_fresh()
+            await self._secret_reloader.ensure_fresh()
         if self._cells is not None:
             await self._cells.start()
         await self.intake.start(is_away=not self._gateway_database.connected.is_set())
         self._quarantine.start()
-        self._chores.append(asyncio.create_task(self._sample()))
-        self._chores.append(asyncio.create_task(self._watch_gaps()))
-        self._chores.append(asyncio.create_task(self._rotation.run(), name="secrets:follow"))
-        self._chores.append(asyncio.create_task(self._rate_leaser.run(), name="rates:lease"))
-        self._chores.append(asyncio.create_task(self._listen_for_rotations()))
+        self._tasks.append(asyncio.create_task(self._sample()))
+        self._tasks.append(asyncio.create_task(self._watch_gaps()))
+        self._tasks.append(asyncio.create_task(self._secret_reloader.run(), name="secrets:reload"))
+        self._tasks.append(asyncio.create_task(self._rate_leaser.run(), name="rates:lease"))
+        self._tasks.append(asyncio.create_task(self._listen_for_rotations()))
         if self.due_lane is not None:
-            self._chores.append(asyncio.create_task(self.due_lane.run(), name="lane:publish"))
+            self._tasks.append(asyncio.create_task(self.due_lane.run(), name="lane:publish"))
         if self._buffer_drain is not None:
-            self._chores.append(asyncio.create_task(self._buffer_drain.run(), name="buffer:drain"))
+            self._tasks.append(asyncio.create_task(self._buffer_drain.run(), name="buffer:drain"))
         self._is_started = True
         self._follow_replies()
         return self
@@ -583,12 +583,12 @@ class IngestRuntime:
         former = set(sources.compiled.by_name)
         sources.compiled.update()
         self._removed |= former - {row.name for row in sources.live.rows} - sources.live.current.sources.keys()
-        self._rotation.set_sources(sources.live.current, sources.compiled.served())
+        self._secret_reloader.set_sources(sources.live.current, sources.compiled.served())
         self._gateway_database.events.set_dedup_days(dedup_days_by_source(sources.live.current))
         self._set_sources()
         self._rate_leaser.follow_sources()
         self._follow_replies()
-        self._rotation.save_soon()
+        self._secret_reloader.save_soon()
         _LOG.info("sources_changed", sources=len(sources.compiled.by_name), stored=len(sources.live.current.stored))
 
     def _set_sources(self) -> None:
@@ -610,8 +610,8 @@ class IngestRuntime:
         has_inline = any(compiled.inline for compiled in self._sources.compiled.served())
         if self._is_started and has_inline and not self._has_reply_tasks:
             self._has_reply_tasks = True
-            self._chores.append(asyncio.create_task(self._listen_for_replies(self._reply_waiter)))
-            self._chores.append(asyncio.create_task(self._reply_waiter.run()))
+            self._tasks.append(asyncio.create_task(self._listen_for_replies(self._reply_waiter)))
+            self._tasks.append(asyncio.create_task(self._reply_waiter.run()))
 
     @property
     def is_connected(self) -> bool:
@@ -631,9 +631,13 @@ class IngestRuntime:
 
     async def _listen_for_rotations(self) -> None:
         await self._gateway_database.connected.wait()
-        await self._gateway_database.require_database().listen(source_secrets.CHANNEL, self._rotation.on_notification)
-        await self._gateway_database.require_database().listen(stored_sources.CHANNEL, self._rotation.on_notification)
-        self._rotation.on_notification("")
+        await self._gateway_database.require_database().listen(
+            source_secrets.CHANNEL, self._secret_reloader.on_notification
+        )
+        await self._gateway_database.require_database().listen(
+            stored_sources.CHANNEL, self._secret_reloader.on_notification
+        )
+        self._secret_reloader.on_notification("")
 
     async def _listen_for_replies(self, reply_waiter: ReplyWaiter) -> None:
         await self._gateway_database.connected.wait()
@@ -649,9 +653,9 @@ class IngestRuntime:
             await asyncio.sleep(_SAMPLE_S)
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._chores:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.wait(self._chores, timeout=_CANCEL_TIMEOUT_S)
+        await asyncio.wait(self._tasks, timeout=_CANCEL_TIMEOUT_S)
         self._fetcher.close()
         await self.intake.drain()
         if self._cells is not None:

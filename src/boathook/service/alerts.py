@@ -61,7 +61,7 @@ class ChannelView:
     state: ChannelState
 
     @property
-    def goal(self) -> str:
+    def destination(self) -> str:
         """The recipients, unless they are secret."""
         match self.settings.kind:
             case "telegram":
@@ -76,9 +76,9 @@ class ChannelView:
 class AlertOverview:
     """The current state of all alerts, silences, channels and rules."""
 
-    looked_at: datetime | None
+    evaluated_at: datetime | None
     """When the rules were last evaluated; None if never."""
-    looked_by: str
+    evaluated_by: str
     firing: Sequence[Alert]
     """Includes alerts that are clearing."""
     pending: Sequence[Alert]
@@ -89,9 +89,9 @@ class AlertOverview:
     now: datetime
 
     @property
-    def is_blind(self) -> bool:
+    def is_stale(self) -> bool:
         """Whether the rules were not evaluated for a minute, because no keeper runs."""
-        return self.looked_at is None or self.now - self.looked_at > timedelta(minutes=1)
+        return self.evaluated_at is None or self.now - self.evaluated_at > timedelta(minutes=1)
 
 
 async def read_overview(connection: Connection, settings: Settings) -> AlertOverview:
@@ -101,8 +101,8 @@ async def read_overview(connection: Connection, settings: Settings) -> AlertOver
     opened = await kept.list_open(connection)
     states = await kept.list_channels(connection)
     return AlertOverview(
-        looked_at=seen.at if seen else None,
-        looked_by=seen.host if seen else "",
+        evaluated_at=seen.at if seen else None,
+        evaluated_by=seen.host if seen else "",
         firing=[one for one in opened if one.fired_at is not None],
         pending=[one for one in opened if one.fired_at is None],
         silences=await kept.list_silences(connection, ended_after=now - _JUST_ENDED),

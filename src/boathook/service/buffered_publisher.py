@@ -9,7 +9,6 @@ must be decided now is decided by the `AccessCopy`, or the request is refused.
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable
 from typing import Final, Protocol, assert_never
 from uuid import UUID
 
@@ -22,6 +21,7 @@ from boathook.domain import ids
 from boathook.domain.errors import AccessUnknown, ApplicationDeleted, NotFound, WrongCell
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Origin, ProofStrength, Publication, Receipt
 from boathook.handlers.outbox import Draft, Message, Outbox
+from boathook.ingest.event_writer import EventAcceptor
 from boathook.ingest.spool_records import UNROUTED
 from boathook.observability import meters
 from boathook.service import spool
@@ -37,16 +37,12 @@ _MAX_PARSED: Final = 8
 """Requests parsed at once, as a parsed body can take thirty times its size in memory."""
 
 
-class Intake(Protocol):
+class Intake(EventAcceptor, Protocol):
     """The part of `boathook.ingest.intake.Intake` that is used here."""
 
     @property
     def is_direct(self) -> bool:
         """Whether events go to the database, and none that were accepted earlier wait in the buffer."""
-        ...
-
-    def accept(self, event: NewEvent) -> Awaitable[Receipt]:
-        """Return a receipt once the event is durable."""
         ...
 
 

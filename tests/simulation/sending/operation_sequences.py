@@ -271,9 +271,7 @@ class SendPlayer(Player):
     async def _due(self, most: int) -> Any:
         await self._target.arrange()
         page = await self._sends().find_due("", most)
-        return page.after, [
-            (d.recipient, d.revision, d.is_disabled_or_deleted, d.rate, d.open_until is None) for d in page.due
-        ]
+        return page.after, [(d.recipient, d.is_disabled_or_deleted, d.rate, d.open_until is None) for d in page.due]
 
     async def _judge(self, chosen: tuple[int, ...], flags: tuple[Any, ...]) -> Any:
         failures = [

@@ -21,7 +21,7 @@ from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
 from boathook.domain.errors import ValueRejected
 from boathook.domain.model import Accepted
-from tests.postgres.test_books import new_event
+from tests.postgres.test_integrity import new_event
 from tests.support import eventually
 
 ACTION = AuditContext(actor="test", note="because")
