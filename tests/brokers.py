@@ -85,7 +85,7 @@ def request(node: RabbitNode, method: str, path: str, body: object = None) -> ob
     if body is not None:
         request.data = json.dumps(body).encode()
         request.add_header("content-type", "application/json")
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         text = answer.read()
     return json.loads(text) if text else None
 

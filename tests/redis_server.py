@@ -52,7 +52,7 @@ class RedisServer:
         """End it without warning; what it knew is gone."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait(30)
+            self.process.wait(300)
             self.process = None
 
     @contextlib.contextmanager

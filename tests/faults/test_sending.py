@@ -41,7 +41,7 @@ class Receiver:
 
     def __enter__(self) -> "Receiver":
         self._thread.start()
-        assert self._is_open.wait(10)
+        assert self._is_open.wait(300)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -288,9 +288,9 @@ async def lose_the_lease_meanwhile(shop: Database, kit: SessionKit) -> None:
         yield execute(session, "insert into deed values (1)")
         loop.call_soon_threadsafe(began.set)
         if kit.is_async:
-            yield asyncio.ensure_future(asyncio.to_thread(goes_on.wait, 10))
+            yield asyncio.ensure_future(asyncio.to_thread(goes_on.wait, 300))
         else:
-            goes_on.wait(10)
+            goes_on.wait(300)
         event.reply("late")
 
     kit.handler(hook, body, retry=RetryPolicy(first_s=60))

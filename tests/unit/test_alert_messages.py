@@ -40,7 +40,7 @@ def answering(body: bytes, status: str = "200 OK", head: str = ""):
 
 
 async def send(channel, told=None):
-    notifier = Notifier(settings_of(channels={"ops": channel}, timeout_s=5))
+    notifier = Notifier(settings_of(channels={"ops": channel}, timeout_s=60))
     try:
         return await notifier.send("ops", told or bulletin())
     finally:

@@ -45,7 +45,7 @@ class Server:
         self.url = f"https://127.0.0.1:{self.port}/key.pem"
 
     def _call(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(5)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(300)
 
     async def _start(self, host, port):
         # Plain sockets, so that a connection counts before any TLS.
@@ -367,5 +367,5 @@ def test_a_closed_fetcher_gives_up_at_once(server, fetcher):
     until(lambda: server.requests, timeout=300, every=0.01)
     fetcher.close()
     with pytest.raises(FetchFailed):
-        running.result(10)
+        running.result(300)
     refused(fetcher, server.url, "shutting down")

@@ -155,7 +155,7 @@ class BotApi:
 
     def __enter__(self) -> "BotApi":
         self._thread.start()
-        assert self._started.wait(10)
+        assert self._started.wait(300)
         return self
 
     def __exit__(self, *_: object) -> None:

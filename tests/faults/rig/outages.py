@@ -41,7 +41,7 @@ class Repeatedly:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(20)
+        self._thread.join(300)
 
     def _run(self) -> None:
         while not self._stop.wait(self._every_s):

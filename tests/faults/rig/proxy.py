@@ -73,7 +73,7 @@ class Proxy:
 
     def __enter__(self) -> "Proxy":
         self._thread.start()
-        assert self._is_ready.wait(10), "the proxy does not listen"
+        assert self._is_ready.wait(300), "the proxy does not listen"
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -116,7 +116,7 @@ class Proxy:
                 pair.cut()
             return len(pairs)
 
-        return asyncio.run_coroutine_threadsafe(cut(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(cut(), self._loop).result(300)
 
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._take, "127.0.0.1", 0, backlog=1024)
