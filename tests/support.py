@@ -8,7 +8,7 @@ import os
 import resource
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 import hypothesis
@@ -39,6 +39,14 @@ async def eventually(
             cause = error
         _check(began, timeout, cause)
         await asyncio.sleep(_pause(every, began, looked))
+
+
+def run_and_close(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    """Do *work* in a loop and close it, in a thread without another loop: `tests.conftest` closes what is left there."""
+    try:
+        loop.run_until_complete(work)
+    finally:
+        loop.close()
 
 
 def until(predicate: Callable[[], Result], *, timeout: float = 300.0, every: float = 0.05) -> Result:

@@ -16,7 +16,7 @@ from boathook.observability.failpoints import FAILPOINTS
 from tests.acceptance.conftest import BoathookProcess, boathook  # noqa: F401 - boathook is a fixture
 from tests.crash_schedule import CrashSchedule
 from tests.sender_harness import KEY, Reply, Sink, StoredEndpoint, add_deliveries, add_endpoint
-from tests.support import until
+from tests.support import run_and_close, until
 
 SEND_POINTS = [point for point in FAILPOINTS if point.startswith("send.")]
 IN_FLIGHT = 40 + 200
@@ -37,7 +37,7 @@ class Receiver:
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._is_open = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=run_and_close, args=(self._loop, self._serve()))
 
     def __enter__(self) -> "Receiver":
         self._thread.start()
@@ -47,12 +47,6 @@ class Receiver:
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(300)
-
-    def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            self._loop.close()
 
     async def _serve(self) -> None:
         async with self.sink.open():

@@ -31,7 +31,7 @@ from boathook.delivery.http_attempt import PreparedEndpoint, prepare_endpoint
 from boathook.domain import ids
 from boathook.domain.endpoints import RECIPIENT
 from boathook.domain.errors import DatabaseError
-from boathook.domain.policy import AttemptState, Result, RetryPolicy, Superseded, read_retry
+from boathook.domain.policy import AttemptState, Result, RetryPolicy, Superseded
 from boathook.http_client.messages import RequestResult
 from boathook.observability import meters
 from boathook.observability.failpoints import failpoint
@@ -241,7 +241,7 @@ class EndpointQueues:
         self._limit = outbound.endpoint_concurrency
         """Most concurrent requests to one endpoint, unless the endpoint sets its own limit."""
         self._timeout_s = outbound.timeout_s
-        self._retry_policy = read_retry(outbound.retry)
+        self._retry_policy = settings.retry_defaults().endpoints
         self._lease_s = settings.worker.lease_s
         self._poll_s = settings.worker.poll_interval_s
         self._store = store

@@ -631,12 +631,9 @@ class IngestRuntime:
 
     async def _listen_for_rotations(self) -> None:
         await self._gateway_database.connected.wait()
-        await self._gateway_database.require_database().listen(
-            source_secrets.CHANNEL, self._secret_reloader.on_notification
-        )
-        await self._gateway_database.require_database().listen(
-            stored_sources.CHANNEL, self._secret_reloader.on_notification
-        )
+        database = self._gateway_database.require_database()
+        await database.listen(source_secrets.CHANNEL, self._secret_reloader.on_notification)
+        await database.listen(stored_sources.CHANNEL, self._secret_reloader.on_notification)
         self._secret_reloader.on_notification("")
 
     async def _listen_for_replies(self, reply_waiter: ReplyWaiter) -> None:

@@ -27,6 +27,8 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
+from tests.support import run_and_close
+
 Target = str | tuple[str, int]
 """Where a proxy connects to: the path of a unix socket, or a host and a port."""
 
@@ -69,7 +71,7 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._is_ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=run_and_close, args=(self._loop, self._serve()), daemon=True)
 
     def __enter__(self) -> "Proxy":
         self._thread.start()
@@ -79,12 +81,6 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(300)
-
-    def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            self._loop.close()
 
     def set(
         self,
