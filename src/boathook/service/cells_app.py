@@ -67,7 +67,7 @@ class _Passing:
         self._hook = hook
         self._post = post
         self._secret = settings.cells_secret()
-        self._outbox = Outbox()
+        self._outbox = Outbox.of(settings.retention)
 
     def handler(self, cell: str) -> Callable[[Event, BeginLate], Awaitable[Outcome]]:
         """Return the handler for one cell."""
