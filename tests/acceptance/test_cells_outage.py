@@ -64,6 +64,7 @@ async def relay(event: Event, tx: Transaction) -> None:
 """
 
 
+@pytest.mark.extended("starts two cells; tests/postgres/test_cells_app.py stays")
 def test_what_a_handler_publishes_to_an_application_of_a_cell_that_is_down_arrives_there_once(
     tmp_path: Path, databases: Pool
 ) -> None:

@@ -82,6 +82,7 @@ class TestStripe:
         assert found["reason"] == "signature_mismatch"
         assert "it was signed with another secret, or a proxy changed the body" in found["detail"]
 
+    @pytest.mark.extended("repeats what stays with other values")
     def test_the_secret_of_another_source(self, running: BoathookProcess):
         body = body_of()
         found = refused(running, "stripe", from_stripe(body, secret=OTHER), body)
@@ -129,6 +130,7 @@ class TestStripe:
         assert "x-hub-signature-256" in found["detail"]
         assert "stripe-signature" in found["detail"]
 
+    @pytest.mark.extended("repeats what stays with other values")
     def test_no_signature(self, running: BoathookProcess):
         found = refused(running, "stripe", {}, body_of())
         assert found["reason"] == "signature_missing"
@@ -155,6 +157,7 @@ class TestGitHub:
         found = refused(running, "github", from_stripe(body, secret=OTHER), body)
         assert "the source 'other-shop' would have accepted it" in found["detail"]
 
+    @pytest.mark.extended("repeats what stays with other values")
     def test_a_body_written_anew_on_the_way(self, running: BoathookProcess):
         sent = body_of()
         rewritten = json.dumps(json.loads(sent)).encode()

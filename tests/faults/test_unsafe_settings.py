@@ -76,7 +76,7 @@ async def test_sessions_that_ask_for_nothing_would_lose_it(
 @pytest.mark.parametrize(
     ("level", "ours"),
     sampled(
-        [("off", "on"), ("remote_apply", "remote_apply"), ("local", "on"), ("remote_write", "on"), ("on", "on")], keep=2
+        [("off", "on"), ("remote_apply", "remote_apply"), ("local", "on"), ("remote_write", "on"), ("on", "on")], keep=1
     ),
 )
 async def test_the_level_of_commits_is_never_below_on(level: str, ours: str, own_server: OwnServer) -> None:

@@ -119,6 +119,7 @@ async def longest_write_in_the_build(url: str) -> float:
         return longest / (time.monotonic() - began)
 
 
+@pytest.mark.extended("is judged by the clock")
 async def test_writers_go_on_while_an_index_is_built(url: str):
     assert await longest_write_in_the_build(url) < 0.4
     assert await validity(url) == dict.fromkeys(INDEXES, True)

@@ -331,6 +331,7 @@ async def passed_of_runtimes(pg_url: str, folder: Path, **overrides: object) -> 
         return total
 
 
+@pytest.mark.extended("starts several servers of its own")
 async def test_whole_gateways_share_the_rate_of_a_source(pg_url: str, tmp_path: Path):
     assert 60 - 3 <= await passed_of_runtimes(pg_url, tmp_path) <= 90 + 3 * 3
 
