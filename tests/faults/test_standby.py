@@ -22,7 +22,7 @@ from boathook.domain import ids
 from boathook.domain.errors import DatabaseUnavailable
 from boathook.domain.model import NewEvent, Origin, ProofStrength, Receipt
 from boathook.handlers import outbox
-from boathook.handlers.outbox import Message
+from boathook.handlers.outbox import Message, Outbox
 from boathook.service import doctor, unit_of_work
 from boathook.service.buffered_publisher import to_event
 from boathook.service.message_store import MessageStore
@@ -228,7 +228,7 @@ async def test_a_received_event_that_comes_again_waits_too(
 
 
 async def offer_message(shop: ApiClient, message: NewEvent, within_s: float = 2.0) -> Receipt:
-    (receipt,) = await MessageStore(lambda: shop.context.database).append([message], within_s=within_s)
+    (receipt,) = await MessageStore(lambda: shop.context.database, Outbox()).append([message], within_s=within_s)
     return receipt
 
 

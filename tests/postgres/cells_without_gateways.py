@@ -15,6 +15,7 @@ from boathook.domain.cells import ApplicationAssignment
 from boathook.domain.errors import FetchFailed
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, NewEvent, Receipt
+from boathook.handlers.outbox import Outbox
 from boathook.ingest.cells import CellIntakes, CellReceiver
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter
@@ -122,7 +123,7 @@ class Network:
 
     async def _ask(self, name: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         cell, sent = self.cells[name], list[dict[str, Any]]()
-        store = MessageStore(lambda: cell.db)
+        store = MessageStore(lambda: cell.db, Outbox())
 
         async def accept(event: NewEvent) -> Receipt:
             if name in self.spooling:

@@ -120,8 +120,8 @@ class Gateway:
             spool=None if spool is None else Spool(SegmentStore(spool, LIMITS)),
             read_marks=self._read_marks,
         )
-        self.messages = MessageStore(self._database)
-        self.intake = Intake(self.store, route=_route, messages=self.messages, buffer=self.buffer, within_s=30.0)
+        self.messages = MessageStore(self._database, Outbox())
+        self.intake = Intake(self.store, reroute=_route, messages=self.messages, buffer=self.buffer, within_s=30.0)
         self._drain: asyncio.Task[None] | None = None
 
     def _database(self) -> Database:

@@ -27,6 +27,7 @@ from boathook.domain import ids
 from boathook.domain.errors import DatabaseUnavailable, SpoolUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Duplicate, NewEvent
+from boathook.handlers.outbox import Outbox
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter, Refused
 from boathook.ingest.intake import Intake, Mode
@@ -119,8 +120,8 @@ async def opened(
     builder = EventBuilder(Router((), UNROUTED), lambda: read_router(wired))
     intake = Intake(
         EventStore(wired),
-        route=builder.reroute,
-        messages=MessageStore(lambda: wired),
+        reroute=builder.reroute,
+        messages=MessageStore(lambda: wired, Outbox()),
         buffer=Spool.at(folder / "spool", limits),
         within_s=1.0,
     )
@@ -401,7 +402,7 @@ async def test_what_is_offered_again_changes_nothing(gateway: Gateway, tmp_path:
             forgotten = [ids.read(ids.MESSAGE, one) for one in made]
             await gateway.db.execute("delete from boathook.dedup where event_id = any ($1)", forgotten)
         importer = SpoolImporter(
-            tmp_path / "spool", EventWriter(EventStore(gateway.db), messages=MessageStore(lambda: gateway.db))
+            tmp_path / "spool", EventWriter(EventStore(gateway.db), messages=MessageStore(lambda: gateway.db, Outbox()))
         )
         report = await importer.reimport_drained()
         assert (report.there, report.conflict, report.refused) == (3, 1, 0)
@@ -426,7 +427,7 @@ async def test_a_message_for_an_application_that_was_deleted_meanwhile_is_kept_a
     (file,) = (tmp_path / "spool" / "refused").iterdir()
     assert ids.read(ids.MESSAGE, lost["id"]).bytes in file.read_bytes()
     await gateway.db.execute("update boathook.application set deleted_at = null where uid = 'gone'")
-    writer = EventWriter(EventStore(gateway.db), messages=MessageStore(lambda: gateway.db))
+    writer = EventWriter(EventStore(gateway.db), messages=MessageStore(lambda: gateway.db, Outbox()))
     report = await SpoolImporter(tmp_path / "spool", writer).retry_refused()
     assert (report.accepted, report.refused) == (1, 0)
     assert await gateway.balances()

@@ -431,7 +431,7 @@ async def test_a_message_that_waited_in_the_other_cell_is_delivered_when_that_pa
     published = await world.publish("one")
     await world.work()
     await world.move("c1")
-    store = MessageStore(lambda: world["c1"])
+    store = MessageStore(lambda: world["c1"], Outbox())
     receipts = [one for _ in range(2) for one in await store.append(world.network.spooled)]
     assert [(one.event_id, one.is_new) for one in receipts if isinstance(one, Accepted)] == [
         (published.event_id, True),
@@ -448,7 +448,7 @@ async def test_two_that_take_it_back_at_once_deliver_it_once(world: World):
     world.network.spooling.clear()
     world.network.mute.clear()
     await world.move("c1")
-    stores = [MessageStore(lambda: world["c1"]) for _ in range(4)]
+    stores = [MessageStore(lambda: world["c1"], Outbox()) for _ in range(4)]
     await asyncio.gather(*(store.append(world.network.spooled) for store in stores), world.work())
     assert await world.sent() == {"c1": ["one"], "c2": [], "c3": []}
 

@@ -53,9 +53,9 @@ async def add_deliveries(
 
 
 async def claim(
-    store: DeliveryStore, recipient: str = "handler:a", slots: int = 100, worker: str = "w1", most: int | None = None
+    store: DeliveryStore, recipient: str = "handler:a", slots: int = 100, worker: str = "w1", maximum: int | None = None
 ) -> list[ClaimedDelivery]:
-    return await store.claim([ClaimLimit(recipient, slots, most=most)], worker=worker, lease_s=30)
+    return await store.claim([ClaimLimit(recipient, slots, maximum=maximum)], worker=worker, lease_s=30)
 
 
 async def settle(db: Database, work: ClaimedDelivery, worker: str = "w1") -> None:
@@ -121,8 +121,8 @@ async def test_the_watermark_hides_what_was_due_before_it(db: Database) -> None:
 async def test_a_limit_holds_over_concurrent_workers(db: Database) -> None:
     await add_deliveries(db, count=50)
     store = DeliveryStore(db, RetryDefaults())
-    batches = await asyncio.gather(*(claim(store, slots=4, worker=f"w{n}", most=5) for n in range(8)))
-    batches += [await claim(store, slots=9, most=5)]
+    batches = await asyncio.gather(*(claim(store, slots=4, worker=f"w{n}", maximum=5) for n in range(8)))
+    batches += [await claim(store, slots=9, maximum=5)]
     assert sum(map(len, batches)) == 5
 
 

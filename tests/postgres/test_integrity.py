@@ -218,7 +218,7 @@ async def test_an_empty_store_balances(db: Database):
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every range so small that even the fewest events are many of them."""
-    walks = tuple(dataclasses.replace(walk, rows=3, most_rows=3) for walk in invariants.SCANS)
+    walks = tuple(dataclasses.replace(walk, rows=3, max_rows=3) for walk in invariants.SCANS)
     monkeypatch.setattr(integrity, "SCANS", walks)
 
 
@@ -460,7 +460,7 @@ async def break_many(store: Store, number: int) -> None:
 @pytest.mark.extended("needs thousands of rows, objects or connections")
 async def test_memory_grows_neither_with_the_events_nor_with_what_is_wrong(db: Database, monkeypatch):
     monkeypatch.setattr(
-        integrity, "SCANS", tuple(dataclasses.replace(walk, rows=200, most_rows=200) for walk in invariants.SCANS)
+        integrity, "SCANS", tuple(dataclasses.replace(walk, rows=200, max_rows=200) for walk in invariants.SCANS)
     )
     store, peaks = Store(db), []
     for number in (1_000, 10_000):

@@ -194,7 +194,7 @@ EVERYTHING = {
 async def test_a_store_under_full_work_balances_at_every_moment(
     db: Database, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ):
-    small = tuple(replace(walk, rows=40, most_rows=40) for walk in invariants.SCANS)
+    small = tuple(replace(walk, rows=40, max_rows=40) for walk in invariants.SCANS)
     deadline = time.monotonic() + 90
     for number in itertools.count():
         monkeypatch.setattr(integrity, "SCANS", small if number % 2 else invariants.SCANS)

@@ -162,7 +162,7 @@ async def test_damage_is_found_wherever_its_key_lies(
 ):
     if is_reused:
         await reuse(memory)
-    small = dataclasses.replace(invariants.DEDUP_MEMORY, rows=1_500, most_rows=1_500)
+    small = dataclasses.replace(invariants.DEDUP_MEMORY, rows=1_500, max_rows=1_500)
     monkeypatch.setattr(integrity, "SCANS", (small,))
     places = [10_000, 20_000, 30_000] if not is_reused else [10_000, EVENTS + 5_000, EVENTS + 15_000, EVENTS + 28_000]
     for n in places:
@@ -180,7 +180,7 @@ async def test_the_bounds_of_ranges_part_no_event_from_its_keys(memory: Memory, 
     await memory.db.execute("delete from boathook.event where id > $1", memory.id_of(1_000))
     await memory.db.execute("delete from boathook.dedup where event_id > $1", memory.id_of(1_000))
     for rows in (1, 2, 7, 100, 101, 999, 1_000):
-        walk = dataclasses.replace(invariants.DEDUP_MEMORY, rows=rows, most_rows=rows)
+        walk = dataclasses.replace(invariants.DEDUP_MEMORY, rows=rows, max_rows=rows)
         monkeypatch.setattr(integrity, "SCANS", (walk,))
         assert await memory.verify() == {"one dedup key per event": 3, "every dedup key has its event": 1}
 
@@ -215,7 +215,7 @@ def test_ranges_are_fitted_to_a_quarter_of_a_second():
 
 
 def test_ranges_do_not_shrink_where_small_ones_take_as_long():
-    assert set(fitted(4_000, fixed_s=3.0, each_s=1e-6)[-20:]) == {invariants.DEDUP_MEMORY.most_rows}
+    assert set(fitted(4_000, fixed_s=3.0, each_s=1e-6)[-20:]) == {invariants.DEDUP_MEMORY.max_rows}
 
 
 def test_between_the_two_a_look_reads_as_much_for_its_rows_as_besides_them():

@@ -195,7 +195,7 @@ class Player:
 
     async def _claim(self, worker: str, wants: tuple[Any, ...]) -> Any:
         works = await self._store.claim(
-            [ClaimLimit(name, slots, most=most) for name, slots, most in wants], worker=worker, lease_s=300
+            [ClaimLimit(name, slots, maximum=most) for name, slots, most in wants], worker=worker, lease_s=300
         )
         return self._note(works)
 

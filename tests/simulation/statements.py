@@ -91,7 +91,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
 }  # fmt: skip
 # There are no operational webhooks, and no tasks, secrets or weeks that are past are simulated: these find nothing.
 for _sql in (endpoint_deliveries.SQL[name] for name in (
-    "describe_endpoints", "delete_expired_secrets", "delete_expired_answers", "delete_expired_keys",
+    "describe_endpoints", "delete_expired_secrets", "delete_expired_answers", "delete_ended_portal_keys",
 )):  # fmt: skip
     BY_TEXT[_sql] = ("nothing", lambda _t, *_: [])
 for _module, _named in _OURS.items():

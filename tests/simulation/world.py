@@ -136,7 +136,7 @@ class World(BaseWorld):
                 await asyncio.shield(reaching)
         arrivals = EventBuilder(Router((), UNROUTED), store.read_router)
         intake = Intake(
-            store, announce=store.announce, route=arrivals.reroute, buffer=self._spool(gateway.process),
+            store, announce=store.announce, reroute=arrivals.reroute, buffer=self._spool(gateway.process),
             within_s=plan.after_s, committers=plan.committers, batch=plan.batch, queue=plan.queue,
         )  # fmt: skip
         await intake.start(is_away=not reaching.done())

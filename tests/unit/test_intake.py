@@ -238,7 +238,7 @@ async def test_an_event_whose_source_moves_while_it_waits_goes_there_too():
         return list(events)
 
     here = Shelf(refuse)
-    intake = Intake(here, route=route, elsewhere=lambda one: other if one.dedup_key in moved else None)
+    intake = Intake(here, reroute=route, elsewhere=lambda one: other if one.dedup_key in moved else None)
     await intake.start()
     await other.start()
     await asyncio.gather(*(intake.accept(event(key)) for key in ("first", "moving", "last")))

@@ -253,16 +253,16 @@ async def _find_elsewhere(app_context: AppContext, request: Request, call: Call)
     return None if cell is None else WrongCell(reference, cell)
 
 
-async def _read_body(request: Request, most: int) -> bytes:
-    too_large = ApiError(413, "payload_too_large", f"a request has at most {most} bytes")
+async def _read_body(request: Request, limit: int) -> bytes:
+    too_large = ApiError(413, "payload_too_large", f"a request has at most {limit} bytes")
     length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > most:
+    if length.isdigit() and int(length) > limit:
         raise too_large
     body = bytearray()
     try:
         async for part in request.stream():
             body += part
-            if len(body) > most:
+            if len(body) > limit:
                 raise too_large
     except ClientDisconnect:
         raise ApiError(400, "generic_error", "the request body is incomplete") from None

@@ -151,7 +151,7 @@ class BrokerConnection:
 
         Args:
             queues: the queues.
-            prefetch: most unacknowledged messages of each queue.
+            prefetch: maximum number of unacknowledged messages of each queue.
 
         Raises:
             BrokerUnavailable: the broker does not answer in time.

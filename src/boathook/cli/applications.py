@@ -71,7 +71,7 @@ def list_applications(
     async def read(work: UnitOfWork) -> None:
         cursor = (await actions.find(work, after)).id if after else None
         pages = output.pages(
-            lambda at, most: actions.list_page(work, actions.PageRequest(at, True, most)),
+            lambda at, limit: actions.list_page(work, actions.PageRequest(at, True, limit)),
             cursor,
             limit,
             lambda one: one.id,

@@ -204,7 +204,7 @@ def list_endpoints(
     async def read(work: UnitOfWork, owner: Application) -> None:
         cursor = (await actions.find(work, owner, after)).id if after else None
         pages = output.pages(
-            lambda at, most: actions.list_page(work, owner, PageRequest(at, True, most)),
+            lambda at, limit: actions.list_page(work, owner, PageRequest(at, True, limit)),
             cursor,
             limit,
             lambda one: one.id,

@@ -86,7 +86,7 @@ def list_types(
 
     async def read(work: UnitOfWork) -> None:
         pages = output.pages(
-            lambda at, most: actions.list_page(work, place=at, limit=most, with_archived=with_archived),
+            lambda at, limit: actions.list_page(work, place=at, limit=limit, with_archived=with_archived),
             after,
             limit,
             lambda one: one.name,

@@ -112,8 +112,8 @@ def list_events(
         start = None if after is None else (await id_prefixes.find_ids(database, ids.EVENT, [after]))[0]
         whole = await id_prefixes.complete(database, ids.APPLICATION, query.application)
         found = output.pages(
-            lambda below, most: search.list_events(
-                database, replace(query, application=whole, below=below), limit=most
+            lambda below, limit: search.list_events(
+                database, replace(query, application=whole, below=below), limit=limit
             ),
             start,
             limit,

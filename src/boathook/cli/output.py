@@ -138,11 +138,11 @@ async def pages(
     """Yield up to *limit* rows of a listing in pages, starting after *place*; limit 0 means all."""
     left = limit or sys.maxsize
     while left > 0:
-        most = min(PAGE, left)
-        rows = await fetch(place, most)
+        limit = min(PAGE, left)
+        rows = await fetch(place, limit)
         if rows:
             yield rows
-        if len(rows) < most:
+        if len(rows) < limit:
             return
         left -= len(rows)
         place = place_of(rows[-1])
@@ -164,7 +164,7 @@ def print_listing(
     async def read(database: "Database") -> None:
         whole = await complete_filter(database, prefix, wanted)
         found = pages(
-            lambda after, most: lister(database, replace(whole, after=after, limit=most)),
+            lambda after, limit: lister(database, replace(whole, after=after, limit=limit)),
             whole.after,
             whole.limit,
             lambda row: str(row.id),

@@ -46,7 +46,7 @@ async def list_unhealthy(context: ConsoleContext) -> Response:
         (ids.show(ids.ENDPOINT, row.id), f"{APPLICATIONS_PATH}/{ids.show(ids.APPLICATION, row.application_id)}", row)
         for row in rows
     ]
-    return context.page("endpoints/unhealthy.html", rows=shown, most=_MAX_UNHEALTHY)
+    return context.page("endpoints/unhealthy.html", rows=shown, limit=_MAX_UNHEALTHY)
 
 
 @routes.get("/endpoints/{endpoint}", Permission.ENDPOINT_VIEW)

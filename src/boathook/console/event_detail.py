@@ -156,8 +156,8 @@ async def render_body(head: bytes, size: int, view: str | None, content_type: st
 async def _show(context: ConsoleContext, event_id: UUID) -> Response:
     item = context.query.get("item", "")
     # An item can only be extracted from the whole body.
-    most = None if item else body_view.MAX_BYTES
-    event, stored = await event_history.read_event(context.app_context, event_id, max_bytes=most)
+    max_bytes = None if item else body_view.MAX_BYTES
+    event, stored = await event_history.read_event(context.app_context, event_id, max_bytes=max_bytes)
     body, size = stored.body, event.size
     if item:
         whole = await event_history.cut_item(stored.body, item)

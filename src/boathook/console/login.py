@@ -50,16 +50,16 @@ _LOG = get_logger("console")
 class _TokenBuckets:
     """Token buckets by key, refilled over time; only the most recently used keys are kept."""
 
-    def __init__(self, most: int, refill_s: float) -> None:
-        self._most = float(most)
+    def __init__(self, capacity: int, refill_s: float) -> None:
+        self._capacity = float(capacity)
         self._refill_s = refill_s
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, key: str) -> bool:
         """Take one token; return whether there was one."""
         now = time.monotonic()
-        left, at = self._left.pop(key, (self._most, now))
-        left = min(self._most, left + (now - at) / self._refill_s)
+        left, at = self._left.pop(key, (self._capacity, now))
+        left = min(self._capacity, left + (now - at) / self._refill_s)
         is_left = left >= 1
         self._left[key] = (left - 1 if is_left else left, now)
         if len(self._left) > _MAX_BUCKETS:

@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from boathook.db.database import Connection, Record
-from boathook.db.dedup import delete_expired_keys
+from boathook.db.dedup import delete_expired
 from boathook.db.ordering import unblock
 from boathook.db.statements import load
 from boathook.domain import ids
@@ -46,7 +46,7 @@ async def append_batch(connection: Connection, event: NewEvent, memory: timedelt
     for _ in range(_MAX_ROUNDS):
         stored = await _insert(connection, event, leaders, memory)
         if stored["expired"]:
-            await delete_expired_keys(connection, stored["expired"])
+            await delete_expired(connection, stored["expired"])
         elif (receipt := await _receipt(connection, event, stored)) is not None:
             return receipt
     raise DatabaseError("the dedup memory of these items kept changing while they were stored")

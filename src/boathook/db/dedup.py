@@ -12,7 +12,7 @@ SQL = load(__file__)
 _PAGE: Final = 5_000
 
 
-async def delete_expired_keys(connection: Connection, keys: Sequence[UUID]) -> None:
+async def delete_expired(connection: Connection, keys: Sequence[UUID]) -> None:
     """Delete those of *keys* that have expired."""
     await connection.execute(SQL["forget_expired"], keys)
 

@@ -55,7 +55,7 @@ class ClaimLimit:
     slots: int
     since: datetime = EPOCH
     """Deliveries due before this time are skipped; `EPOCH` scans all."""
-    most: int | None = None
+    maximum: int | None = None
     """Most leases of this recipient over all workers; None: no limit."""
 
 
@@ -180,7 +180,7 @@ class DeliveryStore:
                 [want.recipient for want in allowed],
                 [want.slots for want in allowed],
                 [want.since for want in allowed],
-                [want.most for want in allowed],
+                [want.maximum for want in allowed],
                 is_suspect,
             )
 
@@ -306,7 +306,7 @@ async def claim_rows(
     The lock is a separate statement, because the claim must count leases in a snapshot taken after it. The claim is
     repeated if another worker leased the same order key concurrently; the next run sees that lease.
     """
-    limited = [want.recipient for want in wants if want.most is not None]
+    limited = [want.recipient for want in wants if want.maximum is not None]
     for _ in range(CLAIM_ROUNDS):
         async with database.acquire() as connection:
             with translate_errors():
@@ -315,7 +315,7 @@ async def claim_rows(
                         return await claim(connection, wants)
                     async with connection.transaction():
                         locked = {row["recipient"] for row in await connection.fetch(SQL["lock_recipients"], limited)}
-                        allowed = [want for want in wants if want.most is None or want.recipient in locked]
+                        allowed = [want for want in wants if want.maximum is None or want.recipient in locked]
                         return await claim(connection, allowed)
                 except asyncpg.UniqueViolationError:
                     continue

@@ -301,10 +301,10 @@ async def read_outcomes(
     return ReplayOutcomes(**dict(found))
 
 
-async def count_events(database: Database | Connection, wanted: ListFilter, *, most: int | None = None) -> int:
-    """Count the events that match *wanted*, up to *most*."""
+async def count_events(database: Database | Connection, wanted: ListFilter, *, limit: int | None = None) -> int:
+    """Count the events that match *wanted*, up to *limit*."""
     number: int = await database.fetchval(
-        choose_event_table(SQL["count_events"], wanted), *_event_arguments(wanted), most
+        choose_event_table(SQL["count_events"], wanted), *_event_arguments(wanted), limit
     )
     return number
 

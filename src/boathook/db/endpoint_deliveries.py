@@ -75,7 +75,7 @@ class DueEndpoint:
     rate: int | None
     """Most requests per second over all senders."""
     concurrency: int | None
-    """Most concurrent requests over all senders."""
+    """Maximum number of concurrent requests over all senders."""
     open_until: datetime | None
     """When its open circuit breaker allows a probe."""
 
@@ -190,12 +190,12 @@ class EndpointDeliveryStore:
         self._worker = worker
         self._is_traced = is_traced
 
-    async def find_due(self, after: str, most: int) -> DueEndpointPage:
-        """Return the next *most* endpoints with pending work after the cursor *after*."""
-        rows = await self._database.fetch(SQL["list_due"], after or _MIN_RECIPIENT, _MAX_RECIPIENT, most)
+    async def find_due(self, after: str, limit: int) -> DueEndpointPage:
+        """Return the next *limit* endpoints with pending work after the cursor *after*."""
+        rows = await self._database.fetch(SQL["list_due"], after or _MIN_RECIPIENT, _MAX_RECIPIENT, limit)
         later = [row["due_at"] for row in rows if not row["is_due"]]
         due = [_to_due_endpoint(row) for row in rows if row["id"] is not None]
-        return DueEndpointPage(due, min(later, default=None), rows[-1]["recipient"] if len(rows) == most else "")
+        return DueEndpointPage(due, min(later, default=None), rows[-1]["recipient"] if len(rows) == limit else "")
 
     async def find_due_of(self, recipients: Sequence[str]) -> list[DueEndpoint]:
         """Return those of these endpoints that have due deliveries."""
@@ -215,7 +215,7 @@ class EndpointDeliveryStore:
                 _array([want.endpoint_id for want in allowed]),
                 _array([want.slots for want in allowed]),
                 _array([want.since for want in allowed]),
-                _array([want.most for want in allowed]),
+                _array([want.maximum for want in allowed]),
                 _array([want.is_probe for want in allowed]),
                 self._is_traced,
             )
@@ -357,7 +357,7 @@ async def find_message_uids(connection: Connection, events: Sequence[UUID]) -> d
     return {row["id"]: uid_of(row["id"], row["dedup_key"]) for row in rows}
 
 
-async def dead_letter_undeliverable(database: Database, *, max_age_s: float, most: int = 1_000) -> int:
+async def dead_letter_undeliverable(database: Database, *, max_age_s: float, limit: int = 1_000) -> int:
     """Dead-letter deliveries that cannot be sent: those of deleted endpoints, and expired ones of disabled endpoints.
 
     Args:
@@ -367,7 +367,7 @@ async def dead_letter_undeliverable(database: Database, *, max_age_s: float, mos
     gone = [row["recipient"] for row in rows if row["is_deleted"]]
     disabled = [row for row in rows if not row["is_deleted"]]
     count: int = await database.fetchval(
-        SQL["dead_letter_pending"], gone, [0.0] * len(gone), "ENDPOINT_DELETED", "its endpoint was deleted", most
+        SQL["dead_letter_pending"], gone, [0.0] * len(gone), "ENDPOINT_DELETED", "its endpoint was deleted", limit
     )
     count += await database.fetchval(
         SQL["dead_letter_pending"],
@@ -375,16 +375,16 @@ async def dead_letter_undeliverable(database: Database, *, max_age_s: float, mos
         [row["max_age_s"] for row in disabled],
         "EXPIRED",
         "its endpoint was disabled until its time was up",
-        most,
+        limit,
     )
     return count
 
 
-async def delete_expired(database: Database, *, most: int = 10_000) -> None:
+async def delete_expired(database: Database, *, limit: int = 10_000) -> None:
     """Delete secrets that no longer sign, stored responses of idempotent requests, and expired portal keys."""
     await database.execute(SQL["delete_expired_secrets"])
-    await database.execute(SQL["delete_expired_answers"], most)
-    await database.execute(SQL["delete_expired_keys"])
+    await database.execute(SQL["delete_expired_answers"], limit)
+    await database.execute(SQL["delete_ended_portal_keys"])
 
 
 def _to_due_endpoint(row: Record) -> DueEndpoint:

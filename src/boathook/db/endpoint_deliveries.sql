@@ -415,6 +415,6 @@ delete from boathook.endpoint_secret where expires_at < now()
 delete from boathook.idempotency
 where key in (select key from boathook.idempotency where expires_at < now() order by expires_at limit $1)
 
--- name: delete_expired_keys
+-- name: delete_ended_portal_keys
 -- Deletes portal keys that ended more than a day ago.
 delete from boathook.api_key where is_portal and least(expires_at, revoked_at) < now() - interval '1 day'

@@ -12,7 +12,7 @@ import msgspec
 from boathook.db.availability import retry_on_conflict
 from boathook.db.batches import append_batch
 from boathook.db.database import Connection, Database, Record, translate_errors
-from boathook.db.dedup import delete_expired_keys
+from boathook.db.dedup import delete_expired
 from boathook.db.ordering import unblock
 from boathook.db.statements import load
 from boathook.domain import ids
@@ -156,7 +156,7 @@ class EventStore:
         )
         expired = [row["found"] for row in rows if row["is_expired"]]
         if expired:
-            await delete_expired_keys(connection, expired)
+            await delete_expired(connection, expired)
         for row in rows:
             if not row["is_expired"]:
                 position = open_positions[row["position"] - 1]

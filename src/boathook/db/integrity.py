@@ -128,8 +128,8 @@ class _RangeSize:
 
     def __init__(self, walk: Scan) -> None:
         self.rows = walk.rows
-        self._most = walk.most_rows
-        self._is_fitted = walk.rows < walk.most_rows
+        self._max_rows = walk.max_rows
+        self._is_fitted = walk.rows < walk.max_rows
         self._other: tuple[int, float] | None = None
         """The previous size, and the duration of its query in seconds."""
 
@@ -145,7 +145,7 @@ class _RangeSize:
         factor = min(2.0, max(0.5, _TARGET_QUERY_S / took_s))
         if factor < 1.0 and self._is_dear_when_small(took_s):
             factor = 2.0
-        rows = min(self._most, max(_MIN_ROWS, int(self.rows * factor)))
+        rows = min(self._max_rows, max(_MIN_ROWS, int(self.rows * factor)))
         if rows != self.rows:
             self.rows, self._other = rows, (self.rows, took_s)
 

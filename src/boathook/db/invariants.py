@@ -47,7 +47,7 @@ class Scan:
     rules: tuple[Invariant, ...]
     rows: int
     """Initially the most rows of one table in a range."""
-    most_rows: int
+    max_rows: int
     """The upper limit however fast the queries are; equal to `rows` if ranges do not adapt."""
     is_deep: bool = False
     """Whether it runs only in a check that reads all bytes."""
@@ -68,7 +68,7 @@ EVENTS: Final = Scan(
     gathered=SharedRead.EVENTS,
     sums="sum_range",
     rows=4_000,
-    most_rows=40_000,
+    max_rows=40_000,
     rules=(
         Invariant(
             "find_uneven_events",
@@ -183,7 +183,7 @@ DEDUP_MEMORY: Final = Scan(
     sums="sum_memory",
     witnesses="list_witnesses",
     rows=4_000,
-    most_rows=250_000,
+    max_rows=250_000,
     rules=(
         Invariant(
             "find_forgotten_events",
@@ -225,7 +225,7 @@ CONFLICTS: Final = Scan(
     bound="find_conflict_bound",
     sums="sum_conflicts",
     rows=1_000,
-    most_rows=20_000,
+    max_rows=20_000,
     rules=(
         Invariant(
             "find_wrong_conflicts",
@@ -242,7 +242,7 @@ REJECTIONS: Final = Scan(
     bound="find_rejection_bound",
     sums="sum_rejections",
     rows=1_000,
-    most_rows=20_000,
+    max_rows=20_000,
     rules=(
         Invariant(
             "find_wrong_rejections",
@@ -258,7 +258,7 @@ BODIES: Final = Scan(
     title="bodies",
     bound="find_memory_bound",
     rows=500,
-    most_rows=20_000,
+    max_rows=20_000,
     is_deep=True,
     rules=(
         Invariant(
@@ -275,7 +275,7 @@ CONFLICT_BODIES: Final = Scan(
     title="bodies of conflicts",
     bound="find_conflict_bound",
     rows=500,
-    most_rows=20_000,
+    max_rows=20_000,
     is_deep=True,
     rules=(
         Invariant(

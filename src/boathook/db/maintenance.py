@@ -114,7 +114,7 @@ class _MaintenanceRun:
             await self._drop_old_week(row["monday"], row["children"], cutoff)
         await self._delete_old_events("event_default", cutoff)
         await self._expunge()
-        await self._delete_expired_keys()
+        await self._delete_expired_dedup_keys()
         await self._delete_in_batches("unhandled", "forget_unhandled", retention.events_days)
         await self._delete_in_batches("conflict", "drop_old_conflicts", retention.conflicts_days)
         await self._delete_in_batches("buffer_mark", "drop_old_marks", retention.events_days)
@@ -244,7 +244,7 @@ class _MaintenanceRun:
         await self._record("content", "expired", number)
         return number
 
-    async def _delete_expired_keys(self) -> None:
+    async def _delete_expired_dedup_keys(self) -> None:
         pages: int = await self._connection.fetchval(SQL["measure_dedup"]) + 1
         first = random.randrange(pages - _MAX_PAGES) if pages > _MAX_PAGES else 0
         await self._delete_in_batches("dedup", "forget_expired_keys", first, first + _MAX_PAGES)

@@ -42,8 +42,8 @@ async def _insert_replay(connection: Connection, event_id: UUID, ordinal: int) -
     try:
         row: Record | None = await connection.fetchrow(SQL["owe_again"], event_id, ordinal)
     except asyncpg.NumericValueOutOfRangeError:
-        most = f"an event can have {MAX_DELIVERIES} deliveries including replays, and this one has them"
-        raise InvalidTransition(most) from None
+        message = f"an event can have {MAX_DELIVERIES} deliveries including replays, and this one has them"
+        raise InvalidTransition(message) from None
     if row is None:
         raise NotFound(f"no delivery {ids.show_delivery(event_id, ordinal)} has ended")
     return row

@@ -53,7 +53,7 @@ GRACE_S: Final = 5.0
 _RENEW_AGAIN_S: Final = 1.0
 """Pause before leases are renewed again after PostgreSQL was unavailable."""
 _MAX_BATCH: Final = 500
-"""Most results in one write."""
+"""Maximum number of results in one write."""
 _BATCH_PACE_S: Final = 0.01
 """Minimum interval between two batches of results, unless a result blocks another delivery."""
 _WRITE_PAUSE_S: Final = 0.5

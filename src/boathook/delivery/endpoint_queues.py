@@ -48,7 +48,7 @@ SLOW_S: Final = 1.0
 IDLE_S: Final = 60.0
 """Seconds after which an idle endpoint is dropped."""
 _MAX_FIRST_CLAIM: Final = 8
-"""Most claims for an endpoint whose request duration is unknown."""
+"""Maximum number of claims for an endpoint whose request duration is unknown."""
 _LIMITS_AGE_S: Final = 5.0
 """How long an endpoint's limits are used before they are read again."""
 _OVERLAP: Final = timedelta(seconds=0.25)
@@ -167,11 +167,11 @@ class EndpointQueue:
             return True
         return self.mean_s is not None and self.mean_s > SLOW_S
 
-    def prefetch_limit(self, limit: int, most: int) -> int:
-        """Return how many claims may wait for a slot, at most *most*, if the endpoint has *limit* slots."""
+    def prefetch_limit(self, limit: int, maximum: int) -> int:
+        """Return how many claims may wait for a slot, at most *maximum*, if the endpoint has *limit* slots."""
         if self.mean_s is None or self.concurrency is not None or self.rate is not None or self.open_until is not None:
             return 0
-        return min(most, int(limit * PREFETCH_S / max(self.mean_s, 0.0001)))
+        return min(maximum, int(limit * PREFETCH_S / max(self.mean_s, 0.0001)))
 
     def want(self, slots: int, now: float, *, is_probe: bool) -> EndpointClaimLimit:
         """Return the claim for *slots* deliveries: from the watermark on or, once a second, from the beginning."""
@@ -237,9 +237,9 @@ class EndpointQueues:
     ) -> None:
         outbound = settings.outbound
         self._places = outbound.concurrency
-        """Most concurrent requests."""
+        """Maximum number of concurrent requests."""
         self._limit = outbound.endpoint_concurrency
-        """Most concurrent requests to one endpoint, unless the endpoint sets its own limit."""
+        """Maximum number of concurrent requests to one endpoint, unless the endpoint sets its own limit."""
         self._timeout_s = outbound.timeout_s
         self._retry_policy = settings.retry_defaults().endpoints
         self._lease_s = settings.worker.lease_s
@@ -393,7 +393,7 @@ class EndpointQueues:
         requests: list[ClaimRequest] = []
         wake_at: float | None = None
         left = MAX_CLAIMED
-        most_ahead = max(1, MAX_PREFETCH // max(1, len(self._claimable)))
+        max_ahead = max(1, MAX_PREFETCH // max(1, len(self._claimable)))
         for queue in list(self._claimable.values()):
             if left <= 0 or self.running + self.waiting > 2 * self._places:
                 break
@@ -401,13 +401,13 @@ class EndpointQueues:
             if rest_s > 0:
                 wake_at = min(now + rest_s, wake_at or now + rest_s)
                 continue
-            slots = min(left, self._slots(queue, most_ahead, now))
+            slots = min(left, self._slots(queue, max_ahead, now))
             if slots > 0:
                 requests.append(ClaimRequest(queue, slots, is_probe=queue.open_until is not None))
                 left -= slots
         return requests, wake_at
 
-    def _slots(self, queue: EndpointQueue, most_ahead: int, now: float) -> int:
+    def _slots(self, queue: EndpointQueue, max_ahead: int, now: float) -> int:
         held = queue.running + len(queue.waiting)
         if queue.open_until is not None:
             return 0 if queue.is_probing or held else 1
@@ -415,7 +415,7 @@ class EndpointQueues:
         if held and free <= 0:
             return 0
         share = max(1, min(queue.concurrency or self._limit, (max(0, free) + held) // CONCURRENCY_SHARE))
-        prefetch_limit = queue.prefetch_limit(share, most_ahead)
+        prefetch_limit = queue.prefetch_limit(share, max_ahead)
         if len(queue.waiting) > prefetch_limit // 2:  # claim in batches, not one for each attempt that ends
             return 0
         slots = share + prefetch_limit - held

@@ -175,7 +175,7 @@ class HandlerQueues:
     """The queues of all handlers of one worker.
 
     Args:
-        places: most concurrent attempts.
+        places: maximum number of concurrent attempts.
         only_suspects: claim only deliveries that have lost their worker twice in a row, one at a time.
     """
 

@@ -71,7 +71,7 @@ class MaintenanceJob:
         try:
             await self._do()
         except DatabaseError as error:
-            get_logger("keeper").warning("chore_failed", chore=self._name, error=str(error))
+            get_logger("keeper").warning("maintenance_failed", job=self._name, error=str(error))
         ended = time.monotonic()
         self._due_at = max(began + self._every_s, ended + (ended - began) / _SHARE)
 

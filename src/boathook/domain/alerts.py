@@ -110,10 +110,10 @@ def collapse(alerts: Sequence[AlertEntry]) -> list[AlertEntry]:
     return list(found.values())
 
 
-def clean(text: str, most: int = 120) -> str:
-    """Return untrusted text as one printable line of at most *most* characters."""
+def clean(text: str, max_length: int = 120) -> str:
+    """Return untrusted text as one printable line of at most *max_length* characters."""
     plain = "".join(char if char.isprintable() else " " for char in text)
-    return plain if len(plain) <= most else f"{plain[: most - 1]}…"
+    return plain if len(plain) <= max_length else f"{plain[: max_length - 1]}…"
 
 
 def show_number(value: float) -> str:

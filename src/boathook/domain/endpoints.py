@@ -66,20 +66,20 @@ def check_type(name: str) -> str:
     return name
 
 
-def check_channels(channels: Iterable[str], most: int = 10) -> tuple[str, ...]:
+def check_channels(channels: Iterable[str], limit: int = 10) -> tuple[str, ...]:
     """Return the distinct channels in order. Raises ValueError."""
-    return _names(channels, _CHANNEL, most, "a channel is 1 to 128 letters, digits, - _ . : and +")
+    return _names(channels, _CHANNEL, limit, "a channel is 1 to 128 letters, digits, - _ . : and +")
 
 
-def check_tags(tags: Iterable[str], most: int = 5) -> tuple[str, ...]:
+def check_tags(tags: Iterable[str], limit: int = 5) -> tuple[str, ...]:
     """Return the distinct tags in order. Raises ValueError."""
-    return _names(tags, _TAG, most, r"a tag is 1 to 128 letters, digits, - _ . / \ and #")
+    return _names(tags, _TAG, limit, r"a tag is 1 to 128 letters, digits, - _ . / \ and #")
 
 
-def _names(names: Iterable[str], form: re.Pattern[str], most: int, rule: str) -> tuple[str, ...]:
+def _names(names: Iterable[str], form: re.Pattern[str], limit: int, rule: str) -> tuple[str, ...]:
     kept = tuple(dict.fromkeys(names))
-    if not 1 <= len(kept) <= most:
-        raise ValueError(f"write 1 to {most} of them")
+    if not 1 <= len(kept) <= limit:
+        raise ValueError(f"write 1 to {limit} of them")
     for name in kept:
         if not form.fullmatch(name):
             raise ValueError(f"{rule}; not {name!r}")

@@ -32,7 +32,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from boathook.config import LimitSettings, Network
-from boathook.http.exchange import DirectHandler, Exchange, Message, error_response
+from boathook.http.exchange import DirectHandler, Exchange, Message, closing_response
 from boathook.http.limits import ConnectionLimiter, is_trusted
 from boathook.http.paths import has_needless_escapes
 from boathook.observability import meters
@@ -155,7 +155,7 @@ class Connection(HttpToolsProtocol):
             self.registry.connections.mark_idle(self.client[0], self)
         else:
             meters.count("boathook_connections_refused_total", reason="too_many")
-            transport.write(error_response(503))
+            transport.write(closing_response(503))
             self._close_gently()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -466,7 +466,7 @@ class Connection(HttpToolsProtocol):
 
     def _write_refusal(self, status: int) -> None:
         if not self.transport.is_closing():
-            self.transport.write(error_response(status))
+            self.transport.write(closing_response(status))
             self._close_gently(is_all_read=False)
 
     def _close_gently(self, *, is_all_read: bool | None = None) -> None:

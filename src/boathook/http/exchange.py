@@ -10,13 +10,20 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from boathook.observability.log import get_logger
 
 _LOG = get_logger("http")
-_ERRORS: Final = {
+ERROR_TEXTS: Final = {
     400: "bad request",
+    401: "unauthorized",
+    404: "not found",
+    405: "method not allowed",
     408: "the request came too slowly",
+    413: "the body is too large",
+    415: "this content encoding is not accepted",
+    429: "too many requests",
     431: "the request head is too large",
     500: "internal error",
     503: "not available, try again later",
 }
+"""Texts of error responses, by status."""
 
 Message = MutableMapping[str, Any]
 
@@ -56,9 +63,9 @@ class DirectHandler(Protocol):
         ...
 
 
-def error_response(status: int, error: str = "") -> bytes:
+def closing_response(status: int, error: str = "") -> bytes:
     """Return a complete response that refuses a request and closes the connection."""
-    body = b'{"ok":false,"error":"%s"}' % (error or _ERRORS[status]).encode()
+    body = b'{"ok":false,"error":"%s"}' % (error or ERROR_TEXTS[status]).encode()
     again = b"retry-after: 1\r\n" if status == 503 else b""
     return b"%scontent-type: application/json\r\ncontent-length: %d\r\n%sconnection: close\r\n\r\n%s" % (
         STATUS_LINE[status],
@@ -127,7 +134,7 @@ class Exchange:
             return
         self.keep_alive = False
         self.response_complete = True
-        connection.transport.write(error_response(500))
+        connection.transport.write(closing_response(500))
         connection.on_response_complete()
 
     def handle(self) -> None:

@@ -143,10 +143,10 @@ class ConnectionLimiter:
     connections, so that a few clients with many busy connections cannot lock out all others.
     """
 
-    def __init__(self, most: int, max_per_client: int) -> None:
-        self.most = most
+    def __init__(self, max_total: int, max_per_client: int) -> None:
+        self.max_total = max_total
         self._max_per_client = max_per_client
-        self._unreserved = most - most // _RESERVED_FRACTION
+        self._unreserved = max_total - max_total // _RESERVED_FRACTION
         self._clients: dict[str, _Client] = {}
         self.total = 0
 
@@ -165,7 +165,7 @@ class ConnectionLimiter:
         is_over = mine >= self._max_per_client or (mine >= LIGHT_CLIENT_CONNECTIONS and self.is_nearly_full)
         if is_over and not is_exempt and not self._evict(self._clients[key]):
             return False
-        if self.total >= self.most and not self._evict(self._largest()):
+        if self.total >= self.max_total and not self._evict(self._largest()):
             return False
         self._clients.setdefault(key, _Client(is_exempt)).count += 1
         self.total += 1

@@ -46,7 +46,7 @@ class Listener:
             self._registry.date_line = _date_line()
             connections = self._registry.connections
             meters.gauge("boathook_connections", connections.total)
-            meters.gauge("boathook_connections_used_ratio", round(connections.total / connections.most, 4))
+            meters.gauge("boathook_connections_used_ratio", round(connections.total / connections.max_total, 4))
 
     async def drain(self, *, linger_s: float, drain_s: float) -> bool:
         """Stop without failing a request that has started, or starts on an open connection.

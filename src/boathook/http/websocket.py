@@ -25,7 +25,7 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
 from boathook.config import LimitSettings
-from boathook.http.exchange import Message, error_response
+from boathook.http.exchange import Message, closing_response
 from boathook.http.limits import ConnectionLimiter
 from boathook.observability import meters
 from boathook.observability.log import get_logger
@@ -120,7 +120,7 @@ class WebSocketConnection(asyncio.Protocol):
             )
         )
         if self._handshake.status_code != 101:
-            self._refuse(error_response(400, "not a WebSocket handshake of version 13"))
+            self._refuse(closing_response(400, "not a WebSocket handshake of version 13"))
             return
         self._task = self._loop.create_task(self._run())
         self._registry.tasks.add(self._task)
@@ -139,7 +139,7 @@ class WebSocketConnection(asyncio.Protocol):
     def _finish(self, code: int) -> None:
         """Finish what the application has left open."""
         if self._phase is _Phase.OPENING:
-            self._refuse(error_response(500))
+            self._refuse(closing_response(500))
         elif self._phase is _Phase.OPEN:
             self._close(code, "")
 
@@ -197,7 +197,7 @@ class WebSocketConnection(asyncio.Protocol):
             meters.count("boathook_connections_refused_total", reason="slow_reader")
             self.transport.abort()
         elif self._phase is _Phase.OPENING and spent > limits.head_timeout_s:
-            self._refuse(error_response(503))
+            self._refuse(closing_response(503))
         elif self._phase is _Phase.CLOSING and spent > _CLOSE_TIMEOUT_S:
             self.transport.abort()
         elif self._phase is _Phase.OPEN:
@@ -217,7 +217,7 @@ class WebSocketConnection(asyncio.Protocol):
     def shutdown(self) -> None:
         """Ask the peer to reconnect to another process."""
         if self._phase is _Phase.OPENING:
-            self._refuse(error_response(503))
+            self._refuse(closing_response(503))
         elif self._phase is _Phase.OPEN:
             self._close(_RESTART, "the server restarts")
 

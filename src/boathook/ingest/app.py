@@ -34,6 +34,7 @@ from boathook.domain.errors import (
 )
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Receive, Send, read_body
+from boathook.http.exchange import ERROR_TEXTS
 from boathook.http.limits import FairScheduler, RateLimiter, client_address, client_key
 from boathook.http.paths import has_needless_escapes
 from boathook.ingest.content_encoding import Decoder
@@ -91,24 +92,11 @@ class Response:
     waited_s: float = 0.0
 
 
-_ERRORS: Final = {
-    400: "bad request",
-    401: "unauthorized",
-    404: "not found",
-    405: "method not allowed",
-    413: "the body is too large",
-    415: "this content encoding is not accepted",
-    429: "too many requests",
-    500: "internal error",
-    503: "not available, try again later",
-}
-
-
 def error_response(
     status: int, reason: str, request_id: str, *headers: tuple[bytes, bytes], public_detail: str = ""
 ) -> Response:
     """Return an error response: unauthenticated clients see only the status, verified senders also *public_detail*."""
-    error = _ERRORS.get(status, "refused")
+    error = ERROR_TEXTS.get(status, "refused")
     detail = f'"detail":{json.dumps(public_detail)},' if public_detail else ""
     body = f'{{"ok":false,"error":"{error}",{detail}"request_id":"{request_id}"}}'.encode()
     return Response(status, body, "refused", reason=reason, headers=headers)

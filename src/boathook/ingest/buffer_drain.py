@@ -55,7 +55,7 @@ class BufferDrain:
         advance_mark: notes what has arrived.
         is_available: whether PostgreSQL was available a moment ago.
         note_stored: called for each stored event.
-        batch: most events in one commit.
+        batch: maximum number of events in one commit.
     """
 
     def __init__(

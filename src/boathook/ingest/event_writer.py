@@ -106,7 +106,7 @@ class EventWriter:
 
     Args:
         store: stores the events.
-        route: returns events with their deliveries under the current routes; None if routes never change.
+        reroute: returns events with their deliveries under the current routes; None if routes never change.
         messages: stores published messages, and routes them; None refuses them.
         elsewhere: finds events that belong to another cell; None if all events are stored here.
     """
@@ -114,12 +114,12 @@ class EventWriter:
     def __init__(
         self,
         store: Store,
-        route: Reroute | None = None,
+        reroute: Reroute | None = None,
         messages: MessageStore | None = None,
         elsewhere: Elsewhere | None = None,
     ) -> None:
         self._store = store
-        self._route = route
+        self._reroute = reroute
         self._messages = messages
         self._elsewhere = elsewhere
 
@@ -155,9 +155,9 @@ class EventWriter:
             try:
                 return await self._append_routed(self._store, events, within_s)
             except RoutesChanged:
-                if self._route is None:
+                if self._reroute is None:
                     raise
-                events = await self._route(events)
+                events = await self._reroute(events)
         raise RoutesChanged("the routes changed again and again while events were stored")
 
     async def _append_routed(self, store: Store, events: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
@@ -202,9 +202,9 @@ class EventWriter:
 
     async def _routed(self, events: list[NewEvent]) -> list[NewEvent]:
         received = [event for event in events if not _is_message(event)]
-        if self._route is None or not received:
+        if self._reroute is None or not received:
             return events
-        routed = iter(await self._route(received))
+        routed = iter(await self._reroute(received))
         return [event if _is_message(event) else next(routed) for event in events]
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
@@ -68,7 +68,7 @@ class HealthEndpoints:
         is_draining: whether the gateway is stopping.
         database: returns the database; None until PostgreSQL has been reached.
         intake: None if the process accepts no events yet.
-        compiled_sources: returns the sources for the self-test.
+        compiled_sources: returns the sources for the self-test, by name.
         event_builder: builds the event of the self-test; None until PostgreSQL has been reached.
         fallback: serves the paths that are not health endpoints; None answers 404.
         connections: the connection limiter of the listener.
@@ -82,7 +82,7 @@ class HealthEndpoints:
         is_draining: Callable[[], bool],
         database: Callable[[], Database | None] = lambda: None,
         intake: Intake | None = None,
-        compiled_sources: Callable[[], Iterable[CompiledSource]] = tuple,
+        compiled_sources: Callable[[], Mapping[str, CompiledSource]] = dict,
         event_builder: EventBuilder | None = None,
         fallback: Asgi | None = None,
         connections: ConnectionLimiter | None = None,
@@ -149,7 +149,7 @@ class HealthEndpoints:
         if self._intake is not None and self._intake.buffer is not None and self._intake.buffer.warning:
             notes.append(self._intake.buffer.warning)
         if self._connections is not None and self._connections.is_nearly_full:
-            count = f"{self._connections.total:,} of {self._connections.most:,} connections are open"
+            count = f"{self._connections.total:,} of {self._connections.max_total:,} connections are open"
             notes.append(f"{count}; idle ones are closed for new clients")
         if self._database is not None:
             notes += self._database.monitor.safety.weak
@@ -163,7 +163,8 @@ class HealthEndpoints:
         if self._intake is not None and self._intake.buffer is not None:
             checks.append(await _timed("spool", self._check_buffer(self._intake)))
         checks += [
-            await _timed(f"source {compiled.source}", _check_source(compiled)) for compiled in self._find_sources()
+            await _timed(f"source {compiled.source}", _check_source(compiled))
+            for compiled in self._find_sources().values()
         ]
         is_ok = all(check["ok"] for check in checks)
         return 200 if is_ok else 503, _JSON, _dump({"ok": is_ok, "checks": checks})

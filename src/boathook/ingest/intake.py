@@ -79,7 +79,7 @@ class Intake:
     Args:
         store: stores the events.
         announce: called at most every 5 ms, after events with deliveries were committed.
-        route: returns events with their deliveries under the current routes; None if routes never change.
+        reroute: returns events with their deliveries under the current routes; None if routes never change.
         messages: stores published messages, and routes them; None refuses them.
         buffer: holds events while the store is unavailable; None makes `accept` raise instead.
         within_s: how long an event may wait for the store before it goes into the buffer.
@@ -96,7 +96,7 @@ class Intake:
         store: Store,
         *,
         announce: Callable[[Collection[str]], Awaitable[None]] | None = None,
-        route: Reroute | None = None,
+        reroute: Reroute | None = None,
         messages: MessageStore | None = None,
         buffer: Buffer | None = None,
         within_s: float = 1.0,
@@ -107,7 +107,7 @@ class Intake:
         elsewhere: Elsewhere | None = None,
         cell: str = "",
     ) -> None:
-        self._store = EventWriter(store, route, messages, elsewhere)
+        self._store = EventWriter(store, reroute, messages, elsewhere)
         self._elsewhere = elsewhere
         self._cell = cell
         self._announcer = None if announce is None else DueNotifier(announce)

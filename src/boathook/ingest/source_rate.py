@@ -18,13 +18,13 @@ from boathook.domain.rate_leases import LeaseRequest
 from boathook.http.limits import RateLimiter
 
 MAX_GATEWAYS: Final = 1_024
-"""Most gateways that share a rate; a larger number is a mistake, and would leave each of them next to nothing."""
+"""Maximum number of gateways that share a rate; with more of them, each would have next to nothing."""
 LEASE_INTERVAL_S: Final = 0.1
 """Time between two leases of a gateway."""
 TOKEN_LIFE_S: Final = 1.0
 """How long leased tokens are valid, but for one: what a gateway did not need then must not pass at another time."""
 _MAX_TOKENS: Final = 1_000_000_000
-"""Most tokens in a request; what stores take for a number."""
+"""Maximum number of tokens in a request; what stores take for a number."""
 _MARGIN: Final = 1.5
 """Tokens to lease for each request of the last interval."""
 _DECAY: Final = 0.8
@@ -128,14 +128,14 @@ class SourceRate:
             return None
         return LeaseRequest(source=self.source, per_second=self._per_second, burst=burst, spent=spent, wanted=wanted)
 
-    def _wanted(self, now: float, most: int) -> int:
+    def _wanted(self, now: float, limit: int) -> int:
         # What is refused counts only in its own interval, so that a flood that has ended takes no tokens from others.
         self._expected = max(self._passed, self._expected * _DECAY)
         expected = round(max(self._seen, self._expected) * _MARGIN)
         self._seen = self._passed = 0
         if not expected and now < self._refill_at:
             return 0
-        wanted = max(0, min(max(1, expected), most) - self._leased)
+        wanted = max(0, min(max(1, expected), limit) - self._leased)
         if wanted:
             self._refill_at = now + min(_REFILL_SHARE / self._per_second, _MAX_REFILL_S)
         return wanted
@@ -157,7 +157,7 @@ class SourceRate:
 
     def fail(self, request: LeaseRequest) -> None:
         """Report later what was spent: the store has not answered, so it is unknown whether it was charged."""
-        self._spent = min(self._spent + request.spent, self._floor.most_spent)
+        self._spent = min(self._spent + request.spent, self._floor.max_spent)
         self._can_have_more = False
 
 
@@ -171,8 +171,8 @@ class _Floor:
         self._at = -math.inf
 
     @property
-    def most_spent(self) -> int:
-        """Most tokens that can be taken within a second."""
+    def max_spent(self) -> int:
+        """Maximum number of tokens that can be taken within a second."""
         return min(self._burst + math.ceil(self._per_second), _MAX_TOKENS)
 
     def resize(self, per_second: float, burst: int) -> None:

@@ -201,12 +201,8 @@ class CompiledSources:
 
     @property
     def by_name(self) -> Mapping[str, CompiledSource]:
-        """The sources that are served."""
+        """The sources that are served, by name."""
         return self._compiled
-
-    def served(self) -> Iterable[CompiledSource]:
-        """Return the sources that are served."""
-        return self._compiled.values()
 
     @property
     def is_known(self) -> bool:

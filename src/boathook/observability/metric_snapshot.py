@@ -20,7 +20,7 @@ SeriesKey = tuple[str, ...]
 Series = Mapping[SeriesKey, float]
 
 MAX_SERIES: Final = 500
-"""Most series of one metric in a stored sample; the smallest of the others are added up under `OTHERS`."""
+"""Maximum number of series of one metric in a stored sample; the smallest of the others are added up under `OTHERS`."""
 OTHERS: Final = "other"
 ENDPOINTS: Final = "endpoint"
 """The recipient under which all endpoints are counted together."""

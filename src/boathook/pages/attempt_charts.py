@@ -72,9 +72,9 @@ def format_ms(milliseconds: float | None) -> str:
 
 def build_bars(buckets: Sequence[TimeBucket], *, is_weekly: bool) -> list[Bar]:
     """Return the bars of a chart, with failures on top of successes."""
-    most = max((one.succeeded + one.failed for one in buckets), default=0) or 1
+    highest = max((one.succeeded + one.failed for one in buckets), default=0) or 1
     step = WIDTH / max(1, len(buckets))
-    return [_bar(one, index * step, step, HEIGHT / most, is_weekly=is_weekly) for index, one in enumerate(buckets)]
+    return [_bar(one, index * step, step, HEIGHT / highest, is_weekly=is_weekly) for index, one in enumerate(buckets)]
 
 
 def _bar(one: TimeBucket, x: float, step: float, unit: float, *, is_weekly: bool) -> Bar:
@@ -96,9 +96,9 @@ def build_latencies(counts: Sequence[int]) -> list[LatencyRow]:
     used = [index for index, number in enumerate(counts) if number]
     if not used:
         return []
-    total, most = sum(counts), max(counts)
+    total, highest = sum(counts), max(counts)
     return [
-        LatencyRow(_latency_label(index), counts[index], 100 * counts[index] / total, 100 * counts[index] / most)
+        LatencyRow(_latency_label(index), counts[index], 100 * counts[index] / total, 100 * counts[index] / highest)
         for index in range(used[0], used[-1] + 1)
     ]
 

@@ -19,14 +19,14 @@ class HttpGuard:
         receive: returns the request's body.
         send: sends the response.
         request_id: added to every response and log line.
-        most: maximum bytes of a body; a larger one is not read to its end and answered 413.
+        limit: maximum bytes of a body; a larger one is not read to its end and answered 413.
     """
 
-    def __init__(self, receive: Receive, send: Send, request_id: str, most: int) -> None:
+    def __init__(self, receive: Receive, send: Send, request_id: str, limit: int) -> None:
         self._receive = receive
         self._send = send
         self._request_id = request_id
-        self._left = most
+        self._left = limit
         self._held: list[dict[str, Any]] = []
         self._is_begun = False
         self._is_over = False

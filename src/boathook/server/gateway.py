@@ -24,6 +24,7 @@ from boathook.domain.cells import ApplicationAssignment, Assignment
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.rate_leases import LeaseRequest, LeaseTokens
+from boathook.handlers.outbox import Outbox
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.http.connection import ConnectionRegistry, WebSocketRefusal, WebSocketRouter
 from boathook.http.limits import ConnectionLimiter, RateLimiter
@@ -367,14 +368,14 @@ class IngestRuntime:
         self._client: Client | None = None
         """Makes requests to other cells; None if there are none."""
         database, retention, limits = settings.database, settings.retention, settings.limits
-        self._messages = MessageStore(self._gateway_database.require_database, self._note_move)
+        self._messages = MessageStore(self._gateway_database.require_database, Outbox.of(retention), self._note_move)
         event_builder = EventBuilder(Router((), UNROUTED), self._gateway_database.read_router)
         self._cells = self._open_cells(event_builder) if settings.cells.name else None
         self._elsewhere = None if self._cells is None else partial(self._cells.find_other, settings.cells.name)
         self.intake = Intake(
             self._gateway_database.events,
             announce=self.announce,
-            route=event_builder.reroute,
+            reroute=event_builder.reroute,
             messages=self._messages,
             elsewhere=self._elsewhere,
             buffer=self._open_buffer(live_metrics.slot),
@@ -395,7 +396,7 @@ class IngestRuntime:
         self._quarantine = Quarantine(self._gateway_database.keep, per_second=retention.rejections_rate)
         self._secret_reloader = SecretReloader(
             sources.live.current,
-            sources.compiled.served(),
+            sources.compiled.by_name.values(),
             sources.added,
             lambda: self._gateway_database.read_secrets(sources.live),
             on_read=self._update_sources,
@@ -415,7 +416,7 @@ class IngestRuntime:
                 is_draining=is_draining,
                 database=lambda: self._gateway_database.database,
                 intake=self.intake,
-                compiled_sources=sources.compiled.served,
+                compiled_sources=lambda: sources.compiled.by_name,
                 event_builder=event_builder,
                 fallback=_answer_without_console if console is None else console,
                 connections=connections,
@@ -549,7 +550,7 @@ class IngestRuntime:
         return RedisLeases(url, within_s=_LEASE_TIMEOUT_S) if url else None
 
     def _rates(self) -> list[SourceRate]:
-        return [compiled.rate for compiled in self._sources.compiled.served() if compiled.rate is not None]
+        return [compiled.rate for compiled in self._sources.compiled.by_name.values() if compiled.rate is not None]
 
     async def __aenter__(self) -> Self:
         connecting = asyncio.create_task(self._gateway_database.keep_connecting(), name="database:connect")
@@ -583,7 +584,7 @@ class IngestRuntime:
         former = set(sources.compiled.by_name)
         sources.compiled.update()
         self._removed |= former - {row.name for row in sources.live.rows} - sources.live.current.sources.keys()
-        self._secret_reloader.set_sources(sources.live.current, sources.compiled.served())
+        self._secret_reloader.set_sources(sources.live.current, sources.compiled.by_name.values())
         self._gateway_database.events.set_dedup_days(dedup_days_by_source(sources.live.current))
         self._set_sources()
         self._rate_leaser.follow_sources()
@@ -607,7 +608,7 @@ class IngestRuntime:
 
     def _follow_replies(self) -> None:
         """Begin to read the replies of handlers once there is a source whose senders wait for them."""
-        has_inline = any(compiled.inline for compiled in self._sources.compiled.served())
+        has_inline = any(compiled.inline for compiled in self._sources.compiled.by_name.values())
         if self._is_started and has_inline and not self._has_reply_tasks:
             self._has_reply_tasks = True
             self._tasks.append(asyncio.create_task(self._listen_for_replies(self._reply_waiter)))

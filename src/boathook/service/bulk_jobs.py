@@ -197,7 +197,7 @@ async def route_events(
 
 async def _events(work: UnitOfWork, wanted: ListFilter) -> dict[str, Any]:
     """Return a filter of events as a task's request, with the number of matching events."""
-    total = await delivery_commands.count_events(work.connection, wanted, most=_MAX_COUNTED)
+    total = await delivery_commands.count_events(work.connection, wanted, limit=_MAX_COUNTED)
     return _base(wanted) | {"total": total}
 
 

@@ -154,7 +154,7 @@ class EventFeed:
 
     async def _find(self, scan: _Scan) -> None:
         """Find events that were not found before."""
-        found = await find_ids(self._database, self._filter, scan.first, scan.until, most=_MAX_IDS)
+        found = await find_ids(self._database, self._filter, scan.first, scan.until, limit=_MAX_IDS)
         new_refs = [ref for ref in found if ref.id not in self._heard]
         self._waiting.extend(new_refs)
         self._heard.update(ref.id for ref in new_refs)

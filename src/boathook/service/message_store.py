@@ -59,17 +59,19 @@ class MessageStore:
 
     Args:
         database: returns the database; raises DatabaseUnavailable while there is none.
+        outbox: routes and stores the messages.
         on_moved: called with the move of an application that belongs to another cell now.
     """
 
     def __init__(
         self,
         database: Callable[[], Database],
+        outbox: Outbox,
         on_moved: Callable[[ApplicationAssignment], None] = lambda _assignment: None,
     ) -> None:
         self._database = database
         self._on_moved = on_moved
-        self._outbox = Outbox()
+        self._outbox = outbox
 
     async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
         """Store *batch* and return a receipt for each message, in the same order; see `EventStore.append`.

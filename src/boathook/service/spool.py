@@ -20,6 +20,7 @@ from boathook.domain import ids
 from boathook.domain.errors import AccessUnknown, SpoolUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.model import NewEvent
+from boathook.handlers.outbox import Outbox
 from boathook.ingest import spooled_events
 from boathook.ingest.cells import HELD as HELD  # noqa: PLC0414 - re-exported
 from boathook.ingest.cells import refuse_others
@@ -228,7 +229,7 @@ async def import_events(
     elsewhere = refuse_others(settings, lambda: builder.router)
     importer = SpoolImporter(
         root,
-        EventWriter(store, builder.reroute, MessageStore(lambda: database), elsewhere),
+        EventWriter(store, builder.reroute, MessageStore(lambda: database, Outbox.of(settings.retention)), elsewhere),
         batch=settings.database.ingest_batch_size,
         report=progress,
     )

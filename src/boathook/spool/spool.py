@@ -52,7 +52,7 @@ class Spool:
     Args:
         shelf: the segment store; used from one thread only.
         run: calls a function in that thread; None: in the spool's own thread. Simulations call it directly.
-        queue: most events that wait to be written.
+        queue: maximum number of events that wait to be written.
         cell: the cell that the events wait for; empty: they wait for PostgreSQL.
     """
 

@@ -75,7 +75,9 @@ class AsymmetricCheck:
         sent_at = read_signed_timestamp(self._proof.timestamp, self._window, reader, now)
         if isinstance(sent_at, Rejected):
             return sent_at
-        claims = read_signed_messages(self._proof.read_signed_parts, self._proof.form, reader, "", most=_MAX_STATEMENTS)
+        claims = read_signed_messages(
+            self._proof.read_signed_parts, self._proof.form, reader, "", limit=_MAX_STATEMENTS
+        )
         if isinstance(claims, Rejected):
             return claims
         scheme = self._scheme_of(reader)

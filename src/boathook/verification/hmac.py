@@ -61,7 +61,7 @@ class FieldCheck:
         refused = reject(Reason.SIGNATURE_MISSING, "there is no secret to verify it with")
         for key in self._keys:
             claims = read_signed_messages(
-                self._proof.read_signed_parts, self._proof.form, reader, key.secret, most=MAX_STATEMENTS
+                self._proof.read_signed_parts, self._proof.form, reader, key.secret, limit=MAX_STATEMENTS
             )
             if isinstance(claims, Rejected):
                 return claims

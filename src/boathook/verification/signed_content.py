@@ -87,7 +87,7 @@ class SignedMessage(NamedTuple):
 
 
 def read_signed_messages(
-    read_signed_parts: ReadSignedParts, form: SignatureFormat, reader: RequestReader, secret: str, *, most: int
+    read_signed_parts: ReadSignedParts, form: SignatureFormat, reader: RequestReader, secret: str, *, limit: int
 ) -> tuple[SignedMessage, ...] | Rejected:
     """Return the signed messages of a request, at least one and each with a signature, or a rejection.
 
@@ -101,8 +101,8 @@ def read_signed_messages(
         return reject(Reason.SIGNATURE_MISSING, statements)
     if not statements:
         return reject(Reason.SIGNATURE_MISSING, "the request contains none of the signed parts")
-    if len(statements) > most:
-        return reject(Reason.SIGNATURE_MALFORMED, f"there are {len(statements)} signed parts; at most {most} are read")
+    if len(statements) > limit:
+        return reject(Reason.SIGNATURE_MALFORMED, f"there are {len(statements)} signed parts; at most {limit} are read")
     claims = []
     for statement in statements:
         claim = _read_signed_message(form, reader, statement)

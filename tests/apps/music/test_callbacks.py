@@ -93,8 +93,8 @@ def test_clips_without_an_id_are_numbered_and_those_with_one_id_count_once():
 
 
 def test_no_more_clips_than_allowed():
-    assert len(only(kie(data=[{"id": str(n)} for n in range(50)]), most_clips=20).clips) == 20
-    assert len(read_callbacks({"data": [{"id": str(n)} for n in range(50)]}, most_clips=20)) == 20
+    assert len(only(kie(data=[{"id": str(n)} for n in range(50)]), max_clips=20).clips) == 20
+    assert len(read_callbacks({"data": [{"id": str(n)} for n in range(50)]}, max_clips=20)) == 20
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ class SendPlayer(Player):
     async def _claim(self, worker: str, wants: tuple[Any, ...]) -> Any:
         found = await self._sends(worker).claim(
             [
-                EndpointClaimLimit(NAMES[n], slots, most=most, endpoint_id=ENDPOINTS[n], is_probe=is_probe)
+                EndpointClaimLimit(NAMES[n], slots, maximum=most, endpoint_id=ENDPOINTS[n], is_probe=is_probe)
                 for n, slots, most, is_probe in wants
             ],
             lease_s=300,

@@ -75,7 +75,7 @@ class Callback:
     clips: tuple[Clip, ...] = ()
 
 
-def read_callbacks(document: object, *, kind: str = "", most_clips: int = 20) -> tuple[Callback, ...]:
+def read_callbacks(document: object, *, kind: str = "", max_clips: int = 20) -> tuple[Callback, ...]:
     """Return the callbacks in a body, one per task; empty if it names none. Never raises.
 
     Bodies of kie.ai and similar resellers name one task. Those of musicapi.ai and sunoapi.com list clips, each of which
@@ -93,12 +93,12 @@ def read_callbacks(document: object, *, kind: str = "", most_clips: int = 20) ->
         _text(document.get("msg") or document.get("message") or inner.get("msg")),
     )
     if not task_id:
-        return tuple(_by_clip(data, code, message, kind, most_clips))
+        return tuple(_by_clip(data, code, message, kind, max_clips))
     word = inner.get("callbackType") or inner.get("status") or inner.get("state") or document.get("status") or kind
     clips = tuple(clip for _, clip in _clips(inner or document))
     return (
         Callback(
-            task_id=task_id, stage=_stage(code, word), code=code, message=message, clips=_distinct(clips)[:most_clips]
+            task_id=task_id, stage=_stage(code, word), code=code, message=message, clips=_distinct(clips)[:max_clips]
         ),
     )
 
@@ -124,11 +124,11 @@ def clip_of(stored: Mapping[str, Any]) -> Clip:
     return Clip(**{**stored, "duration_s": None if duration is None else Decimal(duration)})
 
 
-def _by_clip(data: object, code: int | None, message: str, kind: str, most: int) -> Iterator[Callback]:
+def _by_clip(data: object, code: int | None, message: str, kind: str, limit: int) -> Iterator[Callback]:
     seen: set[str] = set()
     for raw, clip in _clips({"data": data}):
         task_id = read_id(raw.get("task_id") or raw.get("taskId")) or read_id(raw.get("clip_id") or raw.get("id"))
-        if not task_id or task_id in seen or len(seen) >= most:
+        if not task_id or task_id in seen or len(seen) >= limit:
             continue
         seen.add(task_id)
         stage = _stage(code, raw.get("state") or raw.get("status") or kind)

@@ -32,7 +32,7 @@ MAX_S: Final = 900.0
 async def receive(event: Event, tx: Transaction) -> Ignore | None:
     """Record a callback and apply it to its track, or keep it until the track exists; reply with the result."""
     kind = event.headers.get("x-webhook-event", "")
-    callbacks = read_callbacks(event.json, kind=kind, most_clips=settings().max_clips)
+    callbacks = read_callbacks(event.json, kind=kind, max_clips=settings().max_clips)
     if not callbacks:
         event.reply({"ok": True, "status": "ignored"})
         return Ignore("it names no task")

@@ -39,9 +39,9 @@ class EventRef(NamedTuple):
 
 
 async def find_ids(
-    database: Database, event_filter: FeedFilter, first: UUID, until: datetime | None, *, most: int
+    database: Database, event_filter: FeedFilter, first: UUID, until: datetime | None, *, limit: int
 ) -> list[EventRef]:
-    """Return at most *most* events, oldest first.
+    """Return at most *limit* events, oldest first.
 
     Args:
         first: lowest id, inclusive.
@@ -56,7 +56,7 @@ async def find_ids(
         event_filter.source,
         event_filter.application,
         like_pattern(event_filter.type),
-        most,
+        limit,
     )
     return [EventRef(row["id"], row["size"]) for row in rows]
 

@@ -121,10 +121,10 @@ class ConflictDetail:
 
 
 async def read_event_preview(
-    database: Database | Connection, event_id: UUID, most: int
+    database: Database | Connection, event_id: UUID, limit: int
 ) -> tuple[EventRow, StoredRequest]:
-    """Return an event with its headers and up to *most* bytes of its body. Raises NotFound."""
-    row = await database.fetchrow(SQL["read_head"], event_id, most)
+    """Return an event with its headers and up to *limit* bytes of its body. Raises NotFound."""
+    row = await database.fetchrow(SQL["read_head"], event_id, limit)
     if row is None:
         raise NotFound(f"there is no event {ids.show(ids.EVENT, event_id)}; retention may have dropped it")
     return event_row(row), stored_request(row, "head")
@@ -137,10 +137,10 @@ async def read_history(database: Database, event_id: UUID, *, first: int = 0, on
         first: ordinal of the first delivery to include.
         only: ordinal of the only delivery to include.
     """
-    start, most = (first, MAX_DELIVERIES_SHOWN) if only is None else (only, 1)
-    rows = await database.fetch(SQL["list_some"], event_id, start, most + 1)
+    start, limit = (first, MAX_DELIVERIES_SHOWN) if only is None else (only, 1)
+    rows = await database.fetch(SQL["list_some"], event_id, start, limit + 1)
     rows = [row for row in rows if only is None or row["ordinal"] == only]
-    shown = [row["ordinal"] for row in rows[:most]]
+    shown = [row["ordinal"] for row in rows[:limit]]
     attempts = await database.fetch(SQL["list_attempts"], event_id, shown, MAX_ATTEMPTS_SHOWN + 1, MAX_RESPONSE_BYTES)
     effects = await database.fetch(SQL["list_done"], event_id, _MAX_SIDE_EFFECTS)
     answer = await database.fetchrow(SQL["get_reply"], event_id, MAX_RESPONSE_BYTES)
@@ -152,8 +152,8 @@ async def read_history(database: Database, event_id: UUID, *, first: int = 0, on
     notes = await database.fetch(SQL["list_notes"], subjects, _MAX_NOTES)
     conflicts = await database.fetch(SQL["list_conflicts"], event_id, _MAX_CONFLICTS)
     return EventHistory(
-        deliveries=[delivery_row(row) for row in rows[:most]],
-        next_ordinal=rows[most]["ordinal"] if len(rows) > most else None,
+        deliveries=[delivery_row(row) for row in rows[:limit]],
+        next_ordinal=rows[limit]["ordinal"] if len(rows) > limit else None,
         attempts=[_attempt(row) for row in attempts[:MAX_ATTEMPTS_SHOWN]],
         has_more_attempts=len(attempts) > MAX_ATTEMPTS_SHOWN,
         effects=[RecipientSideEffect(**dict(row)) for row in effects],

@@ -36,7 +36,7 @@ _MAX_STEP: Final = 20_000
 _TARGET_STEP_S: Final = 0.02
 """After a faster step the length doubles; after a step that took twice as long it is halved."""
 _MAX_BYTES: Final = 2 << 20
-"""Most bytes of bodies per statement, unless a single body is larger."""
+"""Maximum number of bytes of bodies per statement, unless a single body is larger."""
 _MAX_BODIES: Final = 500
 MAX_SEARCHED_BODY: Final = 8 << 20
 """Size in bytes of the largest body that is searched for a text."""
