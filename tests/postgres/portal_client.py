@@ -21,7 +21,7 @@ from boathook.server.console import build_site
 from boathook.service import applications, endpoints, keys, messages, operators
 from boathook.service.applications import NewApplication
 from boathook.service.endpoints import NewEndpoint
-from boathook.service.messages import NewMessage
+from boathook.service.messages import JSON_TYPE, Message
 from boathook.service.unit_of_work import AppContext
 from tests.postgres.api_client import make_context
 
@@ -78,7 +78,14 @@ class ConsoleApp:
         async with self.context.work(organization, "test") as work:
             application = await applications.create(work, NewApplication(name=name, uid=name))
             endpoint = await endpoints.create(work, application, NewEndpoint(url=f"http://127.0.0.1:8999/{name}"))
-            row, _ = await messages.create(work, application, NewMessage(type="thing.done", body=b'{"secret_of":1}'))
+            message = Message(
+                organization=organization,
+                application=application.shown_id,
+                type="thing.done",
+                payload=b'{"secret_of":1}',
+                content_type=JSON_TYPE,
+            )
+            row, _ = await messages.create(work, application, message)
         return Tenant(application, endpoint, row.shown_id)
 
     async def token(self, tenant: Tenant, lifetime: timedelta = timedelta(hours=1), **more: Any) -> str:

@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from msgspec import structs
 
 from boathook.api import build_api
 from boathook.config import Settings
@@ -282,7 +283,7 @@ async def test_mutant_with_a_new_id_for_each_attempt_it_is_stored_twice(
 ) -> None:
     draft = gateway.api.context.outbox.draft
     monkeypatch.setattr(
-        type(gateway.api.context.outbox), "draft", lambda _self, message: draft(replace(message, event_id=None))
+        type(gateway.api.context.outbox), "draft", lambda _self, message: draft(structs.replace(message, event_id=None))
     )
     monkeypatch.setattr("boathook.service.group_publisher.insert_group", LostAnswers(1))
     await gateway.publish()

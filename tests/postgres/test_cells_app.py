@@ -17,7 +17,7 @@ from boathook.db.delivery_commands import AuditContext
 from boathook.domain import ids
 from boathook.domain.cells import CELLS_MODULE
 from boathook.domain.errors import WrongCell
-from boathook.domain.model import Accepted, Duplicate
+from boathook.domain.model import Accepted, Duplicate, IdempotencyKey
 from boathook.handlers.hooks import Hooks
 from boathook.handlers.outbox import Message, Outbox
 from boathook.handlers.sessions import AsyncSessions
@@ -138,9 +138,7 @@ async def test_a_committed_message_is_stored_in_the_cell_of_its_application_as_i
         content_type="application/json",
         deliver_at=later,
         content_until=later + timedelta(days=1),
-        idempotency=b"key",
-        fingerprint=b"f",
-        canonical=b"c",
+        idempotency=IdempotencyKey(b"key", b"f", b"c"),
     )
     assert isinstance(published, Accepted)
     rows = await world["c1"].fetch("select recipient, due_at <= now() as is_due from boathook.delivery")

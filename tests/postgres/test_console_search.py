@@ -10,7 +10,7 @@ from boathook.db.route_registry import register
 from boathook.domain.model import Role, Route
 from boathook.service import endpoints, messages
 from boathook.service.endpoints import NewEndpoint
-from boathook.service.messages import NewMessage
+from boathook.service.messages import JSON_TYPE, Message
 from tests.postgres.portal_client import ConsoleApp, PageClient, Tenant, open_console
 
 FRAGMENT = {"hx-request": "true"}
@@ -82,9 +82,14 @@ async def test_an_id_or_key_opens_its_page_without_scripts(anna: PageClient, ten
 
 async def test_an_event_is_found_by_its_key(anna: PageClient, console: ConsoleApp, tenant: Tenant):
     async with console.context.work(actor="test") as work:
-        row, _ = await messages.create(
-            work, tenant.application, NewMessage(type="thing.done", body=b"{}", uid="order-17")
+        message = Message(
+            application=tenant.application.shown_id,
+            type="thing.done",
+            payload=b"{}",
+            content_type=JSON_TYPE,
+            id="order-17",
         )
+        row, _ = await messages.create(work, tenant.application, message)
     answer = await anna.get("/console/search?q=order-17")
     assert answer.headers["location"] == f"/console/events/{row.shown_id.replace('msg_', 'evt_')}"
 

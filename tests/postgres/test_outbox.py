@@ -15,7 +15,7 @@ from boathook.db.database import Database
 from boathook.db.route_registry import decode_routing, register
 from boathook.domain import ids
 from boathook.domain.errors import DuplicateMessage, InvalidMessage, NotFound, RoutesChanged
-from boathook.domain.model import Accepted, Duplicate, IdempotencyConflict, IdempotentReplay, Route
+from boathook.domain.model import Accepted, Duplicate, IdempotencyConflict, IdempotencyKey, IdempotentReplay, Route
 from boathook.handlers import outbox as outbox_module
 from boathook.handlers.api import Boathook
 from boathook.handlers.operational import publish_operational_event
@@ -280,33 +280,30 @@ async def test_the_same_id(db: Database) -> None:
     assert isinstance(await publish(db, outbox, acme, id="inv-1"), Accepted)
 
 
+def key_of(word: str, *, request: str = "request", form: str = "") -> IdempotencyKey:
+    """Return the key *word* of a request that is written as *request* and means *form*."""
+    return IdempotencyKey(digest_of(word), digest_of(request), digest_of(form or request))
+
+
 async def test_the_same_idempotency_key(db: Database) -> None:
     acme, outbox = await add_application(db), Outbox()
-    key = {"idempotency": digest_of("key"), "fingerprint": digest_of("request")}
-    first = await publish(db, outbox, acme, **key)
-    assert await publish(db, outbox, acme, **key) == IdempotentReplay(first.event_id)
-    assert await publish(db, outbox, acme, **key | {"fingerprint": digest_of("other")}) == IdempotencyConflict(
-        first.event_id
-    )
-    assert isinstance(await publish(db, outbox, acme, **key | {"idempotency": digest_of("key 2")}), Accepted)
-    form = {"idempotency": digest_of("key 5"), "fingerprint": digest_of("a"), "canonical": digest_of("form")}
-    fifth = await publish(db, outbox, acme, **form)
-    assert await publish(db, outbox, acme, **form | {"fingerprint": digest_of("b")}) == IdempotentReplay(fifth.event_id)
-    assert await publish(db, outbox, acme, **form | {"canonical": None}) == IdempotentReplay(fifth.event_id), (
-        "an older version"
-    )
-    assert await publish(db, outbox, acme, **form | {"canonical": digest_of("other")}) == IdempotencyConflict(
-        fifth.event_id
-    )
-    named = await publish(db, outbox, acme, id="a", idempotency=digest_of("key 3"), fingerprint=digest_of("r"))
-    again = await publish(db, outbox, acme, id="a", idempotency=digest_of("key 3"), fingerprint=digest_of("r"))
+    first = await publish(db, outbox, acme, idempotency=key_of("key"))
+    assert await publish(db, outbox, acme, idempotency=key_of("key")) == IdempotentReplay(first.event_id)
+    other = key_of("key", request="other")
+    assert await publish(db, outbox, acme, idempotency=other) == IdempotencyConflict(first.event_id)
+    assert isinstance(await publish(db, outbox, acme, idempotency=key_of("key 2")), Accepted)
+    second = await publish(db, outbox, acme, idempotency=key_of("key 5", request="a", form="form"))
+    alike, unlike = key_of("key 5", request="b", form="form"), key_of("key 5", request="a", form="other")
+    assert await publish(db, outbox, acme, idempotency=alike) == IdempotentReplay(second.event_id)
+    assert await publish(db, outbox, acme, idempotency=unlike) == IdempotencyConflict(second.event_id)
+    named = await publish(db, outbox, acme, id="a", idempotency=key_of("key 3"))
+    again = await publish(db, outbox, acme, id="a", idempotency=key_of("key 3"))
     assert again == IdempotentReplay(named.event_id)
-    assert await publish(db, outbox, acme, id="a", idempotency=digest_of("key 4")) == Duplicate(named.event_id)
-    assert await publish(db, outbox, acme, id="b", idempotency=digest_of("key 3")) == IdempotencyConflict(
-        named.event_id
-    )
+    assert await publish(db, outbox, acme, id="a", idempotency=key_of("key 4")) == Duplicate(named.event_id)
+    unnamed = key_of("key 3", request="other")
+    assert await publish(db, outbox, acme, id="b", idempotency=unnamed) == IdempotencyConflict(named.event_id)
     await db.execute("update boathook.dedup set expires_at = now() - interval '1 s'")
-    assert isinstance(await publish(db, outbox, acme, **key), Accepted)
+    assert isinstance(await publish(db, outbox, acme, idempotency=key_of("key")), Accepted)
 
 
 async def _two_at_once(db: Database, **fields: Any) -> list[Any]:
@@ -333,7 +330,7 @@ async def _either(db: Database, blocked: str, waiting: "asyncio.Task[Any]") -> b
 
 
 async def test_the_same_key_in_flight_waits_for_the_first(db: Database) -> None:
-    first, second = await _two_at_once(db, idempotency=digest_of("k"), fingerprint=digest_of("f"))
+    first, second = await _two_at_once(db, idempotency=key_of("k"))
     assert second == IdempotentReplay(first.event_id)
     first, second = await _two_at_once(db, id="a")
     assert second == Duplicate(first.event_id)
@@ -345,19 +342,19 @@ async def test_without_its_key_in_memory_a_repeated_request_is_another_message(d
     mutated = source.replace("select m.key, m.replay_key, ", "select m.key, null, ")
     assert mutated != source
     await db.execute(mutated)
-    first, second = await _two_at_once(db, idempotency=digest_of("k"), fingerprint=digest_of("f"))
+    first, second = await _two_at_once(db, idempotency=key_of("k"))
     assert isinstance(second, Accepted)
     assert second.event_id != first.event_id
 
 
 async def test_a_key_is_free_again_if_the_first_rolls_back(db: Database) -> None:
     acme, outbox = await add_application(db), Outbox()
-    key = {"idempotency": digest_of("k"), "fingerprint": digest_of("f")}
+    key = key_of("k")
     async with db.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
-        await outbox.publish(connection, Message(application=acme, type="x", payload={}, **key))
-        waiting = asyncio.create_task(publish(db, outbox, acme, **key))
+        await outbox.publish(connection, Message(application=acme, type="x", payload={}, idempotency=key))
+        waiting = asyncio.create_task(publish(db, outbox, acme, idempotency=key))
         await transaction.rollback()
     assert isinstance(await waiting, Accepted)
 

@@ -15,7 +15,6 @@ from boathook.db.message_group import GroupRolledBack, insert_group
 from boathook.domain import ids
 from boathook.handlers.outbox import Message
 from boathook.service import group_publisher
-from boathook.service.messages import NewMessage
 from tests.postgres.api_client import ApiClient, make_token, open_api_client
 from tests.support import eventually
 
@@ -331,7 +330,9 @@ async def test_a_message_that_comes_as_the_last_committer_ends_is_not_forgotten(
     publisher = group_publisher.GroupPublisher(api.context)
     token = await publisher.find_token(api.headers["authorization"].removeprefix("Bearer "))
     assert token is not None
-    first, second = [await publisher.prepare(token, "acme", NewMessage(type="a", body=b"{}")) for _ in range(2)]
+    first, second = [
+        await publisher.prepare(token, Message(application="acme", type="a", payload=b"{}")) for _ in range(2)
+    ]
     assert first is not None
     assert second is not None
     coming = publisher.commit(second)

@@ -18,9 +18,10 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
+from boathook.domain.model import IdempotencyKey
 from boathook.service import idempotency
 from boathook.service.authorization import Principal
-from boathook.service.idempotency import IdempotencyKey, StoredResponse
+from boathook.service.idempotency import StoredResponse
 from boathook.service.unit_of_work import UnitOfWork
 
 

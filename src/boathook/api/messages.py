@@ -27,7 +27,7 @@ from boathook.domain.errors import InvalidValue
 from boathook.service import applications, messages
 from boathook.service.applications import Application
 from boathook.service.authorization import Permission, requires
-from boathook.service.messages import JSON_TYPE, MessageRow, NewMessage
+from boathook.service.messages import JSON_TYPE, Message, MessageRow
 from boathook.service.schemas.fields import Channels, Input, Output, Timestamp, TypeName, format_timestamp
 from boathook.service.schemas.messages import ApplicationIn, MessageIn
 
@@ -157,11 +157,12 @@ async def create_message(
         raise invalid("write an application's id or uid", "path", "app_id_or_uid")
     if call.buffered is None:
         application = await _application(call, app_id, body.application)
-        row, is_repeated = await messages.create(call.work, application, _new(call, body, await body_of(request)))
+        message = _message(call, application.shown_id, body, await body_of(request))
+        row, is_repeated = await messages.create(call.work, application, message)
     else:
-        new = _new(call, body, await body_of(request))
-        identifier, is_repeated = await call.buffered.publish(call.principal, app_id, new)
-        row = messages.to_row(new, identifier)
+        message = _message(call, app_id, body, await body_of(request))
+        identifier, is_repeated = await call.buffered.publish(message)
+        row = messages.to_row(message, identifier)
     shown = show_message(row, has_content=with_content)
     return answer_json(202, shown, {"idempotent-replayed": "true"} if is_repeated else None)
 
@@ -172,13 +173,15 @@ async def _application(call: Call, reference: str, new: ApplicationIn | None) ->
     return await applications.ensure(call.work, reference, new.value())
 
 
-def _new(call: Call, body: MessageIn, raw: bytes) -> NewMessage:
+def _message(call: Call, application: str, body: MessageIn, raw: bytes) -> Message:
     params = body.transformations_params
-    return NewMessage(
+    return Message(
+        organization=call.principal.organization,
+        application=application,
         type=body.event_type,
-        body=_body(body, raw),
+        payload=_body(body, raw),
         content_type=JSON_TYPE if params is None else params.content_type,
-        uid=body.event_id,
+        id=body.event_id,
         channels=tuple(body.channels or ()),
         tags=tuple(body.tags or ()),
         deliver_at=body.deliver_at,

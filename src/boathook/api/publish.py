@@ -7,7 +7,6 @@ rejects nothing, unless PostgreSQL is unavailable: then a plain message is publi
 """
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, cast
 from uuid import UUID
@@ -19,13 +18,14 @@ from boathook.api.idempotency import canonical_of_values, make_key
 from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_tags, check_type, check_uid, parse_reference
 from boathook.domain.errors import DatabaseUnavailable, InvalidMessage, TooManyDeliveries
-from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Message, Receive, Send
+from boathook.domain.model import IdempotencyKey
+from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Receive, Send
+from boathook.http.asgi import Message as AsgiMessage
 from boathook.observability.log import get_logger
 from boathook.service.authorization import Principal
 from boathook.service.buffered_publisher import BufferedPublisher
 from boathook.service.group_publisher import GroupPublisher
-from boathook.service.idempotency import IdempotencyKey
-from boathook.service.messages import NewMessage
+from boathook.service.messages import JSON_TYPE, Message
 from boathook.service.schemas.fields import format_timestamp
 from boathook.service.unit_of_work import AppContext, new_id
 
@@ -70,8 +70,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 _LOG = get_logger("api")
 
 
-@dataclass(frozen=True, slots=True)
-class _PlainRequest:
+class _PlainRequest(msgspec.Struct, frozen=True):
     """The parts of a request's head that are needed."""
 
     reference: str
@@ -80,8 +79,7 @@ class _PlainRequest:
     idempotency_key: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Published:
+class _Published(msgspec.Struct, frozen=True):
     """The response to a plain request."""
 
     body: bytes
@@ -167,13 +165,13 @@ class PublishRoute:
             return None
         scope[IS_AUTHENTICATED] = True
         try:
-            new = _read_message(body, request, token.principal, identifier)
-            prepared = await self._publisher.prepare(token, request.reference, new)
+            message = _read_message(body, request, token.principal, identifier)
+            prepared = await self._publisher.prepare(token, message)
         except (ValueError, RecursionError, InvalidMessage, TooManyDeliveries):
             return None
         if prepared is None or not await self._publisher.commit(prepared):
             return None
-        return _Published(_answer(identifier, new))
+        return _Published(_answer(identifier, message))
 
     @staticmethod
     async def _publish_buffered(
@@ -182,11 +180,11 @@ class PublishRoute:
         principal = await buffered.access.find_principal(request.token)
         scope[IS_AUTHENTICATED] = True
         try:
-            new = _read_message(body, request, principal, identifier)
+            message = _read_message(body, request, principal, identifier)
         except (ValueError, RecursionError):
             return None
-        published, is_repeated = await buffered.publish(principal, request.reference, new)
-        return _Published(_answer(published, new), is_repeated)
+        published, is_repeated = await buffered.publish(message)
+        return _Published(_answer(published, message), is_repeated)
 
 
 async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
@@ -198,13 +196,13 @@ async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
     body = b"".join(message["body"] for message in messages) if is_whole else None
     kept = iter(messages)
 
-    async def again() -> Message:
+    async def again() -> AsgiMessage:
         return next(kept, None) or await receive()
 
     return body, again
 
 
-def _read_message(body: bytes, request: _PlainRequest, principal: Principal, identifier: UUID) -> NewMessage:
+def _read_message(body: bytes, request: _PlainRequest, principal: Principal, identifier: UUID) -> Message:
     """Return the message of a plain body. Raises ValueError if it is not plain or breaks a rule."""
     given = _BODY.decode(body)
     payload = bytes(given.payload)
@@ -213,10 +211,13 @@ def _read_message(body: bytes, request: _PlainRequest, principal: Principal, ide
     if given.payload_retention_period is not None and given.payload_retention_hours is not None:
         raise ValueError("the retention is set twice")
     msgspec.json.decode(payload)
-    return NewMessage(
+    return Message(
+        organization=principal.organization,
+        application=request.reference,
         type=check_type(given.event_type),
-        body=payload,
-        uid=None if given.event_id is None else check_uid(given.event_id, ids.MESSAGE),
+        payload=payload,
+        content_type=JSON_TYPE,
+        id=None if given.event_id is None else check_uid(given.event_id, ids.MESSAGE),
         channels=() if given.channels is None else check_channels(given.channels),
         tags=check_tags(given.tags) if given.tags else (),
         content_until=_content_until(given),
@@ -239,15 +240,15 @@ def _idempotency(given: _Body, body: bytes, request: _PlainRequest, principal: P
     return make_key(principal, request.idempotency_key, f"POST {request.path}", "", body, canonical)
 
 
-def _answer(identifier: UUID, new: NewMessage) -> bytes:
+def _answer(identifier: UUID, message: Message) -> bytes:
     return _ENCODER.encode(
         _Answer(
             ids.show(ids.MESSAGE, identifier),
-            new.uid,
-            new.type,
-            msgspec.Raw(new.body),
-            new.channels or None,
-            new.tags or None,
+            message.id,
+            message.type,
+            msgspec.Raw(message.payload),
+            tuple(message.channels) or None,
+            tuple(message.tags) or None,
             None,
             format_timestamp(ids.created_at(identifier)),
         )

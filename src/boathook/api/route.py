@@ -46,13 +46,13 @@ from boathook.api.authentication import authenticate, authenticate_by_copy, forb
 from boathook.api.errors import ApiError, invalid, not_found, to_response
 from boathook.api.idempotency import RequestCanonicalizer, read_key, run_once
 from boathook.domain.errors import DatabaseUnavailable, NotFound, WrongCell
+from boathook.domain.model import IdempotencyKey
 from boathook.http.asgi import IS_AUTHENTICATED
 from boathook.observability.log import get_logger
 from boathook.service import applications
 from boathook.service.applications import Application
 from boathook.service.authorization import ACCESS_RULES, Principal, permission_of
 from boathook.service.buffered_publisher import BufferedPublisher
-from boathook.service.idempotency import IdempotencyKey
 from boathook.service.schemas.fields import ignored_fields
 from boathook.service.unit_of_work import AppContext, UnitOfWork, new_id
 

@@ -1,11 +1,11 @@
 """Commands that run boathook and maintain an installation: serve, migrate, doctor, demo, send."""
 
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from msgspec import structs
 from rich.text import Text
 
 from boathook.cli import output
@@ -258,7 +258,7 @@ def send(
         try:
             async with open_database(settings) as database:
                 whole = await complete(database, ids.APPLICATION, application)
-                return await operations.send(database, settings, action(), replace(message, application=whole))
+                return await operations.send(database, settings, action(), structs.replace(message, application=whole))
         except DatabaseUrlRejected:
             raise
         except DatabaseUnavailable as error:

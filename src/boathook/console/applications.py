@@ -16,7 +16,7 @@ from boathook.pages.endpoints import list_rows, list_type_names
 from boathook.service import applications, endpoint_stats, endpoints, keys, messages, portal_sessions
 from boathook.service.applications import Application
 from boathook.service.authorization import Capability, Permission
-from boathook.service.messages import NewMessage
+from boathook.service.messages import JSON_TYPE, Message
 from boathook.service.portal_sessions import PortalAppearance
 from boathook.service.schemas.messages import ApplicationIn, ApplicationPatch, MessageIn
 
@@ -202,9 +202,9 @@ async def publish(context: ConsoleContext) -> Response:
     scope = operator_scope(context, context.path["application"])
     reader = FormReader(context.form)
     try:
-        new = _message_of(reader)
         async with scope.work() as (work, application):
-            row, _ = await messages.create(work, application, new)
+            message = _read_message(reader, work.organization, application.shown_id)
+            row, _ = await messages.create(work, application, message)
     except InvalidForm as error:
         return await _publish_form(scope, submitted_values(context.form), error.problems, 400)
     except _FORM_ERRORS as error:
@@ -213,7 +213,7 @@ async def publish(context: ConsoleContext) -> Response:
     return scope.to(f"/messages/{row.shown_id}", "Message published.")
 
 
-def _message_of(reader: FormReader) -> NewMessage:
+def _read_message(reader: FormReader, organization: str, application: str) -> Message:
     payload = reader.text("payload").encode("utf-8", "replace")
     try:
         msgspec.json.decode(payload)
@@ -226,10 +226,13 @@ def _message_of(reader: FormReader) -> NewMessage:
         "tags": reader.words("tags") or None,
     }
     read = reader.validate(MessageIn, document)
-    return NewMessage(
+    return Message(
+        organization=organization,
+        application=application,
         type=read.event_type,
-        body=messages.object_of(payload),
-        uid=read.event_id,
+        payload=messages.object_of(payload),
+        content_type=JSON_TYPE,
+        id=read.event_id,
         channels=tuple(read.channels or ()),
         tags=tuple(read.tags or ()),
     )

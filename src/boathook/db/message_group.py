@@ -2,10 +2,11 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.db.availability import translate_errors
 from boathook.db.database import Database
@@ -22,8 +23,7 @@ _ROLLED_BACK_STATES: Final = ("40", "55P03")
 """SQLSTATEs of a statement that PostgreSQL aborted because of a deadlock or a lock timeout: it stored nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class MessageTarget:
+class MessageTarget(msgspec.Struct, frozen=True):
     """The application of a message as it was read, and the requesting API token."""
 
     organization: str
@@ -37,8 +37,7 @@ class MessageTarget:
     """None for a message whose token was checked when it was accepted."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewMessageRow:
+class NewMessageRow(msgspec.Struct, frozen=True):
     """A message to be stored with its deliveries."""
 
     target: MessageTarget

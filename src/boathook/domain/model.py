@@ -188,6 +188,23 @@ Receipt = Accepted | Duplicate
 
 
 @dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """Identifies a request that may be sent twice."""
+
+    key: bytes
+    """32-byte hash of the caller and its permissions, the client's key, and the route."""
+    fingerprint: bytes
+    """32-byte hash of the query and body as sent; older versions compare only this."""
+    canonical: bytes
+    """32-byte hash of everything that decides what the request does."""
+
+    @property
+    def context(self) -> str:
+        """The encryption context that binds a response to its key."""
+        return f"idempotency:{self.key.hex()}"
+
+
+@dataclass(frozen=True, slots=True)
 class IdempotentReplay:
     """The same request, identified by its idempotency key, published a message before; nothing was stored."""
 

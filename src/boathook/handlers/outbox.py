@@ -42,6 +42,7 @@ from boathook.domain.model import (
     Accepted,
     Duplicate,
     IdempotencyConflict,
+    IdempotencyKey,
     IdempotentReplay,
     NewDelivery,
     Published,
@@ -59,8 +60,7 @@ _MAX_ROUTES: Final = 100_000
 """Maximum number of compiled routes in memory, over all applications."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, kw_only=True):
     """A message to be published to an application."""
 
     application: str
@@ -82,18 +82,11 @@ class Message:
     headers: Mapping[str, str] | None = None
     content_type: str | None = None
     """None for application/json, or application/octet-stream for bytes."""
-    idempotency: bytes | None = None
-    """Hash of the idempotency key and its scope."""
-    fingerprint: bytes | None = None
-    """Hash of the raw request with the idempotency key. The same key with a different hash is an
-    `IdempotencyConflict`."""
-    canonical: bytes | None = None
-    """Hash of the canonical form of that request, compared instead of `fingerprint` if the key's first request had
-    one."""
+    idempotency: IdempotencyKey | None = None
+    """Of the request. The same key with a different request is an `IdempotencyConflict`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True):
     """A validated message, ready to be routed and stored."""
 
     message: Message
@@ -145,15 +138,15 @@ class CompiledRoutes:
 
     def arguments(self, draft: Draft) -> tuple[str, str, str]:
         """Return the arguments of `PUBLISH_MESSAGE`, including the deliveries of *draft*."""
-        message, application = draft.message, self.routing.application
+        message, application, key = draft.message, self.routing.application, draft.message.idempotency
         row = {
             "id": draft.id,
             "organization": message.organization,
             "type": message.type,
             "dedup_key": draft.dedup_key,
             "replay_key": draft.replay_key,
-            "fingerprint": message.fingerprint and "\\x" + message.fingerprint.hex(),
-            "canonical": message.canonical and "\\x" + message.canonical.hex(),
+            "fingerprint": key and "\\x" + key.fingerprint.hex(),
+            "canonical": key and "\\x" + key.canonical.hex(),
             "memory": f"{draft.memory_days} days",
             "headers": draft.headers,
             "content_type": draft.content_type,
@@ -380,7 +373,7 @@ def _draft(message: Message, memory_days: float) -> Draft:
         message,
         identifier,
         own_id or ids.show(ids.EVENT, identifier),
-        None if message.idempotency is None else _hash_key(b"idempotency\x00" + message.idempotency),
+        None if message.idempotency is None else _hash_key(b"idempotency\x00" + message.idempotency.key),
         memory_days if own_id else _KEY_DAYS,
         tracing.with_traceparent(_headers(message.headers or {})),
         _name("content_type", message.content_type or content_type),

@@ -19,16 +19,24 @@ from boathook.db.messages import message_key
 from boathook.db.secret_box import open_secret_box
 from boathook.domain import ids
 from boathook.domain.errors import AccessUnknown, ApplicationDeleted, NotFound, WrongCell
-from boathook.domain.model import Accepted, Duplicate, NewEvent, Origin, ProofStrength, Publication, Receipt
+from boathook.domain.model import (
+    Accepted,
+    Duplicate,
+    IdempotencyKey,
+    NewEvent,
+    Origin,
+    ProofStrength,
+    Publication,
+    Receipt,
+)
 from boathook.handlers.outbox import Draft, Message, Outbox
 from boathook.ingest.event_writer import EventAcceptor
 from boathook.ingest.spool_records import UNROUTED
 from boathook.observability import meters
 from boathook.service import spool
 from boathook.service.access_copy import AccessCopy
-from boathook.service.authorization import Principal
-from boathook.service.idempotency import IdempotencyKey, key_reused
-from boathook.service.messages import NewMessage, event_id_taken, to_message
+from boathook.service.idempotency import key_reused
+from boathook.service.messages import event_id_taken
 from boathook.service.operations import read_payload
 
 _MAX_REMEMBERED: Final = 10_000
@@ -68,13 +76,11 @@ class BufferedPublisher:
         """Whether messages must not go to PostgreSQL directly, because others wait in the buffer or it is away."""
         return not self._intake.is_direct
 
-    async def publish(self, principal: Principal, application: str, new: NewMessage) -> tuple[UUID, bool]:
+    async def publish(self, message: Message) -> tuple[UUID, bool]:
         """Publish a message; return its id, and whether an earlier request with its idempotency key had published it.
 
         Args:
-            principal: the caller.
-            application: the application's id or uid.
-            new: the message; its `event_id` makes it safe to publish it again after an error.
+            message: the message; its `event_id` makes it safe to publish it again after an error.
 
         Raises:
             AccessUnknown: the application is not known here.
@@ -85,10 +91,10 @@ class BufferedPublisher:
             IngestError: neither PostgreSQL nor the buffer can take it.
             DatabaseError: as `Intake.accept`.
         """
-        if new.idempotency is not None and (known := self._remembered.get(new.idempotency.key)) is not None:
-            return _repeated(known, new.idempotency), True
-        target = await self._find_application(principal.organization, application)
-        draft = self._outbox.draft(to_message(principal.organization, application, new))
+        if message.idempotency is not None and (known := self._remembered.get(message.idempotency.key)) is not None:
+            return _repeated(known, message.idempotency), True
+        target = await self._find_application(message.organization, message.application)
+        draft = self._outbox.draft(message)
         try:
             receipt = await self._intake.accept(to_event(draft, target))
         except ApplicationDeleted as error:
@@ -98,14 +104,14 @@ class BufferedPublisher:
                 self._outbox.count([draft])
                 if receipt.is_spooled:
                     meters.count("boathook_messages_buffered_total")
-                    self._remember(new, draft.id)
+                    self._remember(message, draft.id)
                 return draft.id, False
             case Duplicate(first, by_idempotency_key=True):
                 if receipt.conflict:
                     raise key_reused()
                 return first, True
             case Duplicate():
-                raise event_id_taken(new)
+                raise event_id_taken(message)
             case _:
                 assert_never(receipt)
 
@@ -122,10 +128,10 @@ class BufferedPublisher:
                 raise WrongCell(reference, found.cell) from None
             return found.id
 
-    def _remember(self, new: NewMessage, identifier: UUID) -> None:
-        if new.idempotency is None:
+    def _remember(self, message: Message, identifier: UUID) -> None:
+        if message.idempotency is None:
             return
-        self._remembered[new.idempotency.key] = new.idempotency.canonical, identifier
+        self._remembered[message.idempotency.key] = message.idempotency.canonical, identifier
         if len(self._remembered) > _MAX_REMEMBERED:
             self._remembered.popitem(last=False)
 
@@ -162,6 +168,7 @@ async def send_without_database(settings: Settings, message: Message) -> Receipt
 def to_event(draft: Draft, target: UUID) -> NewEvent:
     """Return a message to the application *target* as an event to be stored later."""
     message, name = draft.message, ids.show(ids.APPLICATION, target)
+    key = message.idempotency
     return NewEvent(
         id=draft.id,
         source=None,
@@ -185,7 +192,7 @@ def to_event(draft: Draft, target: UUID) -> NewEvent:
             tags=draft.tags,
             deliver_at=message.deliver_at,
             content_until=message.content_until,
-            fingerprint=message.fingerprint,
-            canonical=message.canonical,
+            fingerprint=None if key is None else key.fingerprint,
+            canonical=None if key is None else key.canonical,
         ),
     )

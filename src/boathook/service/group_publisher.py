@@ -19,12 +19,11 @@ from boathook.db.message_group import GroupRolledBack, MessageTarget, NewMessage
 from boathook.db.messages import message_key
 from boathook.db.route_registry import read_routing
 from boathook.domain.errors import DatabaseUnavailable
-from boathook.handlers.outbox import CompiledRoutes, Draft
+from boathook.handlers.outbox import CompiledRoutes, Draft, Message
 from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
 from boathook.service import keys
 from boathook.service.authorization import Principal
-from boathook.service.messages import NewMessage, to_message
 from boathook.service.unit_of_work import AppContext
 
 _MAX_COMMITTERS: Final = 2
@@ -48,8 +47,7 @@ class KnownToken:
     known_until: float
 
 
-@dataclass(slots=True)
-class PreparedMessage:
+class PreparedMessage(msgspec.Struct, eq=False):
     """A message that waits for a commit."""
 
     draft: Draft
@@ -92,20 +90,19 @@ class GroupPublisher:
         known = self._tokens[sha256] = KnownToken(sha256, principal, time.monotonic() + _TOKEN_AGE_S)
         return known
 
-    async def prepare(self, token: KnownToken, application: str, new: NewMessage) -> "PreparedMessage | None":
+    async def prepare(self, token: KnownToken, message: Message) -> "PreparedMessage | None":
         """Return a message with its deliveries; None if `messages.create` must publish it.
 
         Args:
             token: the caller's token.
-            application: the application's id or uid.
-            new: the message.
+            message: the message.
 
         Raises:
             InvalidMessage: a field is invalid.
             TooManyDeliveries: more endpoints match than an event may have deliveries.
             DatabaseUnavailable: PostgreSQL is unavailable.
         """
-        organization = token.principal.organization
+        organization, application = message.organization, message.application
         outbox = self._context.outbox
         routes = outbox.cached_routes(organization, application)
         if routes is None or routes.routing.application is None:
@@ -116,7 +113,7 @@ class GroupPublisher:
         if len(self._waiting) >= _MAX_WAITING:
             return None
         target = MessageTarget(organization, found.id, routes.uid, routes.routing.registry, found.version, token.sha256)
-        draft = outbox.draft(to_message(organization, application, new))
+        draft = outbox.draft(message)
         return PreparedMessage(draft, _to_row(target, routes, draft), asyncio.get_running_loop().create_future())
 
     async def commit(self, prepared: "PreparedMessage") -> bool:
@@ -219,7 +216,7 @@ class GroupPublisher:
 
 
 def _to_row(target: MessageTarget, routes: CompiledRoutes, draft: Draft) -> NewMessageRow:
-    message = draft.message
+    message, key = draft.message, draft.message.idempotency
     return NewMessageRow(
         target,
         draft.id,
@@ -228,8 +225,8 @@ def _to_row(target: MessageTarget, routes: CompiledRoutes, draft: Draft) -> NewM
         draft.dedup_key,
         message_key(routes.name, draft.dedup_key),
         draft.replay_key,
-        message.fingerprint,
-        message.canonical,
+        None if key is None else key.fingerprint,
+        None if key is None else key.canonical,
         draft.memory_days,
         msgspec.json.encode(draft.headers).decode() if draft.headers else "{}",
         draft.content_type,

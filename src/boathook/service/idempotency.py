@@ -12,26 +12,10 @@ import msgspec
 
 from boathook.db import idempotency
 from boathook.domain.errors import AlreadyExists
+from boathook.domain.model import IdempotencyKey
 from boathook.service.unit_of_work import UnitOfWork
 
 KEY_REUSED_CODE: Final = "idempotency_key_reused"
-
-
-@dataclass(frozen=True, slots=True)
-class IdempotencyKey:
-    """Identifies a request that may be sent twice."""
-
-    key: bytes
-    """32-byte hash of the caller and its permissions, the client's key, and the route."""
-    fingerprint: bytes
-    """32-byte hash of the query and body as sent; older versions compare only this."""
-    canonical: bytes
-    """32-byte hash of everything that decides what the request does."""
-
-    @property
-    def context(self) -> str:
-        """The encryption context that binds a response to its key."""
-        return f"idempotency:{self.key.hex()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,6 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
@@ -30,11 +28,11 @@ from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidState, 
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Duplicate, IdempotencyConflict, IdempotentReplay
 from boathook.domain.windows import Cursor, Window
-from boathook.handlers.outbox import Message
+from boathook.handlers.outbox import Message as Message  # noqa: PLC0414 - re-exported
 from boathook.service import endpoints
 from boathook.service.applications import require_here
 from boathook.service.event_types import check_message
-from boathook.service.idempotency import IdempotencyKey, key_reused
+from boathook.service.idempotency import key_reused
 from boathook.service.unit_of_work import UnitOfWork, new_id
 
 Row = TypeVar("Row")
@@ -61,27 +59,13 @@ _PONG: Final = b'{"success":true}'
 JSON_TYPE: Final = "application/json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewMessage:
-    """A message to publish."""
-
-    type: str
-    body: bytes
-    """The exact bytes to send."""
-    content_type: str = JSON_TYPE
-    uid: str | None = None
-    channels: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    deliver_at: datetime | None = None
-    content_until: datetime | None = None
-    """When its content may be deleted; None deletes it with the message."""
-    idempotency: IdempotencyKey | None = None
-    event_id: UUID | None = None
-    """The id it gets; None assigns one. A message that is offered again after an error must have the same."""
-
-
-async def create(work: UnitOfWork, application: Application, new: NewMessage) -> tuple[MessageRow, bool]:
+async def create(work: UnitOfWork, application: Application, message: Message) -> tuple[MessageRow, bool]:
     """Publish a message; return it, and whether an earlier request with its idempotency key had published it.
+
+    Args:
+        work: the unit of work; its organization is the message's.
+        application: the application that the message names by its id.
+        message: the message, with a body in bytes.
 
     Raises:
         AlreadyExists: another message has its id, or another request used its idempotency key.
@@ -90,49 +74,26 @@ async def create(work: UnitOfWork, application: Application, new: NewMessage) ->
     """
     await require_here(work, application)
     if work.app_context.settings.outbound.validate_payloads:
-        payload = _parsed(new.body)
-        await check_message(work.connection, organization=work.organization, type=new.type, payload=payload)
-    outcome = await work.app_context.outbox.publish(
-        work.connection, to_message(work.organization, application.shown_id, new), passes_on=False
-    )
+        payload = _parsed(message.payload)
+        await check_message(work.connection, organization=work.organization, type=message.type, payload=payload)
+    outcome = await work.app_context.outbox.publish(work.connection, message, passes_on=False)
     match outcome:
         case Accepted():
-            return to_row(new, outcome.event_id), False
+            return to_row(message, outcome.event_id), False
         case IdempotentReplay():
             # The request is equivalent, so its response is equal too.
-            return to_row(new, outcome.event_id), True
+            return to_row(message, outcome.event_id), True
         case Duplicate():
-            raise event_id_taken(new)
+            raise event_id_taken(message)
         case IdempotencyConflict():
             raise key_reused()
         case _:
             assert_never(outcome)
 
 
-def event_id_taken(new: NewMessage) -> AlreadyExists:
+def event_id_taken(message: Message) -> AlreadyExists:
     """Return the error for a message whose eventId another message has."""
-    return AlreadyExists(f"a message of this application has the eventId {new.uid} already")
-
-
-def to_message(organization: str, application: str, new: NewMessage) -> Message:
-    """Return a message of the API as the outbox expects it."""
-    key = new.idempotency
-    return Message(
-        organization=organization,
-        application=application,
-        type=new.type,
-        payload=new.body,
-        content_type=new.content_type,
-        id=new.uid,
-        event_id=new.event_id,
-        channels=new.channels,
-        tags=new.tags,
-        deliver_at=new.deliver_at,
-        content_until=new.content_until,
-        idempotency=None if key is None else key.key,
-        fingerprint=None if key is None else key.fingerprint,
-        canonical=None if key is None else key.canonical,
-    )
+    return AlreadyExists(f"a message of this application has the eventId {message.id} already")
 
 
 def _parsed(body: bytes) -> Any:
@@ -142,16 +103,16 @@ def _parsed(body: bytes) -> Any:
         raise InvalidMessage("payload: it is not JSON, and the event type's schema requires JSON") from None
 
 
-def to_row(new: NewMessage, identifier: UUID) -> MessageRow:
+def to_row(message: Message, identifier: UUID) -> MessageRow:
     """Return a message that was just published."""
     return MessageRow(
         id=identifier,
-        type=new.type,
-        uid=new.uid,
-        channels=new.channels or None,
-        tags=new.tags or None,
-        deliver_at=new.deliver_at,
-        body=new.body,
+        type=message.type,
+        uid=message.id,
+        channels=tuple(message.channels) or None,
+        tags=tuple(message.tags) or None,
+        deliver_at=message.deliver_at,
+        body=message.payload,
         is_gone=False,
     )
 
@@ -302,7 +263,7 @@ async def send_example(
     example = ExampleMessage(application=application.shown_id, endpoint_id=target.id, type=type, body=body)
     await messages.insert_example(work.connection, identifier, example)
     await record(work.connection, work.actor, "endpoint.send_example", target.shown_id)
-    return to_row(NewMessage(type=type, body=body), identifier)
+    return to_row(Message(application=application.shown_id, type=type, payload=body), identifier)
 
 
 async def _example(work: UnitOfWork, type: str, index: int) -> bytes:
