@@ -14,7 +14,8 @@ from boathook.db.database import Database
 from boathook.db.message_group import GroupRolledBack, insert_group
 from boathook.domain import ids
 from boathook.handlers.outbox import Message
-from boathook.service import group_publisher
+from boathook.service import applications, group_publisher, messages
+from boathook.service.applications import NewApplication
 from tests.postgres.api_client import ApiClient, make_token, open_api_client
 from tests.support import eventually
 
@@ -341,3 +342,11 @@ async def test_a_message_that_comes_as_the_last_committer_ends_is_not_forgotten(
     assert await publisher.commit(first)
     assert await asyncio.wait_for(second.is_stored, 60)
     coming.close()
+
+
+async def test_a_message_is_published_in_the_organization_of_its_unit_of_work(api: ApiClient, db: Database) -> None:
+    async with api.context.work("elsewhere", "test") as work:
+        theirs = await applications.create(work, NewApplication(name="theirs"))
+        message = Message(application="whatever it names", type="a", payload=b"{}")
+        await messages.create(work, theirs, message)
+    assert await db.fetchval("select application from boathook.event") == theirs.shown_id

@@ -202,8 +202,8 @@ async def publish(context: ConsoleContext) -> Response:
     scope = operator_scope(context, context.path["application"])
     reader = FormReader(context.form)
     try:
+        message = _read_message(reader, context.path["application"])
         async with scope.work() as (work, application):
-            message = _read_message(reader, work.organization, application.shown_id)
             row, _ = await messages.create(work, application, message)
     except InvalidForm as error:
         return await _publish_form(scope, submitted_values(context.form), error.problems, 400)
@@ -213,7 +213,7 @@ async def publish(context: ConsoleContext) -> Response:
     return scope.to(f"/messages/{row.shown_id}", "Message published.")
 
 
-def _read_message(reader: FormReader, organization: str, application: str) -> Message:
+def _read_message(reader: FormReader, application: str) -> Message:
     payload = reader.text("payload").encode("utf-8", "replace")
     try:
         msgspec.json.decode(payload)
@@ -227,7 +227,6 @@ def _read_message(reader: FormReader, organization: str, application: str) -> Me
     }
     read = reader.validate(MessageIn, document)
     return Message(
-        organization=organization,
         application=application,
         type=read.event_type,
         payload=messages.object_of(payload),

@@ -85,6 +85,16 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     idempotency: IdempotencyKey | None = None
     """Of the request. The same key with a different request is an `IdempotencyConflict`."""
 
+    @property
+    def fingerprint(self) -> bytes | None:
+        """`IdempotencyKey.fingerprint`; None without a key."""
+        return None if self.idempotency is None else self.idempotency.fingerprint
+
+    @property
+    def canonical(self) -> bytes | None:
+        """`IdempotencyKey.canonical`; None without a key."""
+        return None if self.idempotency is None else self.idempotency.canonical
+
 
 class Draft(msgspec.Struct, frozen=True):
     """A validated message, ready to be routed and stored."""
@@ -138,15 +148,15 @@ class CompiledRoutes:
 
     def arguments(self, draft: Draft) -> tuple[str, str, str]:
         """Return the arguments of `PUBLISH_MESSAGE`, including the deliveries of *draft*."""
-        message, application, key = draft.message, self.routing.application, draft.message.idempotency
+        message, application = draft.message, self.routing.application
         row = {
             "id": draft.id,
             "organization": message.organization,
             "type": message.type,
             "dedup_key": draft.dedup_key,
             "replay_key": draft.replay_key,
-            "fingerprint": key and "\\x" + key.fingerprint.hex(),
-            "canonical": key and "\\x" + key.canonical.hex(),
+            "fingerprint": message.fingerprint and "\\x" + message.fingerprint.hex(),
+            "canonical": message.canonical and "\\x" + message.canonical.hex(),
             "memory": f"{draft.memory_days} days",
             "headers": draft.headers,
             "content_type": draft.content_type,

@@ -168,7 +168,6 @@ async def send_without_database(settings: Settings, message: Message) -> Receipt
 def to_event(draft: Draft, target: UUID) -> NewEvent:
     """Return a message to the application *target* as an event to be stored later."""
     message, name = draft.message, ids.show(ids.APPLICATION, target)
-    key = message.idempotency
     return NewEvent(
         id=draft.id,
         source=None,
@@ -192,7 +191,7 @@ def to_event(draft: Draft, target: UUID) -> NewEvent:
             tags=draft.tags,
             deliver_at=message.deliver_at,
             content_until=message.content_until,
-            fingerprint=None if key is None else key.fingerprint,
-            canonical=None if key is None else key.canonical,
+            fingerprint=message.fingerprint,
+            canonical=message.canonical,
         ),
     )

@@ -216,7 +216,7 @@ class GroupPublisher:
 
 
 def _to_row(target: MessageTarget, routes: CompiledRoutes, draft: Draft) -> NewMessageRow:
-    message, key = draft.message, draft.message.idempotency
+    message = draft.message
     return NewMessageRow(
         target,
         draft.id,
@@ -225,8 +225,8 @@ def _to_row(target: MessageTarget, routes: CompiledRoutes, draft: Draft) -> NewM
         draft.dedup_key,
         message_key(routes.name, draft.dedup_key),
         draft.replay_key,
-        None if key is None else key.fingerprint,
-        None if key is None else key.canonical,
+        message.fingerprint,
+        message.canonical,
         draft.memory_days,
         msgspec.json.encode(draft.headers).decode() if draft.headers else "{}",
         draft.content_type,

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
 import msgspec
+from msgspec import structs
 
 from boathook.db import event_types, messages, resends
 from boathook.db.applications import Application
@@ -63,9 +64,9 @@ async def create(work: UnitOfWork, application: Application, message: Message) -
     """Publish a message; return it, and whether an earlier request with its idempotency key had published it.
 
     Args:
-        work: the unit of work; its organization is the message's.
-        application: the application that the message names by its id.
-        message: the message, with a body in bytes.
+        work: the unit of work, in whose organization the message is published.
+        application: the application to publish to.
+        message: the message, with a payload in bytes; its own organization and application are not used.
 
     Raises:
         AlreadyExists: another message has its id, or another request used its idempotency key.
@@ -76,6 +77,7 @@ async def create(work: UnitOfWork, application: Application, message: Message) -
     if work.app_context.settings.outbound.validate_payloads:
         payload = _parsed(message.payload)
         await check_message(work.connection, organization=work.organization, type=message.type, payload=payload)
+    message = structs.replace(message, organization=work.organization, application=application.shown_id)
     outcome = await work.app_context.outbox.publish(work.connection, message, passes_on=False)
     match outcome:
         case Accepted():

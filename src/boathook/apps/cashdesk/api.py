@@ -165,7 +165,7 @@ def _routes_of(resource: Resource) -> list[Route]:
     entity = resource.entity
 
     async def list_some(asked: ApiCall) -> Reply:
-        after = read_number(asked.request, "after", usual=0, limit=_MAX_ID)
+        after = read_number(asked.request, "after", usual=0, maximum=_MAX_ID)
         return 200, {"data": await ledger.page(asked.tx, asked.user, entity, after, _limit(asked))}
 
     async def get(asked: ApiCall) -> Reply:
@@ -220,7 +220,7 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _limit(asked: ApiCall) -> int:
-    return max(1, read_number(asked.request, "limit", usual=50, limit=MAX_ROWS))
+    return max(1, read_number(asked.request, "limit", usual=50, maximum=MAX_ROWS))
 
 
 async def _show_user(asked: ApiCall) -> Reply:

@@ -66,13 +66,13 @@ async def read_form(request: Request) -> dict[str, str]:
         raise BadField("", "the body is not a form") from None
 
 
-def read_number(request: Request, name: str, *, usual: int, limit: int) -> int:
+def read_number(request: Request, name: str, *, usual: int, maximum: int) -> int:
     """Return a number of the query, such as ``?limit=50``. Raises BadField."""
     text = request.query_params.get(name)
     if text is None:
         return usual
-    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > limit:
-        raise BadField(name, f"write a number from 0 to {limit}")
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > maximum:
+        raise BadField(name, f"write a number from 0 to {maximum}")
     return int(text)
 
 
