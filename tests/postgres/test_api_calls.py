@@ -293,20 +293,6 @@ async def test_a_request_that_is_written_anew_is_the_same(api):
     )
 
 
-async def test_an_answer_of_an_older_version_is_given_to_the_same_bytes(api, db):
-    first = await api.ask(201, "POST", "/app", {"name": "Once"}, **with_key("k"))
-    await db.execute("update boathook.idempotency set canonical = null")
-    assert await api.ask(201, "POST", "/app", {"name": "Once"}, **with_key("k")) == first
-    await api.ask(409, "POST", "/app", content=b'{"name": "Once" }', **with_key("k"))
-
-
-async def test_an_older_version_finds_the_fingerprint_that_it_compares(api, db):
-    body = b'{"name":"Once"}'
-    await api.ask(201, "POST", "/app?get_if_exists=false", content=body, **with_key("k"))
-    expected = idempotency_keys._hash(b"get_if_exists=false", body)
-    assert await db.fetchval("select fingerprint from boathook.idempotency") == expected
-
-
 async def test_compared_as_they_are_written_they_would_differ(api, monkeypatch):
     """The mutant: the canonical form of a request is its bytes."""
     monkeypatch.setattr(idempotency_keys.RequestCanonicalizer, "canonical", lambda _self, _request, body: body)
@@ -381,7 +367,7 @@ async def test_two_servers_do_a_request_once_though_both_have_it_in_flight(pg_ur
 
 
 async def test_without_the_claim_both_would_do_it(pg_url, monkeypatch):
-    async def claim(_connection, _key, _fingerprint, _canonical):
+    async def claim(_connection, _key, _request_sha256):
         return None
 
     monkeypatch.setattr(idempotency, "claim", claim)

@@ -3,7 +3,6 @@
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -180,22 +179,6 @@ async def test_a_message_that_is_written_anew_is_the_same(api, app, with_content
     for payload in OTHER_PAYLOADS:
         await api.ask(409, "POST", "/app/acme/msg", MESSAGE | {"payload": payload}, headers=headers)
     await api.ask(409, "POST", "/app/acme/msg", MESSAGE | {"channels": ["x"]}, headers=headers)
-
-
-async def test_a_message_of_an_older_version_is_known_by_its_bytes_and_to_it(api, app):
-    headers, db = {"idempotency-key": "auto_1"}, api.context.database
-    first = await api.ask(202, "POST", "/app/acme/msg", MESSAGE, headers=headers)
-    fingerprint = await db.fetchval("select fingerprint from boathook.dedup where replay_key is not null")
-    await db.execute("update boathook.dedup set canonical = null")
-    assert (await api.ask(202, "POST", "/app/acme/msg", MESSAGE, headers=headers))["id"] == first["id"]
-    await api.ask(409, "POST", "/app/acme/msg", content=SAME_MESSAGE[0].encode(), headers=headers)
-    other = await api.ask(202, "POST", "/app/acme/msg", MESSAGE, headers={"idempotency-key": "auto_2"})
-    stored = await db.fetchrow("select fingerprint, canonical from boathook.dedup where event_id = $1", uuid_of(other))
-    assert (stored["fingerprint"], len(stored["canonical"])) == (fingerprint, 32)
-
-
-def uuid_of(message: dict[str, Any]) -> UUID:
-    return ids.read(ids.MESSAGE, message["id"])
 
 
 async def test_a_refused_message_leaves_its_idempotency_key_free(api, app):

@@ -138,7 +138,7 @@ async def test_a_committed_message_is_stored_in_the_cell_of_its_application_as_i
         content_type="application/json",
         deliver_at=later,
         content_until=later + timedelta(days=1),
-        idempotency=IdempotencyKey(b"key", b"f", b"c"),
+        idempotency=IdempotencyKey(b"key", b"request"),
     )
     assert isinstance(published, Accepted)
     rows = await world["c1"].fetch("select recipient, due_at <= now() as is_due from boathook.delivery")
@@ -149,7 +149,7 @@ async def test_a_committed_message_is_stored_in_the_cell_of_its_application_as_i
             content_until
         from boathook.event
     """
-    key = "select key, replay_key, event_id, body_sha256, fingerprint, canonical, expires_at from boathook.dedup where event_id = $1"
+    key = "select key, replay_key, event_id, body_sha256, request_sha256, expires_at from boathook.dedup where event_id = $1"
     (there,), (here,) = await world["c2"].fetch(event), await world["c1"].fetch(event)
     assert tuple(there) == tuple(here)
     assert there["id"] == published.event_id

@@ -490,14 +490,6 @@ async def test_an_icon_that_is_not_looked_at_would_change_it(console: ConsoleApp
     assert "https://x.example; script-src *;" in wrong.headers["content-security-policy"]
 
 
-async def test_a_look_that_an_older_version_kept_is_read(console: ConsoleApp):
-    pages = PageClient(console.app)
-    pages.cookies.set("boathook-portal-look", "dark.aa0044", domain="portal.test", path="/portal")
-    page = await pages.get_page("/portal")
-    assert 'data-theme="dark"' in page
-    assert "colour=aa0044" in page
-
-
 async def test_files_of_the_portal_are_served_below_it(console: ConsoleApp):
     pages = PageClient(console.app)
     page = await pages.get_page("/portal")

@@ -96,18 +96,16 @@ def read_key(
     if not word:
         return None
     canonical = canonicalizer.canonical(request, body)
-    return make_key(principal, word, f"{request.method} {request.url.path}", request.url.query, body, canonical)
+    return make_key(principal, word, f"{request.method} {request.url.path}", canonical)
 
 
-def make_key(principal: Principal, word: str, route: str, query: str, body: bytes, canonical: bytes) -> IdempotencyKey:
+def make_key(principal: Principal, word: str, route: str, canonical: bytes) -> IdempotencyKey:
     """Return the idempotency key for a client's *word* and a request.
 
     Args:
         principal: the caller.
         word: the value of the header.
         route: method and path, separated by a space.
-        query: the raw query.
-        body: the raw body.
         canonical: query and body in the form of `RequestCanonicalizer`.
     """
     # Responses contain secrets, so the key is only valid for callers with the same permissions.
@@ -115,8 +113,7 @@ def make_key(principal: Principal, word: str, route: str, query: str, body: byte
     caller_scope = f"{principal.organization}\x00{principal.application_id or ''}\x00{rights}"
     return IdempotencyKey(
         key=_hash(caller_scope.encode(), route.encode(), word.encode("utf-8", "surrogateescape")),
-        fingerprint=_hash(query.encode(), body),
-        canonical=_hash(canonical),
+        request_sha256=hashlib.sha256(canonical).digest(),
     )
 
 

@@ -221,7 +221,7 @@ def _read_message(body: bytes, request: _PlainRequest, principal: Principal, ide
         channels=() if given.channels is None else check_channels(given.channels),
         tags=check_tags(given.tags) if given.tags else (),
         content_until=_content_until(given),
-        idempotency=_idempotency(given, body, request, principal) if request.idempotency_key else None,
+        idempotency=_idempotency(given, request, principal) if request.idempotency_key else None,
         event_id=identifier,
     )
 
@@ -233,11 +233,11 @@ def _content_until(given: _Body) -> datetime | None:
     return datetime.now(UTC) + timedelta(days=days or 0, hours=hours or 0)
 
 
-def _idempotency(given: _Body, body: bytes, request: _PlainRequest, principal: Principal) -> IdempotencyKey:
+def _idempotency(given: _Body, request: _PlainRequest, principal: Principal) -> IdempotencyKey:
     """Return the same key as `idempotency.read_key`: a repeated request may take the other path."""
     values = {name: value for name in _FIELDS if (value := getattr(given, name)) is not None}
     canonical = canonical_of_values(values, bytes(given.payload))
-    return make_key(principal, request.idempotency_key, f"POST {request.path}", "", body, canonical)
+    return make_key(principal, request.idempotency_key, f"POST {request.path}", canonical)
 
 
 def _answer(identifier: UUID, message: Message) -> bytes:

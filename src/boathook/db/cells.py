@@ -125,8 +125,7 @@ async def read_message(connection: Connection, event: Event, *, min_memory_days:
             tags=tuple(row["tags"] or ()),
             deliver_at=row["deliver_at"],
             content_until=row["content_until"],
-            fingerprint=row["fingerprint"],
-            canonical=row["canonical"],
+            request_sha256=row["request_sha256"],
         ),
     )
 

@@ -108,7 +108,7 @@ where e.application_id = $1 and d.state in ('pending', 'leased')
 -- name: read_message
 -- Reads a message with everything that another cell needs to store it, given its id and its dedup key.
 select e.id, e.application, e.type, e.dedup_key, e.headers::text as headers, e.content_type, e.body, e.body_sha256, e.channels,
-    e.tags, e.deliver_at, e.content_until, a.id as application_id, a.organization, d.replay_key, d.fingerprint, d.canonical,
+    e.tags, e.deliver_at, e.content_until, a.id as application_id, a.organization, d.replay_key, d.request_sha256,
     coalesce(extract(epoch from d.expires_at - e.accepted_at) / 86400, 0)::float8 as memory_days
 from boathook.event e
 join boathook.application a on a.id = boathook.read_id('app', e.application)

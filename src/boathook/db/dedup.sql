@@ -6,7 +6,7 @@ where key in (select key from boathook.dedup where key = any ($1::uuid[]) and ex
 -- name: read_keys
 -- Reads the dedup keys of the events of a source. A key whose event is gone, or is stored in another cell, may belong to
 -- any source.
-select d.key, d.replay_key, d.event_id, d.body_sha256, d.expires_at, d.item_path, d.fingerprint, d.canonical,
+select d.key, d.replay_key, d.event_id, d.body_sha256, d.expires_at, d.item_path, d.request_sha256,
     coalesce(d.cell, $2::text) as cell
 from boathook.dedup d
 left join boathook.event e on e.id = d.event_id
@@ -16,7 +16,7 @@ where d.expires_at > now() and (e.source = $1 or e.id is null)
 -- Reads the dedup keys of an application's messages, which `message_key` makes of their ids. With $3, also those whose
 -- event is gone, which may belong to any application. The key of a message that was passed on counts in the cell that
 -- has stored it; a copy of this one would look there as if it were stored already.
-select d.key, d.replay_key, d.event_id, d.body_sha256, d.expires_at, d.item_path, d.fingerprint, d.canonical,
+select d.key, d.replay_key, d.event_id, d.body_sha256, d.expires_at, d.item_path, d.request_sha256,
     coalesce(d.cell, $2::text) as cell
 from boathook.event e
 join boathook.dedup d on d.key = encode(substr(sha256(
@@ -25,7 +25,7 @@ join boathook.dedup d on d.key = encode(substr(sha256(
 where e.application = $1 and e.origin = 'published' and d.expires_at > now()
     and (e.cell is null or d.cell is not null or d.event_id <> e.id)
 union all
-select d.key, d.replay_key, d.event_id, d.body_sha256, d.expires_at, d.item_path, d.fingerprint, d.canonical, $2
+select d.key, d.replay_key, d.event_id, d.body_sha256, d.expires_at, d.item_path, d.request_sha256, $2
 from boathook.dedup d
 where $3::boolean and d.cell is null and d.expires_at > now()
     and not exists (select from boathook.event e where e.id = d.event_id)
@@ -33,9 +33,9 @@ where $3::boolean and d.cell is null and d.expires_at > now()
 -- name: insert_keys
 -- Stores keys of events that another cell stores. A known key stays as it is.
 insert into boathook.dedup (
-    key, replay_key, event_id, body_sha256, expires_at, item_path, fingerprint, canonical, cell)
+    key, replay_key, event_id, body_sha256, expires_at, item_path, request_sha256, cell)
 select * from unnest(
-    $1::uuid[], $2::uuid[], $3::uuid[], $4::bytea[], $5::timestamptz[], $6::text[], $7::bytea[], $8::bytea[], $9::text[])
+    $1::uuid[], $2::uuid[], $3::uuid[], $4::bytea[], $5::timestamptz[], $6::text[], $7::bytea[], $8::text[])
 order by 1
 on conflict do nothing
 

@@ -20,27 +20,24 @@ RETENTION: Final = timedelta(hours=12)
 class StoredResponse:
     """An earlier request with the same key."""
 
-    fingerprint: bytes
-    canonical: bytes | None
-    """None if an older version stored it."""
+    request_sha256: bytes
     status: int
     encrypted_response: bytes
 
 
-async def claim(connection: Connection, key: bytes, fingerprint: bytes, canonical: bytes) -> StoredResponse | None:
+async def claim(connection: Connection, key: bytes, request_sha256: bytes) -> StoredResponse | None:
     """Claim a key for this transaction; return the earlier request that has it, if any.
 
     Args:
-        key: 32 bytes, like the next two.
-        fingerprint: hash of the request as it was sent, for older versions that read the same rows.
-        canonical: hash of the request's canonical form.
+        key: 32 bytes, like the next one.
+        request_sha256: hash of the request's canonical form.
     """
-    if await connection.fetchval(SQL["claim_key"], key, fingerprint, canonical, RETENTION):
+    if await connection.fetchval(SQL["claim_key"], key, request_sha256, RETENTION):
         return None
     row = await connection.fetchrow(SQL["find_answer"], key)
     if row is None:
-        return await claim(connection, key, fingerprint, canonical)  # it has expired and was deleted in between
-    return StoredResponse(row["fingerprint"], row["canonical"], row["status"], row["encrypted_response"])
+        return await claim(connection, key, request_sha256)  # it has expired and was deleted in between
+    return StoredResponse(row["request_sha256"], row["status"], row["encrypted_response"])
 
 
 async def save(connection: Connection, key: bytes, status: int, encrypted_response: bytes) -> None:

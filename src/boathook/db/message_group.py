@@ -47,8 +47,7 @@ class NewMessageRow(msgspec.Struct, frozen=True):
     dedup_key: str
     key: UUID
     replay_key: UUID | None
-    fingerprint: bytes | None
-    canonical: bytes | None
+    request_sha256: bytes | None
     memory_days: float
     headers: str
     content_type: str
@@ -97,7 +96,7 @@ async def insert_group(
     arguments = (
         *_columns(map(_target, targets), 6),
         numbers,
-        *_columns(map(_row, rows), 18),
+        *_columns(map(_row, rows), 17),
         *_columns(deliveries, 5),
         has_order,
         lock_timeout,
@@ -143,8 +142,7 @@ def _row(row: NewMessageRow) -> tuple[Any, ...]:
         row.dedup_key,
         row.key,
         row.replay_key,
-        row.fingerprint,
-        row.canonical,
+        row.request_sha256,
         timedelta(days=row.memory_days),
         row.headers,
         row.content_type,

@@ -82,10 +82,8 @@ class Publication:
     tags: tuple[str, ...] = ()
     deliver_at: datetime | None = None
     content_until: datetime | None = None
-    fingerprint: bytes | None = None
-    """Hash of the request with the idempotency key, as it was sent."""
-    canonical: bytes | None = None
-    """Hash of that request's canonical form."""
+    request_sha256: bytes | None = None
+    """`IdempotencyKey.request_sha256` of its request; None without a key."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -193,10 +191,8 @@ class IdempotencyKey:
 
     key: bytes
     """32-byte hash of the caller and its permissions, the client's key, and the route."""
-    fingerprint: bytes
-    """32-byte hash of the query and body as sent; older versions compare only this."""
-    canonical: bytes
-    """32-byte hash of everything that decides what the request does."""
+    request_sha256: bytes
+    """SHA-256 of everything that decides what the request does: the query and the body in canonical form."""
 
     @property
     def context(self) -> str:

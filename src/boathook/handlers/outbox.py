@@ -86,14 +86,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """Of the request. The same key with a different request is an `IdempotencyConflict`."""
 
     @property
-    def fingerprint(self) -> bytes | None:
-        """`IdempotencyKey.fingerprint`; None without a key."""
-        return None if self.idempotency is None else self.idempotency.fingerprint
-
-    @property
-    def canonical(self) -> bytes | None:
-        """`IdempotencyKey.canonical`; None without a key."""
-        return None if self.idempotency is None else self.idempotency.canonical
+    def request_sha256(self) -> bytes | None:
+        """`IdempotencyKey.request_sha256`; None without a key."""
+        return None if self.idempotency is None else self.idempotency.request_sha256
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -155,8 +150,7 @@ class CompiledRoutes:
             "type": message.type,
             "dedup_key": draft.dedup_key,
             "replay_key": draft.replay_key,
-            "fingerprint": message.fingerprint and "\\x" + message.fingerprint.hex(),
-            "canonical": message.canonical and "\\x" + message.canonical.hex(),
+            "request_sha256": message.request_sha256 and "\\x" + message.request_sha256.hex(),
             "memory": f"{draft.memory_days} days",
             "headers": draft.headers,
             "content_type": draft.content_type,

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -202,9 +202,6 @@ def end_session(context: PortalContext, response: Response) -> Response:
 def read_appearance(request: Request) -> PortalAppearance:
     """Return the appearance from the link's parameters, or from the cookie of an earlier visit."""
     kept = request.cookies.get(_cookie_name(request, _APPEARANCE_COOKIE), "")
-    if "=" not in kept:  # format of older versions
-        theme, _, colour = kept.partition(".")
-        kept = urlencode({"theme": theme, "colour": colour})
     return PortalAppearance.of(request.query_params) or PortalAppearance.of(dict(parse_qsl(kept))) or PortalAppearance()
 
 

@@ -131,14 +131,14 @@ class BufferedPublisher:
     def _remember(self, message: Message, identifier: UUID) -> None:
         if message.idempotency is None:
             return
-        self._remembered[message.idempotency.key] = message.idempotency.canonical, identifier
+        self._remembered[message.idempotency.key] = message.idempotency.request_sha256, identifier
         if len(self._remembered) > _MAX_REMEMBERED:
             self._remembered.popitem(last=False)
 
 
 def _repeated(known: tuple[bytes, UUID], key: IdempotencyKey) -> UUID:
-    canonical, identifier = known
-    if canonical != key.canonical:
+    request_sha256, identifier = known
+    if request_sha256 != key.request_sha256:
         raise key_reused()
     return identifier
 
@@ -191,7 +191,6 @@ def to_event(draft: Draft, target: UUID) -> NewEvent:
             tags=draft.tags,
             deliver_at=message.deliver_at,
             content_until=message.content_until,
-            fingerprint=message.fingerprint,
-            canonical=message.canonical,
+            request_sha256=message.request_sha256,
         ),
     )

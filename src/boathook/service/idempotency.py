@@ -40,14 +40,10 @@ async def claim(work: UnitOfWork, key: IdempotencyKey) -> StoredResponse | None:
     Raises:
         AlreadyExists: the earlier request was a different one.
     """
-    earlier = await idempotency.claim(work.connection, key.key, key.fingerprint, key.canonical)
+    earlier = await idempotency.claim(work.connection, key.key, key.request_sha256)
     if earlier is None:
         return None
-    # Older versions stored no canonical hash.
-    is_same = (
-        earlier.fingerprint == key.fingerprint if earlier.canonical is None else earlier.canonical == key.canonical
-    )
-    if not is_same:
+    if earlier.request_sha256 != key.request_sha256:
         raise key_reused()
     content = work.app_context.secret_box.open(earlier.encrypted_response, key.context)
     kept = msgspec.json.decode(content, type=_Content)

@@ -99,8 +99,7 @@ create table boathook.dedup (
     body_sha256 bytea not null check (octet_length(body_sha256) = 32),
     expires_at timestamptz not null,
     item_path text,
-    fingerprint bytea,
-    canonical bytea,
+    request_sha256 bytea,
     -- The cell that stores the event, if another one does.
     cell text
 );
@@ -443,11 +442,10 @@ create index api_key_of_organization on boathook.api_key (id) where application_
 
 create table boathook.idempotency (
     key bytea primary key check (octet_length(key) = 32),
-    fingerprint bytea not null check (octet_length(fingerprint) = 32),
+    request_sha256 bytea not null check (octet_length(request_sha256) = 32),
     status smallint,
     encrypted_response bytea,
-    expires_at timestamptz not null,
-    canonical bytea check (octet_length(canonical) = 32)
+    expires_at timestamptz not null
 );
 create index idempotency_expiry on boathook.idempotency (expires_at);
 
@@ -1078,8 +1076,7 @@ end $$;
 --   missing           the application was deleted
 --   duplicate ID      a message with this key and body exists
 --   conflict ID       a message with this key exists, but with another body
---   repeated ID       a message with this idempotency key exists, from the same request: compared by its canonical form,
---                     or by its raw form if an older version stored only that
+--   repeated ID       a message with this idempotency key exists, from the same request
 --   clash ID          a message with this idempotency key exists, from another request
 -- Versions are compared without a lock: a publisher's transaction may be long, and must not block a deployment. Where
 -- there are cells, applications are locked, but against a move only, which waits for their publishers to end. A message
@@ -1091,8 +1088,8 @@ end $$;
 create function boathook.publish_messages(
     t_organizations text[], t_applications uuid[], t_uids text[], t_registries text[], t_routes text[], t_tokens bytea[],
     m_targets integer[], m_ids uuid[], m_names text[], m_types text[], m_dedup_keys text[], m_keys uuid[],
-    m_replay_keys uuid[], m_fingerprints bytea[], m_canonicals bytea[], m_memories interval[], m_headers text[],
-    m_content_types text[], m_bodies bytea[], m_hashes bytea[], m_fanouts smallint[], m_channels text[], m_tags text[],
+    m_replay_keys uuid[], m_request_hashes bytea[], m_memories interval[], m_headers text[], m_content_types text[],
+    m_bodies bytea[], m_hashes bytea[], m_fanouts smallint[], m_channels text[], m_tags text[],
     m_deliver_at timestamptz[], m_content_until timestamptz[],
     d_events uuid[], d_ordinals smallint[], d_recipients text[], d_order_keys text[], d_due timestamptz[],
     p_has_order boolean, p_lock_timeout text, out verdicts text[], out has_blocked boolean
@@ -1142,10 +1139,10 @@ begin
     for round in 1..2 loop
         exit when cardinality(fresh) = wanted;
         with stored as (
-            insert into boathook.dedup (key, replay_key, event_id, body_sha256, expires_at, fingerprint, canonical)
-            select m.key, m.replay_key, m.id, m.hash, now() + m.memory, m.fingerprint, m.canonical
-            from unnest(m_targets, m_ids, m_keys, m_replay_keys, m_hashes, m_memories, m_fingerprints, m_canonicals)
-                as m (target, id, key, replay_key, hash, memory, fingerprint, canonical)
+            insert into boathook.dedup (key, replay_key, event_id, body_sha256, expires_at, request_sha256)
+            select m.key, m.replay_key, m.id, m.hash, now() + m.memory, m.request_sha256
+            from unnest(m_targets, m_ids, m_keys, m_replay_keys, m_hashes, m_memories, m_request_hashes)
+                as m (target, id, key, replay_key, hash, memory, request_sha256)
             where refused[m.target] is null and (round = 1 or m.id <> all (fresh))
             order by coalesce(m.replay_key, m.key), m.key
             on conflict do nothing
@@ -1186,15 +1183,14 @@ begin
             when m.id = any (fresh || taken) then null
             when refused[m.target] is not null then refused[m.target]
             when same_request.event_id is not null then
-                case when coalesce(same_request.canonical = m.canonical,
-                    same_request.fingerprint is not distinct from m.fingerprint) then 'repeated ' else 'clash ' end
+                case when same_request.request_sha256 = m.request_sha256 then 'repeated ' else 'clash ' end
                 || same_request.event_id
             when same_key.event_id is not null then
                 case when same_key.body_sha256 = m.hash then 'duplicate ' else 'conflict ' end || same_key.event_id
             else 'outdated'  -- its key has just expired
             end
-        from unnest(m_targets, m_ids, m_keys, m_replay_keys, m_hashes, m_fingerprints, m_canonicals)
-            with ordinality as m (target, id, key, replay_key, hash, fingerprint, canonical, position)
+        from unnest(m_targets, m_ids, m_keys, m_replay_keys, m_hashes, m_request_hashes)
+            with ordinality as m (target, id, key, replay_key, hash, request_sha256, position)
         left join boathook.dedup same_request on same_request.replay_key = m.replay_key
         left join boathook.dedup same_key on same_key.key = m.key
         order by m.position);
@@ -1206,7 +1202,7 @@ create function boathook.publish_message(p_message json, p_body bytea, p_deliver
     select coalesce(done.verdicts[1], 'accepted')
     from json_to_record(p_message) as m (
             id uuid, organization text, application uuid, uid text, name text, registry text, routes text, type text,
-            dedup_key text, key uuid, replay_key uuid, fingerprint bytea, canonical bytea, memory interval, headers json,
+            dedup_key text, key uuid, replay_key uuid, request_sha256 bytea, memory interval, headers json,
             content_type text, channels text[], tags text[], deliver_at timestamptz, due timestamptz,
             content_until timestamptz),
         (
@@ -1220,7 +1216,7 @@ create function boathook.publish_message(p_message json, p_body bytea, p_deliver
         boathook.publish_messages(
             array[m.organization], array[m.application], array[m.uid], array[m.registry], array[m.routes],
             array[null::bytea], array[1], array[m.id], array[m.name], array[m.type], array[m.dedup_key], array[m.key],
-            array[m.replay_key], array[m.fingerprint], array[m.canonical], array[m.memory], array[m.headers::text],
+            array[m.replay_key], array[m.request_sha256], array[m.memory], array[m.headers::text],
             array[m.content_type], array[p_body], array[sha256(p_body)], array[d.number], array[m.channels::text],
             array[m.tags::text], array[m.deliver_at], array[m.content_until], array_fill(m.id, array[d.number::integer]),
             d.ordinals, d.recipients, d.order_keys, array_fill(m.due, array[d.number::integer]), d.has_order,
