@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
+
 import boathook
 from boathook import testing
 from boathook.django import DjangoBoathook
@@ -58,7 +60,7 @@ def page(generated: str) -> str:
 
 def _class(name: str, cls: type) -> Iterator[str]:
     yield f"\n### `{name}`\n\n"
-    if dataclasses.is_dataclass(cls) and cls.__init__.__doc__ is None:
+    if (dataclasses.is_dataclass(cls) and cls.__init__.__doc__ is None) or issubclass(cls, msgspec.Struct):
         yield f"```text\n{cls.__name__}{_signature(cls)}\n```\n\n"
     yield f"{markdown(inspect.getdoc(cls) or '')}\n"
     for field, text in _fields(cls):

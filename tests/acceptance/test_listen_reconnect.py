@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, ClassVar
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from boathook.db.database import Database
 from boathook.db.events import EventStore

@@ -6,11 +6,12 @@ The tests assert what senders and operators see: responses, and the output of th
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.domain.model import ProofStrength
 from boathook.providers.schemes import Addresses, NoProof

@@ -4,12 +4,12 @@ import base64
 import contextlib
 import re
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 from unittest.mock import AsyncMock
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.api.app import openapi_document
 from boathook.db import dead_letter_groups

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from boathook.broker.access import BrokerAccess
@@ -176,7 +177,7 @@ class Gateway:
 
 
 async def _route(events: Sequence[NewEvent]) -> list[NewEvent]:
-    return [dataclasses.replace(one, routes_version=1, deliveries=(NewDelivery("handler:x"),)) for one in events]
+    return [msgspec.structs.replace(one, routes_version=1, deliveries=(NewDelivery("handler:x"),)) for one in events]
 
 
 @contextlib.asynccontextmanager

@@ -1,7 +1,6 @@
 """The books of a healthy store in every state balance; whatever breaks one is found, by its own rule."""
 
 import asyncio
-import dataclasses
 import hashlib
 import itertools
 import time
@@ -13,6 +12,7 @@ from uuid import UUID
 import asyncpg
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from boathook.db import delivery_commands, integrity, invariants
 from boathook.db.database import Database
@@ -218,7 +218,7 @@ async def test_an_empty_store_balances(db: Database):
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every range so small that even the fewest events are many of them."""
-    walks = tuple(dataclasses.replace(walk, rows=3, max_rows=3) for walk in invariants.SCANS)
+    walks = tuple(replace(walk, rows=3, max_rows=3) for walk in invariants.SCANS)
     monkeypatch.setattr(integrity, "SCANS", walks)
 
 
@@ -459,9 +459,7 @@ async def break_many(store: Store, number: int) -> None:
 
 @pytest.mark.extended("needs thousands of rows, objects or connections")
 async def test_memory_grows_neither_with_the_events_nor_with_what_is_wrong(db: Database, monkeypatch):
-    monkeypatch.setattr(
-        integrity, "SCANS", tuple(dataclasses.replace(walk, rows=200, max_rows=200) for walk in invariants.SCANS)
-    )
+    monkeypatch.setattr(integrity, "SCANS", tuple(replace(walk, rows=200, max_rows=200) for walk in invariants.SCANS))
     store, peaks = Store(db), []
     for number in (1_000, 10_000):
         await db.execute("truncate boathook.event, boathook.dedup")

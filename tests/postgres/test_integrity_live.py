@@ -6,10 +6,11 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.config.tables import RetentionSettings
 from boathook.db import delivery_commands, integrity, invariants

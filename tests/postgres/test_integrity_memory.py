@@ -1,12 +1,12 @@
 """The walk along the dedup memory: it finds a range's keys by a small index, and fits its ranges to what looks take."""
 
-import dataclasses
 import json
 from typing import Final
 from uuid import UUID
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from boathook.db import integrity, invariants
 from boathook.db.database import Database
@@ -162,7 +162,7 @@ async def test_damage_is_found_wherever_its_key_lies(
 ):
     if is_reused:
         await reuse(memory)
-    small = dataclasses.replace(invariants.DEDUP_MEMORY, rows=1_500, max_rows=1_500)
+    small = replace(invariants.DEDUP_MEMORY, rows=1_500, max_rows=1_500)
     monkeypatch.setattr(integrity, "SCANS", (small,))
     places = [10_000, 20_000, 30_000] if not is_reused else [10_000, EVENTS + 5_000, EVENTS + 15_000, EVENTS + 28_000]
     for n in places:
@@ -180,7 +180,7 @@ async def test_the_bounds_of_ranges_part_no_event_from_its_keys(memory: Memory, 
     await memory.db.execute("delete from boathook.event where id > $1", memory.id_of(1_000))
     await memory.db.execute("delete from boathook.dedup where event_id > $1", memory.id_of(1_000))
     for rows in (1, 2, 7, 100, 101, 999, 1_000):
-        walk = dataclasses.replace(invariants.DEDUP_MEMORY, rows=rows, max_rows=rows)
+        walk = replace(invariants.DEDUP_MEMORY, rows=rows, max_rows=rows)
         monkeypatch.setattr(integrity, "SCANS", (walk,))
         assert await memory.verify() == {"one dedup key per event": 3, "every dedup key has its event": 1}
 
@@ -201,7 +201,7 @@ async def test_the_index_tells_what_expired_too(memory: Memory):
 
 def fitted(rows: int, *, fixed_s: float, each_s: float, looks: int = 40) -> list[int]:
     """Return the sizes that a walk comes to where a look takes *fixed_s* and *each_s* for each row."""
-    walk = dataclasses.replace(invariants.DEDUP_MEMORY, rows=rows)
+    walk = replace(invariants.DEDUP_MEMORY, rows=rows)
     size, sizes = integrity._RangeSize(walk), []
     for _ in range(looks):
         size.fit(fixed_s + each_s * size.rows)

@@ -1,10 +1,10 @@
 """Who listens hears of each event once, whatever the order of commits, and of nothing that is not theirs."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.api import event_feed as api_listening
 from boathook.db.database import Database

@@ -3,12 +3,12 @@
 import html
 import itertools
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.db import api_keys
 from boathook.domain import ids

@@ -1,9 +1,8 @@
 """The routes and their version."""
 
-from dataclasses import replace
-
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from boathook.db.database import Database
 from boathook.db.route_registry import read_router, read_routes, register

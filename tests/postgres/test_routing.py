@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.config import load
 from boathook.db import delivery_commands, ordering, rerouting, route_registry, tasks

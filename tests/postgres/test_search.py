@@ -3,11 +3,11 @@
 import asyncio
 import hashlib
 import itertools
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.history import SOURCES, fill
 from boathook.db import integrity, replays

@@ -3,11 +3,12 @@
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.api.endpoints import show_endpoint
 from boathook.cli.output import plain

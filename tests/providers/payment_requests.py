@@ -1,9 +1,10 @@
 """Builds sources and requests of payment providers, and asserts the verdict on them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from boathook.domain.verification import Reason, Rejected, Request, SourceSpec, Verified
 from boathook.testing import Signed

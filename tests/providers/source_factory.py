@@ -4,9 +4,10 @@ import functools
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from boathook.domain.verification import Request, SourceSpec
 from boathook.providers import RECIPES
@@ -21,8 +22,7 @@ NOW = time.time()
 PUBLIC_URL = "https://hooks.example.com"
 
 
-@dataclass(frozen=True)
-class ProviderSource:
+class ProviderSource(msgspec.Struct, frozen=True):
     """A source of one provider or scheme, with its sender's secret."""
 
     label: str

@@ -4,13 +4,13 @@ import hashlib
 import hmac
 import json
 import re
-from dataclasses import replace
 from urllib.parse import quote, urlencode
 
 import discord_interactions
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from msgspec.structs import replace
 from slack_sdk.signature import Clock, SignatureVerifier
 
 from boathook.domain.errors import ConfigError

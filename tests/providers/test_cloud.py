@@ -4,7 +4,6 @@ import base64
 import json
 import re
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from google.auth.exceptions import GoogleAuthError
 from google.oauth2 import id_token
+from msgspec.structs import replace
 from standardwebhooks.webhooks import Webhook as StandardWebhook
 
 from boathook.domain.errors import ConfigError

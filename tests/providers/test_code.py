@@ -4,12 +4,12 @@ import hashlib
 import hmac
 import json
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import jwt
 import pytest
+from msgspec.structs import replace
 from standardwebhooks.webhooks import Webhook as StandardWebhook
 
 from boathook.domain.errors import ConfigError

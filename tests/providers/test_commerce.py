@@ -4,12 +4,12 @@ import base64
 import hashlib
 import hmac
 import json
-from dataclasses import replace
 from urllib.parse import parse_qsl, urlencode
 
 import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from msgspec.structs import replace
 from sendgrid.helpers.eventwebhook import EventWebhook
 from twilio.request_validator import HMAC_SHA256, RequestValidator
 

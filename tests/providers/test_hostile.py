@@ -2,12 +2,12 @@
 
 import functools
 import json
-from dataclasses import replace
 from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from boathook.domain.model import ProofStrength
 from boathook.domain.verification import Challenge, KeyRequired, Rejected, Request, Verified

@@ -1,8 +1,7 @@
 """Every provider against every other: its own request is taken, tampered ones and those of all others are refused."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from boathook.domain.model import ProofStrength
 from boathook.domain.verification import KeyRequired, Rejected, Verified
@@ -118,7 +117,7 @@ def test_a_recipe_says_what_its_users_need(recipe):
     assert recipe.title
     described = recipe.describe()
     assert described["grade"] in {grade.value for grade in ProofStrength}
-    unknown = set(recipe.confidence) - set(recipe.__dataclass_fields__)
+    unknown = set(recipe.confidence) - set(recipe.__struct_fields__)
     assert unknown == set(), "sure names facts by field"
     for one in (recipe, *recipe.schemes.values()):
         assert one.name == recipe.name

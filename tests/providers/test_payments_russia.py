@@ -6,12 +6,12 @@ import hmac
 import json
 import time
 import warnings
-from dataclasses import replace
 from ipaddress import ip_network
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import ProofStrength

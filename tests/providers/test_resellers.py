@@ -4,9 +4,9 @@ import base64
 import hashlib
 import hmac
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import ProofStrength

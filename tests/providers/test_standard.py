@@ -1,11 +1,11 @@
 """Standard Webhooks, symmetric and asymmetric, and the senders that have Svix send for them."""
 
 import base64
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 from standardwebhooks.webhooks import Webhook as StandardWebhook
 from svix.webhooks import Webhook as SvixWebhook
 from svix.webhooks import WebhookVerificationError

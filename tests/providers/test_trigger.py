@@ -1,9 +1,9 @@
 """Requests that `boathook trigger` edits: the type and the fields that were asked for are those that boathook reads."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.verification import Verified

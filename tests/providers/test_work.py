@@ -4,12 +4,12 @@ import base64
 import hashlib
 import json
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from hubspot.exceptions import InvalidSignatureTimestampError
 from hubspot.utils.signature import Signature
+from msgspec.structs import replace
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import ProofStrength

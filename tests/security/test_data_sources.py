@@ -8,11 +8,11 @@ import functools
 import itertools
 import string
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.config import load
 from boathook.db.live_settings import LiveSettings

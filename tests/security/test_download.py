@@ -3,9 +3,9 @@
 import asyncio
 import json
 import os
-from dataclasses import asdict
 
 import pytest
+from msgspec.structs import asdict
 
 from boathook.domain.errors import FetchFailed
 from boathook.http_client import download

@@ -2,9 +2,9 @@
 
 import json
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.config import load
 from boathook.db.database import Database

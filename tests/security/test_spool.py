@@ -1,12 +1,10 @@
 """Attacks on the spool: foreign files, failing and hanging disks, clocks set back, and events stored weeks late."""
 
 import asyncio
-import dataclasses
 import errno
 import os
 import threading
 import time
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.config import Settings
 from boathook.db.database import Database
@@ -333,7 +332,7 @@ class TestAnswers:
         fake_store.is_away = True
         await intake.accept(event("before"))
         first = event("a")
-        copy = dataclasses.replace(first, id=uuid4())
+        copy = replace(first, id=uuid4())
         one, two = await asyncio.gather(intake.accept(first), intake.accept(copy))
         assert isinstance(one, Accepted)
         assert two == Duplicate(first.id)
@@ -351,7 +350,7 @@ class TestAnswers:
         first = await intake.accept(event("a"))
         for tries in (3, 5):
             await eventually(partial(_has_tried, fake_store, tries))
-            copy = dataclasses.replace(event("a"), id=uuid4())
+            copy = replace(event("a"), id=uuid4())
             assert await intake.accept(copy) == Duplicate(first.event_id)
         assert intake.buffer is not None
         assert intake.buffer.waiting_events == 1
@@ -364,7 +363,7 @@ class TestAnswers:
         fake_store.hangs.clear()
         under_way = asyncio.create_task(intake.accept(event("first")))
         await eventually(lambda: fake_store.offers == 1)
-        gone = asyncio.create_task(intake.accept(dataclasses.replace(event("x"), dedup_key="\ud800")))
+        gone = asyncio.create_task(intake.accept(replace(event("x"), dedup_key="\ud800")))
         waiting = asyncio.create_task(intake.accept(event("c")))
         await asyncio.sleep(0)
         gone.cancel()
@@ -384,7 +383,7 @@ class TestAnswers:
         fake_store.is_away = True
         await intake.accept(event("before"))
         with pytest.raises(ValueRejected):
-            await intake.accept(dataclasses.replace(event("x"), dedup_key=key))
+            await intake.accept(replace(event("x"), dedup_key=key))
         await intake.drain()
 
     async def test_a_database_that_fails_in_the_middle_of_a_halved_batch_gets_nothing_out_of_order(

@@ -4,12 +4,12 @@ import base64
 import hmac
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from urllib.parse import parse_qsl, quote, urlencode
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.filters import Router

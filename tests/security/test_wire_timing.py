@@ -7,10 +7,10 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import boathook
 from boathook.domain import signing

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from boathook.db import delivery_commands
 from boathook.db.database import Database

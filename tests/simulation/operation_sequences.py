@@ -9,12 +9,12 @@ import functools
 import hashlib
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
 import asyncpg
+from msgspec.structs import replace
 
 from boathook.db import delivery_commands, sql_functions
 from boathook.db.database import Connection, Database

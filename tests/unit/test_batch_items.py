@@ -3,11 +3,11 @@
 import hashlib
 import hmac
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from boathook.domain.verification import Reason, Rejected, Verified
 from boathook.providers.recipe import BatchItems, BodyFormat, EventId, EventType

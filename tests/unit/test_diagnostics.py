@@ -2,10 +2,10 @@
 
 import gzip
 import json
-from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.verification import diagnostics
 from boathook.verification.verifier import Rejected, Verifier

@@ -3,11 +3,11 @@
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.config import load
 from boathook.domain.errors import TooManyDeliveries

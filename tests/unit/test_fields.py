@@ -4,11 +4,11 @@ import base64
 import hashlib
 import hmac
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import ProofStrength

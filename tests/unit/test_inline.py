@@ -239,7 +239,7 @@ def test_the_fallback_is_what_the_source_says(tmp_path: Path) -> None:
 def test_an_impossible_policy_is_named_with_its_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, object], words: list[str]
 ) -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     recipe = replace(find_recipe("stripe"), answer_within_s=10.0, stop_statuses=frozenset({409}))
     monkeypatch.setattr(reply_waiter, "find_source_recipe", lambda _source, _provider: recipe)

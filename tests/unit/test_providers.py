@@ -184,7 +184,7 @@ def test_recipes_are_well_formed():
         assert recipe.docs.startswith("https://")
         assert not CREDENTIAL_HEADERS & set(recipe.keep)
         assert json.dumps(recipe.describe())
-        assert set(recipe.confidence) <= set(type(recipe).__dataclass_fields__)
+        assert set(recipe.confidence) <= set(recipe.__struct_fields__)
         if isinstance(recipe.proof, Hmac):
             assert recipe.proof.headers
             for names_of in recipe.proof.headers:

@@ -7,10 +7,10 @@ import os
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.domain import ids
 from boathook.domain.errors import DatabaseUnavailable, SpoolUnavailable, ValueRejected

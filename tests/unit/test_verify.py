@@ -4,12 +4,12 @@ import gzip
 import hashlib
 import hmac
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError

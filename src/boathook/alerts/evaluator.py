@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from datetime import time as time_of_day
 from typing import Any, Final
 from zoneinfo import ZoneInfo
+
+from msgspec.structs import replace
 
 from boathook.alerts.dispatcher import new_id
 from boathook.alerts.rules import MAX_SUBJECTS, Rule, evaluate_rule, open_window, sort_readings

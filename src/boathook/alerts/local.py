@@ -5,9 +5,10 @@ again, it stores the alerts that it sent before it publishes any metric. The kee
 send them again.
 """
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
+
+from msgspec.structs import replace
 
 from boathook.alerts.dispatcher import build_entry, new_id, show_message_id
 from boathook.alerts.notifier import Notifier, SendFailed

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import msgspec
@@ -26,13 +25,11 @@ _MAX_ANSWER: Final = 65_536
 _MAX_REST_S: Final = 3_600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(msgspec.Struct, frozen=True):
     """The channel accepted the message."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendFailed:
+class SendFailed(msgspec.Struct, frozen=True):
     """The channel did not accept the message, or the outcome is unknown."""
 
     error: str

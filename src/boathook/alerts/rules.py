@@ -1,9 +1,10 @@
 """Compiles alert rules and evaluates them against metrics."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
+
+import msgspec
 
 from boathook.alerts.window import HOST, MetricWindow, SeriesSelector
 from boathook.config.notifications import RuleSettings, Selection
@@ -20,8 +21,7 @@ _LOG = get_logger("alerts")
 _QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """One compiled rule with its resolved metrics."""
 
     name: str

@@ -2,10 +2,11 @@
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any, Final
+
+import msgspec
 
 from boathook.db.metric_samples import WINDOW_S, HostSample
 from boathook.observability.metric_snapshot import Buckets, SeriesKey, concatenate
@@ -20,12 +21,11 @@ _CLOCK_TOLERANCE: Final = timedelta(seconds=5)
 _AT = attrgetter("at")
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesSelector:
+class SeriesSelector(msgspec.Struct, frozen=True):
     """Selects the series of a metric, and the labels that form their subjects."""
 
     metric: str
-    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    labels: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     """Label values that a series must have."""
     by: tuple[str, ...] = ()
 

@@ -1,9 +1,9 @@
 """Routes of attempts: requests to endpoints with their responses, statistics, and resending."""
 
 import base64
-from dataclasses import dataclass
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import Depends, Path, Query, Response
 from pydantic import Field
 
@@ -31,8 +31,7 @@ Since = Annotated[Timestamp | None, Query(description="Start of the range; by de
 Until = Annotated[Timestamp | None, Query(description="End of the range; by default now.")]
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptQuery:
+class AttemptQuery(msgspec.Struct, frozen=True):
     """The parameters of a list of attempts."""
 
     page: AttemptPage

@@ -1,10 +1,10 @@
 """Routes of dead letters: lists, single ones with their attempts and what to do about them, replaying and ignoring."""
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
+import msgspec
 from fastapi import Depends
 from pydantic import Field
 
@@ -53,8 +53,7 @@ class DeadLetterOut(DeliveryWithAttemptsOut):
     advice: str = Field(description="What to do about it.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
+class _Page(msgspec.Struct, frozen=True):
     """The page that a client requests; the position of a list is a dead letter with the time of its failure."""
 
     limit: int

@@ -1,7 +1,6 @@
 """Routes of endpoints: their settings, secrets and headers, and test messages."""
 
 import re
-from dataclasses import fields
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
@@ -35,7 +34,7 @@ EndpointRef = Annotated[
 
 def shown_values(model: type[EndpointBasicsOut], endpoint: Endpoint) -> dict[str, Any]:
     """Return the values of an endpoint's response, without those that only `EndpointOut` has under another name."""
-    stored = model.model_fields.keys() & {column.name for column in fields(endpoint)}
+    stored = model.model_fields.keys() & set(endpoint.__struct_fields__)
     return {name: getattr(endpoint, name) for name in stored} | {
         "id": endpoint.shown_id,
         "disabled": endpoint.is_disabled,

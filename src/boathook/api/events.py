@@ -6,10 +6,10 @@ messages of its applications.
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import UUID
 
+import msgspec
 from fastapi import Depends, Path, Query
 from pydantic import Field
 
@@ -207,8 +207,7 @@ def show_with_attempts(row: DeliveryRow, attempts: Sequence[Attempt]) -> dict[st
     return show_delivery(row) | {"attempts_made": made}
 
 
-@dataclass(frozen=True, slots=True)
-class EventQuery:
+class EventQuery(msgspec.Struct, frozen=True):
     """The filters of a list of events."""
 
     source: SourceParam = None
@@ -310,8 +309,7 @@ async def start_replay(call: AnyCall, body: BulkReplayEventsIn) -> BulkJobOut:
     return show_job(bulk_jobs.progress_of(task))
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryQuery:
+class DeliveryQuery(msgspec.Struct, frozen=True):
     """The filters of a list of deliveries or dead letters."""
 
     source: SourceParam = None

@@ -8,7 +8,6 @@ compared in canonical form, because clients may repeat a request with different 
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
@@ -25,8 +24,7 @@ from boathook.service.idempotency import StoredResponse
 from boathook.service.unit_of_work import UnitOfWork
 
 
-@dataclass(frozen=True, slots=True)
-class RequestCanonicalizer:
+class RequestCanonicalizer(msgspec.Struct, frozen=True):
     """Brings the requests of a route into canonical form."""
 
     query: Mapping[str, ModelField]

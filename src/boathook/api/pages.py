@@ -6,11 +6,11 @@ is shown, and returns `page.answer(rows, ...)`. An iterator is the id of a page'
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Generic, TypeVar
 from uuid import UUID
 
+import msgspec
 from fastapi import Depends, Query
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -43,8 +43,7 @@ class ListOf(Output, Generic[Item]):
     done: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """The page that a client requests."""
 
     limit: int
@@ -99,8 +98,7 @@ class Page:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class IdPage(Page):
+class IdPage(Page, frozen=True):
     """A page of a list in the order of ids."""
 
     place_id: UUID | None

@@ -29,7 +29,6 @@ itself. `body_of(request)` returns the exact bytes of the body.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Final, TypeVar, cast
 from uuid import UUID
@@ -70,8 +69,7 @@ _DISPLAY_PARAMS: Final = frozenset({"with_content"})
 _LOG = get_logger("api")
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct):
     """One authenticated request."""
 
     principal: Principal

@@ -7,11 +7,11 @@ the iterators on gets every row. A reader that stores the last iterator can cont
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeVar
 from uuid import UUID
 
+import msgspec
 from fastapi import Depends, Query, Request
 from pydantic import AfterValidator
 from starlette.responses import Response
@@ -30,8 +30,7 @@ _LOWEST: Final = UUID(int=0)
 _TYPES: Final = re.compile(r"event_types(\[\d*\])?")
 
 
-@dataclass(frozen=True, slots=True)
-class _ForwardCursor:
+class _ForwardCursor(msgspec.Struct, frozen=True):
     """The position in a list that is read towards newer rows, from its first page on."""
 
     prefix: str
@@ -48,8 +47,7 @@ class _ForwardCursor:
         return f"{_FORWARD_PREFIX}{ids.show(self.prefix, goes_on)}"
 
 
-@dataclass(frozen=True, slots=True)
-class TimePage:
+class TimePage(msgspec.Struct, frozen=True):
     """The page that a client requests."""
 
     limit: int
@@ -150,8 +148,7 @@ StatusClassParam = Annotated[
 WithContent = Annotated[bool, Query(description="Whether to include contents; otherwise they are {}.")]
 
 
-@dataclass(frozen=True, slots=True)
-class MessageQuery:
+class MessageQuery(msgspec.Struct, frozen=True):
     """The parameters of a list of messages."""
 
     page: MessagePage

@@ -15,8 +15,9 @@ the one that follows all that the broker has confirmed. A damaged payload costs 
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 _HEADER: Final = struct.Struct("<8sQQI")
 _ENTRY: Final = struct.Struct("<II")
@@ -38,8 +39,7 @@ class UnreadableBatch(ValueError):
     """A message is not a batch, is damaged beyond its payloads, or has the format of a later version."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """The contents of one message."""
 
     series: int

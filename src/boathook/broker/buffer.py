@@ -12,8 +12,9 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from boathook.broker.access import BrokerAccess
 from boathook.broker.batch import MAX_BATCH_BYTES, MAX_RECORD_BYTES, MAX_RECORDS, MAX_SERIES, UNNUMBERED, encode_batch
@@ -33,8 +34,7 @@ _OPEN_TIMEOUT_S: Final = 2.0
 _LOG = get_logger("buffer")
 
 
-@dataclass(slots=True)
-class _Series:
+class _Series(msgspec.Struct):
     """What the broker has confirmed of one series, and what PostgreSQL has of it."""
 
     confirmed: int = 0

@@ -11,10 +11,10 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar
 
 import aio_pika
+import msgspec
 from aio_pika.abc import AbstractIncomingMessage
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelNotFoundEntity, ChannelPreconditionFailed, DeliveryError
 
@@ -35,8 +35,7 @@ for _name in ("aio_pika", "aiormq"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """One message that waits for its acknowledgement."""
 
     queue: str

@@ -1,10 +1,10 @@
 """The consistency check command and its output."""
 
 import time
-from dataclasses import asdict
 from typing import Annotated, Final
 
 import typer
+from msgspec.structs import asdict
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text

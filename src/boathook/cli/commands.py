@@ -4,11 +4,11 @@ import importlib
 import os
 from collections import UserDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import msgspec
 import typer
 import typer.core
 import typer.main
@@ -19,8 +19,7 @@ def example(*lines: str) -> str:
     return "\n\n".join(f"Example: {line}" for line in lines)
 
 
-@dataclass(frozen=True, slots=True)
-class CommandEntry:
+class CommandEntry(msgspec.Struct, frozen=True):
     """One entry of the list of commands: a command or a group."""
 
     place: str

@@ -7,10 +7,10 @@ import getpass
 import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+import msgspec
 import typer
 from rich.console import Console
 
@@ -43,13 +43,12 @@ class UsageError(BoathookError):
     """The command line is invalid; the message says how to write it."""
 
 
-@dataclass(slots=True)
-class CliContext:
+class CliContext(msgspec.Struct):
     """One run of the command line."""
 
     file: Path | None = None
     """The configuration file given; None reads ``boathook.toml`` if it exists."""
-    overrides: dict[str, object] = field(default_factory=dict)
+    overrides: dict[str, object] = msgspec.field(default_factory=dict)
 
     def settings(self, **overrides: object) -> config.Settings:
         """Read the settings, with the sources of the apps; warn about apps that cannot be loaded, and skip them.

@@ -1,13 +1,14 @@
 """Commands for dead letters: list, show, group by cause, replay, ignore, purge."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Final
 from uuid import UUID
 
+import msgspec
 import typer
+from msgspec.structs import asdict
 from rich.text import Text
 
 from boathook.cli import output
@@ -193,8 +194,7 @@ def purge_dead(
     bulk.run(ctx, chosen, wanted, group, everything=everything)
 
 
-@dataclass(frozen=True, slots=True)
-class _Action:
+class _Action(msgspec.Struct, frozen=True):
     """One action on dead letters: on a selection of them, or on a group."""
 
     verb: str

@@ -1,12 +1,12 @@
 """Commands for endpoints: their URLs, delivery settings, secrets and headers."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
+from msgspec.structs import asdict
 
 from boathook.cli import output
 from boathook.cli.commands import example

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlencode
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from boathook.cli.context import open_database
 from boathook.config import Settings
@@ -29,8 +29,7 @@ _MAX_LINE_BYTES: Final = 32 * 1_048_576
 MessageCallback = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayAddress:
+class GatewayAddress(msgspec.Struct, frozen=True):
     """The URL and key of a remote gateway."""
 
     url: str

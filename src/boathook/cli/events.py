@@ -1,10 +1,10 @@
 """Commands for events and deliveries: list, show, replay."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from typing import Annotated, Final
 
 import typer
+from msgspec.structs import asdict, replace
 from rich.text import Text
 
 from boathook.cli import output

@@ -3,8 +3,9 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from boathook.cli.context import UsageError
 from boathook.domain.errors import ConfigError, FetchFailed
@@ -21,24 +22,21 @@ _CLIENT_HEADERS: Final = frozenset(
 """Headers that the HTTP client sets itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(msgspec.Struct, frozen=True):
     """The local server responded."""
 
     answer: HttpResponse
     ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """There was no response."""
 
     reason: str
     ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class Unsigned:
+class Unsigned(msgspec.Struct, frozen=True):
     """The event was not sent, because it cannot be signed."""
 
     reason: str
@@ -47,8 +45,7 @@ class Unsigned:
 Forwarded = Answered | Failed | Unsigned
 
 
-@dataclass(frozen=True, slots=True)
-class SigningOptions:
+class SigningOptions(msgspec.Struct, frozen=True):
     """How forwarded events are signed.
 
     Args:
@@ -62,8 +59,7 @@ class SigningOptions:
     options: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A request to the local server."""
 
     method: str

@@ -4,11 +4,11 @@ import sys
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, assert_never
 from urllib.parse import urlsplit
 
+import msgspec
 import typer
 from rich.text import Text
 
@@ -26,8 +26,7 @@ _WIDEST: Final = 28
 _FIRST_LINE: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class _DisplayOptions:
+class _DisplayOptions(msgspec.Struct, frozen=True):
     """How events are printed."""
 
     as_json: bool

@@ -3,11 +3,12 @@
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import msgspec
 import typer
+from msgspec.structs import asdict, replace
 from rich.box import Box
 from rich.console import JustifyMethod, OverflowMethod
 from rich.table import Table
@@ -50,8 +51,7 @@ def value_of(row: object, name: str) -> Any:
     return getattr(row, "shown_id", None) or getattr(row, "id") if name == "id" else getattr(row, name)  # noqa: B009
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """One column of a listing."""
 
     title: str
@@ -78,8 +78,7 @@ STATE: Final = Column("state", is_whole=True)
 Field = str | tuple[str, str | Callable[[Any], object]]
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """How objects of one kind are listed, shown and printed as JSON; each command group declares one."""
 
     columns: Sequence[Column]
@@ -218,7 +217,7 @@ def grade(value: str) -> str:
 
 def plain(value: object) -> Any:
     """Return a value as plain JSON types: times as ISO 8601 in UTC, bytes as UTF-8 text with escapes."""
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, msgspec.Struct):
         return plain(asdict(value))
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")

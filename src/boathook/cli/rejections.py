@@ -1,9 +1,9 @@
 """Commands for rejected requests, and for conflicts: requests with the same key or body as an event, but not both."""
 
-from dataclasses import asdict
 from typing import Annotated, Final
 
 import typer
+from msgspec.structs import asdict
 
 from boathook.cli import output
 from boathook.cli.commands import example

@@ -3,11 +3,11 @@
 import json
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
+from msgspec.structs import asdict
 from rich.text import Text
 
 from boathook.cli import output

@@ -1,10 +1,10 @@
 """The audit log: search, and export as CSV or JSON."""
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Final
 
+from msgspec.structs import asdict
 from starlette.responses import Response
 
 from boathook.console import exports
@@ -69,7 +69,7 @@ async def download(context: ConsoleContext) -> Response:
 async def _lines(context: ConsoleContext, found: AuditPage, kind: str) -> AsyncIterator[bytes]:
     taken = 0
     if kind == "csv":
-        yield exports.to_csv([AuditRow.__slots__])
+        yield exports.to_csv([AuditRow.__struct_fields__])
     yield _write(found.rows, kind)
     while found.place is not None and (taken := taken + len(found.rows)) < _MAX_EXPORTED_ROWS:
         found = await _search(context, found.place, _BATCH)

@@ -1,9 +1,9 @@
 """The page of all cells: how each one is, and which sources it has."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from starlette.responses import Response
 
 from boathook.console.routes import CELLS, ConsoleContext, Routes
@@ -14,8 +14,7 @@ routes = Routes()
 _MAX_NAMED: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
-class CellRow:
+class CellRow(msgspec.Struct, frozen=True):
     """A cell, with the sources that this cell knows to be there."""
 
     status: CellStatus

@@ -1,11 +1,11 @@
 """Pages of dead letters: groups, single dead letters, and the actions on them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Final
 
+import msgspec
 from starlette.responses import Response
 
 from boathook.console.routes import BASE, ConsoleContext, Routes
@@ -29,8 +29,7 @@ _MAX_SELECTED: Final = 500
 _FILTER_FIELDS: Final = ("source", "application", "type", "recipient", "code", "since", "until")
 
 
-@dataclass(frozen=True, slots=True)
-class _DescribedRow:
+class _DescribedRow(msgspec.Struct, frozen=True):
     """A group or a dead letter with its description."""
 
     row: DeadLetterGroup | DeliveryRow

@@ -4,11 +4,12 @@ import asyncio
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+import msgspec
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from boathook.console.routes import ConsoleContext, Routes
@@ -41,8 +42,7 @@ _MAX_NOTE_CHARS: Final = 1_000
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class EqualAttempts:
+class EqualAttempts(msgspec.Struct, frozen=True):
     """Consecutive attempts of one delivery with the same result, latest first."""
 
     attempts: Sequence[AttemptDetail]
@@ -56,8 +56,7 @@ class EqualAttempts:
 TimelineValue = EventRow | EqualAttempts | RecipientSideEffect | StoredReply | AuditRow
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineEntry:
+class TimelineEntry(msgspec.Struct, frozen=True):
     """One entry of the timeline."""
 
     at: datetime

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import asdict
 from starlette.datastructures import FormData
 from starlette.responses import Response
 
@@ -26,8 +26,7 @@ _MAX_DESCRIPTION_CHARS: Final = 4_096
 """Maximum length of a description."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventTypeForm:
+class EventTypeForm(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of an event type's form, as submitted."""
 
     name: str = ""

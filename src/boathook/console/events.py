@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlencode
 from uuid import UUID
 
+import msgspec
 from starlette.datastructures import FormData, QueryParams
 from starlette.responses import Response
 
@@ -54,8 +54,7 @@ _MAX_SUGGESTIONS: Final = 50
 _CSV_COLUMNS: Final = [name for name in ExportedEvent.__struct_fields__ if not name.startswith("body")]
 
 
-@dataclass(frozen=True, slots=True)
-class _Chip:
+class _Chip(msgspec.Struct, frozen=True):
     """A filter in use."""
 
     label: str

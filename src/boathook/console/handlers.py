@@ -1,10 +1,10 @@
 """Pages of handlers: a list, and one page for each with its figures, queue and latest failures."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
 from starlette.responses import Response
 
 from boathook.console.overview import recipient_health
@@ -20,8 +20,7 @@ HANDLERS_PATH: Final = f"{BASE}/handlers"
 _KINDS: Final = ("bad", "warn", "good")
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerStatus:
+class HandlerStatus(msgspec.Struct, frozen=True):
     """The status of a handler."""
 
     word: str

@@ -4,11 +4,11 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from weakref import WeakKeyDictionary
 
+import msgspec
 from starlette.responses import HTMLResponse, Response
 
 from boathook.console.live import REFRESH_INTERVAL_S, LiveState, stream_updates
@@ -37,8 +37,7 @@ from boathook.service.recipient_stats import RangeName
 Number = float | None
 
 
-@dataclass(frozen=True, slots=True)
-class ChartRange:
+class ChartRange(msgspec.Struct, frozen=True):
     """The time range and resolution of charts."""
 
     name: str
@@ -55,8 +54,7 @@ CHART_RANGES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ChartSeries:
+class ChartSeries(msgspec.Struct, frozen=True):
     """One line or stacked area of a chart."""
 
     title: str
@@ -67,8 +65,7 @@ class ChartSeries:
     """Whether it is an area on top of the next stacked one."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChartSpec:
+class ChartSpec(msgspec.Struct, frozen=True):
     """The definition of a chart."""
 
     key: str
@@ -77,8 +74,7 @@ class ChartSpec:
     lines: tuple[ChartSeries, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(msgspec.Struct, frozen=True):
     """A chart with its data."""
 
     drawing: ChartSpec
@@ -151,8 +147,7 @@ def _numbers(drawing: ChartSpec, snapshot: MetricSnapshot | None) -> tuple[Numbe
     return tuple(None if snapshot is None else line.value_of(snapshot) for line in drawing.lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Trend:
+class Trend(msgspec.Struct, frozen=True):
     """How a figure has developed in the last hour."""
 
     points: str = ""
@@ -208,8 +203,7 @@ _DELAYED_FROM: Final = 2
 """The first of these ages that means a delay."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecipientHealth:
+class RecipientHealth(msgspec.Struct, frozen=True):
     """The health of a recipient, as the overview shows it."""
 
     word: str
@@ -247,14 +241,13 @@ _LATEST: Final = 6
 _MAX_ALERTS: Final = 3
 
 
-@dataclass(slots=True)
-class _CachedCharts:
+class _CachedCharts(msgspec.Struct):
     """The cached charts of one range, with their time."""
 
     at: float = -math.inf
-    charts: list[Chart] = field(default_factory=list)
-    trends: Mapping[str, Trend] = field(default_factory=dict)
-    drawing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    charts: list[Chart] = msgspec.field(default_factory=list)
+    trends: Mapping[str, Trend] = msgspec.field(default_factory=dict)
+    drawing: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
 
 class OverviewState:

@@ -3,10 +3,11 @@
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
+import msgspec
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from boathook.console.event_detail import attachment, render_body
@@ -30,15 +31,14 @@ _CONFLICT_FIELDS: Final = ("source", "application", "differs", "since", "until")
 _DIFFERENCES: Final = (("", "any"), ("body", "body"), ("key", "key"))
 
 
-@dataclass(frozen=True, slots=True)
-class _DescribedGroup:
+class _DescribedGroup(msgspec.Struct, frozen=True):
     """A group of rejections or conflicts with its description."""
 
     row: RequestGroup
     sentence: str
     url: str
     """Its page, with its requests."""
-    diagnosis: Mapping[str, str] = field(default_factory=dict)
+    diagnosis: Mapping[str, str] = msgspec.field(default_factory=dict)
     """On the group's own page: what its newest request shows, the likely cause, and the fix, by their titles."""
 
 

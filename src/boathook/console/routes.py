@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import quote
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -27,8 +28,7 @@ SIGN_IN: Final = f"{BASE}/sign-in"
 _NOTICE: Final = "boathook_notice"
 
 
-@dataclass(frozen=True, slots=True)
-class NavItem:
+class NavItem(msgspec.Struct, frozen=True):
     """An entry of the navigation."""
 
     title: str
@@ -64,8 +64,7 @@ CELLS: Final = NavItem("Cells", "/cells", "m", Permission.OVERVIEW_VIEW, "cells"
 """Shown if this installation is one of several cells."""
 
 
-@dataclass(frozen=True, slots=True)
-class NavCount:
+class NavCount(msgspec.Struct, frozen=True):
     """A count beside an entry of the navigation."""
 
     number: int

@@ -1,10 +1,10 @@
 """Search over pages and objects by name, id or key, for the command palette and the search box of every page."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+import msgspec
 from starlette.responses import Response
 
 from boathook.console.events import match_url
@@ -19,8 +19,7 @@ routes = Routes()
 _EVENTS: Final = f"{BASE}/events"
 
 
-@dataclass(frozen=True, slots=True)
-class SearchHit:
+class SearchHit(msgspec.Struct, frozen=True):
     """One result: a page of the console, or the page of an object."""
 
     group: str

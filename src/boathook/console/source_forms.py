@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+import msgspec
 from starlette.datastructures import FormData
 
 from boathook.domain.errors import InvalidValue
@@ -26,8 +26,7 @@ class FieldKind(StrEnum):
     SWITCH = "switch"
 
 
-@dataclass(frozen=True, slots=True)
-class SourceField:
+class SourceField(msgspec.Struct, frozen=True):
     """A field of the form, for one key of the source."""
 
     key: str

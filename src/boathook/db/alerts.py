@@ -6,7 +6,6 @@ again. A message whose keeper died while sending is sent again by the next keepe
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -21,8 +20,7 @@ from boathook.domain.alerts import AlertState, AlertStatus, Silence
 SQL = load(__file__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """An alert of one rule about one subject."""
 
     id: UUID
@@ -50,8 +48,7 @@ class Alert:
         return AlertStatus(self.state, self.since, self.value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredSilence:
+class StoredSilence(msgspec.Struct, frozen=True, kw_only=True):
     """A silence with its author and note."""
 
     id: UUID
@@ -75,8 +72,7 @@ class StoredSilence:
         return Silence(self.rule, self.subject, self.until if self.ended_at is None else self.ended_at)
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationRun:
+class EvaluationRun(msgspec.Struct, frozen=True):
     """The latest evaluation of the rules."""
 
     at: datetime
@@ -85,8 +81,7 @@ class EvaluationRun:
     """The subjects of each rule, worst first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelState:
+class ChannelState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a channel."""
 
     name: str
@@ -102,8 +97,7 @@ class ChannelState:
     waiting: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedMessage:
+class ClaimedMessage(msgspec.Struct, frozen=True):
     """The notifications for a channel that are sent in one message."""
 
     message_id: UUID
@@ -267,7 +261,7 @@ async def list_channels(connection: Connection) -> dict[str, ChannelState]:
     return {row["name"]: ChannelState(**dict(row)) for row in rows}
 
 
-_FIELDS = tuple(Alert.__dataclass_fields__)
+_FIELDS = Alert.__struct_fields__
 
 
 def _to_alert(row: Record) -> Alert:

@@ -1,9 +1,10 @@
 """Stores API keys and their permissions. Only hashes of the tokens are stored."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
+
+import msgspec
 
 from boathook.db.database import Connection, Record
 from boathook.db.statements import load
@@ -12,8 +13,7 @@ from boathook.domain import ids
 SQL = load(__file__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiKey:
+class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     """The data stored about a token."""
 
     id: UUID

@@ -1,7 +1,6 @@
 """Stores applications: the tenants that receive messages, each with its organization and its endpoints."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -19,8 +18,7 @@ MIN_ID: Final = UUID(int=0)
 MAX_ID: Final = UUID(int=(1 << 128) - 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Application:
+class Application(msgspec.Struct, frozen=True, kw_only=True):
     """A tenant that receives messages."""
 
     id: UUID
@@ -30,7 +28,7 @@ class Application:
     name: str
     throttle_rate: int | None
     """Most messages a second to each endpoint without its own rate."""
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     is_operational: bool = False
     """Whether it receives the organization's operational events; only its own routes show it."""
     cell: str | None = None
@@ -44,8 +42,7 @@ class Application:
         return ids.show(ids.APPLICATION, self.id)
 
 
-@dataclass(frozen=True, slots=True)
-class PageRequest:
+class PageRequest(msgspec.Struct, frozen=True):
     """A page of a list: at most *limit* rows after *place* (exclusive), ascending or descending."""
 
     place: UUID | None

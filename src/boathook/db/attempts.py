@@ -1,8 +1,9 @@
 """Attempts as an application's owner sees them: each request to an endpoint, and its response."""
 
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.db.database import Connection, Record
 from boathook.db.messages import (
@@ -25,8 +26,7 @@ EXPUNGED: Final = b"EXPUNGED"
 """Replaces a response that was deleted on request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutcomeFilter:
+class OutcomeFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Filters attempts by their result; None matches everything."""
 
     is_success: bool | None = None
@@ -37,8 +37,7 @@ class OutcomeFilter:
 ANY_OUTCOME: Final = OutcomeFilter()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptPageRequest:
+class AttemptPageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Selects the attempts of a page and their columns."""
 
     window: Window
@@ -57,8 +56,7 @@ class AttemptPageRequest:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptRow:
+class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
     """One request to an endpoint."""
 
     id: UUID
@@ -77,8 +75,7 @@ class AttemptRow:
     """The error, in one line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptCounts:
+class AttemptCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts at an endpoint by result, and its unfinished deliveries."""
 
     success: int

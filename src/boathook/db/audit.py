@@ -11,9 +11,10 @@ latter is detectable only if the last seal is also kept elsewhere, as in the log
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+
+import msgspec
 
 from boathook.db.database import Connection, Database, Record
 from boathook.db.queries.listings import AuditRow, like_pattern
@@ -29,16 +30,14 @@ SEAL_BATCH: Final = 1_000
 _MAX_RECENT: Final = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class AuditCursor:
+class AuditCursor(msgspec.Struct, frozen=True):
     """The cursor of a search: it continues before this row."""
 
     at: datetime
     id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditFilter:
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Filters audit rows; None matches everything."""
 
     actor: str | None = None
@@ -48,8 +47,7 @@ class AuditFilter:
     until: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AuditPage:
+class AuditPage(msgspec.Struct, frozen=True):
     """The result of a search."""
 
     rows: Sequence[AuditRow]
@@ -59,8 +57,7 @@ class AuditPage:
     """Whether it ended because the page is full, not because of the time limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChainHead:
+class ChainHead(msgspec.Struct, frozen=True):
     """The last seal of the chain."""
 
     place: int
@@ -123,4 +120,4 @@ async def read_head(database: Database) -> ChainHead | None:
 
 
 def _row(row: Record) -> AuditRow:
-    return AuditRow(**{name: row[name] for name in AuditRow.__slots__})
+    return AuditRow(**{name: row[name] for name in AuditRow.__struct_fields__})

@@ -1,8 +1,9 @@
 """Stores how far each series of batches from the brokers has arrived, so that a missing one is noticed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from boathook.db.database import Database, translate_errors
 from boathook.db.statements import load
@@ -10,8 +11,7 @@ from boathook.db.statements import load
 SQL = load(__file__)
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(msgspec.Struct, frozen=True):
     """Events of a series that brokers had confirmed, and that never arrived."""
 
     lost: int
@@ -20,8 +20,7 @@ class Gap:
     """When the last event before them was accepted; None if there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class LostEvents:
+class LostEvents(msgspec.Struct, frozen=True):
     """What the marks say of all series."""
 
     lost: int

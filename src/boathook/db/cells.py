@@ -5,9 +5,10 @@ the old one, `open_application` in the new one.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.db.database import Connection, Database, translate_unique_violation
 from boathook.db.messages import message_key
@@ -25,8 +26,7 @@ ADDED: Final = ("endpoint_secret", "endpoint_health", "event_type")
 """Tables whose rows are added, unless the new cell has them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellApplication:
+class CellApplication(msgspec.Struct, frozen=True, kw_only=True):
     """An application, with the cell that one database names."""
 
     id: UUID

@@ -6,10 +6,12 @@ only, so other deliveries have no cost.
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from boathook.db.database import Connection, Database, Record
 from boathook.db.delivery_commands import Key
@@ -42,8 +44,7 @@ IGNORE_GROUP: Final = "dead.ignore-group"
 PURGE_GROUP: Final = "dead.purge-group"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterGroup:
+class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Dead letters with the same cause."""
 
     key: UUID
@@ -80,8 +81,7 @@ class DeadLetterGroup:
         return ids.show(ids.DEAD_GROUP, self.key)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayPreview:
+class ReplayPreview(msgspec.Struct, frozen=True, kw_only=True):
     """What would prevent a group's dead letters from running if they were replayed."""
 
     is_open: bool
@@ -92,16 +92,14 @@ class ReplayPreview:
     """Dead letters whose content was deleted, among those examined."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterCursor:
+class DeadLetterCursor(msgspec.Struct, frozen=True):
     """The cursor of a dead letter search: it continues with those that died before this one."""
 
     dead_at: datetime
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterPage:
+class DeadLetterPage(msgspec.Struct, frozen=True):
     """The result of a search for dead letters."""
 
     rows: Sequence[DeliveryRow]

@@ -7,7 +7,6 @@ that connection. Everything else runs here, on boathook's own connections, in ba
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final, Protocol, TypeVar
@@ -15,6 +14,7 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
+from msgspec.structs import replace
 
 from boathook.db import events
 from boathook.db.database import Connection, Database, Record, translate_errors
@@ -47,8 +47,7 @@ _LOST = "LEASE_LOST"
 _POLICY = msgspec.json.Decoder(RetryPolicy)
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimLimit:
+class ClaimLimit(msgspec.Struct, frozen=True):
     """How many due deliveries of one recipient a worker wants."""
 
     recipient: str
@@ -73,8 +72,7 @@ class Lease(Protocol):
 AnyClaimLimit = TypeVar("AnyClaimLimit", bound=ClaimLimit)
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedDelivery:
+class ClaimedDelivery(msgspec.Struct, frozen=True):
     """A claim with its event."""
 
     claim: Claim
@@ -85,8 +83,7 @@ class ClaimedDelivery:
     """The database's time of the claim."""
 
 
-@dataclass(frozen=True, slots=True)
-class FailedAttempt:
+class FailedAttempt(msgspec.Struct, frozen=True):
     """An attempt that did not succeed, with the decision of the retry policy."""
 
     claim: Claim
@@ -98,8 +95,7 @@ class FailedAttempt:
     started_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
+class Backlog(msgspec.Struct, frozen=True):
     """Unfinished deliveries and dead letters of one recipient."""
 
     recipient: str

@@ -5,12 +5,13 @@ commands therefore share the work instead of doing it twice.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 import asyncpg
+import msgspec
+from msgspec.structs import replace
 
 from boathook.db.database import Connection, Database, Record
 from boathook.db.due_notifier import ANY_RECIPIENT, to_payload
@@ -36,8 +37,7 @@ ROUTE_EVENT: Final = "event.route"
 ACCEPT_REJECTION: Final = "rejection.accept"
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """Selects the dead letters of a command, by a filter or by keys."""
 
     filter: ListFilter
@@ -54,8 +54,7 @@ class Selection:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaySchedule:
+class ReplaySchedule(msgspec.Struct, frozen=True):
     """When replayed deliveries are due: one every `gap_s` seconds from `start`, after `place` earlier ones."""
 
     start: datetime
@@ -63,16 +62,14 @@ class ReplaySchedule:
     place: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditContext:
+class AuditContext(msgspec.Struct, frozen=True, kw_only=True):
     """The actor of an operation and the reason for it."""
 
     actor: str
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterCount:
+class DeadLetterCount(msgspec.Struct, frozen=True, kw_only=True):
     """Dead letters with the same source, type, recipient and code."""
 
     source: str | None
@@ -86,8 +83,7 @@ class DeadLetterCount:
     newest: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayResult:
+class ReplayResult(msgspec.Struct, frozen=True):
     """The result of replaying events."""
 
     events: int = 0
@@ -97,8 +93,7 @@ class ReplayResult:
     """Dead letters that became pending."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayOutcomes:
+class ReplayOutcomes(msgspec.Struct, frozen=True, kw_only=True):
     """The state of deliveries since they were replayed."""
 
     succeeded: int = 0

@@ -27,10 +27,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 from urllib.parse import quote
+
+import msgspec
 
 from boathook.domain.errors import ConfigError, DatabaseUnavailable
 
@@ -160,8 +161,7 @@ class EmbeddedServer:
             return _stop_if_unused(self._site)
 
 
-@dataclass(frozen=True, slots=True)
-class _ServerLayout:
+class _ServerLayout(msgspec.Struct, frozen=True):
     """The paths of a server and the account that runs it."""
 
     home: Path

@@ -1,9 +1,10 @@
 """Lists all encrypted secrets and settings of endpoints and sources, and stores them again after re-encryption."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.db import source_secrets, stored_sources
 from boathook.db.database import Database
@@ -16,8 +17,7 @@ _SETTINGS: Final = "source_settings"
 _START: Final = (UUID(int=0), "", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class EncryptedSecret:
+class EncryptedSecret(msgspec.Struct, frozen=True):
     """One encrypted text."""
 
     kind: str

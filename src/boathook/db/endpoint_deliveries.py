@@ -65,8 +65,7 @@ class ClaimedEndpointDelivery(msgspec.Struct, frozen=True):
     """The publisher's trace, if it was requested and exists."""
 
 
-@dataclass(frozen=True, slots=True)
-class DueEndpoint:
+class DueEndpoint(msgspec.Struct, frozen=True):
     """An endpoint with a due delivery."""
 
     recipient: str
@@ -80,8 +79,7 @@ class DueEndpoint:
     """When its open circuit breaker allows a probe."""
 
 
-@dataclass(frozen=True, slots=True)
-class DueEndpointPage:
+class DueEndpointPage(msgspec.Struct, frozen=True):
     """A page of the endpoints that have pending work."""
 
     due: Sequence[DueEndpoint]
@@ -91,8 +89,7 @@ class DueEndpointPage:
     """The cursor of the next page; empty after the last one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointClaimLimit(ClaimLimit):
+class EndpointClaimLimit(ClaimLimit, frozen=True, kw_only=True):
     """How many due deliveries of one endpoint a sender wants."""
 
     endpoint_id: UUID
@@ -132,8 +129,7 @@ class FinishedEndpointDelivery(msgspec.Struct, frozen=True):
     started_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureSummary:
+class FailureSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The failures of an endpoint in a batch of results whose latest is a failure."""
 
     endpoint_id: UUID
@@ -145,8 +141,7 @@ class FailureSummary:
     is_probe: bool
 
 
-@dataclass(frozen=True, slots=True)
-class HealthUpdate:
+class HealthUpdate(msgspec.Struct, frozen=True):
     """The health of an endpoint after failures."""
 
     open_until: datetime | None
@@ -155,8 +150,7 @@ class HealthUpdate:
     """Whether it has failed without a success for so long that it must be disabled."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperationalSubscriber:
+class OperationalSubscriber(msgspec.Struct, frozen=True):
     """An endpoint whose organization subscribes to operational webhooks."""
 
     endpoint_id: UUID
@@ -165,8 +159,7 @@ class OperationalSubscriber:
     organization: str
 
 
-@dataclass(frozen=True, slots=True)
-class BreakerRules:
+class BreakerRules(msgspec.Struct, frozen=True):
     """When endpoints are paused or disabled; durations in seconds."""
 
     opens_after: int

@@ -5,7 +5,6 @@ application's `routes_version` in the same transaction, so that neither senders 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -24,8 +23,7 @@ _ROUTING_FIELDS: Final = ("event_types", "channels", "filter", "order_by", "is_d
 _RETRY = msgspec.json.Decoder(RetryPolicy)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointSettings:
+class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of an endpoint that are stored as they are given."""
 
     url: str
@@ -45,13 +43,12 @@ class EndpointSettings:
     concurrency: int | None = None
     """Most concurrent requests; None: the configured default."""
     timeout_s: float | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     api_version: int = 1
     is_disabled: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint(EndpointSettings):
+class Endpoint(EndpointSettings, frozen=True, kw_only=True):
     """A destination of an application's messages."""
 
     id: UUID
@@ -80,7 +77,7 @@ class Endpoint(EndpointSettings):
         return recipient_of(self.shown_id)
 
 
-_WRITTEN: Final = [one.name for one in fields(Endpoint) if one.name not in {"revision", "created_at", "updated_at"}]
+_WRITTEN: Final = [name for name in Endpoint.__struct_fields__ if name not in {"revision", "created_at", "updated_at"}]
 _KEYS: Final = ("id", "application_id")
 _COLUMNS: Final = (*_KEYS, *(name for name in _WRITTEN if name not in _KEYS))
 _JSON_COLUMNS: Final = frozenset({"filter", "retry", "metadata"})
@@ -94,8 +91,7 @@ def _fill(statement: str) -> str:
 SQL = {name: _fill(statement) for name, statement in load(__file__).items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DisabledEndpoint:
+class DisabledEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint that was just disabled, and its owner."""
 
     organization: str
@@ -218,7 +214,7 @@ def _dump(value: object) -> str | None:
 
 
 _PLAIN_COLUMNS: Final = [
-    column.name for column in fields(Endpoint) if column.name not in {"event_types", "channels"} | _JSON_COLUMNS
+    name for name in Endpoint.__struct_fields__ if name not in {"event_types", "channels"} | _JSON_COLUMNS
 ]
 
 

@@ -1,7 +1,6 @@
 """Stores event types: the types of an organization's messages, with the schemas of their payloads."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -17,8 +16,7 @@ _AFTER_ALL_NAMES: Final = "~"
 """Sorts after every possible name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventType:
+class EventType(msgspec.Struct, frozen=True, kw_only=True):
     """A type of message."""
 
     organization: str
@@ -36,8 +34,7 @@ class EventType:
     updated_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscribedEndpoint:
+class SubscribedEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint that subscribes to an event type."""
 
     id: UUID

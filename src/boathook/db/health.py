@@ -1,7 +1,8 @@
 """Reads the health of the database, its server and standbys, and of the endpoints."""
 
-from dataclasses import dataclass
 from datetime import date, datetime
+
+import msgspec
 
 from boathook.db.database import Database
 from boathook.db.safety import SQL as SAFETY
@@ -11,8 +12,7 @@ from boathook.domain import ids
 SQL = load(__file__)
 
 
-@dataclass(frozen=True, slots=True)
-class UnroutedRecipient:
+class UnroutedRecipient(msgspec.Struct, frozen=True):
     """A recipient with unfinished deliveries but no active route."""
 
     recipient: str
@@ -20,8 +20,7 @@ class UnroutedRecipient:
     oldest: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatabaseHealth:
+class DatabaseHealth(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the database and its server."""
 
     now: datetime
@@ -50,8 +49,7 @@ class DatabaseHealth:
     """Prepared transactions and idle replication slots."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendingHealth:
+class SendingHealth(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the endpoints."""
 
     endpoints: int
@@ -64,8 +62,7 @@ class SendingHealth:
     has_secrets: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StandbyHealth:
+class StandbyHealth(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the server's standbys."""
 
     names: str

@@ -4,9 +4,10 @@ The unique index makes a second request with the same key wait until the first o
 it reads the stored response; after a rollback it claims the key itself. This holds over any number of processes.
 """
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
+
+import msgspec
 
 from boathook.db.database import Connection
 from boathook.db.statements import load
@@ -16,8 +17,7 @@ RETENTION: Final = timedelta(hours=12)
 """How long answers are stored; those of messages are not: see `boathook.handlers.outbox`."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredResponse:
+class StoredResponse(msgspec.Struct, frozen=True):
     """An earlier request with the same key."""
 
     request_sha256: bytes

@@ -17,12 +17,13 @@ import time
 from asyncio import sleep
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 import asyncpg
+import msgspec
+from msgspec.structs import fields
 
 from boathook.db.database import Database, Record, translate_errors
 from boathook.db.delivery_commands import IGNORE_DEAD, PURGE_DEAD, ROUTE_EVENT
@@ -81,8 +82,7 @@ _SHOW_COMMANDS: Final = {
 ProgressCallback = Callable[[CheckProgress], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _CheckOptions:
+class _CheckOptions(msgspec.Struct, frozen=True):
     """The arguments of `check_integrity`."""
 
     dedup_days: float
@@ -302,7 +302,7 @@ class _Check:
         rows = await self._database.fetch(SQL["list_dropped"])
         dropped = {f"{row['kind']}, {row['reason']}": row["dropped"] for row in rows}
         rules = [*(rule for walk in self._walks for rule in walk.rules), ORDER_KEYS, AUDIT_CHAIN, *GLOBAL_INVARIANTS]
-        figures = {one.name: self._figures[one.name] for one in fields(Balance) if one.type in {int, "int"}}
+        figures = {one.name: self._figures[one.name] for one in fields(Balance) if one.type is int}
         return IntegrityReport(
             balance=Balance(begun_at=self._begun_at, dropped=dropped, **figures),
             violations=tuple(self._violation(rule) for rule in rules if self._counts[rule.statement]),

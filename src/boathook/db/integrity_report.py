@@ -1,12 +1,12 @@
 """The result of a consistency check: the balance and all violations."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class ViolationExample:
+
+class ViolationExample(msgspec.Struct, frozen=True):
     """One violation of an invariant."""
 
     subject: str | None
@@ -21,8 +21,7 @@ class ViolationExample:
         return f"{named}expected {self.expected}; found {self.found}"
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(msgspec.Struct, frozen=True):
     """One invariant that does not hold."""
 
     check: str
@@ -36,8 +35,7 @@ class Violation:
     """What an operator can do about it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Balance:
+class Balance(msgspec.Struct, frozen=True, kw_only=True):
     """Totals of the store, each event counted at the time when it was checked."""
 
     begun_at: datetime
@@ -61,7 +59,7 @@ class Balance:
     conflicts: int
     conflicting_requests: int
     rejections: int
-    dropped: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, int] = msgspec.field(default_factory=dict)
     """What retention and operators deleted, by kind and reason, over all time."""
 
     @property
@@ -71,8 +69,7 @@ class Balance:
         return self.deliveries + self.replayed - (ended + self.pending + self.leased + self.purged)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntegrityReport:
+class IntegrityReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a check."""
 
     balance: Balance
@@ -89,8 +86,7 @@ class IntegrityReport:
         return not self.violations
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckProgress:
+class CheckProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of a check."""
 
     title: str

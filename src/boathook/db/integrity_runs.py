@@ -5,7 +5,6 @@ restarts it from the beginning.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -24,8 +23,7 @@ MAX_RUNS: Final = 30
 """Runs that are kept."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntegrityRun:
+class IntegrityRun(msgspec.Struct, frozen=True, kw_only=True):
     """One consistency check."""
 
     id: UUID

@@ -4,15 +4,15 @@ Each invariant belongs to the scan that checks it: of all events in ranges, or o
 rejections. Each is a statement in `integrity.sql` that finds violations.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+import msgspec
 
 from boathook.domain import ids
 
 
-@dataclass(frozen=True, slots=True)
-class Invariant:
+class Invariant(msgspec.Struct, frozen=True):
     """A condition that must hold."""
 
     statement: str
@@ -34,8 +34,7 @@ class SharedRead(Enum):
     MEMORY = "gather_memory"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scan:
+class Scan(msgspec.Struct, frozen=True, kw_only=True):
     """Invariants and totals that are computed together, in ranges of ids."""
 
     title: str

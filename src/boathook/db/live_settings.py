@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NoReturn
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from boathook.config import Settings, SourceSettings
 from boathook.config.stored_sources import read_stored_source

@@ -18,12 +18,12 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from datetime import time as time_of_day
 from typing import Final, TypeVar
 
 import asyncpg
+import msgspec
 
 from boathook.config import RetentionSettings
 from boathook.db.database import Connection, Database, translate_errors
@@ -53,8 +53,7 @@ _SLOW_STATEMENT_TIMEOUT_S: Final = 600.0
 _LOCK_ERRORS: Final = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, asyncpg.QueryCanceledError)
 
 
-@dataclass(slots=True)
-class MaintenanceReport:
+class MaintenanceReport(msgspec.Struct):
     """The result of one maintenance run."""
 
     was_already_running: bool = False
@@ -63,9 +62,9 @@ class MaintenanceReport:
     rows_moved: int = 0
     """Rows moved out of default partitions."""
     weeks_dropped: int = 0
-    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    dropped: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
     """Deleted rows by kind and reason, as counted in `boathook.purge_log`."""
-    left: list[str] = field(default_factory=list)
+    left: list[str] = msgspec.field(default_factory=list)
     """What the next run must retry, as text."""
 
 

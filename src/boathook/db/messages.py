@@ -2,11 +2,12 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
+
+import msgspec
 
 from boathook.db.database import Connection, Record
 from boathook.db.ordering import unblock
@@ -36,8 +37,7 @@ class MessageStatus(IntEnum):
     CANCELED = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Page(Generic[Row]):
+class Page(msgspec.Struct, Generic[Row], frozen=True):
     """A page of a list, in the list's order."""
 
     rows: list[Row]
@@ -45,8 +45,7 @@ class Page(Generic[Row]):
     """Whether there is nothing further in the direction of reading."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageFilter:
+class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Filters messages; None matches everything."""
 
     types: Sequence[str] | None = None
@@ -61,8 +60,7 @@ class MessageFilter:
 ALL_MESSAGES: Final = MessageFilter()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageRow:
+class MessageRow(msgspec.Struct, frozen=True, kw_only=True):
     """One message."""
 
     id: UUID
@@ -84,8 +82,7 @@ class MessageRow:
         return ids.show(ids.MESSAGE, self.id)
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointMessage:
+class EndpointMessage(msgspec.Struct, frozen=True):
     """A message and its status at one endpoint."""
 
     message: MessageRow
@@ -94,8 +91,7 @@ class EndpointMessage:
     """When the next attempt is due."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageDestination:
+class MessageDestination(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint, deleted or not, and the status of one message there."""
 
     id: UUID
@@ -114,8 +110,7 @@ class MessageDestination:
     """When the next attempt there is due."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExampleMessage:
+class ExampleMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message for one endpoint only."""
 
     application: str

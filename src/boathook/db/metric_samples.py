@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -40,8 +39,7 @@ _BATCH: Final = 2_000
 """Rows rolled up in one transaction."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     """The metrics of all hosts in one time step."""
 
     at: datetime
@@ -51,8 +49,7 @@ class Sample:
     """Number of hosts with rows in that step."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostSample:
+class HostSample(msgspec.Struct, frozen=True):
     """The metrics of one host in one step, by the server's clock."""
 
     host: str
@@ -118,8 +115,7 @@ async def read_latest(database: Database, *, within_s: float) -> list[HostSample
     return list(_decode_rows(rows))
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSamples:
+class StoredSamples(msgspec.Struct, frozen=True):
     """Stored rows, and the time up to which they are complete."""
 
     samples: list[HostSample]

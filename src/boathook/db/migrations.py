@@ -16,11 +16,11 @@ import itertools
 import re
 from asyncio import sleep
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import asyncpg
+import msgspec
 
 from boathook.db.concurrent_indexes import build, is_concurrent
 from boathook.db.connection import connect
@@ -47,8 +47,7 @@ _TRY_LOCK: Final = "select pg_try_advisory_lock(hashtextextended('boathook.migra
 _LOG = get_logger("migrate")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Migration:
+class Migration(msgspec.Struct, frozen=True, kw_only=True):
     """One migration file."""
 
     app: str

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
+import msgspec
+
 from boathook.db.database import Connection, Record
 from boathook.db.statements import load
 from boathook.domain import ids
@@ -34,8 +36,7 @@ class Operator:
         return ids.show(ids.OPERATOR, self.id)
 
 
-@dataclass(frozen=True, slots=True)
-class ClientInfo:
+class ClientInfo(msgspec.Struct, frozen=True):
     """The client of a session."""
 
     client_address: str

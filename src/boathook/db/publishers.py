@@ -1,10 +1,11 @@
 """Reads who may publish messages: the API keys of organizations, and the applications."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.db.database import Connection
 from boathook.db.statements import load
@@ -12,8 +13,7 @@ from boathook.db.statements import load
 SQL: Final = load(__file__)
 
 
-@dataclass(frozen=True, slots=True)
-class PublishingKey:
+class PublishingKey(msgspec.Struct, frozen=True):
     """A valid API key that may publish to every application of its organization."""
 
     token_sha256: bytes
@@ -22,8 +22,7 @@ class PublishingKey:
     expires_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class PublishingTarget:
+class PublishingTarget(msgspec.Struct, frozen=True):
     """An application that messages can be published to."""
 
     id: UUID

@@ -1,8 +1,10 @@
 """Stores rejected requests, a batch in one statement."""
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import astuple
 
 from boathook.db.database import Database
 from boathook.db.statements import load
@@ -10,8 +12,7 @@ from boathook.db.statements import load
 SQL = load(__file__)
 
 
-@dataclass(frozen=True, slots=True)
-class NewRejection:
+class NewRejection(msgspec.Struct, frozen=True):
     """A rejected request without credentials. The fields have the order of the statement's columns."""
 
     id: UUID

@@ -1,9 +1,10 @@
 """Stores the replies of handlers to waiting senders, with the end of their delivery, and reads them for gateways."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.db.database import Database
 from boathook.db.sql_functions import Arguments
@@ -17,8 +18,7 @@ CHANNEL: Final = "boathook_reply"
 """Announces the id of an event whose attempt has ended, to gateways with a waiting sender."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyStatus:
+class ReplyStatus(msgspec.Struct, frozen=True):
     """The reply status of one event with a waiting sender."""
 
     event_id: UUID

@@ -3,9 +3,10 @@
 The cause of a rejection is its reason, of a conflict what differs. A rejection that was accepted since is in no group.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+
+import msgspec
 
 from boathook.db.database import Database, Record
 from boathook.db.dead_letter_groups import hourly_counts
@@ -21,8 +22,7 @@ MAX_COUNTED: Final = 10_000
 """Requests of a group that are counted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestGroup:
+class RequestGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Rejected requests, or conflicts, of one source or application with the same cause."""
 
     source: str | None

@@ -3,7 +3,6 @@
 import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Final
@@ -11,6 +10,7 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
+from msgspec.structs import astuple, replace
 
 from boathook.db import delivery_commands
 from boathook.db.database import Connection, Database, Record
@@ -36,8 +36,7 @@ class _Rollback(Exception):
     """Rolls back a transaction."""
 
 
-@dataclass(frozen=True, slots=True)
-class RerouteResult:
+class RerouteResult(msgspec.Struct, frozen=True):
     """The result of rerouting events."""
 
     events: int = 0
@@ -55,8 +54,7 @@ class RerouteResult:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _NewDelivery:
+class _NewDelivery(msgspec.Struct, frozen=True):
     """A delivery of an event, or an item of it, to a handler that matches."""
 
     event_id: UUID
@@ -66,8 +64,7 @@ class _NewDelivery:
     item_type: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(msgspec.Struct, frozen=True):
     """An event that a route matches, without its bytes."""
 
     row: Record

@@ -8,7 +8,6 @@ Messages are locked first, in order, so that two concurrent steps never send one
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -42,8 +41,7 @@ class ResendKind(StrEnum):
     ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class ResendResult:
+class ResendResult(msgspec.Struct, frozen=True):
     """The result of one step."""
 
     number: int
@@ -52,8 +50,7 @@ class ResendResult:
     """The last processed message, after which the next step continues; None at the end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResendFilter:
+class ResendFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Selects the messages of an endpoint that are sent again; None matches everything."""
 
     wanted: MessageFilter

@@ -2,12 +2,12 @@
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from boathook.db.database import Connection, Database, Record, translate_errors
 from boathook.db.statements import load
@@ -20,8 +20,7 @@ from boathook.observability.log import get_logger
 SQL = load(__file__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routes:
+class Routes(msgspec.Struct, frozen=True, kw_only=True):
     """The active routes at one version."""
 
     version: int
@@ -30,8 +29,7 @@ class Routes:
     """The cells of the sources that have been assigned to one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutedApplication:
+class RoutedApplication(msgspec.Struct, frozen=True, kw_only=True):
     """The application with a name."""
 
     id: UUID
@@ -48,8 +46,7 @@ class RoutedApplication:
     """Of two cells that disagree about its cell, the one with the higher revision is right."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routing:
+class Routing(msgspec.Struct, frozen=True, kw_only=True):
     """The routes for messages published for one name."""
 
     registry: str

@@ -1,10 +1,10 @@
 """Checks whether a server's commits are durable: at the start, and with each heartbeat."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import asyncpg
+import msgspec
 
 from boathook.db.statements import load
 
@@ -25,8 +25,7 @@ _WEAK: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Safety:
+class Safety(msgspec.Struct, frozen=True):
     """The safety problems of a server, as sentences with their fixes."""
 
     lossy: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
 """Stores the searches for events that operators have saved."""
 
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from boathook.db.database import Connection
 from boathook.db.statements import load
@@ -9,8 +10,7 @@ from boathook.db.statements import load
 SQL = load(__file__)
 
 
-@dataclass(frozen=True, slots=True)
-class SavedView:
+class SavedView(msgspec.Struct, frozen=True):
     """A saved search of one operator."""
 
     name: str

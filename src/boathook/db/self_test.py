@@ -2,9 +2,10 @@
 
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import cast
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from boathook.db.database import Connection, Database
 from boathook.db.events import EventStore

@@ -5,16 +5,16 @@ Django; only the placeholders differ.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from boathook.domain.errors import DatabaseUnavailable
 
 Arguments = tuple[str | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SqlFunction:
+class SqlFunction(msgspec.Struct, frozen=True):
     """One SQL function and the types of its parameters."""
 
     function: str

@@ -5,7 +5,6 @@ gaps or repetitions.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Literal
@@ -66,8 +65,7 @@ class TaskState(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(msgspec.Struct, frozen=True, kw_only=True):
     """One task."""
 
     id: UUID
@@ -97,8 +95,7 @@ class Task:
         return f"{self.shown_id}: {note}" if note else f"task {self.shown_id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointTarget:
+class EndpointTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The endpoint of a task, as input for routing."""
 
     recipient: str
@@ -109,8 +106,7 @@ class EndpointTarget:
     """Whether it has a filter or an order, so that message bodies are needed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subscriptions:
+class Subscriptions(msgspec.Struct, frozen=True):
     """The event types that an application's endpoints subscribe to."""
 
     application_id: UUID
@@ -119,8 +115,7 @@ class Subscriptions:
     """Whether an endpoint subscribes to all types."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """How much was sent for an application."""
 
     application_id: UUID

@@ -6,10 +6,11 @@ therefore be stopped at any time, and its progress matches what has run.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, assert_never
 from uuid import UUID
+
+import msgspec
 
 from boathook.db import dead_letter_groups, delivery_commands, rerouting
 from boathook.db.database import Connection
@@ -31,8 +32,7 @@ _PATIENCE: Final = timedelta(days=1)
 """How long a backfill waits for its handler, which an older release may have unregistered again."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(msgspec.Struct, frozen=True):
     """The result of one step."""
 
     data: Mapping[str, Any]

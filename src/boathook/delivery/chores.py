@@ -9,8 +9,9 @@ import math
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from boathook.db.advisory_lock import try_advisory_lock
 from boathook.db.database import Connection, Database, is_connection_closed
@@ -25,8 +26,7 @@ _WATCH_S: Final = 0.5
 _LOG = get_logger("keeper")
 
 
-@dataclass(frozen=True, slots=True)
-class _Owned:
+class _Owned(msgspec.Struct, frozen=True):
     """A chore and the app that declares it."""
 
     app: str

@@ -10,11 +10,12 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from logging import DEBUG
 from typing import Any, Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.config import Settings
 from boathook.db.deliveries import EPOCH
@@ -220,8 +221,7 @@ class EndpointQueue:
         self._since = max(self._since, attempt.delivery.due_at - _OVERLAP)
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRequest:
+class ClaimRequest(msgspec.Struct, frozen=True):
     """How many deliveries a sender wants to claim for one endpoint."""
 
     queue: EndpointQueue

@@ -129,8 +129,7 @@ def _to_target(config: EndpointConfig, timeout_s: float) -> RequestTarget:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class MessageHeaders:
+class MessageHeaders(msgspec.Struct, frozen=True):
     """The headers that all messages of a deployment share."""
 
     prefixes: tuple[str, ...]

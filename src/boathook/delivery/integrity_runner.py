@@ -6,9 +6,11 @@ import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import asdict
 
 from boathook.db import integrity, integrity_runs
 from boathook.db.database import Database
@@ -122,5 +124,5 @@ def report_to_json(found: IntegrityReport) -> dict[str, Any]:
         "looks": found.looks,
         "longest_look_s": round(found.longest_query_s, 3),
         "balance": balance | {"begun_at": found.balance.begun_at.isoformat()},
-        "imbalances": [asdict(one) for one in found.violations],
+        "imbalances": [msgspec.to_builtins(one) for one in found.violations],
     }

@@ -1,15 +1,17 @@
 """Runs background tasks in steps: each step is one transaction, which also advances the task's cursor.
 
 Any number of processes may run them. A process that is killed loses only its current step; the next one continues
+import msgspec
 from the last commit.
 """
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, assert_never
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from boathook.db import messages, resends, tasks
 from boathook.db.database import Connection, Database

@@ -1,1 +1,1 @@
-"""The domain: plain Python without I/O, clock or third-party imports."""
+"""The domain: plain Python and msgspec's records, without I/O or clock."""

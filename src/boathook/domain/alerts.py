@@ -10,9 +10,11 @@ recovers. So a flapping condition causes one alert instead of many.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
 
 
 class AlertMessageKind(StrEnum):
@@ -26,8 +28,7 @@ class AlertMessageKind(StrEnum):
     """A test message that an operator requested."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlertEntry:
+class AlertEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One alert in a message."""
 
     id: str
@@ -56,8 +57,7 @@ class AlertEntry:
         return show_number(self.worst if self.kind is AlertMessageKind.RECOVERED else self.value)
 
 
-@dataclass(frozen=True, slots=True)
-class AlertMessage:
+class AlertMessage(msgspec.Struct, frozen=True):
     """One message to a channel."""
 
     id: str
@@ -144,8 +144,7 @@ class AlertState(StrEnum):
     RECOVERED = "recovered"
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """A rule's result for one subject."""
 
     subject: str
@@ -157,16 +156,14 @@ class Reading:
     """Whether a firing alert keeps firing: the condition to recover is not met."""
 
 
-@dataclass(frozen=True, slots=True)
-class AlertDelays:
+class AlertDelays(msgspec.Struct, frozen=True):
     """How long a rule's condition must hold before an alert fires or recovers."""
 
     for_s: float
     clear_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class AlertStatus:
+class AlertStatus(msgspec.Struct, frozen=True):
     """The state of an alert and its start."""
 
     state: AlertState
@@ -221,8 +218,7 @@ def _has_lasted(status: AlertStatus, seconds: float, now: datetime) -> bool:
     return now - status.since >= timedelta(seconds=seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
+class Silence(msgspec.Struct, frozen=True):
     """Suppresses notifications of matching alerts until a given time."""
 
     rule: str

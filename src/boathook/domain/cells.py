@@ -2,8 +2,9 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 CELLS_APP: Final = "cells"
 """The name of boathook's own app, whose handlers pass messages on to other cells."""
@@ -11,8 +12,7 @@ CELLS_MODULE: Final = "boathook.service.cells_app"
 """The module of that app."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """The cell that a source was assigned to. Cells may disagree for a moment: the highest revision is right."""
 
     source: str
@@ -20,8 +20,7 @@ class Assignment:
     revision: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplicationAssignment:
+class ApplicationAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """The cell that an application has moved to, as one cell knows it: the highest revision is right."""
 
     application: str

@@ -3,8 +3,9 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from boathook.domain import json_document
 
@@ -13,8 +14,7 @@ _ESCAPED: Final = re.compile(rb"(?:\\u[0-9a-fA-F]{4})+")
 _ABSENT: Final = object()
 
 
-@dataclass(frozen=True, slots=True)
-class PathCondition:
+class PathCondition(msgspec.Struct, frozen=True):
     """A value at a path of a JSON body, such as ``data.object.customer = cus_123``."""
 
     path: tuple[str, ...]
@@ -44,8 +44,7 @@ def parse_condition(text: str) -> PathCondition | None:
     return PathCondition(json_document.split_path(match[1]), value[1:-1] if is_quoted else value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContentFilter:
+class ContentFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Selects events by their content; None and empty values match everything."""
 
     text: str | None = None

@@ -11,9 +11,10 @@ expressions.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
+
+import msgspec
 
 from boathook.domain.cells import Assignment
 from boathook.domain.conditions import ABSENT, Budget, compile_condition, is_list
@@ -61,8 +62,7 @@ class Pattern:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class FilterInput:
+class FilterInput(msgspec.Struct, frozen=True):
     """The values that a filter tests."""
 
     body: Any
@@ -294,8 +294,7 @@ _Origin = tuple[str | None, str | None]
 """The source and application that a route names; (None, None) means any source."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(msgspec.Struct, frozen=True):
     lines: tuple[_CompiledRoute, ...]
     always: tuple[NewDelivery, ...] | None
     """The deliveries, if they depend on neither body, headers nor channels."""

@@ -6,8 +6,9 @@ is shown as it was sent, with only line breaks and indentation added (RFC 8259 c
 
 import json
 import re
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 MAX_DEPTH: Final = 32
 """Levels that are indented. Deeper values stay on one line, as their indentation alone could fill gigabytes."""
@@ -30,8 +31,7 @@ _MAY_BE_CUT: Final = re.compile(r'"|-|[0-9tfn]')
 _CLOSES: Final = {"{": "}", "[": "]"}
 
 
-@dataclass(frozen=True, slots=True)
-class FormattedJson:
+class FormattedJson(msgspec.Struct, frozen=True):
     """A formatted JSON text."""
 
     text: str
@@ -43,8 +43,7 @@ class FormattedJson:
     """Whether some values are nested so deep that they were left on one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class InvalidJson:
+class InvalidJson(msgspec.Struct, frozen=True):
     """The reason why a text is not JSON."""
 
     reason: str
@@ -72,12 +71,11 @@ class _Wrong(Exception):
         self.at = at
 
 
-@dataclass(slots=True)
-class _Level:
+class _Level(msgspec.Struct):
     """One open object or array."""
 
     opened: str
-    keys: set[str] = field(default_factory=set)
+    keys: set[str] = msgspec.field(default_factory=set)
     key: str = ""
     number: int = 0
     """The number of values that have begun."""

@@ -5,9 +5,10 @@ maximum number of changed lines: larger diffs are of no use to a reader.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
+
+import msgspec
 
 MAX_CHANGES: Final = 400
 """Maximum number of removed and added lines."""
@@ -15,8 +16,7 @@ CONTEXT_LINES: Final = 3
 """Number of unchanged lines shown before and after a difference."""
 
 
-@dataclass(frozen=True, slots=True)
-class DiffLine:
+class DiffLine(msgspec.Struct, frozen=True):
     """A line of one text or of both."""
 
     mark: str
@@ -27,8 +27,7 @@ class DiffLine:
     right: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class SkippedLines:
+class SkippedLines(msgspec.Struct, frozen=True):
     """A run of unchanged lines that is not shown."""
 
     number: int

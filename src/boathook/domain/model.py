@@ -7,6 +7,8 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
+import msgspec
+
 from boathook.domain.policy import RetryPolicy
 
 
@@ -69,8 +71,7 @@ MAX_DELIVERIES: Final = 32_767
 """Maximum number of deliveries of an event when it is accepted, and of its items: ordinals are 16-bit integers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
+class Publication(msgspec.Struct, frozen=True, kw_only=True):
     """What a published message has beside its event, until it is stored."""
 
     application_id: UUID
@@ -86,8 +87,7 @@ class Publication:
     """`IdempotencyKey.request_sha256` of its request; None without a key."""
 
 
-@dataclass(slots=True, kw_only=True)
-class NewEvent:
+class NewEvent(msgspec.Struct, kw_only=True):
     """An event to be stored, with everything that the accepting transaction needs."""
 
     id: UUID
@@ -125,8 +125,7 @@ class NewEvent:
     """Set for a message that was accepted without PostgreSQL; its recipients are decided when it is stored."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewBatchItem:
+class NewBatchItem(msgspec.Struct, frozen=True, kw_only=True):
     """One item of a batch to be stored."""
 
     path: str
@@ -139,8 +138,7 @@ class NewBatchItem:
     """SHA-256 of the item's canonical JSON: a different digest under the same key is a conflict."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewDelivery:
+class NewDelivery(msgspec.Struct, frozen=True):
     """A delivery to be stored with its event."""
 
     recipient: str
@@ -169,8 +167,7 @@ class Accepted:
     """The cell that a message is passed on to, because its application has moved there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Duplicate:
+class Duplicate(msgspec.Struct, frozen=True):
     """The event, or every item of it, was already stored; nothing new was stored."""
 
     event_id: UUID
@@ -185,8 +182,7 @@ class Duplicate:
 Receipt = Accepted | Duplicate
 
 
-@dataclass(frozen=True, slots=True)
-class IdempotencyKey:
+class IdempotencyKey(msgspec.Struct, frozen=True):
     """Identifies a request that may be sent twice."""
 
     key: bytes
@@ -200,16 +196,14 @@ class IdempotencyKey:
         return f"idempotency:{self.key.hex()}"
 
 
-@dataclass(frozen=True, slots=True)
-class IdempotentReplay:
+class IdempotentReplay(msgspec.Struct, frozen=True):
     """The same request, identified by its idempotency key, published a message before; nothing was stored."""
 
     event_id: UUID
     """The message of the first request."""
 
 
-@dataclass(frozen=True, slots=True)
-class IdempotencyConflict:
+class IdempotencyConflict(msgspec.Struct, frozen=True):
     """The idempotency key was used before for a different request; nothing was stored."""
 
     event_id: UUID
@@ -223,8 +217,7 @@ DEFAULT_ORGANIZATION: Final = "default"
 """The organization of applications for which none is named."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, kw_only=True):
     """One accepted fact, immutable."""
 
     id: UUID
@@ -240,8 +233,7 @@ class Event:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Maps events of a source or application, by type patterns and filter, to one recipient."""
 
     recipient: str
@@ -260,7 +252,7 @@ class Route:
     order_by: str | None = None
     """Dotted path into the JSON body whose value is the order key; ``*`` for one key for all events; None for no
     order."""
-    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    policy: RetryPolicy = msgspec.field(default_factory=RetryPolicy)
     timeout_s: float = 30.0
     """Maximum duration of one attempt."""
     since_s: float | None = None
@@ -268,8 +260,7 @@ class Route:
     for no backfill."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's right to attempt one delivery until the lease ends."""
 
     event_id: UUID
@@ -295,8 +286,7 @@ class Claim:
     """The type of that item."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One recorded attempt of a delivery."""
 
     number: int
@@ -309,8 +299,7 @@ class Attempt:
     worker: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """One event for one recipient: the unit of work."""
 
     event_id: UUID

@@ -5,10 +5,12 @@ numbers: the time and the jitter come from the caller, so that a test or a simul
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, assert_never
+
+import msgspec
+from msgspec.structs import force_setattr, replace
 
 MAX_CODE = 100
 MAX_NOTE = 2_000
@@ -22,15 +24,13 @@ _OUTAGE_FIRST_S = 1.0
 _OUTAGE_LONGEST_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Ignore:
+class Ignore(msgspec.Struct, frozen=True):
     """Return value of a handler: the event needs no effect, and the delivery is settled as ignored."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retry:
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """Return value of a handler: roll back and try again later, within the limits of the retry policy."""
 
     after: float | None = None
@@ -39,21 +39,18 @@ class Retry:
     """A short reason for metrics and filters, such as ``USER_MISSING``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dead:
+class Dead(msgspec.Struct, frozen=True):
     """Return value of a handler: roll back and dead-letter the delivery immediately, for an operator to inspect."""
 
     code: str
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Success:
+class Success(msgspec.Struct, frozen=True):
     """The attempt succeeded."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """The attempt ended in an error."""
 
     code: str
@@ -67,8 +64,7 @@ class Failure:
     """The delay in seconds that the receiver asked for; honored within limits, see `decide`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interruption:
+class Interruption(msgspec.Struct, frozen=True, kw_only=True):
     """PostgreSQL became unavailable or aborted the transaction, for example in a deadlock.
 
     The attempt was rolled back and is not the handler's fault.
@@ -85,26 +81,22 @@ Outcome = Success | Ignore | Retry | Dead | Failure | Interruption
 """How an attempt ended, as input to `decide`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(msgspec.Struct, frozen=True):
     """The handler's effects and the delivery's final state are committed."""
 
     state: str
     """``succeeded`` or ``ignored``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Superseded:
+class Superseded(msgspec.Struct, frozen=True):
     """Another worker holds the lease; nothing of this attempt was committed, and nothing is recorded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(msgspec.Struct, frozen=True):
     """The attempt was aborted because its process is stopping; it does not count."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotStarted:
+class NotStarted(msgspec.Struct, frozen=True):
     """PostgreSQL was unavailable before the attempt started, so no attempt is counted."""
 
 
@@ -112,15 +104,13 @@ Result = Outcome | Completed | Superseded | Stopped | NotStarted
 """The result of an attempt: an outcome that needs a decision, or the reason why none is needed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(msgspec.Struct, frozen=True):
     """Finish the delivery as succeeded, or as ignored with a reason."""
 
     ignored_because: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RetryAt:
+class RetryAt(msgspec.Struct, frozen=True):
     """Return the delivery to the queue, due at `due_at`."""
 
     due_at: datetime
@@ -130,8 +120,7 @@ class RetryAt:
     """Whether the attempt does not count against the policy's budget."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(msgspec.Struct, frozen=True):
     """Make the delivery a dead letter."""
 
     code: str
@@ -141,8 +130,7 @@ class DeadLetter:
 Decision = Complete | RetryAt | DeadLetter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """When to retry and when to give up; the fields' defaults are those of a policy that leaves them out."""
 
     first_s: float = 1.0
@@ -162,7 +150,7 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if self.delays_s is not None:
-            object.__setattr__(self, "max_attempts", len(self.delays_s) + 1)
+            force_setattr(self, "max_attempts", len(self.delays_s) + 1)
         for name in ("first_s", "longest_s", "max_age_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"RetryPolicy.{name} must not be negative")
@@ -229,13 +217,12 @@ def read_retry(schedule: str | Sequence[float]) -> RetryPolicy:
     return _schedule(*map(float, schedule), jitter=0.1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryDefaults:
+class RetryDefaults(msgspec.Struct, frozen=True, kw_only=True):
     """The retry policies of handlers and endpoints that set none, as the settings give them."""
 
-    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    policy: RetryPolicy = msgspec.field(default_factory=RetryPolicy)
     """The policy of handlers."""
-    by_source: Mapping[str, RetryPolicy] = field(default_factory=dict)
+    by_source: Mapping[str, RetryPolicy] = msgspec.field(default_factory=dict)
     """Policies of handlers for individual sources."""
     endpoints: RetryPolicy = RETRY_PRESETS["standard-webhooks"]
 
@@ -244,8 +231,7 @@ class RetryDefaults:
         return self.policy if source is None else self.by_source.get(source, self.policy)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptState:
+class AttemptState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a delivery that a decision depends on."""
 
     attempt: int
@@ -346,8 +332,7 @@ class BreakerState(StrEnum):
     PROBING = "probing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Breaker:
+class Breaker(msgspec.Struct, frozen=True, kw_only=True):
     """Circuit breaker: stops calling the handlers of a failing dependency, then probes it with single attempts.
 
     Handlers that name the same dependency share one breaker within a worker process.
@@ -365,8 +350,7 @@ class Breaker:
     """Maximum seconds that it stays open."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakerStatus:
+class BreakerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a breaker; `after` and `may_run` define its behavior."""
 
     failures: int = 0

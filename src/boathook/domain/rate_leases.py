@@ -1,11 +1,11 @@
 """What a gateway asks for when it leases tokens of a source's rate, which all gateways share."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseRequest:
+class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One gateway's request for tokens of one source; a token lets one request pass."""
 
     source: str

@@ -2,8 +2,9 @@
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 MAX_BODY: Final = 1_048_576
 """Maximum number of bytes in a handler's reply."""
@@ -15,8 +16,7 @@ _MEDIA_TYPE: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """An exact response to a request."""
 
     status: int

@@ -1,17 +1,17 @@
 """The input and output of verification: a request, a source's specification, and the verdicts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from boathook.domain.model import ProofStrength
 from boathook.domain.replies import Reply as Reply  # noqa: PLC0414 - part of the verdicts, re-exported
 
 
-@dataclass(slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, kw_only=True):
     """An unauthenticated request, as verification reads it."""
 
     method: str
@@ -28,8 +28,7 @@ class Request:
     """The sender's IP address."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceSpec:
+class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a source that verification needs; compiled once by `Verifier`."""
 
     name: str
@@ -42,7 +41,7 @@ class SourceSpec:
     """Base URL that senders use; required by senders that sign the URL."""
     addresses: tuple[str, ...] = ()
     """Networks from which requests are accepted, in addition to the provider's own check; empty for any."""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """Provider-specific settings, by their names in boathook.toml."""
     methods: frozenset[str] = frozenset()
     """HTTP methods that are accepted for events, instead of the provider's usual ones."""
@@ -83,8 +82,7 @@ class Reason(StrEnum):
     """The signature is valid, but the body does not match the source's schema."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchItem:
+class BatchItem(msgspec.Struct, frozen=True, kw_only=True):
     """One item of a request with many items (a batch)."""
 
     path: str
@@ -98,8 +96,7 @@ class BatchItem:
     """The parsed item."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Verified:
+class Verified(msgspec.Struct, kw_only=True):
     """The request is verified, with the values that identify the event."""
 
     grade: ProofStrength
@@ -123,8 +120,7 @@ class Verified:
     """The query of a GET request, stored as a form instead of a body, without tokens. None for other requests."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Challenge:
+class Challenge(msgspec.Struct, frozen=True, kw_only=True):
     """A handshake: send the response and store no event."""
 
     status: int
@@ -137,16 +133,14 @@ class Challenge:
     operators."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyRequired:
+class KeyRequired(msgspec.Struct, frozen=True, kw_only=True):
     """The signature needs a public key or key set that is not in the key ring: fetch it, add it, verify again."""
 
     url: str
     """On a host that the recipe fixes; the request never chooses the host."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected:
+class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     """The request is rejected; its body was not parsed unless the signature was valid."""
 
     status: int

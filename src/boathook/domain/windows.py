@@ -6,10 +6,11 @@ lower bound a list covers 90 days, as in Svix's API.
 """
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
@@ -72,8 +73,7 @@ _LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 _MAX_MS: Final = (_LAST - _EPOCH) // _MILLISECOND
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(msgspec.Struct, frozen=True):
     """The row next to which a page begins."""
 
     id: UUID
@@ -81,8 +81,7 @@ class Cursor:
     """Whether the page contains newer rows, before this one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """A range of ids."""
 
     low: UUID

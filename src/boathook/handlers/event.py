@@ -6,7 +6,6 @@ import inspect
 import json
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -69,8 +68,7 @@ def _encode(name: str, result: object) -> str:
         ) from None
 
 
-@dataclass(slots=True)
-class ReplySlot:
+class ReplySlot(msgspec.Struct):
     """Holds one attempt's reply to a waiting sender until the attempt succeeds."""
 
     forbidden_statuses: frozenset[int]
@@ -78,8 +76,7 @@ class ReplySlot:
     reply: Reply | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Event(model.Event):
+class Event(model.Event, frozen=True, kw_only=True, dict=True):
     """One accepted fact, immutable, as passed to a handler."""
 
     attempt: int
@@ -89,9 +86,13 @@ class Event(model.Event):
     item_path: str | None = None
     """Path in the JSON body of the item that is delivered, such as ``events.3``; None for the whole event. With a path,
     `type` is the type of the item."""
-    _effects: SideEffects = field(repr=False, compare=False)
-    _slot: ReplySlot | None = field(default=None, repr=False, compare=False)
+    _effects: SideEffects
+    _slot: ReplySlot | None = None
     """None if the source's senders do not wait for a handler."""
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if not name.startswith("_"))
+        return f"Event({', '.join(shown)})"
 
     @cached_property
     def json(self) -> Any:
@@ -181,7 +182,7 @@ class Event(model.Event):
         return {**kwargs, "idempotency_key": self.idempotency_key(name)}
 
 
-_FIELDS = tuple(one.name for one in fields(model.Event))
+_FIELDS = model.Event.__struct_fields__
 
 
 def make_event(event: model.Event, claim: Claim, store: DeliveryStore, slot: ReplySlot | None = None) -> Event:

@@ -2,9 +2,11 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.domain.filters import Pattern, compile_filter
@@ -17,8 +19,7 @@ _MAX_SINCE_S: Final = 3_650 * 86_400.0
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteSpec:
+class RouteSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The event selection of one `on` decorator."""
 
     source: str | None
@@ -31,8 +32,7 @@ class RouteSpec:
     backfill."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handler:
+class Handler(msgspec.Struct, frozen=True, kw_only=True):
     """A user's function with the options of its decorators."""
 
     name: str

@@ -2,10 +2,10 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from pydantic import BaseModel, ValidationError
 
 from boathook.config.loader import describe_error
@@ -27,8 +27,7 @@ Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Sources = Callable[[Any], Mapping[str, Mapping[str, Any]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chore:
+class Chore(msgspec.Struct, frozen=True, kw_only=True):
     """A periodic task of an app, run in one process across all hosts."""
 
     name: str
@@ -36,8 +35,7 @@ class Chore:
     function: Callable[[], Awaitable[object]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
     """An ASGI application at a path."""
 
     path: str
@@ -47,8 +45,7 @@ class Mount:
     """Whether it needs no authentication; otherwise clients need the token of an organization's API key."""
 
 
-@dataclass(frozen=True, slots=True)
-class AppMetric:
+class AppMetric(msgspec.Struct, frozen=True):
     """A metric of an app: one series for each combination of label values."""
 
     metric: Metric
@@ -66,8 +63,7 @@ class AppMetric:
         meters.observe(self.metric.name, value, **labels)
 
 
-@dataclass(slots=True)
-class Manifest:
+class Manifest(msgspec.Struct):
     """The declarations of one app, in order."""
 
     settings: type[BaseModel] | None = None
@@ -75,8 +71,8 @@ class Manifest:
     migrations: Path | None = None
     """A folder of ``NNNN_what.sql`` files, each applied once, in order, in its own transaction."""
     sources: Sources | None = None
-    chores: list[Chore] = field(default_factory=list)
-    mounts: list[Mount] = field(default_factory=list)
+    chores: list[Chore] = msgspec.field(default_factory=list)
+    mounts: list[Mount] = msgspec.field(default_factory=list)
     commands: Any = None
     """A `typer.Typer`, run as ``boathook <app> ...``."""
     alert_rules: dict[str, RuleSettings] | None = None

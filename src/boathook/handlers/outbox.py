@@ -13,7 +13,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Self, assert_never
 from uuid import UUID
@@ -108,8 +107,7 @@ class Draft(msgspec.Struct, frozen=True):
     began_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledRoutes:
+class CompiledRoutes(msgspec.Struct, frozen=True):
     """The compiled routes of one application."""
 
     routing: Routing

@@ -6,11 +6,12 @@ command line build a `Platform` and bind it to each `Boathook` that they load.
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID
+
+import msgspec
 
 from boathook.handlers.transaction import Transaction
 from boathook.http_client.messages import DownloadResult as DownloadResult  # noqa: PLC0414 - part of `Http`, re-exported
@@ -62,8 +63,7 @@ class Http(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointView:
+class EndpointView(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint of an application, as apps see it."""
 
     id: str

@@ -31,6 +31,8 @@ from contextlib import (
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from boathook.db.sql_functions import SET_MARK, Arguments, SqlCall, SqlFunction, mark_arguments
 from boathook.domain.errors import HandlerMisuse
 from boathook.handlers.transaction import SyncTransaction, Transaction
@@ -46,8 +48,7 @@ def _accept(_session: Any) -> None:
     pass
 
 
-@dataclass(slots=True)
-class Completion:
+class Completion(msgspec.Struct):
     """Marks and settles one attempt on the user's connection."""
 
     mark: str
@@ -117,8 +118,7 @@ class LateSessions(AsyncSessions):
                 await call(session, function, arguments)
 
 
-@dataclass(frozen=True, slots=True)
-class SyncSessions:
+class SyncSessions(msgspec.Struct, frozen=True):
     """Opens sessions with a transaction for sync handlers, in the handler's thread."""
 
     open: Callable[[], AbstractContextManager[Any]]
@@ -174,8 +174,7 @@ def sqlalchemy_sync(factory: Callable[[], Any]) -> SyncSessions:
     return SyncSessions(open_session, lambda session: _refuse_savepoint(session.in_nested_transaction()))
 
 
-@dataclass(slots=True)
-class _Guard:
+class _Guard(msgspec.Struct):
     is_ours: bool = False
 
 

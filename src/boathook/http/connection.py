@@ -20,12 +20,12 @@ import contextlib
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
+import msgspec
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -89,8 +89,7 @@ class ServerConnection(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class ConnectionRegistry:
+class ConnectionRegistry(msgspec.Struct):
     """Holds the open connections of one listener, and what they share."""
 
     app: Application
@@ -102,8 +101,8 @@ class ConnectionRegistry:
     """Returns the application for WebSockets at a path, or why there is none."""
     direct: DirectHandler | None = None
     """Answers small whole requests without ASGI."""
-    open: set[ServerConnection] = field(default_factory=set)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    open: set[ServerConnection] = msgspec.field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = msgspec.field(default_factory=set)
     date_line: bytes = b""
     is_draining: bool = False
     """Whether every response has `Connection: close`."""

@@ -6,10 +6,11 @@ All state is in the memory of one gateway process, with a bounded size.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final, Protocol
+
+import msgspec
 
 _MAX_KEYS = 65_536
 _IPV6_BITS: Final = 64
@@ -127,11 +128,10 @@ class Evictable(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Client:
+class _Client(msgspec.Struct):
     is_exempt: bool
     count: int = 0
-    idle: dict[Evictable, None] = field(default_factory=dict)
+    idle: dict[Evictable, None] = msgspec.field(default_factory=dict)
     """Its idle connections, the longest idle first."""
 
 

@@ -10,7 +10,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Final, NamedTuple, cast
 
@@ -57,8 +56,7 @@ class _Target(NamedTuple):
     """The first lines of a request to it."""
 
 
-@dataclass(slots=True, eq=False)
-class _Exchange:
+class _Exchange(msgspec.Struct, eq=False):
     """A request under way."""
 
     request: OutgoingRequest

@@ -11,9 +11,9 @@ import select
 import socket
 import threading
 import time
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import pycurl
 
 from boathook.config.tables import OutboundSettings
@@ -66,8 +66,7 @@ class Waker:
             os.close(self.descriptor)
 
 
-@dataclass(frozen=True, slots=True)
-class _Parked:
+class _Parked(msgspec.Struct, frozen=True):
     """A request whose host is being resolved."""
 
     request: OutgoingRequest

@@ -12,7 +12,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import cache
 from io import FileIO
@@ -40,8 +39,7 @@ _MAX_NOTE: Final = 262_144
 _PRINTED: Final = re.compile(r"[ -~]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DownloadSpec:
+class DownloadSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A file to be downloaded."""
 
     url: str
@@ -186,8 +184,7 @@ def _validator(headers: Mapping[str, str]) -> str:
         return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartialMetadata:
+class PartialMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Describes which file the bytes of a part belong to."""
 
     url: str

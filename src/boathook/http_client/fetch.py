@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from boathook.config.loader import defaults
 from boathook.config.tables import OutboundSettings
@@ -29,8 +30,7 @@ _ODD: Final = frozenset('@#"<>{}|^`')
 """Characters that the URL of a key does not contain, such as those of credentials."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
+class _Failure(msgspec.Struct, frozen=True):
     message: str
     until: float
     """On the monotonic clock."""

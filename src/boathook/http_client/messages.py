@@ -1,7 +1,6 @@
 """Outgoing requests and their results."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol
@@ -110,8 +109,7 @@ class RequestResult(msgspec.Struct, frozen=True, eq=False):
     """Whether the response's body was cut at the limit or broke off."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
+class HttpResponse(msgspec.Struct, frozen=True):
     """A server's response."""
 
     status: int
@@ -125,8 +123,7 @@ class HttpResponse:
         return 200 <= self.status < 300
 
 
-@dataclass(frozen=True, slots=True)
-class DownloadResult:
+class DownloadResult(msgspec.Struct, frozen=True):
     """A completely downloaded file."""
 
     size: int

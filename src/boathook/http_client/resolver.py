@@ -10,8 +10,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from boathook.http_client.addresses import Network, find_denial_on_host
 from boathook.http_client.messages import TransportFailure
@@ -24,8 +25,7 @@ _MAX_KEPT: Final = 10_000
 _LOG: Final = get_logger("http_client")
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
+class Resolution(msgspec.Struct, frozen=True):
     """The result of a lookup: addresses that are all allowed, or a failure."""
 
     addresses: tuple[str, ...] = ()

@@ -11,11 +11,13 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from types import MappingProxyType
 from typing import Any, Final, assert_never
+
+import msgspec
+from msgspec.structs import replace
 
 from boathook.config import Network
 from boathook.domain import ids
@@ -73,8 +75,7 @@ _MAX_CREDENTIALS: Final = 10_000
 _LOG = get_logger("ingest")
 
 
-@dataclass(slots=True)
-class Response:
+class Response(msgspec.Struct):
     """The response to a request, with the fields of its log line."""
 
     status: int

@@ -6,12 +6,12 @@ use separate scopes, so they cannot collide.
 
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from boathook.domain import ids, json_document
 from boathook.domain.errors import TooManyDeliveries

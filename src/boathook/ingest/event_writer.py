@@ -6,9 +6,10 @@ whose outcome is unknown, an interrupted drain, or a segment imported into a res
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, Protocol
+
+import msgspec
 
 from boathook.domain.errors import (
     DatabaseError,
@@ -85,16 +86,14 @@ class MessageStore(Store, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """A spooled event that is committed now, or was committed before."""
 
     event: NewEvent
     receipt: Receipt
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """A spooled event that PostgreSQL can never store, or that this version cannot decode."""
 
     record: Record

@@ -11,10 +11,11 @@ import json
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from boathook.db.rejections import NewRejection
 from boathook.domain.errors import DatabaseError

@@ -10,10 +10,11 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.config import Settings, SourceSettings
 from boathook.db.replies import ReplyStatus
@@ -44,8 +45,7 @@ class ReplyOutcome(StrEnum):
     """The sender closed the connection."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InlinePolicy:
+class InlinePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How the senders of one inline source wait."""
 
     within_s: float
@@ -56,8 +56,7 @@ class InlinePolicy:
     """Statuses that are never sent to these senders."""
 
 
-@dataclass(frozen=True, slots=True)
-class PendingReply:
+class PendingReply(msgspec.Struct, frozen=True):
     """An event whose sender waits for a reply."""
 
     event_id: UUID

@@ -9,9 +9,10 @@ import contextlib
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, NoReturn
 from uuid import UUID
+
+import msgspec
 
 from boathook.config import Settings
 from boathook.db.source_secrets import SourceSecret
@@ -36,8 +37,7 @@ _LOG = get_logger("ingest")
 ReadSecrets = Callable[[], Awaitable[Sequence[SourceSecret]]]
 
 
-@dataclass(slots=True)
-class _LoadedSecrets:
+class _LoadedSecrets(msgspec.Struct):
     """The secrets that a verifier was compiled with."""
 
     own: SourceSpec

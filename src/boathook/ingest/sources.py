@@ -4,7 +4,9 @@ import contextlib
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from boathook.config import Settings, SourceSettings
 from boathook.db.live_settings import LiveSettings
@@ -25,8 +27,7 @@ from boathook.verification.verifier import SourceSpec, Verifier
 _LOG = get_logger("ingest")
 
 
-@dataclass(slots=True, kw_only=True)
-class CompiledSource:
+class CompiledSource(msgspec.Struct, kw_only=True):
     """One source, ready to verify requests."""
 
     source: str
@@ -54,7 +55,7 @@ class CompiledSource:
     """Until when (monotonic) the verifier is known to have the current secrets."""
     ensure_fresh: Callable[[], Awaitable[None]] | None = None
     """Refreshes the secrets once `fresh_until` has passed."""
-    answers: dict[int, Counter] = field(default_factory=dict)
+    answers: dict[int, Counter] = msgspec.field(default_factory=dict)
 
     @property
     def rate_limited_status(self) -> int:

@@ -8,11 +8,12 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TypeVar, assert_never
+
+import msgspec
 
 from boathook.domain.errors import SpoolUnavailable
 from boathook.domain.model import Accepted, Receipt
@@ -39,8 +40,7 @@ class ImportScope(StrEnum):
     """Events that wait in folders held by no process."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ImportReport:
+class ImportReport(msgspec.Struct, kw_only=True):
     """The result of an import, counted in events unless noted otherwise."""
 
     what: ImportScope

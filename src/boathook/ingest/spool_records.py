@@ -6,7 +6,6 @@ Format 2 is a published message: an array of its event, and of the fields of `Pu
 """
 
 from collections.abc import Collection
-from dataclasses import fields
 from typing import Any, Final, get_type_hints
 
 import msgspec
@@ -23,10 +22,10 @@ class UnreadableRecord(ValueError):
     """A record is invalid, or has the format of a later version."""
 
 
-def _array_of(model: type, *, without: Collection[str] = (), **types: Any) -> type[msgspec.Struct]:
-    """Return a struct with the fields of a dataclass, in order, that is encoded as an array."""
+def _array_of(model: type[msgspec.Struct], *, without: Collection[str] = (), **types: Any) -> type[msgspec.Struct]:
+    """Return a struct with the fields of another, in order, that is encoded as an array."""
     hints = get_type_hints(model) | types
-    columns = [(one.name, hints[one.name]) for one in fields(model) if one.name not in without]
+    columns = [(name, hints[name]) for name in model.__struct_fields__ if name not in without]
     return msgspec.defstruct(f"_{model.__name__}", columns, frozen=True, array_like=True, gc=False)
 
 

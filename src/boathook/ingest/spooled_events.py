@@ -1,9 +1,10 @@
 """Reads a spool for operators: the events of its segments, and the totals of each folder."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+
+import msgspec
 
 from boathook.domain import ids
 from boathook.domain.model import NewEvent
@@ -15,8 +16,7 @@ UNSTORED_STATES: Final = frozenset({SegmentState.WAITING, SegmentState.REFUSED})
 """States of segments whose events are not in PostgreSQL."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpooledEvent:
+class SpooledEvent(msgspec.Struct, frozen=True):
     """One record of a segment."""
 
     location: SegmentInfo
@@ -25,8 +25,7 @@ class SpooledEvent:
     """None if this version cannot decode it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FolderSummary:
+class FolderSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The totals of one folder."""
 
     life: str

@@ -4,8 +4,9 @@ The HTTP client is injected, because this package must not import one.
 """
 
 import time
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 from boathook.domain.errors import FetchFailed
 from boathook.domain.verification import Challenge, KeyRequired, Reason, Request, Verdict
@@ -35,8 +36,7 @@ class Fetch(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class VerificationIOFailure:
+class VerificationIOFailure(msgspec.Struct, frozen=True):
     """I/O for a verification failed, so the request is rejected."""
 
     status: int

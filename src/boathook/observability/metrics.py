@@ -3,10 +3,11 @@
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from typing import Final
+
+import msgspec
 
 
 class MetricKind(StrEnum):
@@ -24,8 +25,7 @@ class Merge(StrEnum):
     MAX = "max"
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(msgspec.Struct, frozen=True):
     """One metric."""
 
     name: str
@@ -43,8 +43,7 @@ LabelValues = LabelValue | Sequence[str]
 """One value, or several allowed values."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mirror:
+class Mirror(msgspec.Struct, frozen=True):
     """A metric that is exposed a second time, under a name that the user's dashboards already use."""
 
     metric: Metric

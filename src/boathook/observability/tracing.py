@@ -11,11 +11,12 @@ Tracing is off until `install` is called: `current` returns None, and nothing of
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
 from typing import Any, Final, Protocol
 from uuid import UUID
+
+import msgspec
 
 from boathook.domain import ids
 
@@ -39,8 +40,7 @@ class Kind(Enum):
     INTERNAL = "INTERNAL"
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(msgspec.Struct, frozen=True):
     """Identifies one span to other spans."""
 
     trace_id: int
@@ -56,8 +56,7 @@ class Context:
         return Context(self.trace_id, span_id, self.is_sampled)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(msgspec.Struct, frozen=True, kw_only=True):
     """A finished span."""
 
     name: str
@@ -74,16 +73,14 @@ class Span:
     """A related span of another trace."""
 
 
-@dataclass(frozen=True, slots=True)
-class EntrySpan:
+class EntrySpan(msgspec.Struct, frozen=True):
     """The first span of an event here, and the sender's span as its parent, if known."""
 
     context: Context
     parent: Context | None
 
 
-@dataclass(frozen=True, slots=True)
-class TracingOptions:
+class TracingOptions(msgspec.Struct, frozen=True):
     """Which events are traced, and how."""
 
     sample: float = 1.0

@@ -7,9 +7,9 @@ user. `Pages` collects them with the permission that each requires. The console 
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 from starlette.datastructures import FormData, QueryParams
 from starlette.responses import Response
 
@@ -53,8 +53,7 @@ class PageContext(Protocol):
         """Redirect the browser to a page of the console or portal."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplicationScope:
+class ApplicationScope(msgspec.Struct, frozen=True, kw_only=True):
     """One application, as seen by an operator or a portal visitor."""
 
     context: PageContext

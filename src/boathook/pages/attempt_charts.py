@@ -1,9 +1,9 @@
 """Prepares the figures and charts of a recipient's attempts, for the pages of endpoints and handlers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from starlette.datastructures import QueryParams
 
 from boathook.service.endpoint_stats import TimeBucket
@@ -14,8 +14,7 @@ WIDTH: Final = 600
 HEIGHT: Final = 96
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(msgspec.Struct, frozen=True):
     """One time bucket of a chart, in chart units from the upper left corner."""
 
     x: float
@@ -27,8 +26,7 @@ class Bar:
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class LatencyRow:
+class LatencyRow(msgspec.Struct, frozen=True):
     """One bucket of a latency histogram."""
 
     label: str

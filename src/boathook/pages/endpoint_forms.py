@@ -5,9 +5,9 @@ So an endpoint is validated in one place only, and each error is shown at its fi
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+import msgspec
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData
 
@@ -50,12 +50,11 @@ class InvalidForm(Exception):
         self.problems = problems
 
 
-@dataclass(slots=True)
-class FormReader:
+class FormReader(msgspec.Struct):
     """Reads the fields of a form, and collects errors."""
 
     form: FormData
-    problems: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = msgspec.field(default_factory=dict)
 
     def text(self, name: str) -> str:
         """Return a field's text."""

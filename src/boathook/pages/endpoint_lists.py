@@ -1,6 +1,5 @@
 """Pages that list an endpoint's attempts and an application's messages; an endpoint's status."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -25,8 +24,7 @@ from boathook.service.messages import MessageRow, ScanPage
 from boathook.service.unit_of_work import UnitOfWork
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointStatus:
+class EndpointStatus(msgspec.Struct, frozen=True):
     """The status of an endpoint."""
 
     word: str

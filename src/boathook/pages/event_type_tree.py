@@ -1,15 +1,15 @@
 """The tree of event types in an endpoint's form: ``invoice.paid`` and ``invoice.sent`` are below ``invoice.*``."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
+
+import msgspec
 
 from boathook.service.event_types import EventType
 
 
-@dataclass(frozen=True, slots=True)
-class TypeNode:
+class TypeNode(msgspec.Struct, frozen=True):
     """An event type, or a group of event types with a common prefix."""
 
     value: str

@@ -1,9 +1,9 @@
 """Declares pages: each has a method, a path, the permission that it needs, and a handler of the request's context."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import msgspec
 from starlette.responses import Response
 
 from boathook.service.authorization import Permission
@@ -12,8 +12,7 @@ Context = TypeVar("Context")
 Handler = Callable[[Context], Awaitable[Response]]
 
 
-@dataclass(frozen=True)  # with slots, an alias such as PageSpec[X] could not be called
-class PageSpec(Generic[Context]):
+class PageSpec(msgspec.Struct, Generic[Context], frozen=True):
     """A page, or the handler of a form."""
 
     method: str

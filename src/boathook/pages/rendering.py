@@ -6,12 +6,12 @@ import hashlib
 import hmac
 import mimetypes
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
+import msgspec
 from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined, TemplateSyntaxError
 from jinja2.bccache import Bucket
 from starlette.datastructures import FormData
@@ -51,8 +51,7 @@ mimetypes.add_type("font/woff2", ".woff2")  # Python's own table knows it since 
 Headers = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsoleState:
+class ConsoleState(msgspec.Struct, frozen=True):
     """The shared state of all pages; one per process."""
 
     app_context: AppContext
@@ -156,8 +155,7 @@ class PageRenderer:
         return f"{self._static}/{name}?v={self._files[name].version}"
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(msgspec.Struct, frozen=True):
     """A static file."""
 
     content: bytes

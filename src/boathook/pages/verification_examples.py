@@ -4,12 +4,12 @@ Python, JavaScript, Go and Java were run with the versions of November 2026, and
 the source of their libraries.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class VerificationExample:
+
+class VerificationExample(msgspec.Struct, frozen=True):
     """The verification of a message in one language."""
 
     language: str

@@ -1,8 +1,9 @@
 """Recipes of providers as data, grouped by industry, and the registry that finds them by name."""
 
 import difflib
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from boathook.domain.errors import ConfigError
 from boathook.providers import (

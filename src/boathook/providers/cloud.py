@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Encoding

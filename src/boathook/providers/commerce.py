@@ -1,9 +1,10 @@
 """Recipes of shop, mail and telephony providers."""
 
 import hashlib
-from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Algorithm, Encoding, equal_constant_time

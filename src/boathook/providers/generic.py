@@ -1,8 +1,9 @@
 """Recipes completed by the user in boathook.toml: any HMAC, a static token, or no proof."""
 
-from dataclasses import replace
 from enum import StrEnum
 from typing import Final
+
+from msgspec.structs import replace
 
 from boathook.domain.model import ProofStrength
 from boathook.domain.replies import check_media_type

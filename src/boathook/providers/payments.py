@@ -3,8 +3,9 @@
 import re
 import zlib
 from base64 import b64decode
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Algorithm, Encoding, KeyFormat

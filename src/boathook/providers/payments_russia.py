@@ -1,7 +1,8 @@
 """Recipes of Russian payment providers."""
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from boathook.domain.json_document import scalar_text
 from boathook.domain.model import ProofStrength

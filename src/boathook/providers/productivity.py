@@ -1,7 +1,8 @@
 """Recipes of office software: documents, forms, customers, accounting."""
 
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Algorithm, Encoding

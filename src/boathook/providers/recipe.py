@@ -6,9 +6,10 @@ events.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
+
+import msgspec
 
 from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Algorithm, Encoding, KeyFormat
@@ -26,8 +27,7 @@ FINAL_4XX: Final = frozenset({400, 403, 404, 405, 406, 410, 413, 415, 422, 429})
 # Event id and type.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventId:
+class EventId(msgspec.Struct, frozen=True, kw_only=True):
     """Where the sender's event id is."""
 
     selectors: tuple[Selector | tuple[Selector, ...], ...] = ()
@@ -42,8 +42,7 @@ class EventId:
     changed. Then a request without an id is never a duplicate."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventType:
+class EventType(msgspec.Struct, frozen=True, kw_only=True):
     """Where the event type is."""
 
     selectors: tuple[Selector | tuple[Selector, ...], ...] = ()
@@ -67,18 +66,17 @@ class EventType:
         return bool(self.selectors) or self.first_key_except is not None or self.read is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchItems:
+class BatchItems(msgspec.Struct, frozen=True, kw_only=True):
     """How a batch is split; each item is deduplicated and delivered separately."""
 
     paths: tuple[str, ...]
     """Dotted paths with ``*`` for each element, such as ``events.*``, or ``*`` if the body is an array; the items of
     all paths are used, in this order."""
-    id: EventId = field(default_factory=EventId)
+    id: EventId = msgspec.field(default_factory=EventId)
     """`Json` selectors relative to the item; if none has a value, the item's content is its key."""
-    type: EventType = field(default_factory=EventType)
+    type: EventType = msgspec.field(default_factory=EventType)
     """`Json` selectors relative to the item; if none has a value, the request's type is used."""
-    around: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    around: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     """By path: keys of the object whose array holds the item, such as a time; their values are part of the item's
     content if that is its key."""
 
@@ -86,8 +84,7 @@ class BatchItems:
 # Handshakes before events are sent.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Echo:
+class Echo(msgspec.Struct, frozen=True, kw_only=True):
     """Reply with a text of the challenge."""
 
     selector: Selector
@@ -97,8 +94,7 @@ class Echo:
     """Pattern for the whole text; other texts are rejected."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaticAnswer:
+class StaticAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Reply with a fixed text."""
 
     body: str = ""
@@ -107,8 +103,7 @@ class StaticAnswer:
     content_type: str = PLAIN_TEXT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignText:
+class SignText(msgspec.Struct, frozen=True, kw_only=True):
     """Reply with a MAC over a text of the challenge, made with the source's first secret.
 
     It signs text of an unauthenticated client with the key that signs events, so `allowed` must exclude everything that
@@ -127,8 +122,7 @@ class SignText:
     key_form: KeyFormat = KeyFormat.TEXT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfirmByFetch:
+class ConfirmByFetch(msgspec.Struct, frozen=True, kw_only=True):
     """Fetch a URL of the challenge, on the sender's own host, and reply with 200."""
 
     selector: Selector
@@ -136,16 +130,14 @@ class ConfirmByFetch:
     """Pattern for the whole URL: scheme, host and path."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureSecret:
+class CaptureSecret(msgspec.Struct, frozen=True, kw_only=True):
     """Store a secret that the sender sends once, if the source has none, and reply with 200."""
 
     selector: Selector
     allowed: re.Pattern[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handshake:
+class Handshake(msgspec.Struct, frozen=True, kw_only=True):
     """A challenge that the sender sends before events, and its reply."""
 
     when: tuple[Selector | tuple[Selector, str], ...]
@@ -161,8 +153,7 @@ class Handshake:
     status: int = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedReply:
+class ExpectedReply(msgspec.Struct, frozen=True, kw_only=True):
     """The reply a sender expects for an accepted request."""
 
     body: tuple[str | Selector, ...] = ()
@@ -197,8 +188,7 @@ class Confidence(StrEnum):
     """Not verified."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """A provider-specific setting of a source."""
 
     name: str
@@ -210,25 +200,23 @@ class Setting:
     is_secret: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """An example request of this sender, before it is signed; for tests, demonstrations and ``sources test``."""
 
     body: bytes
     """Its event id contains ``boathook-sample`` if the sender's id format allows it."""
     content_type: str = JSON
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """The headers that hold id and type, if these are in headers; lower-case names."""
     query: str = ""
     method: str = "POST"
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Settings the source needs for it."""
     secret: str = "boathook-sample-secret"
     """A secret in the format of this sender; for key pairs, `boathook.testing` derives the public key."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """Everything boathook knows about one sender."""
 
     name: str
@@ -240,8 +228,8 @@ class Recipe:
     proof: Proof
     sample: Sample
     aliases: tuple[str, ...] = ()
-    id: EventId = field(default_factory=EventId)
-    type: EventType = field(default_factory=EventType)
+    id: EventId = msgspec.field(default_factory=EventId)
+    type: EventType = msgspec.field(default_factory=EventType)
     items: BatchItems | None = None
     """For senders of batches."""
     body: BodyFormat = BodyFormat.JSON
@@ -257,7 +245,7 @@ class Recipe:
     stop_statuses: frozenset[int] = frozenset()
     """Statuses that make this sender stop retrying or disable the webhook; boathook never sends them by accident."""
     settings: tuple[Setting, ...] = ()
-    schemes: Mapping[str, "Recipe"] = field(default_factory=dict)
+    schemes: Mapping[str, "Recipe"] = msgspec.field(default_factory=dict)
     """Alternative proofs of this sender, selected by the source's ``scheme`` setting."""
     has_empty_error_body: bool = False
     """Whether it accepts even an error reply only with an empty body."""
@@ -274,7 +262,7 @@ class Recipe:
     """How to set up its webhook, as steps for users; ``{url}`` stands for the source's URL."""
     is_secret_chosen: bool = False
     """Whether the user chooses the secret, so that boathook can generate it."""
-    confidence: Mapping[str, Confidence] = field(default_factory=dict)
+    confidence: Mapping[str, Confidence] = msgspec.field(default_factory=dict)
     """Confidence by field name; fields not listed are from the vendor's own documentation or code."""
     configure: Callable[[Options, "Recipe"], "Recipe"] | None = None
     """For settings that need code: returns the recipe of one source from its settings."""

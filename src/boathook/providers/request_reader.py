@@ -2,31 +2,29 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote_to_bytes
+
+import msgspec
 
 from boathook.domain.json_document import UNREADABLE, get_path, parse, scalar_text, split_path
 from boathook.domain.verification import Request
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True):
     """A header, by its lower-case name."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(msgspec.Struct, frozen=True):
     """A parameter of the URL's query."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(msgspec.Struct, frozen=True):
     """A field of a form-urlencoded body."""
 
     name: str
@@ -34,15 +32,13 @@ class Form:
     """Dotted path into the JSON document in the field; if empty, the field itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Json:
+class Json(msgspec.Struct, frozen=True):
     """A value in a JSON body, by its dotted path; a number is an array index, ``*`` stands for each element."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class BasicPassword:
+class BasicPassword(msgspec.Struct, frozen=True):
     """The password of HTTP Basic authentication (RFC 7617), for one user name."""
 
     username: str
@@ -85,12 +81,11 @@ def single_value(pairs: Sequence[tuple[str, str]], name: str) -> str | None:
     return values[0] if len(values) == 1 else None
 
 
-@dataclass(frozen=True)
-class RequestReader:
+class RequestReader(msgspec.Struct, frozen=True, dict=True):
     """A request, its parsed views, created when first used, and the settings of its source."""
 
     request: Request
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @cached_property
     def document(self) -> Any:

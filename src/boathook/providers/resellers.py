@@ -1,7 +1,8 @@
 """Recipes of car rental systems and resellers of music generation."""
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Encoding

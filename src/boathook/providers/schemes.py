@@ -5,9 +5,10 @@ A proof says what must be checked; `boathook.verification` has the code that che
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from boathook.domain.signing import Algorithm, Encoding, KeyFormat
 from boathook.providers.request_reader import BasicPassword, Form, Header, Json, Query, RequestReader, Selector
@@ -17,8 +18,7 @@ TOLERANCE_S: Final = 300.0
 """How far a signed timestamp may be in the past or the future, unless the source overrides it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignatureHeaders:
+class SignatureHeaders(msgspec.Struct, frozen=True, kw_only=True):
     """The header names of one sender's proof, in lower case."""
 
     signature: str
@@ -35,15 +35,14 @@ class TimestampFormat(StrEnum):
     """ISO 8601, such as ``2026-11-21T10:00:00Z``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hmac:
+class Hmac(msgspec.Struct, frozen=True, kw_only=True):
     """A MAC over a template of the request's parts; the signature is in a header."""
 
     headers: tuple[SignatureHeaders, ...]
     """Alternative sets of names; the first whose signature header is present is used."""
     template: str = "{body}"
     """The signed bytes, from ``{body} {timestamp} {id} {url} {path} {method}`` and literal text."""
-    form: SignatureFormat = field(default_factory=Plain)
+    form: SignatureFormat = msgspec.field(default_factory=Plain)
     algorithm: Algorithm = Algorithm.SHA256
     encoding: Encoding = Encoding.HEX
     key_form: KeyFormat = KeyFormat.TEXT
@@ -71,8 +70,7 @@ Every part must have a valid signature. A returned text says, for the operator, 
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedTimestamp:
+class SignedTimestamp(msgspec.Struct, frozen=True, kw_only=True):
     """A timestamp that the signature covers."""
 
     selector: Selector
@@ -80,14 +78,13 @@ class SignedTimestamp:
     tolerance_s: float = TOLERANCE_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldMac:
+class FieldMac(msgspec.Struct, frozen=True, kw_only=True):
     """A MAC, or a plain hash that includes the secret, over chosen fields of the request."""
 
     read_signed_parts: ReadSignedParts
     is_keyed: bool = True
     """If False, `algorithm` is used as a plain hash, and `read_signed_parts` includes the secret in the bytes."""
-    form: SignatureFormat = field(default_factory=Plain)
+    form: SignatureFormat = msgspec.field(default_factory=Plain)
     algorithm: Algorithm = Algorithm.SHA256
     encoding: Encoding = Encoding.HEX
     key_form: KeyFormat = KeyFormat.TEXT
@@ -120,15 +117,13 @@ class PublicKeyFormat(StrEnum):
     """Standard Webhooks: ``whpk_`` and the base64 of the 32 bytes of an Ed25519 key."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfiguredKey:
+class ConfiguredKey(msgspec.Struct, frozen=True, kw_only=True):
     """The sender's public keys are in the source's ``secrets``."""
 
     text: PublicKeyFormat
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedKey:
+class FetchedKey(msgspec.Struct, frozen=True, kw_only=True):
     """The request contains the URL of the sender's certificate, which must be on the sender's own host."""
 
     selector: Selector
@@ -136,15 +131,14 @@ class FetchedKey:
     """Pattern for the whole URL: scheme, host and path; an attacker must not be able to choose the host."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asymmetric:
+class Asymmetric(msgspec.Struct, frozen=True, kw_only=True):
     """A signature made with the sender's private key over signed parts."""
 
     read_signed_parts: ReadSignedParts
     scheme: SignatureAlgorithm | Callable[[RequestReader], SignatureAlgorithm | str]
     """A returned text says, for the operator, why the scheme chosen by the request is rejected."""
     key: ConfiguredKey | FetchedKey
-    form: SignatureFormat = field(default_factory=Plain)
+    form: SignatureFormat = msgspec.field(default_factory=Plain)
     encoding: Encoding = Encoding.BASE64
     timestamp: SignedTimestamp | None = None
     proof_headers: tuple[str, ...] = ()
@@ -153,8 +147,7 @@ class Asymmetric:
     """As `FieldMac.is_signed_once`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Jwt:
+class Jwt(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON Web Token (RFC 7519) whose claims refer to the request, or at least to its receiver."""
 
     header: str
@@ -173,8 +166,7 @@ class Jwt:
     """Returns this sender's claims for a request made at a time, in seconds since 1970; for `boathook.testing`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
+class Token(msgspec.Struct, frozen=True, kw_only=True):
     """A static secret in the request; it identifies the sender but covers nothing of the request."""
 
     selector: Header | Query | Form | Json | BasicPassword
@@ -183,15 +175,13 @@ class Token:
     """Text before the token, such as ``Bearer`` and a space."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Addresses:
+class Addresses(msgspec.Struct, frozen=True, kw_only=True):
     """The sender's networks are the only proof; the source's ``addresses`` setting replaces them."""
 
     networks: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NoProof:
+class NoProof(msgspec.Struct, frozen=True):
     """No proof: any client may send; only with an explicit ``unsigned = true``."""
 
 

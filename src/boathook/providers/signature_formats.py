@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from boathook.domain.verification import Request
 
@@ -75,8 +76,7 @@ class ParsedSignatures(NamedTuple):
     """Names of other schemes found in the header, for the operator."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
+class Plain(msgspec.Struct, frozen=True):
     """The signature alone, optionally with a prefix such as ``sha256=``; several separated by commas."""
 
     prefix: str = ""
@@ -105,8 +105,7 @@ class Plain:
         return ",".join(self.prefix + signature for signature in signatures)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
+class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     """Named values such as ``t=1700000000,v1=…``; unknown names are ignored, because senders add names."""
 
     signature: str
@@ -143,8 +142,7 @@ class Pairs:
         return self.separator.join([*pairs, *(f"{self.signature}={signature}" for signature in signatures)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Versioned:
+class Versioned(msgspec.Struct, frozen=True, kw_only=True):
     """Standard Webhooks: ``v1,`` and the signature, several separated by spaces."""
 
     version: str = "v1"
@@ -174,8 +172,7 @@ class Versioned:
         return " ".join(f"{self.version},{signature}" for signature in signatures)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyedPairs:
+class KeyedPairs(msgspec.Struct, frozen=True):
     """Braintree: ``public_key|signature``, several separated by ``&``; those of other public keys are ignored."""
 
     public_key: str = ""

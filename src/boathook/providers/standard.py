@@ -1,7 +1,8 @@
 """Recipes of Standard Webhooks and Svix, one scheme with two sets of header names, and of senders that use Svix."""
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Encoding, KeyFormat

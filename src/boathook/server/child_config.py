@@ -3,7 +3,6 @@
 import asyncio
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -42,8 +41,7 @@ class ChildConfig(msgspec.Struct, frozen=True):
     """The settings as JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessContext:
+class ProcessContext(msgspec.Struct, frozen=True):
     """What a role needs from its process."""
 
     config: ChildConfig

@@ -6,11 +6,12 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
+
+import msgspec
 
 from boathook.config import Settings
 from boathook.db import buffer_marks, cells, rate_leases, rejections, replies, source_secrets, stored_sources
@@ -126,8 +127,7 @@ async def run_gateway(context: ProcessContext) -> None:
                 await console.close()
 
 
-@dataclass(frozen=True, slots=True)
-class GatewaySources:
+class GatewaySources(msgspec.Struct, frozen=True):
     """The sources of a gateway, with what they are compiled from."""
 
     live: LiveSettings

@@ -11,8 +11,9 @@ import functools
 import platform
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from boathook.config import Settings
 from boathook.db.due_notifier import DueNotifier, NotifyDue
@@ -44,8 +45,7 @@ _STOP_GRACE_S: Final = 3.0
 _LOG = log.get_logger("server")
 
 
-@dataclass(frozen=True, slots=True)
-class RunningServer:
+class RunningServer(msgspec.Struct, frozen=True):
     """What a process that runs boathook uses of it."""
 
     app: Asgi

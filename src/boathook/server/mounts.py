@@ -5,9 +5,10 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from itertools import chain, count, repeat
 from typing import Any, Final, cast
+
+import msgspec
 
 from boathook.api.authentication import authenticate, forbidden
 from boathook.api.errors import ApiError, to_response
@@ -158,8 +159,7 @@ class Mounts:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _AuthorizedRequest:
+class _AuthorizedRequest(msgspec.Struct, frozen=True):
     """An authorized request."""
 
     scope: Scope

@@ -11,7 +11,6 @@ import asyncio
 import base64
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -50,8 +49,7 @@ _MAX_SKEW_S: Final = 60.0
 _LOG = get_logger("api")
 
 
-@dataclass(frozen=True, slots=True)
-class _Moment:
+class _Moment(msgspec.Struct, frozen=True):
     """A time by two clocks: one may be set, the other stands still while the machine sleeps."""
 
     wall: float

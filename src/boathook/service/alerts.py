@@ -2,9 +2,10 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+
+import msgspec
 
 from boathook.alerts.notifier import Notifier
 from boathook.alerts.notifier import SendFailed as SendFailed  # noqa: PLC0414 - re-exported
@@ -28,8 +29,7 @@ _MAX_NOTE_LENGTH: Final = 1_000
 _JUST_ENDED: Final = timedelta(days=1)
 
 
-@dataclass(frozen=True, slots=True)
-class RuleView:
+class RuleView(msgspec.Struct, frozen=True):
     """A rule with its latest readings."""
 
     name: str
@@ -52,8 +52,7 @@ class RuleView:
         return ", ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelView:
+class ChannelView(msgspec.Struct, frozen=True):
     """A channel with its current state."""
 
     name: str
@@ -72,8 +71,7 @@ class ChannelView:
                 return ""
 
 
-@dataclass(frozen=True, slots=True)
-class AlertOverview:
+class AlertOverview(msgspec.Struct, frozen=True):
     """The current state of all alerts, silences, channels and rules."""
 
     evaluated_at: datetime | None

@@ -1,9 +1,11 @@
 """Creates, reads, updates, lists and deletes applications."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from boathook.db import applications
 from boathook.db.applications import Application as Application  # noqa: PLC0414 - re-exported
@@ -18,14 +20,13 @@ from boathook.service import id_prefixes
 from boathook.service.unit_of_work import UnitOfWork, new_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewApplication:
+class NewApplication(msgspec.Struct, frozen=True, kw_only=True):
     """The values of an application to create or replace."""
 
     name: str
     uid: str | None = None
     throttle_rate: int | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 async def get(work: UnitOfWork, reference: str) -> Application:

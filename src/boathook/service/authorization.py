@@ -5,11 +5,12 @@ Each route names its permission with `requires`, or where it is registered; a ro
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 from uuid import UUID
+
+import msgspec
 
 from boathook.db.api_keys import ApiKey
 from boathook.domain import ids
@@ -104,8 +105,7 @@ class Permission(StrEnum):
     VERIFY_VIEW = "verify.view"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessRule:
+class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     """The callers that have a permission, by kind; None denies all callers of a kind."""
 
     role: Role | None = None
@@ -187,8 +187,7 @@ ACCESS_RULES: Final[Mapping[Permission, AccessRule]] = MappingProxyType(
 """The access rule of each permission."""
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(msgspec.Struct, frozen=True):
     """The holder of a token, and its permissions."""
 
     key_id: UUID

@@ -1,9 +1,10 @@
 """Renders stored bodies for display: JSON indented, text unchanged, other bytes in hex."""
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from boathook.domain.json_text import FormattedJson, InvalidJson, format_json
 
@@ -24,8 +25,7 @@ class BodyFormat(StrEnum):
     HEX = "hex"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BodyView:
+class BodyView(msgspec.Struct, frozen=True, kw_only=True):
     """The displayed beginning of a body."""
 
     view: BodyFormat

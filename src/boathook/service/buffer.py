@@ -4,9 +4,10 @@ import json
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
+
+import msgspec
 
 from boathook.broker.access import read_access
 from boathook.broker.queues import ALL_QUEUES, BUFFER_QUEUES, LANE_QUEUES, REFUSED_QUEUE, arguments_of
@@ -22,8 +23,7 @@ _MANAGEMENT_TIMEOUT_S: Final = 10.0
 _MAX_ANSWER: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class QueueStatus:
+class QueueStatus(msgspec.Struct, frozen=True):
     """One queue, as brokers describe it."""
 
     queue: str
@@ -33,8 +33,7 @@ class QueueStatus:
     """Why events cannot be published there; empty if they can."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueMembers:
+class QueueMembers(msgspec.Struct, frozen=True):
     """Where the copies of one queue are."""
 
     queue: str
@@ -44,8 +43,7 @@ class QueueMembers:
     """Those of them that take part now."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReturnedBatches:
+class ReturnedBatches(msgspec.Struct, frozen=True):
     """What became of refused batches."""
 
     returned: int

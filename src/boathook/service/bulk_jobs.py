@@ -4,10 +4,12 @@ A job on a group of dead letters covers those that had failed when it started; l
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from boathook.db import dead_letter_groups, delivery_commands, tasks
 from boathook.db.audit import record as note_down
@@ -55,8 +57,7 @@ _REPLAYS: Final = {
 """Audit action of the replays of each job kind."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobProgress:
+class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of a bulk job."""
 
     id: str

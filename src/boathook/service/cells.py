@@ -22,11 +22,11 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from boathook.config import Settings
 from boathook.config.tables import CellSettings
@@ -58,8 +58,7 @@ _MAX_ANSWER: Final = 4_096
 _ACCEPTED: Final = ("boathook_events_accepted_total", "boathook_cell_events_received_total")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellStatus:
+class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a cell, as its gateways report it."""
 
     name: str
@@ -78,8 +77,7 @@ class CellStatus:
     """Events that wait in its spools, for its PostgreSQL or for another cell."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceCell:
+class SourceCell(msgspec.Struct, frozen=True, kw_only=True):
     """The cell of a source."""
 
     source: str
@@ -98,8 +96,7 @@ class SourceCell:
         return self.cell in self.disagreeing and self.revision > 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class Move(msgspec.Struct, frozen=True, kw_only=True):
     """A move that is complete."""
 
     source: str
@@ -113,8 +110,7 @@ class Move:
     """Whether the new cell has no handler for the source, but the old one has."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplicationHome:
+class ApplicationHome(msgspec.Struct, frozen=True, kw_only=True):
     """An application that has moved, or is being moved."""
 
     application: str
@@ -129,8 +125,7 @@ class ApplicationHome:
     """Whether the move to its cell is not complete."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplicationMove:
+class ApplicationMove(msgspec.Struct, frozen=True, kw_only=True):
     """A move of an application that is complete."""
 
     application: str

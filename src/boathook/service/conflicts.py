@@ -3,9 +3,10 @@
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.db.batches import JsonSlicer
 from boathook.db.database import Connection, Database
@@ -26,8 +27,7 @@ from boathook.verification.batch_items import KEY_PREFIX
 _MAX_EVENT_BYTES: Final = 64 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """A conflicting request and the event that came first."""
 
     conflict: ConflictDetail

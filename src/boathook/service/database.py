@@ -2,8 +2,9 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from boathook.config import Settings
 from boathook.db import migrations, route_registry
@@ -128,8 +129,7 @@ async def require_current(where: Database | str, apps: Migrations = (), *, cause
         raise ConfigError(f"database migrations are missing: {', '.join(pending)}; run `boathook migrate`") from cause
 
 
-@dataclass(frozen=True, slots=True)
-class KnownApps:
+class KnownApps(msgspec.Struct, frozen=True):
     """What the database knows of apps."""
 
     pending: Sequence[str]

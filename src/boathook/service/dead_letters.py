@@ -5,9 +5,10 @@ Actions on whole groups are bulk jobs; see `boathook.service.bulk_jobs`.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.db import dead_letter_groups as store
 from boathook.db import delivery_commands
@@ -157,8 +158,7 @@ def _count(number: int) -> str:
     return f"{format_count(number)} {plural(number, 'dead letter')}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPage:
+class GroupPage(msgspec.Struct, frozen=True, kw_only=True):
     """A page of matching groups, with their types, and counts over all matching groups."""
 
     rows: Sequence[DeadLetterGroup]

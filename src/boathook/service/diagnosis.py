@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+import msgspec
+
 from boathook.config import Settings
 from boathook.db.database import Database
 from boathook.db.queries import listings
@@ -25,8 +27,7 @@ from boathook.verification.verifier import Challenge, KeyRequired, Rejected, Req
 _MAX_OTHER_SOURCES: Final = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The result of verifying a rejected request again."""
 
     outcome: str

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
+
+import msgspec
 
 from boathook.db import delivery_commands, encrypted_secrets, endpoints
 from boathook.db.applications import Application
@@ -26,16 +27,15 @@ ProgressCallback = Callable[[int], None]
 """Called with the number of secrets processed so far."""
 
 
-@dataclass(slots=True)
-class EncryptionReport:
+class EncryptionReport(msgspec.Struct):
     """The result of checking the encrypted texts."""
 
     number: int = 0
     old: int = 0
     """Readable, but encrypted with another key than the first."""
-    unreadable: Counter[str] = field(default_factory=Counter)
+    unreadable: Counter[str] = msgspec.field(default_factory=Counter)
     """Counts by reason, which names the key."""
-    endpoints: list[str] = field(default_factory=list)
+    endpoints: list[str] = msgspec.field(default_factory=list)
     """Ids of some endpoints or source secrets that cannot be decrypted."""
 
 
@@ -85,8 +85,7 @@ DEFAULT_GRACE: Final = timedelta(days=1)
 HIDDEN: Final = "[hidden]"
 
 
-@dataclass(frozen=True, slots=True)
-class Headers:
+class Headers(msgspec.Struct, frozen=True):
     """The displayable headers that are sent with each message."""
 
     shown: Mapping[str, str]

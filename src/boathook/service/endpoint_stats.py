@@ -1,10 +1,11 @@
 """Statistics of endpoints: lists of disabled and failing ones, and the attempts and backlog of one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.db.endpoints import Endpoint
 from boathook.db.queries import endpoint_stats, recipient_stats
@@ -18,8 +19,7 @@ from boathook.service.unit_of_work import UnitOfWork
 DAY: Final = timedelta(days=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointStats:
+class EndpointStats(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of one endpoint at one time."""
 
     health: EndpointHealth

@@ -5,10 +5,12 @@ Each change publishes an operational webhook to the organization, in the same tr
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from boathook.db import endpoints
 from boathook.db.applications import Application, PageRequest
@@ -33,8 +35,7 @@ class Backlog(StrEnum):
     CANCEL = "cancel"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewEndpoint(EndpointSettings):
+class NewEndpoint(EndpointSettings, frozen=True, kw_only=True):
     """The values of an endpoint to create or replace."""
 
     retry: str | Sequence[float] | None = None
@@ -215,7 +216,7 @@ async def delete(work: UnitOfWork, application: Application, reference: str) -> 
 
 
 def _values(new: NewEndpoint) -> Values:
-    return {column.name: getattr(new, column.name) for column in fields(new)}
+    return msgspec.structs.asdict(new)
 
 
 async def _columns(

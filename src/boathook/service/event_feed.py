@@ -9,13 +9,13 @@ unavailable, and those published in a transaction that stayed open for more than
 import contextlib
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from boathook.config import Settings
 from boathook.db.database import Database
@@ -77,8 +77,7 @@ class FeedEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return ids.read_event(self.id)
 
 
-@dataclass(frozen=True, slots=True)
-class _Scan:
+class _Scan(msgspec.Struct, frozen=True):
     """One scan of a range of ids, in one or more queries."""
 
     began: datetime

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.config import Settings
 from boathook.db import rerouting
@@ -40,8 +41,7 @@ class Shell(StrEnum):
     CONFIG = "config"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurlRequest:
+class CurlRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that can be repeated."""
 
     url: str

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from boathook.db import event_types
 from boathook.db.audit import record
@@ -39,8 +41,7 @@ MAX_VERSIONS: Final = 20
 """Maximum number of schema versions of an event type."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewEventType:
+class NewEventType(msgspec.Struct, frozen=True, kw_only=True):
     """The values of an event type to create or replace."""
 
     description: str

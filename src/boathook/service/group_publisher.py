@@ -9,10 +9,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from boathook.db.due_notifier import ANY_RECIPIENT
 from boathook.db.message_group import GroupRolledBack, MessageTarget, NewMessageRow, insert_group
@@ -38,8 +38,7 @@ _MAX_TOKENS: Final = 10_000
 _LOG = get_logger("api")
 
 
-@dataclass(frozen=True, slots=True)
-class KnownToken:
+class KnownToken(msgspec.Struct, frozen=True):
     """A valid token of a whole organization."""
 
     sha256: bytes

@@ -5,9 +5,10 @@ of none. A whole id is returned as it is, without a look at the database.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from boathook.db.database import Connection, Database
 from boathook.db.delivery_commands import Key

@@ -5,7 +5,6 @@ stored if and only if the request took effect.
 """
 
 import base64
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -18,8 +17,7 @@ from boathook.service.unit_of_work import UnitOfWork
 KEY_REUSED_CODE: Final = "idempotency_key_reused"
 
 
-@dataclass(frozen=True, slots=True)
-class StoredResponse:
+class StoredResponse(msgspec.Struct, frozen=True):
     """The response of a request, returned to each repetition of it."""
 
     status: int

@@ -3,10 +3,12 @@
 import hashlib
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from boathook.db import api_keys
 from boathook.db.api_keys import ApiKey as ApiKey  # noqa: PLC0414 - re-exported

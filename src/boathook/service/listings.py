@@ -6,9 +6,10 @@ has the messages of its applications.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.db.database import Database
 from boathook.db.delivery_commands import Key
@@ -37,8 +38,7 @@ MAX_EMBEDDED: Final = 100
 """Deliveries that are read with their event."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventDetail:
+class EventDetail(msgspec.Struct, frozen=True, kw_only=True):
     """An event with its headers and body, and its deliveries."""
 
     row: EventRow
@@ -46,8 +46,7 @@ class EventDetail:
     deliveries: Sequence[DeliveryRow]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryDetail:
+class DeliveryDetail(msgspec.Struct, frozen=True, kw_only=True):
     """A delivery with its event, attempts, side effects and audit."""
 
     row: DeliveryRow
@@ -106,8 +105,7 @@ async def page_rejections(work: UnitOfWork, wanted: ListFilter, *, is_upward: bo
     return await listings.list_rejections(work.connection, wanted, is_upward=is_upward)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnEvent:
+class OwnEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event of an organization with its headers and body."""
 
     found: FoundEvent

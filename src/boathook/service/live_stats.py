@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -40,15 +39,14 @@ if TYPE_CHECKING:
     from boathook.service.remote import RemoteClient
 
 
-@dataclass(frozen=True, slots=True)
-class LatestActivity:
+class LatestActivity(msgspec.Struct, frozen=True):
     """The latest activity, newest first."""
 
     events: Sequence[LatestEvent] = ()
     dead_letters: Sequence[LatestDeadLetter] = ()
     firing: Sequence[Alert] = ()
     """All firing alerts."""
-    open_counts: OpenCounts = field(default_factory=OpenCounts)
+    open_counts: OpenCounts = msgspec.field(default_factory=OpenCounts)
 
 
 async def read_latest_activity(app_context: AppContext, limit: int) -> LatestActivity:

@@ -6,7 +6,6 @@ answered 202. A message keeps the id that it got when it was accepted, so storin
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast
 from uuid import UUID
@@ -41,8 +40,7 @@ _MAX_DELIVERIES: Final = 4_096
 _LOG = get_logger("buffer")
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
+class _Message(msgspec.Struct, frozen=True):
     """A message to be stored."""
 
     event: NewEvent

@@ -1,8 +1,9 @@
 """Finds what a text names: events, deliveries, conflicts and rejections by id or key, other objects by name."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from boathook.db.queries import endpoint_stats
 from boathook.domain import ids
@@ -18,8 +19,7 @@ _MIN_KEY_CHARS: Final = 3
 _NO_MATCH: Final = DirectMatch(named=(), events=())
 
 
-@dataclass(frozen=True, slots=True)
-class ApplicationMatch:
+class ApplicationMatch(msgspec.Struct, frozen=True):
     """An application with its public id and its name."""
 
     id: str
@@ -27,8 +27,7 @@ class ApplicationMatch:
     uid: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointMatch:
+class EndpointMatch(msgspec.Struct, frozen=True):
     """An endpoint with its public id and the application that owns it."""
 
     id: str
@@ -37,8 +36,7 @@ class EndpointMatch:
     application_name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectMatches:
+class ObjectMatches(msgspec.Struct, frozen=True, kw_only=True):
     """The objects that a text names; at most `MAX_PER_KIND` of each kind."""
 
     direct: DirectMatch = _NO_MATCH

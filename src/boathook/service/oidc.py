@@ -9,7 +9,6 @@ import hashlib
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote_plus, urlencode
 
@@ -30,19 +29,17 @@ _MAX_BYTES: Final = 262_144
 _MAX_CLAIM_LENGTH: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class AuthorizationRequest:
+class AuthorizationRequest(msgspec.Struct, frozen=True):
     """The state of one login attempt, stored by the browser."""
 
-    state: str = field(default_factory=secrets.token_urlsafe)
-    nonce: str = field(default_factory=secrets.token_urlsafe)
-    verifier: str = field(default_factory=lambda: secrets.token_urlsafe(48))
+    state: str = msgspec.field(default_factory=secrets.token_urlsafe)
+    nonce: str = msgspec.field(default_factory=secrets.token_urlsafe)
+    verifier: str = msgspec.field(default_factory=lambda: secrets.token_urlsafe(48))
     wanted: str = ""
     """The page that was requested before the login."""
 
 
-@dataclass(frozen=True, slots=True)
-class OidcIdentity:
+class OidcIdentity(msgspec.Struct, frozen=True):
     """A user as the provider identifies them."""
 
     subject: str

@@ -6,7 +6,6 @@ A document is untrusted input: it is parsed without aliases, without fetching an
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -38,8 +37,7 @@ _COMPONENTS: Final = "#/components/"
 _METHODS: Final = ("post", "put", "patch", "get", "delete")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookType:
+class WebhookType(msgspec.Struct, frozen=True, kw_only=True):
     """An event type as described by a document."""
 
     name: str

@@ -7,12 +7,12 @@ repeated.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, assert_never
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from boathook.config import Settings
 from boathook.db import dead_letter_groups, delivery_commands

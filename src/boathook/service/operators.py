@@ -9,10 +9,10 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, TypeVar
 
+import msgspec
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerifyMismatchError
 
@@ -49,8 +49,7 @@ _DEVELOPER_SUBJECT: Final = "boathook dev"
 """Subjects of identity providers begin with an issuer's URL."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewSession:
+class NewSession(msgspec.Struct, frozen=True):
     """The session of an operator who has just signed in."""
 
     operator: Operator

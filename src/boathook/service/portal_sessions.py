@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Self
 from urllib.parse import urlencode, urlsplit
+
+import msgspec
 
 from boathook.domain.errors import InvalidValue
 
@@ -13,8 +14,7 @@ THEMES: Final = frozenset({"light", "dark"})
 _COLOUR: Final = re.compile(r"[0-9a-f]{6}")
 
 
-@dataclass(frozen=True, slots=True)
-class PortalAppearance:
+class PortalAppearance(msgspec.Struct, frozen=True):
     """How the portal looks when embedded in a product."""
 
     theme: str = ""

@@ -1,10 +1,11 @@
 """Statistics of handlers and sources in a range, from the stored samples of all hosts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from boathook.db.metric_samples import Sample, read_series_since
 from boathook.db.queries import recipient_stats
@@ -46,8 +47,7 @@ class RangeName(StrEnum):
     WEEK = "week"
 
 
-@dataclass(frozen=True, slots=True)
-class StatsRange:
+class StatsRange(msgspec.Struct, frozen=True):
     """A time range of statistics."""
 
     span: timedelta
@@ -63,8 +63,7 @@ STATS_RANGES: Final[Mapping[RangeName, StatsRange]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerSummary:
+class HandlerSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A handler in a list: its attempts in a range, and its current activity and backlog."""
 
     name: str
@@ -82,8 +81,7 @@ class HandlerSummary:
         return sorted(name for name, is_open in self.breakers.items() if is_open)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerStats:
+class HandlerStats(msgspec.Struct, frozen=True, kw_only=True):
     """A handler with its exact backlog and its latest failures."""
 
     summary: HandlerSummary
@@ -91,8 +89,7 @@ class HandlerStats:
     failures: Sequence[FailedDelivery]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceStats:
+class SourceStats(msgspec.Struct, frozen=True, kw_only=True):
     """The requests at a source in a range."""
 
     counts: SourceCounts

@@ -1,10 +1,11 @@
 """Lists rejected requests and conflicts grouped by cause, and describes each group."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from boathook.db import request_groups as store
 from boathook.db.database import Database
@@ -22,8 +23,7 @@ class RequestKind(StrEnum):
     CONFLICT = "conflict"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPage:
+class GroupPage(msgspec.Struct, frozen=True):
     """The matching groups, largest first."""
 
     rows: Sequence[RequestGroup]

@@ -3,10 +3,12 @@
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from boathook.config import Settings
 from boathook.db import delivery_commands, source_secrets
@@ -36,8 +38,7 @@ from boathook.verification.verifier import Challenge, KeyRequired, Rejected, Req
 _PAGE: Final = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReverifyResult:
+class ReverifyResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of verifying a rejected request again."""
 
     rejection_id: str

@@ -4,10 +4,12 @@ The console, its exports and its bulk jobs, and the command line select events b
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from boathook.db.database import Connection, Database
 from boathook.db.queries import event_search
@@ -36,8 +38,7 @@ _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_SUGGESTIONS: Final = 50
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchQuery:
+class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A search query; empty fields match every event."""
 
     words: str = ""
@@ -68,8 +69,7 @@ class SearchQuery:
         return is_known and not self.is_open
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdMatch:
+class IdMatch(msgspec.Struct, frozen=True, kw_only=True):
     """An object with the given id or key."""
 
     id: str
@@ -78,8 +78,7 @@ class IdMatch:
     """The event's item that the key belongs to, if any."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectMatch:
+class DirectMatch(msgspec.Struct, frozen=True, kw_only=True):
     """Exact matches by id or key."""
 
     named: Sequence[IdMatch]

@@ -1,7 +1,6 @@
 """Settings for display: secrets are shown only as references."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -47,8 +46,7 @@ def hide_secrets(source: Mapping[str, Any]) -> dict[str, Any]:
     return shown | ({"password": reference(shown["password"])} if shown.get("password") else {})
 
 
-@dataclass(frozen=True, slots=True)
-class ShownSetting:
+class ShownSetting(msgspec.Struct, frozen=True):
     """One setting for display."""
 
     key: str

@@ -6,10 +6,13 @@ that are added here are valid in addition, at every gateway, without a restart.
 
 import base64
 import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from boathook.config import Settings, SourceSettings
 from boathook.db import delivery_commands, source_secrets
@@ -73,8 +76,7 @@ MAX_SECRETS: Final = 10
 _MAX_NOTE_LENGTH: Final = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecretView:
+class SecretView(msgspec.Struct, frozen=True, kw_only=True):
     """One secret of a source for display, without its text."""
 
     where: str

@@ -4,9 +4,11 @@ import contextlib
 import json
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
 
 from boathook.config import Settings
 from boathook.domain.errors import ConfigError, FetchFailed
@@ -25,8 +27,7 @@ _MAX_BYTES: Final = 1_048_576
 _SAMPLE_ID: Final = "boathook-sample"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceTestStep:
+class SourceTestStep(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a test."""
 
     what: str
@@ -38,8 +39,7 @@ class SourceTestStep:
     """The event that was created."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriggeredRequest:
+class TriggeredRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that `trigger_source` has sent, and its response."""
 
     sent: str

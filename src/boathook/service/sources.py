@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from boathook.config import Settings, SourceSettings
 from boathook.config.stored_sources import stored_values
@@ -28,8 +30,7 @@ from boathook.service.shown_settings import hide_secrets
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceView:
+class SourceView(msgspec.Struct, frozen=True, kw_only=True):
     """One source, configured or stored."""
 
     name: str
@@ -73,8 +74,7 @@ class SourceView:
         return self.recipe is not None and has_public_key(self.recipe)
 
 
-@dataclass(frozen=True, slots=True)
-class LatestAtSources:
+class LatestAtSources(msgspec.Struct, frozen=True):
     """The latest events and rejections by source."""
 
     events: Mapping[str, LatestSourceEvent]
@@ -82,8 +82,7 @@ class LatestAtSources:
     rejections: Mapping[str, RejectionSummary]
 
 
-@dataclass(frozen=True, slots=True)
-class KnownSources:
+class KnownSources(msgspec.Struct, frozen=True):
     """All sources with the secrets that operators have added, for commands that work without PostgreSQL too."""
 
     live: LiveSettings
@@ -298,8 +297,7 @@ def example_config_of(recipe: Recipe) -> str:
     return "\n".join(lines)
 
 
-@dataclass(slots=True)
-class Traffic:
+class Traffic(msgspec.Struct):
     """The requests of a source, over all processes of this host."""
 
     requests: float = 0

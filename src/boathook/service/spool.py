@@ -5,10 +5,11 @@ import fcntl
 import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.config import Settings
 from boathook.config.tables import SpoolSettings
@@ -50,8 +51,7 @@ _STATES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SpoolCounts:
+class SpoolCounts(msgspec.Struct, frozen=True):
     """The contents of a spool."""
 
     events: int = 0

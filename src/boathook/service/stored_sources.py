@@ -7,10 +7,12 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from boathook.config import Settings, SourceSettings
 from boathook.config.stored_sources import check_source_name, read_stored_source, write_stored_source

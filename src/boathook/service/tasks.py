@@ -1,10 +1,11 @@
 """Starts background tasks and reads their progress."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.db import applications, tasks
 from boathook.db.applications import Application
@@ -27,8 +28,7 @@ MAX_PER_ORGANIZATION: Final = 500
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class TimeRange:
+class TimeRange(msgspec.Struct, frozen=True):
     """A time range: start inclusive, end exclusive; None means now."""
 
     since: datetime

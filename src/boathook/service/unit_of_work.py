@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+import msgspec
+
 from boathook.config import Settings
 from boathook.db.database import Connection as Connection  # noqa: PLC0414 - re-exported
 from boathook.db.database import Database, replicate_reads, translate_errors
@@ -98,8 +100,7 @@ class AppContext:
             await replicate_reads(connection)
 
 
-@dataclass(frozen=True, slots=True)
-class UnitOfWork:
+class UnitOfWork(msgspec.Struct, frozen=True):
     """One transaction of one organization; everything done through it is limited to that organization."""
 
     app_context: AppContext

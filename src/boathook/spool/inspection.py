@@ -10,10 +10,11 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from boathook.spool.segment import SegmentContents, read_segment
 from boathook.spool.segment_store import DAMAGED_SUFFIX, DONE_SUFFIX, PENDING_SUFFIX, REJECTED_FOLDER, is_spool_folder
@@ -39,8 +40,7 @@ _STATES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentInfo:
+class SegmentInfo(msgspec.Struct, frozen=True):
     """A segment file."""
 
     path: Path
@@ -51,8 +51,7 @@ class SegmentInfo:
     """In bytes; includes the reserved space while the segment is being written."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpoolFolder:
+class SpoolFolder(msgspec.Struct, frozen=True):
     """The segments that one process has written or is writing."""
 
     life: str

@@ -15,8 +15,9 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 _HEADER: Final = struct.Struct("<8s8sQI")
 _FRAME: Final = struct.Struct("<8sIQQI")
@@ -29,16 +30,14 @@ FRAME_BYTES: Final = _FRAME.size
 """Size of a record without its payload."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """One event in a segment."""
 
     sequence: int
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentContents:
+class SegmentContents(msgspec.Struct, frozen=True, kw_only=True):
     """The readable contents of a segment."""
 
     records: tuple[Record, ...]

@@ -16,9 +16,10 @@ import errno
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from boathook.domain.errors import SpoolUnavailable
 from boathook.spool.disk import Disk, File, Lock, RealDisk
@@ -41,8 +42,7 @@ _MIN_FOLDER_AGE_S: Final = 60.0
 """An empty folder younger than this may belong to a process that is about to use it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolLimits:
+class SpoolLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of the spool."""
 
     max_bytes: int = 1 << 30
@@ -54,8 +54,7 @@ class SpoolLimits:
     """How long drained segments are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True):
     """A segment that waits to be drained; it is no longer written to."""
 
     path: Path
@@ -67,8 +66,7 @@ class Segment:
         return self.contents.lost > 0 or (not self.contents.is_readable and self.contents.torn > 0)
 
 
-@dataclass(slots=True)
-class _OpenSegment:
+class _OpenSegment(msgspec.Struct):
     """The segment that is being written."""
 
     path: Path
@@ -81,8 +79,7 @@ class _OpenSegment:
     records: int = 0
 
 
-@dataclass(slots=True)
-class _PendingSegment:
+class _PendingSegment(msgspec.Struct):
     path: Path
     size: int
     since: float
@@ -92,11 +89,10 @@ class _PendingSegment:
     """Number of failed reads."""
 
 
-@dataclass(slots=True)
-class _ProcessFolder:
+class _ProcessFolder(msgspec.Struct):
     folder: Path
     lock: Lock
-    segments: "deque[_PendingSegment]" = field(default_factory=deque)
+    segments: "deque[_PendingSegment]" = msgspec.field(default_factory=deque)
 
 
 def is_spool_folder(name: str) -> bool:

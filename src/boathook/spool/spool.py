@@ -5,10 +5,11 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
+
+import msgspec
 
 from boathook.domain.errors import SpoolUnavailable
 from boathook.observability import meters
@@ -20,8 +21,7 @@ T = TypeVar("T")
 RunInThread = Callable[[Callable[[], T]], Awaitable[T]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolStatus:
+class SpoolStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of the spool, as of the last write or drain."""
 
     records: int = 0

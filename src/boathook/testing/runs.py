@@ -1,10 +1,11 @@
 """Runs handlers in a test, on a session of the test and without a server."""
 
 import asyncio
-import dataclasses
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager, nullcontext
 from typing import Any, Final, assert_never
+
+from msgspec.structs import replace
 
 from boathook.db.sql_functions import sqlstate
 from boathook.domain.errors import ConfigError, HandlerMisuse, NotFound
@@ -162,7 +163,7 @@ class _Attempt:
         if not isinstance(effects, RememberedEffects):
             raise ConfigError("the event of run and run_sync is made by boathook.testing.event")
         self._effects = effects.of(handler.recipient)
-        self._event = dataclasses.replace(event, recipient=handler.recipient, _effects=self._effects, _slot=self.slot)
+        self._event = replace(event, recipient=handler.recipient, _effects=self._effects, _slot=self.slot)
         self._outbox = outbox
         self._outcome: Success | Ignore | Retry | Dead | Failure = Success()
         self._error: BaseException | None = None

@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from boathook.db.database import Database
 from boathook.db.route_registry import read_routes

@@ -4,8 +4,9 @@ Every failure is returned as a `Rejected`; nothing here raises, whatever the req
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final, Protocol, assert_never
+
+from msgspec.structs import replace
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.verification import KeyRequired, Reason, Rejected, Request, SourceSpec

@@ -7,8 +7,9 @@ that a flood of forged requests costs little.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.json_document import UNREADABLE, parse

@@ -7,8 +7,9 @@ challenge text must match the alphabet and length that its recipe allows.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, assert_never
+
+import msgspec
 
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
@@ -39,8 +40,7 @@ HandshakeResult = Challenge | Rejected
 _Write = Callable[[str], Challenge]
 
 
-@dataclass(frozen=True, slots=True)
-class _CompiledHandshake:
+class _CompiledHandshake(msgspec.Struct, frozen=True):
     method: str
     when: tuple[tuple[FieldReader, str | None], ...]
     unless: tuple[FieldReader, ...]

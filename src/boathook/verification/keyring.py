@@ -1,7 +1,8 @@
 """Caches fetched public keys of senders in the memory of one process, with a bounded size."""
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 MAX_KEYS: Final = 64
 MAX_BYTES: Final = 1_048_576
@@ -11,8 +12,7 @@ STALE_S: Final = 86_400.0
 RETRY_S: Final = 60.0
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(msgspec.Struct):
     content: bytes
     fetched_at: float
     good_until: float

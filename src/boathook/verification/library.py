@@ -4,9 +4,10 @@ import functools
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, assert_never, runtime_checkable
 from urllib.parse import urlsplit
+
+import msgspec
 
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.domain.verification import Challenge, KeyRequired, Reason, Rejected, Reply, Request, SourceSpec, Verified
@@ -26,8 +27,7 @@ _MAX_FETCHES: Final = 2
 _OK: Final = Reply(status=200, body=b'{"ok":true}', content_type="application/json")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """The result of `verify` for one request; true unless the request is refused."""
 
     outcome: Literal["event", "handshake", "refused"]

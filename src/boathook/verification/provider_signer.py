@@ -6,10 +6,12 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, assert_never
 from urllib.parse import urlencode, urlsplit
+
+import msgspec
+from msgspec.structs import replace
 
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
@@ -40,8 +42,7 @@ from boathook.verification.source import resolve_source
 DEFAULT_URL = "http://127.0.0.1:8080/in/test"
 
 
-@dataclass(frozen=True, slots=True)
-class Signed:
+class Signed(msgspec.Struct, frozen=True):
     """A request as its sender would make it."""
 
     method: str

@@ -5,10 +5,10 @@ RSA is PKCS#1 v1.5 (RFC 8017, section 8.2), ECDSA is DER (RFC 3279, section 2.2.
 
 import base64
 import binascii
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, assert_never
 
+import msgspec
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
@@ -35,8 +35,7 @@ _PKCS1: Final = padding.PKCS1v15()
 _ECDSA: Final = ec.ECDSA(_SHA256)
 
 
-@dataclass(frozen=True, slots=True)
-class PublicKey:
+class PublicKey(msgspec.Struct, frozen=True):
     """A public key and, if it came in a certificate, its validity period."""
 
     key: Key

@@ -1,7 +1,8 @@
 """Resolves a source's recipe with its settings."""
 
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.verification import SourceSpec

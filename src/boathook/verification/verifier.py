@@ -9,9 +9,10 @@ are answered and never become events.
 import re
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.json_document import UNREADABLE, parse

@@ -7,7 +7,6 @@ fails the mutant loudly instead of leaving it without effect. The product knows 
 
 import asyncio
 import contextlib
-import dataclasses
 import datetime as dt
 import importlib.abc
 import importlib.machinery
@@ -18,6 +17,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
+
+import msgspec
 
 _background: set[Any] = set()
 
@@ -194,7 +195,7 @@ def drains_as_new(draining: ModuleType) -> None:
     def make(decode: Any) -> Any:
         def anew(payload: bytes) -> Any:
             event = decode(payload)
-            return dataclasses.replace(event, id=uuid.uuid4(), key_hash=uuid.uuid4(), replay_hash=None)
+            return msgspec.structs.replace(event, id=uuid.uuid4(), key_hash=uuid.uuid4(), replay_hash=None)
 
         return anew
 

@@ -6,9 +6,11 @@ their cause seldom ends quickly. After that they are left to operators.
 
 import re
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+
+from msgspec.structs import asdict
 
 from boathook import Boathook, BoathookError, Transaction
 

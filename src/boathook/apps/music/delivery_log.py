@@ -5,10 +5,11 @@ track and result.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
+
+from msgspec.structs import asdict
 
 from boathook.apps.music.app import APPLICATION, SOURCE, hook
 

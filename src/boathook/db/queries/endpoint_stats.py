@@ -5,7 +5,6 @@ position. Rare rows therefore cost no more than common ones, and the caller deci
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
@@ -34,8 +33,7 @@ SCAN_ROWS: Final = 2_000
 Row = TypeVar("Row")
 
 
-@dataclass(frozen=True, slots=True)
-class ScanPage(Generic[Row]):
+class ScanPage(msgspec.Struct, Generic[Row], frozen=True):
     """The rows that one step of a scan found."""
 
     rows: list[Row]
@@ -43,8 +41,7 @@ class ScanPage(Generic[Row]):
     """Where the next step continues; None if there is nothing further."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApplicationSummary:
+class ApplicationSummary(msgspec.Struct, frozen=True):
     """An application in a list."""
 
     application: Application
@@ -52,8 +49,7 @@ class ApplicationSummary:
     disabled: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointHealth:
+class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
     """The health of an endpoint."""
 
     failures: int = 0
@@ -64,8 +60,7 @@ class EndpointHealth:
     """Until when deliveries are paused, if they are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnhealthyEndpoint:
+class UnhealthyEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint that is disabled or failing."""
 
     application_id: UUID
@@ -78,16 +73,14 @@ class UnhealthyEndpoint:
     health: EndpointHealth
 
 
-@dataclass(frozen=True, slots=True)
-class SecretValidity:
+class SecretValidity(msgspec.Struct, frozen=True):
     """When a secret starts and stops signing; None: until it is rotated."""
 
     created_at: datetime
     expires_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeBucket:
+class TimeBucket(msgspec.Struct, frozen=True, kw_only=True):
     """Results of the attempts in one time bucket."""
 
     start: datetime
@@ -95,8 +88,7 @@ class TimeBucket:
     failed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptStats:
+class AttemptStats(msgspec.Struct, frozen=True, kw_only=True):
     """Results and durations of a recipient's attempts in a period."""
 
     succeeded: int
@@ -130,8 +122,7 @@ class AttemptStats:
         return self.failed / self.total if self.total else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptSummary:
+class AttemptSummary(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt in a list."""
 
     id: UUID
@@ -160,8 +151,7 @@ class AttemptSummary:
         return ids.created_at(self.id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageSummary:
+class MessageSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A message in a list, with the number of its deliveries by state."""
 
     id: UUID
@@ -185,8 +175,7 @@ class MessageSummary:
         return ids.created_at(self.id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentRequest:
+class SentRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The stored data of a sent request."""
 
     number: int
@@ -206,8 +195,7 @@ async def search_applications(
     return [ApplicationSummary(_application(row), row["endpoints"], row["disabled"]) for row in rows]
 
 
-@dataclass(frozen=True, slots=True)
-class FoundEndpoint:
+class FoundEndpoint(msgspec.Struct, frozen=True):
     """An endpoint that a search has found."""
 
     id: UUID

@@ -1,10 +1,11 @@
 """Reads committed events for feeds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
+
+import msgspec
 
 from boathook.db import events
 from boathook.db.database import Database
@@ -18,8 +19,7 @@ SQL = load(__file__, fragments_of=(events.__file__, listings.__file__))
 _LAST: Final = UUID(int=(1 << 128) - 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedFilter:
+class FeedFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Selects the events of a feed; None matches everything."""
 
     organization: str = DEFAULT_ORGANIZATION

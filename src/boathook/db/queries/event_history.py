@@ -1,7 +1,6 @@
 """The history of one event: its deliveries and their attempts, side effects, reply, conflicts and operator actions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -38,8 +37,7 @@ _MAX_SIDE_EFFECTS: Final = 100
 _MAX_CONFLICTS: Final = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptDetail:
+class AttemptDetail(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt, at a handler or an endpoint."""
 
     ordinal: int
@@ -70,8 +68,7 @@ class AttemptDetail:
         return (self.ended_at - self.started_at).total_seconds()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipientSideEffect:
+class RecipientSideEffect(msgspec.Struct, frozen=True, kw_only=True):
     """A completed side effect with its stored result."""
 
     recipient: str
@@ -81,8 +78,7 @@ class RecipientSideEffect:
     done_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredReply:
+class StoredReply(msgspec.Struct, frozen=True, kw_only=True):
     """A handler's reply to the waiting sender."""
 
     recipient: str
@@ -94,8 +90,7 @@ class StoredReply:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventHistory:
+class EventHistory(msgspec.Struct, frozen=True, kw_only=True):
     """The history of an event without its content, within limits."""
 
     deliveries: Sequence[DeliveryRow]
@@ -111,8 +106,7 @@ class EventHistory:
     conflicts: Sequence[ConflictRow]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConflictDetail:
+class ConflictDetail(msgspec.Struct, frozen=True, kw_only=True):
     """A conflict with its content."""
 
     row: ConflictRow

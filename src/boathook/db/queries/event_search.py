@@ -10,11 +10,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
 from typing import Any, Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.db.database import Connection, Database, Record
 from boathook.db.queries import listings
@@ -48,8 +49,7 @@ _MAX_ID: Final = UUID(int=2**128 - 1)
 _MIN_ID: Final = UUID(int=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventFilter:
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Selects events; None and empty values match everything."""
 
     source: str | None = None
@@ -107,8 +107,7 @@ class EventFilter:
         return min(until, self.below or _MAX_ID), low
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundEvent:
+class FoundEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A matching event with the number of its deliveries by state; at most a thousand are counted."""
 
     event: EventRow
@@ -116,8 +115,7 @@ class FoundEvent:
     """Without states that no delivery has."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchPage:
+class SearchPage(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one search."""
 
     events: Sequence[FoundEvent]
@@ -133,8 +131,7 @@ class SearchPage:
     """Events that were not searched for a text, because their bodies are larger than `MAX_SEARCHED_BODY`."""
 
 
-@dataclass(frozen=True, slots=True)
-class DedupKeyMatch:
+class DedupKeyMatch(msgspec.Struct, frozen=True):
     """An event with a dedup key."""
 
     event_id: UUID
@@ -142,8 +139,7 @@ class DedupKeyMatch:
     """The item that the key belongs to; None for the whole event."""
 
 
-@dataclass(slots=True)
-class _SearchScan:
+class _SearchScan(msgspec.Struct):
     """A search in progress."""
 
     wanted: EventFilter
@@ -153,7 +149,7 @@ class _SearchScan:
     limit: int
     length: int = _FIRST_STEP
     looked_at: int = 0
-    hits: list[UUID] = field(default_factory=list)
+    hits: list[UUID] = msgspec.field(default_factory=list)
     too_large: int = 0
     is_over: bool = False
     """Whether there is nothing below `place`."""

@@ -1,9 +1,10 @@
 """Reads the newest events and dead letters, and counts what is open, by index and therefore fast at any size."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.db.database import Connection, Database
 from boathook.db.statements import load
@@ -14,8 +15,7 @@ MAX_COUNTED: Final = 1_000
 """The most of each kind that `count_open` counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class LatestEvent:
+class LatestEvent(msgspec.Struct, frozen=True):
     """A recent event."""
 
     id: UUID
@@ -32,8 +32,7 @@ class LatestEvent:
         return ids.show(ids.EVENT, self.id)
 
 
-@dataclass(frozen=True, slots=True)
-class LatestDeadLetter:
+class LatestDeadLetter(msgspec.Struct, frozen=True):
     """A recent dead letter."""
 
     event_id: UUID
@@ -60,8 +59,7 @@ async def read_latest_dead_letters(database: Database, number: int) -> list[Late
     return [LatestDeadLetter(**dict(row)) for row in await database.fetch(SQL["read_latest_dead"], number)]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenCounts:
+class OpenCounts(msgspec.Struct, frozen=True):
     """What operators have to look at: each count is at most `MAX_COUNTED`."""
 
     dead_letters: int = 0

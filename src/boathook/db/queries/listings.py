@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
 from uuid import UUID
@@ -26,8 +25,7 @@ _AFTER_LAST: Final = MAX_DELIVERIES + 1
 """An ordinal above that of every delivery."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListFilter:
+class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Filters a list; None matches everything."""
 
     source: str | None = None
@@ -51,8 +49,7 @@ class ListFilter:
     limit: int = 50
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventRow:
+class EventRow(msgspec.Struct, frozen=True, kw_only=True):
     """An event without its bytes."""
 
     id: str
@@ -79,8 +76,7 @@ class EventRow:
         return ids.created_at(ids.read_event(self.id))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryRow:
+class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True):
     """A delivery, open or ended."""
 
     id: str
@@ -111,8 +107,7 @@ class DeliveryRow:
     """Whether it was requested manually: it gets one attempt."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryPage:
+class DeliveryPage(msgspec.Struct, frozen=True):
     """The result of a scan for deliveries."""
 
     rows: Sequence[DeliveryRow]
@@ -120,8 +115,7 @@ class DeliveryPage:
     """Where the next scan continues; None if there is nothing further."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideEffectRow:
+class SideEffectRow(msgspec.Struct, frozen=True, kw_only=True):
     """A completed side effect, which will not run again."""
 
     name: str
@@ -130,8 +124,7 @@ class SideEffectRow:
     done_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RejectionRow:
+class RejectionRow(msgspec.Struct, frozen=True, kw_only=True):
     """A rejected request without its bytes."""
 
     id: str
@@ -150,8 +143,7 @@ class RejectionRow:
     """The event that was created when it was verified again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConflictRow:
+class ConflictRow(msgspec.Struct, frozen=True, kw_only=True):
     """A request whose key or body, but not both, matches an existing event."""
 
     id: str
@@ -166,8 +158,7 @@ class ConflictRow:
     size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRow:
+class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
     """An action with its actor and subject."""
 
     id: int
@@ -178,8 +169,7 @@ class AuditRow:
     note: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRequest:
+class StoredRequest(msgspec.Struct, frozen=True):
     """The headers and bytes of an event or a rejected request."""
 
     headers: Mapping[str, str]
@@ -398,7 +388,7 @@ def _after_delivery(wanted: ListFilter) -> tuple[UUID | None, int | None]:
 
 def event_row(row: Record) -> EventRow:
     """Build an event from a row with all listing columns."""
-    values = {name: row[name] for name in EventRow.__slots__}
+    values = {name: row[name] for name in EventRow.__struct_fields__}
     return EventRow(**values | {"id": ids.show(ids.EVENT, row["id"])})
 
 
@@ -411,7 +401,7 @@ def delivery_row(row: Record | Mapping[str, Any]) -> DeliveryRow:
 
 
 def _rejection(row: Record) -> RejectionRow:
-    values: dict[str, Any] = {name: row[name] for name in RejectionRow.__slots__ if name != "refused_at"}
+    values: dict[str, Any] = {name: row[name] for name in RejectionRow.__struct_fields__ if name != "refused_at"}
     values["id"] = ids.show(ids.REJECTION, row["id"])
     values["event_id"] = None if row["event_id"] is None else ids.show(ids.EVENT, row["event_id"])
     return RejectionRow(**values, refused_at=ids.created_at(row["id"]))

@@ -1,10 +1,11 @@
 """Reads the backlog and the latest failures of one recipient, a handler or an endpoint, by index."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.db.database import Connection
 from boathook.db.statements import load
@@ -17,8 +18,7 @@ _MAX_SCHEDULED: Final = 200
 """Number of scheduled deliveries that are searched for failed ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecipientBacklog:
+class RecipientBacklog(msgspec.Struct, frozen=True):
     """A recipient's pending deliveries and dead letters, each counted up to `MAX_COUNTED`."""
 
     pending: int
@@ -27,8 +27,7 @@ class RecipientBacklog:
     """Since when its oldest due delivery is due; None if none is."""
 
 
-@dataclass(frozen=True, slots=True)
-class FailedDelivery:
+class FailedDelivery(msgspec.Struct, frozen=True):
     """A dead letter, or a failed delivery that is scheduled for a retry."""
 
     event_id: UUID

@@ -1,10 +1,11 @@
 """Summaries of sources for operators; each query reads a bounded number of rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from boathook.db.database import Connection
 from boathook.db.statements import load
@@ -16,8 +17,7 @@ MAX_SCANNED: Final = 10_000
 MAX_COUNTED: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class LatestSourceEvent:
+class LatestSourceEvent(msgspec.Struct, frozen=True):
     """The latest event of a source."""
 
     id: UUID
@@ -29,8 +29,7 @@ class LatestSourceEvent:
         return ids.created_at(self.id)
 
 
-@dataclass(frozen=True, slots=True)
-class RejectionSummary:
+class RejectionSummary(msgspec.Struct, frozen=True):
     """The rejections at a source."""
 
     lately: int

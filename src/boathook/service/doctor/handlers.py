@@ -1,10 +1,11 @@
 """Checks the sources and types that handlers name; defines the findings of all checks."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from boathook.config import Settings
 from boathook.domain.errors import ConfigError
@@ -23,8 +24,7 @@ class CheckStatus(StrEnum):
     FAIL = "fail"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One finding of a check."""
 
     check: str

@@ -4,10 +4,11 @@ import contextlib
 import os
 import shutil
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from boathook.config import Settings
 from boathook.db import cells

@@ -1,8 +1,8 @@
 """Request and response models of endpoints."""
 
-from dataclasses import fields, replace
 from typing import Annotated, Any
 
+from msgspec.structs import replace
 from pydantic import Field
 
 from boathook.domain.policy import RETRY_PRESETS
@@ -102,7 +102,7 @@ class EndpointBasics(Input):
 
     def value(self) -> NewEndpoint:
         """Return the value for the service functions."""
-        names = {field.name for field in fields(NewEndpoint)} & type(self).model_fields.keys() - {"auth"}
+        names = set(NewEndpoint.__struct_fields__) & type(self).model_fields.keys() - {"auth"}
         return NewEndpoint(**{name: getattr(self, name) for name in names})
 
 

@@ -1,9 +1,11 @@
 """Imports the endpoints of one application, in one transaction."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from boathook.db.applications import Application, PageRequest
 from boathook.db.endpoints import Endpoint
@@ -31,8 +33,7 @@ _NO_CODE_ON: Final = (
 _HIDDEN: Final = "its value is not shown; set it with `boathook endpoints headers`"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The options of an import."""
 
     organization: str = DEFAULT_ORGANIZATION
@@ -46,7 +47,7 @@ class Options:
     """Whether endpoints are created disabled; existing ones stay enabled or disabled."""
     grace: timedelta = endpoint_secrets.DEFAULT_GRACE
     """How long an old secret stays valid after it was replaced on the server."""
-    secrets: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Secrets that the server does not show, by the endpoint's id on the server."""
 
 
@@ -205,8 +206,7 @@ class EndpointImporter:
         return changes
 
 
-@dataclass(frozen=True, slots=True)
-class _DesiredEndpoint:
+class _DesiredEndpoint(msgspec.Struct, frozen=True):
     """The desired values of an endpoint."""
 
     new: NewEndpoint

@@ -5,9 +5,10 @@ change them. Any other invalid field raises `InvalidValue`.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
 
+import msgspec
+from msgspec.structs import replace
 from pydantic import BaseModel, ValidationError
 
 from boathook.delivery.signer import PUBLIC_PREFIX, read_signer
@@ -46,12 +47,11 @@ _BOATHOOK: Final = {
 """Fields of endpoints that only boathook has, with their names in `NewEndpoint`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Converted(Generic[Value]):
+class Converted(msgspec.Struct, Generic[Value], frozen=True):
     """The portable values of an object, and why other fields were left out."""
 
     value: Value
-    not_moved: Mapping[str, str] = field(default_factory=dict)
+    not_moved: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Reasons by field."""
 
 

@@ -2,7 +2,8 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from boathook.db import applications as stored
 from boathook.db.applications import Application, PageRequest

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeVar
@@ -41,14 +40,13 @@ def application_path(id: str) -> str:
     return f"/app/{quote(id, safe='')}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteEndpoint:
+class RemoteEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint with its secret, headers and transformation."""
 
     wire: JsonObject
     secret: str | None
     """What receivers verify with; None if it is not shown."""
-    headers: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, Any] = msgspec.field(default_factory=dict)
     sensitive: Sequence[str] = ()
     """Names of headers whose values are not shown."""
     transformation: JsonObject | None = None
@@ -59,11 +57,10 @@ class RemoteEndpoint:
         return str(self.wire["id"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of an environment that cannot be imported."""
 
-    settings: JsonObject = field(default_factory=dict)
+    settings: JsonObject = msgspec.field(default_factory=dict)
     connectors: Sequence[JsonObject] = ()
     sources: Sequence[JsonObject] = ()
     """Sources of its ingest API."""

@@ -3,9 +3,10 @@
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final
+
+import msgspec
 
 from boathook.db.applications import Application
 from boathook.db.audit import find_records, record
@@ -45,8 +46,7 @@ class Outcome(StrEnum):
     """For an event type: archived."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """An object that was changed."""
 
     outcome: Outcome
@@ -54,8 +54,7 @@ class Change:
     fields: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ImportIssue:
+class ImportIssue(msgspec.Struct, frozen=True):
     """An object, or one of its fields, that was not imported, and why."""
 
     object: str
@@ -63,16 +62,15 @@ class ImportIssue:
     reason: str
 
 
-@dataclass(slots=True)
-class Report:
+class Report(msgspec.Struct):
     """What an import did, or would do."""
 
-    counts: Counter[tuple[Kind, Outcome]] = field(default_factory=Counter)
-    changes: list[Change] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
+    counts: Counter[tuple[Kind, Outcome]] = msgspec.field(default_factory=Counter)
+    changes: list[Change] = msgspec.field(default_factory=list)
+    gone: list[str] = msgspec.field(default_factory=list)
     """Objects of earlier imports that the server no longer has, and that were left unchanged."""
-    not_moved: list[ImportIssue] = field(default_factory=list)
-    failed: list[ImportIssue] = field(default_factory=list)
+    not_moved: list[ImportIssue] = msgspec.field(default_factory=list)
+    failed: list[ImportIssue] = msgspec.field(default_factory=list)
 
     def record(self, kind: Kind, outcome: Outcome, object: str, fields: Sequence[str] = ()) -> None:
         """Record the result of importing an object."""
@@ -130,11 +128,11 @@ def wire_name(name: str) -> str:
     return first + "".join(map(str.title, rest))
 
 
-def changed_fields(before: Any, after: Any) -> list[str]:
+def changed_fields(before: Any, after: msgspec.Struct) -> list[str]:
     """Return the fields of *after* that differ from *before*; empty if *before* is None."""
     if before is None:
         return []
-    return [one.name for one in fields(after) if getattr(before, one.name) != getattr(after, one.name)]
+    return [name for name in after.__struct_fields__ if getattr(before, name) != getattr(after, name)]
 
 
 @contextlib.asynccontextmanager
