@@ -115,8 +115,8 @@ def build_app() -> FastAPI:
     )
     app.add_route(f"{BASE}/openapi.json", _describe, include_in_schema=False)
     check_routes([*app.routes, *(route for routes in ROUTERS for route in routes.routes)])
-    for routes in ROUTERS:
-        app.include_router(routes)
+    # include_router would build each of them again.
+    app.router.routes += [route for routes in ROUTERS for route in routes.routes]
     app.add_exception_handler(HTTPException, _answer_error)
     app.add_middleware(
         CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"], max_age=_CORS_AGE_S
