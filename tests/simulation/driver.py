@@ -17,6 +17,16 @@ from tests.simulation.statements import Record
 from tests.simulation.tables import Transaction
 
 
+class _Protocol:
+    """What `boathook.db.connection` tells the driver of types; values stay as they are here."""
+
+    def get_settings(self) -> "_Protocol":
+        return self
+
+    def register_data_types(self, types: object) -> None:
+        pass
+
+
 class Connection:
     """The driver's connection, as much of it as boathook uses."""
 
@@ -52,6 +62,10 @@ class Connection:
     @property
     def _transport(self) -> asyncio.Transport:
         return asyncio.Transport()
+
+    @property
+    def _protocol(self) -> "_Protocol":
+        return _Protocol()
 
     # The server's side
 

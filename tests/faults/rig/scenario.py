@@ -34,14 +34,13 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import pytest
-from msgspec.structs import asdict
 
 from tests.faults.rig import bank
 from tests.faults.rig.checker import Verdict
@@ -134,7 +133,7 @@ def scenario(
         target: what must hold, with its figure.
         mutant: what is removed in the second run, and which invariants that must break.
         tier: ``quick`` for `make test`, ``extended`` for `make test-all` too, ``soak`` for `make soak` only.
-        limits: what the checker allows; start from `msgspec.structs.replace(bank.LIMITS, ...)`.
+        limits: what the checker allows; start from `dataclasses.replace(bank.LIMITS, ...)`.
         needs: returns why this machine cannot do it, such as a missing program; empty where it can.
         place: opens the folder for PostgreSQL, such as one on a loop image, given the run's own folder; that is in memory
             where absent.
