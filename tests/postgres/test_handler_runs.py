@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from boathook.domain.errors import BoathookError, ConfigError, NotFound
 from boathook.domain.model import Origin
@@ -48,6 +49,16 @@ def committed(url: str) -> int:
 
 def paid(**fields: Any) -> Event:
     return event("stripe", type="invoice.paid", json={"n": 1, **fields})
+
+
+def test_events_are_compared_and_shown_by_what_handlers_read() -> None:
+    first = paid()
+    other = replace(first, _effects=paid()._effects)
+    assert first == other
+    assert first != replace(first, attempt=2)
+    assert first != first.id
+    assert "_effects" not in repr(first)
+    assert f"dedup_key={first.dedup_key!r}" in repr(first)
 
 
 def recording(hook: Boathook) -> None:

@@ -91,8 +91,14 @@ class Event(model.Event, frozen=True, kw_only=True, dict=True):
     """None if the source's senders do not wait for a handler."""
 
     def __repr__(self) -> str:
-        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if not name.startswith("_"))
-        return f"Event({', '.join(shown)})"
+        return f"Event({', '.join(f'{name}={getattr(self, name)!r}' for name in _PUBLIC_FIELDS)})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Event):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in _PUBLIC_FIELDS)
+
+    __hash__ = None  # type: ignore[assignment]  # its headers have none
 
     @cached_property
     def json(self) -> Any:
@@ -183,6 +189,7 @@ class Event(model.Event, frozen=True, kw_only=True, dict=True):
 
 
 _FIELDS = model.Event.__struct_fields__
+_PUBLIC_FIELDS = tuple(name for name in Event.__struct_fields__ if not name.startswith("_"))
 
 
 def make_event(event: model.Event, claim: Claim, store: DeliveryStore, slot: ReplySlot | None = None) -> Event:
