@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from msgspec import structs
+from msgspec.structs import replace
 from rich.text import Text
 
 from boathook.cli import output
@@ -258,7 +258,7 @@ def send(
         try:
             async with open_database(settings) as database:
                 whole = await complete(database, ids.APPLICATION, application)
-                return await operations.send(database, settings, action(), structs.replace(message, application=whole))
+                return await operations.send(database, settings, action(), replace(message, application=whole))
         except DatabaseUrlRejected:
             raise
         except DatabaseUnavailable as error:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import astuple
 
 from boathook.db.availability import translate_errors
 from boathook.db.database import Database
@@ -94,7 +95,7 @@ async def insert_group(
     ]
     has_order = any(one[3] is not None for one in deliveries)
     arguments = (
-        *_columns(map(_target, targets), 6),
+        *_columns(map(astuple, targets), 6),
         numbers,
         *_columns(map(_row, rows), 17),
         *_columns(deliveries, 5),
@@ -121,17 +122,6 @@ def _is_rolled_back(error: DatabaseError) -> bool:
     if not isinstance(error, DatabaseUnavailable):
         return True
     return str(getattr(error.__cause__, "sqlstate", "")).startswith(_ROLLED_BACK_STATES)
-
-
-def _target(target: MessageTarget) -> tuple[Any, ...]:
-    return (
-        target.organization,
-        target.application_id,
-        target.uid,
-        target.registry,
-        target.routes,
-        target.token_sha256,
-    )
 
 
 def _row(row: NewMessageRow) -> tuple[Any, ...]:

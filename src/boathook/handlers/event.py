@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from boathook.db.deliveries import DeliveryStore
 from boathook.domain import ids, model
@@ -98,7 +99,7 @@ class Event(model.Event, frozen=True, kw_only=True, dict=True):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in _PUBLIC_FIELDS)
 
-    __hash__ = None  # type: ignore[assignment]  # its headers have none
+    __hash__ = None  # type: ignore[assignment]  # the headers are a mapping, which has no hash
 
     @cached_property
     def json(self) -> Any:
@@ -188,14 +189,12 @@ class Event(model.Event, frozen=True, kw_only=True, dict=True):
         return {**kwargs, "idempotency_key": self.idempotency_key(name)}
 
 
-_FIELDS = model.Event.__struct_fields__
 _PUBLIC_FIELDS = tuple(name for name in Event.__struct_fields__ if not name.startswith("_"))
 
 
 def make_event(event: model.Event, claim: Claim, store: DeliveryStore, slot: ReplySlot | None = None) -> Event:
     """Return *event* as the handler of *claim* receives it."""
-    known = {name: getattr(event, name) for name in _FIELDS}
-    known |= {"attempt": claim.attempt, "recipient": claim.recipient, "item_path": claim.item_path}
+    known = asdict(event) | {"attempt": claim.attempt, "recipient": claim.recipient, "item_path": claim.item_path}
     if claim.item_type is not None:
         known["type"] = claim.item_type
     return Event(**known, _effects=SideEffects(store, claim), _slot=slot)

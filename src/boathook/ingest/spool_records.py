@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Any, Final, get_type_hints
 
 import msgspec
+from msgspec.structs import asdict, astuple
 
 from boathook.domain.model import NewBatchItem, NewEvent, Publication
 
@@ -32,9 +33,7 @@ def _array_of(model: type[msgspec.Struct], *, without: Collection[str] = (), **t
 _Item: Any = _array_of(NewBatchItem)
 _Record: Any = _array_of(NewEvent, without=("deliveries", "routes_version", "publication"), items=tuple[_Item, ...])
 _Publication: Any = _array_of(Publication)
-_ITEM_FIELDS: Final = _Item.__struct_fields__
 _EVENT_FIELDS: Final = tuple(name for name in _Record.__struct_fields__ if name != "items")
-_PUBLICATION_FIELDS: Final = _Publication.__struct_fields__
 _write = msgspec.msgpack.Encoder(uuid_format="bytes").encode
 _read = msgspec.msgpack.Decoder(_Record).decode
 _read_message = msgspec.msgpack.Decoder(tuple[_Record, _Publication]).decode
@@ -49,11 +48,11 @@ def encode(event: NewEvent) -> bytes:
     texts = (event.type, event.dedup_key, event.content_type, *(item.dedup_key + item.type for item in event.items))
     if any("\0" in text for text in texts):
         raise ValueError("it contains a NUL, which PostgreSQL cannot store in text")
-    items = tuple([_Item(*[getattr(item, name) for name in _ITEM_FIELDS]) for item in event.items])
+    items = tuple([_Item(*astuple(item)) for item in event.items])
     record = _Record(**{name: getattr(event, name) for name in _EVENT_FIELDS}, items=items)
     if event.publication is None:
         return _RECEIVED + _write(record)
-    publication = _Publication(*[getattr(event.publication, name) for name in _PUBLICATION_FIELDS])
+    publication = _Publication(*astuple(event.publication))
     return _PUBLISHED + _write((record, publication))
 
 
@@ -69,8 +68,7 @@ def decode(record: bytes) -> NewEvent:
                 return _event(_read(record[1:]), None)
             case b"\x02":
                 found, publication = _read_message(record[1:])
-                values = {name: getattr(publication, name) for name in _PUBLICATION_FIELDS}
-                return _event(found, Publication(**values))
+                return _event(found, Publication(**asdict(publication)))
     except (msgspec.DecodeError, ValueError) as error:
         raise UnreadableRecord(str(error)) from error
     raise UnreadableRecord(f"format {record[:1].hex()} is not known here; a later boathook may know it")
@@ -79,7 +77,7 @@ def decode(record: bytes) -> NewEvent:
 def _event(found: Any, publication: Publication | None) -> NewEvent:
     return NewEvent(
         **{name: getattr(found, name) for name in _EVENT_FIELDS},
-        items=tuple([NewBatchItem(**{name: getattr(item, name) for name in _ITEM_FIELDS}) for item in found.items]),
+        items=tuple([NewBatchItem(**asdict(item)) for item in found.items]),
         routes_version=UNROUTED,
         publication=publication,
     )

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
-import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from boathook.db import endpoints
 from boathook.db.applications import Application, PageRequest
@@ -216,7 +215,7 @@ async def delete(work: UnitOfWork, application: Application, reference: str) -> 
 
 
 def _values(new: NewEndpoint) -> Values:
-    return msgspec.structs.asdict(new)
+    return asdict(new)
 
 
 async def _columns(

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
 import msgspec
-from msgspec import structs
+from msgspec.structs import replace
 
 from boathook.db import event_types, messages, resends
 from boathook.db.applications import Application
@@ -77,7 +77,7 @@ async def create(work: UnitOfWork, application: Application, message: Message) -
     if work.app_context.settings.outbound.validate_payloads:
         payload = _parsed(message.payload)
         await check_message(work.connection, organization=work.organization, type=message.type, payload=payload)
-    message = structs.replace(message, organization=work.organization, application=application.shown_id)
+    message = replace(message, organization=work.organization, application=application.shown_id)
     outcome = await work.app_context.outbox.publish(work.connection, message, passes_on=False)
     match outcome:
         case Accepted():
