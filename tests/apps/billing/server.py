@@ -89,7 +89,9 @@ class BillingServer(AppServer):
         return (found[0]["state"], found[0]["why"]) if found and found[0]["state"] else None
 
     def await_end(self, key: str, state: str, why: str | None = None) -> None:
+        """Wait until `apply` has ended so. What it rolled back then, only `record` stores, so wait for that too."""
         wait_until(lambda: self.delivery_state(key) == (state, why))
+        wait_until(lambda: (self.delivery_state(key, "record") or ("pending",))[0] not in {"pending", "leased"})
 
     def await_any_end(self, *keys: str) -> None:
         wait_until(lambda: all((self.delivery_state(key) or ("",))[0] in {"succeeded", "ignored"} for key in keys))
