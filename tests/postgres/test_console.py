@@ -2,9 +2,11 @@
 
 import asyncio
 import re
+import threading
 import uuid
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 import httpx
 import pytest
@@ -16,7 +18,8 @@ from boathook.domain.endpoints import recipient_of
 from boathook.http.connection import WebSocketRefusal
 from boathook.ingest.intake import Intake
 from boathook.observability.live_metrics import LiveMetrics
-from boathook.server.console import Console
+from boathook.server import console as console_module
+from boathook.server.console import AppBuilder, Console
 from tests.postgres.api_client import make_context, make_token
 from tests.support import eventually
 
@@ -52,6 +55,45 @@ async def test_it_answers_503_until_it_is_up_and_again_when_it_is_closed(opened,
     await eventually(partial(answers, 200))
     await console.close()
     assert await answers(503)
+
+
+async def test_the_first_requests_wait_for_one_build_while_the_event_loop_runs(opened, pg_url, monkeypatch):
+    console, client = opened(pg_url)
+    threads, release = [], threading.Event()
+    build = AppBuilder.api
+
+    def held_up(*args: Any) -> Any:
+        threads.append(threading.current_thread())
+        release.wait(300)
+        return build(*args)
+
+    monkeypatch.setattr(AppBuilder, "api", held_up)
+    console.open(Intake(EventStore()))
+    await asyncio.wait_for(console.startup_done.wait(), 300)
+    assert (console.problem, threads) == (None, []), "it is ready, and nothing has been built"
+    asking = [asyncio.create_task(client.get("/api/v1/app")) for _ in range(3)]
+    await eventually(lambda: bool(threads))
+    asking[0].cancel()
+    assert not any(task.done() for task in asking[1:])
+    assert (await client.get("/elsewhere")).status_code == 404
+    release.set()
+    assert [(await task).status_code for task in asking[1:]] == [401, 401]
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
+
+
+async def test_what_cannot_be_built_is_answered_503_and_a_problem(opened, pg_url, monkeypatch):
+    console, client = opened(pg_url)
+    logged: list[str] = []
+    monkeypatch.setattr(console_module._LOG, "error", lambda event, **_: logged.append(event), raising=False)
+    monkeypatch.setattr(AppBuilder, "pages", lambda *_: 1 / 0)
+    console.open(Intake(EventStore()))
+    await asyncio.wait_for(console.startup_done.wait(), 300)
+    for _ in range(2):
+        assert (await client.get("/console")).status_code == 503
+    assert logged == ["console_failed"]
+    assert "failed to start" in (console.problem or "")
+    assert (await client.get("/api/v1/app")).status_code == 401
 
 
 async def test_without_postgresql_it_goes_on_trying_and_answers_503(opened):

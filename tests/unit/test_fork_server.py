@@ -102,3 +102,13 @@ try:
 except OSError as error:
     print(error)"""
     ) == ["True None", "the fork server has ended"]
+
+
+def test_children_start_without_what_only_the_api_and_the_pages_need() -> None:
+    """They take as long to import as the rest; the first request to them does it."""
+    code = (
+        "import sys; from boathook.server import fork_server; fork_server.import_modules(fork_server._MODULES);"
+        "print([name for name in ('fastapi', 'jinja2', 'boathook.api') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.strip() == "[]"

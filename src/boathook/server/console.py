@@ -1,15 +1,17 @@
 """Serves the API, the console and the apps' own paths on the gateway's port.
 
-They are built in a thread after the gateway is ready, so that they do not delay it. Until then, and until PostgreSQL is
-available, requests to them are answered 503, except that messages are published into the gateway's buffer. The fork
-server has already imported their modules.
+Until PostgreSQL is available, requests to them are answered 503, except that messages are published into the gateway's
+buffer. The API and the pages are imported and built by their first requests, in a thread, because that takes as long as
+the rest of the start, and a third of its memory.
 """
 
 import asyncio
 import functools
 import gc
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from boathook.config import Settings
@@ -61,6 +63,15 @@ _FAILED_PAGE: Final = b"""<!doctype html>
 <p>The console or an app failed to start: see console_failed in the log.</p>
 </html>
 """
+_SWITCH_S: Final = sys.getswitchinterval()
+_BUILD_SWITCH_S: Final = 0.0005
+"""How long a building thread may keep the event loop waiting; by default, it is 5 ms at each step of the loop."""
+_LAZY_MODULES: Final = (
+    "boathook.verification.asymmetric",
+    "boathook.verification.jwt",
+    "boathook.verification.json_schema",
+)
+"""Modules that requests to the API and the pages need at times; they would import them in the event loop."""
 _NOT_FOUND: Final = b'{"ok":false,"error":"not found"}'
 _HTML: Final = b"text/html; charset=utf-8"
 _VARY: Final = (b"vary", b"accept")
@@ -70,16 +81,43 @@ _NO_INGEST: Final = b'{"code":"not_found","detail":"boathook has no ingest API; 
 _LOG = get_logger("server")
 
 
+class LazyApp:
+    """An application that is built by its first request; the others wait for it.
+
+    Args:
+        build: imports and builds the application; runs in a thread.
+    """
+
+    def __init__(self, build: Callable[[], Asgi]) -> None:
+        self._build = build
+        self._building: asyncio.Task[Asgi] | None = None
+
+    async def get(self) -> Asgi:
+        """Return the application. Raises what building it raised, at each call."""
+        if self._building is None:
+            self._building = asyncio.create_task(self._build_in_thread(), name="console:build")
+        return await asyncio.shield(self._building)
+
+    async def _build_in_thread(self) -> Asgi:
+        sys.setswitchinterval(_BUILD_SWITCH_S)
+        try:
+            built = await asyncio.to_thread(self._build)
+        finally:
+            sys.setswitchinterval(_SWITCH_S)
+        gc.freeze()
+        return built
+
+
 class Console:
     """Serves every path of a gateway that no source or health endpoint uses."""
 
     def __init__(self, settings: Settings, live_metrics: LiveMetrics) -> None:
         self._settings = settings
         self._live_metrics = live_metrics
-        self._api: Asgi | None = None
-        self._pages: Asgi | None = None
+        self._api: LazyApp | None = None
+        self._pages: LazyApp | None = None
         self._mounts: Mounts | None = None
-        self._has_apps = bool(settings.apps.load or settings.server.app)
+        self._has_apps = self._is_loading_apps = bool(settings.apps.load or settings.server.app)
         self._stack = AsyncExitStack()
         self._task: asyncio.Task[None] | None = None
         self._due_lane: DueLane | None = None
@@ -95,7 +133,7 @@ class Console:
             return "the API, the console or an app's path failed to start: see console_failed in the log"
         if self._api is None or self._pages is None:
             return "the API and the console are starting"
-        if self._has_apps and self._mounts is None:
+        if self._is_loading_apps:
             return "the apps' paths are starting"
         return None
 
@@ -116,6 +154,7 @@ class Console:
     async def close(self) -> None:
         """Stop the apps and close the connections; requests that arrive now are answered 503."""
         self._api = self._pages = self._mounts = None
+        self._is_loading_apps = self._has_apps
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -138,13 +177,14 @@ class Console:
     async def _open_all(self, intake: "Intake") -> None:
         build = await asyncio.to_thread(AppBuilder, self._settings, self._live_metrics, self._closing, intake)
         if build.buffered is not None:
-            self._api = await asyncio.to_thread(build.api_without_database)
+            self._api = LazyApp(functools.partial(build.api, build.context_without_database()))
         database = await self._connect()
         self._stack.push_async_callback(database.close)
         await self._open_api(build, database)
         if self._has_apps:
             opened = await asyncio.to_thread(_prepare_mounts, self._settings, self._live_metrics)
             self._mounts = await self._stack.enter_async_context(opened(database))
+            self._is_loading_apps = False
 
     async def _open_api(self, build: "AppBuilder", database: Database) -> None:
         announce = functools.partial(notify_due, database)
@@ -153,7 +193,9 @@ class Console:
         announcer = DueNotifier(announce)
         announcing = asyncio.create_task(announcer.run(), name="console:announce")
         self._stack.callback(announcing.cancel)
-        app_context, self._api, self._pages = await asyncio.to_thread(build, database, announcer.notify)
+        app_context = build.context(database, announcer.notify)
+        self._api = LazyApp(functools.partial(build.api, app_context))
+        self._pages = LazyApp(functools.partial(build.pages, app_context))
         if build.buffered is not None:
             following = asyncio.create_task(build.buffered.access.follow(database), name="access:follow")
             self._stack.callback(following.cancel)
@@ -182,18 +224,31 @@ class Console:
         if mounted is not None:
             await mounted(scope, receive, send)
         elif path.startswith(_PAGES) and self._is_page(path):
-            if self._pages is None:
+            if (pages := await self._built(self._pages)) is None:
                 await self._answer_unavailable(scope, send, *_SECURITY_HEADERS)
             else:
-                await self._pages(apply_forwarded_headers(scope, self._settings.server.trusted_proxies), receive, send)
-        elif path.startswith(_PREFIX) and self._api is not None and not self._may_be_mounted(path):
-            await self._api(scope, receive, send)
+                await pages(apply_forwarded_headers(scope, self._settings.server.trusted_proxies), receive, send)
         elif path.startswith(_PREFIX) or self._may_be_mounted(path):
-            await self._answer_unavailable(scope, send)
+            if self._may_be_mounted(path) or (api := await self._built(self._api)) is None:
+                await self._answer_unavailable(scope, send)
+            else:
+                await api(scope, receive, send)
         elif path == "/" and scope["method"] in {"GET", "HEAD"}:
             await answer_root(scope, send, has_console=True)
         else:
             await _answer(send, 404, _NO_INGEST if path.startswith(_INGEST) else _NOT_FOUND)
+
+    async def _built(self, app: LazyApp | None) -> Asgi | None:
+        """Return the application, built by its first request; None if it is not available."""
+        if app is None:
+            return None
+        try:
+            return await app.get()
+        except Exception as error:  # noqa: BLE001 - the request is answered 503, as if PostgreSQL were unavailable
+            if not self._has_failed:
+                self._has_failed = True
+                _LOG.error("console_failed", exc_info=error)
+            return None
 
     async def _answer_unavailable(self, scope: dict[str, Any], send: Send, *headers: tuple[bytes, bytes]) -> None:
         """Answer 503; a browser gets a page that reloads until the path is available."""
@@ -209,7 +264,7 @@ class Console:
 
     def _may_be_mounted(self, path: str) -> bool:
         """Return whether an app may claim this path, but is not loaded yet."""
-        return self._has_apps and self._mounts is None and not path.startswith(_API)
+        return self._is_loading_apps and not path.startswith(_API)
 
     def websocket_app(self, path: str) -> Asgi | WebSocketRefusal:
         """Return the application that serves WebSockets at *path*, or why none does."""
@@ -232,7 +287,7 @@ def build_site(app_context: "AppContext", live_metrics: LiveMetrics) -> "Site":
 
 
 class AppBuilder:
-    """Builds the API and the operators' pages; imports them, and reads what they need without PostgreSQL.
+    """Builds the API and the operators' pages; reads what they need without PostgreSQL.
 
     Args:
         settings: the settings.
@@ -242,7 +297,6 @@ class AppBuilder:
     """
 
     def __init__(self, settings: Settings, live_metrics: LiveMetrics, closing: asyncio.Event, intake: "Intake") -> None:
-        from boathook.api import build_api
         from boathook.db.secret_box import open_secret_box
         from boathook.handlers.outbox import Outbox
         from boathook.service.cells import ApplicationFinder
@@ -251,7 +305,6 @@ class AppBuilder:
         self._settings = settings
         self._live_metrics = live_metrics
         self._closing = closing
-        self._build_api = build_api
         self._make_context = AppContext
         self._secret_box = open_secret_box(settings)
         self._outbox = Outbox.of(settings.retention)
@@ -268,40 +321,56 @@ class AppBuilder:
 
         return BufferedPublisher(intake, AccessCopy.load(settings, self._secret_box), self._outbox)
 
-    def api_without_database(self) -> Asgi:
-        """Return the API for the time until PostgreSQL is reached: it publishes messages, and answers 503 otherwise."""
-        return self._build_api(
-            self._context(UnreachedDatabase(), lambda _recipients=ANY_RECIPIENT, /: None), self.buffered
-        )
-
-    def __call__(self, database: Database, notify_due: NotifyDue) -> "tuple[AppContext, Asgi, Asgi]":
-        """Return the context, the API and the pages on *database*."""
-        app_context = self._context(database, notify_due)
-        site = build_site(app_context, self._live_metrics)
-        site.warm()
-        return app_context, self._build_api(app_context, self.buffered), site
-
-    def _context(self, database: Database, notify_due: NotifyDue) -> "AppContext":
+    def context(self, database: Database, notify_due: NotifyDue) -> "AppContext":
+        """Return the dependencies of the service functions on *database*."""
         return self._make_context(
             self._settings, database, self._secret_box, self._outbox, notify_due, self._closing, self._finder.find
         )
 
+    def context_without_database(self) -> "AppContext":
+        """Return them for the time until PostgreSQL is reached."""
+        return self.context(UnreachedDatabase(), lambda _recipients=ANY_RECIPIENT, /: None)
+
+    def api(self, app_context: "AppContext") -> Asgi:
+        """Return the API; without a database, it publishes messages, and answers 503 otherwise."""
+        for module in _LAZY_MODULES:
+            import_module(module)
+        from boathook.api import build_api
+
+        return build_api(app_context, self.buffered)
+
+    def pages(self, app_context: "AppContext") -> Asgi:
+        """Return the pages."""
+        for module in _LAZY_MODULES:
+            import_module(module)
+        site = build_site(app_context, self._live_metrics)
+        site.warm()
+        return site
+
 
 def _prepare_mounts(
     settings: Settings, live_metrics: LiveMetrics
-) -> "Callable[[Database], AbstractAsyncContextManager[Mounts]]":
+) -> "Callable[[Database], AbstractAsyncContextManager[Mounts | None]]":
     """Import the apps and the code that serves them; return a function that opens their mounts. Raises ConfigError."""
     from boathook.server.loading import bound, load_hooks
-    from boathook.server.mounts import Mounts
 
     hooks = load_hooks(settings)
-    mounts = {owner: hook.manifest.mounts for owner, hook in hooks.owners.items()}
+    mounts = {owner: hook.manifest.mounts for owner, hook in hooks.owners.items() if hook.manifest.mounts}
+    if mounts:
+        import_module("boathook.server.mounts")
+        import_module("boathook.http.websocket")
 
     @asynccontextmanager
-    async def opened(database: Database) -> "AsyncIterator[Mounts]":
+    async def opened(database: Database) -> "AsyncIterator[Mounts | None]":
         # Apps without mounts are bound too: the names of their metrics may depend on their settings.
-        async with bound(settings, hooks, live_metrics), Mounts(mounts, settings, database).opened() as mounted:
-            yield mounted
+        async with bound(settings, hooks, live_metrics):
+            if not mounts:
+                yield None
+                return
+            from boathook.server.mounts import Mounts
+
+            async with Mounts(mounts, settings, database).opened() as mounted:
+                yield mounted
 
     return opened
 

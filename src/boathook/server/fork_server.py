@@ -23,19 +23,8 @@ import setproctitle
 
 _MODULES: Final = {
     "gateway": ("boathook.server.gateway",),
-    # Includes modules that these import lazily; otherwise the first request would import them in the event loop.
-    "console": (
-        "boathook.api",
-        "boathook.console",
-        "boathook.pages.site",
-        "boathook.portal",
-        "boathook.service.app_platform",
-        "boathook.verification.asymmetric",
-        "boathook.verification.jwt",
-        "boathook.verification.json_schema",
-        "boathook.http.websocket",
-        "boathook.server.mounts",
-    ),
+    # The API and the pages are imported by their first requests; see `boathook.server.console`.
+    "console": ("boathook.service.buffered_publisher", "boathook.service.cells"),
     "worker": ("boathook.delivery.handler_executor", "boathook.delivery.http_executor"),
     "keeper": ("boathook.alerts.service", "boathook.delivery.keeper"),
 }
