@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from boathook.db.database import Database
 from boathook.db.events import SQL, EventStore
@@ -69,6 +70,51 @@ async def test_an_event_comes_back_as_it_went_in(db: Database):
     assert (found.body, found.dedup_key, found.headers) == (body, "k", {"user-agent": "x"})
     with pytest.raises(NotFound, match="evt_"):
         await store.get(UUID(int=1))
+
+
+async def test_each_event_of_a_batch_keeps_its_own_values_whichever_of_them_are_equal(db: Database):
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201 - repeats the run
+    draw = random.Random(seed)
+    store = EventStore(db)
+    for number in range(40):
+        kinds = draw.randint(1, 3)
+        owed = [tuple(NewDelivery(f"handler:{draw.randrange(kinds)}") for _ in range(draw.randint(0, 2))) for _ in "ab"]
+        batch = [
+            event(f"{number}.{position}", b"%d" % draw.randrange(kinds), owed=draw.choice(owed))
+            for position in range(draw.randint(1, 5))
+        ]
+        batch = [
+            structs.replace(
+                one,
+                source=draw.choice(["stripe", "github"][:kinds]),
+                type=str(draw.randrange(kinds)),
+                dedup_key=str(draw.randrange(kinds)),
+                headers=f'{{"a": "{draw.randrange(kinds)}"}}',
+                content_type=f"text/{draw.randrange(kinds)}",
+            )
+            for one in batch
+        ]
+        assert await store.append(batch) == [Accepted(one.id, has_deliveries=bool(one.deliveries)) for one in batch]
+        for one in batch:
+            row = await db.fetchrow("select * from boathook.event where id = $1", one.id)
+            assert row is not None
+            for name in (
+                "source",
+                "application",
+                "type",
+                "dedup_key",
+                "headers",
+                "content_type",
+                "body",
+                "body_sha256",
+            ):
+                assert row[name] == getattr(one, name), name
+            sent = await db.fetch(
+                "select recipient from boathook.delivery where event_id = $1 order by ordinal", one.id
+            )
+            assert [row["recipient"] for row in sent] == [delivery.recipient for delivery in one.deliveries]
+            assert row["fanout"] == len(one.deliveries)
 
 
 async def test_copies_in_one_batch_and_in_the_next_are_duplicates(db: Database):

@@ -128,15 +128,14 @@ class EventStore:
         ]
         has_order = any(row[3] is not None for row in deliveries)
         has_unhandled = any(not event.deliveries for event in events)
-        columns = _columns(_row(event) for event in events)
-        memories = [self._memory_for(event) for event in events]
-        delivery_columns = _columns(deliveries) or [(), (), (), ()]
+        delivered, *delivery_columns = _columns(deliveries) or [(), (), (), ()]
         row = await connection.fetchrow(
             SQL["append_events"],
             events[0].routes_version,
-            *columns,
-            memories,
-            *delivery_columns,
+            *map(_short, _columns(map(_row, events))),
+            _short(tuple(map(self._memory_for, events))),
+            delivered,
+            *map(_short, delivery_columns),
             has_order,
             has_unhandled,
         )
@@ -268,6 +267,11 @@ def _has_items(event: NewEvent) -> bool:
 
 def _columns(rows: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
     return list(zip(*rows, strict=True))
+
+
+def _short(column: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return one value of a column of equal ones, because the driver needs a microsecond for each."""
+    return column[:1] if column and column.count(column[0]) == len(column) else column
 
 
 def _is_equal_ignoring(volatile: Iterable[str], one: bytes, other: bytes) -> bool:

@@ -3,7 +3,8 @@
 id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
 
 -- name: append_events
--- Stores a batch of events with their deliveries, unless the routes have changed; returns the new ones.
+-- Stores a batch of events with their deliveries, unless the routes have changed; returns the new ones. A column whose
+-- values are all equal may be given as one of them.
 -- The guard locks the routes' version against a change until this commits. Keys are inserted in order, so that the
 -- batches of two gateways cannot deadlock.
 with guard as materialized (
@@ -12,8 +13,10 @@ with guard as materialized (
 fresh as (
     insert into boathook.dedup (key, replay_key, event_id, body_sha256, expires_at)
     select key, replay_key, id, body_sha256, now() + memory
-    from unnest($2::uuid[], $7::uuid[], $8::uuid[], $14::bytea[], $16::interval[])
-        as input (id, key, replay_key, body_sha256, memory)
+    from unnest(
+        $2::uuid[], boathook.fill($7::uuid[], $2), boathook.fill($8::uuid[], $2), boathook.fill($14::bytea[], $2),
+        boathook.fill($16::interval[], $2)
+    ) as input (id, key, replay_key, body_sha256, memory)
     where exists (select from guard)
     order by key
     on conflict do nothing
@@ -24,9 +27,12 @@ new as (
 ),
 stored as (
     select boathook.store_events(
-        $2, $3::text[], $4::text[], $5::text[], $6::text[], $9::text[], $10::text[], $11::text[], $12::text[],
-        $13::bytea[], $14, $15::smallint[], null, null, null, null, null, case when not is_all then ids end,
-        $17::uuid[], $18::smallint[], $19::text[], $20::text[], null, null, null, $21::boolean, $22::boolean,
+        $2, boathook.fill($3::text[], $2), boathook.fill($4::text[], $2), boathook.fill($5::text[], $2),
+        boathook.fill($6::text[], $2), boathook.fill($9::text[], $2), boathook.fill($10::text[], $2),
+        boathook.fill($11::text[], $2), boathook.fill($12::text[], $2), boathook.fill($13::bytea[], $2),
+        boathook.fill($14, $2), boathook.fill($15::smallint[], $2), null, null, null, null, null,
+        case when not is_all then ids end, $17::uuid[], boathook.fill($18::smallint[], $17),
+        boathook.fill($19::text[], $17), boathook.fill($20::text[], $17), null, null, null, $21::boolean, $22::boolean,
         false) as has_blocked
     from new where ids is not null
 )

@@ -871,6 +871,12 @@ create function boathook.active_routes() returns json language sql stable as $$
             '[]'))
 $$;
 
+-- A column of a batch: one value stands for as many equal ones as there are ids.
+create function boathook.fill(p_values anyarray, p_ids uuid[]) returns anyarray language sql immutable as $$
+    select case when cardinality(p_values) = 1 then array_fill(p_values[1], array[cardinality(p_ids)]) else p_values end
+$$;
+
+
 -- Stores new events with their deliveries, in the transaction that has inserted their keys. Only this statement inserts
 -- events, whatever their origin. The first arrays describe the events; an array is null if no event has a value. p_new
 -- lists the events to be stored; null: all. The d_ arrays describe the deliveries, in the order in which ordered ones
