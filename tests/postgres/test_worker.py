@@ -24,6 +24,7 @@ from boathook.domain.errors import DatabaseUnavailable
 from boathook.domain.policy import Breaker, RetryPolicy
 from boathook.handlers.api import Boathook, Event, Transaction
 from boathook.handlers.runner import RunSlot
+from boathook.observability import meters
 from tests.support import eventually, sampled
 from tests.worker_harness import accept_events, attempts, delivery_states, running_worker, settings_for, wait_for_states
 
@@ -377,6 +378,22 @@ async def test_the_keeper_reaps_frees_and_counts(shop: Database) -> None:
     stop.set()
     await asyncio.gather(*keepers)
     assert beats
+
+
+async def test_keeper_drops_its_gauges_and_keeps_those_of_other_roles(shop: Database) -> None:
+    """In an application's process, it runs beside the intake, which sets its gauges when something changes."""
+    meters.gauge("boathook_database_unavailable", 1)
+    skew = meters.gauge_handle("boathook_sender_clock_skew_seconds", source="shop")
+    stop = asyncio.Event()
+    keepers = [asyncio.create_task(Keeper(shop, settings_for(shop.url)).run(stop, lambda: None)) for _ in range(2)]
+    await eventually(lambda: bool(meters.snapshot().get("boathook_oldest_due_seconds")))
+    skew.value = 3
+    stop.set()
+    await asyncio.gather(*keepers)
+    left = meters.snapshot()
+    assert not left.get("boathook_oldest_due_seconds")
+    assert left["boathook_database_unavailable"] == [[[], 1]]
+    assert [["shop"], 3] in left["boathook_sender_clock_skew_seconds"]
 
 
 async def test_slow_clocks_of_this_host_do_not_bend_the_policy(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,15 +127,13 @@ class Keeper:
                             async with self._app_chores.run_in_background(), self._alerts.run_in_background():
                                 await self._tend(seat, stop, beat)
                         finally:
-                            _forget_counts()
+                            _drop_gauges()
                             await self._verifying.close()
             except DatabaseError as error:
                 get_logger("keeper").warning("keeper_interrupted", error=str(error))
                 # Leases expired that could not be renewed. Their holders, which renew three times per lease, go first.
                 await self._until_back(stop, beat)
                 self._reaping.postpone(self._lease_s / 2)
-            # Only the elected keeper reports these gauges; a former keeper would keep reporting old values.
-            meters.drop_gauges()
             await _pause(stop, ROUND_S)
 
     async def _until_back(self, stop: asyncio.Event, beat: Callable[[], None]) -> None:
@@ -197,13 +195,17 @@ class Keeper:
         meters.gauge("boathook_unhandled_events", sum(unhandled.values()))
 
 
-def _forget_counts() -> None:
-    """Drop the backlog gauges; the next keeper, possibly another process, reports them."""
-    for name in _COUNTED:
+def _drop_gauges() -> None:
+    """Drop the gauges of the elected keeper and of apps' chores; the next keeper, possibly another process, sets them.
+
+    In an application's own process, gauges of other roles have to stay.
+    """
+    for name in (*_GAUGES, *meters.app_gauges()):
         meters.drop_series(name)
 
 
-_COUNTED: Final = (
+_GAUGES: Final = (
+    "boathook_alerts_firing",
     "boathook_backlog",
     "boathook_backlog_due",
     "boathook_oldest_due_seconds",

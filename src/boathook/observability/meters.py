@@ -17,6 +17,8 @@ MAX_SERIES: Final = 2_000
 MAX_LABEL_LENGTH: Final = 200
 """Longest value of a label; longer ones are truncated."""
 
+_OWN_PREFIX: Final = "boathook_"
+
 SeriesKey = tuple[str, ...]
 
 
@@ -137,11 +139,9 @@ def drop_series(name: str) -> None:
         del _series_cache[key]
 
 
-def drop_gauges() -> None:
-    """Drop all gauges of this process, when it is no longer responsible for them."""
-    for name, table in _gauges.items():
-        if table:
-            drop_series(name)
+def app_gauges() -> list[str]:
+    """Return the names of the gauges that apps have registered."""
+    return [name for name in _gauges if not name.startswith(_OWN_PREFIX)]
 
 
 def _series(table: dict[SeriesKey, Counter], name: str, labels: dict[str, object]) -> Counter:
