@@ -30,10 +30,13 @@ added as materialized (
 ),
 stored as (
     select boathook.store_events(
-        array[$2::uuid], array[$3::text], array[$4::text], array[$5::text], array[$6::text], array[$7::text],
-        array[$8::text], array[$9::text], array[$10::text], array[$11::bytea], array[$12::bytea], array[d.number], null,
-        null, null, null, array[i.items], null, d.events, d.ordinals, d.recipients, d.order_keys, null, d.paths, d.types,
-        d.has_order, true, false) as has_blocked
+        p_ids => array[$2::uuid], p_sources => array[$3::text], p_applications => array[$4::text],
+        p_types => array[$5::text], p_dedup_keys => array[$6::text], p_grades => array[$7::text],
+        p_origins => array[$8::text], p_headers => array[$9::text], p_content_types => array[$10::text],
+        p_bodies => array[$11::bytea], p_hashes => array[$12::bytea], p_fanouts => array[d.number],
+        p_items => array[i.items], d_events => d.events, d_ordinals => d.ordinals, d_recipients => d.recipients,
+        d_order_keys => d.order_keys, d_paths => d.paths, d_types => d.types, p_has_order => d.has_order,
+        p_has_unhandled => true) as has_blocked
     from (
             select count(*)::smallint as number, count(order_key) > 0 as has_order,
                 array_agg($2::uuid order by ordinal) as events,

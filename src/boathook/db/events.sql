@@ -27,13 +27,12 @@ new as (
 ),
 stored as (
     select boathook.store_events(
-        $2, boathook.fill($3::text[], $2), boathook.fill($4::text[], $2), boathook.fill($5::text[], $2),
-        boathook.fill($6::text[], $2), boathook.fill($9::text[], $2), boathook.fill($10::text[], $2),
-        boathook.fill($11::text[], $2), boathook.fill($12::text[], $2), boathook.fill($13::bytea[], $2),
-        boathook.fill($14, $2), boathook.fill($15::smallint[], $2), null, null, null, null, null,
-        case when not is_all then ids end, $17::uuid[], boathook.fill($18::smallint[], $17),
-        boathook.fill($19::text[], $17), boathook.fill($20::text[], $17), null, null, null, $21::boolean, $22::boolean,
-        false) as has_blocked
+        p_ids => $2, p_sources => $3::text[], p_applications => $4::text[], p_types => $5::text[],
+        p_dedup_keys => $6::text[], p_grades => $9::text[], p_origins => $10::text[], p_headers => $11::text[],
+        p_content_types => $12::text[], p_bodies => $13::bytea[], p_hashes => $14, p_fanouts => $15::smallint[],
+        p_new => case when not is_all then ids end, d_events => $17::uuid[], d_ordinals => $18::smallint[],
+        d_recipients => $19::text[], d_order_keys => $20::text[], p_has_order => $21::boolean,
+        p_has_unhandled => $22::boolean) as has_blocked
     from new where ids is not null
 )
 select

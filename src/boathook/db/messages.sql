@@ -109,9 +109,11 @@ with known as (
 ),
 stored as materialized (
     select boathook.store_events(
-        array[$1::uuid], null, array[$2::text], array[$3::text], array[$4::text], '{none}', '{published}', '{"{}"}',
-        '{application/json}', array[$6::bytea], array[sha256($6)], '{1}', null, null, null, null, null, null,
-        array[$1::uuid], '{0}', array[$7::text], null, null, null, null, false, false, true)
+        p_ids => array[$1::uuid], p_applications => array[$2::text], p_types => array[$3::text],
+        p_dedup_keys => array[$4::text], p_grades => '{none}', p_origins => '{published}', p_headers => '{"{}"}',
+        p_content_types => '{application/json}', p_bodies => array[$6::bytea], p_hashes => array[sha256($6)],
+        p_fanouts => '{1}', d_events => array[$1::uuid], d_ordinals => '{0}', d_recipients => array[$7::text],
+        p_is_manual => true)
 )
 select pg_notify('boathook_due', '') from stored
 

@@ -876,20 +876,23 @@ create function boathook.fill(p_values anyarray, p_ids uuid[]) returns anyarray 
     select case when cardinality(p_values) = 1 then array_fill(p_values[1], array[cardinality(p_ids)]) else p_values end
 $$;
 
-
 -- Stores new events with their deliveries, in the transaction that has inserted their keys. Only this statement inserts
--- events, whatever their origin. The first arrays describe the events; an array is null if no event has a value. p_new
--- lists the events to be stored; null: all. The d_ arrays describe the deliveries, in the order in which ordered ones
--- must run; they are due now, or at d_due if that is later. p_has_order says whether a delivery has an order key,
--- p_has_unhandled whether an event of a source may have no deliveries, p_is_manual whether each gets only one attempt.
+-- events, whatever their origin. Call it with named arguments. The p_ arrays describe the events, the d_ arrays the
+-- deliveries, in the order in which ordered ones must run; an array of equal values may hold only one of them, and those
+-- that default to null are null if no event or delivery has a value. Deliveries are due now, or at d_due if that is later.
+-- p_new lists the events to be stored; null: all. p_has_order says whether a delivery has an order key, p_has_unhandled
+-- whether an event of a source may have no deliveries, p_is_manual whether each delivery gets only one attempt.
 -- Returns whether an ordered delivery is blocked: the caller then unblocks its order key after the commit, because the
 -- preceding delivery may have ended meanwhile.
 create function boathook.store_events(
-    p_ids uuid[], p_sources text[], p_applications text[], p_types text[], p_dedup_keys text[], p_grades text[],
-    p_origins text[], p_headers text[], p_content_types text[], p_bodies bytea[], p_hashes bytea[], p_fanouts smallint[],
-    p_channels text[], p_tags text[], p_deliver_at timestamptz[], p_content_until timestamptz[], p_items text[], p_new uuid[],
-    d_events uuid[], d_ordinals smallint[], d_recipients text[], d_order_keys text[], d_due timestamptz[], d_paths text[],
-    d_types text[], p_has_order boolean, p_has_unhandled boolean, p_is_manual boolean
+    p_ids uuid[], p_types text[], p_dedup_keys text[], p_grades text[], p_origins text[], p_headers text[],
+    p_content_types text[], p_bodies bytea[], p_hashes bytea[], p_fanouts smallint[], d_events uuid[], d_ordinals smallint[],
+    d_recipients text[], p_sources text[] default '{null}', p_applications text[] default '{null}',
+    p_channels text[] default null, p_tags text[] default null, p_deliver_at timestamptz[] default null,
+    p_content_until timestamptz[] default null, p_items text[] default null, p_new uuid[] default null,
+    d_order_keys text[] default '{null}', d_due timestamptz[] default null, d_paths text[] default null,
+    d_types text[] default null, p_has_order boolean default false, p_has_unhandled boolean default false,
+    p_is_manual boolean default false
 ) returns boolean language plpgsql as $$
 declare
     accepted timestamptz := clock_timestamp();
@@ -901,8 +904,11 @@ begin
     select e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.headers::json, e.content_type, e.body,
         e.body_sha256, e.fanout, e.channels::text[], e.tags::text[], e.deliver_at, e.content_until, e.items::json
     from unnest(
-        p_ids, p_sources, p_applications, p_types, p_dedup_keys, p_grades, p_origins, p_headers, p_content_types, p_bodies,
-        p_hashes, p_fanouts, p_channels, p_tags, p_deliver_at, p_content_until, p_items
+        p_ids, boathook.fill(p_sources, p_ids), boathook.fill(p_applications, p_ids), boathook.fill(p_types, p_ids),
+        boathook.fill(p_dedup_keys, p_ids), boathook.fill(p_grades, p_ids), boathook.fill(p_origins, p_ids),
+        boathook.fill(p_headers, p_ids), boathook.fill(p_content_types, p_ids), boathook.fill(p_bodies, p_ids),
+        boathook.fill(p_hashes, p_ids), boathook.fill(p_fanouts, p_ids), p_channels, p_tags, p_deliver_at, p_content_until,
+        p_items
     ) as e (
         id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout, channels,
         tags, deliver_at, content_until, items)
@@ -910,7 +916,8 @@ begin
     order by e.id;
     if p_has_unhandled then
         insert into boathook.unhandled (event_id, source)
-        select e.id, e.source from unnest(p_ids, p_sources, p_fanouts) as e (id, source, fanout)
+        select e.id, e.source
+        from unnest(p_ids, boathook.fill(p_sources, p_ids), boathook.fill(p_fanouts, p_ids)) as e (id, source, fanout)
         where e.fanout = 0 and e.source is not null and (p_new is null or e.id = any (p_new))
         order by e.id
         on conflict do nothing;
@@ -924,7 +931,7 @@ begin
                 or exists (
                     select from boathook.delivery o
                     where o.recipient = d.recipient and o.order_key = d.order_key and o.state <> 'dead'))
-            from unnest(d_events, d_recipients, d_order_keys)
+            from unnest(d_events, boathook.fill(d_recipients, d_events), boathook.fill(d_order_keys, d_events))
                 with ordinality as d (event_id, recipient, order_key, position)
             order by d.position);
     end if;
@@ -932,8 +939,10 @@ begin
         event_id, ordinal, recipient, order_key, is_blocked, enqueued_at, due_at, item_path, item_type, is_manual)
     select d.event_id, d.ordinal, d.recipient, d.order_key, coalesce(d.is_blocked, false), greatest(accepted, d.due),
         greatest(accepted, d.due), d.path, d.type, p_is_manual
-    from unnest(d_events, d_ordinals, d_recipients, d_order_keys, blocked, d_due, d_paths, d_types)
-        with ordinality as d (event_id, ordinal, recipient, order_key, is_blocked, due, path, type, position)
+    from unnest(
+        d_events, boathook.fill(d_ordinals, d_events), boathook.fill(d_recipients, d_events),
+        boathook.fill(d_order_keys, d_events), blocked, d_due, d_paths, d_types
+    ) with ordinality as d (event_id, ordinal, recipient, order_key, is_blocked, due, path, type, position)
     where p_new is null or d.event_id = any (p_new)
     order by d.position;
     return coalesce(true = any (blocked), false);
@@ -1169,11 +1178,13 @@ begin
     end if;
     if cardinality(fresh) > 0 then
         has_blocked := boathook.store_events(
-            m_ids, null, m_names, m_types, m_dedup_keys, array_fill('none'::text, array[cardinality(m_ids)]),
-            array_fill('published'::text, array[cardinality(m_ids)]), m_headers, m_content_types, m_bodies, m_hashes,
-            m_fanouts, m_channels, m_tags, m_deliver_at, m_content_until, null,
-            case when cardinality(fresh) < cardinality(m_ids) then fresh end,
-            d_events, d_ordinals, d_recipients, d_order_keys, d_due, null, null, p_has_order, false, false);
+            p_ids => m_ids, p_applications => m_names, p_types => m_types, p_dedup_keys => m_dedup_keys, p_grades => '{none}',
+            p_origins => '{published}', p_headers => m_headers, p_content_types => m_content_types, p_bodies => m_bodies,
+            p_hashes => m_hashes, p_fanouts => m_fanouts, p_channels => m_channels, p_tags => m_tags,
+            p_deliver_at => m_deliver_at, p_content_until => m_content_until,
+            p_new => case when cardinality(fresh) < cardinality(m_ids) then fresh end,
+            d_events => d_events, d_ordinals => d_ordinals, d_recipients => d_recipients, d_order_keys => d_order_keys,
+            d_due => d_due, p_has_order => p_has_order);
         if array_remove(cells, null) <> '{}' then
             update boathook.event e set cell = cells[m.target]
             from unnest(m_targets, m_ids) as m (target, id)
