@@ -94,7 +94,7 @@ def _compile(name: str, rule: RuleSettings) -> Rule:
         return ConfigError(f"notifications.rules.{name}.{key}: {what}")
 
     if bool(rule.metric) == bool(rule.rows):
-        raise refuse("metric", "is missing; set the metric or table")
+        raise refuse("metric", "set either metric or rows")
     if (rule.above is None) == (rule.below is None):
         raise refuse("above", "set either above or below")
     if _is_beyond(rule):

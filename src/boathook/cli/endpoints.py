@@ -87,7 +87,7 @@ def _read_values(**given: Any) -> dict[str, Any]:
 
 
 def _read_value(name: str, value: Any) -> Any:
-    if value in ("", 0, [""]):
+    if value is not False and value in ("", 0, [""]):
         return _CLEARED.get(name)
     match name:
         case "filter":

@@ -255,7 +255,7 @@ def permission_of(route: Callable[..., Any]) -> Permission:
     permission = getattr(route, "permission", None)
     if not isinstance(permission, Permission):
         name = getattr(route, "__qualname__", repr(route))
-        raise TypeError(f"the route {name} names no permission; decorate it with needs(Permission.…)")
+        raise TypeError(f"the route {name} names no permission; decorate it with requires(Permission.…)")
     return permission
 
 
