@@ -200,7 +200,7 @@ class TestThresholds:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"above": 1}, "rules.mine.metric: is missing"),
+        ({"above": 1}, "rules.mine.metric: set either metric or rows"),
         ({"metric": "boathook_nothing_total", "above": 1}, "rules.mine.metric: unknown metric"),
         ({"metric": ACCEPTED, "measure": "increase"}, "rules.mine.above: set either above or below"),
         ({"metric": ACCEPTED, "above": 1, "below": 1}, "rules.mine.above: set either above or below"),

@@ -8,7 +8,7 @@ import termios
 import tty
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Annotated, Protocol
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
@@ -26,13 +26,7 @@ from boathook.observability.live_metrics import LiveMetrics
 from boathook.service.live_stats import MIN_WINDOW_S, LiveStats, LiveStatsReader, RemoteStatsReader, summarize
 from boathook.service.remote import RemoteClient
 
-
-class StatsSource(Protocol):
-    """A reader of live statistics."""
-
-    async def read(self) -> LiveStats:
-        """Return the current statistics."""
-        ...
+StatsReader = LiveStatsReader | RemoteStatsReader
 
 
 def top(
@@ -80,12 +74,12 @@ def _address(url: str) -> str:
 
 
 @asynccontextmanager
-async def _remote_source(settings: Settings, url: str, key: str | None) -> AsyncIterator[StatsSource]:
+async def _remote_source(settings: Settings, url: str, key: str | None) -> AsyncIterator[StatsReader]:
     yield RemoteStatsReader(RemoteClient(settings), url, key)
 
 
 @asynccontextmanager
-async def _local_source(settings: Settings) -> AsyncIterator[StatsSource]:
+async def _local_source(settings: Settings) -> AsyncIterator[StatsReader]:
     """Read the counters of local processes, and those of other hosts from the database if it is available."""
     data_dir = settings.server.data_dir
     live_metrics = LiveMetrics(data_dir)
@@ -103,7 +97,11 @@ async def _local_source(settings: Settings) -> AsyncIterator[StatsSource]:
 
 
 async def _watch(
-    source: "contextlib.AbstractAsyncContextManager[StatsSource]", every_s: float, *, is_once: bool, as_json: bool
+    source: "contextlib.AbstractAsyncContextManager[StatsReader]",
+    every_s: float,
+    *,
+    is_once: bool,
+    as_json: bool,
 ) -> None:
     async with source as one:
         if is_once:
@@ -116,7 +114,7 @@ async def _watch(
             await _Screen(one, every_s).show()
 
 
-async def _print_lines(source: StatsSource, every_s: float, *, as_json: bool) -> None:
+async def _print_lines(source: StatsReader, every_s: float, *, as_json: bool) -> None:
     while True:
         _print(await source.read(), as_json=as_json, is_whole=False)
         await asyncio.sleep(every_s)
@@ -134,7 +132,7 @@ def _print(seen: LiveStats, *, as_json: bool, is_whole: bool) -> None:
 class _Screen:
     """The live table in a terminal, with its keys."""
 
-    def __init__(self, source: StatsSource, every_s: float) -> None:
+    def __init__(self, source: StatsReader, every_s: float) -> None:
         self._source = source
         self._every_s = every_s
         self._order = SortOrder.PENDING

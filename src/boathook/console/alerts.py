@@ -26,12 +26,8 @@ _SILENCE_DURATIONS: Final = (
 
 
 @routes.get("/alerts", Permission.ALERT_VIEW)
-async def show(context: ConsoleContext) -> Response:
+async def show(context: ConsoleContext, status: int = 200, error: InvalidValue | None = None) -> Response:
     """Show all active alerts, with channels, silences and rules."""
-    return await _show(context)
-
-
-async def _show(context: ConsoleContext, status: int = 200, error: InvalidValue | None = None) -> Response:
     async with context.work() as work:
         found = await actions.read_overview(work.connection, context.app_context.settings)
         ended = await actions.read_history(work.connection, limit=5)
@@ -80,7 +76,7 @@ async def silence(context: ConsoleContext) -> Response:
                 length=_read_duration(str(form.get("length", ""))),
             )
     except InvalidValue as error:
-        return await _show(context, 400, error)
+        return await show(context, 400, error)
     return context.to(
         _LIST, f"Alerts of {made.rule} for {made.subject} are silenced until {made.until:%Y-%m-%d %H:%M} UTC."
     )

@@ -84,12 +84,8 @@ async def list_letters(context: ConsoleContext) -> Response:
 
 
 @routes.get("/dead/groups/{group}", Permission.DEAD_LETTER_VIEW)
-async def show_group(context: ConsoleContext) -> Response:
+async def show_group(context: ConsoleContext, status: int = 200, **errors: str) -> Response:
     """Show one group: the cause, the escalation reasons, its dead letters and its audit log."""
-    return await _show_group(context)
-
-
-async def _show_group(context: ConsoleContext, status: int = 200, **errors: str) -> Response:
     async with context.work() as work:
         group = await bulk_jobs.get_group(work, context.path["group"])
     database, after = context.app_context.database, _read_after(context)
@@ -111,12 +107,8 @@ async def _show_group(context: ConsoleContext, status: int = 200, **errors: str)
 
 
 @routes.get("/dead/groups/{group}/replay", Permission.DEAD_LETTER_DECIDE)
-async def preview_replay(context: ConsoleContext) -> Response:
+async def preview_replay(context: ConsoleContext, status: int = 200, **errors: str) -> Response:
     """Show the effect of replaying a group."""
-    return await _preview_replay(context)
-
-
-async def _preview_replay(context: ConsoleContext, status: int = 200, **errors: str) -> Response:
     async with context.work() as work:
         group = await bulk_jobs.get_group(work, context.path["group"])
         preview = await dead_letters.preview_replay(work.connection, group)
@@ -141,7 +133,7 @@ async def replay_group(context: ConsoleContext) -> Response:
             note = query_params.get_text(context.form, "note") or ""
             task = await bulk_jobs.replay_group(work, context.path["group"], rate=rate, note=note)
     except InvalidValue as error:
-        return await _preview_replay(context, 400, **{str(error.where[0]): str(error)})
+        return await preview_replay(context, 400, **{str(error.where[0]): str(error)})
     return context.to(f"{BASE}/jobs/{task.shown_id}")
 
 
@@ -152,7 +144,7 @@ async def ignore_group(context: ConsoleContext) -> Response:
         async with context.work() as work:
             task = await bulk_jobs.ignore_group(work, context.path["group"], note=str(context.form.get("note", "")))
     except InvalidValue as error:
-        return await _show_group(context, 400, ignore=str(error))
+        return await show_group(context, 400, ignore=str(error))
     return context.to(f"{BASE}/jobs/{task.shown_id}")
 
 
@@ -164,7 +156,7 @@ async def purge_group(context: ConsoleContext) -> Response:
         async with context.work() as work:
             task = await bulk_jobs.purge_group(work, context.path["group"], typed=typed, note=note)
     except InvalidValue as error:
-        return await _show_group(context, 400, purge=str(error))
+        return await show_group(context, 400, purge=str(error))
     return context.to(f"{BASE}/jobs/{task.shown_id}")
 
 
@@ -182,12 +174,8 @@ async def decide(context: ConsoleContext) -> Response:
 
 
 @routes.get("/dead/{id}", Permission.DEAD_LETTER_VIEW)
-async def show_letter(context: ConsoleContext) -> Response:
+async def show_letter(context: ConsoleContext, status: int = 200, **errors: str) -> Response:
     """Show one dead letter: the failure, every attempt, the audit log and the advice."""
-    return await _show_letter(context)
-
-
-async def _show_letter(context: ConsoleContext, status: int = 200, **errors: str) -> Response:
     key = _key(context)
     found = await listings.get_delivery(context.app_context.database, key)
     row = found.row
@@ -220,7 +208,7 @@ async def ignore_letter(context: ConsoleContext) -> Response:
             f"{DEAD_LETTERS_PATH}/{context.path['id']}", await _decide(context, [_key(context)], "ignore")
         )
     except InvalidValue as error:
-        return await _show_letter(context, 400, ignore=str(error))
+        return await show_letter(context, 400, ignore=str(error))
 
 
 @routes.post("/dead/{id}/purge", Permission.DEAD_LETTER_PURGE)
@@ -229,7 +217,7 @@ async def purge_letter(context: ConsoleContext) -> Response:
     try:
         return context.to(DEAD_LETTERS_PATH, await _decide(context, [_key(context)], "purge"))
     except InvalidValue as error:
-        return await _show_letter(context, 400, purge=str(error))
+        return await show_letter(context, 400, purge=str(error))
 
 
 async def _decide(context: ConsoleContext, keys: Sequence[Key], what: str) -> str:

@@ -32,12 +32,8 @@ _MAX_PORTAL_KEYS: Final = 100
 
 
 @routes.get("/keys", Permission.KEY_VIEW)
-async def list_keys(context: ConsoleContext) -> Response:
+async def list_keys(context: ConsoleContext, status: int = 200, error: BoathookError | None = None) -> Response:
     """Show the API keys, or the keys of portal visitors."""
-    return await _list(context)
-
-
-async def _list(context: ConsoleContext, status: int = 200, error: BoathookError | None = None) -> Response:
     is_portal = context.query.get("portal") == "yes"
     async with context.work() as work:
         if is_portal:
@@ -83,7 +79,7 @@ async def create(context: ConsoleContext) -> Response:
             application = await _application(work, str(form.get("scope", "")), str(form.get("application", "")).strip())
             made = await actions.create(work, application=application, name=name, lifetime=lifetime)
     except AdminError as error:
-        return await _list(context, 400, error)
+        return await list_keys(context, 400, error)
     # The response to a form is never cached, so no URL, cookie or cache contains the token.
     return context.page("keys/created.html", made=made, application=application)
 

@@ -15,12 +15,8 @@ _rate_limiter = LoginRateLimiter()
 
 
 @routes.get("/operators", Permission.OPERATOR_MANAGE)
-async def list_operators(context: ConsoleContext) -> Response:
+async def list_operators(context: ConsoleContext, status: int = 200, error: str = "") -> Response:
     """Show the operators."""
-    return await _list(context)
-
-
-async def _list(context: ConsoleContext, status: int = 200, error: str = "") -> Response:
     async with context.work() as work:
         found = await operators.list_all(work)
     return context.page("operators/list.html", status, people=found, roles=list(Role), error=error)
@@ -35,7 +31,7 @@ async def create(context: ConsoleContext) -> Response:
         async with context.work() as work:
             made = await operators.create(work, str(form.get("name", "")), _role(context), password or None)
     except AdminError as error:
-        return await _list(context, 400, str(error))
+        return await list_operators(context, 400, str(error))
     return context.to(_LIST, f"{made.name} can now sign in as {made.role}.")
 
 

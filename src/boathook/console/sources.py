@@ -91,12 +91,8 @@ async def show_provider(context: ConsoleContext) -> Response:
 
 
 @routes.get("/sources/{name}", Permission.SOURCE_VIEW)
-async def show_source(context: ConsoleContext) -> Response:
+async def show_source(context: ConsoleContext, status: int = 200, error: InvalidValue | None = None) -> Response:
     """Show one source."""
-    return await _show(context)
-
-
-async def _show(context: ConsoleContext, status: int = 200, error: InvalidValue | None = None) -> Response:
     name = context.path["name"]
     async with context.work() as work:
         view = await sources.get(work, name)
@@ -320,7 +316,7 @@ async def add_secret(context: ConsoleContext) -> Response:
                 others_end_after=_hours(str(form.get("others", "")), "others"),
             )
     except InvalidValue as error:
-        return await _show(context, 400, error)
+        return await show_source(context, 400, error)
     if text is None:
         # Only in this response: no URL, cookie or cache contains the secret.
         return context.page("sources/created.html", name=name, made=made)

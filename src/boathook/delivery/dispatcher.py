@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from logging import DEBUG
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from boathook.broker.queues import DELAY_SLACK_S, DELAYS_S, WALK_INTERVAL_S
 from boathook.config import Settings
@@ -45,6 +45,9 @@ from boathook.domain.policy import (
 )
 from boathook.observability import meters
 from boathook.observability.log import Logger
+
+if TYPE_CHECKING:
+    from boathook.broker.due_lane import DueLane
 
 PACE_S: Final = 0.002
 """Minimum interval between two claims."""
@@ -246,23 +249,6 @@ class Queues(Protocol[A]):
         ...
 
 
-class DueLane(Protocol):
-    """Notifies processes of recipients with due deliveries, beside PostgreSQL's notifications; it may lose messages."""
-
-    @property
-    def is_available(self) -> bool:
-        """Whether it can be relied on, but for what `discover` finds at long intervals."""
-        ...
-
-    def put(self, recipient: str, due_at: float, wait_s: float) -> None:
-        """Notify one of the processes once a delivery is due, in *wait_s*."""
-        ...
-
-    async def run(self, receive: Callable[[Sequence[tuple[str, float]]], None]) -> None:
-        """Call *receive* with recipients and the times of their due deliveries; without any, look for all."""
-        ...
-
-
 class Recorder(Protocol[A_contra]):
     """Writes the results of attempts whose `outcome` and `decision` are set."""
 
@@ -280,7 +266,7 @@ class Dispatcher(Generic[A]):
 
     def __init__(
         self, queues: Queues[A], executor: Executor[A], recorder: Recorder[A], *, database: Database,
-        deliveries: DeliveryStore, clock: DatabaseClock, settings: Settings, log: Logger, lane: DueLane | None = None,
+        deliveries: DeliveryStore, clock: DatabaseClock, settings: Settings, log: Logger, lane: "DueLane | None" = None,
     ) -> None:  # fmt: skip
         self._queues = queues
         self._lane = lane
@@ -670,14 +656,14 @@ class Dispatcher(Generic[A]):
             await asyncio.sleep(_BEAT_S)
 
 
-def open_lane(settings: Settings, queue: str) -> DueLane | None:
+def open_lane(settings: Settings, queue: str) -> "DueLane | None":
     """Return the lane that notifies one kind of process of due deliveries; None if PostgreSQL does."""
     if not settings.has_due_lane:
         return None
     # Not needed otherwise, and its extra may not be installed.
-    from boathook.broker.due_lane import DueLane as BrokerLane
+    from boathook.broker.due_lane import DueLane
 
-    return BrokerLane.of(settings, queue)
+    return DueLane.of(settings, queue)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

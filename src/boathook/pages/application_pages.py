@@ -5,58 +5,25 @@ user. `Pages` collects them with the permission that each requires. The console 
 /console/applications/{application}, the portal below /portal.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
-from starlette.datastructures import FormData, QueryParams
 from starlette.responses import Response
 
+from boathook.pages.context import RequestContext
 from boathook.pages.registry import PageRegistry, PageSpec
 from boathook.service import applications
 from boathook.service.applications import Application
 from boathook.service.authorization import Permission
-from boathook.service.unit_of_work import AppContext, UnitOfWork
-
-
-class PageContext(Protocol):
-    """The parts of a request context that a page needs."""
-
-    @property
-    def app_context(self) -> AppContext:
-        """The application context of the process."""
-
-    @property
-    def form(self) -> FormData:
-        """The fields of a form."""
-
-    @property
-    def query(self) -> QueryParams:
-        """The query parameters."""
-
-    @property
-    def path(self) -> Mapping[str, Any]:
-        """The path parameters."""
-
-    @property
-    def is_fragment(self) -> bool:
-        """Whether the request is for a part of a page."""
-
-    def work(self) -> AbstractAsyncContextManager[UnitOfWork]:
-        """Open a transaction."""
-
-    def page(self, template: str, status: int = 200, **values: Any) -> Response:
-        """Render a page."""
-
-    def to(self, url: str, notice: str = "", kind: str = "good") -> Response:
-        """Redirect the browser to a page of the console or portal."""
+from boathook.service.unit_of_work import UnitOfWork
 
 
 class ApplicationScope(msgspec.Struct, frozen=True, kw_only=True):
     """One application, as seen by an operator or a portal visitor."""
 
-    context: PageContext
+    context: RequestContext
     reference: str
     """The application's id or uid."""
     base: str

@@ -1,21 +1,24 @@
 """The context of a request to the console or the portal."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from starlette.datastructures import FormData, QueryParams
 from starlette.requests import Request
+from starlette.responses import Response
 
 from boathook.pages.rendering import PageRenderer, check_csrf_token, check_origin, read_form
-from boathook.service.unit_of_work import AppContext
+from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 _MAX_NOTICE_CHARS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestContext:
+class RequestContext(ABC):
     """One authenticated request."""
 
     renderer: PageRenderer
@@ -41,6 +44,18 @@ class RequestContext:
     def is_fragment(self) -> bool:
         """Whether the request is for a part of a page."""
         return "hx-request" in self.request.headers
+
+    @abstractmethod
+    def work(self) -> AbstractAsyncContextManager[UnitOfWork]:
+        """Open a transaction of the organization; it commits at the end and rolls back on an error."""
+
+    @abstractmethod
+    def page(self, template: str, status: int = 200, **values: Any) -> Response:
+        """Render a page with the values that every page needs."""
+
+    @abstractmethod
+    def to(self, url: str, notice: str = "", kind: str = "good") -> Response:
+        """Redirect the browser to a page that shows a notice."""
 
 
 async def read_verified_form(renderer: PageRenderer, request: Request, session: str) -> FormData:

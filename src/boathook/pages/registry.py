@@ -10,6 +10,7 @@ from boathook.service.authorization import Permission
 
 Context = TypeVar("Context")
 Handler = Callable[[Context], Awaitable[Response]]
+Decorated = TypeVar("Decorated", bound=Callable[..., Awaitable[Response]])
 
 
 class PageSpec(msgspec.Struct, Generic[Context], frozen=True):
@@ -27,16 +28,16 @@ class PageRegistry(Generic[Context]):
     def __init__(self) -> None:
         self.entries: list[PageSpec[Context]] = []
 
-    def get(self, path: str, permission: Permission) -> Callable[[Handler[Context]], Handler[Context]]:
+    def get(self, path: str, permission: Permission) -> Callable[[Decorated], Decorated]:
         """Register a page."""
         return self._add("GET", path, permission)
 
-    def post(self, path: str, permission: Permission) -> Callable[[Handler[Context]], Handler[Context]]:
+    def post(self, path: str, permission: Permission) -> Callable[[Decorated], Decorated]:
         """Register the handler of a form."""
         return self._add("POST", path, permission)
 
-    def _add(self, method: str, path: str, permission: Permission) -> Callable[[Handler[Context]], Handler[Context]]:
-        def add(handler: Handler[Context]) -> Handler[Context]:
+    def _add(self, method: str, path: str, permission: Permission) -> Callable[[Decorated], Decorated]:
+        def add(handler: Decorated) -> Decorated:
             self.entries.append(PageSpec(method, path, permission, handler))
             return handler
 

@@ -27,9 +27,10 @@ from boathook.server.proxies import apply_forwarded_headers
 
 if TYPE_CHECKING:
     from boathook.broker.due_lane import DueLane
+    from boathook.ingest.intake import Intake
     from boathook.pages.site import Site
     from boathook.server.mounts import Mounts
-    from boathook.service.buffered_publisher import BufferedPublisher, Intake
+    from boathook.service.buffered_publisher import BufferedPublisher
     from boathook.service.unit_of_work import AppContext
 
 _CONNECTIONS: Final = 8

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from boathook.db import applications
 from boathook.db.applications import Application as Application  # noqa: PLC0414 - re-exported
@@ -99,10 +99,7 @@ async def create(work: UnitOfWork, new: NewApplication) -> Application:
         work.connection,
         new_id(),
         work.organization,
-        uid=new.uid,
-        name=new.name,
-        throttle_rate=new.throttle_rate,
-        metadata=new.metadata,
+        **asdict(new),
     )
     await record(work.connection, work.actor, "application.create", created.shown_id)
     return created
@@ -126,17 +123,13 @@ async def put(work: UnitOfWork, reference: str, new: NewApplication) -> tuple[Ap
     found = await applications.lock(work.connection, work.organization, reference)
     if found is None:
         return await create(work, replace(new, uid=new.uid or uid_from(ids.APPLICATION, reference))), True
-    return await _save(work, replace(found, **_values(new))), False
+    return await _save(work, replace(found, **asdict(new))), False
 
 
 def uid_from(prefix: str, reference: str) -> str | None:
     """Return *reference* if it can be a uid, else None."""
     names = parse_reference(prefix, reference)
     return names[1] if names else None
-
-
-def _values(new: NewApplication) -> dict[str, Any]:
-    return {"uid": new.uid, "name": new.name, "throttle_rate": new.throttle_rate, "metadata": new.metadata}
 
 
 async def update(work: UnitOfWork, reference: str, changes: Mapping[str, Any]) -> Application:

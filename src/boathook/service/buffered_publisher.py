@@ -9,7 +9,7 @@ must be decided now is decided by the `AccessCopy`, or the request is refused.
 import asyncio
 import hashlib
 from collections import OrderedDict
-from typing import Final, Protocol, assert_never
+from typing import Final, assert_never
 from uuid import UUID
 
 import msgspec
@@ -30,7 +30,7 @@ from boathook.domain.model import (
     Receipt,
 )
 from boathook.handlers.outbox import Draft, Message, Outbox
-from boathook.ingest.event_writer import EventAcceptor
+from boathook.ingest.intake import Intake
 from boathook.ingest.spool_records import UNROUTED
 from boathook.observability import meters
 from boathook.service import spool
@@ -43,15 +43,6 @@ _MAX_REMEMBERED: Final = 10_000
 """Idempotency keys of buffered messages in memory, so that a client which repeats a request gets the same answer."""
 _MAX_PARSED: Final = 8
 """Requests parsed at once, as a parsed body can take thirty times its size in memory."""
-
-
-class Intake(EventAcceptor, Protocol):
-    """The part of `boathook.ingest.intake.Intake` that is used here."""
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether events go to the database, and none that were accepted earlier wait in the buffer."""
-        ...
 
 
 class BufferedPublisher:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from boathook.db import event_types
 from boathook.db.audit import record
@@ -101,7 +101,7 @@ async def create(work: UnitOfWork, name: str, new: NewEventType) -> EventType:
     if found is not None and not found.is_archived:
         raise AlreadyExists(f"there is an event type {name} already", "event_type_exists")
     if found is not None:
-        return await _save(work, found, _columns(new))
+        return await _save(work, found, asdict(new))
     created = await event_types.insert(work.connection, await _new(work, name, new))
     if created is None:
         raise AlreadyExists(f"there is an event type {name} already", "event_type_exists")
@@ -118,7 +118,7 @@ async def put(work: UnitOfWork, name: str, new: NewEventType) -> tuple[EventType
             await record(work.connection, work.actor, "event_type.create", name)
             return created, True
         found = await event_types.lock(work.connection, work.organization, name)
-    return await _save(work, _found(found, name), _columns(new)), False
+    return await _save(work, _found(found, name), asdict(new)), False
 
 
 async def update(work: UnitOfWork, name: str, changes: Mapping[str, Any]) -> EventType:
@@ -138,18 +138,7 @@ async def delete(work: UnitOfWork, name: str, *, is_expunged: bool = False) -> N
 
 
 async def _new(work: UnitOfWork, name: str, new: NewEventType) -> EventType:
-    return EventType(organization=work.organization, name=name, **await _checked(_columns(new)))
-
-
-def _columns(new: NewEventType) -> dict[str, Any]:
-    return {
-        "description": new.description,
-        "is_archived": new.is_archived,
-        "is_deprecated": new.is_deprecated,
-        "schemas": new.schemas,
-        "feature_flags": new.feature_flags,
-        "group_name": new.group_name,
-    }
+    return EventType(organization=work.organization, name=name, **await _checked(asdict(new)))
 
 
 async def _save(work: UnitOfWork, found: EventType, columns: dict[str, Any]) -> EventType:
