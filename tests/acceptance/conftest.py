@@ -30,7 +30,7 @@ import asyncio, os, time
 from boathook import Boathook, Dead, Event, Ignore, Retry, RetryPolicy, Transaction
 
 hook = Boathook()
-QUICK = RetryPolicy(first_s=0.05, longest_s=0.2, max_attempts=4)
+QUICK = RetryPolicy(first_s=0.05, max_delay_s=0.2, max_attempts=4)
 
 @hook.on("stripe", "payment.*", retry=QUICK)
 async def pay(event: Event, tx: Transaction) -> None:

@@ -96,14 +96,14 @@ def post(
 def test_dead_letters_growing_and_the_error_rate(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     for number in range(3):
         assert post(gateway, f"dead_{number}", "broken.thing") == 200
-    alert = alert_receiver.await_kind("dead_letters", "fires", subject="handler:broken")
+    alert = alert_receiver.await_kind("dead_letters", "firing", subject="handler:broken")
     assert (alert["severity"], alert["value"]) == ("critical", pytest.approx(3, abs=2))
     assert alert["summary"] == "handler:broken has new dead letters"
-    alert_receiver.await_kind("error_rate", "fires", subject="handler:broken")
-    alert_receiver.await_kind("error_rate", "fires", "recovered", subject="handler:broken")
-    assert alert_receiver.kinds("dead_letters", "handler:broken") == ["fires"]
+    alert_receiver.await_kind("error_rate", "firing", subject="handler:broken")
+    alert_receiver.await_kind("error_rate", "firing", "recovered", subject="handler:broken")
+    assert alert_receiver.kinds("dead_letters", "handler:broken") == ["firing"]
     gateway.cli("dead", "ignore", "--recipient", "handler:broken", "--note", "tested", "--yes")
-    alert_receiver.await_kind("dead_letters", "fires", "recovered", subject="handler:broken")
+    alert_receiver.await_kind("dead_letters", "firing", "recovered", subject="handler:broken")
 
 
 @pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
@@ -129,27 +129,27 @@ def test_signature_failures_and_a_wrong_secret(gateway: BoathookProcess, alert_r
         return  # seen already
     for number in range(6):
         assert post(gateway, f"wrong_{number}", "payment.paid", "other", "whsec_wrong") == 401
-    alert_receiver.await_kind("signature_failures", "fires", subject="other")
-    alert = alert_receiver.await_kind("all_signatures_failing", "fires", subject="other")
+    alert_receiver.await_kind("signature_failures", "firing", subject="other")
+    alert = alert_receiver.await_kind("all_signatures_failing", "firing", subject="other")
     assert alert["summary"] == "all requests for other fail verification: check its secret"
     assert post(gateway, "right", "payment.paid", "other", "whsec_another") == 200
-    alert_receiver.await_kind("all_signatures_failing", "fires", "recovered", subject="other")
-    alert_receiver.await_kind("signature_failures", "fires", "recovered", subject="other")
+    alert_receiver.await_kind("all_signatures_failing", "firing", "recovered", subject="other")
+    alert_receiver.await_kind("signature_failures", "firing", "recovered", subject="other")
 
 
 @pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
 def test_slow_acknowledgements(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     for number in range(12):
         post(gateway, f"ack_{number}", "payment.paid")
-    until(lambda: alert_receiver.kinds("slow_acknowledgements")[-2:] == ["fires", "recovered"])
+    until(lambda: alert_receiver.kinds("slow_acknowledgements")[-2:] == ["firing", "recovered"])
 
 
 @pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
 def test_a_conflict_is_seen(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     assert post(gateway, "same", "payment.paid", amount=1) == 200
     assert post(gateway, "same", "payment.paid", amount=2) in {200, 409}
-    alert_receiver.await_kind("conflict_seen", "fires", subject="stripe")
-    alert_receiver.await_kind("conflict_seen", "fires", "recovered", subject="stripe")
+    alert_receiver.await_kind("conflict_seen", "firing", subject="stripe")
+    alert_receiver.await_kind("conflict_seen", "firing", "recovered", subject="stripe")
 
 
 @pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
@@ -157,9 +157,9 @@ def test_a_rule_of_ones_own_about_any_metric(gateway: BoathookProcess, alert_rec
     body, headers = signed(payload("again", "payment.paid"))
     for _ in range(6):
         httpx.post(f"{gateway.base}/in/stripe", content=body, headers=headers)
-    alert = alert_receiver.await_kind("mine", "fires", subject="stripe")
+    alert = alert_receiver.await_kind("mine", "firing", subject="stripe")
     assert alert["summary"] == "stripe sends everything again"
-    alert_receiver.await_kind("mine", "fires", "recovered", subject="stripe")
+    alert_receiver.await_kind("mine", "firing", "recovered", subject="stripe")
 
 
 @pytest.mark.extended("starts several servers of its own")
@@ -174,9 +174,9 @@ def test_an_endpoint_is_disabled(gateway: BoathookProcess, alert_receiver: Alert
         until(lambda: rounds(gateway, 3))
         assert alert_receiver.kinds("endpoint_disabled") == []  # an operator's own decision is no alert
         connection.execute(disable.format("true", "'failing'", "now()"))
-        assert alert_receiver.await_kind("endpoint_disabled", "fires")["subject"] == endpoint
+        assert alert_receiver.await_kind("endpoint_disabled", "firing")["subject"] == endpoint
         connection.execute(disable.format("false", "null", "null"))
-        alert_receiver.await_kind("endpoint_disabled", "fires", "recovered")
+        alert_receiver.await_kind("endpoint_disabled", "firing", "recovered")
 
 
 @pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
@@ -186,9 +186,9 @@ def test_requests_to_endpoints_fail(gateway: BoathookProcess, alert_receiver: Al
     gateway.cli("endpoints", "create", *to, "--url", f"https://127.0.0.1:{free_port()}/nobody")
     for _ in range(3):
         gateway.cli("send", *to, "--type", "invoice.paid", "--data", "{}")
-    alert = alert_receiver.await_kind("sending_error_rate", "fires")
+    alert = alert_receiver.await_kind("sending_error_rate", "firing")
     assert (alert["severity"], alert["summary"]) == ("warning", "requests to endpoints fail")
-    alert_receiver.await_kind("sending_error_rate", "fires", "recovered")
+    alert_receiver.await_kind("sending_error_rate", "firing", "recovered")
 
 
 _seen: list[Any] = []
@@ -237,12 +237,12 @@ def test_nothing_is_processed_while_traffic_comes(gateway: BoathookProcess, aler
             worker.suspend()
         for number in range(3):
             assert post(gateway, f"stuck_{number}", "payment.paid") == 200
-        alert_receiver.await_kind("nothing_processed", "fires")
+        alert_receiver.await_kind("nothing_processed", "firing")
     finally:
         for worker in workers:
             with contextlib.suppress(Exception):
                 worker.resume()
-    alert_receiver.await_kind("nothing_processed", "fires", "recovered")
+    alert_receiver.await_kind("nothing_processed", "firing", "recovered")
 
 
 def test_the_metrics_count_what_was_told(gateway: BoathookProcess) -> None:

@@ -18,7 +18,7 @@ import asyncio, os, time
 from boathook import Boathook, Event, Ignore, RetryPolicy, Transaction
 
 hook = Boathook()
-QUICK = RetryPolicy(first_s=0.05, longest_s=0.2, max_attempts=4)
+QUICK = RetryPolicy(first_s=0.05, max_delay_s=0.2, max_attempts=4)
 
 async def note(event, tx):
     await tx.execute(

@@ -112,23 +112,23 @@ def test_without_the_overlap_the_load_sees_refusals(running: BoathookProcess):
     until(lambda: is_known(running.base, "whsec_ended too early"))
     with Load(running.base, "whsec_ended too early") as load:
         load.more()
-        running.cli("sources", "secrets", "end", "stripe", early)
+        running.cli("sources", "secrets", "expire", "stripe", early)
         until(lambda: load.statuses[401] > 0)
     assert load.statuses[401] > 0
 
 
 def test_those_added_before_can_be_let_to_end_and_be_kept_again(running: BoathookProcess):
     first = add(running, "whsec_first of two", "--note", "the first")
-    second = add(running, "whsec_second of two", "--end-others", "1h")
+    second = add(running, "whsec_second of two", "--expire-others", "1h")
     lines = {one["name"]: one for one in running.listing("sources", "secrets", "list", "stripe")}
-    assert lines[first]["ends_at"] is not None
+    assert lines[first]["expires_at"] is not None
     assert lines[first]["note"] == "the first"
-    assert lines[second]["ends_at"] is None
+    assert lines[second]["expires_at"] is None
     assert lines["a text in the file itself"]["where"] == "boathook.toml"
     assert is_known(running.base, "whsec_first of two"), "it holds until then"
     running.cli("sources", "secrets", "keep", "stripe", first)
     lines = {one["name"]: one for one in running.listing("sources", "secrets", "list", "stripe")}
-    assert lines[first]["ends_at"] is None
+    assert lines[first]["expires_at"] is None
     for id in (first, second):
         running.cli("sources", "secrets", "remove", "stripe", id)
 

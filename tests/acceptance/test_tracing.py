@@ -26,7 +26,7 @@ from boathook import Boathook, Event, RetryPolicy, Transaction
 
 hook = Boathook()
 
-@hook.on("stripe", "order.*", retry=RetryPolicy(first_s=0.05, longest_s=0.1, max_attempts=4))
+@hook.on("stripe", "order.*", retry=RetryPolicy(first_s=0.05, max_delay_s=0.1, max_attempts=4))
 async def place(event: Event, tx: Transaction) -> None:
     if event.json.get("fails", 0) >= event.attempt:
         raise ConnectionError("the bank is away")

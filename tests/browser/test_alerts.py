@@ -66,14 +66,14 @@ def test_what_fires_is_shown_silenced_and_goes_into_the_history(
 
     def fires() -> bool:
         repeat(console, "alert_1")  # as often as it takes: on a busy machine five may not come within the rule's window
-        return alert_receiver.kinds("mine")[:1] == ["fires"]
+        return alert_receiver.kinds("mine")[:1] == ["firing"]
 
     until(fires)
     page.reload()
     row = page.locator("section[aria-labelledby=firing] tbody tr")
     if row.count():  # it fires for some seconds only
         assert "<i>all of stripe</i> is sent again" in row.inner_text()  # text, not markup
-    until(lambda: alert_receiver.kinds("mine") == ["fires", "recovered"])
+    until(lambda: alert_receiver.kinds("mine") == ["firing", "recovered"])
     page.goto(f"{console.base}/console/alerts/history")
     assert "mine" in page.locator("tbody").inner_text()
 

@@ -57,10 +57,10 @@ def test_the_spool_in_use_is_told_while_postgresql_is_away_and_once(
     until(lambda: rows(own_server, "select from boathook.metric_sample"))
     own_server.stop()
     post(running, "meanwhile")
-    told = alert_receiver.await_kind("spool_in_use", "fires")  # PostgreSQL is still away
+    told = alert_receiver.await_kind("spool_in_use", "firing")  # PostgreSQL is still away
     assert told["severity"] == "critical"
     own_server.restart()
-    alert_receiver.await_kind("spool_in_use", "fires", "recovered")
+    alert_receiver.await_kind("spool_in_use", "firing", "recovered")
     assert len(rows(own_server, "select from boathook.alert where rule = 'spool_in_use'")) == 1
 
 
@@ -78,14 +78,14 @@ def test_killed_keepers_neither_tell_twice_nor_forget(
         post(first, "flaky_1")
         later = "update boathook.delivery set due_at = now() + interval '1 day' where state = 'pending'"
         until(lambda: post_broken(first) and connection.execute(later).rowcount)
-        alert_receiver.await_kind("waiting", "fires")
+        alert_receiver.await_kind("waiting", "firing")
         for running in (first, second, first):
             running.kill("keeper")
             looked = connection.execute("select at from boathook.alert_evaluation").fetchone()
             until(partial(has_looked_since, connection, looked))
-        assert alert_receiver.kinds("waiting") == ["fires"]
+        assert alert_receiver.kinds("waiting") == ["firing"]
         connection.execute("update boathook.delivery set due_at = now() where state = 'pending'")
-        alert_receiver.await_kind("waiting", "fires", "recovered")
+        alert_receiver.await_kind("waiting", "firing", "recovered")
 
 
 _number = iter(range(10_000))

@@ -84,7 +84,7 @@ async def test_a_proxy_that_closes_each_connection_is_not_taken_for_the_server(m
         return await asyncpg.connect(host=host, port=port, user="x", database="x", ssl=False)
 
     async with await asyncio.start_server(close, "127.0.0.1") as proxy:
-        monitor = server_monitor.ServerMonitor(dial, purpose="test", longest_s=60)
+        monitor = server_monitor.ServerMonitor(dial, purpose="test", max_connect_s=60)
         monitor.start()
         await eventually(lambda: len(was_unavailable) > 4)
         await monitor.close()

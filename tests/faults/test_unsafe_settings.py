@@ -194,7 +194,7 @@ def test_while_it_is_unsafe_events_go_into_the_spool_and_somebody_is_told(
     assert api("/app", {"name": "Beta"}) == 503
     assert events(own_server) == 1
     assert figure(running, "boathook_database_unsafe") == 1
-    assert alert_receiver.await_kind("database_unsafe", "fires")["severity"] == "critical"
+    assert alert_receiver.await_kind("database_unsafe", "firing")["severity"] == "critical"
     assert "fsync is off" in running.cli("doctor", check=False).stdout
 
     own_server.set(fsync="on")
@@ -203,7 +203,7 @@ def test_while_it_is_unsafe_events_go_into_the_spool_and_somebody_is_told(
     until(lambda: api("/app/acme/msg", message) == 202)
     assert events(own_server, "application is not null") == 2
     until(lambda: readiness(running)[1]["notes"] == [])
-    alert_receiver.await_kind("database_unsafe", "fires", "recovered")
+    alert_receiver.await_kind("database_unsafe", "firing", "recovered")
 
 
 @pytest.mark.extended("whole installations, with PostgreSQL and its settings changed under them")

@@ -54,11 +54,11 @@ async def test_it_fires_and_recovers_and_each_is_told_once(db, receiver):
         await harness.evaluate(3)
         await harness.deliver()
         await harness.deliver()
-        assert sent_alerts(receiver) == [("fires", "high", "")]
+        assert sent_alerts(receiver) == [("firing", "high", "")]
         await harness.record_sample(LEVEL, 9)
         await harness.evaluate(3)
         await harness.deliver()
-        assert sent_alerts(receiver) == [("fires", "high", ""), ("recovered", "high", "")]
+        assert sent_alerts(receiver) == [("firing", "high", ""), ("recovered", "high", "")]
         assert await harness.open_alerts() == []
         (ended,) = await harness.ended_alerts()
         assert (ended.state, ended.worst, ended.value) == ("recovered", 11, 9)
@@ -151,11 +151,11 @@ async def test_a_change_of_keeper_neither_tells_twice_nor_forgets(db, receiver):
     async with open_harness(db, settings) as third:
         await third.evaluate()
         await third.deliver()
-        assert sent_alerts(receiver) == [("fires", "high", "")]
+        assert sent_alerts(receiver) == [("firing", "high", "")]
     async with open_harness(db, settings) as fourth:
         await fourth.evaluate()
         await fourth.deliver()
-        assert sent_alerts(receiver) == [("fires", "high", "")]
+        assert sent_alerts(receiver) == [("firing", "high", "")]
 
 
 async def test_two_keepers_at_once_tell_it_once(db, receiver):
@@ -164,7 +164,7 @@ async def test_two_keepers_at_once_tell_it_once(db, receiver):
         await one.record_sample(LEVEL, 11)
         await asyncio.gather(*(harness.evaluate() for harness in (one, other) for _ in range(3)))
         await asyncio.gather(*(harness.deliver() for harness in (one, other) for _ in range(3)))
-        assert sent_alerts(receiver) == [("fires", "high", "")]
+        assert sent_alerts(receiver) == [("firing", "high", "")]
 
 
 async def test_without_the_memory_in_the_database_it_would_be_told_twice(db, receiver):
@@ -175,7 +175,7 @@ async def test_without_the_memory_in_the_database_it_would_be_told_twice(db, rec
             await harness.evaluate()
             await harness.deliver()
             await db.execute("delete from boathook.alert")
-    assert sent_alerts(receiver) == [("fires", "high", "")] * 2
+    assert sent_alerts(receiver) == [("firing", "high", "")] * 2
 
 
 async def test_a_message_that_a_dying_keeper_had_begun_is_sent_by_the_next_under_the_same_id(db):
@@ -218,7 +218,7 @@ async def test_a_message_waits_for_others_to_join_it(db, receiver):
         await harness.evaluate()
         await harness.advance_time(seconds=20)
         await harness.deliver()
-        assert sorted(sent_alerts(receiver)) == [("fires", "waits", "handler:a"), ("fires", "waits", "handler:b")]
+        assert sorted(sent_alerts(receiver)) == [("firing", "waits", "handler:a"), ("firing", "waits", "handler:b")]
         assert len(receiver.requests) == 1
 
 
@@ -273,12 +273,12 @@ async def test_one_that_goes_on_is_told_again_and_only_after_a_while(db, receive
         await harness.advance_time(minutes=59)
         await harness.evaluate()
         await harness.deliver()
-        assert sent_alerts(receiver) == [("fires", "high", "")]
+        assert sent_alerts(receiver) == [("firing", "high", "")]
         await harness.advance_time(minutes=2)
         await harness.record_sample(LEVEL, 12)
         await harness.evaluate(2)
         await harness.deliver()
-        assert sent_alerts(receiver) == [("fires", "high", ""), ("still", "high", "")]
+        assert sent_alerts(receiver) == [("firing", "high", ""), ("repeated", "high", "")]
 
 
 class TestSilence:
@@ -301,7 +301,7 @@ class TestSilence:
             await harness.record_sample(LEVEL, 11)
             await harness.evaluate()
             await harness.deliver()
-            assert sent_alerts(receiver) == [("fires", "high", "")]
+            assert sent_alerts(receiver) == [("firing", "high", "")]
 
     async def test_one_that_recovers_in_silence_is_never_told(self, db, receiver):
         async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
@@ -321,7 +321,7 @@ class TestSilence:
             await insert_sample(db, "a", {"boathook_backlog": rows})
             await harness.evaluate()
             await harness.deliver()
-            assert sent_alerts(receiver) == [("fires", "waits", "handler:ab")]
+            assert sent_alerts(receiver) == [("firing", "waits", "handler:ab")]
 
 
 def kept_id():
@@ -337,7 +337,7 @@ class TestChannels:
             await harness.record_sample(LEVEL, 11)
             await harness.evaluate()
             await harness.deliver()
-            assert sent_alerts(receiver) == [("fires", "high", "")]
+            assert sent_alerts(receiver) == [("firing", "high", "")]
             found = await harness.channels()
             assert (found["ops"].sent, found["ops"].waiting, found["ops"].error) == (1, 0, None)
             assert (found["dead"].sent, found["dead"].waiting, found["dead"].failures) == (0, 1, 1)
@@ -439,7 +439,7 @@ async def test_an_alert_of_a_rule_that_is_taken_away_ends(db, receiver):
         await harness.evaluate()
         await harness.deliver()
         assert await harness.open_alerts() == []
-        assert [kind for kind, _, _ in sent_alerts(receiver)] == ["fires", "recovered"]
+        assert [kind for kind, _, _ in sent_alerts(receiver)] == ["firing", "recovered"]
 
 
 class TestQuietHours:
@@ -469,10 +469,10 @@ class TestQuietHours:
             await harness.record_sample(LEVEL, 11)
             await harness.evaluate()
             await harness.deliver()
-            assert sent_alerts(receiver) == [("fires", "grave", "")]
+            assert sent_alerts(receiver) == [("firing", "grave", "")]
             await harness.advance_time(hours=1, minutes=1)
             await harness.deliver()
-            assert sent_alerts(receiver)[1:] == [("fires", "mild", "")]
+            assert sent_alerts(receiver)[1:] == [("firing", "mild", "")]
 
 
 class StillClock:
@@ -496,13 +496,13 @@ class TestAlone:
         alone = self.alone(settings)
         for _ in range(3):
             await alone.run_once(SPOOLED)
-        assert sent_alerts(receiver) == [("fires", "spooled", "me")]
+        assert sent_alerts(receiver) == [("firing", "spooled", "me")]
         async with open_harness(db, settings) as harness:
             await alone.sync_to_database(db)
             await harness.record_sample("boathook_spool_events", 5, host="me")
             await harness.evaluate()
             await harness.deliver()
-            assert sent_alerts(receiver) == [("fires", "spooled", "me")]
+            assert sent_alerts(receiver) == [("firing", "spooled", "me")]
             await alone.sync_to_database(db)
             await harness.record_sample("boathook_spool_events", 0, host="me")
             await harness.evaluate()
@@ -518,7 +518,7 @@ class TestAlone:
             alone = self.alone(settings)
             await alone.sync_to_database(db)
             await alone.run_once(SPOOLED)
-            assert sent_alerts(receiver) == [("fires", "spooled", "me")]
+            assert sent_alerts(receiver) == [("firing", "spooled", "me")]
 
     @pytest.mark.extended("needs thousands of rows, objects or connections")
     async def test_a_day_without_postgresql_is_not_kept_whole(self, monkeypatch):
@@ -541,7 +541,7 @@ class TestAlone:
             await harness.record_sample("boathook_spool_events", 5, host="me")
             await harness.evaluate()
             await harness.deliver()
-            assert sent_alerts(receiver) == [("fires", "spooled", "me")] * 2
+            assert sent_alerts(receiver) == [("firing", "spooled", "me")] * 2
 
     async def test_whom_it_could_not_reach_the_keeper_tells(self, db, refused, receiver):
         channels = {"ops": webhook(receiver.url), "dead": webhook(refused)}
@@ -568,7 +568,7 @@ class TestAlone:
             await sampler.stop()  # which samples once more
         finally:
             meters.drop_series("boathook_spool_events")
-        assert [(kind, rule) for kind, rule, _ in sent_alerts(receiver)] == [("fires", "spooled")]
+        assert [(kind, rule) for kind, rule, _ in sent_alerts(receiver)] == [("firing", "spooled")]
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
@@ -595,7 +595,7 @@ async def test_a_fault_in_a_look_ends_no_other(pg_url, db, receiver):
         await insert_sample(db, "a", {LEVEL: {(): 11}})
         await asyncio.sleep(0)
         await db.execute("alter table boathook.hidden rename to alert_evaluation")
-        await eventually(lambda: sent_alerts(receiver) == [("fires", "high", "")])
+        await eventually(lambda: sent_alerts(receiver) == [("firing", "high", "")])
 
 
 async def test_figures_of_a_clock_that_was_ahead_hide_no_present_ones(db, receiver):
@@ -606,4 +606,4 @@ async def test_figures_of_a_clock_that_was_ahead_hide_no_present_ones(db, receiv
         await harness.record_sample(LEVEL, 11)
         await harness.evaluate()
         await harness.deliver()
-        assert sent_alerts(receiver) == [("fires", "high", "")]
+        assert sent_alerts(receiver) == [("firing", "high", "")]

@@ -228,7 +228,7 @@ async def test_an_endpoint_is_disabled_and_enabled_and_the_page_says_by_whom(con
     _, there = await with_endpoint(console, anna)
     await anna.submit_form(f"{there}/disable", on=there)
     assert "Disabled by anna, in the console. Pending deliveries are kept." in await anna.get_page(there)
-    assert "disabled" in await anna.get_page("/console/applications/in-trouble")
+    assert "disabled" in await anna.get_page("/console/applications/unhealthy")
     await anna.submit_form(f"{there}/enable", {"backlog": "send"}, on=there)
     assert "Healthy." in await anna.get_page(there)
 
@@ -256,7 +256,7 @@ async def test_a_pause_and_failures_in_a_row_are_said_in_one_sentence(console, a
     page = await anna.get_page(there)
     assert "12 consecutive failures" in page
     assert "next probe in" in page
-    assert "paused" in await anna.get_page("/console/applications/in-trouble")
+    assert "paused" in await anna.get_page("/console/applications/unhealthy")
 
 
 async def test_an_endpoint_is_deleted_when_its_name_is_written_out(console, anna, db):

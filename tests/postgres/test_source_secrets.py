@@ -75,7 +75,7 @@ async def test_an_end_is_kept_to_without_the_database(db: Database, tmp_path: Pa
     context = context_of(db)
     made = await add(context, "for an hour")
     async with context.work(actor="test") as work:
-        await source_secrets.end(work, "git", made.secret.shown_id, timedelta(hours=1))
+        await source_secrets.expire(work, "git", made.secret.shown_id, timedelta(hours=1))
     settings = with_key(context.settings, KEY, tmp_path)
     SecretsCache(settings, await stored.list_all(db)).save()
     kept, now = SecretsCache(settings), datetime.now(UTC).timestamp()
@@ -94,8 +94,8 @@ async def test_a_damaged_file_keeps_nobody_from_starting(db: Database, tmp_path:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("ends_at", "2026-01-01T00:00:00"),
-        ("ends_at", "9999-12-31T23:59:59-14:00"),
+        ("expires_at", "2026-01-01T00:00:00"),
+        ("expires_at", "9999-12-31T23:59:59-14:00"),
         ("id", "ffffffff-ffff-ffff-ffff-ffffffffffff"),
         ("id", "evt_01h455vb4pex5vsknk084sn02q"),
         ("encrypted", "%%%"),
@@ -104,7 +104,7 @@ async def test_a_damaged_file_keeps_nobody_from_starting(db: Database, tmp_path:
     ],
 )
 def test_a_file_of_others_keeps_nobody_from_starting(tmp_path: Path, key: str, value: str):
-    row = {"id": ids.show(ids.SOURCE_SECRET, ids.make(1, 1)), "source": "git", "encrypted": "AAAA", "ends_at": None}
+    row = {"id": ids.show(ids.SOURCE_SECRET, ids.make(1, 1)), "source": "git", "encrypted": "AAAA", "expires_at": None}
     (tmp_path / FILE_NAME).write_text(json.dumps([row | {key: value}]))
     added = SecretsCache(with_key(load(None), KEY, tmp_path))
     assert added.of("git", datetime.now(UTC).timestamp()) == ()
@@ -142,7 +142,7 @@ async def test_the_last_secret_of_a_source_neither_ends_nor_goes(db: Database):
     made = await add(context, "the only one")
     async with context.work(actor="test") as work:
         with pytest.raises(InvalidState, match="the last secret"):
-            await source_secrets.end(work, "git", made.secret.shown_id, timedelta())
+            await source_secrets.expire(work, "git", made.secret.shown_id, timedelta())
         with pytest.raises(InvalidState, match="the last secret"):
             await source_secrets.remove(work, "git", made.secret.shown_id)
     await add(context, "the next one")
@@ -161,17 +161,17 @@ async def test_one_that_no_key_opens_does_not_make_another_one_dispensable(db: D
         with pytest.raises(InvalidState, match="the last secret"):
             await source_secrets.remove(work, "git", made.secret.shown_id)
         with pytest.raises(InvalidState, match="the last secret"):
-            await source_secrets.end(work, "git", made.secret.shown_id, timedelta(days=1))
+            await source_secrets.expire(work, "git", made.secret.shown_id, timedelta(days=1))
 
 
 async def test_what_ended_cannot_be_brought_back(db: Database):
     context = context_of(db)
     made = await add(context, "over")
     async with context.work(actor="test") as work:
-        await source_secrets.end(work, "git", made.secret.shown_id, timedelta())
+        await source_secrets.expire(work, "git", made.secret.shown_id, timedelta())
     async with context.work(actor="test") as work:
-        with pytest.raises(NotFound, match="has ended already"):
-            await source_secrets.end(work, "git", made.secret.shown_id, None)
+        with pytest.raises(NotFound, match="has expired already"):
+            await source_secrets.expire(work, "git", made.secret.shown_id, None)
         (line,) = [one for one in await source_secrets.list_secrets(work, "git") if one.where == "added"]
     assert line.is_over
 
@@ -193,10 +193,10 @@ async def test_every_change_is_in_the_audit_and_no_text_is(db: Database):
     context = context_of(db)
     made = await add(context, "a text to be kept quiet", note_text="for the winter")
     async with context.work(actor="test") as work:
-        await source_secrets.end(work, "git", made.secret.shown_id, timedelta(days=1))
+        await source_secrets.expire(work, "git", made.secret.shown_id, timedelta(days=1))
         await source_secrets.remove(work, "git", made.secret.shown_id)
     rows = await db.fetch("select actor, action, subject, note from boathook.audit order by id")
-    assert [row["action"] for row in rows] == ["source.secret.add", "source.secret.end", "source.secret.remove"]
+    assert [row["action"] for row in rows] == ["source.secret.add", "source.secret.expire", "source.secret.remove"]
     assert {row["subject"] for row in rows} == {"git"}
     assert not any("kept quiet" in (row["note"] or "") for row in rows)
 

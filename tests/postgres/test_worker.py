@@ -114,7 +114,7 @@ async def test_without_kept_places_it_would(shop: Database, monkeypatch: pytest.
 
 async def test_an_open_breaker_burns_no_attempts_and_probes_one_by_one(shop: Database) -> None:
     hook, is_down, calls = Boathook(), [True], []
-    breaker = Breaker(dependency="crm", opens_after=3, cools_s=0.3)
+    breaker = Breaker(dependency="crm", failure_threshold=3, pause_s=0.3)
 
     @hook.on("shop", breaker=breaker, concurrency=3, retry=RetryPolicy(first_s=0.01, max_attempts=20))
     async def note(event: Event) -> None:

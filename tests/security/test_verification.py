@@ -438,7 +438,7 @@ def test_json_is_utf_8(encoding: str):
 
 def test_an_address_that_cannot_be_read_raises_nothing():
     result = verify_anywhere("github", "secret", {}, b"{}", url="https://[evil/in/a?b=c")
-    assert result.outcome == "refused"
+    assert result.outcome == "rejected"
 
 
 def test_the_confirmation_address_of_amazon_is_of_amazon():

@@ -257,8 +257,8 @@ def mark_healthy(t: Transaction, endpoint_ids: Sequence[UUID]) -> list[Record]:
 
 def update_health(
     t: Transaction, endpoint_ids: Sequence[UUID], failed: Sequence[int], after_success: Sequence[bool],
-    theirs: Sequence[bool], probes: Sequence[bool], lucks: Sequence[float], opens_after: int, pause_s: float,
-    longest_s: float, disable_after: timedelta,
+    theirs: Sequence[bool], probes: Sequence[bool], lucks: Sequence[float], failure_threshold: int, pause_s: float,
+    max_pause_s: float, disable_after: timedelta,
 ) -> list[Record]:  # fmt: skip
     judged = dict(zip(endpoint_ids, zip(failed, after_success, theirs, probes, lucks, strict=True), strict=True))
     standings = []
@@ -268,9 +268,9 @@ def update_health(
         is_recent = h.last_failed_at is None or h.last_failed_at > t.now - 2 * disable_after
         since = known.failing_since if is_recent else None
         failures = known.failures + number
-        is_enough = failures >= opens_after if known.open_until is None else is_probe
-        is_opened = opens_after > 0 and is_enough
-        rest_s = min(longest_s, pause_s * 2.0 ** min(known.pauses, 30)) * (0.8 + 0.4 * luck)
+        is_enough = failures >= failure_threshold if known.open_until is None else is_probe
+        is_opened = failure_threshold > 0 and is_enough
+        rest_s = min(max_pause_s, pause_s * 2.0 ** min(known.pauses, 30)) * (0.8 + 0.4 * luck)
         sometimes("a breaker's probe failed", if_=is_opened and known.open_until is not None)
         after = _put(
             t, h, failures=failures, failing_since=(since or now) if is_theirs else since,

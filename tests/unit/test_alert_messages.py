@@ -24,7 +24,7 @@ HOSTILE = "<b>x</b> <!channel> @here `rm` *bold* _it_ [a](http://evil.example) \
 
 def one(**changes):
     fields = {
-        "id": "alm_1", "kind": AlertMessageKind.FIRING, "rule": "dead_letters", "subject": "handler:pay", "severity": "critical",
+        "id": "alt_1", "kind": AlertMessageKind.FIRING, "rule": "dead_letters", "subject": "handler:pay", "severity": "critical",
         "summary": "{subject} has given up deliveries", "advice": "See why.", "page": "/console/dead",
         "value": 3.0, "worst": 3.0, "fired_at": NOW,
     }  # fmt: skip
@@ -56,7 +56,7 @@ class TestWebhook:
         assert found["type"] == "alerts.changed"
         assert found["data"]["alerts"] == [
             {
-                "id": "alm_1", "kind": "fires", "rule": "dead_letters", "subject": "handler:pay",
+                "id": "alt_1", "kind": "firing", "rule": "dead_letters", "subject": "handler:pay",
                 "severity": "critical", "summary": "handler:pay has given up deliveries", "advice": "See why.",
                 "value": 3.0, "worst": 3.0, "fired_at": "2026-01-02T03:04:05Z", "recovered_at": None,
                 "url": "https://hooks.example.com/console/dead",

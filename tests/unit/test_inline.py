@@ -191,13 +191,13 @@ async def test_a_database_that_was_away_is_asked_again(trouble: Exception) -> No
         assert await asked == (YES, ReplyOutcome.ANSWERED)
 
 
-async def test_what_is_heard_of_others_is_forgotten_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_seen_of_others_is_forgotten_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reply_waiter, "_MAX_RECENT", 3)
     room = ReplyWaiter(FakeStore().find, max_waiting=1)
     for _ in range(10):
         room.on_notification(str(uuid4()))
     room.on_notification("no id")
-    assert len(room._heard) == 3
+    assert len(room._seen) == 3
 
 
 def settings(folder: Path, **keys: object) -> Any:

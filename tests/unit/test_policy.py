@@ -34,7 +34,7 @@ exponential = st.builds(
     RetryPolicy,
     first_s=st.floats(0, 1_000),
     factor=st.floats(1, 10),
-    longest_s=st.floats(0, 10_000),
+    max_delay_s=st.floats(0, 10_000),
     jitter=st.floats(0, 1, exclude_max=True),
     max_attempts=st.integers(1, 30),
     max_age_s=seconds,
@@ -111,7 +111,7 @@ def test_no_attempt_is_planned_past_the_maximum_age_or_in_the_past(
 
 @given(policy=exponential, jitter=jitter, attempt=st.integers(1, 30))
 def test_jitter_stays_within_its_share(policy: RetryPolicy, jitter: float, attempt: int) -> None:
-    plain = min(policy.longest_s, policy.first_s * policy.factor ** (attempt - 1))
+    plain = min(policy.max_delay_s, policy.first_s * policy.factor ** (attempt - 1))
     wait = policy.wait_s(attempt, jitter)
     assert plain * (1 - policy.jitter) * 0.999999 <= wait <= plain * (1 + policy.jitter) * 1.000001
 
@@ -185,7 +185,7 @@ def test_a_list_of_delays_sets_the_number_of_attempts() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("first_s", -1), ("longest_s", -1), ("max_age_s", -1), ("max_attempts", 0), ("jitter", 1), ("factor", 0.5),
+    [("first_s", -1), ("max_delay_s", -1), ("max_age_s", -1), ("max_attempts", 0), ("jitter", 1), ("factor", 0.5),
      ("delays_s", (-1,))],
 )  # fmt: skip
 def test_an_impossible_policy_is_refused_by_name(key: str, value: object) -> None:
@@ -193,7 +193,7 @@ def test_an_impossible_policy_is_refused_by_name(key: str, value: object) -> Non
         RetryPolicy(**{key: value})
 
 
-BREAKER = Breaker(dependency="crm", opens_after=3, cools_s=10, longest_s=35)
+BREAKER = Breaker(dependency="crm", failure_threshold=3, pause_s=10, max_pause_s=35)
 
 
 def fail(standing: BreakerStatus, times: int, at: datetime) -> BreakerStatus:

@@ -34,7 +34,7 @@ def settings(tmp_path: Path) -> Settings:
     return read.with_sources({"git": SourceSettings.model_validate(own)})
 
 
-def made(text: str, *, source: str = "git", ends_in: timedelta | None = None, key: str = KEY) -> SourceSecret:
+def made(text: str, *, source: str = "git", expires_in: timedelta | None = None, key: str = KEY) -> SourceSecret:
     id, now = ids.make(time.time_ns() // 1_000_000, secrets.randbits(74)), datetime.now(UTC)
     return SourceSecret(
         id=id,
@@ -42,7 +42,7 @@ def made(text: str, *, source: str = "git", ends_in: timedelta | None = None, ke
         encrypted=SecretBox([key]).encrypt(text, encryption_context(source, id)),
         added_by="test",
         added_at=now,
-        ends_at=None if ends_in is None else now + ends_in,
+        expires_at=None if expires_in is None else now + expires_in,
     )
 
 
@@ -111,7 +111,7 @@ async def test_nothing_changes_while_the_database_is_away(settings: Settings):
 
 
 async def test_an_end_comes_although_the_database_is_away(settings: Settings, monkeypatch: pytest.MonkeyPatch):
-    store = FakeStore([made("added", ends_in=timedelta(hours=1))])
+    store = FakeStore([made("added", expires_in=timedelta(hours=1))])
     compiled, rotation = start(settings, store)
     await rotation.refresh()
     store.known = None
@@ -210,7 +210,7 @@ async def test_an_end_waits_neither_for_a_database_that_hangs_nor_for_a_disk_tha
             return await super().__call__()
 
     monkeypatch.setattr("boathook.ingest.secrets_cache.write_file", hangs)
-    compiled, rotation = start(settings, Hanging([made("added", ends_in=timedelta(hours=1))]))
+    compiled, rotation = start(settings, Hanging([made("added", expires_in=timedelta(hours=1))]))
     async with followed(rotation):
         await eventually(lambda: passes(compiled, "added") and is_stuck.is_set())
         now = time.time()

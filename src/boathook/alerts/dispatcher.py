@@ -73,9 +73,9 @@ class AlertDispatcher:
             if message is not None:
                 await self._send(channel, message)
         except DatabaseError as error:
-            _LOG.warning("notice_put_off", channel=channel, error=str(error))
+            _LOG.warning("alert_message_postponed", channel=channel, error=str(error))
         except Exception as error:  # noqa: BLE001 - an error fails one message, never the dispatcher
-            _LOG.error("notice_fault", channel=channel, exc_info=error)
+            _LOG.error("alert_message_fault", channel=channel, exc_info=error)
 
     async def _send(self, channel: str, message: ClaimedMessage) -> None:
         outcome = await self._notifier.send(channel, build_message(self._settings, message))
@@ -83,7 +83,7 @@ class AlertDispatcher:
             case Sent():
                 await alert_store.mark_sent(self._database, channel, message.message_id)
                 meters.count("boathook_alert_messages_total", channel=channel, outcome="sent")
-                _LOG.info("notice_sent", channel=channel, alerts=len(message.notices))
+                _LOG.info("alert_message_sent", channel=channel, alerts=len(message.notices))
             case SendFailed(error, rest_s):
                 given_up = await alert_store.mark_failed(
                     self._database,
@@ -92,10 +92,10 @@ class AlertDispatcher:
                     error,
                     give_up=timedelta(hours=self._settings.notifications.retry_for_h),
                     pause_s=max(FIRST_PAUSE_S, rest_s),
-                    longest_s=max(MAX_PAUSE_S, rest_s),
+                    max_pause_s=max(MAX_PAUSE_S, rest_s),
                 )
                 meters.count("boathook_alert_messages_total", channel=channel, outcome="failed")
-                _LOG.warning("notice_failed", channel=channel, error=error, given_up=given_up)
+                _LOG.warning("alert_message_failed", channel=channel, error=error, given_up=given_up)
 
 
 def build_message(settings: Settings, message: ClaimedMessage) -> AlertMessage:

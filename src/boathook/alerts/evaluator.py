@@ -177,9 +177,9 @@ def _due(alert: Alert, repeat_interval_s: float, now: datetime) -> str | None:
     """Return which notification is due for an alert; None if there is none."""
     match alert.state:
         case AlertState.FIRING if alert.notified_at is None:
-            return "fires"
+            return "firing"
         case AlertState.FIRING if repeat_interval_s and alert.notified_at is not None:
-            return "still" if now - alert.notified_at >= timedelta(seconds=repeat_interval_s) else None
+            return "repeated" if now - alert.notified_at >= timedelta(seconds=repeat_interval_s) else None
         case AlertState.RECOVERED if alert.notified_at is not None:
             return "recovered"
         case _:
@@ -251,7 +251,7 @@ def _log_change(alert: Alert) -> None:
     words: dict[str, Any] = {"alert": ids.show(ids.ALERT, alert.id), "rule": alert.rule, "subject": alert.subject}
     match alert.state:
         case AlertState.FIRING:
-            _LOG.warning("alert_fires", **words, value=alert.value, silenced=alert.is_silenced)
+            _LOG.warning("alert_firing", **words, value=alert.value, silenced=alert.is_silenced)
         case AlertState.RECOVERED:
             _LOG.info("alert_recovered", **words)
         case _:

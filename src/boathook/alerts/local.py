@@ -68,7 +68,7 @@ class LocalEvaluator:
         if status.state is AlertState.FIRING and key not in self._notified:
             self._notified[key] = self._unsaved[key] = _alert(rule, key, status)
             self._pending_channels[key] = set(self._settings.notifications.channels_of(rule.settings))
-            _LOG.warning("alert_fires", rule=rule.name, subject=key[1], value=status.value, alone=True)
+            _LOG.warning("alert_firing", rule=rule.name, subject=key[1], value=status.value, alone=True)
 
     async def _notify(self, now: datetime) -> None:
         due = {name for names in self._pending_channels.values() for name in names if self._may_try(name, now)}
@@ -80,7 +80,7 @@ class LocalEvaluator:
             alert_message = AlertMessage(show_message_id(new_id()), now, entries, self._settings.server.public_url)
             outcome = await self._notifier.send(name, alert_message)
             if isinstance(outcome, SendFailed):
-                _LOG.warning("notice_failed", channel=name, error=outcome.error, alone=True)
+                _LOG.warning("alert_message_failed", channel=name, error=outcome.error, alone=True)
                 continue
             for key in keys:
                 self._pending_channels[key].discard(name)
@@ -118,7 +118,7 @@ class LocalEvaluator:
         updated = replace(alert, id=known.id if known is not None else alert.id, notified_at=notified_at)
         await (alert_store.insert if known is None else alert_store.save)(connection, updated)
         if unsent and notified_at is not None:
-            await alert_store.insert_entries(connection, updated, "fires", dict.fromkeys(unsent, now))
+            await alert_store.insert_entries(connection, updated, "firing", dict.fromkeys(unsent, now))
 
     def _rule(self, key: AlertKey) -> Rule:
         return next(rule for rule in self._rules if rule.name == key[0])

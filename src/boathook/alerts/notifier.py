@@ -66,7 +66,7 @@ class Notifier:
         except TimeoutError:
             return SendFailed("timed out")
         except Exception as error:  # noqa: BLE001 - any error is a failed send, which is retried
-            _LOG.error("notice_fault", channel=name, exc_info=error)
+            _LOG.error("alert_message_fault", channel=name, exc_info=error)
             return SendFailed(f"sending failed: {type(error).__name__}")
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """The route that streams events as they are committed, as server-sent events, until the client disconnects.
 
-Each event is one message with its id, ``event: heard`` and the JSON of a `service.event_feed.FeedEvent` as data. The
-first message is ``event: began``; its data is the start time of the feed. While there are no events, ``event: reached``
-gives the time up to which all events have been sent. A client that reconnects sends the latest such time and its last
-event id, and drops events that it has already received.
+Each event is one message with its id, ``event: event`` and the JSON of a `service.event_feed.FeedEvent` as data. The
+first message is ``event: started``; its data is the start time of the feed. While there are no events,
+``event: caught_up`` gives the time up to which all events have been sent. A client that reconnects sends the latest
+such time and its last event id, and drops events that it has already received.
 """
 
 import asyncio
@@ -132,7 +132,7 @@ class _EventStream(Response):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def _chunks(self) -> AsyncIterator[bytes]:
-        yield b"retry: 1000\nevent: began\ndata: %s\n\n" % self._since.isoformat().encode()
+        yield b"retry: 1000\nevent: started\ndata: %s\n\n" % self._since.isoformat().encode()
         notified_at = checked_at = time.monotonic()
         while True:
             events, has_more = await self._poll()
@@ -144,7 +144,7 @@ class _EventStream(Response):
                     return
                 checked_at = time.monotonic()
             if time.monotonic() - notified_at > _HEARTBEAT_INTERVAL_S:
-                yield b"event: reached\ndata: %s\n\n" % self._tail.caught_up_to.isoformat().encode()
+                yield b"event: caught_up\ndata: %s\n\n" % self._tail.caught_up_to.isoformat().encode()
                 notified_at = time.monotonic()
             if not has_more:
                 await asyncio.sleep(_POLL_INTERVAL_S)
@@ -171,9 +171,9 @@ class _EventStream(Response):
         return True
 
 
-def encode_event(heard: FeedEvent) -> bytes:
+def encode_event(event: FeedEvent) -> bytes:
     """Return an event as a message of the stream."""
-    return b"id: %s\nevent: heard\ndata: %s\n\n" % (heard.id.encode(), msgspec.json.encode(heard))
+    return b"id: %s\nevent: event\ndata: %s\n\n" % (event.id.encode(), msgspec.json.encode(event))
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

@@ -57,7 +57,7 @@ _VIEW: Final = View(
         ID,
         CODE,
         Column("attempts"),
-        Column("died", output.age_of("ended_at")),
+        Column("failed", output.age_of("ended_at")),
         ITEM,
         Column("type"),
         RECIPIENT,

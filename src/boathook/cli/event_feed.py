@@ -43,13 +43,13 @@ class SeenEvents:
     def __init__(self) -> None:
         self.latest: UUID | None = None
         """The event with the highest id."""
-        self._heard: dict[UUID, None] = {}
+        self._seen: dict[UUID, None] = {}
 
     def is_new(self, event: UUID) -> bool:
         """Return whether an event is new, and remember it."""
-        if event in self._heard:
+        if event in self._seen:
             return False
-        self._heard[event] = None
+        self._seen[event] = None
         self.latest = event if self.latest is None else max(event, self.latest)
         self._drop_before(ids.created_at(self.latest) - 2 * OVERLAP)
         return True
@@ -57,8 +57,8 @@ class SeenEvents:
     def _drop_before(self, before: datetime) -> None:
         # The first entry is old enough to count as the oldest, as events are out of order only within the overlap.
         first = ids.first_of(before)
-        while (oldest := next(iter(self._heard))) < first:
-            del self._heard[oldest]
+        while (oldest := next(iter(self._seen))) < first:
+            del self._seen[oldest]
 
 
 async def from_gateway(
@@ -77,15 +77,15 @@ async def from_gateway(
     while True:
         try:
             async for kind, data in _messages(gateway, _query(event_filter, since, memory.latest)):
-                if kind == "began":
+                if kind == "started":
                     if tries and has_begun:
                         say("connected again; nothing was missed")
                     tries, has_begun = 0, True
-                if kind == "heard":
-                    heard = _read(data)
-                    if memory.is_new(heard.event_id):
-                        yield heard
-                elif kind in {"began", "reached"}:
+                if kind == "event":
+                    event = _read(data)
+                    if memory.is_new(event.event_id):
+                        yield event
+                elif kind in {"started", "caught_up"}:
                     # After days without events, a reconnect must not ask for a longer time than a gateway allows.
                     since = datetime.fromisoformat(data)
             reason = "the gateway ended the connection"

@@ -93,10 +93,10 @@ class Forwarder:
         self._retries = retries
         self._say = say
 
-    async def forward(self, heard: FeedEvent) -> Forwarded:
+    async def forward(self, event: FeedEvent) -> Forwarded:
         """Forward one event and return the result."""
         try:
-            request = request_for(heard, self._url, self._signing)
+            request = request_for(event, self._url, self._signing)
         except (ConfigError, ValueError) as error:
             return Unsigned(str(error))
         for left in range(self._retries, -1, -1):
@@ -124,21 +124,21 @@ class Forwarder:
         )
 
 
-def request_for(heard: FeedEvent, url: str, signing: SigningOptions | None) -> Request:
+def request_for(event: FeedEvent, url: str, signing: SigningOptions | None) -> Request:
     """Return the request with which an event's sender would send it to *url* now.
 
     Raises:
         ConfigError: the provider or its settings are unknown.
         ValueError: the secret is not in the provider's format.
     """
-    headers = {name: value for name, value in heard.headers.items() if name.lower() not in _CLIENT_HEADERS}
-    headers.setdefault("content-type", heard.content_type)
-    provider = signing.provider if signing and signing.provider else heard.provider
-    method, body = "POST", heard.body
-    if arrives_by_get(heard):
+    headers = {name: value for name, value in event.headers.items() if name.lower() not in _CLIENT_HEADERS}
+    headers.setdefault("content-type", event.content_type)
+    provider = signing.provider if signing and signing.provider else event.provider
+    method, body = "POST", event.body
+    if arrives_by_get(event):
         # The body of an event from a GET request is its query as a form.
         method, body = "GET", b""
-        url = f"{url}{'&' if '?' in url else '?'}{heard.body.decode('utf-8', 'replace')}"
+        url = f"{url}{'&' if '?' in url else '?'}{event.body.decode('utf-8', 'replace')}"
         del headers["content-type"]
     if signing is None:
         return Request(method, url, headers, body)
@@ -147,15 +147,15 @@ def request_for(heard: FeedEvent, url: str, signing: SigningOptions | None) -> R
     # Imported only here, as it is needed only with --secret.
     from boathook.testing import signed_request
 
-    options: Mapping[str, Any] = signing.options if signing.provider else heard.options
+    options: Mapping[str, Any] = signing.options if signing.provider else event.options
     signed = signed_request(
         provider,
         signing.secret,
         body,
-        id=heard.id if heard.origin == "published" else None,
+        id=event.id if event.origin == "published" else None,
         url=url,
         method=method,
-        content_type=heard.content_type or None,
+        content_type=event.content_type or None,
         headers=headers,
         **options,
     )

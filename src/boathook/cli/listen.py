@@ -173,11 +173,11 @@ async def _follow(
     tally: Counter[str],
 ) -> None:
     async with aclosing(feed) as events:
-        async for heard in events:
-            done = None if forwarder is None else await forwarder.forward(heard)
+        async for event in events:
+            done = None if forwarder is None else await forwarder.forward(event)
             tally["events"] += 1
             tally[_word(done)] += 1
-            _show(heard, done, display)
+            _show(event, done, display)
             if limit and tally["events"] >= limit:
                 return
 
@@ -201,14 +201,14 @@ def _summary(tally: Counter[str]) -> str:
     return counted(tally["events"], "event") + (f": {', '.join(parts)}" if parts else "")
 
 
-def _show(heard: FeedEvent, done: Forwarded | None, display: _DisplayOptions) -> None:
+def _show(event: FeedEvent, done: Forwarded | None, display: _DisplayOptions) -> None:
     if display.as_json:
-        output.print_json(_object(heard, done, display))
+        output.print_json(_object(event, done, display))
         sys.stdout.flush()
         return
-    out.print(_line(heard, done), soft_wrap=True)
+    out.print(_line(event, done), soft_wrap=True)
     if display.verbose:
-        output.print_block("  event", heard.body.decode("utf-8", "backslashreplace"))
+        output.print_block("  event", event.body.decode("utf-8", "backslashreplace"))
     if isinstance(done, Answered) and (display.verbose or not done.answer.is_ok):
         answered = done.answer.body.decode("utf-8", "backslashreplace")
         if display.verbose:
@@ -217,11 +217,11 @@ def _show(heard: FeedEvent, done: Forwarded | None, display: _DisplayOptions) ->
             out.print(output.text(f"          {answered.strip().splitlines()[0][:_FIRST_LINE]}"), style="dim")
 
 
-def _line(heard: FeedEvent, done: Forwarded | None) -> Text:
+def _line(event: FeedEvent, done: Forwarded | None) -> Text:
     moment = datetime.now(UTC).astimezone().strftime("%H:%M:%S")
-    sender = output.text(heard.source or heard.application)
+    sender = output.text(event.source or event.application)
     line = Text(f"{moment}  ", style="dim") + sender + Text("  ")
-    line += Text(f"{output.text(heard.type).plain:<{_WIDEST}} ", style="bold") + Text(heard.id, style="dim")
+    line += Text(f"{output.text(event.type).plain:<{_WIDEST}} ", style="bold") + Text(event.id, style="dim")
     match done:
         case None:
             return line
@@ -236,17 +236,17 @@ def _line(heard: FeedEvent, done: Forwarded | None) -> Text:
             assert_never(done)
 
 
-def _object(heard: FeedEvent, done: Forwarded | None, display: _DisplayOptions) -> dict[str, Any]:
+def _object(event: FeedEvent, done: Forwarded | None, display: _DisplayOptions) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "at": datetime.now(UTC),
-        "id": heard.id,
-        "source": heard.source,
-        "application": heard.application,
-        "type": heard.type,
-        "accepted_at": heard.accepted_at,
+        "id": event.id,
+        "source": event.source,
+        "application": event.application,
+        "type": event.type,
+        "accepted_at": event.accepted_at,
     }
     if display.verbose:
-        shown |= {"headers": heard.headers, "body": heard.body}
+        shown |= {"headers": event.headers, "body": event.body}
     match done:
         case None:
             return shown

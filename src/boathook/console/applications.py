@@ -37,7 +37,7 @@ CAPABILITIES: Final = {
 _MAX_UNHEALTHY: Final = 100
 
 
-@routes.get("/applications/in-trouble", Permission.APPLICATION_LIST)
+@routes.get("/applications/unhealthy", Permission.APPLICATION_LIST)
 async def list_unhealthy(context: ConsoleContext) -> Response:
     """Show the disabled and failing endpoints of all applications."""
     async with context.work() as work:

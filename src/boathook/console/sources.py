@@ -313,7 +313,7 @@ async def add_secret(context: ConsoleContext) -> Response:
                 name,
                 text,
                 note_text=str(form.get("note", "")),
-                others_end_after=_hours(str(form.get("others", "")), "others"),
+                expire_others_after=_hours(str(form.get("others", "")), "others"),
             )
     except InvalidValue as error:
         return await show_source(context, 400, error)
@@ -323,13 +323,15 @@ async def add_secret(context: ConsoleContext) -> Response:
     return context.to(_page(name), f"Secret added. Every gateway accepts it within {_PROPAGATION_TIME}.")
 
 
-@routes.post("/sources/{name}/secrets/{id}/end", Permission.SOURCE_SECRET_MANAGE)
-async def end_secret(context: ConsoleContext) -> Response:
+@routes.post("/sources/{name}/secrets/{id}/expire", Permission.SOURCE_SECRET_MANAGE)
+async def expire_secret(context: ConsoleContext) -> Response:
     """Set the expiry of an added secret."""
     name, id = context.path["name"], context.path["id"]
     async with context.work() as work:
-        ended = await actions.end(work, name, id, _hours(str(context.form.get("after", "0")), "after") or timedelta())
-    return context.to(_page(name), f"Secret {id} expires at {ended.ends_at:%Y-%m-%d %H:%M:%S} UTC.")
+        ended = await actions.expire(
+            work, name, id, _hours(str(context.form.get("after", "0")), "after") or timedelta()
+        )
+    return context.to(_page(name), f"Secret {id} expires at {ended.expires_at:%Y-%m-%d %H:%M:%S} UTC.")
 
 
 @routes.post("/sources/{name}/secrets/{id}/keep", Permission.SOURCE_SECRET_MANAGE)
@@ -337,7 +339,7 @@ async def keep_secret(context: ConsoleContext) -> Response:
     """Cancel the expiry of an added secret."""
     name, id = context.path["name"], context.path["id"]
     async with context.work() as work:
-        await actions.end(work, name, id, None)
+        await actions.expire(work, name, id, None)
     return context.to(_page(name), f"Secret {id} never expires.")
 
 

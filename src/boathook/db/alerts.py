@@ -240,17 +240,17 @@ async def mark_failed(
     *,
     give_up: timedelta,
     pause_s: float,
-    longest_s: float,
+    max_pause_s: float,
 ) -> int:
     """Record that a message was not sent; return the number of notifications that were given up.
 
     Args:
         give_up: maximum age of a notification.
         pause_s: pause of the channel after its first consecutive failure, doubled after each further one.
-        longest_s: longest pause of the channel.
+        max_pause_s: maximum pause of the channel.
     """
     given_up: int = await database.fetchval(
-        SQL["end_failed"], message_id, channel, error, give_up.total_seconds(), pause_s, longest_s
+        SQL["end_failed"], message_id, channel, error, give_up.total_seconds(), pause_s, max_pause_s
     )
     return given_up
 

@@ -119,7 +119,7 @@ class Database:
         if monitor is None:
             name = {"application_name": heartbeat_name(purpose), **SERVER_KEEPALIVES}
             dial = functools.partial(connect, url, timeout=connect_timeout_s, server_settings=name)
-            monitor = ServerMonitor(dial, purpose=purpose, longest_s=connect_timeout_s)
+            monitor = ServerMonitor(dial, purpose=purpose, max_connect_s=connect_timeout_s)
         made: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
 
         async def make(*args: Any, **options: Any) -> asyncpg.Connection:

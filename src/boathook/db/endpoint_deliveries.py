@@ -162,10 +162,10 @@ class OperationalSubscriber(msgspec.Struct, frozen=True):
 class BreakerRules(msgspec.Struct, frozen=True):
     """When endpoints are paused or disabled; durations in seconds."""
 
-    opens_after: int
+    failure_threshold: int
     """Consecutive failures; 0: never."""
     pause_s: float
-    longest_s: float
+    max_pause_s: float
     disable_after_s: float
     """0: never."""
 
@@ -301,9 +301,9 @@ class EndpointDeliveryStore:
                 [one.is_endpoint_fault for one in failures],
                 [one.is_probe for one in failures],
                 [jitter() for _ in failures],
-                rules.opens_after,
+                rules.failure_threshold,
                 rules.pause_s,
-                rules.longest_s,
+                rules.max_pause_s,
                 timedelta(seconds=rules.disable_after_s),
             )
         return {

@@ -176,7 +176,7 @@ class _Check:
         self._witnesses: dict[str, tuple[UUID, UUID]] = {}
         """An early event of each source whose dedup key is still stored, with that key, as found during the scan."""
         self._looks = 0
-        self._longest_s = 0.0
+        self._longest_query_s = 0.0
         self._number = 0
 
     async def run(self) -> IntegrityReport:
@@ -236,7 +236,7 @@ class _Check:
                 await connection.execute(f"{self._database.bounds}; {SQL['prepare_look']}")
                 began = time.monotonic()
                 rows = await connection.fetch(sql, *arguments)
-            self._longest_s = max(self._longest_s, time.monotonic() - began)
+            self._longest_query_s = max(self._longest_query_s, time.monotonic() - began)
         self._looks += 1
         totals: dict[str, int] = {}
         for row in rows:
@@ -308,7 +308,7 @@ class _Check:
             violations=tuple(self._violation(rule) for rule in rules if self._counts[rule.statement]),
             checks=len(rules),
             looks=self._looks,
-            longest_query_s=self._longest_s,
+            longest_query_s=self._longest_query_s,
         )
 
     def _violation(self, rule: Invariant) -> Violation:

@@ -48,14 +48,14 @@ class ServerMonitor:
     Args:
         dial: opens the dedicated connection.
         purpose: purpose of the pools, for the log.
-        longest_s: timeout of connecting while the server is unavailable.
+        max_connect_s: timeout of connecting while the server is unavailable.
     """
 
-    def __init__(self, dial: OpenConnection, *, purpose: str, longest_s: float) -> None:
+    def __init__(self, dial: OpenConnection, *, purpose: str, max_connect_s: float) -> None:
         self._answers = asyncio.Event()
         self._answers.set()
         self._dial = dial
-        self._longest_s = longest_s
+        self._max_connect_s = max_connect_s
         self._cuts: dict[Callable[[], None], None] = {}
         """In insertion order, so that simulations are reproducible."""
         self._dialling: dict[asyncio.Timeout, None] = {}
@@ -156,8 +156,8 @@ class ServerMonitor:
             await asyncio.sleep(_RETRY_INTERVAL_S)
 
     async def _connect(self) -> asyncpg.Connection:
-        patience_s = self._longest_s if self.is_unavailable else max(MIN_TIMEOUT_S, _TIMEOUT_FACTOR * self._dial_s)
-        patience_s = min(patience_s, self._longest_s)
+        patience_s = self._max_connect_s if self.is_unavailable else max(MIN_TIMEOUT_S, _TIMEOUT_FACTOR * self._dial_s)
+        patience_s = min(patience_s, self._max_connect_s)
         began = time.monotonic()
         async with time_limit(patience_s):
             line = await self._dial()

@@ -25,7 +25,7 @@ class SourceSecret:
     note: str = ""
     added_by: str
     added_at: datetime
-    ends_at: datetime | None = None
+    expires_at: datetime | None = None
     """From this time on it is invalid; None: no expiry yet."""
 
     @property
@@ -40,7 +40,7 @@ class SourceSecret:
 
     def is_valid_at(self, moment: datetime) -> bool:
         """Return whether it is valid at *moment*."""
-        return self.ends_at is None or moment < self.ends_at
+        return self.expires_at is None or moment < self.expires_at
 
 
 def encryption_context(source: str, id: UUID) -> str:
@@ -89,7 +89,7 @@ async def insert_later(connection: Connection, secrets: Sequence[SourceSecret]) 
     """Store secrets as another database has them, and notify all gateways; a known one ends when either copy does."""
     for one in secrets:
         await connection.execute(
-            SQL["insert_later"], one.id, one.source, one.encrypted, one.note, one.added_by, one.added_at, one.ends_at
+            SQL["insert_later"], one.id, one.source, one.encrypted, one.note, one.added_by, one.added_at, one.expires_at
         )
     if secrets:
         await announce(connection)
@@ -97,14 +97,14 @@ async def insert_later(connection: Connection, secrets: Sequence[SourceSecret]) 
 
 async def expire(connection: Connection, source: str, id: UUID, after: timedelta | None) -> SourceSecret | None:
     """Let a secret expire after a delay, or never; return None if there is no unexpired one."""
-    row = await connection.fetchrow(SQL["end_secret"], source, id, after)
+    row = await connection.fetchrow(SQL["expire_secret"], source, id, after)
     await announce(connection)
     return None if row is None else SourceSecret(**dict(row))
 
 
 async def expire_others(connection: Connection, source: str, id: UUID, after: timedelta) -> int:
     """Let all secrets of a source but one expire after a delay; return how many now expire sooner."""
-    rows = await connection.fetch(SQL["end_others"], source, id, after)
+    rows = await connection.fetch(SQL["expire_others"], source, id, after)
     await announce(connection)
     return len(rows)
 

@@ -220,7 +220,7 @@ async def run_worker(
         resource.setrlimit(resource.RLIMIT_AS, (size, resource.getrlimit(resource.RLIMIT_AS)[1]))
     database = settings.database
     # A handler may spend its whole timeout on one statement, or on other work while its transaction is open.
-    longest_s = max([settings.worker.timeout_s, *(one.timeout_s or 0.0 for one in hooks.handlers.values())])
+    max_timeout_s = max([settings.worker.timeout_s, *(one.timeout_s or 0.0 for one in hooks.handlers.values())])
     open_own = functools.partial(
         Database.open,
         database.url,
@@ -236,8 +236,8 @@ async def run_worker(
         purpose="handlers",
         size=database.worker_connections,
         connect_timeout_s=database.connect_timeout_s,
-        statement_timeout_s=longest_s,
-        idle_in_transaction_s=longest_s + settings.worker.lease_s,
+        statement_timeout_s=max_timeout_s,
+        idle_in_transaction_s=max_timeout_s + settings.worker.lease_s,
     )
     async with wait_for_database(stop, open_own) as own:
         if own is None:

@@ -14,7 +14,7 @@ from boathook.handlers.transaction import SyncTransaction
 APPLICATION = "shop"
 MAILBOX = "BOATHOOK_DEMO_MAILBOX"
 """The environment variable with the path of the mailbox file; without it no e-mails are written."""
-QUICK = RetryPolicy(first_s=0.5, factor=2.0, longest_s=2.0, max_attempts=4)
+QUICK = RetryPolicy(first_s=0.5, factor=2.0, max_delay_s=2.0, max_attempts=4)
 
 RECORD = "insert into demo.effect (event_id, event_key, handler, attempt) values ($1, $2, $3, $4)"
 KEEP = """

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 class AlertMessageKind(StrEnum):
     """Why an alert is sent."""
 
-    FIRING = "fires"
-    REPEATED = "still"
+    FIRING = "firing"
+    REPEATED = "repeated"
     """It was sent before and is still firing."""
     RECOVERED = "recovered"
     TEST = "test"

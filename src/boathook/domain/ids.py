@@ -30,7 +30,7 @@ API_KEY = "key"
 DEAD_GROUP = "grp"
 SOURCE_SECRET = "ssec"
 OPERATOR = "opr"
-ALERT = "alm"
+ALERT = "alt"
 SILENCE = "sil"
 NOUNS = {
     EVENT: "event",

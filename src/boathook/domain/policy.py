@@ -137,7 +137,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Delay in seconds before the second attempt."""
     factor: float = 2.0
     """Factor by which each further delay grows."""
-    longest_s: float = 300.0
+    max_delay_s: float = 300.0
     """Maximum delay in seconds, before jitter."""
     delays_s: tuple[float, ...] | None = None
     """Delays in seconds instead of the exponential ones; there is no attempt after the last one."""
@@ -151,7 +151,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.delays_s is not None:
             force_setattr(self, "max_attempts", len(self.delays_s) + 1)
-        for name in ("first_s", "longest_s", "max_age_s"):
+        for name in ("first_s", "max_delay_s", "max_age_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"RetryPolicy.{name} must not be negative")
         if self.delays_s is not None and any(delay < 0 for delay in self.delays_s):
@@ -169,7 +169,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             base = self.delays_s[attempt - 1]
         else:
             # The exponent is bounded so that many attempts cannot overflow a float.
-            base = min(self.longest_s, self.first_s * self.factor ** min(attempt - 1, 64))
+            base = min(self.max_delay_s, self.first_s * self.factor ** min(attempt - 1, 64))
         return base * (1 + self.jitter * (2 * jitter - 1))
 
 
@@ -342,11 +342,11 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the dependency, such as ``crm``."""
     errors: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError)
     """Exceptions that count as failures of the dependency; others do not affect the breaker."""
-    opens_after: int = 5
+    failure_threshold: int = 5
     """Number of consecutive failures that open it."""
-    cools_s: float = 10.0
+    pause_s: float = 10.0
     """Seconds that it stays open before the first probe; doubled after each failed probe."""
-    longest_s: float = 300.0
+    max_pause_s: float = 300.0
     """Maximum seconds that it stays open."""
 
 
@@ -362,7 +362,7 @@ class BreakerStatus(msgspec.Struct, frozen=True, kw_only=True):
         """Return the breaker's state at *now*."""
         if self.opened_at is None:
             return BreakerState.CLOSED
-        pause_s = min(breaker.longest_s, breaker.cools_s * 2 ** min(self.pauses - 1, 32))
+        pause_s = min(breaker.max_pause_s, breaker.pause_s * 2 ** min(self.pauses - 1, 32))
         return BreakerState.PROBING if (now - self.opened_at).total_seconds() >= pause_s else BreakerState.OPEN
 
     def may_run(self, breaker: Breaker, now: datetime, running: int) -> bool:
@@ -385,6 +385,6 @@ class BreakerStatus(msgspec.Struct, frozen=True, kw_only=True):
         if state is BreakerState.OPEN:
             return self
         failures = self.failures + 1
-        if state is BreakerState.PROBING or failures >= breaker.opens_after:
+        if state is BreakerState.PROBING or failures >= breaker.failure_threshold:
             return BreakerStatus(failures=failures, opened_at=now, pauses=self.pauses + 1)
         return BreakerStatus(failures=failures, opened_at=None, pauses=self.pauses)

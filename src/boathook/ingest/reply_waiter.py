@@ -144,7 +144,7 @@ class ReplyWaiter:
         self._waiters: dict[UUID, set[asyncio.Future[Reply | None]]] = {}
         self._due: set[UUID] = set()
         """Events to poll as soon as possible."""
-        self._heard: dict[UUID, None] = {}
+        self._seen: dict[UUID, None] = {}
         """Recently announced events: a handler may finish before its sender starts to wait."""
         self._wake = asyncio.Event()
         self._closes_at = math.inf
@@ -174,7 +174,7 @@ class ReplyWaiter:
         waiters = self._waiters.setdefault(event_id, set())
         waiters.add(waiter)
         self._waiting_count += 1
-        if not pending_reply.is_new or event_id in self._heard:
+        if not pending_reply.is_new or event_id in self._seen:
             self._poll_soon(event_id)
         try:
             async with asyncio.timeout_at(min(loop.time() + seconds, self._closes_at)):
@@ -200,9 +200,9 @@ class ReplyWaiter:
         if event_id in self._waiters:
             self._poll_soon(event_id)
             return
-        self._heard[event_id] = None
-        if len(self._heard) > _MAX_RECENT:
-            del self._heard[next(iter(self._heard))]
+        self._seen[event_id] = None
+        if len(self._seen) > _MAX_RECENT:
+            del self._seen[next(iter(self._seen))]
 
     def close(self, within_s: float) -> None:
         """Let no sender wait longer than *within_s* from now."""

@@ -86,7 +86,7 @@ class _Row(msgspec.Struct, frozen=True):
     id: str
     source: str
     encrypted: str
-    ends_at: Annotated[datetime, msgspec.Meta(tz=True)] | None
+    expires_at: Annotated[datetime, msgspec.Meta(tz=True)] | None
 
 
 _ROWS: Final = msgspec.json.Decoder(list[_Row])
@@ -110,7 +110,7 @@ def _secret(row: _Row) -> SourceSecret:
         encrypted=base64.b64decode(row.encrypted),
         added_by="",
         added_at=created_at(id),
-        ends_at=row.ends_at,
+        expires_at=row.expires_at,
     )
 
 
@@ -119,7 +119,7 @@ def _row(secret: SourceSecret) -> _Row:
         id=show(SOURCE_SECRET, secret.id),
         source=secret.source,
         encrypted=base64.b64encode(secret.encrypted).decode(),
-        ends_at=secret.ends_at,
+        expires_at=secret.expires_at,
     )
 
 

@@ -24,7 +24,7 @@ from boathook.ingest.cells import CellStore, Post
 from boathook.service.remote import post_with
 
 _MAX_AGE_DAYS: Final = 7
-_RETRY: Final = RetryPolicy(first_s=5, longest_s=300, max_attempts=10_000, max_age_s=_MAX_AGE_DAYS * 86_400)
+_RETRY: Final = RetryPolicy(first_s=5, max_delay_s=300, max_attempts=10_000, max_age_s=_MAX_AGE_DAYS * 86_400)
 """Outlives an outage of a cell. Its breaker decides how often it is asked meanwhile."""
 _PAUSE_S: Final = 5.0
 _MAX_PAUSE_S: Final = 60.0
@@ -52,7 +52,7 @@ def make_cells_app(settings: Settings, post: Post | None = None) -> Boathook:
             name=cell,
             retry=_RETRY,
             timeout=_TIMEOUT_S,
-            breaker=Breaker(dependency=f"{CELLS_APP}.{cell}", cools_s=_PAUSE_S, longest_s=_MAX_PAUSE_S),
+            breaker=Breaker(dependency=f"{CELLS_APP}.{cell}", pause_s=_PAUSE_S, max_pause_s=_MAX_PAUSE_S),
             session=LateSessions(hook.transaction),
         )
         register(passing.handler(cell))

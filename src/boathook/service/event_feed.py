@@ -103,7 +103,7 @@ class EventFeed:
         self._filter = event_filter
         self._since = since
         """All events before this time were found."""
-        self._heard: set[UUID] = set()
+        self._seen: set[UUID] = set()
         """Found events that a later scan may find again."""
         self._waiting: deque[EventRef] = deque()
         """Found events that were not emitted yet."""
@@ -154,9 +154,9 @@ class EventFeed:
     async def _find(self, scan: _Scan) -> None:
         """Find events that were not found before."""
         found = await find_ids(self._database, self._filter, scan.first, scan.until, limit=_MAX_IDS)
-        new_refs = [ref for ref in found if ref.id not in self._heard]
+        new_refs = [ref for ref in found if ref.id not in self._seen]
         self._waiting.extend(new_refs)
-        self._heard.update(ref.id for ref in new_refs)
+        self._seen.update(ref.id for ref in new_refs)
         is_whole = len(found) < _MAX_IDS
         self._under_way = None if is_whole else replace(scan, first=UUID(int=found[-1].id.int + 1))
         self._is_behind = not is_whole or scan.until is not None
@@ -172,7 +172,7 @@ class EventFeed:
         # Use the start of the scan: an event committed since may have an id in the range it had already passed.
         self._since = scan.until or max(self._since, scan.began - OVERLAP)
         first = ids.first_of(self._since)
-        self._heard = {known for known in self._heard if known >= first}
+        self._seen = {known for known in self._seen if known >= first}
 
 
 class ListenerSlots:

@@ -209,15 +209,15 @@ class RemoteStatsReader:
         self._client = client
         self._url = url
         self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        self._heard: deque[MetricSnapshot] = deque()
+        self._snapshots: deque[MetricSnapshot] = deque()
 
     async def read(self) -> LiveStats:
         """Return the statistics since the first read, or of the last 15 seconds. Raises FetchFailed."""
         now = await self._fetch()
-        self._heard.append(now)
-        while now.at - self._heard[0].at > WINDOW_S:
-            self._heard.popleft()
-        return summarize([HostSample(self._url, datetime.now(UTC), now.since(self._heard[0]))])
+        self._snapshots.append(now)
+        while now.at - self._snapshots[0].at > WINDOW_S:
+            self._snapshots.popleft()
+        return summarize([HostSample(self._url, datetime.now(UTC), now.since(self._snapshots[0]))])
 
     async def _fetch(self) -> MetricSnapshot:
         answer = await self._client.request(

@@ -86,7 +86,7 @@ class SecretView(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     added_by: str | None = None
     added_at: datetime | None = None
-    ends_at: datetime | None = None
+    expires_at: datetime | None = None
     is_over: bool = False
     """Whether it has ended."""
     is_readable: bool = True
@@ -138,7 +138,7 @@ def _added_secret_view(work: UnitOfWork, one: SourceSecret, now: datetime) -> Se
         note=one.note,
         added_by=one.added_by,
         added_at=one.added_at,
-        ends_at=one.ends_at,
+        expires_at=one.expires_at,
         is_over=not one.is_valid_at(now),
         is_readable=_is_readable(work, one),
     )
@@ -153,7 +153,12 @@ def _is_readable(work: UnitOfWork, one: SourceSecret) -> bool:
 
 
 async def add(
-    work: UnitOfWork, source: str, text: str | None, *, note_text: str = "", others_end_after: timedelta | None = None
+    work: UnitOfWork,
+    source: str,
+    text: str | None,
+    *,
+    note_text: str = "",
+    expire_others_after: timedelta | None = None,
 ) -> CreatedSecret:
     """Add a secret to a source, in addition to its other secrets.
 
@@ -162,7 +167,7 @@ async def add(
         source: the source's name.
         text: the secret the sender signs with, or its public key; None generates a secret.
         note_text: a note for operators.
-        others_end_after: when the other added secrets end; None leaves them unchanged.
+        expire_others_after: when the other added secrets end; None leaves them unchanged.
 
     Raises:
         NotFound: there is no such source.
@@ -172,7 +177,7 @@ async def add(
     """
     settings = await work.app_context.refresh_settings(work.connection)
     settings.source(source)  # raises NotFound
-    after = None if others_end_after is None else _checked(others_end_after)
+    after = None if expire_others_after is None else _checked(expire_others_after)
     if len(note_text) > _MAX_NOTE_LENGTH:
         raise InvalidValue(f"it has at most {_MAX_NOTE_LENGTH} characters", "note")
     await source_secrets.lock(work.connection, source)
@@ -246,32 +251,32 @@ def generate_secret(proof: Proof) -> str:
             return secrets.token_hex(24)
 
 
-async def end(work: UnitOfWork, source: str, id: str, after: timedelta | None) -> SourceSecret:
-    """End an added secret after a delay, or cancel its end.
+async def expire(work: UnitOfWork, source: str, id: str, after: timedelta | None) -> SourceSecret:
+    """Expire an added secret after a delay, or cancel its expiry.
 
     Raises:
-        NotFound: there is no secret with this id that has not ended.
+        NotFound: there is no secret with this id that has not expired.
         InvalidState: it is the source's last secret.
         InvalidValue: the delay is too long.
     """
-    found = await _last_checked(work, source, id, is_ending=after is not None)
-    ended = await source_secrets.expire(work.connection, source, found, None if after is None else _checked(after))
-    if ended is None:
-        raise NotFound(f"the secret {id} of {source} has ended already")
-    action = "source.secret.keep" if after is None else "source.secret.end"
+    found = await _last_checked(work, source, id, is_expiring=after is not None)
+    expiring = await source_secrets.expire(work.connection, source, found, None if after is None else _checked(after))
+    if expiring is None:
+        raise NotFound(f"the secret {id} of {source} has expired already")
+    action = "source.secret.keep" if after is None else "source.secret.expire"
     await record(work.connection, work.actor, action, source, f"{id}{'' if after is None else f' in {after}'}")
-    return ended
+    return expiring
 
 
 async def remove(work: UnitOfWork, source: str, id: str) -> None:
     """Delete an added secret immediately. Raises NotFound, and InvalidState for a source's last one."""
-    found = await _last_checked(work, source, id, is_ending=True)
+    found = await _last_checked(work, source, id, is_expiring=True)
     if not await source_secrets.delete(work.connection, source, found):
         raise NotFound(f"there is no secret {id} of {source}")
     await record(work.connection, work.actor, "source.secret.remove", source, id)
 
 
-async def _last_checked(work: UnitOfWork, source: str, shown_id: str, *, is_ending: bool) -> UUID:
+async def _last_checked(work: UnitOfWork, source: str, shown_id: str, *, is_expiring: bool) -> UUID:
     configured = await _configured(work, source)
     try:
         id = ids.read(ids.SOURCE_SECRET, shown_id)
@@ -280,10 +285,10 @@ async def _last_checked(work: UnitOfWork, source: str, shown_id: str, *, is_endi
     await source_secrets.lock(work.connection, source)
     known = await source_secrets.list_by_source(work.connection, source)
     # Ignore secrets that cannot be decrypted: they verify nothing, so the last readable one must stay.
-    others = [one for one in known if one.id != id and one.ends_at is None and _is_readable(work, one)]
+    others = [one for one in known if one.id != id and one.expires_at is None and _is_readable(work, one)]
     has_others = bool(others) or (configured is not None and bool(configured.secrets or captures_secret(configured)))
     is_last = not has_others
-    if is_ending and is_last and any(one.id == id for one in known):
+    if is_expiring and is_last and any(one.id == id for one in known):
         raise InvalidState(
             f"it is the last secret of {source} that does not expire; add another one first",
             "last_secret",

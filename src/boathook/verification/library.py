@@ -30,7 +30,7 @@ _OK: Final = Reply(status=200, body=b'{"ok":true}', content_type="application/js
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """The result of `verify` for one request; true unless the request is refused."""
 
-    outcome: Literal["event", "handshake", "refused"]
+    outcome: Literal["event", "handshake", "rejected"]
     reply: Reply
     """The reply to send: status, body and content type. For a handshake or a refusal send exactly this; for an event,
     send it after you have stored the event."""
@@ -46,7 +46,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """A secret that the sender sends only once: store it, because later requests are signed with it (Notion)."""
 
     def __bool__(self) -> bool:
-        return self.outcome != "refused"
+        return self.outcome != "rejected"
 
 
 @runtime_checkable
@@ -263,7 +263,7 @@ def _refused(rejected: Rejected) -> Verification:
     body = {"ok": False} | ({"detail": rejected.public_detail} if rejected.public_detail else {})
     written = json.dumps(body, separators=(",", ":")).encode()
     reply = Reply(status=rejected.status, body=written, content_type="application/json")
-    return Verification(outcome="refused", reply=reply, reason=rejected.reason, detail=rejected.detail)
+    return Verification(outcome="rejected", reply=reply, reason=rejected.reason, detail=rejected.detail)
 
 
 def _key_unavailable(detail: str) -> Verification:

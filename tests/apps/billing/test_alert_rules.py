@@ -38,10 +38,10 @@ def test_an_unlinked_payment_is_told_of_and_that_it_was_linked(server: BillingSe
     server.send_payment(known, email=server.user())
     server.await_applied(known)
     server.send_payment(waits)
-    told = alert_receiver.await_kind("billing.unlinked_payments", "fires", subject="UNLINKED_PAYMENT")
+    told = alert_receiver.await_kind("billing.unlinked_payments", "firing", subject="UNLINKED_PAYMENT")
     assert told["summary"] == "a payment waits for its user: UNLINKED_PAYMENT"
     server.cli("billing", "link", waits, server.user())
-    alert_receiver.await_kind("billing.unlinked_payments", "fires", "recovered", subject="UNLINKED_PAYMENT")
+    alert_receiver.await_kind("billing.unlinked_payments", "firing", "recovered", subject="UNLINKED_PAYMENT")
     assert alert_receiver.kinds("billing.missing_users") == []
     assert "billing.unlinked_payments" in {one["rule"] for one in server.listing("alerts", "history")}
 

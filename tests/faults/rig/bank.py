@@ -52,8 +52,8 @@ create table bank.tick (
 """
 
 hook = Boathook()
-_QUICK: Final = RetryPolicy(first_s=0.05, longest_s=0.2, max_attempts=ATTEMPTS)
-_POISON: Final = RetryPolicy(first_s=0.05, longest_s=0.2, max_attempts=POISON_ATTEMPTS)
+_QUICK: Final = RetryPolicy(first_s=0.05, max_delay_s=0.2, max_attempts=ATTEMPTS)
+_POISON: Final = RetryPolicy(first_s=0.05, max_delay_s=0.2, max_attempts=POISON_ATTEMPTS)
 _POISONS: Final = ("crash", "segfault", "memory", "recursion", "loop", "deadlock")
 
 LIMITS: Final = Limits(

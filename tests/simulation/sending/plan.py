@@ -57,7 +57,7 @@ class Plan:
 
     @property
     def retry(self) -> RetryPolicy:
-        return RetryPolicy(first_s=0.2, factor=2.0, longest_s=3.0, max_attempts=self.max_attempts, max_age_s=86_400)
+        return RetryPolicy(first_s=0.2, factor=2.0, max_delay_s=3.0, max_attempts=self.max_attempts, max_age_s=86_400)
 
     @property
     def is_plain(self) -> bool:

@@ -15,7 +15,7 @@ from boathook.apps.cashdesk.entities import Entity, Object
 from boathook.apps.cashdesk.users import User
 
 RECIPIENT: Final = "handler:cashdesk.fiscalise"
-PATIENCE: Final = RetryPolicy(first_s=1.0, longest_s=60.0, max_attempts=10, max_age_s=3_600.0)
+PATIENCE: Final = RetryPolicy(first_s=1.0, max_delay_s=60.0, max_attempts=10, max_age_s=3_600.0)
 """How long the drive may be unavailable before a receipt fails."""
 _RESUME_S: Final = 60.0
 _RESUMED: Final = timedelta(days=7)

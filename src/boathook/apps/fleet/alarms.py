@@ -17,7 +17,7 @@ from boathook.apps.fleet.settings import TelegramSettings
 TYPE: Final = "alarm.raised"
 LATE_S: Final = 3_600.0
 """Seconds after which an announcement without an effect is repeated by the next alarm."""
-RETRY: Final = RetryPolicy(first_s=2.0, longest_s=300.0, max_attempts=500, max_age_s=86_400.0)
+RETRY: Final = RetryPolicy(first_s=2.0, max_delay_s=300.0, max_attempts=500, max_age_s=86_400.0)
 MAX_TEXT: Final = 1_000
 _MINUTE_S: Final = 60.0
 

@@ -23,12 +23,12 @@ from boathook.apps.music.kinds import Kind
 from boathook.apps.music.tracks import Delivery
 
 DAY_S: Final = 86_400.0
-PATIENT: Final = RetryPolicy(first_s=2, factor=4, longest_s=6 * 3_600, max_attempts=16, max_age_s=3 * DAY_S)
+PATIENT: Final = RetryPolicy(first_s=2, factor=4, max_delay_s=6 * 3_600, max_attempts=16, max_age_s=3 * DAY_S)
 """Files are retried for as long as their URLs are likely to work."""
 MAX_S: Final = 900.0
 
 
-@hook.on(SOURCE, "*", retry=RetryPolicy(max_attempts=12, longest_s=900, max_age_s=DAY_S))
+@hook.on(SOURCE, "*", retry=RetryPolicy(max_attempts=12, max_delay_s=900, max_age_s=DAY_S))
 async def receive(event: Event, tx: Transaction) -> Ignore | None:
     """Record a callback and apply it to its track, or keep it until the track exists; reply with the result."""
     kind = event.headers.get("x-webhook-event", "")

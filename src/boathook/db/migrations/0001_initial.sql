@@ -521,7 +521,7 @@ create table boathook.source_secret (
     note text not null default '',
     added_by text not null,
     added_at timestamptz not null default now(),
-    ends_at timestamptz
+    expires_at timestamptz
 );
 create index source_secret_of_source on boathook.source_secret (source, id);
 
@@ -577,7 +577,7 @@ create table boathook.alert_notification (
     id bigint generated always as identity primary key,
     alert_id uuid not null references boathook.alert on delete cascade,
     channel text not null,
-    kind text not null check (kind in ('fires', 'still', 'recovered')),
+    kind text not null check (kind in ('firing', 'repeated', 'recovered')),
     state text not null default 'waiting' check (state in ('waiting', 'sent', 'given_up')),
     not_before timestamptz not null,
     created_at timestamptz not null default now(),
