@@ -91,10 +91,19 @@ SOURCE_KEYS = {
     "prefix": "`hmac`: text in front of the signature, such as `sha256=`.",
     "template": "`hmac`: the signed text, such as `{timestamp}.{body}`.",
     "timestamp_header": "`hmac`: the header with the signed timestamp.",
-    "id_header": "`hmac`, `token`: the header with the event's id.",
-    "id_path": "`hmac`, `token`: the dotted path to the event's id in a JSON body.",
-    "type_header": "`hmac`, `token`: the header with the event's type.",
-    "type_path": "`hmac`, `token`: the dotted path to the event's type in a JSON body.",
+    "timestamp_unit": "`hmac`: the format of the timestamp: `s` (seconds, the default), `ms` or `iso`.",
+    "id_header": "`hmac`, `token`, `unsigned`: the header with the event's id.",
+    "id_path": "`hmac`, `token`, `unsigned`: the dotted path to the event's id in a JSON body.",
+    "type_header": "`hmac`, `token`, `unsigned`: the header with the event's type.",
+    "type_path": "`hmac`, `token`, `unsigned`: the dotted path to the event's type in a JSON body.",
+    "reply_status": (
+        "`hmac`, `token`, `unsigned`: the status that the sender expects for an accepted request, 200 to 299."
+    ),
+    "reply_body": "`hmac`, `token`, `unsigned`: the body that the sender expects for an accepted request, such as `OK`.",
+    "reply_content_type": (
+        "`hmac`, `token`, `unsigned`: the content type of `reply_body`; by default `application/json` for a JSON object "
+        "or array, else `text/plain; charset=utf-8`."
+    ),
     "key_encoding": "`hmac`: the encoding of the secret, `text`, `hex` or `base64`.",
     "query": "`token`: the query parameter with the token.",
     "username": "`token`: the user name of basic authentication.",
@@ -133,8 +142,9 @@ the app that reads it.
 SOURCES = """
 ## `[sources.NAME]`
 
-One table for each source of requests, which are sent to `/in/NAME`. Keys marked `hmac` or `token` belong to these two
-generic providers. Other providers have settings of their own in the same table.
+One table for each source of requests, which are sent to `/in/NAME`. Keys marked `hmac`, `token` or `unsigned` belong to
+these generic providers, for senders that have no provider of their own. Other providers have settings of their own in
+the same table.
 
 ```toml
 [sources.stripe]
@@ -324,6 +334,11 @@ A provider is a recipe: how one sender signs, names its events, makes handshakes
 [`boathook.verify`](../how-to/verify.md), and sign like it in tests with `boathook.testing`.
 `boathook sources providers --json` lists the same facts. Each provider has a page of its own: how to set it up
 there and here, and how to try it.
+
+**Your sender is not in the list?** Use [`hmac`](providers/hmac.md) if it signs requests with an HMAC,
+[`token`](providers/token.md) if it sends a static token or a Basic password, and
+[`unsigned`](providers/unsigned.md) if it does neither. If it follows Standard Webhooks or sends through Svix, use
+[`standard-webhooks`](providers/standard-webhooks.md).
 
 ## What a signature covers
 

@@ -9,8 +9,10 @@ from jsonschema import Draft7Validator
 
 from boathook import config
 from boathook.cli import main
+from boathook.config.sources import FIELDS
 from boathook.domain.errors import ConfigError
 from boathook.providers import RECIPES
+from boathook.providers.generic import HMAC_SETTINGS, TOKEN_SETTINGS
 from boathook.service.scaffold import project_files
 from tests.guards.documents import ROOT, blocks
 from tests.guards.test_docs import PAGES
@@ -75,6 +77,12 @@ def test_every_key_has_a_description():
     ]
     assert len(keys) > 100
     assert all(field["description"] for field in keys)
+
+
+def test_every_setting_of_the_generic_recipes_is_a_key_of_a_source():
+    settings = {one.name for one in (*HMAC_SETTINGS, *TOKEN_SETTINGS)}
+    assert settings <= FIELDS.keys()
+    assert settings <= SCHEMA["definitions"]["SourceSettings"]["properties"].keys()
 
 
 def test_a_new_project_names_the_schema_of_this_repository():

@@ -72,10 +72,14 @@ class SourceSettings(Table):
     prefix: str | None = None
     template: str | None = None
     timestamp_header: str | None = None
+    timestamp_unit: str | None = None
     id_header: str | None = None
     id_path: str | None = None
     type_header: str | None = None
     type_path: str | None = None
+    reply_status: int | None = None
+    reply_body: Annotated[str, Field(coerce_numbers_to_str=True)] | None = None
+    reply_content_type: str | None = None
     key_encoding: str | None = None
     query: str | None = None
     username: str | None = None
