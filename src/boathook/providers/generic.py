@@ -191,6 +191,7 @@ RECIPES = (
         body=BodyFormat.ANY,
         methods=frozenset({"POST", "PUT"}),
         settings=HMAC_SETTINGS,
+        example_settings={"header": "X-Signature", "algorithm": "sha256", "encoding": "hex", "template": "{body}"},
         configure=configure_hmac,
         checked=("hashlib and hmac of Python, for every algorithm and encoding",),
     ),

@@ -245,6 +245,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     stop_statuses: frozenset[int] = frozenset()
     """Statuses that make this sender stop retrying or disable the webhook; boathook never sends them by accident."""
     settings: tuple[Setting, ...] = ()
+    example_settings: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Settings in the example of a source's table that have defaults but usually need other values."""
     schemes: Mapping[str, "Recipe"] = msgspec.field(default_factory=dict)
     """Alternative proofs of this sender, selected by the source's ``scheme`` setting."""
     has_empty_error_body: bool = False

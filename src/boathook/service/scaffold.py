@@ -274,7 +274,8 @@ def source_settings(recipe: Recipe) -> str:
         lines.append("unsigned = true")
     if recipe.signs_url:
         lines.append(f'public_url = "{PUBLIC_URL}"')
-    lines += [f'{name} = "{value}"' for name, value in recipe.sample.settings.items()]
+    settings = {**recipe.sample.settings, **recipe.example_settings}
+    lines += [f'{name} = "{value}"' for name, value in settings.items()]
     return "\n".join(lines) + "\n"
 
 
