@@ -22,14 +22,14 @@ from boathook.service.scaffold import PUBLIC_URL, secret_variable, source_settin
 from boathook.testing import make_keys, signed_request
 
 PROOF_COVERAGE: Final = {
-    "body signed": "The proof covers the whole body: nobody without the secret can have changed a byte.",
+    "body signed": "The signature covers the whole body; it cannot be changed without the secret.",
     "metadata only": (
-        "The proof covers some fields only, not the whole body: fetch what matters from the sender's API before you act"
+        "The signature covers some fields only, not the whole body: fetch the data from the sender's API before you act"
         " on it."
     ),
-    "token": "The proof is a static token and covers nothing of the body: who knows the token can send anything.",
-    "address": "There is no signature: whoever sends from the sender's networks is believed.",
-    "none": "There is no proof at all: anybody may have sent it. Fetch what it tells of from the sender's API.",
+    "token": "The static token does not protect the body. Anyone who has the token can send anything.",
+    "address": "There is no signature: every request from the sender's networks is accepted.",
+    "none": "Requests are not authenticated: anyone can send them. Fetch the data from the sender's API.",
 }
 """What a grade means, by its name."""
 
@@ -58,7 +58,7 @@ def _set_up(recipe: Recipe) -> Iterator[str]:
     yield "\n## At the sender\n\n"
     for number, step in enumerate(recipe.setup, 1):
         yield f"{number}. {step.format(url=f'`{PUBLIC_URL}/in/{recipe.name}`')}\n"
-    yield f"\n`{PUBLIC_URL}` stands for the address at which your boathook is reached.\n"
+    yield f"\nReplace `{PUBLIC_URL}` with your public URL.\n"
 
 
 def _settings(recipe: Recipe) -> Iterator[str]:
@@ -67,15 +67,15 @@ def _settings(recipe: Recipe) -> Iterator[str]:
         yield f"The secret itself is in the environment variable `{secret_variable(recipe)}`, or in a file: "
         yield '`"file:PATH"`.\n'
     if recipe.is_secret_chosen:
-        yield "You choose it yourself; `openssl rand -hex 32` makes a good one.\n"
+        yield "You choose it yourself, for example with `openssl rand -hex 32`.\n"
     yield (
-        f'The source may have another name; then it says `provider = "{recipe.name}"`. The keys that every\n'
+        f'The source may have another name; then set `provider = "{recipe.name}"`. The keys that every\n'
         "source has are in [configuration](../configuration.md#sourcesname).\n"
     )
     if recipe.settings:
         yield "\n| setting of this provider | what it does |\n|---|---|\n"
     for one in recipe.settings:
-        more = ", required" if one.is_required else f"; `{one.default}` where absent" if one.default else ""
+        more = ", required" if one.is_required else f"; default: `{one.default}`" if one.default else ""
         yield f"| `{one.name}`{more} | {one.help.replace('|', chr(92) + '|')}. |\n"
     if recipe.schemes:
         words = ", ".join(f'`scheme = "{scheme}"`' for scheme in recipe.schemes)
@@ -84,10 +84,10 @@ def _settings(recipe: Recipe) -> Iterator[str]:
 
 def _test_section(recipe: Recipe) -> Iterator[str]:
     yield (
-        "\n## Try it\n\nWhile `boathook serve` runs, send it a request such as this sender makes, and one that was\n"
+        "\n## Try it\n\nWhile `boathook serve` runs, send it a request as this sender would send it, and one that was\n"
         "tampered with:\n\n"
         f"```sh\nboathook sources test {recipe.name}\nboathook events list --source {recipe.name} --limit 5\n```\n\n"
-        "Once the sender delivers real events, `boathook rejections list` shows what was refused and why.\n"
+        "Once the sender delivers real events, `boathook rejections list` shows rejected requests with their reasons.\n"
     )
 
 
@@ -95,7 +95,7 @@ def _proof(recipe: Recipe) -> Iterator[str]:
     yield f"\n## Authentication\n\n{_describe(recipe.proof)}\n\n{PROOF_COVERAGE[recipe.grade.value]}\n"
     unsure = recipe.confidence.get("proof") or recipe.confidence.get("template")
     if unsure is not None and unsure is not Confidence.PRIMARY:
-        yield "\nThis was not read in its own documentation or code: try it before you rely on it.\n"
+        yield "\nThis is not confirmed by its own documentation or code: test it before you rely on it.\n"
     if recipe.checked:
         yield f"\nOur recipe is checked against: {'; '.join(recipe.checked)}.\n"
 
@@ -103,7 +103,7 @@ def _proof(recipe: Recipe) -> Iterator[str]:
 def _describe(proof: Proof) -> str:
     match proof:
         case Hmac():
-            moment = f" Its moment may differ from our clock by {proof.tolerance_s:g} s." * (
+            moment = f" The timestamp may differ from boathook's clock by {proof.tolerance_s:g} s." * (
                 "{timestamp}" in proof.template
             )
             return (
@@ -116,9 +116,9 @@ def _describe(proof: Proof) -> str:
         case Asymmetric():
             scheme = "" if callable(proof.scheme) and not isinstance(proof.scheme, str) else f" ({proof.scheme.value})"
             whose = (
-                "your settings"
+                "the source's secrets"
                 if isinstance(proof.key, ConfiguredKey)
-                else "an address of its own hosts, fetched and kept"
+                else "a URL on its own hosts, and is cached"
             )
             return f"A signature{scheme} made with its private key. The public key comes from {whose}."
         case Jwt():
@@ -131,7 +131,9 @@ def _describe(proof: Proof) -> str:
             networks = ", ".join(f"`{network}`" for network in proof.networks)
             return f"It sends from these networks: {networks}. Behind a proxy, set `server.trusted_proxies`."
         case NoProof():
-            return "It does not sign. The source therefore has to say `unsigned = true`, and its events say so too."
+            return (
+                "It does not sign. The source therefore needs `unsigned = true`, and its events have the grade `none`."
+            )
         case _:
             assert_never(proof)
 
@@ -159,54 +161,54 @@ def _place(selector: Selector | BasicPassword) -> str:
 def _special_notes(recipe: Recipe) -> Iterator[str]:
     lines = [*_of_requests(recipe), *(_of_handshake(one) for one in recipe.handshakes), *_of_answers(recipe)]
     if lines:
-        yield "\n## What is special\n\n"
+        yield "\n## Notes\n\n"
         yield from (f"- {line}\n" for line in dict.fromkeys(lines))
 
 
 def _of_requests(recipe: Recipe) -> Iterator[str]:
     if recipe.signs_url:
-        yield "It signs the address that it sends to, so `public_url` must be that address's beginning, exactly."
+        yield "It signs the URL that it sends to, so `public_url` must be exactly the base of that URL."
     if recipe.items is not None:
-        yield "One request may hold many items. Each is deduplicated, delivered and retried by itself, as `event.item`."
+        yield "One request may hold many items. Each is deduplicated, delivered and retried on its own, as `event.item`."
     if recipe.id.is_repeatable:
         yield "Distinct events can have identical bodies, so a request without an id is never treated as a duplicate."
     elif not (recipe.id.selectors or recipe.items):
-        yield "It gives its events no id, so that two requests with the same body are one event."
+        yield "Its events have no id, so two requests with the same body are one event."
     elif not recipe.id.is_signed:
         yield "The signature does not cover the event id; signed content repeated under another id is a conflict."
     if recipe.methods != {"POST"}:
-        yield f"It sends with {', '.join(sorted(recipe.methods))}."
+        yield f"HTTP methods: {', '.join(sorted(recipe.methods))}."
 
 
 def _of_handshake(handshake: Handshake) -> str:
     match handshake.answer:
         case Echo():
-            how = "the text it sends is echoed"
+            how = "boathook echoes the text of the request"
         case StaticAnswer():
-            how = "it gets a fixed answer"
+            how = "boathook sends a fixed reply"
         case SignText():
-            how = "a text of it is signed with your secret"
+            how = "boathook signs a text of the request with your secret"
         case ConfirmByFetch():
-            how = "the address that it names on the sender's own host is visited"
+            how = "boathook fetches the confirmation URL, which must be on the sender's own host"
         case CaptureSecret():
-            how = "the secret that it contains is stored, and shown by `boathook sources secret`"
+            how = "boathook stores the secret in the request; `boathook sources secret` shows it"
         case _:
             assert_never(handshake.answer)
-    return f"It sends a handshake before events ({handshake.method}); boathook answers it automatically: {how}."
+    return f"It sends a verification request before events ({handshake.method}). It is answered automatically: {how}."
 
 
 def _of_answers(recipe: Recipe) -> Iterator[str]:
     if recipe.reply is not None:
-        yield "It wants an answer of its own form, which boathook gives."
+        yield "It expects a reply in its own format, which boathook sends."
     if recipe.has_empty_error_body:
-        yield "It wants answers without a body."
+        yield "It expects replies without a body."
     if recipe.answer_within_s is not None:
-        yield f"It waits {recipe.answer_within_s:g} s for an answer."
+        yield f"It waits {recipe.answer_within_s:g} s for a reply."
     if recipe.retries:
         yield f"Retries: {recipe.retries}."
     if recipe.stop_statuses:
         codes = ", ".join(map(str, sorted(recipe.stop_statuses)))
-        yield f"It gives up at once when it is answered {codes}, so boathook does not answer that by accident."
+        yield f"It gives up after a reply with status {codes}, so boathook never sends one by accident."
 
 
 def _handler(recipe: Recipe) -> Iterator[str]:
@@ -216,7 +218,7 @@ def _handler(recipe: Recipe) -> Iterator[str]:
     yield "\nMore in [handlers](../handlers.md).\n"
     if not isinstance(recipe.proof, NoProof):
         yield (
-            "\nTo judge its requests in a web framework of your own, without a server of boathook's, call\n"
+            "\nTo verify requests in your own web application, without a boathook server, call\n"
             f'`boathook.verify("{recipe.name}", ...)`: [verify](../../how-to/verify.md).\n'
         )
 

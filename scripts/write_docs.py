@@ -99,10 +99,10 @@ SOURCE_KEYS = {
     "reply_status": (
         "`hmac`, `token`, `unsigned`: the status that the sender expects for an accepted request, 200 to 299."
     ),
-    "reply_body": "`hmac`, `token`, `unsigned`: the body that the sender expects for an accepted request, such as `OK`.",
+    "reply_body": "`hmac`, `token`, `unsigned`: the body that the sender expects for an accepted request: `OK`.",
     "reply_content_type": (
-        "`hmac`, `token`, `unsigned`: the content type of `reply_body`; by default `application/json` for a JSON object "
-        "or array, else `text/plain; charset=utf-8`."
+        "`hmac`, `token`, `unsigned`: the content type of `reply_body`; by default `application/json` for a JSON "
+        "object or array, else `text/plain; charset=utf-8`."
     ),
     "key_encoding": "`hmac`: the encoding of the secret, `text`, `hex` or `base64`.",
     "query": "`token`: the query parameter with the token.",
@@ -329,11 +329,11 @@ PROVIDERS = """\
 
 {generated}
 
-A provider is a recipe: how one sender signs, names its events, makes handshakes and expects answers. Name it in
+A provider is a recipe: how one sender signs, names its events, does handshakes and expects replies. Name it in
 `[sources.NAME]` (`provider = "..."`, or give the source the provider's name), call it in code with
 [`boathook.verify`](../how-to/verify.md), and sign like it in tests with `boathook.testing`.
 `boathook sources providers --json` lists the same facts. Each provider has a page of its own: how to set it up
-there and here, and how to try it.
+there and here, and how to test it.
 
 **Your sender is not in the list?** Use [`hmac`](providers/hmac.md) if it signs requests with an HMAC,
 [`token`](providers/token.md) if it sends a static token or a Basic password, and
@@ -346,16 +346,16 @@ Every event has a grade, shown in every listing:
 
 | grade | what the signature covers |
 |---|---|
-| body signed | the whole body: without the secret, no byte can be changed |
+| body signed | the whole body: it cannot be changed without the secret |
 | metadata only | a time, an id or some fields: fetch the rest from the sender's API before acting on it |
-| token | nothing of the body: with the token, anything can be sent |
-| address | nothing: everything from the sender's networks is accepted |
-| none | anyone may have sent it |
+| token | nothing of the body: anyone who has the token can send anything |
+| address | nothing: every request from the sender's networks is accepted |
+| none | nothing: anyone can send requests |
 
 ## What is checked against what
 
-"Both ways" means that the sender's own library accepts what our recipe signs and we accept what it signs. What was not
-read in the sender's documentation or code is marked: <sup>S</sup> read elsewhere, <sup>R</sup> not checked.
+"Both ways" means that the sender's own library accepts what our recipe signs and we accept what it signs. Facts that
+are not from the sender's documentation or code are marked: <sup>S</sup> from another source, <sup>R</sup> not verified.
 
 | provider | proof covers | checked against |
 |---|---|---|
@@ -364,10 +364,10 @@ read in the sender's documentation or code is marked: <sup>S</sup> read elsewher
 BEHAVIOUR = """
 ## How they behave
 
-Handshakes are answered automatically. A status in the last column makes that sender stop, so boathook never uses it
+Handshakes are answered automatically. A status in the last column makes that sender stop, so boathook never sends it
 by accident.
 
-| provider | handshake | wants | answer within | retries | stops at |
+| provider | handshake | expected response | reply within | retries | stops at |
 |---|---|---|---|---|---|
 """
 
@@ -382,11 +382,11 @@ They belong in the source's table. `scheme` selects another signature scheme of 
 
 
 HANDSHAKES: dict[type, str] = {
-    Echo: "a text echoed",
-    StaticAnswer: "a fixed answer",
-    SignText: "a text signed",
-    ConfirmByFetch: "an address visited",
-    CaptureSecret: "a told secret kept",
+    Echo: "echo of a text",
+    StaticAnswer: "fixed reply",
+    SignText: "signature of a text",
+    ConfirmByFetch: "URL fetched",
+    CaptureSecret: "secret stored",
 }
 
 
@@ -449,7 +449,7 @@ def _own_settings(recipe: Recipe) -> Iterator[str]:
     for one in recipe.settings:
         required = ", required" if one.is_required else ""
         choices = f" One of {', '.join(f'`{choice}`' for choice in one.choices)}." if one.choices else ""
-        default = f" `{one.default}` where absent." if one.default else ""
+        default = f" Default: `{one.default}`." if one.default else ""
         yield f"| `{recipe.name}` | `{one.name}`{required} | {_cell(one.help)}.{choices}{default} |\n"
 
 

@@ -235,7 +235,7 @@ def test_webhooks_under_a_wrong_secret_are_refused_kept_and_accepted_once_it_is_
     until(lambda: rows(pg_url, "select count(*) from boathook.rejection") == [(len(sent),)])
     refused = running.listing("rejections", "list", "--limit", "0")
     assert {(one["source"], one["status"], one["reason"]) for one in refused} == {("stripe", 401, "signature_mismatch")}
-    assert all("the signature does not fit the body under the source's secret" in one["detail"] for one in refused)
+    assert all("the signature does not match the body under the source's secret" in one["detail"] for one in refused)
     still = running.cli("rejections", "reverify", "--source", "stripe", check=False)
     assert still.returncode == 1
     assert f"{len(sent)} still rejected" in still.stdout

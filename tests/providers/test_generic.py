@@ -104,5 +104,5 @@ def test_a_reply_that_would_mean_something_else_is_refused(settings, message):
 
 
 def test_a_unit_without_a_timestamp_is_refused():
-    with pytest.raises(ConfigError, match=r"sources\.test\.timestamp_unit: there is no timestamp"):
+    with pytest.raises(ConfigError, match=r"sources\.test\.timestamp_unit: timestamp_header is not set"):
         verifier("hmac", "x", timestamp_unit="ms")

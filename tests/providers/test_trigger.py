@@ -89,7 +89,7 @@ def test_an_id_is_set_where_the_sender_states_it() -> None:
     stripe, nameless = find_recipe("stripe"), find_recipe("hmac")
     edited = edit_request(stripe, Signed("POST", "http://a/in/stripe", {}, b"{}"), id="evt_7")
     assert (json.loads(edited.body), find_id(stripe, edited)) == ({"id": "evt_7"}, "evt_7")
-    with pytest.raises(ConfigError, match="contain no event id; another body is another event"):
+    with pytest.raises(ConfigError, match="contain no event id; change the body to get a distinct event"):
         edit_request(nameless, edited, id="7")
     with pytest.raises(ConfigError, match="the body has no place for it"):
         edit_request(stripe, Signed("POST", "http://a/in/stripe", {}, b"[]"), id="7")

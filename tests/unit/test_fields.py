@@ -162,7 +162,7 @@ def test_a_plain_hash_with_the_secret_mixed_in(algorithm):
 
 def test_a_secret_in_the_wrong_form_is_an_error_of_the_settings():
     made = recipe(FieldMac(read_signed_parts=state_items, key_form=KeyFormat.HEX))
-    with pytest.raises(ConfigError, match=r"sources\.test\.secrets\[1\]: the secret is not hexadecimal") as caught:
+    with pytest.raises(ConfigError, match=r"sources\.test\.secrets\[1\]: the secret must be hexadecimal") as caught:
         source(made, "00ff", "CANARY")
     assert "CANARY" not in str(caught.value)
     with pytest.raises(ConfigError, match=r"sources\.test\.secrets: there is none"):
@@ -419,5 +419,7 @@ def test_a_network_that_is_none_is_an_error_of_the_settings(network):
 
 
 def test_secrets_of_a_sender_that_signs_nothing_are_refused():
-    with pytest.raises(ConfigError, match=r"sources\.test\.secrets: Made-up signs nothing"):
+    with pytest.raises(
+        ConfigError, match=r"sources\.test\.secrets: Made-up does not sign and is identified by its addresses"
+    ):
         source(YOO, "useless")

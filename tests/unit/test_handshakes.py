@@ -241,7 +241,7 @@ def test_without_a_secret_nothing_is_signed():
 def test_a_secret_in_the_wrong_form_for_the_answer_is_an_error_of_the_settings():
     answer = SignText(selector=Query("crc"), allowed=re.compile(".+"), template="{mac}", key_form=KeyFormat.HEX)
     shake = Handshake(when=(Query("crc"),), answer=answer, method="GET", is_proven=False)
-    with pytest.raises(ConfigError, match=r"sources\.test\.secrets\[0\]: the secret is not hexadecimal"):
+    with pytest.raises(ConfigError, match=r"sources\.test\.secrets\[0\]: the secret must be hexadecimal"):
         source(made(shake), "CANARY")
 
 

@@ -151,7 +151,7 @@ def test_a_recipe_cannot_mix_shared_secrets_with_a_key_set():
         check_of(algorithms=("RS256",))
     with pytest.raises(ConfigError, match="do not match the source"):
         check_of(algorithms=("RS256", "HS256"), key_set=KEY_SET)
-    with pytest.raises(ConfigError, match=r"secrets\[0\]: this is a key in PEM"):
+    with pytest.raises(ConfigError, match=r"secrets\[0\]: this is a PEM key"):
         check_of(secrets=("-----BEGIN PUBLIC KEY-----\nAAAA",))
     with pytest.raises(ConfigError, match="there is none"):
         check_of(secrets=())

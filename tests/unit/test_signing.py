@@ -76,7 +76,7 @@ def test_keys_are_read_in_every_form(secret, form, key):
     ],
 )
 def test_a_secret_in_the_wrong_form_is_refused_without_being_repeated(secret, form):
-    with pytest.raises(ValueError, match="the secret is") as caught:
+    with pytest.raises(ValueError, match=r"the secret (is empty|must be)") as caught:
         decode_key(secret, form)
     assert not secret or len(secret) < 3 or secret not in str(caught.value)
 

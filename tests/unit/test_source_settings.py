@@ -36,15 +36,15 @@ def test_settings_are_read_with_their_defaults():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, r"sources\.test\.webhook_id: Made-up needs it: The id the dashboard shows"),
-        ({"webhook_id": ""}, r"sources\.test\.webhook_id: Made-up needs it"),
+        ({}, r"sources\.test\.webhook_id: required by Made-up: The id the dashboard shows"),
+        ({"webhook_id": ""}, r"sources\.test\.webhook_id: required by Made-up"),
         ({"webhook_id": "w", "region": "mars"}, r"sources\.test\.region: write one of \"eu\", \"us\", not 'mars'"),
         ({"webhook_id": ["CANARY"]}, r"sources\.test\.webhook_id: write text in quotes, not a list"),
         ({"webhook_id": "w", "verify_token": {"x": "CANARY"}}, r"sources\.test\.verify_token: write text in quotes"),
         ({"webhook_id": True}, r"sources\.test\.webhook_id: write text in quotes, not a bool"),
         ({"webhook_id": "w", "verify_tokn": "CANARY"}, r"sources\.test\.verify_tokn: .*perhaps verify_token\?"),
         ({"webhook_id": "w", "colour": "red"}, r"sources\.test\.colour: the provider made-up has no such setting; it"),
-        ({"scheme": "jwt"}, r"sources\.test\.scheme: Made-up knows \"token\", or leave it out; 'jwt' is none of them"),
+        ({"scheme": "jwt"}, r"sources\.test\.scheme: unknown scheme 'jwt'; use \"token\" or omit it"),
     ],
 )
 def test_a_wrong_setting_is_named_with_the_fix_and_never_shown_if_secret(options, message):

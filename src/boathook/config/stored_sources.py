@@ -47,7 +47,7 @@ def read_stored_source(name: str, values: Mapping[str, Any]) -> SourceSettings:
     _check_parts(name, values)
     if isinstance(values.get("schema"), str):
         raise ConfigError(
-            f"sources.{name}.schema: the path of a file belongs into boathook.toml; write the JSON Schema itself"
+            f"sources.{name}.schema: the path of a file belongs in boathook.toml; write the JSON Schema itself"
         )
     try:
         source = SourceSettings.model_validate({"provider": name, **values})
@@ -87,7 +87,7 @@ def _check_parts(name: str, values: Mapping[str, Any]) -> None:
             raise ConfigError(f"sources.{name}.{key}: it is nested too deeply; write at most {MAX_DEPTH} levels")
         if isinstance(part, str) and part.startswith(_REFERENCES):
             raise ConfigError(
-                f"sources.{name}.{key}: a reference such as env:NAME or file:PATH belongs into boathook.toml;"
+                f"sources.{name}.{key}: a reference such as env:NAME or file:PATH belongs in boathook.toml;"
                 " write the value itself"
             )
         # NaN is not below the limit either.

@@ -80,14 +80,14 @@ def _decode_hex(text: str) -> bytes:
     try:
         return binascii.unhexlify(text.encode("ascii"))
     except (binascii.Error, UnicodeEncodeError):
-        raise ValueError("the secret is not hexadecimal") from None
+        raise ValueError("the secret must be hexadecimal") from None
 
 
 def _decode_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), validate=True)
     except (binascii.Error, UnicodeEncodeError):
-        raise ValueError("the secret is not base64") from None
+        raise ValueError("the secret must be base64") from None
 
 
 def encode_base64(digest: bytes) -> str:

@@ -88,8 +88,8 @@ SLACK = Recipe(
     # Slack shows any text in the reply to the user who gave the command or clicked.
     reply=ExpectedReply(only_with=(Form("command"), Form("payload"))),
     answer_within_s=3.0,
-    retries="3 times: almost at once, after 1 minute, after 5 minutes; hourly for a day where the app asks for it; "
-    "commands and clicks never",
+    retries="3 times: almost immediately, after 1 minute, after 5 minutes; hourly for a day if the app requests it; "
+    "commands and clicks: never",
     retries_for_days=1.0,
     checked=("slack_sdk (Python), both ways", "1 vector of its documentation"),
     confidence={"retries": Confidence.SECONDARY},
@@ -124,7 +124,7 @@ DISCORD = Recipe(
     ),
     reply=ExpectedReply(status=204),
     answer_within_s=3.0,
-    retries="events: for up to 10 minutes with growing pauses; interactions: never",
+    retries="events: for up to 10 minutes with backoff; interactions: never",
     retries_for_days=0.01,
     checked=("discord-interactions (Python), which verifies", "1 vector of webhook.co's registry"),
 )
@@ -151,7 +151,7 @@ TELEGRAM = Recipe(
         first_key_except=("update_id",),
         known=_TELEGRAM_TYPES,
     ),
-    retries="a reasonable number of times; updates not fetched are kept for a day",
+    retries="a reasonable number of times; undelivered updates are kept for a day",
     retries_for_days=1.0,
     checked=("built by hand from its documentation",),
 )
@@ -177,11 +177,14 @@ VK = Recipe(
     settings=(
         Setting(
             name="confirmation",
-            help="the text that VK expects as the answer to its confirmation, from the group's Callback API page",
+            help=(
+                "The string that VK expects as the reply to its confirmation request, from the group's Callback "
+                "API page"
+            ),
             is_required=True,
         ),
     ),
-    retries="some times; after several errors in a row notifications pause",
+    retries="several times; paused after several consecutive errors",
     checked=("built by hand from its documentation",),
     confidence={"retries": Confidence.SECONDARY},
 )
@@ -223,14 +226,14 @@ META = Recipe(
     settings=(
         Setting(
             name="verify_token",
-            help="the Verify Token you chose on the Webhooks page of the App Dashboard",
+            help="The Verify Token that you chose on the Webhooks page of the App Dashboard",
             is_required=True,
             is_secret=True,
         ),
     ),
     answer_within_s=5.0,
-    retries="at once, then ever more rarely for 36 hours, WhatsApp for 7 days; Messenger and Instagram unsubscribe the "
-    "page after 1 hour of failures",
+    retries="immediately, then at growing intervals for 36 hours (WhatsApp: 7 days); Messenger and Instagram "
+    "unsubscribe the page after 1 hour of failures",
     retries_for_days=7.0,
     checked=("built by hand from its documentation",),
     confidence={
@@ -286,7 +289,7 @@ X = Recipe(
         ),
     ),
     answer_within_s=10.0,
-    retries="not published; past events can be asked for again",
+    retries="not published; past events can be requested again",
     checked=("built by hand from its documentation",),
     confidence={"type": Confidence.SECONDARY},
 )

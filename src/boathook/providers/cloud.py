@@ -82,15 +82,18 @@ def state_sns(reader: RequestReader, _secret: str) -> SignedParts | str:
     kind, topic = message.get("Type"), message.get("TopicArn")
     keys = _SNS_KEYS.get(kind) if isinstance(kind, str) else None
     if keys is None:
-        return "the body is not an Amazon SNS message; if raw message delivery is on, switch it off: it goes unsigned"
+        return (
+            "the body is not an Amazon SNS message; if raw message delivery is enabled, disable it: raw messages "
+            "are not signed"
+        )
     if topic not in reader.settings.get("topic_arn", "").replace(",", " ").split():
-        return f"the message is of the topic {str(topic)[:300]!r}, which topic_arn does not name"
+        return f"the message is for topic {str(topic)[:300]!r}, which is not in topic_arn"
     for key in keys:
         text = message.get(key)
         if not isinstance(text, str) and (text is not None or key != "Subject"):
             return f"{key} is not text"
         if text is not None and "\n" in text and key != "Message":
-            return f"{key} contains a line break, so what is signed could be cut in two ways"
+            return f"{key} contains a line break, so the signed bytes are ambiguous"
     signed = "".join(f"{key}\n{message[key]}\n" for key in keys if message.get(key) is not None)
     return (SignedPart(Json("Signature"), signed.encode("utf-8", "surrogatepass")),)
 
@@ -103,7 +106,7 @@ def scheme_sns(reader: RequestReader) -> SignatureAlgorithm | str:
         case "2":
             return SignatureAlgorithm.RSA_SHA256
         case other:
-            return f"SignatureVersion is {str(other)[:40]!r}, and only 1 and 2 are known"
+            return f"SignatureVersion is {str(other)[:40]!r}, and only 1 and 2 are supported"
 
 
 # Google Pub/Sub.
@@ -118,7 +121,7 @@ def check_pubsub_claims(claims: Mapping[str, Any], reader: RequestReader) -> str
     for name in ("audience", "email"):
         claim, wanted = claims.get("aud" if name == "audience" else name), reader.settings.get(name, "")
         if not wanted or claim != wanted:
-            return f"the token is for the {name} {str(claim)[:300]!r}, not for the one configured"
+            return f"the token's {name} is {str(claim)[:300]!r}, which is not the configured one"
     return None if claims.get("email_verified") is True else "the token's email is not verified"
 
 
@@ -172,7 +175,7 @@ OKTA = Recipe(
     reply=ExpectedReply(),
     stop_statuses=FINAL_4XX,
     answer_within_s=3.0,
-    retries="once at most, after a timeout or a 5xx; never after a 4xx",
+    retries="at most once, after a timeout or a 5xx; never after a 4xx",
     retries_for_days=0.1,
     checked=("built by hand from its documentation",),
     confidence={"retries_for_days": Confidence.MEMORY},
@@ -196,7 +199,7 @@ AUTH0 = Recipe(
         paths=("*",), id=EventId(selectors=(Json("log_id"),)), type=EventType(selectors=(Json("data.type"),))
     ),
     body=BodyFormat.ANY,
-    retries="3 times, and then again with what follows; a stream that fails for 7 days is paused",
+    retries="3 times, then again together with later events; a stream that fails for 7 days is paused",
     retries_for_days=7.0,
     checked=("built by hand from its documentation",),
 )
@@ -215,7 +218,7 @@ OPENAI = Recipe(
     ),
     id=EventId(selectors=(Header("webhook-id"),)),
     type=EventType(selectors=(Json("type"),)),
-    retries="for up to 72 hours with growing pauses",
+    retries="for up to 72 hours with backoff",
     retries_for_days=3.0,
     checked=(
         "openai (Python), its verifying half",
@@ -267,8 +270,8 @@ SNS = Recipe(
     ),
     stop_statuses=FINAL_4XX - {429},
     answer_within_s=15.0,
-    retries="by the topic's delivery policy, for an hour at most, after 429, 5xx or no answer; unless set otherwise,"
-    " 3 times, 20 s apart",
+    retries="by the topic's delivery policy, for at most an hour, after 429, 5xx or no response; by default 3 times, "
+    "20 s apart",
     retries_for_days=0.1,
     checked=("sns-validator (npm), its verifying half", "built by hand from its documentation"),
 )
@@ -301,10 +304,10 @@ PUBSUB = Recipe(
     settings=(
         Setting(
             name="audience",
-            help="The audience of the push subscription; where none was set, its endpoint's address",
+            help="The audience of the push subscription; if none was set, its endpoint's URL",
             is_required=True,
         ),
-        Setting(name="email", help="The service account the push subscription signs with", is_required=True),
+        Setting(name="email", help="The service account that signs for the push subscription", is_required=True),
     ),
     # Unwrapped messages have their id in a header, if their metadata is written at all; without it, two equal bodies
     # may be two messages. The header comes first, because a published message may itself look like a wrapped one.
@@ -325,7 +328,7 @@ PUBSUB = Recipe(
     volatile=("deliveryAttempt",),
     keep=("x-goog-pubsub-subscription-name", "x-goog-pubsub-publish-time"),
     answer_within_s=10.0,
-    retries="until the message is too old for the topic, 7 days unless set otherwise, or goes to a dead-letter topic",
+    retries="until the message expires (by default after 7 days) or goes to a dead-letter topic",
     retries_for_days=7.0,
     checked=("google-auth (Python), its verifying half", "PyJWT (Python), its signing half"),
     confidence={"type": Confidence.SECONDARY},
@@ -361,7 +364,9 @@ MICROSOFT_GRAPH = Recipe(
     # 200 means "processed", 202 means "accepted for processing".
     reply=ExpectedReply(status=202),
     answer_within_s=3.0,
-    retries="for up to 4 hours with growing pauses; receivers often slower than 10 s get messages late or not at all",
+    retries=(
+        "for up to 4 hours with backoff; receivers that are often slower than 10 s get messages late or not at all"
+    ),
     retries_for_days=0.2,
     checked=("built by hand from its documentation",),
 )

@@ -174,7 +174,7 @@ _GITLAB = Recipe(
     ),
     keep=("x-gitlab-event-uuid", "x-gitlab-webhook-uuid", "x-gitlab-instance"),
     answer_within_s=10.0,
-    retries="none automatic; 4 failures in a row pause the hook, 40 switch it off",
+    retries="none automatic; 4 consecutive failures pause the hook, 40 disable it",
     checked=("standardwebhooks (Python), both ways",),
 )
 _GITLAB_TOKEN = replace(
@@ -225,7 +225,7 @@ _JIRA = Recipe(
     type=EventType(selectors=(Json("webhookEvent"),)),
     keep=("x-atlassian-webhook-retry", "x-atlassian-webhook-flow"),
     stop_statuses=FINAL_4XX - {429},
-    retries="up to 5 times within about half an hour, after 408, 409, 425, 429, 5xx or no answer",
+    retries="up to 5 times within about half an hour, after 408, 409, 425, 429, 5xx or no response",
     retries_for_days=0.1,
     checked=("1 vector of its documentation",),
 )
@@ -326,7 +326,7 @@ NETLIFY = Recipe(
     ),
     # A deploy has several events with one id, as created, ready and locked; type and body distinguish them.
     type=EventType(selectors=(Header("x-netlify-event"), Json("state")), is_part_of_replay_key=True),
-    retries="not published; 6 failures in a row switch the hook off",
+    retries="not published; 6 consecutive failures disable the hook",
     checked=("PyJWT (Python), both ways",),
     confidence={"type": Confidence.SECONDARY, "retries": Confidence.MEMORY, "body": Confidence.SECONDARY},
 )
@@ -366,8 +366,8 @@ SENTRY = Recipe(
     keep=("sentry-hook-timestamp",),
     stop_statuses=FINAL_4XX,
     answer_within_s=1.0,
-    retries="of published apps 3 times, 5 minutes apart, after a timeout or a 5xx, of internal ones never;"
-    " 1,000 timeouts in 24 hours end the subscription",
+    retries="published apps: 3 times, 5 minutes apart, after a timeout or a 5xx; internal apps: never; 1,000 timeouts "
+    "in 24 hours end the subscription",
     retries_for_days=0.1,
     checked=("built by hand from its documentation",),
 )
@@ -387,8 +387,8 @@ PAGERDUTY = Recipe(
     keep=("x-webhook-id", "x-webhook-subscription"),
     stop_statuses=FINAL_4XX - {429},
     answer_within_s=5.0,
-    retries="for up to 48 hours, after 429, 5xx or no answer, while later ones wait; after 3 given up in a row the"
-    " subscription is off for 24 hours, and what happens meanwhile is never sent",
+    retries="for up to 48 hours, after 429, 5xx or no response, while later events wait; after 3 consecutive failed "
+    "events the subscription is disabled for 24 hours, and events of that time are never sent",
     retries_for_days=2.0,
     checked=("built by hand from its documentation",),
     confidence={"keep": Confidence.SECONDARY},

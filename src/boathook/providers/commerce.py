@@ -80,7 +80,7 @@ SHOPIFY: Final = Recipe(
         "shopify-shop-domain",
     ),
     answer_within_s=5.0,
-    retries="8 times within 4 hours; a webhook made through the Admin API is deleted after 8 failures in a row",
+    retries=("8 times within 4 hours; a webhook created through the Admin API is deleted after 8 consecutive failures"),
     retries_for_days=4 / 24,
     checked=("@shopify/shopify-api (npm), both ways",),
 )
@@ -108,7 +108,7 @@ WOOCOMMERCE: Final = Recipe(
     # A webhook is saved only if an unsigned ping, the form "webhook_id=1", is answered with exactly 200.
     handshakes=(Handshake(when=(Form("webhook_id"),), answer=StaticAnswer(), is_proven=False),),
     answer_within_s=60.0,
-    retries="never; a webhook is switched off after more than 5 failures in a row",
+    retries="never; a webhook is disabled after more than 5 consecutive failures",
     retries_for_days=0.0,
     checked=("requests built by hand after its source, class-wc-webhook.php",),
 )
@@ -127,7 +127,7 @@ def _twilio_state(reader: RequestReader, _secret: str) -> SignedParts | str:
     digest = reader.text(Query("bodySHA256"))
     is_hashed = digest is not None and digest.isascii() and equal_constant_time(_sha256(reader), digest.lower())
     if not is_hashed and not reader.form:
-        return "the body is not a form, and its hash is not the bodySHA256, so nothing covers it"
+        return "the body is not a form, and bodySHA256 is not its hash, so the signature does not cover it"
     fields = "" if is_hashed else "".join(name + value for name, value in sorted(set(reader.form)))
     signed = [(url + fields).encode("utf-8", "surrogatepass") for url in _with_and_without_port(reader.request.url)]
     return (SignedPart(Header("x-twilio-signature"), signed[0], tuple(signed[1:])),)
@@ -194,7 +194,7 @@ _TWILIO: Final = Recipe(
     # The reply to a message is TwiML; plain text would be sent to the author of the message.
     reply=ExpectedReply(body=("<Response/>",), content_type="text/xml"),
     answer_within_s=15.0,
-    retries="once, only where the connection fails; the address may ask for more (#rc=...); Event Streams for 4 hours",
+    retries="once, only if the connection fails; the URL can request more (#rc=...); Event Streams: for 4 hours",
     retries_for_days=4 / 24,
     checked=("twilio (Python), both ways",),
     confidence={"id": Confidence.SECONDARY, "type": Confidence.SECONDARY},
@@ -238,7 +238,7 @@ SENDGRID: Final = Recipe(
     items=BatchItems(
         paths=("*",), id=EventId(selectors=(Json("sg_event_id"),)), type=EventType(selectors=(Json("event"),))
     ),
-    retries="with growing pauses for up to 24 hours after the event",
+    retries="with backoff for up to 24 hours after the event",
     retries_for_days=1.0,
     checked=("sendgrid (Python), both ways",),
 )
@@ -282,7 +282,7 @@ _MAILGUN: Final = Recipe(
     type=EventType(selectors=(Json("event-data.event"),)),
     volatile=("signature",),
     stop_statuses=frozenset({406}),
-    retries="after 5, 10 and 15 minutes, 1, 2 and 4 hours; delivery notices not at all",
+    retries="after 5, 10 and 15 minutes, 1, 2 and 4 hours; delivery notifications: never",
     retries_for_days=8 / 24,
     checked=("requests built by hand from its documentation",),
 )
@@ -320,17 +320,20 @@ POSTMARK: Final = Recipe(
     ),
     type=EventType(selectors=(Json("RecordType"), Json("MessageStream"))),
     settings=(
-        Setting(name="username", help="User name in the address given to Postmark; postmark where left out"),
-        Setting(name="password", help="The password in that address, instead of secrets", is_secret=True),
-        Setting(name="header", help="Header with a token, as given to Postmark, instead of a user name"),
+        Setting(name="username", help="User name in the URL configured in Postmark; default: postmark"),
+        Setting(name="password", help="The password in that URL, instead of secrets", is_secret=True),
+        Setting(name="header", help="Header with a token, as configured in Postmark, instead of a user name"),
         Setting(name="prefix", help="Prefix of the token in that header"),
-        Setting(name="query", help="Parameter with a token in the address given to Postmark"),
+        Setting(name="query", help="Query parameter with a token in the URL configured in Postmark"),
     ),
     configure=configure_default_token,
     keep=("x-pm-retries-remaining",),
     # Events of outbound mail are dropped after any 4xx except 408 and 429; inbound mail only after 403.
     stop_statuses=FINAL_4XX - {429},
-    retries="inbound mail 10 times within 10.5 hours; the rest 6 times within 70 minutes, after 408, 429, 5xx or none",
+    retries=(
+        "inbound mail: 10 times within 10.5 hours; other events: 6 times within 70 minutes, after 408, 429, 5xx or "
+        "no response"
+    ),
     retries_for_days=10.5 / 24,
     checked=("requests built by hand from its documentation",),
     confidence={"id": Confidence.SECONDARY},

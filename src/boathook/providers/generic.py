@@ -35,20 +35,20 @@ ID_AND_TYPE_SETTINGS: Final = (
     Setting(name="reply_content_type", help="Content type of reply_body"),
 )
 HMAC_SETTINGS: Final = (
-    Setting(name="header", help="Header with the signature; X-Signature where left out"),
+    Setting(name="header", help="Header with the signature; default: X-Signature"),
     Setting(name="prefix", help="Prefix of the signature, such as sha256="),
     Setting(name="algorithm", help="Hash of the HMAC: sha1, sha256 (the default), sha384 or sha512"),
-    Setting(name="encoding", help="How the signature is written: hex (the default) or base64"),
-    Setting(name="key_encoding", help="How the secret is written: text (the default), hex or base64"),
+    Setting(name="encoding", help="Encoding of the signature: hex (the default) or base64"),
+    Setting(name="key_encoding", help="Encoding of the secret: text (the default), hex or base64"),
     Setting(name="template", help="The signed bytes, from {body} {timestamp} {id} {url} {path} {method} and text"),
     Setting(name="timestamp_header", help="Header with the signed timestamp"),
-    Setting(name="timestamp_unit", help="How the timestamp is written: s (the default), ms or iso"),
+    Setting(name="timestamp_unit", help="Format of the timestamp: s (the default), ms or iso"),
     *ID_AND_TYPE_SETTINGS,
 )
 TOKEN_SETTINGS: Final = (
     Setting(name="header", help="Header with the token"),
     Setting(name="prefix", help="Prefix of the token in its header, such as Bearer and a space"),
-    Setting(name="query", help="Parameter of the address with the token"),
+    Setting(name="query", help="Query parameter with the token"),
     Setting(name="username", help="User name of HTTP Basic authentication, whose password is the token"),
     Setting(name="password", help="The password, instead of secrets", is_secret=True),
     *ID_AND_TYPE_SETTINGS,
@@ -93,20 +93,20 @@ def _check_template(options: Options, proof: Hmac) -> frozenset[str]:
     except ValueError as error:
         raise options.error("template", str(error)) from None
     if "body" not in fields:
-        raise options.error("template", "{body} is missing, so the signature would not cover what is sent; add it")
+        raise options.error("template", "{body} is missing, so the signature would not cover the body; add it")
     for field, value, key in (
         ("timestamp", proof.headers[0].timestamp, "timestamp_header"),
         ("id", proof.headers[0].id, "id_header"),
     ):
         if field in fields and not value:
-            raise options.error(key, f"the template signs {{{field}}}; name the header that contains it")
+            raise options.error(key, f"the template includes {{{field}}}; set this to the header that contains it")
     if proof.headers[0].timestamp and "timestamp" not in fields:
         raise options.error(
             "template",
-            "timestamp_header is set but not signed, so it proves nothing; put {timestamp} into the template",
+            "timestamp_header is set, but the template does not include it; add {timestamp} to the template",
         )
     if proof.time_unit is not TimestampFormat.SECONDS and not proof.headers[0].timestamp:
-        raise options.error("timestamp_unit", "there is no timestamp to read; name its header in timestamp_header")
+        raise options.error("timestamp_unit", "timestamp_header is not set; set it, or remove this")
     return fields
 
 
@@ -139,7 +139,7 @@ def _token(options: Options, usual: Token | None) -> Token:
             "header", 'set the location of the token, one of header = "X-Token", query = "token" or username = "..."'
         )
     if prefix and not header:
-        raise options.error("prefix", "only a token in a header has a prefix; remove it")
+        raise options.error("prefix", "only a token in a header can have a prefix; remove it")
     if usual and not named:
         return usual
     return Token(selector=header or (Query(query) if query else BasicPassword(username)), prefix=prefix)
@@ -164,9 +164,9 @@ def _reply(options: Options) -> ExpectedReply | None:
     status = options.number("reply_status", range(200, 300))
     body, content_type = options.text("reply_body"), options.text("reply_content_type")
     if status in {204, 205} and body:
-        raise options.error("reply_body", f"an answer with status {status} has no body; remove one of the two")
+        raise options.error("reply_body", f"a reply with status {status} has no body; remove one of the two")
     if content_type and not body:
-        raise options.error("reply_content_type", "there is no reply_body; remove this, or write one")
+        raise options.error("reply_content_type", "reply_body is not set; set it, or remove this")
     if status is None and not body:
         return None
     try:

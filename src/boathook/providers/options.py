@@ -63,7 +63,7 @@ class Options:
         if not name:
             return None
         if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
-            raise self.error(key, f"{name!r} cannot be the name of a header; write one such as X-Signature")
+            raise self.error(key, f"{name!r} is not a valid header name; use one such as X-Signature")
         return Header(name)
 
     def path(self, key: str) -> Json | None:
@@ -80,10 +80,10 @@ class Options:
         """Return the selector for *what*, from the setting WHAT_header or WHAT_path; only one may be set."""
         header, path = self.header(f"{what}_header"), self.path(f"{what}_path")
         if header and path:
-            raise self.error(f"{what}_path", f"{what}_header is set too; keep one of them")
+            raise self.error(f"{what}_path", f"{what}_header is set too; remove one of the two")
         if header and header.name in CREDENTIAL_HEADERS:
             raise self.error(
-                f"{what}_header", f"{header.name} contains credentials, which are never stored; name another"
+                f"{what}_header", f"{header.name} contains credentials, which are never stored; use another header"
             )
         return header or path
 
@@ -102,6 +102,6 @@ class Options:
             if key not in self._read:
                 near = difflib.get_close_matches(key, self._read, n=1)
                 known = ", ".join(sorted(self._read))
-                hint = f"it understands {known}" if known else "remove it, or use provider hmac or token"
+                hint = f"its settings are {known}" if known else "remove it, or use provider hmac or token"
                 guess = f"perhaps {near[0]}? " if near else ""
                 raise self.error(key, f"the provider {provider} has no such setting; {guess}{hint}")

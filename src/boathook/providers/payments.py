@@ -72,7 +72,7 @@ STRIPE: Final = Recipe(
     ),
     volatile=("pending_webhooks",),
     answer_within_s=30.0,
-    retries="for up to 3 days with growing pauses, each signed again",
+    retries="for up to 3 days with backoff; each attempt has a new signature",
     retries_for_days=3.0,
     checked=("stripe (Python), both ways",),
     confidence={"answer_within_s": Confidence.SECONDARY},
@@ -146,7 +146,7 @@ PAYPAL: Final = Recipe(
     settings=(
         Setting(
             name="webhook_id",
-            help="The id PayPal shows for this webhook in the developer dashboard, which it signs",
+            help="The webhook's id from the developer dashboard, which PayPal includes in the signed bytes",
             is_required=True,
         ),
     ),
@@ -182,7 +182,7 @@ SQUARE: Final = Recipe(
         "square-retry-reason",
     ),
     answer_within_s=10.0,
-    retries="for up to 24 hours with growing pauses; off after 3 weeks of failure",
+    retries="for up to 24 hours with backoff; disabled after 3 weeks of failures",
     retries_for_days=1.0,
     checked=("squareup (Python): it accepts what boathook signs", "requests built by hand from its documentation"),
 )
@@ -198,7 +198,7 @@ _ADYEN_SIGNED: Final = (
     "success",
 )
 _ADYEN_PLAIN: Final = tuple(name for name in _ADYEN_SIGNED if name not in {"merchantReference", "amount.value"})
-_ADYEN_MOST_ITEMS: Final = 100
+_MAX_ADYEN_ITEMS: Final = 100
 """JSON notifications hold one item, and SOAP notifications at most six."""
 
 
@@ -210,8 +210,8 @@ def _state_items(reader: RequestReader, _secret: str) -> SignedParts | str:
     items = reader.value(Json("notificationItems"))
     if not isinstance(items, list) or not items:
         return "the body has no notificationItems"
-    if len(items) > _ADYEN_MOST_ITEMS:
-        return f"the body has {len(items)} notificationItems; at most {_ADYEN_MOST_ITEMS} are read"
+    if len(items) > _MAX_ADYEN_ITEMS:
+        return f"the body has {len(items)} notificationItems; at most {_MAX_ADYEN_ITEMS} are read"
     paths = [f"notificationItems.{index}.NotificationRequestItem" for index in range(len(items))]
     for path in paths:
         if any(not _is_plain(reader.value(Json(f"{path}.{name}"))) for name in _ADYEN_PLAIN):
@@ -244,7 +244,7 @@ _ADYEN_PLATFORMS: Final = Recipe(
     ),
     type=EventType(selectors=(Json("type"),)),
     answer_within_s=10.0,
-    retries="3 at once, then for 30 days with pauses of 2 minutes to 8 hours, later ones waiting behind the oldest",
+    retries="3 immediately, then for 30 days at intervals of 2 minutes to 8 hours; later items wait for the oldest",
     retries_for_days=30.0,
     checked=("Adyen (Python), both ways",),
 )
@@ -282,7 +282,7 @@ ADYEN: Final = Recipe(
     reply=ExpectedReply(body=("[accepted]",)),
     schemes={"platforms": _ADYEN_PLATFORMS},
     answer_within_s=10.0,
-    retries="3 at once, then for 30 days with pauses of 2 minutes to 8 hours, later ones waiting behind the oldest",
+    retries="3 immediately, then for 30 days at intervals of 2 minutes to 8 hours; later items wait for the oldest",
     retries_for_days=30.0,
     checked=("Adyen (Python), both ways, item by item",),
     confidence={"reply": Confidence.SECONDARY},
@@ -366,7 +366,7 @@ BRAINTREE: Final = Recipe(
     ),
     configure=_set_public_key,
     answer_within_s=30.0,
-    retries="every hour for 24 hours; in the sandbox for 3 hours",
+    retries="hourly for 24 hours, in the sandbox for 3 hours",
     retries_for_days=1.0,
     checked=("braintree (Python), both ways, events and challenge",),
 )
@@ -390,7 +390,7 @@ GOCARDLESS: Final = Recipe(
     ),
     keep=("origin",),
     answer_within_s=10.0,
-    retries="up to 8 times with growing pauses, and by its API",
+    retries="up to 8 times with backoff; more by its API",
     checked=(
         "gocardless_pro (Python): it accepts what boathook signs",
         "requests built by hand from its documentation",
@@ -451,7 +451,7 @@ RAZORPAY: Final = Recipe(
     id=EventId(selectors=(Header("x-razorpay-event-id"),), is_signed=False),
     type=EventType(selectors=(Json("event"),)),
     answer_within_s=5.0,
-    retries="for 24 hours with growing pauses, then the webhook is switched off",
+    retries="for 24 hours with backoff, then the webhook is disabled",
     # It can resend an event on request until the event is 15 days old: https://razorpay.com/docs/webhooks/faqs/.
     retries_for_days=15.0,
     checked=("razorpay (Python): it accepts what boathook signs", "requests built by hand from its documentation"),
@@ -471,7 +471,7 @@ COINBASE_COMMERCE: Final = Recipe(
     id=EventId(selectors=(Json("event.id"),)),
     type=EventType(selectors=(Json("event.type"),)),
     volatile=("attempt_number", "id", "scheduled_for"),
-    retries="for up to 3 days, after an hour at most",
+    retries="for up to 3 days, at most an hour apart",
     retries_for_days=3.0,
     checked=("coinbase-commerce (Python), both ways",),
 )
@@ -498,7 +498,7 @@ PADDLE: Final = Recipe(
     # A requested replay is a new notification about the same event.
     volatile=("notification_id",),
     answer_within_s=5.0,
-    retries="up to 60 times in 3 days, each signed again; in the sandbox 3 times in 15 minutes",
+    retries="up to 60 times in 3 days, in the sandbox 3 times in 15 minutes; each attempt has a new signature",
     retries_for_days=3.0,
     checked=("paddle-python-sdk (Python), both ways",),
 )

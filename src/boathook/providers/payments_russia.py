@@ -170,7 +170,7 @@ T_BANK: Final = Recipe(
     type=EventType(selectors=(Json("Status"), Json("NotificationType"))),
     reply=ExpectedReply(body=("OK",)),
     answer_within_s=10.0,
-    retries="every hour for 24 hours, then daily for a month or not at all: the sender says both",
+    retries="hourly for 24 hours, then daily for a month or not at all: the sender documents both",
     retries_for_days=31.0,
     checked=("a vector of its documentation", "requests built by hand from its documentation"),
 )
@@ -195,7 +195,7 @@ def _state_result(selector: type[Form | Query]) -> ReadSignedParts:
     def read_signed_parts(reader: RequestReader, password: str) -> SignedParts | str:
         amount, invoice = reader.text(selector("OutSum")), reader.text(selector("InvId"))
         if amount is None or invoice is None:
-            return "there is no OutSum or no InvId"
+            return "OutSum or InvId is missing"
         pairs = reader.query if selector is Query else reader.form
         own = sorted(f"{name}={value}" for name, value in pairs if name.lower().startswith("shp_"))
         return (SignedPart(selector("SignatureValue"), ":".join((amount, invoice, password, *own)).encode()),)
@@ -229,7 +229,7 @@ _ROBOKASSA_GET: Final = Recipe(
     reply=ExpectedReply(body=("OK", Query("InvId"))),
     settings=_ROBOKASSA_SETTINGS,
     configure=_choose_algorithm,
-    retries="again and again until answered; the times are not published",
+    retries="repeatedly until it gets the expected reply; the schedule is not published",
     checked=("aiorobokassa (Python): it accepts what boathook signs", "requests built by hand from its documentation"),
     confidence=_ROBOKASSA_SURE,
 )
@@ -250,7 +250,7 @@ ROBOKASSA: Final = Recipe(
     settings=_ROBOKASSA_SETTINGS,
     schemes={"get": _ROBOKASSA_GET},
     configure=_choose_algorithm,
-    retries="again and again until answered; the times are not published",
+    retries="repeatedly until it gets the expected reply; the schedule is not published",
     checked=("aiorobokassa (Python): it accepts what boathook signs", "requests built by hand from its documentation"),
     confidence=_ROBOKASSA_SURE,
 )
@@ -298,14 +298,17 @@ TILDA: Final = Recipe(
     ),
     reply=ExpectedReply(body=("ok",)),
     settings=(
-        Setting(name="header", help="The header in which Tilda sends the API key; X-Api-Key where neither is set"),
         Setting(
-            name="field", help="The POST parameter in which Tilda sends the API key; a header keeps it out of bodies"
+            name="header", help=("The header in which Tilda sends the API key; default: X-Api-Key, unless field is set")
+        ),
+        Setting(
+            name="field",
+            help=("The POST parameter in which Tilda sends the API key; prefer a header, because bodies are stored"),
         ),
     ),
     configure=_place_key,
     answer_within_s=5.0,
-    retries="2 more tries, 1 minute apart",
+    retries="2 more times, 1 minute apart",
     retries_for_days=0.01,
     checked=("requests built by hand from its documentation",),
     confidence={"id": Confidence.SECONDARY, "type": Confidence.SECONDARY, "proof": Confidence.SECONDARY},

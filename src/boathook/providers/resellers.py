@@ -30,7 +30,7 @@ def _suno_state(reader: RequestReader, _secret: str) -> SignedParts | str:
     """
     task = next((text for text in map(reader.text, _SUNO_TASKS) if text), None)
     if task is None:
-        return "the body names no task, and the signature covers its id"
+        return "the body contains no task id, and the signature covers it"
     timestamp = reader.text(Header("x-webhook-timestamp")) or ""
     return (SignedPart(Header("x-webhook-signature"), f"{task}.{timestamp}".encode("utf-8", "surrogatepass")),)
 

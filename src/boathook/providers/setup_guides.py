@@ -9,76 +9,84 @@ from typing import Final
 
 _SVIX: Final = "Copy the endpoint's signing secret, which begins with whsec_, into the source's secrets."
 _GENERIC_NAMES: Final = (
-    "If the sender gives each event an id, name its place in id_header or id_path, so that a repeated "
-    "request is recognised; without it equal bodies count as the same event."
+    "If events have an id, set id_header or id_path to its location, so that a repeated request is recognized. "
+    "Without an id, requests with equal bodies count as the same event."
 )
 
 SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     # Payments
     "stripe": (
-        "In Stripe's Dashboard open Workbench, then Webhooks, and add a destination of the kind webhook endpoint.",
-        "Enter {url} as the endpoint's URL and choose the events that your handlers are for.",
+        "In Stripe's Dashboard open Workbench, then Webhooks, and add a webhook endpoint as destination.",
+        "Enter {url} as the endpoint's URL and choose the events that your handlers process.",
         (
-            "Reveal the endpoint's signing secret and copy all of it, whsec_ included, into the source's secrets. "
-            "Test mode, live mode and each endpoint have a secret of their own."
+            "Reveal the endpoint's signing secret and copy all of it, whsec_ included, into the source's "
+            "secrets. Each endpoint has its own secret, in test mode and in live mode."
         ),
-        "To rotate: roll the secret in Workbench with a delay of up to 24 hours, in which Stripe signs with both.",
+        (
+            "To rotate, roll the secret in Workbench with a delay of up to 24 hours, during which Stripe signs "
+            "with both secrets."
+        ),
     ),
     "paypal": (
         "In PayPal's Developer Dashboard open the app (Sandbox or Live), and add a webhook.",
         "Enter {url} and choose the event types.",
         (
-            "Copy the webhook's ID into webhook_id of the source: it is part of what PayPal signs. There is no "
-            "secret; boathook fetches PayPal's certificate by itself."
+            "Set webhook_id of the source to the webhook's ID, which is part of the signed bytes. There is no "
+            "secret; boathook fetches PayPal's certificate automatically."
         ),
         (
-            "The signature covers only a checksum of the body: if money is involved, fetch the resource again. "
-            "Requests of PayPal's webhook simulator have no valid signature and are rejected."
+            "The signature covers only a CRC-32 of the body: if money is involved, fetch the resource from "
+            "PayPal's API. Requests of PayPal's webhook simulator have no valid signature and are rejected."
         ),
     ),
     "square": (
         "In Square's Developer Console open the application, then Webhooks, Subscriptions, and add a subscription.",
-        ("Enter {url} exactly as shown here, and write its beginning into public_url: Square signs the URL too."),
+        ("Enter {url} exactly as shown here, and set public_url to its base URL: Square signs the URL."),
         "Choose the events, then copy the signature key into the source's secrets.",
     ),
     "adyen": (
         "In Adyen's Customer Area open Developers, then Webhooks, and add a Standard webhook.",
         "Enter {url}, the method JSON, and choose the events.",
         (
-            "Under Security generate an HMAC key and copy it, which is hexadecimal, into the source's secrets. "
-            'Webhooks of Platforms, Management and Banking sign otherwise: for them write scheme = "platforms".'
+            "Under Security generate an HMAC key, which is hexadecimal, and copy it into the source's secrets. "
+            "Webhooks of Platforms, Management and Banking use another scheme: for them set scheme = "
+            '"platforms".'
         ),
-        "Adyen tries only the oldest failed item again and delays the later ones, so one rejection blocks all of them.",
+        "Adyen retries only the oldest failed item and delays later ones, so one rejected item blocks all others.",
     ),
     "braintree": (
         "In Braintree's Control Panel open API, then Webhooks, and create a webhook.",
         (
-            "First copy the public key of your API keys into public_key of the source, and the private key into "
-            "its secrets, and start boathook: Braintree verifies the address when it is saved."
+            "Before you save it, set public_key of the source to the public key of your API keys, copy the "
+            "private key into the source's secrets, and start boathook: Braintree verifies the URL when it is "
+            "saved."
         ),
         "Enter {url} as the destination and choose the notifications.",
     ),
     "gocardless": (
         "In the GoCardless dashboard open Developers, Create, and add a webhook endpoint.",
-        "Enter {url} and a secret, or let GoCardless make one, and put the same into the source's secrets.",
+        (
+            "Enter {url} and a secret, or let GoCardless generate one, and put the same secret into the source's "
+            "secrets."
+        ),
         "One request contains many events; each is handled separately.",
     ),
     "mollie": (
         (
-            "For signed webhooks create one in Mollie's dashboard under Developers, Webhooks, and write scheme = "
+            "For signed webhooks create one in Mollie's dashboard under Developers, Webhooks, and set scheme = "
             '"next-gen".'
         ),
         "Enter {url}, choose the events, and copy the signing secret into the source's secrets.",
         (
-            "Classic webhooks have no signature: give {url} as webhookUrl of each payment, write unsigned = true, "
-            "and let the handler fetch the payment from Mollie's API, as the request tells its id and nothing "
-            "else."
+            "Classic webhooks have no signature: pass {url} as webhookUrl of each payment, set unsigned = "
+            "true, and let the handler fetch the payment from Mollie's API. The request contains only the "
+            "payment's id."
         ),
     ),
     "razorpay": (
         "In Razorpay's Dashboard open Account & Settings, then Webhooks, and add a webhook.",
-        "Enter {url}, choose a secret of your own, and put the same into the source's secrets.",
-        "Choose the active events. After a day of failures Razorpay disables the webhook and writes an e-mail.",
+        "Enter {url} and a long random secret, and put the same secret into the source's secrets.",
+        "Choose the active events. After a day of failures Razorpay disables the webhook and sends an e-mail.",
     ),
     "coinbase-commerce": (
         "In Coinbase Commerce open Settings, then Notifications, and add an endpoint.",
@@ -86,7 +94,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         "Show the shared secret and copy it into the source's secrets.",
     ),
     "paddle": (
-        "In Paddle open Developer tools, then Notifications, and add a destination of the kind webhook.",
+        "In Paddle open Developer tools, then Notifications, and add a webhook destination.",
         "Enter {url} and choose the events.",
         "Copy the secret key of the destination, which begins with pdl_ntfset_, into the source's secrets.",
     ),
@@ -94,41 +102,42 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         "In YooKassa's account open Integration, then HTTP notifications.",
         "Enter {url} and choose the events, such as payment.succeeded and refund.succeeded.",
         (
-            "There is no signature: boathook accepts requests from YooKassa's networks only, so behind a proxy set "
-            "server.trusted_proxies. Let the handler fetch the payment from YooKassa's API before it acts."
+            "There is no signature: boathook accepts requests from YooKassa's networks only, so behind a proxy "
+            "set server.trusted_proxies. Let the handler fetch the payment from YooKassa's API before it acts "
+            "on it."
         ),
     ),
     "cloudpayments": (
-        "In CloudPayments' account open the site's settings, and switch on the notifications you need.",
-        "Enter {url} with ?kind= and the notification's name for each, such as {url}?kind=pay, with the method POST.",
+        "In CloudPayments' account open the site's settings, and enable the notifications you need.",
+        ("For each, enter {url} with ?kind= and the notification's name, such as {url}?kind=pay, and the method POST."),
         "Copy the site's API Secret into the source's secrets.",
         (
-            'Check asks whether the payment may proceed while the buyer waits: use mode = "inline" for it, and '
-            "answer with its code."
+            'The reply to a Check notification decides whether the payment may proceed: use mode = "inline" '
+            "for it, and reply with a code of CloudPayments."
         ),
     ),
     "t-bank": (
         "In T-Bank's merchant account open the shop, then Terminals, and edit the terminal.",
-        "Enter {url} as the address of HTTP notifications, or give it as NotificationURL of each payment.",
-        "Put the terminal's password into the source's secrets. Test and live terminals have different ones.",
+        "Enter {url} as the URL of HTTP notifications, or pass it as NotificationURL of each payment.",
+        "Put the terminal's password into the source's secrets. Test and live terminals have different passwords.",
     ),
     "robokassa": (
         "In Robokassa's account open the shop's technical settings.",
-        'Enter {url} as Result URL, with the method POST; for GET write scheme = "get".',
+        'Enter {url} as Result URL, with the method POST; for GET set scheme = "get".',
         (
-            "Put Password #2 into the source's secrets; its test mode has another one. If the shop uses another "
-            "hash than MD5, name it in algorithm."
+            "Put Password #2 into the source's secrets; test mode has its own. If the shop uses a hash other "
+            "than MD5, set algorithm."
         ),
     ),
     "tilda": (
         "In Tilda open the site's settings, then Forms, and add a Webhook.",
         (
-            "Enter {url}. In its settings switch on an API key, choose how it is sent, and name the same place in "
-            "header or field of the source."
+            "Enter {url}. In its settings enable an API key, choose how it is sent, and set header or field of "
+            "the source accordingly."
         ),
         (
-            "Choose a long random key, and put the same into the source's secrets. Then connect the webhook to "
-            "the forms and publish the site."
+            "Choose a long random key, and put the same key into the source's secrets. Then connect the "
+            "webhook to the forms and publish the site."
         ),
     ),
     # Commerce, mail, telephony
@@ -139,31 +148,31 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         ),
         "Enter {url}, the format JSON, and the topic. A subscription covers one topic.",
         (
-            "Put the app's client secret into the source's secrets; for a shop's own webhooks it is the key shown "
-            "below their list."
+            "Put the app's client secret into the source's secrets; for a shop's own webhooks it is the key "
+            "below the list of webhooks."
         ),
         "After a rotation Shopify may sign with the old secret for up to an hour.",
     ),
     "woocommerce": (
         "In WordPress open WooCommerce, Settings, Advanced, Webhooks, and add one.",
         "Enter {url} as delivery URL, choose the topic, and set the status to Active.",
-        "Choose a long random secret, and put the same into the source's secrets.",
+        "Choose a long random secret, and put the same secret into the source's secrets.",
         "WooCommerce never retries, and disables the webhook after five failures in a row.",
     ),
     "twilio": (
         "In Twilio's Console open the phone number or messaging service.",
         (
-            "Enter {url} as its webhook, with the method POST, exactly as shown here, and write its beginning "
-            "into public_url: Twilio signs the URL too."
+            "Enter {url} as its webhook, with the method POST, exactly as shown here, and set public_url to "
+            "its base URL: Twilio signs the URL."
         ),
         "Put the account's Auth Token into the source's secrets. To rotate it, promote the secondary token.",
-        'Answers that Twilio is to act on (TwiML) come from the handler: use mode = "inline".',
+        'To reply with TwiML, use mode = "inline": the handler sets the reply.',
     ),
     "sendgrid": (
         "In SendGrid open Settings, Mail Settings, Event Webhook, and create one.",
         "Enter {url} as Post URL and choose the actions.",
         (
-            "Switch on Signed Event Webhook, and copy the verification key, which is a public key, into the "
+            "Enable Signed Event Webhook, and copy the verification key, which is a public key, into the "
             "source's secrets."
         ),
     ),
@@ -176,35 +185,35 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "postmark": (
         "In Postmark open the server, the message stream, then Webhooks, and add one.",
         "Enter {url}, and under Basic auth a user name and a long random password.",
-        "Write the user name into username of the source, and the password into password or the secrets.",
+        "Set username of the source to the user name, and put the password into password or the secrets.",
     ),
     # Code and operations
     "github": (
         "In the repository, organization or app open Settings, then Webhooks, and add a webhook.",
         "Enter {url} as payload URL, the content type application/json, and choose the events.",
-        "Choose a long random secret, and put the same into the source's secrets.",
-        "GitHub never retries by itself: failed deliveries are sent again by Redeliver under Recent Deliveries.",
+        "Choose a long random secret, and put the same secret into the source's secrets.",
+        "GitHub does not retry automatically: resend failed deliveries with Redeliver under Recent Deliveries.",
     ),
     "gitlab": (
         "In the project or group open Settings, then Webhooks, and add one.",
         "Enter {url} and choose the triggers.",
         (
-            "Create a signing token, which begins with whsec_, and put it into the source's secrets. Where GitLab "
-            'offers only the secret token, choose a long random one and write scheme = "token".'
+            "Create a signing token, which begins with whsec_, and put it into the source's secrets. If GitLab "
+            'offers only the secret token, choose a long random one and set scheme = "token".'
         ),
     ),
     "bitbucket": (
         "In the repository open Repository settings, then Webhooks, and add one.",
         "Enter {url} and choose the triggers.",
-        "Choose a long random secret, and put the same into the source's secrets.",
+        "Choose a long random secret, and put the same secret into the source's secrets.",
         "Bitbucket silently drops bodies above 256 KB.",
     ),
     "jira": (
         "In Jira open Settings, System, WebHooks, and create one.",
         "Enter {url}, choose the events, and optionally narrow them with JQL.",
         (
-            "Choose a long random secret, and put the same into the source's secrets. Connect apps prove "
-            'themselves otherwise: write scheme = "connect" and put their shared secret there.'
+            "Choose a long random secret, and put the same secret into the source's secrets. Connect apps use "
+            'another scheme: set scheme = "connect" and put their shared secret into the source\'s secrets.'
         ),
     ),
     "linear": (
@@ -223,16 +232,16 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "netlify": (
         "In Netlify open the project's configuration, Notifications, and add an HTTP POST request.",
         "Choose the event and enter {url}.",
-        "Choose a long random JWS secret token, and put the same into the source's secrets.",
+        "Choose a long random JWS secret token, and put the same token into the source's secrets.",
     ),
     "circleci": (
         "In CircleCI open the project's settings, then Webhooks, and add one.",
         "Enter {url} and choose workflow or job completed.",
-        "Choose a long random secret token, and put the same into the source's secrets.",
+        "Choose a long random secret token, and put the same token into the source's secrets.",
     ),
     "sentry": (
         "In Sentry open Settings, Developer Settings, and create an internal integration.",
-        "Enter {url} as webhook URL and switch on the resources.",
+        "Enter {url} as webhook URL and enable the resources.",
         "Copy the integration's client secret into the source's secrets.",
         "Sentry waits one second and never retries.",
     ),
@@ -247,13 +256,13 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
             "Enter {url}, choose the events, and set an authentication field, such as Authorization, and a long "
             "random authentication secret."
         ),
-        "Put the same secret into the source's secrets, and the field into header where it is another one.",
-        "Start boathook, then press Verify: Okta asks once before it sends.",
+        "Put the same secret into the source's secrets. If the field is not Authorization, set header to its name.",
+        "Start boathook, then press Verify: Okta sends one verification request before it sends events.",
     ),
     "auth0": (
         "In Auth0's Dashboard open Monitoring, then Streams, and create a Custom Webhook.",
         "Enter {url}, the content type application/json and the format JSON Lines or Array.",
-        "Choose a long random authorization token, and put the same into the source's secrets.",
+        "Choose a long random authorization token, and put the same token into the source's secrets.",
     ),
     "openai": (
         "In OpenAI's platform open the project's settings, then Webhooks, and create one.",
@@ -261,28 +270,28 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         "Copy the signing secret, which is shown once and begins with whsec_, into the source's secrets.",
     ),
     "sns": (
-        "Write the topic's ARN into topic_arn of the source and start boathook.",
+        "Set topic_arn of the source to the topic's ARN, and start boathook.",
         "In the SNS console open the topic and create a subscription with the protocol HTTPS and the endpoint {url}.",
         (
-            "Leave raw message delivery off: it drops the signature. There is no secret; boathook fetches "
-            "Amazon's certificate and confirms the subscription by itself."
+            "Keep raw message delivery disabled: raw messages are not signed. There is no secret; boathook "
+            "fetches Amazon's certificate and confirms the subscription automatically."
         ),
     ),
     "pubsub": (
         "In Google Cloud create a push subscription of the topic with the endpoint {url}.",
         "Enable authentication, choose a service account, and set an audience.",
         (
-            "Write the service account's address into email and the audience into audience of the source. There "
-            "is no secret; boathook fetches Google's keys by itself."
+            "In the source, set email to the service account's address and audience to that audience. There is "
+            "no secret; boathook fetches Google's keys automatically."
         ),
     ),
     "microsoft-graph": (
         (
-            "Put a long random text into the source's secrets and start boathook: Graph asks when the "
-            "subscription is made."
+            "Put a long random text into the source's secrets and start boathook: Microsoft Graph sends a "
+            "verification request when the subscription is created."
         ),
         "POST to /subscriptions with notificationUrl {url}, and the same text as clientState.",
-        "A subscription expires within days: renew it from a program.",
+        "A subscription expires within days: renew it regularly by a program.",
     ),
     # Chat and people
     "slack": (
@@ -290,7 +299,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
             "At api.slack.com/apps open the app, then Basic Information, and copy the signing secret into the "
             "source's secrets. Start boathook."
         ),
-        "Under Event Subscriptions switch on events and enter {url} as Request URL; Slack verifies it at once.",
+        "Under Event Subscriptions enable events and enter {url} as Request URL; Slack verifies it immediately.",
         "Subscribe to the events, then install the app again.",
     ),
     "discord": (
@@ -298,11 +307,8 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
             "In Discord's Developer Portal open the application, and copy its public key into the source's "
             "secrets. Start boathook."
         ),
-        (
-            "Under Webhooks enter {url} as endpoint URL and switch on the events; or enter it as Interactions "
-            "Endpoint URL."
-        ),
-        "Discord keeps testing with invalid signatures, so some rejections are expected.",
+        ("Under Webhooks enter {url} as endpoint URL and enable the events; or enter it as Interactions Endpoint URL."),
+        "Discord regularly sends test requests with invalid signatures, so some rejections are expected.",
     ),
     "telegram": (
         "Choose a long random text of letters, digits, _ and -, and put it into the source's secrets.",
@@ -310,12 +316,12 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
             "Call setWebhook of the Bot API with url={url}, secret_token set to that text, and allowed_updates as "
             "you need."
         ),
-        "To rotate, add the new text here, call setWebhook with it, then end the old one.",
+        "To rotate, add the new text to the source's secrets, call setWebhook with it, then end the old secret.",
     ),
     "vk": (
         "In the community open Manage, API usage, Callback API, and add a server.",
         (
-            "Write the text to be returned by the server into confirmation of the source, choose a long random "
+            "Set confirmation of the source to the string that the server must return, choose a long random "
             "secret key, put it into the source's secrets, and start boathook."
         ),
         "Enter {url}, the same secret key, confirm, and choose the event types.",
@@ -334,8 +340,8 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "x": (
         "Put the app's consumer secret (API key secret) into the source's secrets, and start boathook.",
         (
-            "Register {url} with POST /2/webhooks, then subscribe the accounts. X asks again and again whether "
-            "the address still answers, and stops at once on a wrong answer."
+            "Register {url} with POST /2/webhooks, then subscribe the accounts. X sends a verification request "
+            "repeatedly, and stops sending events after a wrong reply."
         ),
     ),
     "zoom": (
@@ -343,19 +349,22 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
             "In the Zoom App Marketplace open the app, Features, and copy the secret token into the source's "
             "secrets. Start boathook."
         ),
-        "Switch on Event Subscriptions, enter {url} as endpoint URL, press Validate, and choose the events.",
+        "Enable Event Subscriptions, enter {url} as endpoint URL, press Validate, and choose the events.",
     ),
     "dropbox": (
         "In the Dropbox App Console open the app, put its App secret into the source's secrets, and start boathook.",
-        "Under Webhooks enter {url}; Dropbox asks once.",
-        "A notification only says whose files have changed: let the handler ask Dropbox's API what did.",
+        "Under Webhooks enter {url}; Dropbox sends one verification request.",
+        (
+            "A notification only names the accounts whose files have changed: let the handler fetch the changes "
+            "from Dropbox's API."
+        ),
     ),
     "notion": (
         (
             "At notion.so/my-integrations open the integration, then Webhooks, and create a subscription for "
             "{url}. The source needs no secrets: Notion sends one."
         ),
-        "Then run `boathook sources secret` with the source's name, and paste what it prints into Notion.",
+        "Then run `boathook sources secret` with the source's name, and paste its output into Notion.",
     ),
     "intercom": (
         (
@@ -372,8 +381,8 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "hubspot": (
         "In HubSpot's developer account open the app, then Webhooks.",
         (
-            "Enter {url} as target URL exactly as shown here, write its beginning into public_url, and create "
-            "the subscriptions: HubSpot signs the URL too."
+            "Enter {url} as target URL exactly as shown here, set public_url to its base URL, and create the "
+            "subscriptions: HubSpot signs the URL."
         ),
         "Put the app's client secret into the source's secrets.",
     ),
@@ -381,20 +390,20 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         "In Docusign's Admin open Integrations, Connect, and add a custom configuration.",
         "Enter {url}, the format JSON, and choose the events.",
         (
-            "Under Connect Keys add a key, copy it, which is shown once, into the source's secrets, and switch on "
+            "Under Connect Keys add a key, copy it into the source's secrets (it is shown once), and enable "
             "Include HMAC Signature."
         ),
     ),
     "typeform": (
         "In Typeform open the form, Connect, Webhooks, and add one.",
         (
-            "Enter {url}, choose a long random secret, put the same into the source's secrets, and switch the "
-            "webhook on."
+            "Enter {url}, choose a long random secret, put the same secret into the source's secrets, and "
+            "enable the webhook."
         ),
     ),
     "calendly": (
         "Create a webhook subscription through Calendly's API, POST /webhook_subscriptions, with the url {url}.",
-        "Give a long random signing_key there, and put the same into the source's secrets.",
+        "Pass a long random signing_key, and put the same key into the source's secrets.",
     ),
     "xero": (
         (
@@ -402,43 +411,43 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
             "and start boathook."
         ),
         (
-            "Enter {url} as delivery URL and send the intent to receive: Xero tries right and wrong signatures "
-            "and wants the wrong ones refused."
+            "Enter {url} as delivery URL and send the intent to receive: Xero sends requests with valid and "
+            "invalid signatures, and expects the invalid ones to be rejected."
         ),
     ),
     # Resellers
     "suno": (
-        "Give {url} as callBackUrl of each request to kie.ai or sunoapi.org.",
+        "Pass {url} as callBackUrl of each request to kie.ai or sunoapi.org.",
         "In the reseller's settings create a webhook HMAC key and put it into the source's secrets.",
-        "It signs the task's id and the moment, not the body: fetch the result from its API.",
+        "The signature covers the task's id and the timestamp, not the body: fetch the result from its API.",
     ),
     "suno-musicapi": (
-        "In musicapi.ai's settings enter {url} as webhook address, or give it with each request.",
+        "In musicapi.ai's settings enter {url} as webhook URL, or pass it with each request.",
         "Copy the webhook secret into the source's secrets.",
     ),
     "suno-sunoapi": (
-        "Give {url} as callback address of each request to sunoapi.com.",
+        "Pass {url} as callback URL of each request to sunoapi.com.",
         "Copy the webhook secret from your account into the source's secrets.",
     ),
     "rentprog": (
-        "In RentProg's integration settings enter {url} as webhook address.",
+        "In RentProg's integration settings enter {url} as webhook URL.",
         (
-            "Choose a long random token; let RentProg send it in a header and name the same header in the source, "
-            "or put it into the address and name the parameter in query."
+            "Choose a long random token. Have RentProg send it in a header and set header of the source to its "
+            "name, or append it to the URL as a parameter and set query to the parameter's name."
         ),
         "Put the same token into the source's secrets.",
     ),
     "umnico": (
-        "In Umnico open Settings, API, and enter {url} as webhook address.",
-        "Choose a long random token, append it to the address as a parameter, and name that parameter in query.",
+        "In Umnico open Settings, API, and enter {url} as webhook URL.",
+        "Choose a long random token, append it to the URL as a parameter, and set query to the parameter's name.",
         "Put the same token into the source's secrets.",
     ),
     # Whole families
     "standard-webhooks": (
-        "Where the sender lets you add an endpoint, enter {url} and choose the event types.",
+        "At the sender, add an endpoint with the URL {url} and choose the event types.",
         (
-            "Copy the endpoint's signing secret, which begins with whsec_, into the source's secrets. For Ed25519 "
-            'write scheme = "v1a" and copy the public key, which begins with whpk_.'
+            "Copy the endpoint's signing secret, which begins with whsec_, into the source's secrets. For "
+            'Ed25519 set scheme = "v1a" and copy the public key, which begins with whpk_.'
         ),
     ),
     "resend": (
@@ -450,28 +459,29 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         _SVIX,
     ),
     "hmac": (
-        "Where the sender lets you enter a webhook's address, enter {url}.",
+        "At the sender, enter {url} as the webhook's URL.",
         (
-            "Look up in its documentation which header contains the signature and what is signed, and write header, "
-            "prefix, encoding and template into the source accordingly."
+            "Look up in its documentation which header contains the signature and which bytes are signed. Set "
+            "header, algorithm, encoding and template of the source accordingly, and prefix if the signature "
+            "has one."
         ),
-        "Put the secret that you share with it into the source's secrets.",
+        "Put the shared secret into the source's secrets.",
         _GENERIC_NAMES,
     ),
     "token": (
-        "Where the sender lets you enter a webhook's address, enter {url}.",
+        "At the sender, enter {url} as the webhook's URL.",
         (
-            "Choose a long random token. Let the sender show it in a header, as Basic password or in the address, "
-            "and name the same place in header, username or query of the source."
+            "Choose a long random token. Have the sender put it in a header, the Basic password or the URL, "
+            "and set header, username or query of the source accordingly."
         ),
-        "Put the same token into the source's secrets. It proves who sends and nothing about what is sent.",
+        "Put the same token into the source's secrets. It authenticates the sender, but does not protect the body.",
         _GENERIC_NAMES,
     ),
     "unsigned": (
-        "Where the sender lets you enter a webhook's address, enter {url}.",
+        "At the sender, enter {url} as the webhook's URL.",
         (
-            "Anybody who knows the address can send anything: write unsigned = true, name the sender's networks "
-            "in addresses where it publishes them, and let the handler ask the sender whether it is true."
+            "Anyone who has the URL can send anything: set unsigned = true, set addresses to the sender's "
+            "networks if it publishes them, and let the handler fetch the data from the sender's API."
         ),
         _GENERIC_NAMES,
     ),

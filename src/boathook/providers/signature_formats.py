@@ -130,7 +130,7 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
                 signatures.append(text)
             elif name == self.timestamp:
                 if timestamp is not None:
-                    return ParsedSignatures(problem=f"it holds {name}= twice")
+                    return ParsedSignatures(problem=f"it contains {name}= twice")
                 timestamp = text
             else:
                 seen.append(_scheme_name(pair.strip()))
@@ -208,4 +208,4 @@ SignatureFormat = Plain | Pairs | Versioned | KeyedPairs
 def _scheme_name(word: str) -> str:
     # Only the leading name is shown: the rest could be a credential sent in the wrong header.
     name = _SCHEME.match(word)
-    return name[0] if name else "no scheme's name"
+    return name[0] if name else "no scheme name"

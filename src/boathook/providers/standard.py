@@ -64,8 +64,8 @@ _STANDARD: Final = Recipe(
     # By the specification, a sender disables the webhook when it receives 410 Gone.
     stop_statuses=frozenset({410}),
     answer_within_s=15.0,
-    retries="by the sender's own schedule, such as the specification's after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h,"
-    " 20 h, 24 h",
+    retries="by the sender's own schedule; the specification suggests 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, "
+    "24 h",
     retries_for_days=3.2,
     checked=("standardwebhooks (Python), both ways", "svix (Python), both ways"),
 )
@@ -83,7 +83,7 @@ def _through_svix(name: str, title: str, docs: str, body: bytes) -> Recipe:
         sample=replace(_STANDARD.sample, body=body, headers={"svix-id": "msg_boathook-sample"}),
         id=EventId(selectors=(Header("svix-id"), Header("webhook-id"))),
         body=BodyFormat.JSON,
-        retries="after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 10 h; an endpoint that fails for 5 days is switched off",
+        retries="after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 10 h; an endpoint that fails for 5 days is disabled",
         retries_for_days=1.2,
         checked=("svix (Python), both ways",),
         # Svix documents no status that stops it, only the response header webhook-delivery.

@@ -120,9 +120,9 @@ class AsymmetricCheck:
         where = describe_selector(fetched.selector)
         url = reader.text(fetched.selector)
         if url is None:
-            return reject(Reason.SIGNATURE_MISSING, f"there is no certificate's address in {where}")
+            return reject(Reason.SIGNATURE_MISSING, f"there is no certificate URL in {where}")
         if not is_allowed_url(url, fetched):
-            detail = f"the address in {where} is not one where this sender keeps its certificates; it was not fetched"
+            detail = f"the URL in {where} is not a certificate URL of this sender, so it was not fetched"
             return reject(Reason.SIGNATURE_MALFORMED, detail)
         content = self._ring.get(url, now)
         if content is None:
@@ -130,7 +130,7 @@ class AsymmetricCheck:
         try:
             return read_pem(content)
         except ValueError as error:
-            return reject(Reason.KEY_UNAVAILABLE, f"what lies at the address in {where} is not a key: {error}")
+            return reject(Reason.KEY_UNAVAILABLE, f"the content of the URL in {where} is not a key: {error}")
 
     def _check_keys(
         self, claims: Sequence[SignedMessage], keys: Sequence[PublicKey], scheme: SignatureAlgorithm
@@ -149,7 +149,7 @@ class AsymmetricCheck:
                 is_valid_signature(key.key, scheme, raw, claim.signed) for raw, key in product(signatures, keys)
             ):
                 count = f"any of {len(keys)} keys" if len(keys) > 1 else "the key"
-                detail = f"no signature fits what the request states under {count} ({scheme.value})"
+                detail = f"no signature of the signed content is valid under {count} ({scheme.value})"
                 return reject(Reason.SIGNATURE_MISMATCH, detail, may_reverify=True)
         return None
 
@@ -183,9 +183,7 @@ def _configured_keys(proof: Asymmetric, spec: SourceSpec) -> tuple[PublicKey, ..
 
 
 def _key_type_error(key: PublicKey, scheme: SignatureAlgorithm) -> str | None:
-    return (
-        None if is_key_for_algorithm(key.key, scheme) else f"the key is not of the kind that signs with {scheme.value}"
-    )
+    return None if is_key_for_algorithm(key.key, scheme) else f"this type of key cannot sign with {scheme.value}"
 
 
 def _read_base64(text: str) -> bytes | None:

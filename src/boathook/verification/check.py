@@ -39,7 +39,9 @@ class NoCheck:
 
     def __init__(self, spec: SourceSpec) -> None:
         if spec.secrets:
-            raise ConfigError(f"sources.{spec.name}.unsigned: there are secrets too; remove them, or unsigned = true")
+            raise ConfigError(
+                f"sources.{spec.name}.unsigned: there are secrets too; remove either them or unsigned = true"
+            )
 
     @property
     def proof_headers(self) -> frozenset[str]:
@@ -126,9 +128,9 @@ def _refuse_needless_secrets(recipe: Recipe, spec: SourceSpec) -> None:
     """Reject secrets that no check would use, so that the operator does not rely on them."""
     match recipe.proof:
         case Addresses():
-            why = "signs nothing and is known by its addresses"
+            why = "does not sign and is identified by its addresses"
         case Asymmetric(key=FetchedKey()) | Jwt(key_set=str()):
-            why = "signs with keys that boathook fetches by itself"
+            why = "signs with keys that boathook fetches automatically"
         case _:
             return
     if spec.secrets:

@@ -183,7 +183,7 @@ def _schemes(case: RejectedRequest) -> Iterator[tuple[Recipe, str]]:
     registered = next((one for one in RECIPES if case.spec.provider.strip().lower() in (one.name, *one.aliases)), None)
     if registered is None:
         return
-    yield registered, f"{registered.title} with the setting scheme left out"
+    yield registered, f"{registered.title} without the setting scheme"
     for word, recipe in registered.schemes.items():
         yield recipe, f'{registered.title} with scheme = "{word}"'
 

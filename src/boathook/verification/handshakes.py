@@ -172,9 +172,9 @@ def _answer_text(
     def answer(request: Request, extracted: ExtractedFields) -> HandshakeResult:
         text = read(request, extracted)
         if not isinstance(text, str):
-            return _refuse(400, "it contains no text to answer")
+            return _refuse(400, "it contains no challenge text")
         if len(text) > MAX_TEXT or allowed.fullmatch(text) is None:
-            return _refuse(400, "its text is not one that this sender sends, so nothing was answered")
+            return _refuse(400, "its challenge text is not in this sender's format, so it was not answered")
         return write(text)
 
     return answer
@@ -195,7 +195,7 @@ def _static_answer(
 ) -> Callable[[Request, ExtractedFields], HandshakeResult]:
     body = settings.get(say.setting, "") if say.setting else say.body
     if say.setting and not body:
-        refusal = _refuse(400, f"sources.{spec.name}.{say.setting} is not set; it is the answer")
+        refusal = _refuse(400, f"sources.{spec.name}.{say.setting} is not set; set it to the text of the reply")
         return lambda _request, _picked: refusal
     answer = Challenge(status=status, body=body.encode(), content_type=say.content_type)
     return lambda _request, _picked: answer
@@ -205,12 +205,12 @@ def _sign(
     status: int, sign: SignText, spec: SourceSpec, settings: Mapping[str, str]
 ) -> Callable[[Request, ExtractedFields], HandshakeResult]:
     if not spec.secrets:
-        refusal = _refuse(400, f"sources.{spec.name}.secrets is empty, and the answer is signed with the first of them")
+        refusal = _refuse(400, f"sources.{spec.name}.secrets is empty, and the reply is signed with the first secret")
         return lambda _request, _picked: refusal
     try:
         mac = HmacKey(decode_key(spec.secrets[0], sign.key_form), sign.algorithm)
     except ValueError as error:
-        raise ConfigError(f"sources.{spec.name}.secrets[0]: {error}, as {spec.provider} wants it") from None
+        raise ConfigError(f"sources.{spec.name}.secrets[0]: {error} for provider {spec.provider}") from None
 
     def write(text: str) -> Challenge:
         words = {

@@ -108,7 +108,7 @@ def _field_key(spec: SourceSpec, proof: FieldMac, position: int) -> _Key:
         return _Key(secret, HmacKey(decode_key(secret, proof.key_form), proof.algorithm))
     except ValueError as error:
         raise ConfigError(
-            f"sources.{spec.name}.secrets[{position}]: {error}, as {spec.provider} wants it; copy it from the sender"
+            f"sources.{spec.name}.secrets[{position}]: {error} for provider {spec.provider}; copy it from the sender"
         ) from None
 
 
@@ -215,13 +215,13 @@ class HmacCheck:
         stop = self.template.id_stop
         if stop and stop in identifier:
             return reject(
-                Reason.ID_MALFORMED, f"the id in {names.id} holds {stop!r}, so the signed bytes are ambiguous"
+                Reason.ID_MALFORMED, f"the id in {names.id} contains {stop!r}, so the signed bytes are ambiguous"
             )
         return identifier
 
     def _mismatch(self, count: int) -> Rejected:
         tried = "the signature" if count == 1 else f"none of {count} signatures"
-        verb = "does not fit" if count == 1 else "fits"
+        verb = "does not match" if count == 1 else "matches"
         detail = f"{tried} {verb} the body under {describe_secrets(len(self._macs))}"
         detail += ": it was signed with another secret, or a proxy changed the body"
         if count == MAX_SIGNATURES:
@@ -234,7 +234,7 @@ def _key(spec: SourceSpec, proof: Hmac, position: int) -> HmacKey:
         return HmacKey(decode_key(spec.secrets[position], proof.key_form), proof.algorithm)
     except ValueError as error:
         raise ConfigError(
-            f"sources.{spec.name}.secrets[{position}]: {error}, as {spec.provider} wants it; copy it from the sender"
+            f"sources.{spec.name}.secrets[{position}]: {error} for provider {spec.provider}; copy it from the sender"
         ) from None
 
 
@@ -251,7 +251,7 @@ def _unreadable(names: SignatureHeaders, form: SignatureFormat, parsed: ParsedSi
     there = ", ".join(dict.fromkeys(parsed.seen)) or "nothing"
     return reject(
         Reason.UNKNOWN_SCHEME,
-        f"{names.signature} holds no {form.expected_text}, but {there}",
+        f"{names.signature} contains no {form.expected_text}, but {there}",
         may_reverify=True,
     )
 

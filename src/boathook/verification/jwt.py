@@ -142,7 +142,9 @@ class JwtCheck:
                     Reason.SIGNATURE_MALFORMED, "the token's signature is valid, but its claims cannot be read"
                 )
             return claims
-        return reject(Reason.SIGNATURE_MISMATCH, f"the token fits none of {len(keys)} keys", may_reverify=True)
+        return reject(
+            Reason.SIGNATURE_MISMATCH, f"the token's signature matches none of {len(keys)} keys", may_reverify=True
+        )
 
     def _check_times(self, claims: Mapping[str, Any], now: float) -> Rejected | None:
         for name in ("exp", "nbf", "iat"):
@@ -155,7 +157,7 @@ class JwtCheck:
             detail = f"the token expired {now - expires:.0f} s ago"
             return reject(Reason.TIMESTAMP_TOO_OLD, detail, may_reverify=True)
         if max(starts or 0.0, made or 0.0) > now + self._leeway_s:
-            detail = "the token was issued, or becomes valid, after this machine's clock"
+            detail = "the token's issue or start time is in the future by this machine's clock"
             return reject(Reason.TIMESTAMP_IN_FUTURE, detail, may_reverify=True)
         return None
 
@@ -196,7 +198,7 @@ def _read_secrets(spec: SourceSpec) -> tuple[str, ...]:
     for position, secret in enumerate(required_secrets(spec)):
         if "-----BEGIN" in secret:
             where = f"sources.{spec.name}.secrets[{position}]"
-            raise ConfigError(f"{where}: this is a key in PEM, and {spec.provider} signs with a shared secret")
+            raise ConfigError(f"{where}: this is a PEM key, but {spec.provider} signs with a shared secret")
     return spec.secrets
 
 

@@ -101,7 +101,7 @@ def verify(
             signature; *secrets*, often because the variable it is read from is not set.
     """
     if not isinstance(body, bytes | bytearray | memoryview):
-        raise TypeError(f"body: pass the raw bytes as they arrived, not {type(body).__name__}")
+        raise TypeError(f"body: pass the raw bytes as received, not {type(body).__name__}")
     chosen = tuple(sorted((name, _hashable(name, value)) for name, value in settings.items()))
     received_at = time.time() if now is None else now
     spec = provider, _secrets(secrets), tolerance_s, chosen, _written(schema)
@@ -167,7 +167,7 @@ def _reword_for_library(complaint: str, provider: str, secrets: tuple[str, ...])
         case "unsigned" if isinstance(find_recipe(provider).proof, NoProof):
             return f"provider: {provider} does not sign, so there is nothing to verify; fetch the data from its API"
         case "secrets" if not secrets:
-            return f"secrets: there is none, but {provider} signs its requests with one; pass its text"
+            return f"secrets: there is none, but {provider} signs its requests with one; pass it as text"
         case _:
             return message
 

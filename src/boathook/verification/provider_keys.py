@@ -60,7 +60,7 @@ def sign(scheme: SignatureAlgorithm, private_pem: str, message: bytes) -> bytes:
         case ed25519.Ed25519PrivateKey(), SignatureAlgorithm.ED25519:
             return private.sign(message)
         case _:
-            raise ValueError(f"this private key cannot make signatures of the kind {scheme}")
+            raise ValueError(f"this private key cannot sign with {scheme}")
 
 
 def write_token(proof: Jwt, secret: str, claims: Mapping[str, Any]) -> str:

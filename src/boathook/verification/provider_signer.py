@@ -181,7 +181,7 @@ def edit_request(
     for path, value in (fields or {}).items():
         document = parse(edited.body)
         if not isinstance(document, dict | list):
-            raise ConfigError(f"{path} cannot be set: the body of {recipe.title} is not JSON; give the whole body")
+            raise ConfigError(f"{path} cannot be set: the body of {recipe.title} is not JSON; pass the whole body")
         try:
             _set_json_value(document, split_path(path), value)
         except (AttributeError, IndexError, TypeError, ValueError):
@@ -199,7 +199,7 @@ def find_id(recipe: Recipe, request: Signed) -> str | None:
 def _set_id(recipe: Recipe, request: Request, id: str) -> Request:
     selector = next(_flat(recipe.id.selectors), None)
     if selector is None:
-        raise ConfigError(f"requests of {recipe.title} contain no event id; another body is another event")
+        raise ConfigError(f"requests of {recipe.title} contain no event id; change the body to get a distinct event")
     try:
         return _put(request, selector, id)
     except (AttributeError, IndexError, TypeError, ValueError):
@@ -224,8 +224,8 @@ def _set_type(recipe: Recipe, request: Request, type: str) -> Request:
         selectors = list(_flat(recipe.type.selectors[:1]))
     if not selectors:
         raise ConfigError(
-            f"requests of {recipe.title} state no event type that can be set; give the whole body, or set type_header"
-            " or type_path where the source has them"
+            f"requests of {recipe.title} state no event type that can be set; pass the whole body, or set type_header"
+            " or type_path if the source has them"
         )
     parts = type.split(".", len(selectors) - 1)
     for selector, text in zip(selectors, parts, strict=False):
@@ -400,7 +400,7 @@ def _put(request: Request, selector: Selector, text: str) -> Request:
         case Json(path=path):
             document = parse(request.body)
             if document is UNREADABLE:
-                raise ValueError(f"{path} belongs into the body, which is not JSON")
+                raise ValueError(f"{path} belongs in the body, which is not JSON")
             _set_json_value(document, split_path(path), text)
             return replace(request, body=json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode())
 

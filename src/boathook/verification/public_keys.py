@@ -131,13 +131,13 @@ def _checked(key: object) -> Key:
     match key:
         case RSAPublicKey():
             if key.key_size < MIN_RSA_BITS:
-                raise ValueError(f"it is an RSA key of {key.key_size} bits; fewer than {MIN_RSA_BITS} can be broken")
+                raise ValueError(f"it is an RSA key of {key.key_size} bits; the minimum is {MIN_RSA_BITS}")
             if key.key_size > MAX_RSA_BITS:
-                raise ValueError(f"it is an RSA key of {key.key_size} bits; the most is {MAX_RSA_BITS}")
+                raise ValueError(f"it is an RSA key of {key.key_size} bits; the maximum is {MAX_RSA_BITS}")
             return key
         case EllipticCurvePublicKey():
             if key.curve.name != ec.SECP256R1.name:
-                raise ValueError(f"it is a key on the curve {key.curve.name}, and only P-256 is accepted")
+                raise ValueError(f"it is a key on the curve {key.curve.name}, but only P-256 is accepted")
             return key
         case Ed25519PublicKey():
             return key
@@ -154,7 +154,7 @@ def _load_der(der: bytes) -> object:
 
 def _ed25519(raw: bytes) -> Ed25519PublicKey:
     if len(raw) != 32:
-        raise ValueError(f"an Ed25519 key has 32 bytes, this has {len(raw)}")
+        raise ValueError(f"an Ed25519 key has 32 bytes, this one has {len(raw)}")
     return Ed25519PublicKey.from_public_bytes(raw)
 
 

@@ -64,7 +64,7 @@ class TimestampWindow:
         reason, side = (Reason.TIMESTAMP_TOO_OLD, "before") if skew_s > 0 else (Reason.TIMESTAMP_IN_FUTURE, "after")
         return reject(
             reason,
-            f"the timestamp {_quote(text)} lies {abs(skew_s):.0f} s {side} this machine's clock, "
+            f"the timestamp {_quote(text)} is {abs(skew_s):.0f} s {side} this machine's clock, "
             f"more than the tolerance of {self.tolerance_s:g} s",
             may_reverify=True,
         )
@@ -124,7 +124,7 @@ def _read_signed_message(
         return reject(Reason.SIGNATURE_MALFORMED, f"the signature in {where} cannot be read: {parsed.problem}")
     if not parsed.signatures:
         there = ", ".join(dict.fromkeys(parsed.seen)) or "nothing"
-        detail = f"{where} holds no {form.expected_text}, but {there}"
+        detail = f"{where} contains no {form.expected_text}, but {there}"
         return reject(Reason.UNKNOWN_SCHEME, detail, may_reverify=True)
     return SignedMessage(statement.signed, parsed.signatures, statement.alternatives)
 

@@ -64,8 +64,8 @@ def _choose_scheme(options: Options, recipe: Recipe) -> Recipe:
         return recipe
     scheme = options.text("scheme")
     if scheme and scheme not in recipe.schemes:
-        words = ", ".join(f'"{name}"' for name in recipe.schemes)
-        raise options.error("scheme", f"{recipe.title} knows {words}, or leave it out; {scheme!r} is none of them")
+        words = " or ".join(f'"{name}"' for name in recipe.schemes)
+        raise options.error("scheme", f"unknown scheme {scheme!r}; use {words} or omit it")
     return recipe.schemes[scheme] if scheme else recipe
 
 
@@ -73,8 +73,8 @@ def _read(options: Options, recipe: Recipe, setting: Setting) -> str:
     value = options.text(setting.name, setting.default)
     if setting.is_required and not value:
         near = options.closest_unread(setting.name)
-        guess = f"; perhaps {near} was meant to be it" if near else ""
-        raise options.error(setting.name, f"{recipe.title} needs it: {setting.help}{guess}")
+        guess = f"; perhaps {near} is a misspelling of it" if near else ""
+        raise options.error(setting.name, f"required by {recipe.title}: {setting.help}{guess}")
     if value and setting.choices and value not in setting.choices:
         words = ", ".join(f'"{choice}"' for choice in setting.choices)
         raise options.error(setting.name, f"write one of {words}, not {value!r}")

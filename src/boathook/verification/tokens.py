@@ -98,15 +98,15 @@ class TokenCheck:
                 return reject(Reason.TOKEN_MISSING, f"there is no {self._where()}")
             found = signing.fingerprint(token)
             if not any(signing.equal_bytes_constant_time(found, accepted) for accepted in self._accepted):
-                count = len(self._accepted)
-                return reject(Reason.TOKEN_MISMATCH, f"the {self._where()} is none of the {count} configured")
+                secrets = describe_secrets(len(self._accepted))
+                return reject(Reason.TOKEN_MISMATCH, f"the {self._where()} does not match {secrets}")
             is_any = True
         return ValidProof(None) if is_any else reject(Reason.TOKEN_MISSING, f"there is no {self._where()}")
 
     def _where(self) -> str:
         match self._proof.selector:
             case Header(name=name):
-                return f"token in header {name}" + (f" behind {self._proof.prefix!r}" if self._proof.prefix else "")
+                return f"token in header {name}" + (f" after {self._proof.prefix!r}" if self._proof.prefix else "")
             case Query(name=name):
                 return f"token in the query's {name}"
             case Form(name=name):
@@ -177,7 +177,7 @@ class AddressCheck:
         shown = ascii(request.client[:60])
         return reject(
             Reason.ADDRESS_NOT_ALLOWED,
-            f"the sender's address {shown} is in none of the {len(self._networks)} networks that are allowed; "
+            f"the sender's address {shown} is in none of the {len(self._networks)} allowed networks; "
             "behind a proxy, add the proxy to server.trusted_proxies",
             may_reverify=True,
         )

@@ -336,6 +336,6 @@ def _no_event(recipe: Recipe, method: str) -> Rejected:
     return Rejected(
         status=400,
         reason=Reason.CHALLENGE_REFUSED,
-        detail=f"the signature is valid, but {recipe.title} sends neither events nor such handshakes by {method[:20]}",
+        detail=f"the signature is valid, but {recipe.title} sends no events or handshakes with method {method[:20]}",
         may_reverify=False,
     )
