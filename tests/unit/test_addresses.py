@@ -114,7 +114,7 @@ def test_a_password_shows_in_no_repr():
 
 
 @given(st.text(max_size=80) | st.from_regex(r"https?://[!-~]{0,60}", fullmatch=True))
-def test_nothing_else_is_raised_and_what_is_read_reads_the_same_again(text):
+def test_parsing_raises_only_value_error_and_is_idempotent(text):
     try:
         address = read_address(text)
     except ValueError:
@@ -127,18 +127,18 @@ def test_nothing_else_is_raised_and_what_is_read_reads_the_same_again(text):
 
 
 @pytest.mark.parametrize("address", DENIED)
-def test_what_is_not_public_may_not_be_dialled(address):
+def test_non_public_addresses_are_denied(address):
     assert find_denial(address)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_what_is_public_may_be_dialled(address):
+def test_public_addresses_are_allowed(address):
     assert find_denial(address) is None
     assert find_denial_on_host(address) is None
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
-def test_every_spelling_comes_to_a_number_that_is_judged(name):
+def test_alternative_spellings_resolve_to_denied_addresses(name):
     with pytest.raises(ValueError, match="address"):
         ip_address(name)
     assert find_denial(name) == "it is not an address"
@@ -150,7 +150,7 @@ def test_every_spelling_comes_to_a_number_that_is_judged(name):
 
 
 @pytest.mark.parametrize("name", ["localhost", "ip6-localhost", "localhost.", "LOCALHOST", "sub.localhost"])
-def test_names_of_this_machine_come_to_addresses_that_are_refused(name):
+def test_local_host_names_resolve_to_denied_addresses(name):
     try:
         found = socket.getaddrinfo(name, 443, type=socket.SOCK_STREAM)
     except OSError:
@@ -159,11 +159,11 @@ def test_names_of_this_machine_come_to_addresses_that_are_refused(name):
 
 
 @pytest.mark.parametrize("text", ["", " ", "127.0.0.1 ", "[::1]", "127.0.0.1:80", "1.1.1.1/32", "a", "1.1.1", "::1::"])
-def test_what_is_no_address_may_not_be_dialled(text):
+def test_invalid_addresses_are_denied(text):
     assert find_denial(text)
 
 
-def test_the_owners_networks_win():
+def test_allow_list_overrides_the_denied_networks():
     allow = (ip_network("127.0.0.0/8"), ip_network("fd00::/8"))
     assert find_denial("127.0.0.1", allow) is None
     assert find_denial_on_host("127.0.0.1", allow) is None
@@ -179,7 +179,7 @@ def test_this_machines_own_public_address_is_refused(monkeypatch):
     assert find_denial_on_host("127.0.0.1", [ip_network("127.0.0.0/8")]) is None
 
 
-def test_mutant_without_the_table_everything_in_it_would_be_dialled(monkeypatch):
+def test_mutant_without_the_table_its_networks_are_allowed(monkeypatch):
     monkeypatch.setattr(addresses, "_DENIED_4", ())
     monkeypatch.setattr(addresses, "_DENIED_6", ())
     assert find_denial("169.254.169.254") is None
@@ -187,7 +187,7 @@ def test_mutant_without_the_table_everything_in_it_would_be_dialled(monkeypatch)
 
 
 @given(st.ip_addresses(v=4) | st.ip_addresses(v=6))
-def test_what_pythons_own_table_calls_private_is_refused_too(address):
+def test_addresses_python_calls_non_global_are_denied(address):
     if not address.is_global or address.is_multicast or address.is_reserved:
         assert find_denial(str(address))
 

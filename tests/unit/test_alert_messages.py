@@ -63,7 +63,7 @@ class TestWebhook:
             }
         ]  # fmt: skip
 
-    async def test_a_status_that_is_no_success_is_a_failure_with_the_rest_it_asks_for(self):
+    async def test_non_2xx_fails_with_its_retry_after(self):
         async with Receiver(script=answering(b"", "429 Slow", "retry-after: 77\r\n")) as receiver:
             assert await send(webhook(receiver.url)) == SendFailed("response status 429", 77.0)
 
@@ -74,7 +74,7 @@ class TestWebhook:
                 assert await send(webhook(receiver.url)) == SendFailed("response status 307")
         assert other.requests == []
 
-    async def test_whoever_answers_2xx_has_taken_it_however_much_follows(self):
+    async def test_a_2xx_with_a_huge_body_is_a_success(self):
         async with Receiver(script=answering(b"x" * 10_000_000)) as receiver:
             assert await send(webhook(receiver.url)) == Sent()
 
@@ -83,23 +83,23 @@ class TestWebhook:
             assert isinstance(await send(webhook(receiver.url)), SendFailed)
 
     @pytest.mark.parametrize("asked", ["9" * 400, "1e999", "nan", "-5", "Fri, 31 Dec 1999 23:59:59 GMT", "\u0661"])
-    async def test_no_wish_to_be_left_alone_is_too_strange(self, asked):
+    async def test_any_retry_after_value_is_clamped(self, asked):
         head = f"retry-after: {asked}\r\n".encode().decode("latin-1")
         async with Receiver(script=answering(b"", "503 No", head)) as receiver:
             outcome = await send(webhook(receiver.url))
         assert isinstance(outcome, SendFailed)
         assert 0 <= outcome.retry_after_s <= 3600
 
-    async def test_a_fault_while_telling_is_a_failure_of_this_channel_and_nothing_else(self, monkeypatch):
+    async def test_an_exception_while_sending_is_a_failed_send(self, monkeypatch):
         monkeypatch.setattr(render, "document", lambda _: 1 / 0)
         assert await send(webhook("http://127.0.0.1:9999/x")) == SendFailed("sending failed: ZeroDivisionError")
 
-    async def test_a_secret_that_is_none_is_said_by_its_key(self):
+    async def test_an_invalid_secret_names_its_setting(self):
         outcome = await send(webhook("http://127.0.0.1:9999/x", secret="whsec_%%%"))
         assert isinstance(outcome, SendFailed)
         assert "notifications.channels.ops.secret" in outcome.error
 
-    async def test_a_receiver_that_is_silent_is_given_up_in_time(self):
+    async def test_an_unresponsive_receiver_times_out(self):
         async with Receiver(script=(60,)) as receiver:
             notifier = Notifier(settings_of(channels={"ops": webhook(receiver.url)}, timeout_s=0.3))
             outcome = await notifier.send("ops", bulletin())
@@ -126,27 +126,27 @@ class TestTelegram:
         assert (body["chat_id"], body["message_thread_id"], body["parse_mode"]) == ("-100", 7, "HTML")
         assert "handler:pay has given up deliveries (3)" in body["text"]
 
-    async def test_what_it_refuses_is_told_without_the_token(self):
+    async def test_a_rejection_is_reported_without_the_token(self):
         answer = b'{"ok":false,"error_code":400,"description":"chat not found for 12:abc"}'
         async with Receiver(script=answering(answer, "400 Bad")) as receiver:
             outcome = await send(self.channel(receiver))
         assert outcome == SendFailed("Telegram responded 400: chat not found for [token]")
 
-    async def test_it_is_left_alone_for_as_long_as_it_asks(self):
+    async def test_retry_after_of_a_429_is_respected(self):
         answer = b'{"ok":false,"description":"Too Many Requests","parameters":{"retry_after":40}}'
         async with Receiver(script=answering(answer, "429 Slow")) as receiver:
             outcome = await send(self.channel(receiver))
         assert isinstance(outcome, SendFailed)
         assert outcome.retry_after_s == 40
 
-    async def test_a_wish_of_astronomic_length_is_cut(self):
+    async def test_a_huge_retry_after_is_capped(self):
         answer = b'{"ok":false,"parameters":{"retry_after":' + b"9" * 400 + b"}}"
         async with Receiver(script=answering(answer, "429 Slow")) as receiver:
             outcome = await send(self.channel(receiver))
         assert isinstance(outcome, SendFailed)
         assert 0 <= outcome.retry_after_s <= 3600
 
-    async def test_a_host_that_cannot_be_reached_is_told_without_the_token(self):
+    async def test_a_connection_error_is_reported_without_the_token(self):
         async with Receiver() as receiver:
             channel = self.channel(receiver)
         outcome = await send(channel)
@@ -206,7 +206,7 @@ class TestMail:
             "to": ["ops@example.com", "anna@example.com"], "ca_file": authority.file, **more,
         }  # fmt: skip
 
-    async def test_a_server_by_others_takes_it_over_starttls_with_a_password(self, post_office):
+    async def test_sends_over_starttls_with_a_password(self, post_office):
         mailbox, port, authority = post_office
         assert await send(self.channel(port, authority, username="boathook", password="right")) == Sent()
         ((recipients, message),) = mailbox.messages
@@ -215,14 +215,14 @@ class TestMail:
         assert message["Auto-Submitted"] == "auto-generated"
         assert "https://hooks.example.com/console/dead" in message.get_content()
 
-    async def test_a_wrong_password_is_told_without_it(self, post_office):
+    async def test_a_login_failure_is_reported_without_the_password(self, post_office):
         _, port, authority = post_office
         outcome = await send(self.channel(port, authority, username="boathook", password="wrong"))
         assert isinstance(outcome, SendFailed)
         assert "refuses the user name or password" in outcome.error
         assert "wrong" not in outcome.error
 
-    async def test_a_certificate_that_nobody_vouches_for_is_refused(self, post_office):
+    async def test_an_untrusted_certificate_is_refused(self, post_office):
         mailbox, port, authority = post_office
         outcome = await send(self.channel(port, authority, ca_file=""))
         assert isinstance(outcome, SendFailed)
@@ -234,14 +234,14 @@ class TestMail:
         outcome = await send(self.channel(port, authority, to=["nobody@example.com"]))
         assert outcome == SendFailed("127.0.0.1 takes no mail for nobody@example.com (550)")
 
-    async def test_a_server_that_is_silent_is_given_up_in_time(self, post_office):
+    async def test_an_unresponsive_server_times_out(self, post_office):
         _, _, authority = post_office
         async with Receiver(script=(60,)) as silent:
             notifier = Notifier(settings_of(channels={"ops": self.channel(silent.port, authority)}, timeout_s=0.3))
             outcome = await notifier.send("ops", bulletin())
         assert isinstance(outcome, SendFailed)
 
-    async def test_a_server_that_answers_byte_by_byte_holds_one_thread_and_no_more(self):
+    async def test_a_trickling_server_occupies_only_one_thread(self):
         async def trickle(_reader, writer):
             with contextlib.suppress(OSError):
                 while not is_over.is_set():
@@ -286,7 +286,7 @@ class TestHostileText:
     def told(self):
         return bulletin(one(subject=HOSTILE))
 
-    def test_telegram_gets_no_tag_and_no_mention(self):
+    def test_telegram_text_has_no_tags_or_mentions(self):
         channel = settings_of(channels={"ops": {"kind": "telegram", "token": "t", "chat": "1"}}).notifications.channels[
             "ops"
         ]
@@ -295,14 +295,14 @@ class TestHostileText:
         assert "&lt;b&gt;x" in text
         assert "@here" not in text
 
-    def test_slack_gets_no_command_and_no_mention(self):
+    def test_slack_text_has_no_commands_or_mentions(self):
         channel = settings_of(channels={"ops": {"kind": "slack", "url": "u"}}).notifications.channels["ops"]
         body = render.slack(channel, self.told()).decode()
         assert "<!channel>" not in body
         assert "@here" not in body
         assert all(block["text"]["verbatim"] for block in json.loads(body)["blocks"])
 
-    def test_mail_gets_no_header_and_one_line(self):
+    def test_mail_has_no_injected_headers_or_lines(self):
         table = {"kind": "email", "host": "h", "sender": "a@b.c", "to": ["d@e.f"]}
         channel = settings_of(channels={"ops": table}).notifications.channels["ops"]
         message = message_from_bytes(bytes(render.mail(channel, self.told())), policy=policy.default)
@@ -325,7 +325,7 @@ class TestHostileText:
         assert text.count("<i>") == text.count("</i>")
 
 
-def test_many_alerts_are_told_one_by_one_only_so_far():
+def test_alerts_beyond_the_limit_are_counted_only():
     many = [one(id=str(number), subject=f"handler:{number}") for number in range(60)]
     table = {"kind": "email", "host": "h", "sender": "a@b.c", "to": ["d@e.f"]}
     text = render.mail(
@@ -335,13 +335,13 @@ def test_many_alerts_are_told_one_by_one_only_so_far():
     assert "and 40 more" in text
 
 
-def test_links_are_left_out_where_nobody_has_said_where_the_console_is():
+def test_links_are_omitted_without_a_console_url():
     table = {"kind": "email", "host": "h", "sender": "a@b.c", "to": ["d@e.f"]}
     channel = settings_of(channels={"ops": table}).notifications.channels["ops"]
     assert "http" not in render.mail(channel, bulletin(home="")).get_content()
 
 
-def test_one_that_has_recovered_meanwhile_is_told_as_recovered():
+def test_a_recovered_alert_is_collapsed_into_its_recovery():
     recovered = one(kind=AlertMessageKind.RECOVERED, recovered_at=NOW)
     assert collapse([one(), recovered]) == [recovered]
     assert collapse([recovered, one()]) == [recovered]

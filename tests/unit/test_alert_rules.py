@@ -79,11 +79,11 @@ class TestChart:
             "stripe, b": 6,
         }
 
-    def test_a_counter_that_began_anew_counts_from_there(self):
+    def test_a_counter_reset_counts_from_zero(self):
         made = chart(*(("a", s, {ACCEPTED: {("stripe",): value}}) for s, value in ((40, 90), (20, 5), (0, 7))))
         assert made.increases(SeriesSelector(ACCEPTED), ago(60)) == {"": 2}
 
-    def test_a_series_that_appears_has_risen_by_all_of_it_and_one_that_was_there_first_by_nothing(self):
+    def test_a_new_series_counts_in_full_and_the_first_sample_not_at_all(self):
         made = chart(("a", 40, {ACCEPTED: {("old",): 9}}), ("a", 0, {ACCEPTED: {("old",): 9, ("new",): 3}}))
         assert made.increases(SeriesSelector(ACCEPTED, by=("source",)), ago(60)) == {"old": 0, "new": 3}
 
@@ -94,16 +94,16 @@ class TestChart:
         assert made.values(SeriesSelector(oldest), ago(60)) == {"": 8}
         assert made.values(SeriesSelector(spool, by=("host",)), ago(60)) == {"a": 3, "b": 4}
 
-    def test_a_host_that_is_gone_has_no_level(self):
+    def test_a_stale_host_has_no_gauge_value(self):
         made = chart(("a", 120, {"boathook_spool_events": {(): 3}}))
         assert made.values(SeriesSelector("boathook_spool_events"), ago(60)) == {}
 
-    def test_the_same_sample_told_twice_counts_once(self):
+    def test_a_repeated_sample_counts_once(self):
         made = chart(("a", 40, {ACCEPTED: {("s",): 1}}), ("a", 0, {ACCEPTED: {("s",): 2}}))
         made.add([HostSample("a", ago(0), MetricSnapshot(counters={ACCEPTED: {("s",): 1}}))])
         assert made.increases(SeriesSelector(ACCEPTED), ago(60)) == {"": 1}
 
-    def test_what_another_version_counts_otherwise_is_left_out(self):
+    def test_incompatible_metrics_of_another_version_are_ignored(self):
         stored = """{"counters": {"unknown_total": [[[], 1]], "boathook_requests_total": [[["one label"], 1]]},
             "histograms": {"boathook_ack_seconds": [[[], [1, 2], 3.0]]}}"""
         made = window()
@@ -112,13 +112,13 @@ class TestChart:
         one = rule(metric="boathook_ack_seconds", measure="p95", above=0)
         assert readings(one, made) == []
 
-    def test_what_comes_late_counts_where_it_belongs(self):
+    def test_a_late_sample_is_inserted_at_its_time(self):
         made = chart(*(("a", s, {ACCEPTED: {("s",): 100 - s}}) for s in (60, 30, 0)))
         made.add([HostSample("a", ago(45), MetricSnapshot(counters={ACCEPTED: {("s",): 7}}))])
         assert made.increases(SeriesSelector(ACCEPTED), ago(60)) == {"": 67}
         assert made.increases(SeriesSelector(ACCEPTED), ago(40)) == {"": 60}
 
-    def test_what_is_old_is_forgotten(self):
+    def test_old_samples_are_dropped(self):
         made = chart(("a", 100, {}), ("b", 10, {}))
         made.tidy(ago(100 - 86_400))
         assert made.latest == ago(10)
@@ -138,7 +138,7 @@ class TestThresholds:
         assert readings(one, chart(("a", 0, {"boathook_connections": {(): 0}}))) == [("", 0, True, True)]
         assert readings(one, chart(("a", 0, {"boathook_connections": {(): 1}}))) == [("", 1, False, False)]
 
-    def test_an_increase_must_also_be_unusual_if_the_rule_says_so(self):
+    def test_times_requires_an_increase_above_the_usual_level(self):
         one = rule(metric=REJECTED, by=["source"], measure="increase", over_s=900, above=20, times=3)
         quiet = chart(("a", 900, {REJECTED: {("s", "x"): 0}}), ("a", 0, {REJECTED: {("s", "x"): 21}}))
         assert readings(one, quiet) == [("s", 21, True, True)]
@@ -148,7 +148,7 @@ class TestThresholds:
         ((_, value, is_raised, is_held),) = readings(one, usual)
         assert (value > 20, is_raised, is_held) == (True, False, True)
 
-    def test_a_share_needs_enough_to_judge_by_before_it_raises(self):
+    def test_a_share_is_raised_only_from_at_least_events_on(self):
         one = rule(
             metric=REJECTED, by=["source"], measure="share", against=[{"metric": ACCEPTED}], above=0.5, at_least=10
         )
@@ -219,13 +219,13 @@ class TestThresholds:
         ),
     ],
 )
-def test_a_rule_that_makes_no_sense_is_refused_by_its_key(keys, message):
+def test_an_invalid_rule_is_refused_by_its_key(keys, message):
     with pytest.raises(ConfigError) as caught:
         rule(**keys)
     assert message in str(caught.value)
 
 
-def test_boathooks_own_rules_make_sense_and_can_be_changed_one_key_at_a_time():
+def test_default_rules_are_valid_and_can_be_overridden_by_key():
     settings = settings_with(error_rate={"above": 0.5}, spool_in_use={"enabled": False})
     rules = {one.name: one for one in compile_rules(settings)}
     assert rules["error_rate"].settings.above == 0.5
@@ -235,7 +235,7 @@ def test_boathooks_own_rules_make_sense_and_can_be_changed_one_key_at_a_time():
 
 
 class TestRulesOfApps:
-    def test_they_are_named_after_the_app(self):
+    def test_app_rules_are_prefixed_with_the_app(self):
         hook = Boathook("shop")
         hook.alert_rule("late", "{subject} is late", metric=ACCEPTED, measure="increase", below=1)
         (rule,) = (hook.manifest.alert_rules or {}).items()
@@ -261,7 +261,7 @@ class TestSettings:
 
     MAIL: ClassVar = {"kind": "email", "host": "mail.example.com", "sender": "a@example.com", "to": ["b@example.com"]}
 
-    def test_what_is_right_is_taken(self):
+    def test_a_valid_channel_is_accepted(self):
         assert self.channel(**self.MAIL).notifications.channels["ops"].port == 587
 
     @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ class TestSettings:
             ({"kind": "telegram", "token": "evn:TOKEN", "chat": "1"}, "env:NAME"),
         ],
     )
-    def test_a_channel_that_makes_no_sense_is_refused(self, keys, message):
+    def test_an_invalid_channel_is_refused(self, keys, message):
         with pytest.raises(ValidationError, match=message):
             self.channel(**keys)
 
@@ -290,15 +290,15 @@ class TestSettings:
             ("evaluation_interval_s", 0),
         ],
     )
-    def test_a_setting_that_makes_no_sense_is_refused(self, key, value):
+    def test_an_invalid_setting_is_refused(self, key, value):
         with pytest.raises(ConfigError, match=f"notifications.{key}"):
             config.load(None, {f"notifications.{key}": value})
 
-    def test_a_rule_cannot_tell_a_channel_that_is_not_there(self):
+    def test_a_rule_with_an_unknown_channel_is_refused(self):
         with pytest.raises(ValidationError, match=r"unknown channel 'nobody'"):
             settings_with(mine={"metric": ACCEPTED, "above": 1, "channels": ["nobody"]})
 
-    def test_a_secret_may_stand_in_a_variable_that_looks_like_a_setting(self, tmp_path, monkeypatch):
+    def test_a_secret_may_use_a_variable_named_like_a_setting(self, tmp_path, monkeypatch):
         monkeypatch.setenv("BOATHOOK_NOTIFICATIONS_TOKEN", "12:abc")
         file = tmp_path / "boathook.toml"
         file.write_text(
@@ -310,7 +310,7 @@ class TestSettings:
             check_channels(config.load(file))
 
 
-def test_old_samples_are_thinned_and_what_was_counted_stays():
+def test_downsampling_keeps_the_increases():
     made = chart(*(("a", s, {ACCEPTED: {("stripe",): 1000 - s}}) for s in range(0, 1000, 10)))
     before = made.increases(SeriesSelector(ACCEPTED), ago(900))
     made._downsample(ago(300), 60)
@@ -319,7 +319,7 @@ def test_old_samples_are_thinned_and_what_was_counted_stays():
     assert abs(made.increases(SeriesSelector(ACCEPTED), ago(900))[""] - before[""]) <= 60
 
 
-def test_a_clock_that_was_wrong_for_a_while_hides_nothing_that_comes_after_it():
+def test_samples_from_a_fast_clock_do_not_hide_later_ones():
     chart, now = window(), datetime(2026, 1, 2, tzinfo=UTC)
     chart.add([HostSample("a", now + timedelta(hours=1), MetricSnapshot(gauges={"boathook_connections": {(): 5}}))])
     chart.tidy(now)

@@ -40,7 +40,7 @@ def test_it_recovers_only_once_the_condition_has_ceased_long_enough():
     assert states[4:] == ["clearing"] * 6 + ["recovered", None]
 
 
-def test_one_that_comes_and_goes_is_one_alert():
+def test_a_flapping_condition_is_one_alert():
     flapping = apply_readings([HIGH] * 4 + [LOW, HIGH] * 20, PATIENT)
     assert flapping.count("recovered") == 0
     assert (
@@ -48,12 +48,12 @@ def test_one_that_comes_and_goes_is_one_alert():
     )  # without patience, it is many
 
 
-def test_between_the_two_thresholds_a_firing_alert_goes_on_and_none_begins():
+def test_between_the_thresholds_the_alert_state_does_not_change():
     assert apply_readings([HALF, HALF], AlertDelays(0, 0)) == [None, None]
     assert apply_readings([HIGH, HALF, HALF], AlertDelays(0, 0)) == ["firing", "firing", "firing"]
 
 
-def test_a_subject_that_is_not_seen_any_more_has_recovered():
+def test_a_missing_subject_recovers():
     assert apply_readings([HIGH, None, None], AlertDelays(0, 10)) == ["firing", "clearing", "recovered"]
 
 
@@ -90,7 +90,7 @@ def test_patterns_of_silences(pattern, text, is_fit):
     assert Silence("*", pattern, START + timedelta(seconds=1)).covers("any", text, START) is is_fit
 
 
-def test_a_silence_ends():
+def test_a_silence_covers_until_its_end():
     silence = Silence("*", "*", START)
     assert not silence.covers("any", "thing", START)
     assert silence.covers("any", "thing", START - timedelta(seconds=1))

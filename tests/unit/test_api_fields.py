@@ -34,18 +34,18 @@ NO_MOMENTS = [
 
 
 @pytest.mark.parametrize("text", SPELLINGS)
-def test_a_moment_is_read_as_clients_write_it(text: str):
+def test_timestamps_are_read_as_clients_write_them(text: str):
     assert MOMENT.validate_python(text) == AT
 
 
 @pytest.mark.parametrize("value", NO_MOMENTS)
-def test_what_is_no_moment_is_refused(value: Any):
+def test_invalid_timestamps_are_refused(value: Any):
     with pytest.raises(ValidationError):
         MOMENT.validate_python(value)
 
 
 @given(st.integers(0, 10**15), st.integers(-720, 720))
-def test_every_moment_is_read_in_every_form(microseconds: int, minutes: int):
+def test_all_timestamp_formats_parse_to_the_same_time(microseconds: int, minutes: int):
     moment = datetime(1971, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
     sign, shift = "-" if minutes < 0 else "+", timedelta(minutes=minutes)
     there = f"{(moment + shift).replace(tzinfo=None).isoformat()}{sign}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
@@ -101,7 +101,7 @@ def optional_fields() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("name", "field"), [*optional_fields(), ("EndpointIn", "version"), ("EndpointUpdate", "version")]
 )
-def test_null_is_as_good_as_a_field_that_was_left_out(name: str, field: str):
+def test_null_equals_an_omitted_field(name: str, field: str):
     model = our_models()[name]
     wrong = [error["loc"] for error in errors_of(model, {field: None})]
     assert (field,) not in wrong
@@ -123,11 +123,11 @@ def test_null_means_the_default():
 
 
 @pytest.mark.parametrize("field", ["url", "description", "disabled", "version"])
-def test_a_change_to_nothing_is_refused_where_nothing_cannot_be(field: str):
+def test_patching_a_required_field_to_null_is_refused(field: str):
     assert errors_of(EndpointPatch, {field: None})
 
 
-def test_fields_that_nobody_knows_are_named():
+def test_unknown_fields_are_reported():
     message = {"eventType": "a", "data": {"any": 1}, "colour": 1, "application": {"name": "x", "plan\n": 1}}
     assert ignored_fields(MessageIn, message) == ["colour", r"application.plan\n"]
     assert ignored_fields(EndpointIn, {"url": "x", "filterTypes": [], "rateLimit": 1, "metadata": {"a": "b"}}) == []
@@ -149,19 +149,19 @@ def test_fields_that_nobody_knows_are_named():
         {"rawPayload": "x", "headers": {"content-type": "a/" + "b" * 256}},
     ],
 )
-def test_what_cannot_be_done_with_a_raw_payload_is_refused(wrong: dict[str, Any]):
+def test_invalid_raw_payload_params_are_refused(wrong: dict[str, Any]):
     assert errors_of(TransformationsParams, wrong)
 
 
 @pytest.mark.parametrize(
     "type", ["text/plain", "application/vnd.api+json; charset=utf-8", 'multipart/mixed; boundary="a b"']
 )
-def test_a_content_type_is_taken(type: str):
+def test_a_valid_content_type_is_accepted(type: str):
     params = TransformationsParams.model_validate({"rawPayload": "x", "headers": {"Content-Type": type}})
     assert params.content_type == type
 
 
 @pytest.mark.parametrize("auth", [{"basic": {"username": "a", "password": "b", "realm": "c"}}, {"bearer": "x"}])
-def test_credentials_that_nobody_knows_are_refused(auth: dict[str, Any]):
+def test_unknown_credentials_are_refused(auth: dict[str, Any]):
     (error,) = errors_of(EndpointIn, {"url": "https://a.example", "auth": auth})
     assert error["type"] == "extra_forbidden"

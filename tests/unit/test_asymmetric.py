@@ -158,7 +158,7 @@ def test_keys_are_read_in_every_form_senders_write_them():
         assert check.check(sent(b64(sign(private, scheme, BODY))), NOW) == ValidProof(None), form
 
 
-def test_discord_and_standard_webhooks_write_signatures_in_their_own_ways():
+def test_hex_and_versioned_signatures_are_accepted():
     signature = sign(ED_KEY, SignatureAlgorithm.ED25519, BODY)
     in_hex = pasted(SignatureAlgorithm.ED25519, pem(ED_KEY), encoding=Encoding.HEX)
     assert in_hex.check(sent(signature.hex().upper()), NOW) == ValidProof(None)
@@ -217,7 +217,7 @@ def state_stamped(reader, _secret):
     return (SignedPart(Header("x-signature"), timestamp.encode() + reader.request.body),)
 
 
-def test_a_signed_stamp_must_lie_within_the_tolerance():
+def test_a_signed_timestamp_must_be_within_the_tolerance():
     check = pasted(
         SignatureAlgorithm.ED25519,
         pem(ED_KEY),
@@ -237,7 +237,7 @@ def test_a_signed_stamp_must_lie_within_the_tolerance():
     assert check.check(sent("AAAA", x_stamp="soon"), NOW).reason is Reason.TIMESTAMP_MALFORMED
 
 
-def test_every_statement_must_be_signed():
+def test_every_signed_part_needs_its_own_signature():
     def read_signed_parts(reader, _secret):
         return tuple(SignedPart(Json(f"items.{i}.signature"), f"item {i}".encode()) for i in range(2))
 
@@ -253,7 +253,7 @@ def test_every_statement_must_be_signed():
     assert judge(good[0]).reason is Reason.SIGNATURE_MISSING
 
 
-def test_more_statements_or_signatures_than_sixteen_are_refused(monkeypatch):
+def test_more_than_sixteen_signed_parts_or_signatures_are_refused(monkeypatch):
     def many(reader, _secret):
         return tuple(SignedPart(Header("x-signature"), b"") for _ in range(17))
 
@@ -274,7 +274,7 @@ def test_more_statements_or_signatures_than_sixteen_are_refused(monkeypatch):
     assert len(tried) == 16
 
 
-def test_a_state_that_stumbles_or_declines_is_a_refusal():
+def test_a_failing_or_declining_part_reader_is_a_rejection():
     def stumble(reader, _secret):
         return (SignedPart(Header("x-signature"), reader.text(Json("absent")).encode()),)
 
@@ -307,7 +307,7 @@ def test_the_request_may_choose_among_the_recipes_schemes_only(rsa_key):
 # Keys that are fetched.
 
 
-def test_a_certificate_is_wanted_then_used_then_refreshed(rsa_key):
+def test_a_certificate_is_requested_then_used_then_refreshed(rsa_key):
     ring = KeyRing()
     check = fetched(ring)
     one = sent(b64(sign(rsa_key, SignatureAlgorithm.RSA_SHA256, BODY)), x_cert_url=URL)
@@ -322,7 +322,7 @@ def test_a_certificate_is_wanted_then_used_then_refreshed(rsa_key):
     assert not ring.extend(URL, NOW + 90_000)
 
 
-def test_a_bare_key_serves_as_well_as_a_certificate_and_the_first_of_a_chain_counts(rsa_key):
+def test_a_bare_key_or_the_first_certificate_of_a_chain_is_used(rsa_key):
     other = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
     one = sent(b64(sign(rsa_key, SignatureAlgorithm.RSA_SHA256, BODY)), x_cert_url=URL)
     for content, is_good in [
@@ -356,7 +356,7 @@ def test_a_bare_key_serves_as_well_as_a_certificate_and_the_first_of_a_chain_cou
         "",
     ],
 )
-def test_an_address_that_is_not_pinned_is_refused_and_never_wanted(url, rsa_key):
+def test_an_unpinned_key_url_is_refused_without_a_fetch(url, rsa_key):
     one = sent(b64(sign(rsa_key, SignatureAlgorithm.RSA_SHA256, BODY)), x_cert_url=url)
     verdict = fetched(KeyRing()).check(one, NOW)
     assert isinstance(verdict, Rejected)
@@ -367,7 +367,7 @@ def test_an_address_that_is_not_pinned_is_refused_and_never_wanted(url, rsa_key)
         assert isinstance(fetched(KeyRing(), key=loose).check(one, NOW), Rejected)
 
 
-def test_mutant_without_the_pinning_an_attacker_would_choose_what_is_fetched(monkeypatch):
+def test_mutant_without_pinning_an_attacker_chooses_the_key_url(monkeypatch):
     one = sent("AAAA", x_cert_url="https://169.254.169.254/latest/meta-data/")
     assert isinstance(fetched(KeyRing()).check(one, NOW), Rejected)
     monkeypatch.setattr(asymmetric, "is_allowed_url", lambda *_: True)
@@ -396,7 +396,7 @@ def test_mutant_without_the_dates_an_expired_certificate_would_be_used(monkeypat
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"])
-def test_what_is_no_key_is_refused(content):
+def test_invalid_key_material_is_refused(content):
     ring = KeyRing()
     ring.put(URL, content, NOW)
     verdict = fetched(ring).check(sent("AAAA", x_cert_url=URL), NOW)
@@ -415,7 +415,7 @@ def test_a_fetched_key_must_be_strong_and_of_the_schemes_kind():
 # The ring.
 
 
-def test_the_ring_holds_sixty_four_and_forgets_the_oldest():
+def test_the_key_ring_keeps_the_64_newest_keys():
     ring = KeyRing()
     for i in range(70):
         ring.put(f"https://keys.sender.test/{i}", b"x", NOW + i)
@@ -425,7 +425,7 @@ def test_the_ring_holds_sixty_four_and_forgets_the_oldest():
         ring.put(URL, b"x" * 1_048_577, NOW)
 
 
-def test_the_ring_keeps_equal_bytes_as_one_object_so_that_parsed_keys_are_found_again():
+def test_the_key_ring_reuses_the_object_for_equal_bytes():
     ring = KeyRing()
     first = b"x" * 100
     ring.put(URL, first, NOW)

@@ -23,7 +23,7 @@ PAYLOADS = st.lists(st.binary(min_size=1, max_size=40), max_size=6)
 
 
 @given(series=st.integers(0, MAX_SERIES), first=st.integers(1, 1 << 40), payloads=PAYLOADS)
-def test_a_batch_comes_back_as_it_was(series: int, first: int, payloads: list[bytes]):
+def test_batch_round_trips(series: int, first: int, payloads: list[bytes]):
     batch = decode_batch(encode_batch(series, first, payloads))
     assert batch == Batch(series, first, tuple(payloads))
     assert batch.last == first + len(payloads) - 1
@@ -31,7 +31,7 @@ def test_a_batch_comes_back_as_it_was(series: int, first: int, payloads: list[by
 
 @settings(max_examples=examples(500))
 @given(payloads=st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=6), data=st.data())
-def test_a_flipped_bit_is_found_and_costs_one_record_at_most_behind_the_index(payloads: list[bytes], data):
+def test_a_flipped_bit_is_detected_and_loses_at_most_one_record(payloads: list[bytes], data):
     message = bytearray(encode_batch(5, 1, payloads))
     place = data.draw(st.integers(0, len(message) - 1))
     message[place] ^= 1 << data.draw(st.integers(0, 7))
@@ -63,7 +63,7 @@ def test_other_bytes_are_refused(message: bytes):
         decode_batch(message)
 
 
-def test_a_count_that_no_batch_has_is_refused_before_anything_is_reserved():
+def test_an_excessive_record_count_is_refused():
     head = struct.pack("<8sQQI", b"bhbatch1", 1, 1, MAX_RECORDS + 1)
     with pytest.raises(UnreadableBatch):
         decode_batch(head + bytes(10_000))

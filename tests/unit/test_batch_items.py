@@ -46,7 +46,7 @@ def sha(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_a_batch_is_taken_apart():
+def test_a_batch_is_split_into_items():
     document = {
         "batch_id": "b1",
         "kind": "usual",
@@ -78,7 +78,7 @@ def test_a_batch_without_items_is_a_plain_event(document):
     assert (verdict.items, verdict.dedup_key) == ((), "b1")
 
 
-def test_what_is_no_json_is_a_plain_event_where_that_may_be():
+def test_a_non_json_body_is_a_plain_event_unless_json_is_required():
     assert judge(LIST, b"not json").items == ()
     refused = judge(replace(LIST, body=BodyFormat.JSON), b"not json")
     assert (refused.status, refused.reason) == (400, Reason.BODY_MALFORMED)
@@ -124,7 +124,7 @@ def test_an_array_as_the_whole_body_and_a_header_as_the_type():
 NAMELESS = replace(LIST, items=BatchItems(paths=("events.*",)), type=EventType())
 
 
-def test_an_item_without_an_id_is_known_by_its_content_however_it_is_written():
+def test_an_item_without_an_id_is_keyed_by_its_canonical_content():
     spaced = b'{"events": [ {"b": 1, "a": [1.0, "\\u0416"]} ]}'
     tight = '{"events":[{"a":[1.0,"Ж"],"b":1}]}'.encode()
     other = b'{"events":[{"a":[1.0,"x"],"b":1}]}'
@@ -149,7 +149,7 @@ def test_mutant_without_its_prefix_an_item_could_take_a_requests_key(monkeypatch
     assert judge(LIST, {"batch_id": "e1"}).dedup_key == item.dedup_key
 
 
-def test_identical_items_of_one_request_count_once_but_conflicting_ones_both():
+def test_identical_items_are_merged_and_conflicting_ones_kept():
     same = {"id": "e1", "n": 1}
     verdict = judge(LIST, {"events": [same, {"id": "e2"}, dict(reversed(same.items()))]})
     assert [item.path for item in verdict.items] == ["events.0", "events.1"]
@@ -158,7 +158,7 @@ def test_identical_items_of_one_request_count_once_but_conflicting_ones_both():
     assert verdict.items[0].digest != verdict.items[1].digest
 
 
-def test_what_may_differ_between_sendings_changes_neither_digest_nor_key():
+def test_volatile_fields_change_neither_digest_nor_key():
     counted = replace(LIST, volatile=("events.*.attempt", "events.*.meta.sent_at", "other"))
     one, again = (
         judge(counted, {"events": [{"id": "e1", "n": 1, "attempt": attempt, "meta": {"sent_at": attempt, "x": 1}}]})
@@ -172,7 +172,7 @@ def test_what_may_differ_between_sendings_changes_neither_digest_nor_key():
     assert len({*map(str, (keys(judge(nameless, {"events": [{"a": 1, "attempt": n}]})) for n in (0, 1)))}) == 1
 
 
-def test_what_surrounds_an_item_tells_it_from_another_with_the_same_content():
+def test_surrounding_fields_are_part_of_an_items_key():
     around = replace(
         NAMELESS,
         items=BatchItems(paths=("entry.*.changes.*", "entry.*.notes.*"), around={"entry.*.changes.*": ("id", "time")}),
@@ -191,7 +191,7 @@ def test_what_surrounds_an_item_tells_it_from_another_with_the_same_content():
     assert len(both.items) == 2
 
 
-def test_where_the_same_bytes_may_tell_of_something_else_only_the_moment_names_them():
+def test_repeatable_events_without_an_id_are_keyed_by_time():
     repeating = replace(
         NAMELESS, id=EventId(is_repeatable=True), items=BatchItems(paths=("events.*",), id=EventId(is_repeatable=True))
     )
@@ -208,7 +208,7 @@ def test_where_the_same_bytes_may_tell_of_something_else_only_the_moment_names_t
     assert judge(named, {"id": "e"}).dedup_key == judge(named, {"id": "e"}, NOW + 1).dedup_key == "e"
 
 
-def test_one_body_under_several_types_is_several_events_where_the_recipe_says_so():
+def test_the_type_is_part_of_the_key_if_the_recipe_says_so():
     apart = recipe(SIGNED, type=EventType(selectors=(Header("x-topic"),), is_part_of_replay_key=True))
     created, paid = (judge(apart, {"id": 1}, **{"x-topic": topic}) for topic in ("created", "paid"))
     assert created.dedup_key != paid.dedup_key
@@ -236,7 +236,7 @@ def test_one_body_under_several_types_is_several_events_where_the_recipe_says_so
         (b"not json", "unknown"),
     ],
 )
-def test_the_first_key_besides_some_may_name_the_type(body, type):
+def test_the_type_may_be_the_first_key_except_some(body, type):
     made = recipe(SIGNED, type=EventType(first_key_except=("update_id",)), body=BodyFormat.ANY)
     assert judge(made, body).type == type
 
@@ -279,7 +279,7 @@ VALUES = st.recursive(
 
 
 @given(st.lists(VALUES, max_size=8))
-def test_items_are_told_apart_exactly_by_their_content(values):
+def test_items_are_distinguished_exactly_by_content(values):
     verdict = judge(NAMELESS, {"events": values})
     written = {json.dumps(value, sort_keys=True) for value in values if value is not None}
     assert {json.dumps(item.document, sort_keys=True) for item in verdict.items} == written

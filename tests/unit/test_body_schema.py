@@ -46,7 +46,7 @@ def judge(body, **changes):
     return Verifier(spec(**changes)).verify(request(body), NOW)
 
 
-def test_a_body_that_fits_becomes_the_event_it_would_be_without_a_schema():
+def test_a_matching_body_gives_the_same_event_as_without_a_schema():
     with_schema, without = judge(GOOD), judge(GOOD, schema=None)
     assert isinstance(with_schema, Verified)
     assert with_schema == without
@@ -66,14 +66,14 @@ def test_a_body_that_fits_becomes_the_event_it_would_be_without_a_schema():
         (b"[" * 100_000, "the body is not JSON"),
     ],
 )
-def test_a_proven_body_that_does_not_fit_is_refused_with_400_and_the_field(body, detail):
+def test_a_signed_body_that_does_not_match_gets_400_with_the_field(body, detail):
     verdict = judge(body)
     assert verdict == Rejected(
         status=400, reason=Reason.BODY_INVALID, detail=detail, may_reverify=True, public_detail=detail
     )
 
 
-def test_the_proof_comes_before_any_look_into_the_body(monkeypatch):
+def test_the_body_is_not_parsed_before_its_signature_is_verified(monkeypatch):
     looks = []
 
     def parse(body: bytes) -> dict:
@@ -90,21 +90,21 @@ def test_the_proof_comes_before_any_look_into_the_body(monkeypatch):
     assert len(looks) == 1
 
 
-def test_mutant_with_the_look_first_a_forger_would_be_told_of_the_schema(monkeypatch):
+def test_mutant_without_the_signature_check_the_schema_leaks(monkeypatch):
     verifier = Verifier(spec())
     monkeypatch.setattr(verifier.check, "check", lambda *_: ValidProof(id=None, sent_at=None))
     refused = verifier.verify(request({"amount": -1}, secret="forged"), NOW)
     assert (refused.status, refused.public_detail) == (400, "'id' is a required property")
 
 
-def test_nobody_is_told_anything_by_a_source_without_a_proof():
+def test_an_unsigned_source_reveals_no_schema_error():
     refused = judge({"id": "p1"}, unsigned=True, secrets=())
     assert (refused.reason, refused.detail, refused.public_detail) == (
         Reason.BODY_INVALID, "'amount' is a required property", "",
     )  # fmt: skip
 
 
-def test_a_sender_of_json_alone_is_judged_by_the_schema_too():
+def test_a_json_only_provider_is_checked_by_the_schema():
     secret = "whsec_x"
     verifier = Verifier(SourceSpec(name="s", provider="stripe", secrets=(secret,), schema=SCHEMA))
     stamp = int(NOW)
@@ -149,7 +149,7 @@ def test_batches_are_checked_as_whole_bodies():
     assert refused.detail == "events.0: 'amount' is a required property"
 
 
-def test_an_answer_that_tells_why_is_json_whatever_the_body_held():
+def test_an_error_response_with_detail_is_always_json():
     nasty = 'a"b\\c</script>\n\x00\ud800\u2028'
     verdict = judge(b'{"id": "p1", "amount": ' + json.dumps(nasty).encode() + b"}")
     answer = error_response(400, verdict.reason, "req_1", public_detail=verdict.public_detail)
@@ -169,7 +169,7 @@ def settings(tmp_path, text):
     return load(tmp_path / "boathook.toml")
 
 
-def test_a_schema_stands_in_the_table_or_in_a_file_beside_it(tmp_path, monkeypatch):
+def test_a_schema_is_read_inline_or_from_a_file(tmp_path, monkeypatch):
     (tmp_path / "payment.json").write_text(json.dumps(SCHEMA))
     monkeypatch.chdir("/")
     for text in ("schema = 'payment.json'", "[sources.pay.schema]\nrequired = ['amount']"):
@@ -199,13 +199,13 @@ def test_settings_with_a_schema_survive_being_handed_to_a_child_process(tmp_path
         ("schema = {pattern = '(a)\\1'}", r"sources\.pay\.schema: pattern .* back-references"),
     ],
 )
-def test_a_wrong_schema_is_named_at_the_start(tmp_path, text, complaint):
+def test_an_invalid_schema_is_reported_at_start(tmp_path, text, complaint):
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(ConfigError, match=complaint):
         compile_verifier(settings(tmp_path, text), "pay")
 
 
-def test_a_recipes_own_scheme_is_not_taken_for_a_slip(tmp_path):
+def test_scheme_is_not_mistaken_for_a_misspelt_schema(tmp_path):
     with pytest.raises(ConfigError, match="no such setting"):
         compile_verifier(settings(tmp_path, "scheme = 'x'"), "pay")
 
@@ -213,7 +213,7 @@ def test_a_recipes_own_scheme_is_not_taken_for_a_slip(tmp_path):
 # The library.
 
 
-def test_the_library_judges_by_a_schema_once_the_proof_has_held():
+def test_library_verify_checks_the_schema_after_the_signature():
     def ask(body, secret="secret", schema=SCHEMA):
         sent = request(body)
         return boathook.verify("hmac", secret, sent.headers, sent.body, header="X-Signature", schema=schema)

@@ -16,7 +16,7 @@ from boathook.service.body_view import MASK, MAX_BYTES, BodyFormat, render
 from boathook.service.event_history import CurlRequest, Shell, render_command
 
 
-def test_json_is_laid_out_and_can_be_seen_as_it_was_sent():
+def test_json_is_shown_indented_or_raw():
     body = b'{"a" :1}'
     assert render(body, len(body)).text == '{\n  "a": 1\n}'
     assert render(body, len(body), "raw").text == '{"a" :1}'
@@ -24,7 +24,7 @@ def test_json_is_laid_out_and_can_be_seen_as_it_was_sent():
 
 
 @pytest.mark.parametrize("body", [b"\x00\x01binary", b"caf\xe9", b"ok\x1b[31m", b'{"a":"\x00"}'])
-def test_what_is_not_text_is_shown_in_hex(body):
+def test_binary_is_shown_in_hex(body):
     found = render(body, len(body))
     assert found.view is BodyFormat.HEX
     assert found.views == (BodyFormat.HEX, BodyFormat.RAW)
@@ -32,7 +32,7 @@ def test_what_is_not_text_is_shown_in_hex(body):
     assert all(one.isprintable() or one == "\n" for one in render(body, len(body), "raw").text)
 
 
-def test_text_that_should_be_json_and_is_none_says_why():
+def test_invalid_json_is_shown_with_the_error():
     problem = render(b"{oops}", 6, content_type="application/json").problem
     assert problem == "Invalid JSON: 'oops}' is not JSON, after 1 characters."
     assert render(b"hello", 5, content_type="text/plain").problem is None
@@ -45,7 +45,7 @@ def test_the_first_256_kib_of_a_huge_body_are_shown():
     assert found.is_cut
 
 
-def test_a_character_that_the_cut_goes_through_is_left_out():
+def test_a_character_split_by_the_cut_is_dropped():
     body = ("é" * 200_000).encode()
     assert render(body[: MAX_BYTES - 1], len(body)).view is BodyFormat.RAW
 
@@ -108,11 +108,11 @@ def test_a_value_is_found_at_its_path(condition, is_met):
 
 
 @pytest.mark.parametrize("text", ["", "cus_1", "a =", "= b", "a..b = c", ".a = b", "a b = c", "'a = b'"])
-def test_other_texts_are_no_condition(text):
+def test_other_texts_are_not_conditions(text):
     assert content_filter.parse_condition(text) is None
 
 
-def test_a_content_filter_survives_its_storage_as_json():
+def test_content_filter_round_trips_as_json():
     condition = content_filter.parse_condition("a.b = c")
     assert condition is not None
     made = ContentFilter(text="x", words="y", word_keys=("y", "z"), conditions=(condition,))
@@ -125,7 +125,7 @@ HOSTILE = st.text(alphabet="a'\"\\ \n\t$`!*?~#&|;<>(){}[]%^é=@-", max_size=40)
 
 
 @pytest.mark.parametrize("shell", [name for name in ("sh", "dash", "bash", "zsh", "ksh", "fish") if shutil.which(name)])
-def test_a_shell_hands_curl_what_was_sent(shell, tmp_path):
+def test_the_shell_passes_the_sent_request_to_curl(shell, tmp_path):
     """A stand-in for curl writes down its arguments."""
     fake = tmp_path / "curl"
     fake.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done\n')
@@ -152,7 +152,7 @@ def test_a_shell_hands_curl_what_was_sent(shell, tmp_path):
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl to read its own file")
-def test_curl_reads_its_own_file_as_it_was_meant(tmp_path):
+def test_curl_reads_the_generated_config_file(tmp_path):
     import http.server
     import threading
 
@@ -189,14 +189,14 @@ def test_curl_reads_its_own_file_as_it_was_meant(tmp_path):
     assert {headers["x-odd"] for headers, _ in heard} == {'a "b" \\'}
 
 
-def test_a_body_that_fits_no_command_is_read_from_the_download():
+def test_a_binary_or_large_body_is_read_from_a_file():
     for body in (b"\x00", b"x" * (event_history.MAX_INLINE_BYTES + 1)):
         request = CurlRequest(url="http://h/", headers={}, body=body, file="e.bin")
         assert "--data-binary '@e.bin'" in render_command(request)
         assert event_history.needs_file(request)
 
 
-def test_secrets_are_masked_in_a_command_unless_they_are_asked_for():
+def test_secrets_are_masked_in_a_command_unless_requested():
     request = CurlRequest(url="http://h/", headers={"authorization": "Bearer hush"}, body=b"", file="e.bin")
     assert "hush" not in render_command(request)
     assert "hush" in render_command(request, has_secrets=True)

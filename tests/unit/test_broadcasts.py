@@ -17,7 +17,7 @@ def test_a_message_travels_as_json_with_its_channel():
     assert "\x00" not in str(text), "PostgreSQL keeps no NUL"
 
 
-def test_a_message_as_large_as_may_be_is_told_and_one_byte_more_is_not():
+def test_the_largest_message_is_published_and_one_byte_more_refused():
     frame = len(notify_call("c", "")[1][1].encode())
     assert len(notify_call("c", "x" * (MAX_BYTES - frame))[1][1]) == MAX_BYTES
     with pytest.raises(InvalidMessage, match="7,901 bytes of JSON, more than 7,900; send an id"):
@@ -35,7 +35,7 @@ def test_a_channel_is_a_plain_name(channel: str):
 
 
 @pytest.mark.parametrize("message", [object(), {1: object()}, "\ud800"])
-def test_what_json_cannot_hold_is_refused(message: object):
+def test_values_that_are_not_json_are_refused(message: object):
     with pytest.raises(InvalidMessage, match="live message on c: the message must be valid as JSON"):
         notify_call("c", message)
 
@@ -47,7 +47,7 @@ async def test_a_reader_that_is_too_slow_misses_the_oldest():
     assert [await anext(hearing) for _ in range(MAX_QUEUED)] == list(range(5, MAX_QUEUED + 5))
 
 
-async def test_a_reader_waits_for_what_comes():
+async def test_a_reader_waits_for_the_next_message():
     hearing = Subscription("c")
     waiting = asyncio.create_task(anext(hearing))
     await asyncio.sleep(0)

@@ -43,14 +43,14 @@ def test_brokers_are_read_with_their_secret():
     ({"mode": "always"}, "buffer.mode is not a setting"),
     ({"management_url": "mq1:15672"}, "buffer.management_url"),
 ])  # fmt: skip
-def test_a_mistake_is_named(change: dict[str, object], message: str):
+def test_an_invalid_setting_is_named(change: dict[str, object], message: str):
     with pytest.raises(ConfigError) as found:
         settings(**change)
     assert message in str(found.value)
     assert "secret" not in str(found.value)
 
 
-def test_events_need_a_place_to_go():
+def test_a_disk_fallback_needs_the_spool():
     with pytest.raises(ConfigError, match=r'buffer.then: "disk" needs spool.enabled = true'):
         load(overrides={"buffer": GOOD, "spool.enabled": False})
 

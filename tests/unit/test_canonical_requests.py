@@ -69,7 +69,7 @@ FIELDS = st.fixed_dictionaries(
 
 @settings(max_examples=examples(300))
 @given(PAYLOADS, FIELDS)
-def test_a_plain_request_has_the_same_form_where_it_is_stored_in_a_group(payload: Any, fields: dict[str, Any]):
+def test_the_group_path_reads_a_plain_request_alike(payload: Any, fields: dict[str, Any]):
     body = json.dumps({"eventType": "a.b", "payload": payload} | fields)
     principal = Principal(UUID(int=1), "default")
     read = publish._read_message(body.encode(), publish._PlainRequest("acme", "", "/", "key"), principal, UUID(int=2))
@@ -135,7 +135,7 @@ def test_read_as_floats_numbers_that_differ_would_be_the_same(monkeypatch: pytes
     )
 
 
-def test_a_field_at_its_default_is_as_one_that_is_left_out():
+def test_a_default_value_equals_an_omitted_field():
     assert form('{"eventType":"a","payload":{},"channels":null,"eventId":null}') == form(
         '{"eventType":"a","payload":{}}'
     )
@@ -144,5 +144,5 @@ def test_a_field_at_its_default_is_as_one_that_is_left_out():
 @pytest.mark.parametrize(
     "text", ['{"eventType":"a b","payload":{}}', "[" * 5_000, '{"eventType":"a","payload":{"n":1e999}}']
 )
-def test_what_is_refused_anyway_is_compared_as_it_is_written(text: str):
+def test_an_invalid_request_is_compared_as_written(text: str):
     assert form(text)

@@ -52,7 +52,7 @@ SOURCE = str(EVENT.source)
 ARRIVED = Accepted(EVENT.id, is_spooled=True)
 
 
-def test_each_cell_gets_its_share_and_a_new_one_takes_only_its_own():
+def test_sources_are_spread_and_a_new_cell_moves_only_its_share():
     sources = [f"source-{number}" for number in range(3_000)]
     before = {source: choose_cell(source, ("c1", "c2")) for source in sources}
     after = {source: choose_cell(source, ("c3", "c2", "c1")) for source in sources}
@@ -193,7 +193,7 @@ async def test_an_old_post_is_not_accepted_again(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("error", [Overloaded("full"), DatabaseUnavailable("away"), NotPassedOn("no spool")])
-async def test_what_is_not_stored_stays_with_the_sender(error: Exception):
+async def test_a_store_failure_is_reported_to_the_sending_cell(error: Exception):
     async def fail(_event: NewEvent):
         raise error
 
@@ -368,7 +368,7 @@ def of(source: str, key: str) -> NewEvent:
     return replace(event(key), source=source)
 
 
-async def test_a_source_that_is_being_moved_delays_no_other_of_that_cell(tmp_path: Path):
+async def test_a_moving_source_delays_no_other_of_its_cell(tmp_path: Path):
     there = [Assignment(source=source, cell="c2", revision=2) for source in ("moving", "settled")]
     gateway = Gateway(tmp_path, *there)
     gateway.refused = {"moving"}
@@ -384,7 +384,7 @@ async def test_a_source_that_is_being_moved_delays_no_other_of_that_cell(tmp_pat
     assert not gateway.here.batches
 
 
-async def test_events_that_were_refused_come_home_when_their_source_does(tmp_path: Path):
+async def test_rejected_events_are_stored_here_when_their_source_returns(tmp_path: Path):
     gateway = Gateway(tmp_path, Assignment(source="shop", cell="c2", revision=2))
     gateway.refused = {"shop"}
     async with gateway.running():
@@ -436,7 +436,7 @@ async def test_a_full_spool_of_another_cell_stops_nothing_here():
 
 
 @pytest.mark.parametrize("error", [ValueRejected("a NUL"), TooManyDeliveries("too many items")])
-async def test_what_can_never_be_stored_is_refused_for_good(error: Exception):
+async def test_a_permanent_store_error_rejects_the_event(error: Exception):
     async def refuse(_event: NewEvent):
         raise error
 
@@ -444,7 +444,7 @@ async def test_what_can_never_be_stored_is_refused_for_good(error: Exception):
         await Cell(intake=SimpleNamespace(accept=refuse)).store.append([EVENT])
 
 
-async def test_an_event_that_is_refused_for_good_delays_no_other():
+async def test_a_permanently_rejected_event_delays_no_other():
     class Refusing:
         async def accept(self, one: NewEvent):
             if one.dedup_key == "bad":
@@ -468,7 +468,7 @@ def message(key: str, application: UUID = APPLICATION) -> NewEvent:
     return replace(event(key), source=None, application=name, publication=target)
 
 
-async def test_a_message_of_an_application_that_has_moved_goes_to_its_cell_under_its_id(tmp_path: Path):
+async def test_a_moved_applications_message_goes_to_its_cell_with_its_id(tmp_path: Path):
     gateway = Gateway(tmp_path)
     gateway.messages.moved = {MOVED.application: MOVED}
     async with gateway.running():
@@ -487,7 +487,7 @@ async def test_a_message_of_an_application_that_has_moved_goes_to_its_cell_under
         assert gateway.messages.reported == ["c"]
 
 
-async def test_an_application_that_is_being_moved_delays_no_other_of_that_cell(tmp_path: Path):
+async def test_a_moving_application_delays_no_other_of_its_cell(tmp_path: Path):
     gateway = Gateway(tmp_path)
     other = replace(MOVED, application=ids.show(ids.APPLICATION, UUID(int=9)))
     gateway.messages.moved = {one.application: one for one in (MOVED, other)}
@@ -503,7 +503,7 @@ async def test_an_application_that_is_being_moved_delays_no_other_of_that_cell(t
     assert not gateway.messages.stored
 
 
-async def test_messages_wait_until_an_application_that_comes_back_has_arrived(tmp_path: Path):
+async def test_messages_wait_until_a_returning_application_arrives(tmp_path: Path):
     """The other cell has let it go already, and this one's database still says that it has moved."""
     gateway = Gateway(tmp_path)
     gateway.messages.moved = {MOVED.application: MOVED}
@@ -520,7 +520,7 @@ async def test_messages_wait_until_an_application_that_comes_back_has_arrived(tm
     assert not gateway.stored
 
 
-async def test_a_restarted_gateway_finds_the_cell_of_messages_that_wait(tmp_path: Path):
+async def test_a_restarted_gateway_forwards_waiting_messages(tmp_path: Path):
     first = Gateway(tmp_path)
     first.messages.moved, first.refused = {MOVED.application: MOVED}, {MOVED.application}
     async with first.running():
@@ -531,7 +531,7 @@ async def test_a_restarted_gateway_finds_the_cell_of_messages_that_wait(tmp_path
         await eventually(lambda: second.stored == ["a"])
 
 
-async def test_without_gateways_a_message_of_another_cell_is_refused_with_its_name(tmp_path: Path):
+async def test_without_gateways_another_cells_message_is_refused(tmp_path: Path):
     messages = Messages()
     messages.moved = {MOVED.application: MOVED}
     writer = EventWriter(Shelf(), messages=messages)
@@ -540,7 +540,7 @@ async def test_without_gateways_a_message_of_another_cell_is_refused_with_its_na
     assert "belongs to the cell c2" in found[0].reason
 
 
-async def test_a_cell_refuses_messages_of_an_application_that_it_does_not_have_yet():
+async def test_a_cell_refuses_messages_of_an_application_not_yet_arrived():
     cell = Cell()
     cell.applications = [replace(MOVED, cell="c1", revision=3)]
     with pytest.raises(CellUnavailable, match=f"application {MOVED.application} belongs to c1"):
@@ -555,7 +555,7 @@ async def test_a_cell_refuses_messages_of_an_application_that_it_does_not_have_y
     ("reference", "status", "answer"),
     [("acme", 200, {"found": True}), ("other", 200, {"found": False}), ("away", 503, {"ok": False, "error": "away"})],
 )
-async def test_a_cell_tells_whether_it_has_an_application(reference: str, status: int, answer: dict[str, Any]):
+async def test_a_cell_reports_whether_it_has_an_application(reference: str, status: int, answer: dict[str, Any]):
     cell = Cell()
     body = json.dumps({"organization": "org", "reference": reference}).encode()
     found = await cell.request("POST", APPLICATIONS_PATH, sign(SECRET, body), body)
@@ -589,7 +589,7 @@ class Asking:
         return HttpResponse(200, {}, answer)
 
 
-async def test_all_cells_are_asked_for_an_application_and_their_answers_remembered(monkeypatch: pytest.MonkeyPatch):
+async def test_application_lookups_query_all_cells_and_are_cached(monkeypatch: pytest.MonkeyPatch):
     asking = Asking(monkeypatch)
     asking.answers["c3"] = b'{"found":true}'
     assert await asyncio.gather(*(asking.finder.find("org", "acme") for _ in range(50))) == ["c3"] * 50
@@ -611,5 +611,5 @@ async def test_a_cell_that_is_down_delays_an_answer_by_a_second_once(monkeypatch
     assert asking.asked.count("c2") == 1
 
 
-async def test_without_cells_nothing_is_asked():
+async def test_without_cells_no_lookup_is_made():
     assert await ApplicationFinder(config.load(None, {})).find("org", "acme") is None

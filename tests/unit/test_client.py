@@ -101,7 +101,7 @@ async def test_a_file_that_cannot_be_read_or_becomes_shorter_is_no_request(clien
         assert receiver.requests == []
 
 
-async def test_the_answer_is_given_as_it_came_whatever_its_status(client):
+async def test_the_response_is_returned_unchanged_for_any_status(client):
     for status in (204, 302, 401, 404, 429, 500):
         head = f"HTTP/1.1 {status} X\r\nlocation: http://127.0.0.1:1/\r\nX-Twice: a\r\nx-twice: b\r\n".encode()
         body = b"" if status == 204 else b"content-length: 3\r\n\r\nwhy"
@@ -120,7 +120,7 @@ async def test_interim_answers_are_passed_over(client):
         await refused(client, "interim", url=receiver.url)
 
 
-async def test_a_packed_answer_is_not_unpacked(client):
+async def test_a_compressed_response_is_not_decompressed(client):
     async with Receiver(
         (b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\n\x1f\x8b",)
     ) as receiver:
@@ -134,7 +134,7 @@ async def test_user_and_password_of_the_address_become_a_header(client):
     assert [sent.headers["authorization"] for sent in receiver.requests] == ["Basic bWU6cGFzcw==", "Bearer x"]
 
 
-async def test_https_is_spoken_and_the_certificate_judged(tmp_path):
+async def test_https_certificates_are_verified(tmp_path):
     authority = Authority(tmp_path)
     trusting, doubting = Client(outbound(ca_file=authority.file)), Client(outbound())
     async with Receiver(context=authority.context()) as receiver:
@@ -163,7 +163,7 @@ async def test_https_is_spoken_and_the_certificate_judged(tmp_path):
         ({"Proxy-Authorization": "x"}, "the header Proxy-Authorization is boathook's own"),
     ],
 )
-async def test_headers_cannot_smuggle_or_say_where_to(client, headers, words):
+async def test_unsafe_headers_are_refused(client, headers, words):
     async with Receiver() as receiver:
         await refused(client, words, url=receiver.url, headers=headers)
     assert receiver.accepted == 0
@@ -181,13 +181,13 @@ async def test_other_methods_are_refused(client, method):
     ["ftp://127.0.0.1:PORT/", "file:///etc/passwd", "127.0.0.1:PORT", "", "http://a@b@127.0.0.1:PORT/", "http://127.0.0.1:22/",
      "http://127.0.0.1:PORT/\r\nx: y", "http://127.0.0.1:PORT/ x", "http://127.0.0.1:PORT\\@x/", "gopher://127.0.0.1:PORT/x"],
 )  # fmt: skip
-async def test_what_is_no_plain_address_is_refused(client, url):
+async def test_invalid_urls_are_refused(client, url):
     async with Receiver() as receiver:
         await refused(client, ".", url=url.replace("PORT", str(receiver.port)))
     assert receiver.accepted == 0
 
 
-async def test_owners_may_demand_https_and_ports():
+async def test_https_and_ports_can_be_enforced():
     await refused(Client(outbound(require_https=True)), "must start with https", url="http://127.0.0.1:8080/")
     await refused(Client(outbound(ports=[443])), "none of outbound.ports", url="https://127.0.0.1:8443/")
 
@@ -220,7 +220,7 @@ async def test_mutant_without_the_guard_the_canary_is_reached(monkeypatch):
     assert canary.accepted == 1
 
 
-async def test_a_name_with_one_bad_address_is_not_dialled(monkeypatch):
+async def test_a_name_with_one_blocked_address_is_not_connected(monkeypatch):
     found = [(2, 1, 6, "", (address, 0)) for address in ("127.0.0.1", "10.0.0.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     async with Receiver() as canary:
@@ -231,7 +231,7 @@ async def test_a_name_with_one_bad_address_is_not_dialled(monkeypatch):
         assert canary.requests[0].headers["host"] == f"sender.test:{canary.port}"
 
 
-async def test_what_is_dialled_is_what_was_judged(monkeypatch):
+async def test_the_checked_address_is_the_one_connected(monkeypatch):
     """A name that stands for another address a moment later is still dialled at the one that was judged."""
     monkeypatch.setattr(resolver, "_look_up", lambda *_: Resolution(("127.0.0.1",)))
     async with Receiver() as receiver:
@@ -249,14 +249,14 @@ async def test_a_name_that_is_not_found_in_time_fails(monkeypatch):
     )
 
 
-async def test_the_environment_says_nothing_about_proxies(client, monkeypatch):
+async def test_proxy_environment_variables_are_ignored(client, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     async with Receiver() as receiver:
         assert (await client.request("GET", receiver.url)).is_ok
 
 
-async def test_the_owners_proxy_is_asked_for_the_judged_address():
+async def test_the_configured_proxy_connects_to_the_checked_address():
     async with Receiver((b"HTTP/1.1 403 No\r\ncontent-length: 0\r\n\r\n",)) as proxy:
         client = Client(outbound(proxy=f"http://127.0.0.1:{proxy.port}"))
         await refused(client, "403|CONNECT", url="http://127.0.0.1:8080/bot123:secret/x")
@@ -270,7 +270,7 @@ async def test_the_owners_proxy_is_asked_for_the_judged_address():
 # What is not believed.
 
 
-async def test_too_large_an_answer_is_cut_off(client):
+async def test_a_too_large_response_is_cut_off(client):
     async with Receiver((b"HTTP/1.1 200 OK\r\ncontent-length: 101\r\n\r\n" + b"x" * 101,)) as receiver:
         error = await refused(client, "larger than 100 bytes", url=receiver.url, max_bytes=100)
         assert error.status == 200
@@ -287,17 +287,17 @@ async def test_too_large_an_answer_is_cut_off(client):
     [b"", b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nshort", b"HTTP/1.1 200 OK\r\ncont", b"HTTP/0.9\r\n\r\n",
      b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n"],
 )  # fmt: skip
-async def test_what_breaks_off_or_is_no_http_is_no_answer(client, answer):
+async def test_truncated_or_invalid_http_is_a_failure(client, answer):
     async with Receiver((answer, "close")) as receiver:
         await refused(client, "^http://127.0.0.1: ", url=receiver.url)
 
 
-async def test_a_slow_answer_is_given_up(client):
+async def test_a_slow_response_times_out(client):
     async with Receiver((3_600.0,)) as receiver:
         await refused(client, "(?i)timed out", url=receiver.url, timeout_s=0.3)
 
 
-async def test_no_error_and_no_log_holds_what_the_address_hides(client, caplog, capfd):
+async def test_errors_and_logs_contain_no_url_secrets(client, caplog, capfd):
     caplog.set_level(logging.DEBUG)
     hidden = "/bot123456:AAsecretAA/sendMessage?token=hidden"
     async with Receiver(("reset",)) as receiver:
@@ -324,7 +324,7 @@ async def test_many_requests_at_once_are_all_answered(client):
     assert sorted(int(sent.body) for sent in receiver.requests) == list(range(300))
 
 
-async def test_no_more_run_at_once_than_there_are_turns(client):
+async def test_concurrency_is_limited(client):
     async with Receiver((0.3, OK)) as receiver:
         tasks = [
             asyncio.create_task(client.request("GET", receiver.url)) for _ in range(2 * module.MAX_CONCURRENT_REQUESTS)
@@ -335,7 +335,7 @@ async def test_no_more_run_at_once_than_there_are_turns(client):
     assert receiver.accepted == 2 * module.MAX_CONCURRENT_REQUESTS
 
 
-async def test_more_than_may_wait_are_refused(client, monkeypatch):
+async def test_requests_beyond_the_queue_limit_are_refused(client, monkeypatch):
     monkeypatch.setattr(module, "MAX_PENDING", 3)
     async with Receiver((0.2, OK)) as receiver:
         tasks = [client.request("GET", receiver.url) for _ in range(5)]
@@ -344,7 +344,7 @@ async def test_more_than_may_wait_are_refused(client, monkeypatch):
         assert (await client.request("GET", receiver.url)).is_ok
 
 
-async def test_whoever_stops_waiting_ends_the_request(client):
+async def test_cancelling_the_caller_aborts_the_request(client):
     async with Receiver((30.0, OK)) as receiver:
         tasks = [
             asyncio.create_task(client.request("GET", receiver.url)) for _ in range(module.MAX_CONCURRENT_REQUESTS + 1)
@@ -360,7 +360,7 @@ async def test_whoever_stops_waiting_ends_the_request(client):
         )  # the one that waited for its turn was never sent
 
 
-async def test_a_closed_client_gives_up_and_refuses(client):
+async def test_a_closed_client_fails_pending_and_new_requests(client):
     async with Receiver((30.0, OK)) as receiver:
         tasks = [
             asyncio.create_task(client.request("GET", receiver.url)) for _ in range(module.MAX_CONCURRENT_REQUESTS + 3)
@@ -373,7 +373,7 @@ async def test_a_closed_client_gives_up_and_refuses(client):
         client.close()
 
 
-def test_it_serves_one_loop_after_another(client):
+def test_works_across_consecutive_event_loops(client):
     async def ask():
         async with Receiver() as receiver:
             return await client.request("GET", receiver.url)
@@ -385,7 +385,7 @@ def test_it_serves_one_loop_after_another(client):
 # As apps use it.
 
 
-async def test_a_bot_is_told_and_its_wish_to_wait_is_read(client):
+async def test_telegram_429_returns_its_retry_after(client):
     answer = b'{"ok":false,"error_code":429,"parameters":{"retry_after":3}}'
     head = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 3\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     async with Receiver((head % len(answer) + answer,)) as receiver:
@@ -397,7 +397,7 @@ async def test_a_bot_is_told_and_its_wish_to_wait_is_read(client):
     assert receiver.requests[0].lines[0] == "POST /bot1:AA/sendMessage HTTP/1.1"
 
 
-async def test_what_a_storage_signs_arrives_as_it_was_signed(client, tmp_path):
+async def test_a_request_signed_for_s3_arrives_as_signed(client, tmp_path):
     path = tmp_path / "cover.jpg"
     path.write_bytes(b"\xff\xd8" * 50_000)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -427,7 +427,7 @@ async def test_a_connection_is_never_used_twice(client):
 # Streams.
 
 
-async def test_a_stream_is_read_as_it_comes(client):
+async def test_a_stream_is_read_as_it_arrives(client):
     async with Receiver((b"HTTP/1.1 404 X\r\nx-a: b\r\n\r\none", 0.2, b"two", "close")) as receiver:
         async with client.stream("GET", receiver.url, headers={"X-C": "d"}, timeout_s=10.0) as response:
             assert (response.status, response.headers["x-a"]) == (404, "b")
@@ -436,7 +436,7 @@ async def test_a_stream_is_read_as_it_comes(client):
         assert receiver.requests[0].headers["x-c"] == "d"
 
 
-async def test_a_slow_reader_holds_the_server_up(client, monkeypatch):
+async def test_a_slow_reader_applies_backpressure(client, monkeypatch):
     monkeypatch.setattr(response, "MAX_BUFFERED", 100_000)
     async with FileServer(is_endless=True) as server:
         async with client.stream("GET", server.url, timeout_s=30.0) as stream:
@@ -454,7 +454,7 @@ async def test_a_slow_reader_holds_the_server_up(client, monkeypatch):
         await eventually(lambda: client._under_way == 0)
 
 
-async def test_a_stream_that_breaks_off_gives_what_came_and_then_fails(client):
+async def test_a_truncated_stream_yields_its_data_then_fails(client):
     script = (b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf", "close")
     async with Receiver(script) as receiver, client.stream("GET", receiver.url, timeout_s=10.0) as response:
         assert await asyncio.wrap_future(response.read()) == b"half"
@@ -463,7 +463,7 @@ async def test_a_stream_that_breaks_off_gives_what_came_and_then_fails(client):
 
 
 @pytest.mark.parametrize("script", [(30.0,), (b"HTTP/1.1 200 OK\r\n\r\nx", 30.0)])
-async def test_a_stream_that_nobody_reads_any_more_is_ended(client, script):
+async def test_an_abandoned_stream_is_closed(client, script):
     async with Receiver(script) as receiver:
 
         async def read():
@@ -479,7 +479,7 @@ async def test_a_stream_that_nobody_reads_any_more_is_ended(client, script):
         await eventually(lambda: client._under_way == 0)
 
 
-async def test_streams_that_are_left_while_data_comes_cost_the_others_nothing(client):
+async def test_abandoned_streams_do_not_slow_other_requests(client):
     async with Receiver((1.0, OK)) as receiver, FileServer(is_endless=True) as server:
         slow = asyncio.create_task(client.request("GET", receiver.url))
         for _ in range(40):
@@ -498,7 +498,7 @@ async def test_a_closed_client_ends_its_streams(client):
             await asyncio.wrap_future(response.read())
 
 
-async def test_a_stream_may_not_go_where_a_request_may_not():
+async def test_a_stream_is_refused_to_blocked_addresses():
     blocked = Client(outbound(allow=[]))
     async with Receiver() as canary:
         with pytest.raises(FetchFailed, match="this machine"):

@@ -67,17 +67,17 @@ def played(role: str, folder: Path, mutant: str = "") -> list[bool]:
 
 
 @pytest.mark.parametrize("role", sampled(ROLES, keep=1))
-def test_the_collector_works_where_the_work_begins(role: str, tmp_path: Path):
+def test_garbage_collection_is_on_in_every_role(role: str, tmp_path: Path):
     assert played(role, tmp_path) == [True, True]
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 @pytest.mark.parametrize("role", ["gateway", "worker"])
-def test_mutant_a_collector_that_stays_off_is_seen(role: str, tmp_path: Path):
+def test_mutant_garbage_collection_left_off_is_detected(role: str, tmp_path: Path):
     assert played(role, tmp_path, "off") == [False, False]
 
 
-def test_a_child_begins_with_the_collector_off():
+def test_a_child_starts_with_garbage_collection_off():
     assert started("keeper").splitlines() == ["False True"]
 
 
@@ -94,7 +94,7 @@ def started(role: str) -> str:
 
 
 @pytest.mark.extended("starts processes of its own; signals and exit codes stay")
-def test_a_command_runs_with_the_collector_on():
+def test_a_command_runs_with_garbage_collection_on():
     code = "import gc, boathook.cli as cli; gc.disable(); cli._run(['completion', 'bash']); print(gc.isenabled())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.splitlines()[-1] == "True"

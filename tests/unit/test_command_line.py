@@ -22,7 +22,7 @@ from boathook.cli.commands import COMMAND_ENTRIES, COMMAND_GROUPS, hoist_global_
         ("check --config", "--config check"),
     ],
 )
-def test_global_options_may_stand_anywhere(written: str, expected: str):
+def test_global_options_may_be_anywhere(written: str, expected: str):
     assert hoist_global_options(written.split()) == expected.split()
 
 
@@ -35,7 +35,7 @@ def test_global_options_may_stand_anywhere(written: str, expected: str):
         ("", None, None),
     ],
 )
-def test_the_command_is_found_behind_them(written: str, config: Path | None, command: str | None):
+def test_the_command_is_found_after_global_options(written: str, config: Path | None, command: str | None):
     assert parse_global_options(written.split()) == (config, command)
 
 
@@ -45,7 +45,7 @@ def run(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_help_names_each_command_once_under_its_title_and_cuts_no_sentence(capsys: pytest.CaptureFixture[str]):
+def test_help_lists_each_command_once_under_its_group(capsys: pytest.CaptureFixture[str]):
     run("--help")
     text = capsys.readouterr().out
     assert [title for title in re.findall(r"^([A-Z][\w ]+):$", text, re.MULTILINE) if title != "Options"] == list(
@@ -70,7 +70,7 @@ def test_the_data_folder_may_be_given_to_any_command(tmp_path: Path, capsys: pyt
     ],
     ids=["its own", "behind", "in front"],
 )
-def test_the_demo_uses_the_folder_wherever_it_is_given(
+def test_the_demo_accepts_data_dir_before_or_after_its_name(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], folder: str
 ):
     used: list[Path] = []

@@ -117,9 +117,7 @@ def test_a_wrong_setting_is_named_with_its_fix(tmp_path: Path, text: str, words:
     assert "hunter2" not in message.replace("evn:", "").lower(), "a secret is repeated in the message"
 
 
-def test_handlers_are_retried_for_most_of_a_day_unless_a_source_says_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_handlers_retry_for_most_of_a_day_unless_overridden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     text = "[sources.shop]\nprovider = 'generic-hmac'\nretry = 'none'\n[sources.bank]\nprovider = 'generic-hmac'\n"
     retries = load(write(tmp_path, text)).retry_defaults()
     assert retries.of("bank") == retries.of(None) == retries.policy
@@ -161,7 +159,7 @@ def test_lists_and_source_keys_come_from_the_environment(tmp_path: Path, monkeyp
     assert settings.sources["my-shop"].max_body == 77
 
 
-def test_secrets_come_from_variables_and_files_and_say_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_secrets_are_read_from_variables_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "secret.txt").write_text("from-file\n")
     text = "[sources.a]\nsecrets = ['env:A_SECRET', 'file:secret.txt', 'plain']\n[sources.b]\nsecret = 'file:none'\n"
     settings = load(write(tmp_path, text))
@@ -216,7 +214,7 @@ def test_other_tables_are_kept_for_apps(tmp_path: Path):
     assert settings.extra == {"billing": {"currency": "eur"}}
 
 
-def test_only_what_a_source_says_is_handed_to_its_provider(tmp_path: Path):
+def test_only_explicit_source_options_reach_the_provider(tmp_path: Path):
     settings = load(
         write(tmp_path, "[sources.a]\nprovider = 'hmac'\nheader = 'X-Sig'\nmax_body = 9\nsecrets = ['x']\n")
     )
@@ -224,9 +222,7 @@ def test_only_what_a_source_says_is_handed_to_its_provider(tmp_path: Path):
     assert set(SourceSettings.model_fields) >= {"provider", "secrets", "paths", "unsigned", "tolerance_s"}
 
 
-def test_keys_of_a_recipe_are_handed_to_it_with_their_references_resolved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_provider_options_resolve_secret_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("BOATHOOK_SOURCES_KEY", "k")
     monkeypatch.setenv("BOATHOOK_SOURCES_A_REGIONS", '["eu", "us"]')
     (tmp_path / "token.txt").write_text("t\n")
@@ -251,13 +247,13 @@ def test_keys_of_a_recipe_are_handed_to_it_with_their_references_resolved(
 
 
 @given(st.dictionaries(st.sampled_from(["workers", "gateways"]), st.integers(1, 99)), st.floats(0.1, 1e6))
-def test_settings_survive_the_way_to_a_child(server: dict[str, int], drain_s: float):
+def test_settings_round_trip_to_a_child_process(server: dict[str, int], drain_s: float):
     settings = load(Path("/dev/null"), {"server": {**server, "drain_s": drain_s, "trusted_proxies": ["::1/128"]}})
     assert Settings.model_validate_json(settings.model_dump_json()) == settings
 
 
 @pytest.mark.parametrize("name", ["two words", "a/b", "", "-a", "café"])
-def test_a_sources_name_must_fit_into_an_address(tmp_path: Path, name: str):
+def test_a_source_name_must_be_valid_in_a_url(tmp_path: Path, name: str):
     file = tmp_path / "boathook.toml"
     file.write_text(f'[sources."{name}"]\nprovider = "stripe"\n', encoding="utf-8")
     with pytest.raises(ConfigError, match="is part of an address"):

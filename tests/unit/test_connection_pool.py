@@ -202,7 +202,7 @@ def test_a_response_has_the_same_result_both_ways(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_a_connection_is_kept_both_ways_alike(monkeypatch, name):
+def test_both_transports_keep_the_same_connections(monkeypatch, name):
     response, connections = KEPT[name]
     for found, accepted, requests in uvloop.run(send_both_ways((response,), monkeypatch, requests=2)):
         assert facts(found[0]) == facts(found[1])
@@ -244,13 +244,13 @@ SLOW = {
 """Heads of the largest size that would take long to read if the time grew with its square."""
 
 
-def test_no_head_takes_long_to_read():
+def test_no_response_head_takes_long_to_parse():
     for head in SLOW.values():
         assert len(head) < 65_536
         assert too_dear(functools.partial(read_pieces, [head]), most=60) is None
 
 
-def test_mutant_with_another_pattern_a_head_would_take_long_to_read(monkeypatch):
+def test_mutant_a_slow_pattern_takes_long_to_parse_a_head(monkeypatch):
     monkeypatch.setattr(response_reader, "_FOLD", re.compile(rb"[ \t]*\n[ \t]+"))
     head = framed(b"x: y\r\n z\r\nx: " + b" " * 10_000 + b"y")
     assert too_dear(lambda: read_pieces([head]), most=60) is not None
@@ -300,7 +300,7 @@ class Scripted:
     ],
 )
 @pytest.mark.usefixtures("way")
-async def test_a_request_is_sent_again_once_if_no_byte_came_over_a_kept_connection(scripts, failure, requests):
+async def test_a_request_is_resent_once_if_a_reused_connection_is_dead(scripts, failure, requests):
     async with Scripted(*scripts) as server, open_sender() as post:
         assert (await post(server.url)).status == 200
         answer = await post(server.url, timeout_s=10.0 if failure is not TransportFailure.TIMEOUT else 0.3)
@@ -308,14 +308,14 @@ async def test_a_request_is_sent_again_once_if_no_byte_came_over_a_kept_connecti
         await eventually(lambda: len(server.requests) == requests)
 
 
-async def test_mutant_a_pool_that_took_new_connections_for_kept_ones_would_send_again_and_again(monkeypatch):
+async def test_mutant_treating_new_connections_as_reused_resends_repeatedly(monkeypatch):
     monkeypatch.setattr(connection_pool._Connection, "_is_reused", property(lambda _: True, lambda *_: None))
     async with Scripted([None], [None], [OK]) as server, open_sender() as post:
         assert (await post(server.url)).status == 200
         assert len(server.requests) == 3
 
 
-async def test_a_request_is_not_sent_again_after_the_first_byte_or_over_a_new_connection():
+async def test_a_request_is_not_resent_after_a_byte_or_on_a_new_connection():
     for script, expected in (([b"H"], "Empty"), ([None], "Empty"), ([HEAD], "no answer")):
         async with Receiver((*[step for step in script if step], "close")) as receiver, open_sender() as post:
             answer = await post(receiver.url)
@@ -331,7 +331,7 @@ async def test_a_request_is_not_sent_again_after_the_first_byte_or_over_a_new_co
         assert len(server.requests) == 2
 
 
-async def test_bytes_that_come_while_a_connection_is_idle_answer_no_request():
+async def test_bytes_received_while_idle_close_the_connection():
     async with Receiver((OK, 0.02, b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n")) as receiver, open_sender() as post:
         assert (await post(receiver.url)).status == 200
         await eventually(lambda: not post.sender._pool.opened)
@@ -350,7 +350,7 @@ async def test_idle_connections_are_bounded_and_closed_after_a_while(monkeypatch
         assert receiver.accepted == 10
 
 
-async def test_each_request_over_a_kept_connection_has_its_own_time():
+async def test_each_request_on_a_reused_connection_has_its_own_timeout():
     async with Scripted([OK, OK, OK, b""]) as server, open_sender() as post:
         for timeout_s in (60.0, 20.0, 60.0):
             assert (await post(server.url, timeout_s=timeout_s)).status == 200
@@ -358,7 +358,7 @@ async def test_each_request_over_a_kept_connection_has_its_own_time():
         await eventually(lambda: len(server.requests) == 4)
 
 
-async def test_a_request_that_is_larger_than_what_the_receiver_reads_has_its_early_answer():
+async def test_an_early_response_to_an_unread_body_is_returned():
     async with open_sender() as post:
         refusal = b"HTTP/1.1 413 X\r\ncontent-length: 0\r\n\r\n"
 
@@ -392,7 +392,7 @@ async def test_a_request_that_is_larger_than_what_the_receiver_reads_has_its_ear
         ({"ports": [443]}, {}),
     ],
 )
-async def test_what_needs_libcurl_is_left_to_it(changes, request_fields):
+async def test_unsupported_requests_are_left_to_libcurl(changes, request_fields):
     pool = ConnectionPool(outbound(**changes), done=lambda _: None, pass_on=lambda _: None)
     usual = {"url": "http://receiver.test:8080/", "headers": (("x-a", "b"),), "body": b"", "timeout_s": 1.0}
     assert not pool.send(OutgoingRequest(**(usual | request_fields)))
@@ -401,14 +401,14 @@ async def test_what_needs_libcurl_is_left_to_it(changes, request_fields):
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("addresses", [["127.0.0.9", "127.0.0.1"], ["::1", "127.0.0.1"], ["127.0.0.1", "::1"]])
-async def test_another_address_of_a_name_is_tried(monkeypatch, addresses):
+async def test_the_next_address_of_a_name_is_tried(monkeypatch, addresses):
     found = [(10 if ":" in one else 2, 1, 6, "", (one, 0)) for one in addresses]
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
     async with Receiver() as receiver, open_sender(allow=["127.0.0.0/8", "::1/128"]) as post:
         assert (await post(f"http://receiver.test:{receiver.port}/")).status == 200
 
 
-async def test_it_connects_to_addresses_and_never_to_names(monkeypatch):
+async def test_connects_to_addresses_never_to_names(monkeypatch):
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: [(2, 1, 6, "", ("127.0.0.1", 0))])
     loop, connected = asyncio.get_running_loop(), []
     connect = loop.sock_connect
@@ -425,7 +425,7 @@ async def test_it_connects_to_addresses_and_never_to_names(monkeypatch):
 
 
 @pytest.mark.usefixtures("way")
-async def test_a_socket_that_cannot_be_opened_is_a_fault(monkeypatch):
+async def test_failing_to_open_a_socket_is_a_fault(monkeypatch):
     async with Receiver() as receiver, open_sender() as post:
         with monkeypatch.context() as patch:
             patch.setattr("boathook.http_client.guard.socket.socket", _no_socket)
@@ -439,7 +439,7 @@ def _no_socket(*_):
 
 
 @pytest.mark.usefixtures("way")
-async def test_trusted_certificates_that_cannot_be_read_are_a_trouble_of_tls(tmp_path):
+async def test_an_unreadable_ca_file_is_a_tls_failure(tmp_path):
     (tmp_path / "empty.pem").touch()
     with socket.create_server(("127.0.0.1", 0)) as server:
         for name in ("none.pem", "empty.pem"):
@@ -461,7 +461,7 @@ def test_tls_connections_are_kept_and_verified_in_production_s_loop(tmp_path):
     uvloop.run(send())
 
 
-async def test_closing_ends_what_is_being_connected():
+async def test_closing_cancels_pending_connects():
     with socket.create_server(("127.0.0.1", 0)) as server:
         results: list[RequestResult] = []
         pool = ConnectionPool(outbound(), done=results.extend, pass_on=lambda _: None)

@@ -47,7 +47,7 @@ def outage(seconds: float = 5.0, buffered: int = 3) -> Outage:
     return one
 
 
-def test_a_repeat_that_was_taken_as_new_during_the_outage_is_no_complaint(sender_log: SenderLog):
+def test_a_repeat_accepted_as_new_during_the_outage_is_fine(sender_log: SenderLog):
     sender_log.record_response(SAMPLE, answer(200, "evt_a"))
     sender_log.is_outage = sender_log.had_outage = True
     sender_log.record_response(SAMPLE, answer(200, "evt_b"))
@@ -55,20 +55,20 @@ def test_a_repeat_that_was_taken_as_new_during_the_outage_is_no_complaint(sender
     assert compare(sender_log, stored(sender_log, "evt_a")) == []
 
 
-def test_without_an_outage_it_is_one(sender_log: SenderLog):
+def test_a_repeat_accepted_as_new_without_an_outage_is_reported(sender_log: SenderLog):
     sender_log.record_response(SAMPLE, answer(200, "evt_a"))
     sender_log.record_response(SAMPLE, answer(200, "evt_b"))
     assert len(compare(sender_log, stored(sender_log, "evt_a"))) == 2
 
 
-def test_an_event_under_an_id_that_no_sender_was_told_is_a_complaint_even_then(sender_log: SenderLog):
+def test_an_event_with_an_unknown_id_is_reported_during_an_outage(sender_log: SenderLog):
     sender_log.is_outage = True
     sender_log.record_response(SAMPLE, answer(200, "evt_a"))
     assert "which no answer named" in compare(sender_log, stored(sender_log, "evt_x"))[0]
 
 
 @pytest.mark.parametrize(("had_outage", "mails", "complaints"), [(True, 2, 0), (False, 2, 1), (True, 0, 1)])
-def test_a_mail_may_come_again_after_an_outage_and_must_come(
+def test_a_mail_may_repeat_after_an_outage_but_not_be_missing(
     sender_log: SenderLog, had_outage: bool, mails: int, complaints: int
 ):
     sender_log.record_response(SAMPLE, answer(200, "evt_a"))
@@ -76,7 +76,7 @@ def test_a_mail_may_come_again_after_an_outage_and_must_come(
     assert len(compare(sender_log, stored(sender_log, "evt_a", mails))) == complaints
 
 
-def test_an_outage_that_the_senders_did_not_notice_is_right(sender_log: SenderLog):
+def test_an_outage_senders_did_not_notice_passes(sender_log: SenderLog):
     sender_log.record_response(SAMPLE, answer(200, "evt_a"))
     one = outage()
     one.judge(sender_log)
@@ -97,7 +97,7 @@ def test_an_outage_without_the_broker_is_a_complaint(sender_log: SenderLog):
     assert one.complaints == ("no event waited with RabbitMQ",)
 
 
-def test_a_machine_without_rabbitmq_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_missing_rabbitmq_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(rabbitmq, "_PACKAGED", tmp_path / "missing")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="apt-get install rabbitmq-server"):
@@ -107,7 +107,7 @@ def test_a_machine_without_rabbitmq_is_told_what_to_install(monkeypatch: pytest.
     assert not (tmp_path / "demo").exists(), "nothing is begun"
 
 
-def test_a_program_elsewhere_is_found_by_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_rabbitmq_is_found_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     program = tmp_path / "rabbitmq-server"
     program.touch(mode=0o755)
     monkeypatch.setattr(rabbitmq, "_PACKAGED", tmp_path / "missing")

@@ -22,13 +22,13 @@ RIGHT = {
 }
 
 
-def test_a_system_that_is_content_is_believed():
+def test_a_successful_result_is_read():
     found = read_result(0, json.dumps(RIGHT), "")
     assert found == SimulationResult(sent=7, taken=5, effects={"payments applied": 3, "waiting": 1})
     assert found.summary == "3 payments applied, 1 waiting"
 
 
-def test_what_a_system_complains_of_is_told():
+def test_reported_differences_are_returned():
     row = RIGHT | {
         "differences": ["anna: 2 payments applied, not 3"],
         "surprises": ["POST / was answered 500, not 200"],
@@ -37,7 +37,7 @@ def test_what_a_system_complains_of_is_told():
     assert found.complaints == ("POST / was answered 500, not 200", "anna: 2 payments applied, not 3")
 
 
-def test_a_system_that_was_still_at_work_is_not_finished_and_told_so_in_few_lines():
+def test_an_unfinished_system_is_reported_briefly():
     row = RIGHT | {"differences": [f"car {n}: " + "x" * 5_000 for n in range(30)], "finished": False}
     found = read_result(1, json.dumps(row), "")
     assert not found.is_finished
@@ -62,7 +62,7 @@ def test_a_system_that_was_still_at_work_is_not_finished_and_told_so_in_few_line
         (-9, '{"sent": 7'),
     ],
 )
-def test_a_system_that_says_nothing_sensible_is_not_believed(code: int, output: str):
+def test_invalid_output_is_a_complaint(code: int, output: str):
     found = read_result(code, output, "long ago\nboathook:\n\n nobody\nanswers\n")
     assert found.complaints == (f"its simulate ended with exit code {code}: boathook: nobody answers",)
 
@@ -82,15 +82,13 @@ def test_a_system_that_says_nothing_sensible_is_not_believed(code: int, output: 
         ),
     ],
 )
-def test_the_systems_are_right_only_when_all_have_said_so(
-    tmp_path: Path, ended: dict[str, SimulationResult], *, are_right: bool
-):
+def test_systems_pass_only_when_all_have_passed(tmp_path: Path, ended: dict[str, SimulationResult], *, are_right: bool):
     systems = AppSimulators(Folder(tmp_path), 8080, 20, print)
     systems._ended = ended
     assert systems.are_right is are_right
 
 
-def test_settings_of_the_readers_own_do_not_reach_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_user_settings_do_not_reach_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("BOATHOOK_BIND", "WEBHOOK_RATE_RPS", "TELEGRAM_BOT_TOKEN"):
         monkeypatch.setenv(name, "mine")
     monkeypatch.setenv("PATH", "/bin")

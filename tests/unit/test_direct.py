@@ -217,21 +217,21 @@ async def both(
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
-async def test_a_request_gets_the_answer_of_the_asgi_application(name: str) -> None:
+async def test_a_request_gets_the_same_response_as_asgi(name: str) -> None:
     found, asgi = await both(*CONVERSATIONS[name])
     assert found == asgi
     assert found.startswith("HTTP/1.1 ")
 
 
 @pytest.mark.parametrize("name", ERRORS)
-async def test_an_error_of_the_store_gets_the_answer_of_the_asgi_application(name: str) -> None:
+async def test_a_store_error_gets_the_same_response_as_asgi(name: str) -> None:
     found, asgi = await both([request()], 1, ERRORS[name])
     assert found == asgi
     assert not found.startswith("HTTP/1.1 2")
 
 
 @pytest.mark.parametrize("more", [{"queue": 0}, {"rate": 0.001}], ids=["overloaded", "too many requests"])
-async def test_a_request_beyond_a_limit_gets_the_answer_of_the_asgi_application(more: dict[str, Any]) -> None:
+async def test_a_request_over_a_limit_gets_the_same_response_as_asgi(more: dict[str, Any]) -> None:
     found, asgi = await both([request(key="1") + request(key="2")], 2, **more)
     assert found == asgi
     assert "HTTP/1.1 503" in found or "HTTP/1.1 429" in found
@@ -257,7 +257,7 @@ async def test_a_2xx_is_written_once_the_append_has_returned_and_no_sooner() -> 
     assert await written_before_the_append_returned() == b""
 
 
-async def test_mutant_a_2xx_written_sooner_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_mutant_a_2xx_before_the_commit_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     put = Intake.put
 
     def hasty(self: Intake, event: NewEvent, waiter: Any) -> None:
@@ -268,7 +268,7 @@ async def test_mutant_a_2xx_written_sooner_is_noticed(monkeypatch: pytest.Monkey
     assert (await written_before_the_append_returned()).startswith(b"HTTP/1.1 200")
 
 
-async def test_a_client_that_leaves_before_the_commit_gets_nothing_and_its_event_is_stored() -> None:
+async def test_a_client_disconnecting_before_the_commit_is_still_stored() -> None:
     side = Side(is_direct=True)
     await side.intake.start()
     side.store.may_commit.clear()
@@ -281,7 +281,7 @@ async def test_a_client_that_leaves_before_the_commit_gets_nothing_and_its_event
     assert (wire.written, len(side.store.rows)) == (b"", 1)
 
 
-async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_no_event() -> None:
+async def test_a_client_disconnecting_within_its_body_stores_nothing() -> None:
     side = Side(is_direct=True)
     await side.intake.start()
     connection, wire = side.connect()
@@ -291,7 +291,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_no_event() 
     assert (wire.written, side.store.rows) == (b"", {})
 
 
-async def test_one_answer_that_fails_costs_the_others_of_its_commit_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_response_does_not_affect_others_of_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(_compiled: Any, event: NewEvent, *rest: Any) -> Response:
         if event.dedup_key == "2":
             raise RuntimeError("a fault")
@@ -310,7 +310,7 @@ async def test_one_answer_that_fails_costs_the_others_of_its_commit_nothing(monk
     await side.intake.drain()
 
 
-def test_where_senders_wait_for_a_reply_requests_take_the_asgi_application() -> None:
+def test_sync_reply_sources_use_the_asgi_application() -> None:
     settings = load(Path("/dev/null"), {"sources": SOURCES})
     router = Router((), 1)
 
@@ -360,7 +360,7 @@ async def test_until_all_sources_are_known_an_unknown_one_is_answered_503(is_dir
     await side.intake.drain()
 
 
-async def test_a_source_that_is_gone_before_the_body_is_there_lets_the_sender_try_again():
+async def test_a_source_removed_before_the_body_arrived_answers_503():
     side = Side(is_direct=True)
     whole = request()
     path = whole.split()[1].decode()

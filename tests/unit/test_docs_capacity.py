@@ -40,14 +40,14 @@ def test_each_amount_is_the_cost_of_an_event_times_the_rate(name: str, cells: li
     assert row(docs_capacity.tables(COSTS), name) == cells
 
 
-def test_the_tightest_limit_comes_first():
+def test_the_tightest_limit_is_first():
     rates = [limit.events_per_s for limit in docs_capacity.limits(COSTS)]
     assert rates == sorted(rates)
     slow = COSTS | {"out_postgres_us": 1_000_000}
     assert docs_capacity.limits(slow)[0].name.startswith("16 cores")
 
 
-def test_only_what_is_between_the_marks_is_written():
+def test_only_text_between_the_marks_is_replaced():
     page = docs_capacity.page(f"before\n{BEGIN}stale\n{END}after\n")
     assert page.startswith(f"before\n{BEGIN}")
     assert page.endswith(f"{END}after\n")

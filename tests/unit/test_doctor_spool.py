@@ -39,7 +39,7 @@ def look(tmp_path: Path, monkeypatch) -> Look:
     return examine
 
 
-def test_a_spool_that_was_never_needed_is_well_and_none_is_made(look: Look, tmp_path: Path):
+def test_an_unused_spool_is_ok_and_not_created(look: Look, tmp_path: Path):
     found = look()
     assert {check: finding.verdict for check, finding in found.items()} == {
         "spool": CheckStatus.OK,
@@ -48,7 +48,7 @@ def test_a_spool_that_was_never_needed_is_well_and_none_is_made(look: Look, tmp_
     assert not (tmp_path / "data").exists(), "a folder that another user makes could not be written to by a gateway"
 
 
-def test_a_spool_that_was_used_is_tried(look: Look, tmp_path: Path, monkeypatch):
+def test_a_used_spool_is_checked_for_writing(look: Look, tmp_path: Path, monkeypatch):
     (tmp_path / "data/spool").mkdir(parents=True)
     assert look()["spool"].verdict is CheckStatus.OK
     assert list((tmp_path / "data/spool").iterdir()) == []
@@ -61,7 +61,7 @@ def test_a_spool_that_was_used_is_tried(look: Look, tmp_path: Path, monkeypatch)
     assert (found.verdict, "Input/output error" in found.found) == (CheckStatus.FAIL, True)
 
 
-def test_it_warns_of_a_spool_that_is_off_lies_in_memory_or_has_no_room(look: Look, monkeypatch):
+def test_warns_of_a_disabled_in_memory_or_full_spool(look: Look, monkeypatch):
     assert "503" in look(enabled=False)["spool"].found
     assert "has room for 0 MiB" not in look()["spool"].found
     assert look(free=100, max_disk_used=0.9)["spool"].found.startswith("accepts no events")
@@ -73,7 +73,7 @@ def test_it_warns_of_a_spool_that_is_off_lies_in_memory_or_has_no_room(look: Loo
     assert "a power cut loses" in look()["spool"].found
 
 
-def test_it_tells_what_waits_what_was_left_and_what_needs_a_person(look: Look, tmp_path: Path):
+def test_reports_waiting_orphaned_and_rejected_events(look: Look, tmp_path: Path):
     root = tmp_path / "data/spool"
     alive = written(root, "a", name="2")
     assert look()["spooled"].found == "events waiting for PostgreSQL: 1"
@@ -88,5 +88,5 @@ def test_it_tells_what_waits_what_was_left_and_what_needs_a_person(look: Look, t
     )  # fmt: skip
 
 
-def test_the_kind_of_a_file_system_is_known():
+def test_the_file_system_type_is_detected():
     assert spool._kind_of(Path("/proc")) == "proc"

@@ -92,7 +92,7 @@ async def test_headers_of_the_caller_are_sent_but_not_those_of_ranges(client, ta
 # Gone on with.
 
 
-async def test_what_broke_off_is_gone_on_with(client, target):
+async def test_an_interrupted_download_is_resumed(client, target):
     async with FileServer(SONG, cut_after=150_000) as server:
         await failing(client, server, target)
         assert left(target) == ["song.mp3.part", "song.mp3.part.json"]
@@ -105,7 +105,7 @@ async def test_what_broke_off_is_gone_on_with(client, target):
     assert server.sent[1] == len(SONG) - came
 
 
-async def test_what_broke_off_at_random_places_ends_in_the_same_file(tmp_path):
+async def test_downloads_interrupted_at_random_give_the_same_file(tmp_path):
     seed = int(os.environ.get("BOATHOOK_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
     print(f"BOATHOOK_TEST_SEED={seed}")  # noqa: T201 - repeats the run
     dice = random.Random(seed)
@@ -148,7 +148,7 @@ async def test_what_broke_off_at_random_places_ends_in_the_same_file(tmp_path):
 
 @pytest.mark.parametrize("heeds_if_range", [True, False])
 @pytest.mark.parametrize("tag", [{"etag": '"v1"'}, {"etag": None, "modified": OLD}])
-async def test_a_file_that_changed_meanwhile_is_begun_anew(client, target, tag, heeds_if_range):
+async def test_a_changed_file_is_downloaded_from_the_start(client, target, tag, heeds_if_range):
     async with FileServer(SONG, cut_after=150_000, **tag, heeds_if_range=heeds_if_range) as server:
         await failing(client, server, target)
         server.cut_after, server.content = None, OTHER
@@ -158,7 +158,7 @@ async def test_a_file_that_changed_meanwhile_is_begun_anew(client, target, tag, 
     assert len(server.heads) == (2 if heeds_if_range else 3)
 
 
-async def test_a_part_that_does_not_name_its_file_is_begun_anew(client, target):
+async def test_a_partial_response_without_an_etag_restarts(client, target):
     unnamed = FileServer(SONG, cut_after=150_000, heeds_if_range=False, names_etag_in_parts=False)
     async with unnamed as server:
         await failing(client, server, target)
@@ -175,7 +175,7 @@ async def test_mutant_without_that_check_two_files_would_become_one(client, targ
     assert target.read_bytes() not in {SONG, OTHER}
 
 
-async def test_a_file_of_another_size_is_begun_anew(client, target):
+async def test_a_file_of_another_size_restarts(client, target):
     async with FileServer(SONG, cut_after=150_000) as server:
         await failing(client, server, target)
         server.cut_after, server.content = None, OTHER[:-1]
@@ -193,7 +193,7 @@ async def test_a_server_that_ignores_ranges_is_read_from_the_start(client, targe
 @pytest.mark.parametrize(
     "tag", [{"etag": None}, {"etag": 'W/"v1"'}, {"etag": None, "modified": "Sat, 21 Nov 2026 12:00:00 GMT"}]
 )
-async def test_what_nothing_tells_for_certain_is_begun_anew(client, target, tag):
+async def test_a_file_without_a_strong_validator_restarts(client, target, tag):
     async with FileServer(SONG, cut_after=150_000, **tag) as server:
         await failing(client, server, target)
         server.cut_after = None
@@ -201,7 +201,7 @@ async def test_what_nothing_tells_for_certain_is_begun_anew(client, target, tag)
     assert server.ranges == [None, None]
 
 
-async def test_what_came_from_another_address_is_not_gone_on_with(client, target):
+async def test_a_download_from_another_url_is_not_resumed(client, target):
     async with FileServer(SONG, cut_after=150_000) as server:
         await failing(client, server, target)
         server.cut_after = None
@@ -210,7 +210,7 @@ async def test_what_came_from_another_address_is_not_gone_on_with(client, target
     assert server.ranges == [None, None]
 
 
-async def test_what_was_written_before_the_machine_stopped_is_not_gone_on_with(client, target, monkeypatch):
+async def test_a_download_from_before_a_reboot_is_not_resumed(client, target, monkeypatch):
     async with FileServer(SONG, cut_after=150_000) as server:
         await failing(client, server, target)
         server.cut_after = None
@@ -220,7 +220,7 @@ async def test_what_was_written_before_the_machine_stopped_is_not_gone_on_with(c
 
 
 @pytest.mark.parametrize("note", [b"", b"{", b"[]", b"{}", b'{"url": 1}', b"\xff", b"null"])
-async def test_a_torn_note_is_begun_anew(client, target, note):
+async def test_a_corrupt_resume_file_restarts(client, target, note):
     async with FileServer(SONG, cut_after=150_000) as server:
         await failing(client, server, target)
         target.with_name("song.mp3.part.json").write_bytes(note)
@@ -230,7 +230,7 @@ async def test_a_torn_note_is_begun_anew(client, target, note):
 
 
 @pytest.mark.parametrize("more", [b"", b"too much"])
-async def test_a_part_that_is_whole_already_is_asked_about_again(client, target, monkeypatch, more):
+async def test_a_complete_part_file_is_requested_again(client, target, monkeypatch, more):
     """The process was killed between the last byte and the renaming."""
     async with FileServer(SONG) as server:
         monkeypatch.setattr(download.PartialDownload, "finish", lambda _: (_ for _ in ()).throw(FetchFailed("killed")))
@@ -242,7 +242,7 @@ async def test_a_part_that_is_whole_already_is_asked_about_again(client, target,
     assert server.ranges == [None, f"{len(SONG) - 1}-"]
 
 
-async def test_a_server_with_less_than_what_came_is_read_from_the_start(client, target):
+async def test_a_file_now_shorter_than_the_part_restarts(client, target):
     async with FileServer(SONG, cut_after=150_000, heeds_if_range=False) as server:
         await failing(client, server, target)
         server.cut_after, server.content, server.etag = None, OTHER[:1_000], '"v2"'
@@ -267,7 +267,7 @@ asyncio.run(Client(outbound()).download(sys.argv[1], Path(sys.argv[2]), max_byte
 """
 
 
-async def test_what_a_killed_process_had_is_gone_on_with_by_another(client, target):
+async def test_a_killed_process_download_is_resumed_by_another(client, target):
     async with FileServer(SONG, piece=20_000, pause_s=0.05) as server:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -300,14 +300,14 @@ async def test_what_a_killed_process_had_is_gone_on_with_by_another(client, targ
         {"is_endless": True, "more_headers": ("content-length: 5000000",)},
     ],
 )
-async def test_a_file_that_is_too_large_is_cut_off_and_thrown_away(client, target, lie):
+async def test_a_too_large_file_is_discarded(client, target, lie):
     async with FileServer(SONG, **lie) as server:
         await failing(client, server, target, "the file is larger than 100,000 bytes", max_bytes=100_000)
         assert left(target) == []
         assert server.sent[0] < 30_000_000
 
 
-async def test_a_rest_that_is_too_large_is_thrown_away_too(client, target):
+async def test_a_too_large_resumed_file_is_discarded(client, target):
     async with FileServer(SONG, cut_after=150_000) as server:
         await failing(client, server, target)
         server.cut_after = None
@@ -316,14 +316,14 @@ async def test_a_rest_that_is_too_large_is_thrown_away_too(client, target):
 
 
 @pytest.mark.parametrize("told", [len(SONG) + 1, 10_000_000])
-async def test_a_file_shorter_than_told_is_not_whole(client, target, told):
+async def test_a_file_shorter_than_its_length_is_incomplete(client, target, told):
     async with FileServer(SONG, length=told) as server:
         await failing(client, server, target, max_bytes=20_000_000)
         assert not target.exists()
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-async def test_a_file_that_only_drips_is_given_up_and_kept(client, target, monkeypatch):
+async def test_a_stalled_download_fails_and_keeps_its_part(client, target, monkeypatch):
     monkeypatch.setattr(download, "STALL_S", 2)
     async with FileServer(SONG, piece=50, pause_s=0.2) as server:
         await failing(client, server, target, "(?i)too slow", timeout_s=60.0)
@@ -356,7 +356,7 @@ async def test_only_200_is_a_file(client, target, status):
         assert not target.exists()
 
 
-async def test_a_failure_keeps_what_came_before(client, target):
+async def test_an_error_status_keeps_the_part_file(client, target):
     async with FileServer(SONG, cut_after=150_000) as server:
         await failing(client, server, target)
         server.status = 503
@@ -366,7 +366,7 @@ async def test_a_failure_keeps_what_came_before(client, target):
         assert server.ranges[2] is not None
 
 
-async def test_a_file_that_comes_packed_is_refused(client, target):
+async def test_a_compressed_file_is_refused(client, target):
     async with FileServer(SONG, more_headers=("content-encoding: gzip",)) as server:
         await failing(client, server, target, "came packed")
 
@@ -401,7 +401,7 @@ async def test_a_place_that_cannot_be_written_is_named_without_its_folder(client
         await failing(client, server, tmp_path / "folder", "folder cannot be written: Is a directory")
 
 
-async def test_a_full_disk_is_named_and_keeps_what_came(client, target, monkeypatch):
+async def test_a_full_disk_is_reported_and_the_part_kept(client, target, monkeypatch):
     plain, room = download.PartialDownload.add, [100_000]
 
     def add(self, piece):
@@ -452,7 +452,7 @@ async def test_many_downloads_end_and_keep_no_request_waiting(client, tmp_path):
     assert all((tmp_path / f"{i}.mp3").read_bytes() == SONG for i in range(12))
 
 
-async def test_whoever_stops_waiting_ends_the_download_and_keeps_what_came(client, target):
+async def test_a_cancelled_download_keeps_its_part(client, target):
     async with FileServer(SONG, piece=20_000, pause_s=0.1) as server:
         task = asyncio.create_task(client.download(server.url, target, max_bytes=10_000_000))
         await eventually(lambda: target.with_name("song.mp3.part").exists() and server.sent[0] > 60_000)

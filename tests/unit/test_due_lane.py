@@ -62,7 +62,7 @@ def test_the_lane_needs_brokers():
     assert not load().uses_rabbitmq
 
 
-async def test_a_full_queue_makes_the_lane_unavailable_for_nothing_else():
+async def test_a_full_queue_does_not_affect_the_other_queue():
     published: list[str] = []
 
     class Connection:

@@ -58,7 +58,7 @@ def test_a_group_is_found_by_the_words_of_its_types_and_counts_them():
         (["invoice.*", "invoices.sent"], ["invoice.*", "invoices.sent"]),
     ],
 )
-def test_a_selected_group_replaces_what_is_below_it(selected: list[str], kept: list[str]):
+def test_a_selected_group_replaces_its_members(selected: list[str], kept: list[str]):
     assert without_covered(selected) == kept
 
 

@@ -57,7 +57,7 @@ def made(by: EventBuilder, found: Verified, body: bytes = b"{}", source: str = "
     return by.event(source, found, body, "application/json", 1_700_000_000.0)
 
 
-def test_each_item_is_routed_by_its_type_its_content_and_the_requests_headers():
+def test_items_are_routed_by_type_content_and_headers():
     by = arrivals(
         route(types=("a.*",), order_by="who"),
         route("two", filter={"body": {"n": {"gt": 1}}, "headers": {"x-size": "large"}}),
@@ -72,7 +72,7 @@ def test_the_type_and_body_of_the_whole_request_route_no_item():
     assert made(by, verified(item(0, {})), b'{"whole": true}').deliveries == ()
 
 
-async def test_changed_routes_judge_the_items_again():
+async def test_items_are_rerouted_when_routes_change():
     by = arrivals(route(), later=[route("new", filter={"body": {"n": 2}})])
     found = verified(item(0, {"n": 1}), item(1, {"n": 2}))
     (again,) = await by.reroute([made(by, found, b'{"events": [{"n": 1}, {"n": 2}]}')])
@@ -92,14 +92,14 @@ def test_keys_of_items_whole_events_batches_and_sources_never_meet():
     assert len({*hashes, replayed.replay_hash}) == 6
 
 
-def test_a_batch_is_told_by_the_key_its_verifier_made_of_its_bytes_or_its_moment():
+def test_a_batchs_key_hash_depends_on_its_verifiers_key():
     by = arrivals()
     first = made(by, verified(item(0), key="sha256:1"), b"one")
     assert made(by, verified(item(0), key="sha256:1"), b"one").key_hash == first.key_hash
     assert made(by, verified(item(0), key="moment:2"), b"one").key_hash != first.key_hash
 
 
-def test_as_many_deliveries_as_an_event_can_owe_pass_and_one_more_does_not():
+def test_deliveries_beyond_the_maximum_are_refused():
     by = arrivals(route(), route("two", types=("twice",)))
     items = [item(place) for place in range(MAX_DELIVERIES - 1)]
     assert len(made(by, verified(*items, item(0))).deliveries) == MAX_DELIVERIES
@@ -110,7 +110,7 @@ def test_as_many_deliveries_as_an_event_can_owe_pass_and_one_more_does_not():
         made(arrivals(), verified(*items, item(0), item(1)))
 
 
-async def test_routes_that_come_to_owe_too_much_refuse_it_too():
+async def test_rerouting_beyond_the_maximum_is_refused():
     by = arrivals(route(), later=[route(), route("two")])
     found = verified(*(item(place) for place in range(MAX_DELIVERIES // 2 + 1)))
     event = made(by, found)

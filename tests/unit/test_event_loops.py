@@ -30,13 +30,13 @@ def leave_an_accepted_connection() -> None:
 
 
 @pytest.mark.filterwarnings("default::ResourceWarning")
-def test_what_was_accepted_last_is_closed_with_the_loop(recwarn: pytest.WarningsRecorder):
+def test_closing_the_loop_closes_accepted_connections(recwarn: pytest.WarningsRecorder):
     leave_an_accepted_connection()
     assert [str(one.message) for one in recwarn if one.category is ResourceWarning] == []
 
 
 @pytest.mark.filterwarnings("default::ResourceWarning")
-def test_mutant_otherwise_the_garbage_collector_finds_it(
+def test_mutant_an_unclosed_connection_reaches_the_collector(
     monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ):
     monkeypatch.setattr(asyncio.selector_events.BaseSelectorEventLoop, "close", conftest._close_loop)

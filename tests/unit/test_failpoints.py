@@ -50,6 +50,6 @@ def test_several_points_have_hits_and_files_of_their_own(tmp_path: Path):
         "claim:1:kill",
     ],
 )
-def test_what_is_no_setting_is_refused(setting: str):
+def test_invalid_settings_are_refused(setting: str):
     with pytest.raises(ValueError, match="must be point:count"):
         arm(f"claim.after_commit:1:raise,{setting}")

@@ -44,20 +44,20 @@ async def begun_together(turns: FairScheduler, *, clients: int = 1) -> int:
     return max(begun.values())
 
 
-async def test_one_begins_at_a_time_while_events_are_taken_in():
+async def test_one_reader_starts_at_a_time_during_ingest():
     assert await begun_together(FairScheduler(lambda: True)) == 1
 
 
-async def test_mutant_without_turns_all_begin_together(monkeypatch: pytest.MonkeyPatch):
+async def test_mutant_without_turns_all_start_together(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(FairScheduler, "_begin", lambda _self: None)
     assert await begun_together(FairScheduler(lambda: True)) == READERS
 
 
-async def test_nobody_waits_while_nothing_goes_first():
+async def test_no_reader_waits_without_ingest():
     assert await begun_together(FairScheduler(lambda: False)) == READERS
 
 
-async def test_those_that_wait_go_on_when_nothing_goes_first_any_more():
+async def test_waiting_readers_start_when_ingest_is_idle():
     is_busy, begun = True, []
     turns = FairScheduler(lambda: is_busy)
 
@@ -94,7 +94,7 @@ async def test_mutant_in_one_queue_a_client_waits_for_all(monkeypatch: pytest.Mo
     assert (await order_of_turns(50)).index("operator") == 50
 
 
-async def test_a_client_that_has_gone_is_passed_over():
+async def test_a_cancelled_reader_is_skipped():
     turns, begun = FairScheduler(lambda: True), list[int]()
 
     async def one(number: int) -> None:
@@ -165,7 +165,7 @@ async def test_mutant_without_the_second_they_are_rendered_again(path: str, monk
     assert await times_rendered(path) >= 10
 
 
-async def test_a_self_test_is_shared_by_those_who_ask_while_it_runs(monkeypatch: pytest.MonkeyPatch):
+async def test_concurrent_requests_share_a_self_test(monkeypatch: pytest.MonkeyPatch):
     runs = 0
 
     async def run(_self):

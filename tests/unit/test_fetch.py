@@ -141,7 +141,7 @@ def refused(fetcher, url, words=".", **limits):
 # What it fetches.
 
 
-async def test_it_fetches_what_lies_at_an_address(server, fetcher):
+async def test_fetches_a_url(server, fetcher):
     assert await fetcher.fetch(server.url, max_bytes=5) == b"hello"
     assert await asyncio.to_thread(fetcher.fetch_sync, server.url, max_bytes=100) == b"hello"
     head = server.requests[0].decode()
@@ -156,7 +156,7 @@ async def test_many_at_once_share_one_request(server, fetcher):
     assert len(server.requests) == 1
 
 
-async def test_whoever_stops_waiting_does_not_take_the_answer_from_others(server, fetcher):
+async def test_cancelling_one_caller_keeps_the_shared_fetch(server, fetcher):
     server.delay_s = 0.2
     first = asyncio.create_task(fetcher.fetch(server.url, max_bytes=100))
     second = asyncio.create_task(fetcher.fetch(server.url, max_bytes=100))
@@ -178,7 +178,7 @@ async def test_no_more_than_four_run_and_thirty_two_wait(server, fetcher):
 # What it does not: addresses.
 
 
-def test_an_address_that_is_not_allowed_is_never_dialled(server, certificate):
+def test_blocked_addresses_get_no_connection(server, certificate):
     fetcher = Fetcher((), ca_file=certificate[0], ports=frozenset({server.port}))
     refused(fetcher, server.url, "this machine")
     refused(fetcher, f"https://localhost:{server.port}/", "this machine")
@@ -188,14 +188,14 @@ def test_an_address_that_is_not_allowed_is_never_dialled(server, certificate):
     assert server.accepted == 0
 
 
-def test_mutant_without_the_guard_it_would_be_dialled(server, certificate, monkeypatch):
+def test_mutant_without_the_guard_it_connects(server, certificate, monkeypatch):
     fetcher = Fetcher((), ca_file=certificate[0], ports=frozenset({server.port}))
     monkeypatch.setattr(guard, "find_denial_on_host", lambda *_: None)
     assert fetcher.fetch_sync(server.url, max_bytes=100) == b"hello"
 
 
 @pytest.mark.parametrize("spelling", [*SPELLINGS, "%31%32%37.0.0.1", "127.0.0.1.", "127.0.0.1%00.sender.test"])
-def test_no_spelling_of_an_address_is_dialled(server, certificate, spelling):
+def test_no_spelling_of_a_blocked_address_is_connected(server, certificate, spelling):
     fetcher = Fetcher((), ca_file=certificate[0], ports=frozenset({server.port}))
     refused(fetcher, f"https://{spelling}:{server.port}/", timeout_s=2.0)
     assert server.accepted == 0
@@ -246,7 +246,7 @@ def resolving(monkeypatch, addresses):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
 
 
-def test_a_name_that_changes_its_address_is_judged_each_time(server, fetcher, monkeypatch):
+def test_a_name_is_checked_again_at_each_fetch(server, fetcher, monkeypatch):
     url = f"https://sender.test:{server.port}/"
     with monkeypatch.context() as patch:
         resolving(patch, ["127.0.0.1"])
@@ -269,7 +269,7 @@ def test_redirects_are_not_followed(server, fetcher, status):
     assert len(server.requests) == 1
 
 
-def test_the_environment_says_nothing_about_proxies_and_credentials(server, certificate, monkeypatch, tmp_path):
+def test_proxy_and_netrc_environment_is_ignored(server, certificate, monkeypatch, tmp_path):
     for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "http_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.2:1")
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login a password b\n")
@@ -282,14 +282,14 @@ def test_the_environment_says_nothing_about_proxies_and_credentials(server, cert
 # What it does not: certificates and answers.
 
 
-def test_a_server_nobody_vouches_for_is_not_believed(server):
+def test_an_untrusted_certificate_is_refused(server):
     fetcher = Fetcher(LOOPBACK, ports=frozenset({server.port}))
     refused(fetcher, server.url, "(?i)certificate")
     assert server.requests == []
 
 
 @pytest.mark.parametrize("wrong", [{"names": ("other.test",)}, {"days": (-10, -5)}])
-def test_a_certificate_for_another_name_or_time_is_not_believed(tmp_path, wrong):
+def test_a_certificate_with_wrong_name_or_dates_is_refused(tmp_path, wrong):
     ca_file, chain = make_certificate(tmp_path, **wrong)
     server = serve(chain)
     try:
@@ -312,7 +312,7 @@ def test_only_200_is_an_answer(server, fetcher, status):
     refused(fetcher, server.url, f"status {status}")
 
 
-def test_too_large_an_answer_is_cut_off_whether_it_says_so_or_not(server, fetcher):
+def test_a_too_large_response_is_refused_with_or_without_length(server, fetcher):
     server.answer = b"HTTP/1.1 200 OK\r\ncontent-length: 101\r\n\r\n" + b"x" * 101
     refused(fetcher, server.url, "larger than 100 bytes")
     server.answer = (b"HTTP/1.1 200 OK\r\n\r\n", *(b"x" * 65_536 for _ in range(1_000)))
@@ -327,7 +327,7 @@ def test_a_compressed_answer_is_not_unpacked(server, fetcher):
     assert b"accept-encoding: identity\r\n" in server.requests[0].lower()
 
 
-def test_a_slow_answer_is_given_up(server, fetcher):
+def test_a_slow_response_times_out(server, fetcher):
     server.delay_s = 3_600
     refused(fetcher, server.url, "(?i)timed out", timeout_s=0.4)
 
@@ -335,7 +335,7 @@ def test_a_slow_answer_is_given_up(server, fetcher):
 # Failures are remembered.
 
 
-def test_a_failed_address_is_not_asked_again_for_a_while(server, fetcher, monkeypatch):
+def test_a_failed_url_is_not_retried_for_a_while(server, fetcher, monkeypatch):
     server.answer = b"HTTP/1.1 404 X\r\ncontent-length: 0\r\n\r\n"
     refused(fetcher, server.url, "status 404")
     for _ in range(20):
@@ -361,7 +361,7 @@ def test_the_memory_of_failures_is_bounded(fetcher):
     assert len(fetcher._failed) == 1_024
 
 
-def test_a_closed_fetcher_gives_up_at_once(server, fetcher):
+def test_a_closed_fetcher_fails_pending_and_new_fetches(server, fetcher):
     server.delay_s = 30
     running = fetcher._begin(server.url, 100, 60.0)
     until(lambda: server.requests, timeout=300, every=0.01)

@@ -65,7 +65,7 @@ def test_every_statement_must_be_signed():
         assert verdict.may_reverify
 
 
-def test_mutant_if_only_the_first_statement_counted_the_rest_could_be_forged(monkeypatch):
+def test_mutant_checking_only_the_first_signed_part_lets_forgeries_pass(monkeypatch):
     forged = json.dumps([{"amount": 1, "sig": mac("1")}, {"amount": 9_999, "sig": mac("1")}]).encode()
     assert isinstance(judge(source(ITEMS, KEY), forged), Rejected)
     judge_all = verification_hmac.FieldCheck._check_key
@@ -99,13 +99,13 @@ def test_all_statements_must_be_signed_under_the_same_secret():
         (b'[{"amount":1,"sig":""}]', Reason.SIGNATURE_MISMATCH, "does not match"),
     ],
 )
-def test_what_states_nothing_or_badly_is_refused(body, reason, words):
+def test_missing_or_invalid_signed_parts_are_refused(body, reason, words):
     verdict = judge(source(ITEMS, KEY), body)
     assert (verdict.status, verdict.reason) == (401, reason)
     assert words in verdict.detail
 
 
-def test_mutant_a_request_that_states_nothing_would_pass_if_nothing_had_to_be_stated(monkeypatch):
+def test_mutant_without_required_parts_an_empty_request_passes(monkeypatch):
     monkeypatch.setattr(verification_hmac, "read_signed_messages", lambda *_args, **_more: ())
     assert isinstance(judge(source(ITEMS, KEY), b"[]"), Verified)
 
@@ -201,7 +201,7 @@ def stamped(tolerance_s: float = 300.0):
     ],
     ids=lambda value: repr(value)[:20],
 )
-def test_a_stamp_must_lie_within_the_tolerance(at, reason):
+def test_a_timestamp_must_be_within_the_tolerance(at, reason):
     body = json.dumps({"at": at}).replace("Infinity", "1e999").encode()
     verdict = judge(source(stamped(), KEY), body, {"x-sig": mac(str(at))})
     assert getattr(verdict, "reason", None) == reason
@@ -237,7 +237,7 @@ def test_the_evidence_of_a_proof_over_fields():
     assert source(made, KEY).proof_headers == {"x-sig", "x-nonce", "x-at"}
 
 
-def test_what_is_signed_once_stands_for_the_event_against_replays():
+def test_a_once_only_signature_is_the_replay_key():
     def read_signed_parts(reader, _secret):
         return (SignedPart(Header("x-sig"), (reader.text(Header("x-token")) or "").encode()),)
 
@@ -259,7 +259,7 @@ def test_what_is_signed_once_stands_for_the_event_against_replays():
 # Several headers, each with a signature under another key.
 
 
-def test_the_signatures_of_all_headers_count_where_the_sender_sends_one_for_each_key():
+def test_any_header_accepts_a_signature_in_any_of_16_headers():
     names = tuple(SignatureHeaders(signature=f"x-sig-{number}") for number in range(1, 41))
     made = recipe(Hmac(headers=names, any_header=True))
     right, wrong = mac("{}"), "0" * 64
@@ -317,7 +317,7 @@ def test_mutant_if_one_right_token_were_enough_another_element_could_be_forged(m
     assert isinstance(judge(source(made, KEY), forged), Verified)
 
 
-def test_a_prefix_stands_before_tokens_wherever_they_are():
+def test_a_token_prefix_applies_to_every_selector():
     for selector, body, query in (
         (Query("key"), b"", "key=v1%20geheim"),
         (Form("key"), b"key=v1+geheim", ""),
@@ -358,7 +358,7 @@ JSON_VALUES = st.recursive(
 
 
 @given(JSON_VALUES, st.lists(st.sampled_from(["a", "b", "*", "0"]), min_size=1, max_size=4).map(".".join))
-def test_expanding_never_raises_and_never_says_nothing(document, path):
+def test_expanding_a_path_never_raises_or_returns_nothing(document, path):
     found = list(expand_path(document, path))
     assert found
     assert len({concrete for concrete, _ in found}) == len(found)
@@ -391,7 +391,7 @@ def test_an_address_alone_proves_where_it_must(client, is_allowed):
         assert (verdict.status, verdict.reason) == (401, Reason.ADDRESS_NOT_ALLOWED)
 
 
-def test_the_sources_own_addresses_replace_the_recipes_or_come_on_top():
+def test_source_addresses_override_or_add_to_the_recipe():
     moved = source(YOO, addresses=("198.51.100.0/24",))
     assert isinstance(judge(moved, b"{}", client="192.0.2.7"), Rejected)
     assert isinstance(judge(moved, b"{}", client="198.51.100.1"), Verified)
@@ -413,7 +413,7 @@ def test_mutant_without_the_fence_any_address_would_do(monkeypatch):
 
 
 @pytest.mark.parametrize("network", ["", "192.0.2.1/24", "example.com", "192.0.2.0/33", "2001:db8::/129"])
-def test_a_network_that_is_none_is_an_error_of_the_settings(network):
+def test_an_invalid_network_is_a_settings_error(network):
     with pytest.raises(ConfigError, match=r"sources\.test\.addresses: .* is neither an address nor a network"):
         source(recipe(SIGNED), KEY, addresses=(network,))
 

@@ -168,7 +168,7 @@ JSON = st.recursive(
 
 
 @given(JSON, st.sampled_from(["eq", "ne", "gt", "gte", "lt", "lte", "contains"]), st.integers() | st.text(max_size=3))
-def test_no_operator_raises_whatever_the_body_holds(document, operator, operand):
+def test_no_operator_raises_for_any_body(document, operator, operand):
     for path in ("a", "a.b", "a.0.c", "b.1"):
         assert compile_filter({"body": {path: {operator: operand}}})(FilterInput(document, {})) in {True, False}
 
@@ -189,7 +189,7 @@ def ask(router, body=b"{}", **changes):
     return router.route(body=body, **event)
 
 
-def test_each_recipient_gets_one_delivery_even_if_several_of_its_lines_fit():
+def test_a_recipient_gets_one_delivery_for_several_matching_routes():
     router = Router([route(types=("invoice.*",)), route(), route("handler:two", types=("charge.*", "*.paid"))], 7)
     assert ask(router) == (NewDelivery("handler:one"), NewDelivery("handler:two"))
     assert ask(router, type="charge.made") == (NewDelivery("handler:one"), NewDelivery("handler:two"))
@@ -264,7 +264,7 @@ def to_acme(recipient, **changes):
     return route(recipient, application="acme", **changes)
 
 
-def test_a_route_with_channels_wants_one_of_them():
+def test_a_route_with_channels_matches_any_of_them():
     router = Router(
         [
             to_acme("all"),
@@ -340,7 +340,7 @@ ROUTES = st.lists(
     st.sampled_from([("s", None), ("u", None), (None, "acme"), (None, "none")]),
     st.sets(st.sampled_from(["eu", "us"])),
 )
-def test_the_index_changes_nothing_of_what_the_routes_say(routes, origin, channels):
+def test_the_route_index_matches_the_same_routes(routes, origin, channels):
     made = [
         route(f"r{place}", source=source, application=application, channels=wanted, types=types)
         for place, ((source, application), wanted, types) in enumerate(routes)
@@ -390,7 +390,7 @@ HOSTILE = [
 ]
 
 
-def test_a_router_tells_beforehand_what_fits_and_what_reads_the_body():
+def test_router_knows_which_types_match_and_which_read_the_body():
     router = Router([route(source="a", types=("x.*",)), route("b", source="a", types=("y",), order_by="id")], 1)
     asked = [{"source": source, "application": None, "type": type} for source in "ab" for type in ("x.1", "y", "z")]
     assert [router.fits(**one) for one in asked] == [True, True, False, False, False, False]
@@ -416,5 +416,5 @@ def test_of_a_repeated_key_the_last_counts():
 
 
 @given(JSON)
-def test_what_json_writes_is_read_back(document):
+def test_json_round_trips(document):
     assert parse(json.dumps(document).encode()) == document

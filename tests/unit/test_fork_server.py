@@ -67,7 +67,7 @@ print(await ended(process), os.read(heard, 100).decode())"""
     ) == ["7 keeper True True 6"]
 
 
-def test_a_signal_ends_a_child_and_is_told() -> None:
+def test_a_signal_ends_a_child_and_is_reported() -> None:
     assert play(
         """process, told, heard = await spawn()
 process.send_signal(signal.SIGTERM)

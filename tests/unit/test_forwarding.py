@@ -45,7 +45,7 @@ STANDARD = ("whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0", "whsec_b3RoZXIgb3RoZXIgb3R
 
 
 @pytest.mark.parametrize("provider", ["stripe", "github", "slack", "shopify", "twilio", "standard-webhooks"])
-def test_a_local_verifier_accepts_what_is_signed_anew(provider):
+def test_a_resigned_event_passes_local_verification(provider):
     secret, theirs = STANDARD if provider == "standard-webhooks" else ("local-secret", "their-secret")
     original = signed_request(provider, theirs, url=LOCAL)
     proven = verdict_on(original, provider, theirs)
@@ -60,7 +60,7 @@ def test_a_local_verifier_accepts_what_is_signed_anew(provider):
     assert not isinstance(verdict_on(request, provider, theirs), Verified)
 
 
-def test_what_came_by_get_goes_by_get_and_is_signed_there():
+def test_a_get_event_is_forwarded_by_get_and_signed_in_the_query():
     original = signed_request("robokassa", "their-secret", url=LOCAL, scheme="get")
     query = urlsplit(original.url).query
     event = heard(
@@ -81,13 +81,13 @@ def test_headers_that_the_client_writes_are_left_out():
     assert request.headers == {"x-kept": "y", "content-type": "application/json"}
 
 
-def test_a_source_that_is_gone_says_how_to_sign():
+def test_a_deleted_source_needs_an_explicit_provider():
     with pytest.raises(ConfigError, match="--provider"):
         request_for(heard(provider=None), LOCAL, SigningOptions("s", None, {}))
     assert "stripe-signature" in request_for(heard(provider=None), LOCAL, SigningOptions("s", "stripe", {})).headers
 
 
-def test_memory_tells_repeated_events_and_forgets_what_cannot_come_again():
+def test_seen_events_are_deduplicated_and_old_ones_dropped():
     memory = SeenEvents()
     early, late = (ids.make(int(at.timestamp() * 1000), 1) for at in (NOW, NOW + timedelta(minutes=5)))
     assert [memory.is_new(one) for one in (early, early)] == [True, False]

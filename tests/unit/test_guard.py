@@ -43,7 +43,7 @@ async def test_a_receiver_that_the_authority_vouches_for_is_sent_to(authority):
 
 
 @verified_both_ways
-async def test_a_receiver_nobody_vouches_for_reads_nothing(authority):
+async def test_an_untrusted_receiver_gets_no_request(authority):
     async with Receiver(context=authority.context()) as receiver, open_sender() as post:
         answer = await post(receiver.url)
         assert (answer.status, answer.failure) == (0, TransportFailure.TLS)
@@ -53,7 +53,7 @@ async def test_a_receiver_nobody_vouches_for_reads_nothing(authority):
 
 @verified_both_ways
 @pytest.mark.parametrize("wrong", [{"names": ("other.test",)}, {"names": ("127.0.0.1",), "days": (-9, -5)}])
-async def test_a_certificate_for_another_name_or_time_is_not_believed(authority, wrong):
+async def test_a_certificate_with_wrong_name_or_dates_is_refused(authority, wrong):
     context = authority.context(*wrong["names"], days=wrong.get("days", (-1, 1)))
     async with Receiver(context=context) as receiver, open_sender(ca_file=authority.file) as post:
         assert (await post(receiver.url)).failure is TransportFailure.TLS
@@ -72,7 +72,7 @@ async def test_mutant_without_the_check_any_server_could_answer(authority, monke
 
 @verified_both_ways
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-async def test_older_versions_of_tls_are_not_spoken(authority):
+async def test_old_tls_versions_are_refused(authority):
     context = authority.context()
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
@@ -90,7 +90,7 @@ async def test_a_plain_receiver_is_no_https(authority):
 
 
 @verified_both_ways
-async def test_a_receiver_that_wants_a_client_certificate_gets_the_right_one(authority):
+async def test_the_configured_client_certificate_is_sent(authority):
     context = authority.context(asks_client=True)
     ann, bob = authority.issue("ann"), authority.issue("bob")
     async with Receiver(context=context) as receiver, open_sender(ca_file=authority.file) as post:
@@ -107,7 +107,7 @@ async def test_a_receiver_that_wants_a_client_certificate_gets_the_right_one(aut
 
 
 @pytest.mark.parametrize("broken", ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
-async def test_a_broken_client_certificate_is_a_trouble_of_tls(authority, broken):
+async def test_a_broken_client_certificate_is_a_tls_failure(authority, broken):
     context = authority.context(asks_client=True)
     _, key = authority.issue("ann")
     async with Receiver(context=context) as receiver, open_sender(ca_file=authority.file) as post:
@@ -116,7 +116,7 @@ async def test_a_broken_client_certificate_is_a_trouble_of_tls(authority, broken
         assert "PRIVATE" not in answer.error
 
 
-async def test_another_ones_key_is_a_trouble_of_tls(authority):
+async def test_a_mismatched_client_key_is_a_tls_failure(authority):
     context = authority.context(asks_client=True)
     ann, bob = authority.issue("ann"), authority.issue("bob")
     async with Receiver(context=context) as receiver, open_sender(ca_file=authority.file) as post:
@@ -157,7 +157,7 @@ def http2_port(authority, tmp_path):
             os.killpg(server.pid, signal.SIGKILL)
 
 
-async def test_http_2_is_spoken_where_the_receiver_offers_it(authority, http2_port):
+async def test_http_2_is_used_if_the_receiver_offers_it(authority, http2_port):
     async with open_sender(ca_file=authority.file) as post:
         for status in (200, 503, 410):
             url = f"https://127.0.0.1:{http2_port}/{status}"
@@ -256,7 +256,7 @@ def resolver(monkeypatch):
 
 
 @pytest.mark.parametrize("scheme", ["http", "socks5", "socks5h"])
-async def test_the_proxy_is_told_the_judged_address_and_the_receiver_sees_the_name(resolver, scheme):
+async def test_the_proxy_gets_the_checked_address_and_the_receiver_the_name(resolver, scheme):
     async with Receiver() as receiver, Proxy() as proxy, open_sender(proxy=f"{scheme}://{proxy.place}") as post:
         for path in "ab":
             answer = await post(f"http://receiver.test:{receiver.port}/{path}", body=b"x" * 100_000)
@@ -288,7 +288,7 @@ async def test_a_proxy_may_be_reached_by_tls(resolver, tmp_path):
         assert len(receiver.requests) == 1
 
 
-async def test_the_proxys_password_goes_to_the_proxy_alone(resolver):
+async def test_the_proxy_password_is_sent_only_to_the_proxy(resolver):
     async with Receiver() as receiver, Proxy() as proxy, open_sender(proxy=f"http://me:p%40ss@{proxy.place}") as post:
         await post(f"http://receiver.test:{receiver.port}/")
         assert base64.b64encode(b"me:p@ss").decode() in proxy.heads[0]
@@ -297,7 +297,7 @@ async def test_the_proxys_password_goes_to_the_proxy_alone(resolver):
 
 @pytest.mark.parametrize("scheme", ["http", "socks5"])
 @pytest.mark.parametrize("addresses", [["10.0.0.1"], ["127.0.0.1", "169.254.169.254"], ["::1"], ["64:ff9b::a00:1"]])
-async def test_a_private_address_is_not_asked_of_the_proxy(resolver, scheme, addresses):
+async def test_a_private_address_is_never_requested_through_the_proxy(resolver, scheme, addresses):
     resolver["evil.test"] = addresses
     async with Proxy() as proxy, open_sender(proxy=f"{scheme}://{proxy.place}") as post:
         hosts = ["evil.test", *(f"[{a}]" if ":" in a else a for a in addresses if a != "127.0.0.1")]
@@ -306,7 +306,7 @@ async def test_a_private_address_is_not_asked_of_the_proxy(resolver, scheme, add
         assert (proxy.asked, proxy.heads) == ([], [])
 
 
-async def test_mutant_without_the_guard_the_proxy_would_be_asked(resolver, monkeypatch):
+async def test_mutant_without_the_guard_the_proxy_gets_the_request(resolver, monkeypatch):
     monkeypatch.setattr(names, "find_denial_on_host", lambda *_: None)
     async with Receiver() as receiver, Proxy() as proxy, open_sender(proxy=f"http://{proxy.place}", allow=[]) as post:
         assert (await post(f"http://receiver.test:{receiver.port}/")).status == 200
@@ -340,7 +340,7 @@ async def test_the_bypass_list(resolver, monkeypatch, bypass, host, is_bypassed)
 
 
 @pytest.mark.parametrize("scheme", ["http", "socks5"])
-async def test_a_proxy_that_refuses_is_a_trouble_of_the_proxy(resolver, scheme):
+async def test_a_refusing_proxy_is_a_proxy_failure(resolver, scheme):
     async with Proxy(refuses=True) as proxy, open_sender(proxy=f"{scheme}://{proxy.place}") as post:
         answer = await post("https://receiver.test/")
         assert (answer.status, answer.failure, answer.body, dict(answer.headers)) == (
@@ -351,7 +351,7 @@ async def test_a_proxy_that_refuses_is_a_trouble_of_the_proxy(resolver, scheme):
         )
 
 
-async def test_a_proxy_that_is_away_is_a_trouble_of_the_proxy(resolver):
+async def test_an_unreachable_proxy_is_a_proxy_failure(resolver):
     async with Proxy() as proxy:
         place = proxy.place
     async with open_sender(proxy=f"http://{place}") as post:

@@ -108,13 +108,13 @@ def test_a_number_in_the_question_equals_its_text(value, text):
     assert isinstance(ask_proven(verifier, {"type": [value]}), Verified)
 
 
-def test_the_methods_of_questions_are_let_in_beside_those_of_events():
+def test_handshake_methods_are_allowed_besides_event_methods():
     assert source(made(CRC, ECHO), KEY).methods == {"GET", "POST"}
     assert source(made(ECHO), KEY).methods == {"POST"}
     assert source(made(CRC), KEY, methods=frozenset({"PUT"})).methods == {"GET", "PUT"}
 
 
-def test_a_get_is_never_an_event_unless_the_sender_sends_events_so():
+def test_a_get_is_an_event_only_if_configured():
     verifier = source(made(CRC), KEY)
     for method in ("GET", "HEAD"):
         verdict = ask_proven(verifier, {}, method=method)
@@ -153,7 +153,7 @@ def handshakes_passed():
     return ValidProof(None)
 
 
-def test_before_the_proof_only_small_bodies_are_looked_into():
+def test_only_small_unverified_bodies_are_parsed():
     shake = Handshake(when=(Json("hello"),), answer=StaticAnswer(body="yes"), is_proven=False)
     verifier = source(made(shake), KEY)
     assert isinstance(ask(verifier, b'{"hello":1}'), Challenge)
@@ -181,7 +181,7 @@ def test_an_echo_may_be_wrapped():
     assert answer.content_type == "application/json"
 
 
-def test_what_is_always_said_may_stand_in_the_settings():
+def test_a_static_answer_may_come_from_the_settings():
     shake = Handshake(when=((Json("type"), "confirmation"),), answer=StaticAnswer(setting="code"), is_proven=False)
     confirming = made(shake, settings=(Setting(name="code", help="The code the sender shows"),))
     assert ask(source(confirming, KEY, options={"code": "4fe7a"}), b'{"type":"confirmation"}').body == b"4fe7a"
@@ -238,7 +238,7 @@ def test_without_a_secret_nothing_is_signed():
     assert (verdict.status, verdict.reason) == (400, Reason.CHALLENGE_REFUSED)
 
 
-def test_a_secret_in_the_wrong_form_for_the_answer_is_an_error_of_the_settings():
+def test_a_malformed_secret_for_the_answer_is_a_settings_error():
     answer = SignText(selector=Query("crc"), allowed=re.compile(".+"), template="{mac}", key_form=KeyFormat.HEX)
     shake = Handshake(when=(Query("crc"),), answer=answer, method="GET", is_proven=False)
     with pytest.raises(ConfigError, match=r"sources\.test\.secrets\[0\]: the secret must be hexadecimal"):
@@ -275,7 +275,7 @@ def test_without_the_setting_nobodys_token_is_right():
         assert "sources.test.verify_token is not set" in verdict.detail
 
 
-def test_mutant_a_comparison_that_always_holds_lets_attackers_subscribe(monkeypatch):
+def test_mutant_an_always_true_comparison_lets_attackers_subscribe(monkeypatch):
     verifier = source(VERIFYING, KEY, options={"verify_token": "right"})
     monkeypatch.setattr("boathook.domain.signing.equal_bytes_constant_time", lambda *_args: True)
     assert isinstance(ask(verifier, query="mode=subscribe&challenge=1&token=wrong", method="GET"), Challenge)
@@ -315,7 +315,7 @@ SECRET_HANDSHAKE = made(
 )
 
 
-def test_a_secret_is_captured_only_while_there_is_none():
+def test_a_secret_is_captured_only_if_none_is_set():
     told = json.dumps({"verification_token": "secret_abc"}).encode()
     waiting = source(SECRET_HANDSHAKE)
     captured = ask(waiting, told)
@@ -327,7 +327,7 @@ def test_a_secret_is_captured_only_while_there_is_none():
     assert (verdict.status, verdict.reason) == (401, Reason.SIGNATURE_MISSING)
 
 
-def test_until_a_secret_is_told_nothing_is_accepted_but_all_can_be_judged_later():
+def test_without_a_secret_requests_are_rejected_but_reverifiable():
     waiting = source(SECRET_HANDSHAKE)
     body = b'{"id":"1"}'
     sent = {"x-sig": hmac.new(b"secret_abc", body, "sha256").hexdigest()}
@@ -339,7 +339,7 @@ def test_until_a_secret_is_told_nothing_is_accepted_but_all_can_be_judged_later(
     assert isinstance(ask(source(SECRET_HANDSHAKE, "secret_abc"), body, sent), Verified)
 
 
-def test_the_stand_in_for_a_secret_never_told_opens_nothing():
+def test_the_placeholder_secret_verifies_nothing():
     body = b'{"id":"1"}'
     sent = {"x-sig": hmac.new(b"0" * 64, body, "sha256").hexdigest()}
     assert isinstance(ask(source(SECRET_HANDSHAKE), body, sent), Rejected)
@@ -348,7 +348,7 @@ def test_the_stand_in_for_a_secret_never_told_opens_nothing():
 # Replies.
 
 
-def test_a_reply_may_repeat_what_the_request_says():
+def test_a_reply_may_echo_request_fields():
     wants = made(reply=ExpectedReply(body=("OK", Form("InvId"), "\n"), status=202))
     body = b"InvId=678&OutSum=1"
     verdict = ask(source(wants, KEY), body, {"x-sig": mac(body)})
@@ -367,7 +367,7 @@ WORDS = st.text(max_size=40) | st.sampled_from(["hello", "subscribe", "abc", "{}
 
 
 @given(WORDS, WORDS, st.sampled_from(["GET", "POST", "HEAD", "PUT", "\ud800"]), st.binary(max_size=60))
-def test_whatever_is_asked_without_proof_nothing_raises_and_nothing_is_an_event(name, value, method, body):
+def test_unverified_requests_never_raise_or_become_events(name, value, method, body):
     asking = made(CRC, ECHO, VERIFY, Handshake(when=(Json("a"),), answer=Echo(selector=Json("b")), is_proven=False))
     verifier = source(asking, KEY)
     for query in (f"{name}={value}", f"crc={value}", f"mode=subscribe&challenge={value}&token={name}"):

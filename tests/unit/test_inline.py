@@ -63,7 +63,7 @@ def ask(room: ReplyWaiter, event_id: UUID, seconds: float = 5.0, *, is_new: bool
     return asyncio.create_task(room.ask(PendingReply(event_id, is_new), seconds, stays))
 
 
-async def test_who_is_told_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_notification_answers_waiters_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reply_waiter, "POLL_INTERVAL_S", 60.0)
     store = FakeStore()
     async with open_room(store) as room:
@@ -85,7 +85,7 @@ async def test_a_handler_may_be_quicker_than_its_senders_way_into_the_room(monke
         assert await ask(room, event_id) == (YES, ReplyOutcome.ANSWERED)
 
 
-async def test_what_nobody_tells_of_is_found_all_the_same() -> None:
+async def test_polling_finds_a_reply_without_a_notification() -> None:
     store = FakeStore()
     async with open_room(store) as room:
         event_id = store.open()
@@ -95,7 +95,7 @@ async def test_what_nobody_tells_of_is_found_all_the_same() -> None:
         assert await asked == (YES, ReplyOutcome.ANSWERED)
 
 
-async def test_mutant_without_looking_a_lost_notification_costs_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_mutant_without_polling_a_lost_notification_loses_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reply_waiter, "POLL_INTERVAL_S", 60.0)
     store = FakeStore()
     async with open_room(store) as room:
@@ -106,7 +106,7 @@ async def test_mutant_without_looking_a_lost_notification_costs_the_reply(monkey
         assert await asked == (None, ReplyOutcome.FALLBACK)
 
 
-async def test_a_duplicate_is_looked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_duplicate_is_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reply_waiter, "POLL_INTERVAL_S", 60.0)
     store = FakeStore()
     async with open_room(store) as room:
@@ -115,7 +115,7 @@ async def test_a_duplicate_is_looked_for_at_once(monkeypatch: pytest.MonkeyPatch
         assert await ask(room, event_id, is_new=False) == (YES, ReplyOutcome.ANSWERED)
 
 
-async def test_nobody_waits_for_what_has_ended_without_a_reply() -> None:
+async def test_an_event_finished_without_a_reply_falls_back() -> None:
     store = FakeStore()
     async with open_room(store) as room:
         event_id = store.open()
@@ -123,7 +123,7 @@ async def test_nobody_waits_for_what_has_ended_without_a_reply() -> None:
         assert await asyncio.wait_for(ask(room, event_id, 60), 300) == (None, ReplyOutcome.FALLBACK)
 
 
-async def test_nobody_waits_longer_than_allowed_and_the_room_is_empty_then() -> None:
+async def test_waiting_ends_at_the_deadline_and_frees_the_slot() -> None:
     store = FakeStore()
     async with open_room(store, max_waiting=1) as room:
         loop = asyncio.get_running_loop()
@@ -146,7 +146,7 @@ async def test_beyond_the_limit_no_more_senders_wait() -> None:
             one.cancel()
 
 
-async def test_who_leaves_frees_the_place() -> None:
+async def test_a_disconnect_frees_the_slot() -> None:
     store = FakeStore()
     async with open_room(store, max_waiting=1) as room:
         leaves = asyncio.Event()
@@ -179,7 +179,7 @@ async def test_closing_answers_every_waiting_sender_in_time() -> None:
 
 
 @pytest.mark.parametrize("trouble", [DatabaseUnavailable("away"), RuntimeError("a surprise")])
-async def test_a_database_that_was_away_is_asked_again(trouble: Exception) -> None:
+async def test_polling_resumes_after_a_database_error(trouble: Exception) -> None:
     store = FakeStore()
     async with open_room(store) as room:
         event_id = store.open()
@@ -191,7 +191,7 @@ async def test_a_database_that_was_away_is_asked_again(trouble: Exception) -> No
         assert await asked == (YES, ReplyOutcome.ANSWERED)
 
 
-async def test_what_is_seen_of_others_is_forgotten_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_notifications_of_other_events_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reply_waiter, "_MAX_RECENT", 3)
     room = ReplyWaiter(FakeStore().find, max_waiting=1)
     for _ in range(10):
@@ -207,7 +207,7 @@ def settings(folder: Path, **keys: object) -> Any:
     return load(file)
 
 
-def test_what_is_not_set_follows_from_the_provider(tmp_path: Path) -> None:
+def test_the_deadline_defaults_to_the_providers(tmp_path: Path) -> None:
     policy = inline_policy(settings(tmp_path, mode="inline"), "stripe")
     recipe = find_recipe("stripe")
     assert policy is not None
@@ -218,7 +218,7 @@ def test_what_is_not_set_follows_from_the_provider(tmp_path: Path) -> None:
     assert set(inline_sources(settings(tmp_path, mode="inline"))) == {"stripe"}
 
 
-def test_the_fallback_is_what_the_source_says(tmp_path: Path) -> None:
+def test_the_fallback_reply_is_configured_by_the_source(tmp_path: Path) -> None:
     policy = inline_policy(settings(tmp_path, mode="inline", fallback_body="<Response/>",
                                     fallback_content_type="text/xml"), "stripe")  # fmt: skip
     assert policy is not None

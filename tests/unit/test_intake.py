@@ -56,7 +56,7 @@ async def hand_in(intake: Intake, *events: NewEvent) -> list[Receipt | BaseExcep
     return await asyncio.gather(*[intake.accept(one) for one in events], return_exceptions=True)
 
 
-async def test_what_arrives_during_a_commit_forms_the_next_one():
+async def test_events_arriving_during_a_commit_form_the_next_batch():
     shelf = Shelf()
     intake = Intake(shelf, batch=3)
     await intake.start()
@@ -81,7 +81,7 @@ async def test_one_bad_event_fails_alone():
 
 
 @pytest.mark.parametrize("error", [DatabaseUnavailable("away"), RoutesChanged("routes"), RuntimeError("surprise")])
-async def test_an_error_of_the_whole_batch_reaches_every_request_and_the_lane_continues(error: Exception):
+async def test_a_batch_error_fails_every_request_and_intake_continues(error: Exception):
     failing = [True]
     shelf = Shelf(lambda one: error if failing else Accepted(one.id))
     intake = Intake(shelf)
@@ -131,7 +131,7 @@ async def test_a_conflict_is_never_answered_from_memory():
     await intake.drain()
 
 
-async def test_after_an_outage_no_copy_is_answered_from_memory_of_the_time_before():
+async def test_an_outage_clears_the_dedup_cache():
     answers: list[Exception] = []
     shelf = Shelf(lambda one: answers.pop() if answers else Accepted(one.id))
     intake = Intake(shelf)
@@ -157,7 +157,7 @@ async def test_memory_is_bounded_and_the_youngest_stay():
     await intake.drain()
 
 
-async def test_draining_commits_what_waits_and_refuses_what_comes():
+async def test_draining_commits_queued_events_and_refuses_new_ones():
     shelf = Shelf()
     intake = Intake(shelf, batch=1)
     await intake.start()
@@ -169,7 +169,7 @@ async def test_draining_commits_what_waits_and_refuses_what_comes():
         await intake.accept(event("d"))
 
 
-async def test_only_owed_work_is_announced():
+async def test_only_events_with_deliveries_are_announced():
     announced: list[Collection[str]] = []
 
     async def announce(recipients: Collection[str]) -> None:
@@ -186,7 +186,7 @@ async def test_only_owed_work_is_announced():
     await intake.drain()
 
 
-async def test_a_client_that_is_gone_disturbs_nobody():
+async def test_a_cancelled_request_does_not_affect_others():
     shelf = Shelf()
     intake = Intake(shelf)
     await intake.start()
@@ -200,7 +200,7 @@ async def test_a_client_that_is_gone_disturbs_nobody():
 
 
 @pytest.mark.parametrize(("size", "commits"), [(65_536, 1), (0, 2)])
-async def test_without_a_cache_every_copy_goes_to_the_store(size: int, commits: int):
+async def test_without_a_cache_duplicates_reach_the_store(size: int, commits: int):
     shelf = Shelf()
     intake = Intake(shelf, dedup_cache_size=size)
     await intake.start()
@@ -210,7 +210,7 @@ async def test_without_a_cache_every_copy_goes_to_the_store(size: int, commits: 
     await intake.drain()
 
 
-async def test_an_event_of_another_cell_goes_to_the_intake_for_it():
+async def test_another_cells_event_goes_to_its_intake():
     here, there = Shelf(), Shelf()
     other = Intake(there, cell="c2")
     intake = Intake(here, elsewhere=lambda one: other if one.dedup_key == "theirs" else None)
@@ -222,7 +222,7 @@ async def test_an_event_of_another_cell_goes_to_the_intake_for_it():
     await other.drain()
 
 
-async def test_an_event_whose_source_moves_while_it_waits_goes_there_too():
+async def test_an_event_whose_source_moves_while_queued_follows_it():
     there = Shelf()
     other = Intake(there, cell="c2")
     moved: list[str] = []
@@ -248,7 +248,7 @@ async def test_an_event_whose_source_moves_while_it_waits_goes_there_too():
     await other.drain()
 
 
-async def test_a_cell_that_hangs_delays_no_event_of_this_one():
+async def test_an_unresponsive_cell_delays_no_local_event():
     here, there = Shelf(), Shelf()
     there.gate.clear()
     other = Intake(there, cell="c2")

@@ -78,7 +78,7 @@ async def back(intake: Intake) -> None:
     await eventually(lambda: intake.mode is Mode.DIRECT)
 
 
-async def test_events_are_taken_while_the_database_is_away_and_brought_back_in_order(intake: Intake, store: FakeStore):
+async def test_events_are_spooled_during_an_outage_and_drained_in_order(intake: Intake, store: FakeStore):
     await intake.accept(event("0"))
     store.is_away = True
     for number in range(1, 50):
@@ -94,7 +94,7 @@ async def test_events_are_taken_while_the_database_is_away_and_brought_back_in_o
     assert not direct.is_spooled
 
 
-async def test_no_segment_is_read_while_the_database_is_away(intake: Intake, store: FakeStore, monkeypatch):
+async def test_no_segment_is_read_during_an_outage(intake: Intake, store: FakeStore, monkeypatch):
     reads: list[bool] = []
     read = SegmentStore.oldest
 
@@ -115,7 +115,7 @@ async def test_no_segment_is_read_while_the_database_is_away(intake: Intake, sto
     assert not any(reads)
 
 
-async def test_newer_events_go_behind_those_in_the_spool(intake: Intake, store: FakeStore):
+async def test_newer_events_queue_behind_spooled_ones(intake: Intake, store: FakeStore):
     store.is_away = True
     sent = 0
     for _ in range(300):
@@ -139,9 +139,7 @@ async def test_mutant_without_that_they_overtake(intake: Intake, store: FakeStor
     assert store.order.index("newer") < 300
 
 
-async def test_one_who_hangs_is_given_up_within_the_time_and_nobody_waits_for_it_again(
-    intake: Intake, store: FakeStore
-):
+async def test_an_unresponsive_database_delays_only_one_batch(intake: Intake, store: FakeStore):
     store.hangs.clear()
     receipts = await asyncio.gather(*[intake.accept(event(str(number))) for number in range(300)])
     assert all(isinstance(receipt, Accepted) and receipt.is_spooled for receipt in receipts)
@@ -153,7 +151,7 @@ async def test_one_who_hangs_is_given_up_within_the_time_and_nobody_waits_for_it
     assert len(store.stored) == 600
 
 
-async def test_an_event_whose_commit_may_have_happened_is_stored_once(intake: Intake, store: FakeStore):
+async def test_an_event_with_an_unknown_commit_is_stored_once(intake: Intake, store: FakeStore):
     store.loses_answers = True
     receipt = await intake.accept(event("a"))
     assert isinstance(receipt, Accepted)
@@ -164,7 +162,7 @@ async def test_an_event_whose_commit_may_have_happened_is_stored_once(intake: In
     assert store.stored["a"].id == receipt.event_id
 
 
-async def test_copies_of_what_is_in_the_spool_are_answered_from_memory(intake: Intake, store: FakeStore):
+async def test_duplicates_of_spooled_events_are_answered_from_memory(intake: Intake, store: FakeStore):
     store.is_away = True
     first = await intake.accept(event("a"))
     assert await intake.accept(event("a")) == Duplicate(first.event_id)
@@ -188,7 +186,7 @@ async def test_a_copy_after_a_restart_is_merged_when_drained(store: FakeStore, t
     await after.drain()
 
 
-async def test_what_a_process_leaves_is_drained_by_the_next_before_anything_newer(store: FakeStore, tmp_path: Path):
+async def test_the_next_process_drains_the_old_spool_first(store: FakeStore, tmp_path: Path):
     store.is_away = True
     before = make(store, tmp_path)
     await before.start()
@@ -204,9 +202,7 @@ async def test_what_a_process_leaves_is_drained_by_the_next_before_anything_newe
     await after.drain()
 
 
-async def test_an_event_that_can_never_be_stored_stands_in_nobodys_way(
-    intake: Intake, store: FakeStore, tmp_path: Path
-):
+async def test_an_unstorable_event_does_not_block_others(intake: Intake, store: FakeStore, tmp_path: Path):
     store.is_away, store.refused = True, {"bad", "worse"}
     for key in ("a", "bad", "b"):
         await intake.accept(event(key))
@@ -250,9 +246,7 @@ async def test_a_full_spool_refuses_and_nothing_that_it_took_is_lost(store: Fake
     await intake.drain()
 
 
-async def test_an_event_may_wait_no_longer_behind_a_database_that_is_only_slow(
-    store: FakeStore, tmp_path: Path, monkeypatch
-):
+async def test_events_waiting_too_long_for_a_slow_database_are_spooled(store: FakeStore, tmp_path: Path, monkeypatch):
     intake = make(store, tmp_path, batch=1)
     await intake.start()
     plain = store.append
@@ -289,7 +283,7 @@ async def test_stopping_leaves_what_waits_on_disk(store: FakeStore, tmp_path: Pa
     await after.drain()
 
 
-async def test_without_a_spool_those_who_wait_are_told(store: FakeStore):
+async def test_without_a_spool_an_outage_fails_requests(store: FakeStore):
     intake = Intake(store)
     await intake.start()
     store.is_away = True
@@ -300,7 +294,7 @@ async def test_without_a_spool_those_who_wait_are_told(store: FakeStore):
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_whatever_the_database_does_all_are_stored_once_and_in_order(
+async def test_random_outages_store_each_event_once_and_in_order(
     seed: int, store: FakeStore, tmp_path: Path, monkeypatch
 ):
     print(f"seed {seed}")  # noqa: T201 - what repeats the run

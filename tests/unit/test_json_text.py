@@ -61,7 +61,7 @@ def test_ten_thousand_levels_are_laid_out_without_filling_memory():
     assert laid("[" * MAX_DEPTH + "]" * MAX_DEPTH).is_deep is False
 
 
-def test_what_would_fill_memory_is_cut():
+def test_output_that_would_fill_memory_is_cut():
     found = laid("[" * MAX_DEPTH + "1," * 100_000, is_whole=False)
     assert found.is_cut
     assert len(found.text) < MAX_LENGTH + 1_000
@@ -75,6 +75,6 @@ def test_the_beginning_of_a_longer_text_may_end_anywhere(cut):
     assert found.text.replace("\n", "").replace(" ", "") == text[:cut]
 
 
-def test_what_is_no_json_says_where():
+def test_invalid_json_reports_its_position():
     assert format_json('{"a":1,}') == InvalidJson("} found where key was expected", 7)
     assert isinstance(format_json('{"a":1', is_whole=True), InvalidJson)

@@ -160,7 +160,7 @@ def test_a_recipe_cannot_mix_shared_secrets_with_a_key_set():
 # Key sets.
 
 
-def test_a_key_set_is_wanted_and_then_used(private):
+def test_a_key_set_is_requested_and_then_used(private):
     ring = KeyRing()
     check = public_check(ring)
     one = sent("Bearer " + token(private, "one"), header="authorization")
@@ -229,7 +229,7 @@ def test_keys_of_another_kind_use_or_strength_are_passed_over(private):
         ({"iss": ["issuer"]}, Reason.SIGNATURE_MISMATCH),
     ],
 )
-def test_times_and_issuer_are_judged(changes, reason):
+def test_times_and_issuer_are_checked(changes, reason):
     verdict = check_of().check(sent(by_hand(CLAIMS | changes, {"alg": "HS256"})), NOW)
     assert getattr(verdict, "reason", None) == reason
 
@@ -253,7 +253,7 @@ def test_mutant_without_the_times_an_old_token_would_hold(monkeypatch):
     assert check_of().check(one, NOW) == ValidProof(NOW)
 
 
-def test_a_judge_that_stumbles_is_a_refusal():
+def test_an_exception_in_a_claims_check_is_a_rejection():
     verdict = check_of(check_claims=lambda claims, _facts: claims["absent"]).check(sent(SHORT_KEY_TOKEN), NOW)
     assert verdict.reason is Reason.SIGNATURE_MISMATCH
 

@@ -33,7 +33,7 @@ def test_never_more_than_burst_and_rate_pass(per_second: float, burst: int, gaps
 
 
 @given(st.floats(0.5, 100), st.integers(1, 20))
-def test_who_waits_as_told_passes(per_second: float, burst: int):
+def test_a_client_that_waits_as_told_passes(per_second: float, burst: int):
     rate, now = RateLimiter(per_second, burst), 0.0
     for _ in range(burst * 3):
         now += rate.wait_s("x", now) + 1e-9
@@ -42,7 +42,7 @@ def test_who_waits_as_told_passes(per_second: float, burst: int):
     assert rate.wait_s("x", now + 1 / per_second + 1e-6) == 0
 
 
-def test_memory_stays_bounded_whatever_clients_do():
+def test_memory_is_bounded_for_many_clients():
     rate = RateLimiter(1, 5, max_keys=100)
     for n in range(10_000):
         rate.wait_s(f"client-{n}", n / 1000)
@@ -89,7 +89,7 @@ class Idle:
         return self.client
 
 
-def test_when_all_are_open_the_largest_client_loses_the_idle_one_that_waited_longest():
+def test_at_the_limit_the_largest_clients_longest_idle_is_evicted():
     connections = ConnectionLimiter(6, 4)
     held = [Idle(connections, client) for client in "abbbbc"]
     assert Idle(connections, "d").is_open
@@ -115,7 +115,7 @@ def test_a_connection_with_something_under_way_is_not_evicted():
     assert connections.total == 1
 
 
-def test_nothing_is_evicted_for_nobody():
+def test_nothing_is_evicted_without_an_idle_connection():
     connections = ConnectionLimiter(1, 2)
     assert connections.open("a")
     assert not connections.open("b")
@@ -190,7 +190,7 @@ def test_mutant_by_address_one_prefix_takes_all(monkeypatch: pytest.MonkeyPatch)
         ("", "9.9.9.9", ""),
     ],
 )
-def test_the_address_is_the_last_that_no_proxy_of_ours_vouches_for(peer: str, forwarded: str | None, client: str):
+def test_the_client_address_is_the_last_untrusted_one(peer: str, forwarded: str | None, client: str):
     assert client_address(peer, forwarded, OURS) == client
 
 

@@ -30,7 +30,7 @@ def test_no_shorter_way_leads_from_one_to_the_other(left, right):
     assert sum(one.mark == " " for one in lines) == lengths[-1][-1]
 
 
-def test_texts_that_have_nothing_in_common_are_given_up_soon():
+def test_diff_of_unrelated_texts_stops_early():
     began = time.process_time()
     assert compare(["x", "y"] * 20_000, ["z"] * 40_000) is None
     assert compare(["a", "b"] * 20_000, ["b", "a", "a"] * 15_000) is None
@@ -49,7 +49,7 @@ def test_equal_lines_far_from_a_difference_are_left_out():
     assert collapse_equal(compare(["a"], ["a"]) or []) == [DiffLine(" ", "a", 1, 1)]
 
 
-def test_differences_stand_side_by_side():
+def test_differences_are_aligned_side_by_side():
     rows = side_by_side(compare(["a", "b", "c", "z"], ["a", "B", "z"]) or [])
     texts = [tuple(one and one.text for one in row) for row in rows if not isinstance(row, SkippedLines)]
     assert texts == [("a", "a"), ("b", "B"), ("c", None), ("z", "z")]

@@ -46,12 +46,12 @@ async def test_all_readers_share_one_producer(counting: Counting) -> None:
         await reader.aclose()
 
 
-async def test_a_slow_reader_is_told_the_newest_and_nothing_older(counting: Counting) -> None:
+async def test_a_slow_reader_gets_only_the_newest_state(counting: Counting) -> None:
     live = made(counting)
     assert await stale_readings(live, counting, live.updates("ann")) == 0
 
 
-async def test_readers_who_queue_would_be_told_what_is_old(counting: Counting) -> None:
+async def test_queueing_readers_get_stale_states(counting: Counting) -> None:
     """The mutant of the test above, without what it tests."""
     live = made(counting)
 
@@ -83,7 +83,7 @@ async def stale_readings(live: LiveState, counting: Counting, updates: AsyncGene
     return stale
 
 
-async def test_nothing_is_produced_for_nobody(counting: Counting) -> None:
+async def test_no_state_is_produced_without_readers(counting: Counting) -> None:
     live = made(counting)
     reader = live.updates("ann")
     await anext(reader)
@@ -94,12 +94,12 @@ async def test_nothing_is_produced_for_nobody(counting: Counting) -> None:
     assert live._producer is None
 
 
-async def test_a_page_and_a_stream_share_a_look_that_is_still_good(counting: Counting) -> None:
+async def test_a_fresh_state_is_shared(counting: Counting) -> None:
     live = LiveState(counting.look, max_age_s=60)
     assert [await live.now() for _ in range(3)] == ["state 1"] * 3
 
 
-async def test_a_look_that_fails_is_followed_by_others(counting: Counting) -> None:
+async def test_a_failed_read_is_retried(counting: Counting) -> None:
     live = made(counting)
     reader = live.updates("ann")
     await anext(reader)
@@ -112,7 +112,7 @@ async def test_a_look_that_fails_is_followed_by_others(counting: Counting) -> No
     await reader.aclose()
 
 
-async def test_a_state_that_stays_is_told_once_and_then_only_that_it_does(
+async def test_an_unchanged_state_is_followed_by_heartbeats(
     counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "HEARTBEAT_INTERVAL_S", 0.05)
@@ -128,7 +128,7 @@ async def test_readers_are_bounded(counting: Counting) -> None:
     assert await rooms(live, ["ann", "bob"], asked="cid") == [True, True, False, True, True]
 
 
-async def test_one_person_cannot_take_the_places_of_all(counting: Counting) -> None:
+async def test_one_operator_cannot_use_all_reader_slots(counting: Counting) -> None:
     live = made(counting, max_readers=9, max_per_operator=2)
     assert await rooms(live, ["ann", "ann"], asked="ann") == [True, True, False, True, True]
     assert await rooms(live, ["ann", "ann"], asked="bob") == [True] * 5

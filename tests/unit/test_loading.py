@@ -99,10 +99,10 @@ class TestTheListOfModules:
             lambda: config.load(overrides={"apps.load": [name]})
         )
 
-    def test_a_module_stands_there_once(self):
+    def test_a_module_listed_twice_is_refused(self):
         assert "is listed twice" in complaint(lambda: config.load(overrides={"apps.load": ["a", "b", "a"]}))
 
-    def test_it_may_come_from_the_environment(self, monkeypatch: pytest.MonkeyPatch):
+    def test_apps_may_be_listed_in_the_environment(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("BOATHOOK_APPS_LOAD", "boathook.apps.billing,shop")
         assert config.load().apps.load == ("boathook.apps.billing", "shop")
 
@@ -138,7 +138,7 @@ class TestTheListOfModules:
         ),
     ],
 )
-def test_an_app_that_cannot_be_loaded_says_why(place: Place, code: str, says: str):
+def test_an_app_that_cannot_be_loaded_is_explained(place: Place, code: str, says: str):
     settings = place(code)
     number = settings.apps.load[0].rpartition("_")[2]
     assert says.replace("{n}", number) in complaint(lambda: with_apps(settings))
@@ -180,7 +180,7 @@ class TestItsTable:
         assert says in said
         assert "abcdef" not in said
 
-    def test_a_complaint_about_the_whole_table_tells_no_secret(self, place: Place):
+    def test_an_error_about_the_whole_table_reveals_no_secret(self, place: Place):
         code = """
             from pydantic import BaseModel, model_validator
             from boathook import Boathook
@@ -195,7 +195,7 @@ class TestItsTable:
         settings = place(code, toml='[shelf]\nsecret = "hush"\n[[shelf.shops]]\ntoken = "hush"')
         assert complaint(lambda: load_apps(settings)).endswith("boathook.toml: shelf: add a plan")
 
-    def test_what_the_app_itself_says_of_its_settings_is_told_as_it_is(self, place: Place):
+    def test_an_apps_own_settings_error_is_passed_on(self, place: Place):
         code = """
             from pydantic import BaseModel, model_validator
             from boathook import Boathook, ConfigError
@@ -211,11 +211,11 @@ class TestItsTable:
         said = complaint(lambda: load_apps(place(code, toml="[shelf]")))
         assert said.endswith("boathook.toml: shelf: the environment variable SHELF is nonsense")
 
-    def test_a_table_that_belongs_to_no_app_is_left_alone(self, place: Place):
+    def test_a_table_of_no_app_is_ignored(self, place: Place):
         settings, _ = with_apps(place(PLAIN, toml="[warehouse]\nrows = 3"))
         assert settings.extra["warehouse"] == {"rows": 3}
 
-    def test_is_known_to_the_app_once_it_is_bound(self, place: Place):
+    def test_are_available_to_the_app_once_bound(self, place: Place):
         settings = place(PLAIN, toml='[shelf]\nsecret = "env:NOT_SET"')
         [hook] = load_apps(settings)
         assert "known once boathook loads it" in complaint(lambda: hook.settings)
@@ -229,7 +229,7 @@ class TestItsTable:
         assert is_secret(key)
 
     @pytest.mark.parametrize("key", ["monkey", "key_encoding", "secretary", "tokens_per_day", "dedup_fields"])
-    def test_other_names_are_none(self, key: str):
+    def test_other_names_are_not_secrets(self, key: str):
         assert not is_secret(key)
 
 
@@ -239,7 +239,7 @@ class TestItsSources:
         books = settings.sources["books"]
         assert (books.provider, books.secrets, books.paths) == ("hmac", ("env:SHELF",), ("/webhooks/books",))
 
-    def test_what_the_owner_sets_wins_key_by_key(self, place: Place):
+    def test_user_settings_override_app_sources_by_key(self, place: Place):
         toml = '[sources.books]\npaths = ["/mine"]\nmax_body = 500'
         settings, _ = with_apps(place(PLAIN, toml=toml))
         books = settings.sources["books"]
@@ -260,7 +260,7 @@ class TestItsSources:
         once, _ = with_apps(place(PLAIN, toml='[sources.books]\npaths = ["/mine"]'))
         assert with_apps(once)[0] == once
 
-    def test_a_child_that_gets_them_as_json_has_the_same(self, place: Place):
+    def test_settings_round_trip_to_a_child_as_json(self, place: Place):
         once, _ = with_apps(place(PLAIN, toml='[sources.books]\npaths = ["/mine"]\naddresses = ["10.0.0.0/8"]'))
         told = Settings.model_validate_json(once.model_dump_json())
         assert told.sources == once.sources
@@ -281,7 +281,7 @@ class TestSeveral:
         settings = place(one, two)
         assert "the metric shelf_lent_total exists already" in complaint(lambda: load_apps(settings))
 
-    def test_have_their_handlers_together_with_the_owners(self, place: Place):
+    def test_app_handlers_are_loaded_with_the_users(self, place: Place):
         mine = "from boathook import Boathook\nhook = Boathook()\n@hook.on('books')\ndef read(event): pass\n"
         settings = place(PLAIN, app="mine:hook")
         Path("mine.py").write_text(mine)
@@ -294,7 +294,7 @@ class TestSeveral:
             "mine:hook": ["handler:read"],
         }
 
-    def test_a_handler_of_the_owners_cannot_take_an_apps_name(self, place: Place):
+    def test_a_user_handler_cannot_take_an_apps_name(self, place: Place):
         mine = "from boathook import Boathook\nhook = Boathook()\n@hook.on('books', name='shelf.lend')\ndef f(event): pass\n"
         settings = place(PLAIN, app="mine_too:hook")
         Path("mine_too.py").write_text(mine)
@@ -317,7 +317,7 @@ class TestSeveral:
         assert load_hooks(place()).handlers == {}
         assert "worker" not in [role for role, _ in _slots(place())]
 
-    def test_what_they_have_published_is_added_up(self):
+    def test_published_counts_are_added_up(self):
         hooks = Hooks({"a": SimpleNamespace(name="", handlers={}, published=2), "b": SimpleNamespace(name="", handlers={}, published=3)})  # type: ignore[dict-item]  # fmt: skip
         assert hooks.published == 5
 
@@ -330,7 +330,7 @@ class TestSeveral:
         ("hook.manifest.migrations = '.'", "migrations"),
     ],
 )
-def test_what_only_apps_may_declare_is_refused_of_the_owners_handlers(place: Place, declares: str, what: str):
+def test_app_only_declarations_are_refused_in_user_handlers(place: Place, declares: str, what: str):
     settings = place(f"from boathook import Boathook\nhook = Boathook('shelf')\n{declares}", app="{0}:hook")
     said = complaint(lambda: load_app(settings))
     assert f"declares {what}, which whole apps do" in said

@@ -60,7 +60,7 @@ def line(**fields: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("fields", "text"), LINES, ids=[str(fields["event"]) for fields, _ in LINES])
-def test_a_line_says_what_was_done(fields: dict[str, object], text: str):
+def test_a_line_describes_the_operation(fields: dict[str, object], text: str):
     shown = render_text(line(**fields))
     assert re.match(r"\d\d:01:03 ", shown), "the local time"
     assert shown[9:] == text

@@ -77,7 +77,7 @@ async def test_a_body_up_to_the_cap_is_read():
     assert (client.status, client.body) == (200, b"10")
 
 
-async def test_a_body_above_the_cap_is_refused_whatever_the_application_says():
+async def test_a_body_over_the_limit_is_refused():
     client = await Client(b"12345", b"678901").call(read_all)
     assert client.status == 413
     assert json.loads(client.body) == {"ok": False, "error": "the body is too large", "request_id": "req_1"}
@@ -93,7 +93,7 @@ async def test_a_body_that_announces_too_much_never_reaches_the_application():
     assert not called
 
 
-async def test_an_answer_that_has_begun_is_not_refused_for_its_body():
+async def test_a_started_response_is_not_replaced_by_413():
     async def app(_scope, receive, send) -> None:
         await send(START)
         assert (await receive())["type"] == "http.request"
@@ -104,23 +104,23 @@ async def test_an_answer_that_has_begun_is_not_refused_for_its_body():
     assert (client.status, client.body) == (200, b"so far")
 
 
-async def test_a_toolkits_own_500_gives_way_to_ours():
+async def test_a_framework_500_is_replaced_by_boathooks():
     client = await Client(b"").call(responding(500, b"Internal Server Error", then=RuntimeError("secret")))
     assert client.status == 500
     assert json.loads(client.body)["request_id"] == "req_1"
 
 
-async def test_a_500_that_an_application_means_is_passed_on():
+async def test_an_intended_500_is_passed_on():
     client = await Client(b"").call(responding(500, b"a ", b"page"))
     assert (client.status, client.body) == (500, b"a page")
 
 
-async def test_a_long_500_is_not_kept_back_for_ever():
+async def test_a_large_500_is_streamed():
     client = await Client(b"").call(responding(500, bytes(40_000), bytes(40_000), b"end"))
     assert (client.status, len(client.body)) == (500, 80_003)
 
 
-async def test_a_fault_after_the_answer_began_cuts_it_off():
+async def test_an_exception_after_the_response_started_truncates_it():
     client = Client(b"")
     with pytest.raises(RuntimeError, match="late"):
         await client.call(responding(200, b"half", b"", then=RuntimeError("late")))
@@ -132,7 +132,7 @@ async def test_every_answer_names_its_request():
     assert (b"x-request-id", b"req_1") in client.got[0]["headers"]
 
 
-async def test_a_socket_whose_application_chooses_no_subprotocol_gets_ours():
+async def test_the_default_websocket_subprotocol_is_boathook():
     sent = []
 
     async def send(message: dict) -> None:
@@ -174,13 +174,13 @@ def test_pages_of_others_are_known(origin: str):
     assert not is_same_origin(asked(origin, "a.test"), "https://hooks.test")
 
 
-def test_two_origins_are_none():
+def test_two_origins_are_not_same_origin():
     scope = asked("https://a.test", "a.test")
     scope["headers"].append((b"origin", b"https://a.test"))
     assert not is_same_origin(scope, "")
 
 
-def test_without_a_host_no_origin_is_ours():
+def test_without_a_host_no_origin_matches():
     assert not is_same_origin({"headers": [(b"origin", b"null")]}, "")
 
 
@@ -214,7 +214,7 @@ async def test_an_application_that_fails_to_start_is_started_again(monkeypatch: 
 
 
 @pytest.mark.parametrize("how", ["raises", "returns", "answers"])
-async def test_an_application_that_knows_of_no_lifespan_is_up_without(how: str):
+async def test_an_application_without_lifespan_is_up(how: str):
     async def app(_scope, _receive, send) -> None:
         if how == "answers":
             await send(START)
@@ -242,7 +242,7 @@ async def test_starlettes_state_reaches_requests_and_its_end_is_waited_for():
     assert ended
 
 
-async def test_an_application_that_never_ends_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch):
+async def test_an_application_that_never_stops_is_abandoned(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mounts, "_STOP_WITHIN_S", 0.05)
 
     async def app(_scope, _receive, send) -> None:
@@ -275,12 +275,12 @@ async def test_an_application_that_never_ends_is_not_waited_for_for_ever(monkeyp
         "/portal",
     ],
 )
-def test_no_app_gets_a_path_of_ours(path: str):
+def test_no_app_gets_a_reserved_path(path: str):
     with pytest.raises(ConfigError, match=f"fleet cannot have {path}, which is boathook's own"):
         check_mounts({"fleet": [Mount(path=path, app=read_all)]})
 
 
-def test_paths_that_only_look_like_ours_are_free():
+def test_paths_similar_to_reserved_ones_are_free():
     paths = ["/api/v12", "/inbox", "/healthzz", "/api/rentprog/webhook/dead", "/consoles"]
     assert [
         mount.path for mount in check_mounts({"fleet": [Mount(path=path, app=read_all) for path in paths]})

@@ -33,7 +33,7 @@ async def open_tokens(**changes):
         one.close()
 
 
-async def test_a_token_is_asked_for_as_the_standard_says_and_kept():
+async def test_a_token_is_requested_by_client_credentials_and_cached():
     async with Receiver((GOOD,)) as server, open_tokens() as tokens:
         for _ in range(3):
             assert await tokens.token(server.url, "my id", "s:cret/ü", "a b") == "tok-1"
@@ -54,7 +54,7 @@ async def test_many_at_once_ask_once_and_other_clients_for_themselves():
         assert len(server.requests) == 4
 
 
-async def test_whoever_stops_waiting_does_not_take_the_token_from_others():
+async def test_cancelling_one_caller_keeps_the_shared_request():
     async with Receiver((0.2, GOOD)) as server, open_tokens() as tokens:
         first = asyncio.create_task(tokens.token(server.url, "id", "secret"))
         second = asyncio.create_task(tokens.token(server.url, "id", "secret"))
@@ -75,7 +75,7 @@ async def test_a_token_is_used_until_shortly_before_its_end(monkeypatch):
         assert len(server.requests) == 2
 
 
-async def test_a_dropped_token_is_asked_for_again():
+async def test_a_dropped_token_is_requested_again():
     async with Receiver((GOOD,)) as server, open_tokens() as tokens:
         tokens.drop(await tokens.token(server.url, "id", "secret"))
         await tokens.token(server.url, "id", "secret")
@@ -104,7 +104,7 @@ async def test_a_dropped_token_is_asked_for_again():
         ("reset", "could not be asked"),
     ],
 )
-async def test_a_refusal_is_told_without_the_servers_words_and_remembered_for_a_while(answer, words, monkeypatch):
+async def test_a_failure_is_cached_and_reported_without_the_response(answer, words, monkeypatch):
     async with Receiver((answer,)) as server, open_tokens() as tokens:
         with pytest.raises(FetchFailed, match=words) as caught:
             await tokens.token(server.url, "id", "secret")
@@ -119,7 +119,7 @@ async def test_a_refusal_is_told_without_the_servers_words_and_remembered_for_a_
 
 
 @pytest.mark.parametrize("life", [None, "soon", -5, 0, float("inf"), "3600", [], True])
-async def test_odd_lives_of_tokens_do_no_harm(life):
+async def test_odd_token_lifetimes_are_tolerated(life):
     async with Receiver((token_response(access_token="t", expires_in=life),)) as server, open_tokens() as tokens:
         assert await tokens.token(server.url, "id", "secret") == "t"
 

@@ -82,13 +82,13 @@ async def complete_login(token: str, issuer: str = ISSUER) -> OidcIdentity:
     )
 
 
-async def test_a_good_token_says_who_it_is():
+async def test_a_valid_token_identifies_the_operator():
     person = await complete_login(sign(claims()))
     assert (person.subject, person.name, person.role) == (f"{ISSUER} 17", "ada@example.com", Role.OPERATOR)
     assert person.is_name_verified
 
 
-async def test_the_highest_role_counts_and_none_is_none():
+async def test_the_highest_group_role_applies():
     assert (await complete_login(sign(claims(groups=["ops", "platform"])))).role is Role.ADMIN
     assert (await complete_login(sign(claims(groups="platform")))).role is Role.ADMIN
     assert (await complete_login(sign(claims(groups=["sales"])))).role is None
@@ -103,7 +103,7 @@ async def test_the_highest_role_counts_and_none_is_none():
         {"email": None}, {"email": 7}, {"email": ""},
     ],
 )  # fmt: skip
-async def test_a_token_that_is_not_for_this_attempt_lets_nobody_in(change: dict[str, Any]):
+async def test_a_token_for_another_login_is_rejected(change: dict[str, Any]):
     with pytest.raises(OidcRejected):
         await complete_login(sign(claims(**change)))
 
@@ -119,18 +119,18 @@ async def test_a_token_that_is_not_for_this_attempt_lets_nobody_in(change: dict[
         sign(claims())[:-6] + "AAAAAA",
     ],
 )  # fmt: skip
-async def test_a_token_that_the_provider_did_not_sign_lets_nobody_in(token: str):
+async def test_a_token_not_signed_by_the_provider_is_rejected(token: str):
     with pytest.raises(OidcRejected):
         await complete_login(token)
 
 
-async def test_a_provider_that_calls_itself_otherwise_is_refused():
+async def test_a_provider_with_another_issuer_is_refused():
     with pytest.raises(OidcRejected, match="but the provider's issuer is"):
         await complete_login(sign(claims()), issuer="https://other.example")
 
 
 @pytest.mark.own_process
-async def test_an_answer_that_is_no_object_is_told_as_such(monkeypatch: pytest.MonkeyPatch):
+async def test_a_non_object_response_is_reported(monkeypatch: pytest.MonkeyPatch):
     async def answer(*_: Any, **__: Any) -> HttpResponse:
         return HttpResponse(200, {}, b"[" * 100_000)
 

@@ -45,7 +45,7 @@ def nested(depth: int) -> str:
     return "a: " + "[" * (depth - 1) + "]" * (depth - 1)
 
 
-def test_what_is_within_the_bounds_is_read():
+def test_documents_within_the_limits_are_read():
     assert read_document(nested(MAX_DEPTH))
     assert read_document("a: [" + "1," * (MAX_YAML_TOKENS - 10) + "]")
     assert read_document("a: " + "x" * (MAX_YAML - 3))

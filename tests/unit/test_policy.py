@@ -72,7 +72,7 @@ def test_attempts_never_exceed_the_maximum(policy: RetryPolicy, outcome: Failure
 
 
 @given(policy=policies, outcome=interruptions, jitter=jitter, attempt=st.integers(1, 30))
-def test_a_lost_connection_leaves_the_budget_alone_and_is_excused_only_so_often(
+def test_lost_connections_get_a_limited_number_of_free_retries(
     policy: RetryPolicy, outcome: Interruption, jitter: float, attempt: int
 ) -> None:
     assume(attempt <= policy.max_attempts)
@@ -122,7 +122,7 @@ def test_waits_never_shrink_with_equal_luck(policy: RetryPolicy, attempt: int) -
 
 
 @given(policy=policies, outcome=unsuccessful | interruptions, jitter=jitter, age_s=seconds, attempt=st.integers(1, 30))
-def test_what_the_database_has_to_store_fits_it(
+def test_stored_errors_fit_the_database(
     policy: RetryPolicy, outcome: Failure, jitter: float, age_s: float, attempt: int
 ) -> None:
     assume(attempt <= policy.max_attempts)
@@ -137,7 +137,7 @@ def test_what_the_database_has_to_store_fits_it(
 
 
 @given(policy=policies, attempt=st.integers(1, 99), jitter=jitter, reason=st.text())
-def test_a_good_end_is_settled_whatever_the_policy(
+def test_success_and_ignore_complete_under_any_policy(
     policy: RetryPolicy, attempt: int, jitter: float, reason: str
 ) -> None:
     standing = AttemptState(attempt=attempt, enqueued_at=START)
@@ -157,7 +157,7 @@ def test_a_good_end_is_settled_whatever_the_policy(
         (90_000.0, 1_000_000.0, 100_000.0),  # not past the maximum age
     ],
 )
-def test_being_asked_to_wait_stretches_the_wait_within_bounds(planned_s: float, asked_s: float, waits_s: float) -> None:
+def test_retry_after_extends_the_delay_within_bounds(planned_s: float, asked_s: float, waits_s: float) -> None:
     policy = RetryPolicy(delays_s=(planned_s,), jitter=0.0, max_age_s=100_000.0)
     failure = Failure(code="HTTP_429", error="too many", retry_after_s=asked_s)
     move = decide(AttemptState(attempt=1, enqueued_at=START), failure, policy, START, 0.5)
@@ -165,7 +165,7 @@ def test_being_asked_to_wait_stretches_the_wait_within_bounds(planned_s: float, 
     assert (move.due_at - START).total_seconds() == waits_s
 
 
-def test_being_asked_to_wait_adds_no_attempt() -> None:
+def test_retry_after_adds_no_attempt() -> None:
     failure = Failure(code="HTTP_429", error="too many", retry_after_s=5.0)
     move = decide(AttemptState(attempt=1, enqueued_at=START), failure, RetryPolicy(delays_s=()), START, 0.5)
     assert move == DeadLetter("HTTP_429", "too many")

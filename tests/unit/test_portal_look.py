@@ -38,7 +38,7 @@ def test_links_and_buttons_can_be_read_in_any_colour_light_and_dark(colour: str)
 
 
 @given(st.text(), st.text())
-def test_nothing_but_a_theme_and_a_colour_gets_into_a_page(theme: str, colour: str):
+def test_only_a_valid_theme_and_colour_reach_the_page(theme: str, colour: str):
     look = PortalAppearance.parse_lenient(theme, colour)
     assert look.theme in {"", "light", "dark"}
     assert re.fullmatch(r"([0-9a-f]{6})?", look.colour)
@@ -63,12 +63,12 @@ FONTS = [
 
 
 @pytest.mark.parametrize("icon", ICONS)
-def test_what_is_no_plain_https_address_is_no_icon(icon: str):
+def test_an_icon_must_be_a_plain_https_url(icon: str):
     assert PortalAppearance.of({"icon": icon}) == PortalAppearance()
 
 
 @pytest.mark.parametrize("font", FONTS)
-def test_what_is_no_name_of_fonts_is_no_font(font: str):
+def test_an_invalid_font_family_is_ignored(font: str):
     assert stylesheet_of(PortalAppearance.of({"fontFamily": font}) or PortalAppearance()) == ""
 
 
@@ -86,12 +86,12 @@ def test_svix_react_names_the_same_in_its_own_words():
 
 
 @pytest.mark.parametrize(("theme", "colour"), [("pink", ""), ("", "red"), ("", "ff88001"), ("dark;", "")])
-def test_a_wrong_look_is_refused_where_it_is_set(theme: str, colour: str):
+def test_an_invalid_appearance_is_refused_when_set(theme: str, colour: str):
     with pytest.raises(InvalidValue):
         PortalAppearance.read(theme, colour)
 
 
-def test_the_token_stands_behind_the_hash():
+def test_the_token_is_in_the_url_fragment():
     address = portal_link("https://hooks.example.com", "bhk_x", PortalAppearance("dark", "aa0044"))
     assert address == "https://hooks.example.com/portal?theme=dark&colour=aa0044#key=bhk_x"
     assert "bhk_x" not in address.partition("#")[0]

@@ -155,7 +155,7 @@ def test_slack_events_and_commands(body, content_type, type, key):
 
 
 @pytest.mark.parametrize(("sender", "receiver"), list(itertools.permutations(SECRETS, 2)))
-def test_what_is_signed_for_one_provider_is_refused_by_every_other_even_with_one_secret(sender, receiver):
+def test_a_providers_signature_is_refused_by_every_other_provider(sender, receiver):
     sent = signed(sender, BODIES[0], secret=STANDARD_SECRET, type="invoice.paid")
     assert isinstance(verifier(sender, STANDARD_SECRET).verify(sent, NOW), Verified)
     assert isinstance(verifier(receiver, STANDARD_SECRET).verify(sent, NOW), Rejected)
@@ -236,7 +236,7 @@ def test_generic_signatures_equal_those_computed_by_hand(settings, compute):
 @pytest.mark.parametrize(
     ("unit", "text"), [("s", "1700000000"), ("ms", "1700000000000"), ("iso", "2023-11-14T22:13:20Z")]
 )
-def test_generic_timestamps_come_in_three_units(unit, text):
+def test_generic_timestamps_are_read_in_three_units(unit, text):
     settings = {"timestamp_header": "x-time", "timestamp_unit": unit}
     sent = signed("hmac", b"{}", **settings)
     assert sent.headers["x-time"] == text
@@ -299,7 +299,7 @@ def test_a_basic_password_may_be_the_setting():
     assert verifier("token", header=None, query="key").secret_query == "key"
 
 
-def test_an_unsigned_source_takes_all_and_says_so():
+def test_an_unsigned_source_accepts_all_with_proof_strength_none():
     for provider, key in (("unsigned", "sha256:"), ("github", "guid")):
         source = verifier(provider, secrets=(), unsigned=True)
         verdict = source.verify(request(b"x", {"x-github-delivery": "guid", "x-github-event": "push"}), NOW)
@@ -308,7 +308,7 @@ def test_an_unsigned_source_takes_all_and_says_so():
         assert verdict.dedup_key.startswith(key)
 
 
-def test_signing_for_tests_covers_tokens_and_refuses_what_headers_cannot_carry():
+def test_sign_covers_tokens_and_refuses_non_header_proofs():
     basic = sign("token", "geheim", b"", username="bob")
     assert basic["authorization"] == "Basic Ym9iOmdlaGVpbQ=="
     assert sign("unsigned", "", b"x") == {"content-type": "application/json"}

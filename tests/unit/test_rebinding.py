@@ -37,7 +37,7 @@ def run_in_network(mode):
 
 
 @pytest.mark.parametrize("mode", sampled(["guarded", "gate"], keep=1))
-def test_no_packet_goes_to_a_denied_address_whatever_a_name_stands_for(mode):
+def test_no_packet_goes_to_a_denied_address(mode):
     results = run_in_network(mode)
     assert results["syns"] == {}
     blocked = ["BLOCKED"] * 3
@@ -62,7 +62,7 @@ def test_no_packet_goes_to_a_denied_address_whatever_a_name_stands_for(mode):
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-def test_mutant_without_the_guard_packets_would_go_there():
+def test_mutant_without_the_guard_packets_reach_denied_addresses():
     syns = run_in_network("unguarded")["syns"]
     assert syns["127.0.0.9"] >= 3
     assert syns["::1"] >= 1

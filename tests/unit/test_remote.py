@@ -46,7 +46,7 @@ async def test_a_request_arrives_as_it_was_written():
     assert (sent.headers["accept-encoding"], sent.headers["user-agent"]) == ("identity", "boathook")
 
 
-async def test_user_and_password_of_the_address_become_a_header_unless_there_is_one():
+async def test_url_credentials_become_a_header_unless_one_is_given():
     async with Receiver() as receiver:
         url = receiver.url.replace("//", "//me:pass@")
         await ask(url)
@@ -54,7 +54,7 @@ async def test_user_and_password_of_the_address_become_a_header_unless_there_is_
     assert [sent.headers["authorization"] for sent in receiver.requests] == ["Basic bWU6cGFzcw==", "Bearer x"]
 
 
-async def test_the_environment_says_nothing_about_proxies_and_credentials(monkeypatch, tmp_path):
+async def test_proxy_and_netrc_environment_is_ignored(monkeypatch, tmp_path):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login a password b\n")
@@ -92,7 +92,7 @@ async def test_an_answer_has_limits_of_size_and_time():
         await eventually(lambda: receiver.accepted)
 
 
-async def test_what_is_no_plain_address_and_who_does_not_answer_is_told_without_the_path():
+async def test_errors_do_not_contain_the_url_path():
     for url in ("ftp://127.0.0.1/", "127.0.0.1:1", "http://a@b@c/", "http://127.0.0.1:1024/ x", ""):
         assert (await refused(url, ".")).is_final
     with socket.socket() as closed:
@@ -115,7 +115,7 @@ async def test_a_header_that_would_break_out_is_not_sent(value):
     assert receiver.requests == []
 
 
-async def test_a_stream_is_read_as_it_comes_and_other_statuses_are_told():
+async def test_a_stream_is_read_as_it_arrives_and_error_statuses_raise():
     async with Receiver((b"HTTP/1.1 200 OK\r\n\r\none", 0.2, b"two", "close")) as receiver:
         assert await streamed(receiver.url, headers={"X-C": "d"}) == [b"one", b"two"]
         assert receiver.requests[0].headers["x-c"] == "d"
@@ -128,7 +128,7 @@ async def test_a_stream_is_read_as_it_comes_and_other_statuses_are_told():
             assert caught.value.status == 422
 
 
-async def test_whoever_stops_reading_ends_the_connection():
+async def test_cancelling_the_reader_closes_the_connection():
     async with Receiver((b"HTTP/1.1 200 OK\r\n\r\nx", 0.3, *[b"x" * 65_536] * 1_000)) as receiver:
         task = asyncio.create_task(streamed(receiver.url))
         await eventually(lambda: receiver.requests)
@@ -139,7 +139,7 @@ async def test_whoever_stops_reading_ends_the_connection():
         assert receiver.finished == 0
 
 
-async def test_certificates_are_judged(tmp_path):
+async def test_certificates_are_verified(tmp_path):
     authority = Authority(tmp_path)
     async with Receiver(context=authority.context()) as receiver:
         assert (await ask(receiver.url, client_with(ca_file=authority.file))).is_ok
@@ -162,12 +162,12 @@ async def test_requests_go_through_the_proxy_unless_they_bypass_it(tmp_path, sch
         assert len(receiver.requests) == 3
 
 
-def test_a_proxy_that_cannot_be_read_is_told_at_once():
+def test_an_unreadable_proxy_setting_is_refused():
     with pytest.raises(ConfigError, match=re.escape("outbound.proxy")):
         client_with(proxy="env:BOATHOOK_TEST_NO_SUCH_PROXY")
 
 
-async def test_each_request_has_a_connection_of_its_own():
+async def test_each_request_opens_its_own_connection():
     async with Receiver((OK,)) as receiver:
         for _ in range(3):
             await ask(receiver.url)

@@ -23,13 +23,13 @@ JSON = st.recursive(
         (None, b"null", "application/json"),
     ],
 )
-def test_a_body_is_sent_as_what_it_is(body: object, raw: bytes, content_type: str) -> None:
+def test_content_type_follows_the_body_type(body: object, raw: bytes, content_type: str) -> None:
     assert make_reply(body) == Reply(status=200, body=raw, content_type=content_type)
     assert make_reply(body, 422, "text/xml").content_type == "text/xml"
 
 
 @given(JSON | st.text() | st.binary(), st.integers(-5, 700))
-def test_whatever_is_asked_for_is_a_reply_that_can_be_sent_or_a_value_error(body: object, status: int) -> None:
+def test_make_reply_gives_a_sendable_reply_or_value_error(body: object, status: int) -> None:
     try:
         reply = make_reply(body, status)
     except ValueError:

@@ -43,7 +43,7 @@ async def test_root_leads_a_browser_to_the_console(console: Console, method: str
 
 
 @pytest.mark.parametrize("accept", [b"*/*", b"application/json", b""])
-async def test_root_says_to_programs_what_this_is(console: Console, accept: bytes):
+async def test_root_describes_the_service_as_json(console: Console, accept: bytes):
     status, headers, body = await ask(console, "/", accept)
     assert (status, headers[b"content-type"]) == (200, b"application/json")
     assert json.loads(body) == {
@@ -53,7 +53,7 @@ async def test_root_says_to_programs_what_this_is(console: Console, accept: byte
 
 
 @pytest.mark.parametrize("accept", [HTML, b"*/*"])
-async def test_without_the_console_no_one_is_sent_there(accept: bytes):
+async def test_without_the_console_root_does_not_link_it(accept: bytes):
     status, _, body = await ask(_answer_without_console, "/", accept)
     assert status == 200
     assert json.loads(body).keys() == {"ok", "name", "about", "health"}

@@ -82,7 +82,7 @@ def test_every_provider_makes_a_project_that_starts(folder: Path, monkeypatch: p
     assert [line.source for line in handler.lines] == [name]
 
 
-def test_it_writes_what_a_project_needs(folder: Path, capsys: pytest.CaptureFixture[str]):
+def test_init_writes_the_project_files(folder: Path, capsys: pytest.CaptureFixture[str]):
     assert run_init("shop") == 0
     assert {path.name for path in (folder / "shop").iterdir()} == FILES
     assert (folder / "shop/.env").stat().st_mode & 0o777 == 0o600
@@ -91,7 +91,7 @@ def test_it_writes_what_a_project_needs(folder: Path, capsys: pytest.CaptureFixt
     assert "Next: cd shop && boathook dev" in capsys.readouterr().out
 
 
-def test_each_project_has_a_secret_of_its_own():
+def test_each_project_has_its_own_secret():
     assert project_files("stripe")[".env"] != project_files("stripe")[".env"]
 
 
@@ -103,7 +103,7 @@ def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]
     assert {path.name: path.read_text() for path in folder.iterdir()} == {name: "mine"}
 
 
-def test_a_gitignore_stays_and_is_spoken_of(folder: Path, capsys: pytest.CaptureFixture[str]):
+def test_an_existing_gitignore_is_kept_and_mentioned(folder: Path, capsys: pytest.CaptureFixture[str]):
     (folder / ".gitignore").write_text("*.pyc\n")
     assert run_init() == 0
     assert (folder / ".gitignore").read_text() == "*.pyc\n"
@@ -116,7 +116,7 @@ def test_a_project_is_of_one_kind(folder: Path, capsys: pytest.CaptureFixture[st
     assert list(folder.iterdir()) == []
 
 
-def test_a_provider_that_does_not_exist_gets_a_suggestion(folder: Path, capsys: pytest.CaptureFixture[str]):
+def test_an_unknown_provider_gets_a_suggestion(folder: Path, capsys: pytest.CaptureFixture[str]):
     assert run_init("--source", "strpe") == 2
     assert "there is no provider 'strpe'; perhaps stripe?" in capsys.readouterr().err
     assert list(folder.iterdir()) == []
@@ -138,7 +138,7 @@ class TestEnvFile:
             command, cwd=folder, env={**kept, **environment}, capture_output=True, text=True, check=False
         )
 
-    def test_it_fills_in_what_the_environment_lacks(self, folder: Path):
+    def test_dotenv_fills_in_missing_variables(self, folder: Path):
         (folder / "boathook.toml").touch()
         (folder / ".env").write_text("BOATHOOK_SERVER_BIND=127.0.0.1:4001\n")
         assert "127.0.0.1:4001" in self.show(folder).stdout

@@ -42,7 +42,7 @@ def test_a_payload_that_fits():
         ([], "[] is not of type 'object'"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_path(payload, fault):
+def test_an_error_names_its_path(payload, fault):
     assert fault in judge(payload)
 
 
@@ -150,12 +150,12 @@ def test_a_long_value_is_cut():
 
 
 @pytest.mark.parametrize(("value", "step"), [(19.99, 0.01), (0.3, 0.1), (-1.1, 0.1), (10**40, 10), (0, 7), (1e22, 10)])
-def test_multiples_are_told_by_the_digits_as_written(value, step):
+def test_multiple_of_is_exact_in_decimals(value, step):
     assert judge(value, {"multipleOf": step}) is None
 
 
 @pytest.mark.parametrize(("value", "step"), [(19.995, 0.01), (0.35, 0.1), (10**40 + 1, 10), (1e-9, 1)])
-def test_what_is_no_multiple_is_refused(value, step):
+def test_a_non_multiple_is_refused(value, step):
     assert "is not a multiple of" in judge(value, {"multipleOf": step})
 
 

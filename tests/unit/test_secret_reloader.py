@@ -76,7 +76,7 @@ def passes(compiled: CompiledSource, secret: str) -> bool:
     return isinstance(verdict, Verified)
 
 
-async def test_a_gate_takes_what_is_added_and_keeps_what_it_took(settings: Settings):
+async def test_an_added_secret_is_accepted_besides_existing_ones(settings: Settings):
     store = FakeStore()
     compiled, rotation = start(settings, store)
     await rotation.refresh()
@@ -88,7 +88,7 @@ async def test_a_gate_takes_what_is_added_and_keeps_what_it_took(settings: Setti
     assert passes(compiled, "of the file")
 
 
-async def test_a_gate_lets_go_of_what_is_removed(settings: Settings):
+async def test_a_removed_secret_is_no_longer_accepted(settings: Settings):
     store = FakeStore([made("added")])
     compiled, rotation = start(settings, store)
     await rotation.refresh()
@@ -99,7 +99,7 @@ async def test_a_gate_lets_go_of_what_is_removed(settings: Settings):
     assert passes(compiled, "of the file")
 
 
-async def test_nothing_changes_while_the_database_is_away(settings: Settings):
+async def test_an_unavailable_database_changes_nothing(settings: Settings):
     store = FakeStore([made("added")])
     compiled, rotation = start(settings, store)
     await rotation.refresh()
@@ -110,7 +110,7 @@ async def test_nothing_changes_while_the_database_is_away(settings: Settings):
     assert compiled.verifier is before
 
 
-async def test_an_end_comes_although_the_database_is_away(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+async def test_a_secret_expires_during_a_database_outage(settings: Settings, monkeypatch: pytest.MonkeyPatch):
     store = FakeStore([made("added", expires_in=timedelta(hours=1))])
     compiled, rotation = start(settings, store)
     await rotation.refresh()
@@ -123,7 +123,7 @@ async def test_an_end_comes_although_the_database_is_away(settings: Settings, mo
     assert passes(compiled, "of the file")
 
 
-async def test_a_start_without_the_database_knows_what_was_known(settings: Settings):
+async def test_a_start_without_the_database_uses_the_saved_secrets(settings: Settings):
     _, rotation = start(settings, FakeStore([made("added")]))
     await rotation.refresh()
     await rotation.save()
@@ -135,7 +135,7 @@ async def test_a_start_without_the_database_knows_what_was_known(settings: Setti
     assert not passes(compiled, "added")
 
 
-async def test_a_source_whose_last_secret_has_ended_is_shut(settings: Settings):
+async def test_a_source_without_secrets_rejects_requests(settings: Settings):
     bare = settings.with_sources({"git": settings.sources["git"].model_copy(update={"secrets": ()})})
     store = FakeStore([made("the only one")])
     SecretsCache(bare, store.known).save()
@@ -176,7 +176,7 @@ async def test_gates_that_nothing_changed_for_keep_their_verifiers(settings: Set
     assert compiled.verifier is before
 
 
-async def test_a_fault_is_told_and_later_changes_get_through(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+async def test_a_refresh_error_does_not_stop_later_refreshes(settings: Settings, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("boathook.ingest.secret_reloader.EXPIRY_CHECK_INTERVAL_S", 0.01)
     faults = iter([ZeroDivisionError("of the driver")])
 
@@ -193,9 +193,7 @@ async def test_a_fault_is_told_and_later_changes_get_through(settings: Settings,
         await eventually(lambda: passes(compiled, "added"))
 
 
-async def test_an_end_waits_neither_for_a_database_that_hangs_nor_for_a_disk_that_does(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-):
+async def test_expiry_does_not_wait_for_a_stuck_database_or_disk(settings: Settings, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("boathook.ingest.secret_reloader.EXPIRY_CHECK_INTERVAL_S", 0.01)
     is_stuck, is_over = threading.Event(), threading.Event()
 
@@ -248,7 +246,7 @@ def away(settings: Settings) -> Settings:
     return settings.with_sources({"git": SourceSettings.model_validate(own)})
 
 
-async def test_what_the_settings_said_at_the_start_holds_although_their_files_are_gone(away: Settings):
+async def test_settings_read_at_start_survive_the_loss_of_their_files(away: Settings):
     store = FakeStore()
     compiled, rotation = start(away, store)
     (away.server.data_dir / "secret").unlink()
@@ -262,7 +260,7 @@ async def test_what_the_settings_said_at_the_start_holds_although_their_files_ar
         compile_sources(away)
 
 
-async def test_who_comes_after_a_standstill_is_judged_by_what_was_learnt_since(settings: Settings):
+async def test_ensure_fresh_refreshes_once_for_all_waiters(settings: Settings):
     store = FakeStore([made("added")])
     compiled, rotation = start(settings, store)
     await rotation.refresh()
@@ -273,7 +271,7 @@ async def test_who_comes_after_a_standstill_is_judged_by_what_was_learnt_since(s
     assert store.asked == 2, "all who wait share one look"
 
 
-async def test_nobody_waits_for_long_for_a_database_that_is_away(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+async def test_ensure_fresh_times_out_without_the_database(settings: Settings, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("boathook.ingest.secret_reloader._REFRESH_TIMEOUT_S", 0.05)
     compiled, rotation = start(settings, FakeStore(None))
     await asyncio.wait_for(rotation.ensure_fresh(), 300)

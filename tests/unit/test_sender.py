@@ -25,7 +25,7 @@ NO_BODY = b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n"
 # What is sent.
 
 
-async def test_the_body_arrives_byte_for_byte_and_the_headers_in_order_as_spelled():
+async def test_body_and_headers_arrive_unchanged_and_in_order():
     body = bytes(range(256)) * 5_000
     headers = (("Webhook-Id", "msg_1"), ("x-ODD", "a: b; c"), ("Content-Type", "text/x"), ("x-ä", "é"), ("x-none", ""))
     async with Receiver() as receiver, open_sender() as post:
@@ -66,7 +66,7 @@ async def test_connections_are_used_again():
         assert receiver.accepted == 1
 
 
-async def test_a_connection_the_receiver_closed_meanwhile_is_replaced():
+async def test_a_connection_closed_by_the_receiver_is_replaced():
     async with Receiver((OK, "close")) as receiver, open_sender() as post:
         for _ in range(5):
             assert (await post(receiver.url)).status == 200
@@ -105,7 +105,7 @@ async def test_a_header_that_would_break_out_is_not_sent(value):
         assert receiver.accepted == 0
 
 
-async def test_the_environment_says_nothing_about_proxies_and_credentials(monkeypatch, tmp_path):
+async def test_proxy_and_netrc_environment_is_ignored(monkeypatch, tmp_path):
     for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "http_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login a password b\n")
@@ -138,7 +138,7 @@ async def test_redirects_are_not_followed(status):
 
 
 @by_libcurl
-async def test_mutant_a_client_that_follows_redirects_would_go_there(monkeypatch):
+async def test_mutant_following_redirects_reaches_the_target(monkeypatch):
     plain, both = guard.handle_options, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS
     follow = [(pycurl.FOLLOWLOCATION, 1), (pycurl.REDIR_PROTOCOLS, both)]
     monkeypatch.setattr(curl_multi, "handle_options", lambda settings: [*plain(settings), *follow])
@@ -149,7 +149,7 @@ async def test_mutant_a_client_that_follows_redirects_would_go_there(monkeypatch
         assert other.accepted == 1
 
 
-async def test_no_more_of_a_body_is_kept_than_is_wanted():
+async def test_the_kept_response_body_is_limited():
     script = (b"HTTP/1.1 500 X\r\ncontent-length: 5000\r\n\r\n" + b"x" * 5_000,)
     async with Receiver(script) as receiver, open_sender(max_response=100) as post:
         answer = await post(receiver.url)
@@ -254,7 +254,7 @@ async def test_only_so_many_headers_are_kept():
         ((b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab", "close"), "."),
     ],
 )
-async def test_what_is_no_answer_is_a_trouble_of_reading(script, words):
+async def test_an_invalid_response_is_a_read_failure(script, words):
     async with Receiver(script) as receiver, open_sender() as post:
         answer = await post(receiver.url)
         assert (answer.status, answer.failure, answer.body) == (0, TransportFailure.READ, b"")
@@ -269,7 +269,7 @@ async def test_mutant_without_the_limits_a_flood_of_interim_answers_would_be_rea
 
 
 @pytest.mark.parametrize("script", [(30.0,), (b"HTTP/1.1 200 OK\r\n", *[b"x: y\r\n", 0.1] * 300)])
-async def test_a_slow_answer_is_given_up(script):
+async def test_a_slow_response_times_out(script):
     async with Receiver(script) as receiver, open_sender() as post:
         answer = await post(receiver.url, timeout_s=0.4)
         assert (answer.status, answer.failure) == (0, TransportFailure.TIMEOUT)
@@ -277,7 +277,7 @@ async def test_a_slow_answer_is_given_up(script):
         assert re.match("(Operation|Connection) timed out after [0-9]+ milliseconds", answer.error)
 
 
-async def test_a_receiver_that_accepts_nothing_is_given_up():
+async def test_a_receiver_that_never_accepts_times_out():
     async with open_sender() as post:
         with socket_that_never_accepts() as port:
             answer = await post(f"https://127.0.0.1:{port}/", timeout_s=0.4)
@@ -292,7 +292,7 @@ def socket_that_never_accepts():
         yield listener.getsockname()[1]
 
 
-async def test_a_closed_port_and_an_unknown_name_are_told_apart():
+async def test_connect_and_dns_failures_are_distinguished():
     async with Receiver() as receiver, open_sender() as post:
         receiver._server.close()
         assert (await post(receiver.url)).failure is TransportFailure.CONNECT
@@ -303,7 +303,7 @@ async def test_a_closed_port_and_an_unknown_name_are_told_apart():
 # Where it goes.
 
 
-async def test_an_address_that_is_not_allowed_is_never_dialled():
+async def test_blocked_addresses_get_no_connection():
     async with Receiver() as receiver, open_sender(allow=[]) as post:
         for host in ("127.0.0.1", "localhost", "0x7f.1", "0"):
             answer = await post(f"http://{host}:{receiver.port}/")
@@ -312,13 +312,13 @@ async def test_an_address_that_is_not_allowed_is_never_dialled():
         assert receiver.accepted == 0
 
 
-async def test_mutant_without_the_guard_it_would_be_dialled(monkeypatch):
+async def test_mutant_without_the_guard_it_connects(monkeypatch):
     monkeypatch.setattr(guard, "find_denial_on_host", lambda *_: None)
     async with Receiver() as receiver, open_sender(allow=[]) as post:
         assert (await post(receiver.url)).status == 200
 
 
-async def test_a_name_that_stands_for_an_allowed_address_is_looked_up_once_for_many(monkeypatch):
+async def test_an_allowed_name_is_resolved_once_for_many_requests(monkeypatch):
     asked = []
 
     def answer(name, *_, **__):
@@ -333,7 +333,7 @@ async def test_a_name_that_stands_for_an_allowed_address_is_looked_up_once_for_m
     assert asked == ["receiver.test"]
 
 
-async def test_one_bad_address_among_good_ones_spoils_a_name(monkeypatch):
+async def test_a_name_with_one_blocked_address_is_blocked(monkeypatch):
     both = [(2, 1, 6, "", ("127.0.0.1", 0)), (2, 1, 6, "", ("127.0.0.2", 0))]
     async with Receiver() as receiver, Receiver(host="127.0.0.2") as canary, open_sender() as post:
         for answers in (both, both[::-1]):
@@ -351,7 +351,7 @@ async def test_one_bad_address_among_good_ones_spoils_a_name(monkeypatch):
         ({"ports": [443]}, "http://127.0.0.1/", "port 80 is none of outbound.ports"),
     ],
 )
-async def test_an_address_that_may_not_be_is_answered_at_once(changes, url, words):
+async def test_an_invalid_url_fails_at_once(changes, url, words):
     async with open_sender(**changes) as post:
         answer = await post(url)
         assert (answer.status, answer.failure) == (0, TransportFailure.URL)
@@ -370,7 +370,7 @@ async def test_hundreds_at_once_are_each_answered_once_in_batches():
         assert sorted(int(r.lines[0].split("/")[2].split()[0]) for r in receiver.requests) == list(range(300))
 
 
-async def test_answers_come_in_the_loop_that_made_the_sender():
+async def test_results_arrive_in_the_creating_event_loop():
     seen = asyncio.get_running_loop().create_future()
     async with Receiver() as receiver:
         sender = HttpSender(outbound(), done=lambda _: seen.set_result(threading.current_thread()))
@@ -380,7 +380,7 @@ async def test_answers_come_in_the_loop_that_made_the_sender():
 
 
 @by_libcurl
-async def test_what_is_handed_over_while_the_sender_takes_the_last_of_it_is_begun_too(monkeypatch):
+async def test_requests_added_while_the_queue_drains_are_started(monkeypatch):
     answered: asyncio.Queue[str] = asyncio.Queue()
 
     def note(answers):
@@ -424,7 +424,7 @@ async def test_nothing_leaks(monkeypatch):
     await eventually(lambda: names() <= threads)
 
 
-async def test_closing_answers_what_is_under_way():
+async def test_closing_fails_requests_in_flight():
     async with Receiver((30.0,)) as receiver:
         post = SenderHarness(outbound())
         waiting = asyncio.create_task(post.many([receiver.url] * 10))
@@ -436,7 +436,7 @@ async def test_closing_answers_what_is_under_way():
             await post(receiver.url)
 
 
-async def test_a_fault_in_a_callback_fails_that_request_only(monkeypatch, way):
+async def test_an_exception_in_a_callback_fails_only_its_request(monkeypatch, way):
     async with Receiver() as receiver, open_sender() as post:
         with monkeypatch.context() as patch:
             patch.setattr(guard, "find_denial_on_host", lambda *_: 1 / 0)
@@ -453,7 +453,7 @@ async def test_a_fault_in_a_callback_fails_that_request_only(monkeypatch, way):
 
 
 @by_libcurl
-async def test_a_fault_in_the_thread_fails_what_is_under_way_and_the_thread_goes_on(monkeypatch):
+async def test_an_exception_in_the_thread_fails_requests_but_not_the_thread(monkeypatch):
     async with Receiver((0.3, OK)) as receiver, open_sender() as post:
         with monkeypatch.context() as patch:
             patch.setattr(curl_multi.CurlMultiClient, "_collect", lambda _: 1 / 0)
@@ -461,7 +461,7 @@ async def test_a_fault_in_the_thread_fails_what_is_under_way_and_the_thread_goes
         assert (await post(receiver.url)).status == 200
 
 
-async def test_a_fault_while_beginning_fails_that_request_only(monkeypatch, way):
+async def test_an_exception_while_starting_fails_only_its_request(monkeypatch, way):
     async with Receiver() as receiver, open_sender() as post:
         with monkeypatch.context() as patch:
             place = (connection_pool, "_encode") if way == "pool" else (transfer, "_header_lines")

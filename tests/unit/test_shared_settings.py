@@ -47,7 +47,7 @@ def test_another_kind_of_address_is_refused(url: str):
 @pytest.mark.parametrize(
     "url", ["redis://", "redis:///0", "redis://r:none", "redis://r:99999", "redis://r/name", "env:REDIS_URL"]
 )
-def test_an_address_that_leads_nowhere_is_refused_before_anything_starts(url: str, monkeypatch: pytest.MonkeyPatch):
+def test_an_invalid_url_is_refused_at_start(url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("REDIS_URL", "http://:secret@r")
     with pytest.raises(ConfigError, match=r"shared\.redis: must be an address such as") as found:
         check_settings(settings(url))

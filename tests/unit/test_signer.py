@@ -98,7 +98,7 @@ def test_made_secrets_differ_and_can_be_read():
         (write(" whsec_", bytes(32)), "starts with"),
     ],
 )
-def test_what_is_no_secret_is_told_what_one_is(secret, words):
+def test_an_invalid_secret_is_explained_but_not_shown(secret, words):
     with pytest.raises(ValueError, match=words) as caught:
         read_signer(secret)
     assert len(secret) < 20 or secret[6:] not in str(caught.value)

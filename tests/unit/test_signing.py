@@ -85,7 +85,7 @@ def test_base64_is_written_with_padding():
     assert encode_base64(b"\xff\xfe") == base64.b64encode(b"\xff\xfe").decode() == "//4="
 
 
-def test_comparison_tells_equal_from_different():
+def test_constant_time_comparison_is_correct():
     assert equal_constant_time("abc", "abc")
     assert not equal_constant_time("abc", "abd")
     assert not equal_constant_time("abc", "abcd")
@@ -93,7 +93,7 @@ def test_comparison_tells_equal_from_different():
         equal_constant_time("é", "abc")
 
 
-def test_a_standard_signature_is_accepted_by_the_standardwebhooks_package_under_each_secret():
+def test_standardwebhooks_verifies_signatures_of_each_secret():
     secrets = [make_standard_secret(hashlib.sha256(seed).digest()) for seed in (b"old", b"new")]
     now = int(datetime.now(UTC).timestamp())
     body = b'{"type":"a"}'

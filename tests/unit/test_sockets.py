@@ -113,7 +113,7 @@ async def test_nothing_is_read_before_the_application_has_accepted():
     assert await harness.ask("receive") == {"type": "websocket.receive", "text": "early"}
 
 
-async def test_a_handshake_that_nobody_answers_is_refused():
+async def test_an_unanswered_handshake_times_out_with_503():
     harness = SocketHarness()
     harness.at(LIMITS.head_timeout_s - 1)
     assert not harness.wire.written
@@ -122,7 +122,7 @@ async def test_a_handshake_that_nobody_answers_is_refused():
     assert harness.wire.is_closed
 
 
-async def test_a_silent_peer_is_pinged_and_one_that_does_not_answer_is_cut_off():
+async def test_an_idle_peer_is_pinged_and_aborted_without_a_pong():
     harness = await SocketHarness().accept()
     harness.at(19)
     assert not harness.wire.written
@@ -134,7 +134,7 @@ async def test_a_silent_peer_is_pinged_and_one_that_does_not_answer_is_cut_off()
     assert harness.wire.is_aborted
 
 
-async def test_a_peer_that_answers_lives_on():
+async def test_a_pong_keeps_the_connection_open():
     """The mutant: with a pong, what would have been its end is one more ping."""
     harness = await SocketHarness().accept()
     harness.at(21)
@@ -175,7 +175,7 @@ async def test_a_peer_that_does_not_read_is_not_read_from_and_cut_off():
     assert harness.wire.is_aborted
 
 
-async def test_who_reads_again_is_served_again():
+async def test_sending_resumes_when_the_peer_reads_again():
     harness = await SocketHarness().accept()
     harness.socket.pause_writing()
     sending = asyncio.create_task(harness.ask("send", {"type": "websocket.send", "text": "x"}))
@@ -218,7 +218,7 @@ async def test_empty_pieces_of_a_message_take_no_room():
         ([frame(Opcode.TEXT, b"\xff")], 1007),
     ],
 )
-async def test_broken_frames_end_the_socket_with_the_code_that_says_why(pieces: list[bytes], code: int | None):
+async def test_invalid_frames_close_with_the_right_code(pieces: list[bytes], code: int | None):
     harness = await SocketHarness().accept()
     for piece in pieces:
         harness.socket.data_received(piece)
@@ -235,7 +235,7 @@ async def test_broken_frames_end_the_socket_with_the_code_that_says_why(pieces: 
     assert harness.wire.is_aborted
 
 
-async def test_the_end_is_told_as_often_as_the_application_asks():
+async def test_disconnect_is_returned_on_every_receive():
     harness = await SocketHarness().accept()
     harness.socket.connection_lost(None)
     for _ in range(3):
@@ -244,7 +244,7 @@ async def test_the_end_is_told_as_often_as_the_application_asks():
     assert harness.registry.connections.total == 0
 
 
-async def test_an_application_that_outlives_its_peer_for_long_is_cancelled(monkeypatch: pytest.MonkeyPatch):
+async def test_an_application_running_long_after_disconnect_is_cancelled(monkeypatch: pytest.MonkeyPatch):
     """Otherwise each client of a quiet live view would leave a task behind."""
     monkeypatch.setattr(websocket, "_APP_EXIT_TIMEOUT_S", 0.05)
     harness = await SocketHarness().accept()
@@ -254,7 +254,7 @@ async def test_an_application_that_outlives_its_peer_for_long_is_cancelled(monke
     await eventually(lambda: not harness.registry.tasks)
 
 
-async def test_what_came_before_the_end_is_read_first():
+async def test_messages_before_the_close_are_read_first():
     harness = await SocketHarness().accept()
     harness.socket.data_received(frame(Opcode.TEXT, b"last words") + frame(Opcode.CLOSE, b"\x03\xe9"))
     assert (await harness.ask("receive"))["text"] == "last words"
@@ -277,7 +277,7 @@ async def test_an_application_that_returns_closes_the_socket():
     assert harness.frames()[0].data[:2] == (1000).to_bytes(2, "big")
 
 
-async def test_an_application_that_returns_without_an_answer_is_a_fault():
+async def test_an_application_returning_without_a_response_gets_500():
     harness = SocketHarness()
     harness.app.put_nowait(None)
     await eventually(lambda: harness.wire.written.startswith(b"HTTP/1.1 500 "))
@@ -304,7 +304,7 @@ async def test_no_header_of_an_application_splits_the_answer(header):
     assert not harness.wire.written
 
 
-async def test_what_an_application_sends_out_of_order_is_its_fault():
+async def test_out_of_order_messages_raise():
     harness = SocketHarness()
     with pytest.raises(RuntimeError, match="out of order"):
         await harness.ask("send", {"type": "websocket.send", "text": "x"})

@@ -138,11 +138,11 @@ class TestAlone:
             assert alone.wait_s("", now) == limiter.wait_s("", now)
             assert alone.ask(now) is None
 
-    def test_it_calls_the_limiter_and_nothing_else(self):
+    def test_a_single_gateway_calls_only_the_limiter(self):
         rate = SourceRate("shop", 1, 1)
         assert rate.wait_s == rate._ceiling.wait_s
 
-    def test_it_is_alone_again_when_the_others_have_gone(self):
+    def test_a_last_remaining_gateway_gets_the_whole_rate(self):
         rate = SourceRate("shop", 10, 10, gateways=3)
         assert rate.ask(5.0) is not None
         rate.set_gateways(1)
@@ -196,14 +196,14 @@ def test_mutant_the_rate_is_exceeded(mutant: type[SourceRate]):
     assert over_the_long_run([3, 3, 3, 3], mutant) > 1.2
 
 
-def test_one_busy_gateway_gets_what_the_others_do_not_need():
+def test_one_busy_gateway_gets_the_unused_rate():
     gateways = Gateways(5, 50.0, 50, HonestStore())
     gateways.run(20.0, lambda _step: [2, 0, 0, 0, 0])
     assert len(gateways.passed[0]) >= 0.95 * 20 * 50
 
 
 @pytest.mark.parametrize(("per_second", "every"), [(1.0, 200), (5.0, 40), (20.0, 10), (100.0, 2)])
-def test_half_of_the_rate_passes_whole_where_one_gateway_gets_it(per_second: float, every: int):
+def test_half_the_rate_on_one_gateway_passes_unlimited(per_second: float, every: int):
     gateways = Gateways(4, per_second, max(1, int(per_second)), HonestStore())
     gateways.run(10.0 + 8 / per_second, lambda _step: [0, 0, 0, 0])
     gateways.run(60.0, lambda step: [1 if step % every == 0 else 0, 0, 0, 0])
@@ -223,7 +223,7 @@ def test_gateways_without_requests_ask_rarely():
     assert len(asked) == 3  # each has one token, and needs no more
 
 
-def test_a_slow_rate_is_not_asked_for_all_the_time():
+def test_a_slow_rate_is_not_leased_constantly():
     asked = []
 
     def store(request: LeaseRequest, now: float) -> int:
@@ -296,7 +296,7 @@ def test_mutant_without_the_floor_nothing_passes(monkeypatch: pytest.MonkeyPatch
     assert closed_by_a_liar() <= 25
 
 
-def test_mutant_a_gateway_in_debt_for_what_it_leased_is_closed(monkeypatch: pytest.MonkeyPatch):
+def test_mutant_a_gateway_in_debt_for_its_lease_is_blocked(monkeypatch: pytest.MonkeyPatch):
     def take(self: source_rate._Floor, now: float) -> None:
         self._refill(now)
         self._tokens -= 1
@@ -316,7 +316,7 @@ def recovered(granted: object, kind: type[SourceRate] = SourceRate) -> int:
 
 
 @pytest.mark.parametrize("granted", [-(10**18), -1, 10**18, None, "7", math.nan, math.inf, [3], {}])
-def test_what_a_store_said_is_forgotten(granted: object):
+def test_a_wrong_grant_is_recovered_from(granted: object):
     assert recovered(granted) >= 0.9 * 10 * 20
 
 
@@ -365,7 +365,7 @@ def test_a_count_that_cannot_be_leaves_a_part(counted: int, used: int):
 
 
 @given(st.integers(2, 50), RATES, BURSTS)
-def test_who_waits_as_long_as_the_answer_says_passes(number: int, per_second: float, burst: int):
+def test_a_client_that_waits_as_told_passes(number: int, per_second: float, burst: int):
     rate, now = SourceRate("shop", per_second, burst, gateways=number), 5.0
     for _ in range(3 * burst):
         wait_s = rate.wait_s("", now)

@@ -47,13 +47,13 @@ def test_settings_are_read_with_their_defaults():
         ({"scheme": "jwt"}, r"sources\.test\.scheme: unknown scheme 'jwt'; use \"token\" or omit it"),
     ],
 )
-def test_a_wrong_setting_is_named_with_the_fix_and_never_shown_if_secret(options, message):
+def test_an_invalid_setting_is_named_but_secrets_are_not_shown(options, message):
     with pytest.raises(ConfigError, match=message) as caught:
         settled(SET, **options)
     assert "CANARY" not in str(caught.value)
 
 
-def test_another_scheme_of_a_sender_has_settings_of_its_own():
+def test_each_scheme_has_its_own_settings():
     chosen = settled(SET, scheme="token")
     assert isinstance(chosen.recipe.proof, Token)
     assert chosen.settings == {}
@@ -79,7 +79,7 @@ def test_a_sender_that_signs_the_address_needs_the_public_one(made):
     assert source(made, unsigned=True).recipe.signs_url
 
 
-def test_every_provider_says_what_its_settings_are_for():
+def test_every_provider_setting_has_help():
     for one in RECIPES:
         for made in (one, *one.schemes.values()):
             names = [setting.name for setting in made.settings]

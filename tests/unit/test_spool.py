@@ -53,7 +53,7 @@ def drained(shelf: SegmentStore) -> list[bytes]:
 
 
 class TestSegments:
-    def test_what_was_written_is_read(self):
+    def test_written_records_are_read_back(self):
         contents = read_segment(written([b"a", b"bb"], [b"c"], seal=True))
         assert [(record.sequence, record.payload) for record in contents.records] == [(1, b"a"), (2, b"bb"), (3, b"c")]
         assert (contents.lost, contents.torn, contents.is_sealed) == (0, 0, True)
@@ -64,13 +64,13 @@ class TestSegments:
         assert (contents.lost, contents.torn, contents.is_sealed) == (0, 0, False)
 
     @given(st.integers(0, 200), st.booleans())
-    def test_a_tail_that_was_never_durable_is_passed_over_wherever_it_is_torn(self, cut: int, is_padded: bool):
+    def test_a_torn_tail_is_skipped(self, cut: int, is_padded: bool):
         whole, torn = written([b"first" * 5]), written([b"first" * 5], [b"second" * 20])
         framer_differs = read_segment(torn[: len(whole) + cut] + (bytes(512) if is_padded else b""))
         assert framer_differs.lost == 0
         assert framer_differs.records[0].payload == b"first" * 5
 
-    def test_a_record_that_was_durable_and_rotted_is_counted_as_lost_and_those_behind_it_are_read(self):
+    def test_a_corrupt_record_counts_as_lost_and_later_ones_are_read(self):
         data = bytearray(written([b"a" * 50], [b"b" * 50], [b"c" * 50]))
         data[HEADER_BYTES + FRAME_BYTES + 60 + FRAME_BYTES] ^= 1
         contents = read_segment(bytes(data))
@@ -84,7 +84,7 @@ class TestSegments:
         assert [record.payload[:1] for record in contents.records] == [b"a", b"c"]
         assert contents.lost == 0
 
-    def test_a_sealed_segment_that_lost_its_last_records_says_so(self):
+    def test_lost_last_records_of_a_sealed_segment_are_counted(self):
         data = bytearray(written([b"a" * 50], [b"b" * 50], seal=True))
         data[HEADER_BYTES + FRAME_BYTES + 60 + FRAME_BYTES] ^= 1
         assert read_segment(bytes(data)).lost == 1
@@ -95,7 +95,7 @@ class TestSegments:
         data[HEADER_BYTES + FRAME_BYTES] ^= 1  # the record around it rots, so the reader has to search
         assert payloads(bytes(data)) == [b"last"]
 
-    def test_mutant_a_marker_that_senders_know_lets_them_forge_one(self):
+    def test_mutant_a_known_marker_lets_senders_forge_a_record(self):
         framer = SegmentEncoder(1, marker=b"constant")
         forged = SegmentEncoder(1, marker=b"constant").frame(2, b"never accepted", 0)
         data = bytearray(framer.header + framer.frame(1, b"x" * 10 + forged, 0))
@@ -105,12 +105,12 @@ class TestSegments:
     @pytest.mark.parametrize(
         "data", [b"", b"bhspool1", bytes(9000), os.urandom(9000)], ids=["none", "short", "nul", "?"]
     )
-    def test_what_is_no_segment_has_no_records(self, data: bytes):
+    def test_an_invalid_file_has_no_records(self, data: bytes):
         contents = read_segment(data)
         assert (contents.records, contents.is_readable) == ((), False)
 
     @given(st.lists(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=5), max_size=6), st.randoms())
-    def test_any_flipped_byte_costs_at_most_one_record_and_invents_none(
+    def test_a_flipped_bit_loses_at_most_one_record_and_invents_none(
         self, groups: list[list[bytes]], dice: random.Random
     ):
         data = bytearray(written(*groups, seal=True))
@@ -126,7 +126,7 @@ class TestSegments:
 
 
 class TestShelves:
-    def test_events_come_back_in_order_over_many_segments(self, tmp_path: Path):
+    def test_events_are_drained_in_order_over_many_segments(self, tmp_path: Path):
         shelf = SegmentStore(tmp_path, SMALL)
         sent = [b"%d:" % number + os.urandom(700) for number in range(40)]
         for start in range(0, 40, 4):
@@ -135,13 +135,13 @@ class TestShelves:
         assert drained(shelf) == sent
         assert shelf.is_empty
 
-    def test_an_event_larger_than_a_segment_gets_one_of_its_own(self, tmp_path: Path):
+    def test_an_oversized_event_gets_its_own_segment(self, tmp_path: Path):
         shelf = SegmentStore(tmp_path, SMALL)
         sent = [b"a", os.urandom(50_000), b"c"]
         shelf.write(sent)
         assert drained(shelf) == sent
 
-    def test_what_a_dead_process_left_is_drained_first_by_the_next(self, tmp_path: Path):
+    def test_a_dead_process_spool_is_drained_first(self, tmp_path: Path):
         dead = SegmentStore(tmp_path, SMALL, name="1")
         dead.write([b"old"])
         assert dead._own is not None
@@ -151,7 +151,7 @@ class TestShelves:
         assert shelf.adopt() == 1
         assert drained(shelf) == [b"old", b"new"]
 
-    def test_the_folder_of_a_living_process_is_left_alone(self, tmp_path: Path):
+    def test_a_live_process_folder_is_not_adopted(self, tmp_path: Path):
         alive = SegmentStore(tmp_path, SMALL, name="1")
         alive.write([b"mine"])
         other = SegmentStore(tmp_path, SMALL, name="2")
@@ -203,7 +203,7 @@ class TestShelves:
         shelf.tidy(changed + 101)
         assert not kept.exists()
 
-    def test_a_refused_event_is_kept_once_whatever_happens_in_between(self, tmp_path: Path):
+    def test_a_rejected_event_is_saved_once(self, tmp_path: Path):
         shelf = SegmentStore(tmp_path, SMALL)
         shelf.write([b"good", b"bad"])
         segment = shelf.oldest()
@@ -225,7 +225,7 @@ class TestShelves:
         assert drained(shelf) == [b"b" * 100]
         assert [one.suffix for one in tmp_path.glob("*/*")] == [".bad"]
 
-    def test_folders_and_files_are_their_owners_alone(self, tmp_path: Path):
+    def test_folders_and_files_are_private(self, tmp_path: Path):
         SegmentStore(tmp_path / "spool", SMALL).write([b"x"])
         modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "spool").rglob("*")}
         assert modes == {0o700, 0o600}
@@ -273,7 +273,7 @@ class TestFailingDisks:
         assert broken not in disk.synced
         assert {b"safe", b"safe too"} <= set(drained(shelf))
 
-    def test_mutant_another_sync_of_the_same_segment_is_seen(self, tmp_path: Path):
+    def test_mutant_a_second_sync_of_a_segment_is_detected(self, tmp_path: Path):
         disk = Failing()
         file = disk.create(tmp_path / "x", 10)
         disk.sync_fails = 1
@@ -282,7 +282,7 @@ class TestFailingDisks:
         file.sync()
         assert len(disk.synced) == 2
 
-    def test_after_two_failures_the_disk_rests_and_is_then_tried_again(self, tmp_path: Path, monkeypatch):
+    def test_two_sync_failures_cause_a_backoff(self, tmp_path: Path, monkeypatch):
         disk = Failing()
         shelf = SegmentStore(tmp_path, SMALL, disk)
         disk.sync_fails = 2
@@ -340,7 +340,7 @@ class TestSequences:
         assert drained(following) == []
         assert following.count_set_aside() == (0, 0)
 
-    def test_that_of_a_write_whose_sync_failed_is_not_used_again(self, tmp_path: Path):
+    def test_of_a_failed_write_is_not_reused(self, tmp_path: Path):
         disk = Failing()
         shelf = SegmentStore(tmp_path, SMALL, disk)
         shelf.write([b"first"])
@@ -433,7 +433,7 @@ def descriptors() -> int:
 
 
 class TestRealDisk:
-    def test_room_is_reserved_and_a_lack_of_it_is_told_at_once(self, tmp_path: Path, monkeypatch):
+    def test_space_is_preallocated_and_enospc_raised(self, tmp_path: Path, monkeypatch):
         disk = RealDisk()
         disk.create(tmp_path / "roomy", 9_000, b"head").close()
         assert disk.size(tmp_path / "roomy") == 9_000
@@ -486,7 +486,7 @@ class Filling(RealDisk):
 
 
 class TestLongLives:
-    def test_a_clock_that_was_set_back_keeps_the_order_of_lives(self, tmp_path: Path):
+    def test_a_clock_set_back_keeps_the_folder_order(self, tmp_path: Path):
         earlier = SegmentStore(tmp_path, SMALL, name="500")
         earlier.write([b"earlier"])
         earlier.close()
@@ -507,7 +507,7 @@ class TestLongLives:
         assert not list(tmp_path.glob("*/*.done"))
         assert drained(shelf) == [b"new"]
 
-    def test_what_waits_is_counted_in_open_and_in_sealed_segments(self, tmp_path: Path):
+    def test_size_counts_open_and_sealed_segments(self, tmp_path: Path):
         shelf = SegmentStore(tmp_path, SMALL)
         shelf.write([b"a" * 1000])
         shelf.seal()
@@ -517,7 +517,7 @@ class TestLongLives:
         assert shelf.size > sealed + 500
         assert shelf.records == 2
 
-    def test_a_folder_that_somebody_removes_is_made_anew(self, tmp_path: Path):
+    def test_a_removed_folder_is_recreated(self, tmp_path: Path):
         shelf = SegmentStore(tmp_path, SMALL)
         shelf.write([b"gone"])
         shutil.rmtree(tmp_path)
@@ -529,14 +529,14 @@ class TestLongLives:
             one.payload for path in tmp_path.glob("*/*.seg") for one in read_segment(path.read_bytes()).records
         ]
 
-    def test_a_segment_that_is_ended_says_so(self, tmp_path: Path):
+    def test_a_finished_segment_is_sealed(self, tmp_path: Path):
         shelf = SegmentStore(tmp_path, SMALL)
         shelf.write([b"all"])
         segment = shelf.oldest()
         assert segment is not None
         assert segment.contents.is_sealed
 
-    def test_what_was_refused_is_not_drained_by_the_next_process(self, tmp_path: Path):
+    def test_rejected_events_are_not_drained_by_the_next_process(self, tmp_path: Path):
         shelf = SegmentStore(tmp_path, SMALL, name="1")
         shelf.write([b"poison"])
         segment = shelf.oldest()
@@ -549,7 +549,7 @@ class TestLongLives:
         assert drained(following) == []
         assert following.count_set_aside() == (1, 0)
 
-    def test_a_segment_that_cannot_be_put_aside_is_not_drained_twice(self, tmp_path: Path):
+    def test_a_segment_that_cannot_be_renamed_is_not_drained_twice(self, tmp_path: Path):
         shelf = SegmentStore(tmp_path, SMALL, Sticky(), name="1")
         shelf.write([b"once"])
         segment = shelf.oldest()
@@ -563,7 +563,7 @@ class TestLongLives:
         assert shelf.adopt() == 0
         assert shelf.oldest() is None
 
-    def test_a_rehearsal_leaves_nothing_and_minds_nothing_that_one_before_left(self, tmp_path: Path):
+    def test_check_writable_leaves_no_probe_file(self, tmp_path: Path):
         shelf = SegmentStore(tmp_path, SMALL, name="1")
         (tmp_path / "1.probe").touch()
         shelf.check_writable()
@@ -628,7 +628,7 @@ class TestPowerCuts:
         assert len(list(folder.glob("*/*.seg"))) == 2
         return [Segment(folder, read_segment(data)) for data in disk.left]
 
-    def test_whatever_pages_a_power_cut_leaves_no_segment_looks_damaged(self, tmp_path: Path):
+    def test_a_power_cut_leaves_torn_but_not_damaged_segments(self, tmp_path: Path):
         left = self.cut(tmp_path, Powered())
         assert any(one.contents.torn for one in left)
         assert not any(one.is_damaged for one in left)
@@ -638,7 +638,7 @@ class TestPowerCuts:
 
 
 class TestGroups:
-    async def test_what_comes_together_is_synced_together(self, tmp_path: Path):
+    async def test_concurrent_appends_share_a_sync(self, tmp_path: Path):
         disk = Failing()
         spool = Spool(SegmentStore(tmp_path, SpoolLimits(max_disk_used=1.0), disk))
         await spool.open()
@@ -647,7 +647,7 @@ class TestGroups:
         assert len(disk.synced) < 10
         await spool.close()
 
-    async def test_one_that_failed_is_told_and_the_next_is_taken(self, tmp_path: Path):
+    async def test_an_append_fails_with_its_sync_and_the_next_succeeds(self, tmp_path: Path):
         disk = Failing()
         spool = Spool(SegmentStore(tmp_path, SMALL, disk))
         await spool.open()
@@ -657,7 +657,7 @@ class TestGroups:
         await spool.append(b"y")
         await spool.close()
 
-    async def test_more_than_may_wait_is_refused_at_once_as_is_all_before_it_is_open(self, tmp_path: Path):
+    async def test_appends_over_the_queue_limit_or_before_open_are_refused(self, tmp_path: Path):
         spool = Spool(SegmentStore(tmp_path, SMALL), queue=2)
         with pytest.raises(SpoolUnavailable, match="too many"):
             await spool.append(b"early")
@@ -670,7 +670,7 @@ class TestGroups:
         with pytest.raises(SpoolUnavailable, match="too many"):
             await spool.append(b"late")
 
-    async def test_a_disk_that_fails_the_rehearsal_is_told(self, tmp_path: Path):
+    async def test_a_disk_failing_check_writable_is_reported(self, tmp_path: Path):
         disk = Failing()
         spool = Spool(SegmentStore(tmp_path, SMALL, disk))
         await spool.check_writable()
@@ -679,7 +679,7 @@ class TestGroups:
             await spool.check_writable()
         await spool.close()
 
-    async def test_what_is_left_at_the_end_is_there_for_the_next_process(self, tmp_path: Path):
+    async def test_undrained_events_are_left_for_the_next_process(self, tmp_path: Path):
         spool = Spool(SegmentStore(tmp_path, SMALL, name="1"))
         assert not await spool.open()
         await spool.append(b"left")

@@ -95,7 +95,7 @@ def suffixes(folder: Path) -> list[str]:
 
 
 class TestLooking:
-    def test_each_life_is_told_with_who_holds_it_and_what_is_in_it(self, tmp_path: Path):
+    def test_each_folder_reports_its_lock_and_contents(self, tmp_path: Path):
         dead(tmp_path, "a", "b", name="1")
         alive = written(tmp_path, "c", name="2")
         first, second = [summarize_folder(folder) for folder in list_folders(tmp_path)]
@@ -110,14 +110,14 @@ class TestLooking:
         assert (first.lost, first.torn_bytes) == (0, 0)
         alive.close()
 
-    def test_the_oldest_is_the_moment_at_which_its_first_event_was_accepted(self, tmp_path: Path):
+    def test_oldest_at_is_the_first_events_time(self, tmp_path: Path):
         dead(tmp_path, "a")
         (folder,) = list_folders(tmp_path)
         (only,) = events([folder], {SegmentState.WAITING})
         assert only.event is not None
         assert summarize_folder(folder).oldest_at == ids.created_at(only.event.id)
 
-    def test_a_live_gateway_writes_on_and_a_dead_ones_folder_can_be_adopted_afterwards(self, tmp_path: Path):
+    def test_inspection_blocks_neither_writing_nor_adoption(self, tmp_path: Path):
         dead(tmp_path, "a", name="1")
         alive = written(tmp_path, "b", name="2")
         for _ in range(20):
@@ -135,18 +135,18 @@ class TestLooking:
         assert lock is not None
         lock.release()
 
-    def test_mutant_who_does_not_try_again_is_turned_away_by_a_look(self, tmp_path: Path, monkeypatch):
+    def test_mutant_without_lock_retries_inspection_blocks_adoption(self, tmp_path: Path, monkeypatch):
         folder = dead(tmp_path, "a")
         monkeypatch.setattr(disk_module, "_LOCK_TRIES", 1)
         with looking_at(folder):
             assert RealDisk().lock(folder) is None
 
-    def test_a_folder_without_segments_is_not_asked_about(self, tmp_path: Path, monkeypatch):
+    def test_a_folder_without_segments_is_not_listed(self, tmp_path: Path, monkeypatch):
         (tmp_path / "1").mkdir()
         monkeypatch.setattr(inspection, "_is_held", lambda _folder: pytest.fail("it was asked about"))
         assert list_folders(tmp_path) == []
 
-    def test_what_is_drained_during_the_look_is_passed_over(self, tmp_path: Path):
+    def test_segments_drained_during_inspection_are_skipped(self, tmp_path: Path):
         dead(tmp_path, "a")
         folders = list_folders(tmp_path)
         shelf = SegmentStore(tmp_path, SMALL, name="2")
@@ -160,7 +160,7 @@ class TestLooking:
     def test_where_there_is_no_spool_there_is_nothing(self, tmp_path: Path):
         assert list_folders(tmp_path / "nowhere") == []
 
-    def test_refused_events_are_told_with_the_life_they_came_from(self, tmp_path: Path):
+    def test_rejected_events_report_their_original_folder(self, tmp_path: Path):
         refuse(tmp_path, "a")
         (one,) = (
             lying
@@ -170,7 +170,7 @@ class TestLooking:
         )
         assert one.life == "1"
 
-    def test_what_cannot_be_read_as_an_event_is_still_shown(self, tmp_path: Path):
+    def test_an_undecodable_record_is_still_listed(self, tmp_path: Path):
         shelf = SegmentStore(tmp_path, SMALL, name="1")
         shelf.write([b"\x09of a later boathook", encode(event("a"))])
         shelf.close()
@@ -209,7 +209,7 @@ def refuse(root: Path, key: str) -> Path:
 
 
 class TestSalvaging:
-    async def test_what_the_dead_have_left_is_brought_in_order_life_by_life(self, tmp_path: Path, database: Database):
+    async def test_dead_process_spools_are_imported_in_order(self, tmp_path: Path, database: Database):
         dead(tmp_path, "a", "b", "c", "d", name="1")
         dead(tmp_path, "e", "f", name="2")
         import_report = await importer(tmp_path, database).drain()
@@ -217,7 +217,7 @@ class TestSalvaging:
         assert (import_report.accepted, import_report.segments, import_report.is_whole) == (6, 2, True)
         assert (suffixes(tmp_path / "1"), suffixes(tmp_path / "2")) == ([DONE_SUFFIX], [DONE_SUFFIX])
 
-    async def test_what_a_living_process_holds_is_left_alone(self, tmp_path: Path, database: Database):
+    async def test_a_live_process_spool_is_not_imported(self, tmp_path: Path, database: Database):
         alive = written(tmp_path, "a")
         import_report = await importer(tmp_path, database).drain()
         assert (import_report.segments, database.order, suffixes(tmp_path / "1")) == (0, [], [PENDING_SUFFIX])
@@ -250,9 +250,7 @@ class TestSalvaging:
         lock.release()
 
     @pytest.mark.parametrize("seed", range(5))
-    async def test_a_database_that_goes_away_again_and_again_has_each_event_once_in_the_end(
-        self, seed: int, tmp_path: Path, database: Database
-    ):
+    async def test_repeated_outages_import_each_event_once(self, seed: int, tmp_path: Path, database: Database):
         dice = random.Random(seed)
         keys = [str(number) for number in range(120)]
         for life in range(4):
@@ -269,7 +267,7 @@ class TestSalvaging:
             suffixes(tmp_path / str(life)) == [DONE_SUFFIX] * len(suffixes(tmp_path / str(life))) for life in range(4)
         )
 
-    async def test_what_postgresql_refuses_is_kept_and_the_rest_goes_on(self, tmp_path: Path, database: Database):
+    async def test_a_rejected_event_is_kept_and_the_rest_imported(self, tmp_path: Path, database: Database):
         dead(tmp_path, *"abcde")
         database.refused = {"c"}
         import_report = await importer(tmp_path, database).drain()
@@ -279,9 +277,7 @@ class TestSalvaging:
             "c"
         ]
 
-    async def test_the_refused_are_tried_again_and_put_with_the_done_once_they_are_taken(
-        self, tmp_path: Path, database: Database
-    ):
+    async def test_retry_refused_marks_accepted_files_as_done(self, tmp_path: Path, database: Database):
         file = refuse(tmp_path, "a")
         database.refused = {"a"}
         assert (await importer(tmp_path, database).retry_refused()).refused == 1
@@ -292,7 +288,7 @@ class TestSalvaging:
         assert file.with_suffix(DONE_SUFFIX).exists()
         assert (await importer(tmp_path, database).retry_refused()).segments == 0
 
-    async def test_again_tells_what_was_missing_from_what_was_there(self, tmp_path: Path, database: Database):
+    async def test_reimport_counts_missing_and_existing_events(self, tmp_path: Path, database: Database):
         dead(tmp_path, *"abcd")
         await importer(tmp_path, database).drain()
         restored = Database()
@@ -302,7 +298,7 @@ class TestSalvaging:
         assert suffixes(tmp_path / "1") == [DONE_SUFFIX], "nothing is moved"
         assert (await importer(tmp_path, restored).reimport_drained()).accepted == 0
 
-    async def test_again_reaches_what_a_living_process_has_drained(self, tmp_path: Path):
+    async def test_reimport_includes_drained_segments_of_a_live_process(self, tmp_path: Path):
         alive = written(tmp_path, "a")
         segment = alive.oldest()
         assert segment is not None
@@ -313,7 +309,7 @@ class TestSalvaging:
         assert restored.order == ["a"], "what it has not drained yet it will bring itself"
         alive.close()
 
-    async def test_copies_and_conflicts_are_counted_as_what_they_are(self, tmp_path: Path, database: Database):
+    async def test_duplicates_and_conflicts_are_counted_separately(self, tmp_path: Path, database: Database):
         shelf = SegmentStore(tmp_path, SMALL, name="1")
         shelf.write([encode(event("a")), encode(event("a")), encode(event("a", b"[]"))])
         shelf.close()
@@ -345,7 +341,7 @@ class TestSalvaging:
         await importer(tmp_path, database).drain()
         assert file.exists()
 
-    async def test_a_disk_that_fails_is_told_of_in_a_sentence(self, tmp_path: Path, database: Database, monkeypatch):
+    async def test_a_disk_failure_is_reported(self, tmp_path: Path, database: Database, monkeypatch):
         refuse(tmp_path, "a")
 
         def fail(_self: RealDisk, _old: Path, _new: Path) -> None:

@@ -29,7 +29,7 @@ def unescaped(text):
     return re.sub(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|[rnt])", lambda m: m[0].encode().decode("unicode_escape"), text)
 
 
-def test_the_list_is_long_and_each_line_says_what_is_expected():
+def test_the_vectors_are_many_and_well_formed():
     assert len(VECTORS) >= 200
     assert {(wish, kind) for wish, kind, _ in VECTORS} <= {
         *(("deny", "address"), ("pass", "address"), ("deny", "host"), ("deny", "url")),
@@ -42,7 +42,7 @@ def test_the_table_denies(address):
 
 
 @pytest.mark.parametrize("address", of_kind("address", expected="pass"))
-def test_the_table_lets_pass(address):
+def test_the_table_allows(address):
     assert find_denial(address) is None
 
 
@@ -51,7 +51,7 @@ def written(address):
 
 
 @sent_both_ways
-async def test_the_sender_dials_none_of_them(monkeypatch):
+async def test_the_sender_connects_to_none_of_them(monkeypatch):
     async with Receiver() as canary, Receiver(host="::1") as second, open_sender(allow=[]) as post:
         urls = [f"http://{written(address)}:{canary.port}/" for address in of_kind("address")]
         urls += [f"http://{host}:{port}/" for host in of_kind("host") for port in (canary.port, second.port)]
@@ -69,7 +69,7 @@ async def test_the_sender_dials_none_of_them(monkeypatch):
         assert (canary.accepted, second.accepted) == (0, 0)
 
 
-async def test_the_client_dials_none_of_them(monkeypatch):
+async def test_the_client_connects_to_none_of_them(monkeypatch):
     opened: list[object] = []
     plain = guard.ConnectGuard.open_socket
     monkeypatch.setattr(guard.ConnectGuard, "open_socket", _watched(plain, opened))
@@ -108,7 +108,7 @@ async def test_mutant_without_the_guard_many_of_them_would_reach_the_canary(monk
 @pytest.mark.parametrize(
     "where", ["http://127.0.0.1:PORT/", "//127.0.0.1:PORT/", "file:///etc/passwd", "gopher://127.0.0.1:PORT/_"]
 )
-async def test_no_answer_sends_the_sender_elsewhere(status, where):
+async def test_no_response_redirects_the_sender(status, where):
     async with Receiver() as canary, open_sender() as post:
         target = where.replace("PORT", str(canary.port)).encode()
         script = b'HTTP/1.1 %d X\r\nlocation: %s\r\nrefresh: 0; url=%s\r\nalt-svc: h2="127.0.0.1:%d"\r\nlink: <%s>\r\ncontent-length: 0\r\n\r\n'

@@ -34,7 +34,7 @@ COLUMNS = (ID, STATE, Column("type"), CODE, RECIPIENT, Column("note"))
         (UNLIMITED_WIDTH, ["id", "state", "type", "code", "recipient", "note"]),
     ],
 )
-def test_what_users_copy_or_search_for_is_never_cut(
+def test_ids_and_codes_are_never_truncated(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int, titles: list[str]
 ):
     monkeypatch.setattr(out, "_width", width)

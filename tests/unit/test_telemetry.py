@@ -49,7 +49,7 @@ def test_the_table_is_sound():
         assert list(metric.bounds) == sorted(set(metric.bounds))
 
 
-def test_labels_are_told_apart_by_name_not_by_order():
+def test_labels_are_matched_by_name_not_by_order():
     meters.count("boathook_requests_total", source="a", status=200)
     meters.count("boathook_requests_total", status="200", source="a")
     meters.count("boathook_requests_total", 3, source="200", status="a")
@@ -91,7 +91,7 @@ def _count_10000() -> None:
         meters.count("boathook_requests_total", source="a", status=200)
 
 
-def test_a_restarted_slot_goes_on_counting_and_its_gauges_start_anew(tmp_path: Path):
+def test_a_restart_keeps_counters_and_resets_gauges(tmp_path: Path):
     meters.count("boathook_events_accepted_total", 5, source="a")
     meters.observe("boathook_ack_seconds", 0.003, source="a")
     meters.gauge("boathook_ingest_queue_events", 7)
@@ -109,7 +109,7 @@ def test_a_restarted_slot_goes_on_counting_and_its_gauges_start_anew(tmp_path: P
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b'{"at": 1}', b'{"at":1,"series":{"boathook_ack_seconds":[[1]]}}', b"\xff"]
 )
-def test_a_torn_file_counts_as_none(tmp_path: Path, content: bytes):
+def test_a_corrupt_file_is_ignored(tmp_path: Path, content: bytes):
     (tmp_path / "metrics").mkdir()
     (tmp_path / "metrics" / "worker-0.json").write_bytes(content)
     SnapshotFile(tmp_path, "worker-0").restore()
@@ -133,7 +133,7 @@ def test_processes_are_added_up_and_gauges_only_of_the_living(tmp_path: Path):
     assert merged.gauges["boathook_backlog"] == {("handler:x", "pending"): 12}
 
 
-def test_prometheus_own_parser_reads_what_is_exported():
+def test_the_prometheus_parser_reads_the_export():
     nasty = 'a"b\\c\nd'
     meters.count("boathook_rejections_total", 2, source=nasty, reason="signature_mismatch")
     for value in (0.0004, 0.004, 99.0):
@@ -197,7 +197,7 @@ FORGED = 'x\n{"level":"error"}\r\x1b[31m\u2028\u2029\u202e\x00\x7f\ud800'
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_one_event_is_one_line_whatever_it_says(form: str):
+def test_one_record_is_one_line_for_any_text(form: str):
     done = run_logging(f"L.info('seen', key={FORGED!r})\nL.warning({FORGED!r})\n", form)
     lines = done.stderr.splitlines()
     assert len(lines) == 2
@@ -290,7 +290,7 @@ class TestMetricsOfApps:
         assert shown["shop_orders_total"]["series"][0]["value"] == 3
         assert shown["shop_wait_seconds"]["series"][0]["count"] == 2
 
-    def test_go_on_counting_after_a_restart_though_they_are_declared_later(self, tmp_path: Path):
+    def test_survive_a_restart_even_if_declared_later(self, tmp_path: Path):
         earlier = {"at": time.time(), "series": {"shop_later_total": [[[], 5]], "shop_gone_total": [[[], 7]]}}
         file = SnapshotFile(tmp_path, "worker-0")
         (tmp_path / "metrics/worker-0.json").write_text(json.dumps(earlier))
@@ -300,7 +300,7 @@ class TestMetricsOfApps:
         assert series("shop_later_total", gather(None, "", time.time())) == ["shop_later_total 6.0"]
         assert json.loads((tmp_path / "metrics/worker-0.json").read_bytes())["series"]["shop_gone_total"] == [[[], 7]]
 
-    def test_one_name_cannot_mean_two_metrics(self):
+    def test_one_name_cannot_be_two_metrics(self):
         Boathook("shop").counter("shop_orders_total", "Orders.")
         with pytest.raises(ConfigError, match="exists already"):
             Boathook("fleet").gauge("shop_orders_total", "Orders.")

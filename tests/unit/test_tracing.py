@@ -45,7 +45,7 @@ def tracer():
     tracing.install(None)
 
 
-def test_the_header_is_read_and_written_as_the_standard_says():
+def test_traceparent_is_read_and_written_as_specified():
     context = read_traceparent(SENDERS)
     assert context == Context(0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7, is_sampled=True)
     assert context.header() == SENDERS
@@ -68,7 +68,7 @@ def test_the_header_is_read_and_written_as_the_standard_says():
         "\u0660" * 55,
     ],
 )
-def test_what_is_no_header_begins_a_trace_of_its_own(tracer, text):
+def test_an_invalid_traceparent_starts_a_new_trace(tracer, text):
     entry = tracer.entry(EVENT, text, is_ours=False)
     assert (entry.context.trace_id, entry.parent) == (EVENT.int, None)
 
@@ -78,7 +78,7 @@ def test_no_text_makes_the_reader_raise(text):
     read_traceparent(text)
 
 
-def test_an_event_goes_on_with_the_trace_of_its_sender(tracer):
+def test_an_event_continues_its_senders_trace(tracer):
     entry = tracer.entry(EVENT, SENDERS, is_ours=False)
     assert entry.parent == read_traceparent(SENDERS)
     assert entry.context.trace_id == entry.parent.trace_id
@@ -97,19 +97,19 @@ def test_a_sender_decides_nothing_about_sampling_unless_trusted():
     assert not is_sampled(unwanted, sample=1, trusts=True)
 
 
-def test_strangers_traces_can_be_ignored_but_not_our_own():
+def test_incoming_traces_can_be_ignored_except_boathooks():
     ignoring = Tracer(TracingOptions(continues=False), Outlet())
     assert ignoring.entry(EVENT, SENDERS, is_ours=False).context.trace_id == EVENT.int
     assert ignoring.entry(EVENT, SENDERS, is_ours=True).context.trace_id == read_traceparent(SENDERS).trace_id
 
 
-def test_the_share_of_sampled_events_is_the_one_asked_for():
+def test_the_sample_rate_is_respected():
     tracer = Tracer(TracingOptions(sample=0.25), Outlet())
     events = [ids.make(1_700_000_000_000 + n, uuid.uuid4().int & ((1 << 74) - 1)) for n in range(4_000)]
     assert 800 < sum(tracer.entry(one, None, is_ours=False).context.is_sampled for one in events) < 1_200
 
 
-def test_every_attempt_has_a_span_of_its_own():
+def test_every_attempt_has_its_own_span():
     spans = {span_id_of(EVENT, ordinal, fence) for ordinal in range(20) for fence in range(20)}
     assert len(spans | {span_id_of(EVENT, "entry"), span_id_of(EVENT, "commit")}) == 402
 
@@ -122,7 +122,7 @@ def test_a_message_carries_the_trace_of_its_publisher(tracer):
     assert tracing.with_traceparent({}) == {}
 
 
-def test_what_is_not_sampled_goes_nowhere():
+def test_unsampled_spans_are_not_exported():
     outlet = Outlet()
     tracer = Tracer(TracingOptions(sample=0), outlet)
     entry = tracer.entry(EVENT, None, is_ours=False)
@@ -144,7 +144,7 @@ def test_switched_off_it_changes_nothing_and_imports_nothing():
 
 
 class TestSettings:
-    def test_without_the_extra_it_says_what_to_install(self, monkeypatch):
+    def test_a_missing_extra_is_named(self, monkeypatch):
         monkeypatch.setattr(traces, "find_spec", lambda _: None)
         traces.check(config.load(None))
         with pytest.raises(ConfigError, match=r"boathook\[otel\]"):
@@ -156,7 +156,7 @@ class TestSettings:
         with pytest.raises(ConfigError, match=r"tracing\.headers\.authorization.*NOT_THERE"):
             traces.check(wanted.model_copy(update={"tracing": tables}))
 
-    def test_senders_traces_are_kept_with_events_only_where_they_are_wanted(self):
+    def test_traceparent_is_stored_only_if_tracing_uses_it(self):
         def kept(**tracing_settings: str) -> tuple[str, ...]:
             dotted = {f"tracing.{name}": value for name, value in tracing_settings.items()}
             source = {"sources.s": {"provider": "stripe", "secrets": ["x"]}}

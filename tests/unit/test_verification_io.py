@@ -114,7 +114,7 @@ def gateway(tmp_path, web):
 # Keys.
 
 
-async def test_a_wanted_key_is_fetched_once_and_used_from_then_on(gateway, web, keys):
+async def test_a_required_key_is_fetched_once(gateway, web, keys):
     for number in range(3):
         message = note(keys, MessageId=f"m{number}")
         assert await gateway.post("sns", message.body, message.headers) == 200
@@ -122,7 +122,7 @@ async def test_a_wanted_key_is_fetched_once_and_used_from_then_on(gateway, web, 
     assert len(gateway.events) == 3
 
 
-async def test_a_key_that_cannot_be_had_is_our_fault_and_no_rejection(gateway, web, keys):
+async def test_an_unavailable_key_answers_503_without_a_rejection(gateway, web, keys):
     del web.pages[CERTIFICATE]
     message = note(keys)
     assert await gateway.post("sns", message.body, message.headers) == 503
@@ -139,7 +139,7 @@ async def test_without_a_fetcher_the_answer_is_503(tmp_path, keys):
         assert await gateway.post(source, message.body, message.headers) == 503
 
 
-async def test_an_old_key_serves_while_its_address_is_away(gateway, web, keys, monkeypatch):
+async def test_a_stale_key_is_used_while_its_url_fails(gateway, web, keys, monkeypatch):
     message = note(keys)
     assert await gateway.post("sns", message.body, message.headers) == 200
     del web.pages[CERTIFICATE]
@@ -161,7 +161,7 @@ async def test_mutant_without_prolonging_an_old_key_would_be_useless(gateway, we
     assert await gateway.post("sns", message.body, message.headers) == 503
 
 
-async def test_forged_addresses_on_the_senders_host_are_fetched_at_a_bounded_rate(gateway, web, keys):
+async def test_forged_key_urls_are_fetched_at_a_limited_rate(gateway, web, keys):
     message = note(keys)
     assert await gateway.post("sns", message.body, message.headers) == 200
     web.asked.clear()
@@ -192,7 +192,7 @@ async def test_mutant_without_that_rate_each_forged_address_would_be_fetched(gat
         "http://sns.eu-central-1.amazonaws.com/SimpleNotificationService-0123456789abcdef.pem",
     ],
 )
-async def test_a_certificate_elsewhere_is_never_fetched(gateway, web, keys, url):
+async def test_a_certificate_on_another_host_is_never_fetched(gateway, web, keys, url):
     message = note(keys, SigningCertURL=url)
     assert await gateway.post("sns", message.body, message.headers) == 401
     assert web.asked == []
@@ -215,7 +215,7 @@ async def test_a_subscription_is_confirmed_by_visiting_the_senders_own_host(gate
     assert gateway.events == []
 
 
-async def test_a_visit_that_fails_is_answered_503_so_that_the_sender_asks_again(gateway, web, keys):
+async def test_a_failed_confirmation_is_answered_503(gateway, web, keys):
     del web.pages[CONFIRM]
     message = confirmation(keys)
     assert await gateway.post("sns", message.body, message.headers) == 503
@@ -258,7 +258,7 @@ def event(secret=SENT_SECRET, number=1):
     return body, sign("notion", secret, body)
 
 
-async def test_a_told_secret_counts_once_the_operator_has_seen_it(tmp_path, web, gateway):
+async def test_a_handshake_secret_is_used_once_confirmed(tmp_path, web, gateway):
     other = Gateway(tmp_path, web, notion={"provider": "notion"})
     assert await gateway.post("notion", *event()) == 401
     assert await gateway.post("notion", secret_body(), {}) == 200
@@ -271,7 +271,7 @@ async def test_a_told_secret_counts_once_the_operator_has_seen_it(tmp_path, web,
     assert await gateway.post("notion", *event("secret_of_somebody_else")) == 401
 
 
-async def test_only_the_first_secret_told_is_kept(tmp_path, gateway):
+async def test_only_the_first_handshake_secret_is_kept(tmp_path, gateway):
     assert await gateway.post("notion", secret_body(), {}) == 200
     assert await gateway.post("notion", secret_body("secret_of_somebody_else"), {}) == 401
     HandshakeSecrets(tmp_path).confirm("notion")
@@ -279,7 +279,7 @@ async def test_only_the_first_secret_told_is_kept(tmp_path, gateway):
     assert HandshakeSecrets(tmp_path).confirmed("notion") == SENT_SECRET
 
 
-async def test_a_forgotten_secret_counts_no_more_and_another_can_be_told(tmp_path, gateway):
+async def test_a_forgotten_handshake_secret_can_be_replaced(tmp_path, gateway):
     secrets = HandshakeSecrets(tmp_path)
     await gateway.post("notion", secret_body("secret_of_somebody_else"), {})
     secrets.confirm("notion")
@@ -292,7 +292,7 @@ async def test_a_forgotten_secret_counts_no_more_and_another_can_be_told(tmp_pat
     assert await gateway.post("notion", *event()) == 200
 
 
-async def test_a_configured_secret_wins_over_a_told_one(tmp_path, web):
+async def test_a_configured_secret_overrides_a_handshake_secret(tmp_path, web):
     secrets = HandshakeSecrets(tmp_path)
     secrets.save("notion", "secret_of_somebody_else")
     secrets.confirm("notion")
@@ -302,7 +302,7 @@ async def test_a_configured_secret_wins_over_a_told_one(tmp_path, web):
     assert await gateway.post("notion", *event()) == 200
 
 
-async def test_a_file_left_over_is_no_secret_of_a_sender_that_tells_none(tmp_path, web):
+async def test_a_leftover_file_is_ignored_without_a_handshake(tmp_path, web):
     secrets = HandshakeSecrets(tmp_path)
     secrets.save("github", "secret_of_somebody_else")
     secrets.confirm("github")
@@ -310,7 +310,7 @@ async def test_a_file_left_over_is_no_secret_of_a_sender_that_tells_none(tmp_pat
         Gateway(tmp_path, web, github={"provider": "github"})
 
 
-def test_the_file_is_the_owners_alone_and_never_half_written(tmp_path):
+def test_the_secret_file_is_private_and_atomic(tmp_path):
     secrets = HandshakeSecrets(tmp_path)
     assert secrets.save("notion", SENT_SECRET)
     folder = tmp_path / "captured"
@@ -352,7 +352,7 @@ def tell_at_once(folder, number=16):
     return kept
 
 
-def test_of_many_told_at_once_exactly_one_is_kept(tmp_path):
+def test_of_concurrent_handshakes_one_secret_is_kept(tmp_path):
     for attempt in range(20):
         folder = tmp_path / str(attempt)
         folder.mkdir()
@@ -381,7 +381,7 @@ def test_no_name_of_a_source_leads_out_of_the_folder(tmp_path, name):
 # Memory.
 
 
-def test_a_sources_memory_outlives_its_senders_last_retry(monkeypatch):
+def test_dedup_retention_exceeds_the_providers_last_retry(monkeypatch):
     sources = {
         "stripe": {"secrets": ["x"]},
         "plain": {"provider": "hmac", "header": "x-signature", "secrets": ["x"]},

@@ -34,7 +34,7 @@ def holds(window: Window, moment: datetime) -> bool:
     return window.low <= made(moment) < window.high
 
 
-def test_without_anything_the_last_90_days_and_a_little_of_the_future_are_shown():
+def test_the_default_window_is_90_days_and_an_hour_ahead():
     window = open_window(NOW)
     assert not window.is_upward
     assert holds(window, NOW)
@@ -44,7 +44,7 @@ def test_without_anything_the_last_90_days_and_a_little_of_the_future_are_shown(
     assert not holds(window, NOW + timedelta(hours=1))
 
 
-def test_a_window_begins_with_after_and_ends_before_before():
+def test_after_is_inclusive_and_before_is_exclusive():
     early, late = NOW - timedelta(days=2), NOW - timedelta(days=1)
     window = open_window(NOW, before=late, after=early)
     assert not window.is_upward
@@ -80,7 +80,7 @@ def rows_in(window: Window, rows: list[UUID]) -> list[UUID]:
 
 @settings(max_examples=examples(500))
 @given(CUTS, st.lists(MOMENTS, max_size=40))
-def test_windows_that_meet_share_no_row_and_miss_none(cuts: list[datetime], moments: list[datetime]):
+def test_adjacent_windows_share_no_row_and_miss_none(cuts: list[datetime], moments: list[datetime]):
     rows = sorted(made(moment, entropy) for entropy, moment in enumerate(moments))
     whole, parts = rows_between(cuts, rows)
     assert whole == parts
@@ -103,12 +103,12 @@ def test_with_an_exclusive_start_windows_that_meet_would_lose_rows(monkeypatch: 
     assert len(parts) == 36
 
 
-def test_a_window_that_names_both_ends_is_as_long_as_it_says():
+def test_a_window_with_both_ends_is_not_shortened():
     window = open_window(NOW, after=NOW - timedelta(days=300), before=NOW)
     assert holds(window, NOW - timedelta(days=300))
 
 
-def test_before_alone_looks_back_90_days_and_after_alone_up_to_now():
+def test_before_alone_spans_90_days_and_after_alone_ends_now():
     moment = NOW - timedelta(days=200)
     back = open_window(NOW, before=moment)
     assert holds(back, moment - MAX_WINDOW)
@@ -119,7 +119,7 @@ def test_before_alone_looks_back_90_days_and_after_alone_up_to_now():
     assert ahead.is_upward
 
 
-def test_a_cursor_looks_90_days_back_and_forward_up_to_now():
+def test_a_cursor_spans_90_days_back_or_forward_to_now():
     old = made(NOW - timedelta(days=300))
     onward = open_window(NOW, cursor=Cursor(old))
     assert onward.high == old
@@ -132,13 +132,13 @@ def test_a_cursor_looks_90_days_back_and_forward_up_to_now():
     assert holds(back, NOW)
 
 
-def test_a_reader_goes_on_where_rows_may_still_appear():
+def test_a_reader_resumes_where_late_rows_may_appear():
     old, young = made(NOW - timedelta(days=1)), made(NOW - timedelta(seconds=1))
     assert resume_at(old, NOW) == old
     assert ids.created_at(resume_at(young, NOW)) == NOW - LATEST_COMMIT
 
 
-def test_what_belongs_to_a_message_may_bear_the_time_of_a_slower_clock():
+def test_after_message_allows_for_clock_skew():
     window = after_message(made(NOW), NOW)
     assert holds(window, NOW - timedelta(minutes=59))
     assert holds(window, NOW + timedelta(minutes=59))

@@ -209,11 +209,11 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
     ),
     # Client
     "client: blocked addresses": (
-        "tests/unit/test_addresses.py::test_what_is_not_public_may_not_be_dialled",
-        "tests/unit/test_sender.py::test_an_address_that_is_not_allowed_is_never_dialled",
+        "tests/unit/test_addresses.py::test_non_public_addresses_are_denied",
+        "tests/unit/test_sender.py::test_blocked_addresses_get_no_connection",
     ),
     "client: delivery through SOCKS5 and HTTP proxy, with bypass lists": (
-        "tests/unit/test_guard.py::test_the_proxy_is_told_the_judged_address_and_the_receiver_sees_the_name",
+        "tests/unit/test_guard.py::test_the_proxy_gets_the_checked_address_and_the_receiver_the_name",
         "tests/unit/test_guard.py::test_the_bypass_list",
     ),
     # Store
