@@ -48,7 +48,7 @@ def refused():
         yield f"http://127.0.0.1:{bound.getsockname()[1]}/hook"
 
 
-async def test_it_fires_and_recovers_and_each_is_told_once(db, receiver):
+async def test_firing_and_recovery_are_each_sent_once(db, receiver):
     async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
         await harness.record_sample(LEVEL, 11)
         await harness.evaluate(3)
@@ -67,7 +67,7 @@ async def test_it_fires_and_recovers_and_each_is_told_once(db, receiver):
 DEAD = {"dead_letters": {"clear_s": 0}}
 
 
-async def test_dead_deliveries_are_an_alert_until_somebody_has_decided_about_them(db, receiver):
+async def test_dead_deliveries_alert_until_they_are_removed(db, receiver):
     letters = DeadLetterStore(db)
     async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=DEAD)) as harness:
         await letters.add_dead("away", "away", "away")
@@ -111,7 +111,7 @@ async def test_without_those_known_they_would(db, monkeypatch):
     assert not await later_deaths_of_another_leave_the_alert(db, monkeypatch)
 
 
-async def test_what_is_not_the_matter_is_not_told(db, receiver):
+async def test_a_value_at_the_threshold_is_not_sent(db, receiver):
     async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
         await harness.record_sample(LEVEL, 10)
         await harness.evaluate(3)
@@ -119,7 +119,7 @@ async def test_what_is_not_the_matter_is_not_told(db, receiver):
         assert (await harness.open_alerts(), receiver.requests) == ([], [])
 
 
-async def test_unhandled_events_are_told_by_source_until_they_are_routed(db, receiver):
+async def test_unhandled_events_alert_by_source_until_routed(db, receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)}, own=True)
     store = EventStore(db)
     async with open_harness(db, settings) as harness:
@@ -137,7 +137,7 @@ async def test_unhandled_events_are_told_by_source_until_they_are_routed(db, rec
         assert await harness.open_alerts() == []
 
 
-async def test_a_change_of_keeper_neither_tells_twice_nor_forgets(db, receiver):
+async def test_a_new_keeper_continues_without_repeating_or_losing_alerts(db, receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)}, rules={"high": {**HIGH["high"], "for_s": 60}})
     async with open_harness(db, settings) as first:
         await first.record_sample(LEVEL, 11)
@@ -158,7 +158,7 @@ async def test_a_change_of_keeper_neither_tells_twice_nor_forgets(db, receiver):
         assert sent_alerts(receiver) == [("firing", "high", "")]
 
 
-async def test_two_keepers_at_once_tell_it_once(db, receiver):
+async def test_two_concurrent_keepers_send_once(db, receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
     async with open_harness(db, settings) as one, open_harness(db, settings) as other:
         await one.record_sample(LEVEL, 11)
@@ -167,7 +167,7 @@ async def test_two_keepers_at_once_tell_it_once(db, receiver):
         assert sent_alerts(receiver) == [("firing", "high", "")]
 
 
-async def test_without_the_memory_in_the_database_it_would_be_told_twice(db, receiver):
+async def test_without_the_stored_alert_it_is_sent_twice(db, receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
     for _ in range(2):
         async with open_harness(db, settings) as harness:
@@ -178,7 +178,7 @@ async def test_without_the_memory_in_the_database_it_would_be_told_twice(db, rec
     assert sent_alerts(receiver) == [("firing", "high", "")] * 2
 
 
-async def test_a_message_that_a_dying_keeper_had_begun_is_sent_by_the_next_under_the_same_id(db):
+async def test_the_next_keeper_resends_an_interrupted_message_with_its_id(db):
     async with Receiver(script=(3_600,)) as silent:
         settings = settings_of(channels={"ops": webhook(silent.url)}, rules=HIGH)
         async with open_harness(db, settings) as harness:
@@ -222,7 +222,7 @@ async def test_a_message_waits_for_others_to_join_it(db, receiver):
         assert len(receiver.requests) == 1
 
 
-async def test_one_that_came_and_went_while_the_message_waited_is_told_as_recovered_only(db, receiver):
+async def test_an_alert_recovering_within_group_wait_is_sent_as_recovered(db, receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH, group_wait_s=20)
     async with open_harness(db, settings) as harness:
         for value in (11, 9):
@@ -242,7 +242,7 @@ async def test_a_rule_has_no_more_than_a_hundred_alerts_at_once(db, receiver):
         assert found == {f"handler:{n}" for n in range(150, 250)}  # those that are worst off
 
 
-async def test_no_more_messages_than_the_settings_say(db, receiver):
+async def test_messages_respect_min_interval_and_max_per_hour(db, receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG, min_interval_s=30, max_per_hour=2)
     async with open_harness(db, settings) as harness:
 
@@ -264,7 +264,7 @@ async def test_no_more_messages_than_the_settings_say(db, receiver):
         assert {subject for _, _, subject in sent_alerts(receiver)} == {"a", "b", "c", "d"}  # late, but nothing is lost
 
 
-async def test_one_that_goes_on_is_told_again_and_only_after_a_while(db, receiver):
+async def test_a_firing_alert_is_repeated_after_repeat_interval(db, receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH, repeat_interval_s=3600)
     async with open_harness(db, settings) as harness:
         await harness.record_sample(LEVEL, 11)
@@ -289,7 +289,7 @@ class TestSilence:
                 until=datetime.now(UTC) + timedelta(minutes=minutes),
             )  # fmt: skip
 
-    async def test_what_is_silenced_is_seen_but_not_told_and_told_once_the_silence_has_ended(self, db, receiver):
+    async def test_a_silenced_alert_is_sent_once_the_silence_ends(self, db, receiver):
         async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
             await self.silence(db, rule="hi*")
             await harness.record_sample(LEVEL, 11)
@@ -303,7 +303,7 @@ class TestSilence:
             await harness.deliver()
             assert sent_alerts(receiver) == [("firing", "high", "")]
 
-    async def test_one_that_recovers_in_silence_is_never_told(self, db, receiver):
+    async def test_an_alert_that_recovers_while_silenced_is_never_sent(self, db, receiver):
         async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
             await self.silence(db)
             for value in (11, 9):
@@ -314,7 +314,7 @@ class TestSilence:
             await harness.deliver()
             assert receiver.requests == []
 
-    async def test_others_are_told_as_ever(self, db, receiver):
+    async def test_other_subjects_are_still_sent(self, db, receiver):
         async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG)) as harness:
             await self.silence(db, subject="handler:a")
             rows = {(name, "due"): 11.0 for name in ("handler:a", "handler:ab")}
@@ -345,7 +345,7 @@ class TestChannels:
             assert found["dead"].not_before is not None
             assert found["dead"].not_before > datetime.now(UTC)
 
-    async def test_a_channel_that_comes_back_is_told_what_it_missed(self, db):
+    async def test_a_recovered_channel_gets_missed_messages(self, db):
         broken = (b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n",)
         async with (
             Receiver(script=broken) as receiver,
@@ -365,7 +365,7 @@ class TestChannels:
             await harness.deliver()
             assert len(receiver.requests) == 2
 
-    async def test_what_cannot_be_told_for_a_day_is_given_up(self, db, refused):
+    async def test_a_notification_failing_for_a_day_is_given_up(self, db, refused):
         channels = {"dead": webhook(refused)}
         async with open_harness(db, settings_of(channels=channels, rules=HIGH)) as harness:
             await harness.record_sample(LEVEL, 11)
@@ -375,7 +375,7 @@ class TestChannels:
             assert (await harness.channels())["dead"].waiting == 0
             assert await db.fetchval("select state from boathook.alert_notification") == "given_up"
 
-    async def test_a_rule_tells_its_own_channels_and_a_channel_hears_what_is_grave_enough(self, db, receiver):
+    async def test_channels_are_chosen_by_rule_and_min_severity(self, db, receiver):
         channels = {
             "all": webhook(receiver.url),
             "grave": webhook(receiver.url, min_severity="critical"),
@@ -416,7 +416,7 @@ async def test_figures_that_stop_coming_neither_fire_nor_recover_anything(db, re
             assert [one.state for one in await later.open_alerts()] == ["firing"]
 
 
-async def test_a_figure_that_pauses_while_keepers_change_ends_nothing_and_one_that_is_gone_for_good_does(db, receiver):
+async def test_an_alert_ends_once_its_metric_is_stale_not_before(db, receiver):
     async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
         await harness.record_sample(LEVEL, 11)
         await harness.evaluate()
@@ -430,7 +430,7 @@ async def test_a_figure_that_pauses_while_keepers_change_ends_nothing_and_one_th
         assert await later.open_alerts() == []
 
 
-async def test_an_alert_of_a_rule_that_is_taken_away_ends(db, receiver):
+async def test_an_alert_of_a_removed_rule_recovers(db, receiver):
     async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
         await harness.record_sample(LEVEL, 11)
         await harness.evaluate()
@@ -460,7 +460,7 @@ class TestQuietHours:
         moment = datetime.fromisoformat(at).replace(tzinfo=UTC)
         assert after_quiet(settings, moment) == datetime.fromisoformat(ends).replace(tzinfo=UTC)
 
-    async def test_in_them_only_the_critical_is_told_and_the_rest_afterwards(self, db, receiver):
+    async def test_only_critical_alerts_are_sent_and_the_rest_afterwards(self, db, receiver):
         now = datetime.now(UTC)
         hours = f"{now - timedelta(hours=1):%H:%M}-{now + timedelta(hours=1):%H:%M}"
         rules = {"mild": HIGH["high"], "grave": {**HIGH["high"], "severity": "critical"}}
@@ -491,7 +491,7 @@ class TestAlone:
     def alone(self, settings):
         return LocalEvaluator(settings, compile_rules(settings), "me", Notifier(settings))
 
-    async def test_it_tells_it_once_and_hands_it_over_so_that_nobody_tells_it_again(self, db, receiver):
+    async def test_it_sends_once_and_syncs_so_the_keeper_does_not_repeat(self, db, receiver):
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=self.RULES)
         alone = self.alone(settings)
         for _ in range(3):
@@ -509,7 +509,7 @@ class TestAlone:
             await harness.deliver()
             assert sent_alerts(receiver)[1:] == [("recovered", "spooled", "me")]
 
-    async def test_what_the_keeper_has_told_before_it_tells_no_second_time(self, db, receiver):
+    async def test_it_does_not_repeat_what_the_keeper_sent(self, db, receiver):
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=self.RULES)
         async with open_harness(db, settings) as harness:
             await harness.record_sample("boathook_spool_events", 5, host="me")
@@ -534,7 +534,7 @@ class TestAlone:
             "what no rule of a host looks at is not kept"
         )
 
-    async def test_without_the_handing_over_it_would_be_told_twice(self, db, receiver):
+    async def test_without_the_sync_it_is_sent_twice(self, db, receiver):
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=self.RULES)
         await self.alone(settings).run_once(SPOOLED)
         async with open_harness(db, settings) as harness:
@@ -543,7 +543,7 @@ class TestAlone:
             await harness.deliver()
             assert sent_alerts(receiver) == [("firing", "spooled", "me")] * 2
 
-    async def test_whom_it_could_not_reach_the_keeper_tells(self, db, refused, receiver):
+    async def test_the_keeper_sends_to_channels_it_could_not_reach(self, db, refused, receiver):
         channels = {"ops": webhook(receiver.url), "dead": webhook(refused)}
         settings = settings_of(channels=channels, rules=self.RULES)
         alone = self.alone(settings)
@@ -551,12 +551,12 @@ class TestAlone:
         await alone.sync_to_database(db)
         assert [row["channel"] for row in await db.fetch("select channel from boathook.alert_notification")] == ["dead"]
 
-    async def test_rules_that_are_not_about_hosts_are_none_of_its_business(self, receiver):
+    async def test_it_ignores_rules_without_a_host(self, receiver):
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
         await self.alone(settings).run_once(MetricSnapshot(gauges={LEVEL: {(): 70}}))
         assert receiver.requests == []
 
-    async def test_a_sampler_that_cannot_reach_postgresql_tells_it(self, tmp_path, receiver):
+    async def test_a_sampler_without_postgresql_sends_alerts(self, tmp_path, receiver):
         from boathook.observability import meters
 
         url = "postgresql://127.0.0.1:1/none"
@@ -572,7 +572,7 @@ class TestAlone:
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-async def test_a_channel_that_hangs_holds_up_nothing_beside_it(pg_url, db):
+async def test_an_unresponsive_channel_does_not_delay_evaluation_or_stop(pg_url, db):
     async with Receiver(script=(60,)) as silent:
         settings = settings_of(url=pg_url, channels={"ops": webhook(silent.url)}, rules=HIGH, evaluation_interval_s=1)
         async with AlertService(settings, pg_url).run_in_background():
@@ -588,7 +588,7 @@ async def test_a_channel_that_hangs_holds_up_nothing_beside_it(pg_url, db):
         assert time.monotonic() - began < 600  # and stopping does not wait for it
 
 
-async def test_a_fault_in_a_look_ends_no_other(pg_url, db, receiver):
+async def test_a_failing_evaluation_does_not_stop_later_ones(pg_url, db, receiver):
     settings = settings_of(url=pg_url, channels={"ops": webhook(receiver.url)}, rules=HIGH, evaluation_interval_s=1)
     await db.execute("alter table boathook.alert_evaluation rename to hidden")
     async with AlertService(settings, pg_url).run_in_background():

@@ -49,7 +49,7 @@ async def test_each_field_changes_alone_and_null_clears(api):
     }
 
 
-async def test_put_replaces_all_and_creates_what_is_not_there_under_the_paths_name(api):
+async def test_put_replaces_or_creates_with_the_uid_of_the_path(api):
     made = await api.ask(201, "PUT", "/app/acme", {"name": "Acme", "throttleRate": 3})
     assert made["uid"] == "acme"
     again = await api.ask(200, "PUT", "/app/acme", {"name": "Acme 2"})
@@ -62,12 +62,12 @@ async def test_put_replaces_all_and_creates_what_is_not_there_under_the_paths_na
     assert (await api.ask(201, "PUT", f"/app/{unknown}", {"name": "Acme"}))["uid"] is None
 
 
-async def test_get_if_exists_returns_what_is_there_unchanged(api):
+async def test_get_if_exists_returns_the_existing_unchanged(api):
     made = await api.ask(201, "POST", "/app?get_if_exists=true", {"name": "Acme", "uid": "acme"})
     assert await api.ask(200, "POST", "/app?get_if_exists=true", {"name": "Other", "uid": "acme"}) == made
 
 
-async def test_a_uid_is_taken_until_its_owner_lets_it_go(api):
+async def test_a_uid_is_unique_until_released(api):
     first = await api.ask(201, "POST", "/app", {"name": "1", "uid": "u"})
     error = await api.ask(409, "POST", "/app", {"name": "2", "uid": "u"})
     assert error["code"] == "conflict"
@@ -81,7 +81,7 @@ async def test_a_uid_is_taken_until_its_owner_lets_it_go(api):
     await api.ask(201, "POST", "/app", {"name": "3", "uid": "w"})
 
 
-async def test_what_is_deleted_is_gone(api):
+async def test_a_deleted_application_is_not_found(api):
     await api.ask(201, "POST", "/app", {"name": "1", "uid": "u"})
     token = await make_token(api.context, application="u")
     await api.as_token(token).ask(200, "GET", "/app/u")
@@ -106,7 +106,7 @@ BROKEN = [
 ]
 
 
-async def test_what_breaks_a_rule_is_named(api):
+async def test_invalid_fields_are_named(api):
     for body, where in BROKEN:
         error = await api.ask(422, "POST", "/app", body)
         assert error["detail"][0]["loc"] == where
@@ -117,19 +117,19 @@ async def test_what_breaks_a_rule_is_named(api):
 NO_JSON = [b"{", b"[" * 100_000, b'{"name": "\\ud800"}', b'{"name": NaN}', b"\xff"]
 
 
-async def test_what_is_not_json_is_told_so(api):
+async def test_invalid_json_is_reported(api):
     for body in NO_JSON:
         error = await api.ask(422, "POST", "/app", content=body)
         assert error["detail"][0]["type"] == "value_error.jsondecode"
 
 
-async def test_a_body_is_json_whatever_its_type_is_said_to_be(api):
+async def test_a_body_is_read_as_json_with_any_content_type(api):
     for type in ("text/plain", "application/x-www-form-urlencoded", "", "multipart/form-data; boundary=x"):
         body = json.dumps({"name": "Acme"}).encode()
         await api.ask(201, "POST", "/app", content=body, headers={"content-type": type} if type else {})
 
 
-async def test_a_list_comes_in_pages_both_ways_and_in_both_orders(api):
+async def test_a_list_is_paged_both_ways_in_both_orders(api):
     made = [(await api.ask(201, "POST", "/app", {"name": str(number)}))["id"] for number in range(10)]
 
     async def ids(query: str) -> tuple[list[str], dict]:
@@ -173,7 +173,7 @@ async def test_a_bad_page_is_422(api):
         assert error["detail"][0]["loc"][0] == "query"
 
 
-async def test_a_list_may_leave_out_applications_without_endpoints_or_with_disabled_ones(api):
+async def test_a_list_can_exclude_by_missing_or_disabled_endpoints(api):
     for uid in ("none", "all", "some"):
         await api.ask(201, "POST", "/app", {"name": uid, "uid": uid})
     await api.ask(201, "POST", "/app/all/endpoint", {"url": "http://127.0.0.1:8999/"})

@@ -51,7 +51,7 @@ async def listed(api: ApiClient, path: str) -> list[str]:
     return [row["id"] for row in (await api.ask(200, "GET", path))["data"]]
 
 
-async def test_an_attempt_is_shown_with_what_was_answered(api, factory):
+async def test_an_attempt_is_shown_with_its_response(api, factory):
     endpoint_id = await factory.endpoint(uid="main")
     one = await factory.message(ago(hours=3), recipients=(endpoint_id,), dedup_key="order-17")
     refused = await factory.attempt(one, moment=ago(hours=3), status=0, response=b"", error="connection refused")
@@ -74,7 +74,7 @@ async def test_an_attempt_is_shown_with_what_was_answered(api, factory):
         await api.ask(404, "GET", path)
 
 
-async def test_an_expunged_response_is_gone(api, factory):
+async def test_an_expunged_response_is_deleted(api, factory):
     endpoint_id = await factory.endpoint()
     one = await factory.message(ago(hours=3), recipients=(endpoint_id,))
     first = await factory.attempt(one, moment=ago(hours=3), response=b"secret", error="HTTP 500: secret")
@@ -328,7 +328,7 @@ async def test_tasks_are_listed_and_belong_to_their_organization(api, factory):
     await api.as_token(await make_token(api.context, application="acme")).ask(403, "GET", "/background-task")
 
 
-async def test_what_is_said_of_attempts_is_for_their_application_alone(api, factory):
+async def test_attempts_are_visible_only_to_their_application(api, factory):
     endpoint_id = await factory.endpoint(uid="main")
     one = await factory.message(ago(hours=2), recipients=(endpoint_id,))
     first = await factory.attempt(one, moment=ago(hours=1))

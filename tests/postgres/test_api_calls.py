@@ -55,7 +55,7 @@ async def test_a_revoked_or_expired_token_is_refused_at_once(api):
     await api.as_token(old).ask(401, "GET", "/app")
 
 
-async def test_a_token_of_an_application_reaches_that_one_only(api):
+async def test_an_application_token_is_limited_to_its_application(api):
     await api.ask(201, "POST", "/app", {"name": "Other", "uid": "other"})
     own = api.as_token(await make_token(api.context, application="acme"))
     await own.ask(200, "GET", "/app/acme")
@@ -96,7 +96,7 @@ async def test_portal_access_may_make_the_application(api):
     assert (await api.as_token(access["token"]).ask(200, "GET", "/app/new"))["name"] == "New"
 
 
-async def test_capabilities_decide_what_a_portal_session_may_do(api):
+async def test_capabilities_limit_a_portal_session(api):
     endpoint = (await api.ask(201, "POST", "/app/acme/endpoint", {"url": "http://127.0.0.1:8999/"}))["id"]
     path = f"/app/acme/endpoint/{endpoint}"
 
@@ -165,7 +165,7 @@ async def test_every_error_is_json(api):
     assert {method.strip() for method in error.headers["allow"].split(",")} == {"GET", "POST"}
 
 
-async def test_a_fault_of_ours_is_json_without_a_word_of_its_cause(api, monkeypatch):
+async def test_an_internal_error_is_json_without_its_cause(api, monkeypatch):
     async def fail(*_args, **_options):
         raise RuntimeError("the secret inside")
 
@@ -256,7 +256,7 @@ async def test_an_answer_without_a_body_is_repeated_too(api):
     await api.ask(204, "POST", path, {}, **with_key("k"))
 
 
-async def test_a_key_that_came_with_another_request_is_refused(api):
+async def test_an_idempotency_key_reused_for_another_request_is_refused(api):
     await api.ask(201, "POST", "/app", {"name": "Once"}, **with_key("k"))
     error = await api.ask(409, "POST", "/app", {"name": "Twice"}, **with_key("k"))
     assert error["code"] == "idempotency_key_reused"
@@ -279,7 +279,7 @@ OTHER_ENDPOINT = [
 ]
 
 
-async def test_a_request_that_is_written_anew_is_the_same(api):
+async def test_an_equivalent_request_counts_as_a_repeat(api):
     for name in "ab":
         await api.ask(201, "POST", "/event-type", {"name": name, "description": name})
     first = await api.ask(201, "POST", "/app/acme/endpoint", ENDPOINT, **with_key("k"))
@@ -300,7 +300,7 @@ async def test_compared_as_they_are_written_they_would_differ(api, monkeypatch):
     await api.ask(409, "POST", "/app", content=b'{"name": "Once"}', **with_key("k"))
 
 
-async def test_a_key_belongs_to_whom_it_came_from(api):
+async def test_an_idempotency_key_is_scoped_to_its_organization(api):
     other = ApiClient(api.context, await make_token(api.context, "other"))
     first = await api.ask(201, "POST", "/app", {"name": "Mine"}, **with_key("k"))
     assert (await other.ask(201, "POST", "/app", {"name": "Mine"}, **with_key("k")))["id"] != first["id"]
@@ -312,14 +312,14 @@ async def test_a_refused_request_leaves_its_key_free(api):
     await api.ask(201, "POST", "/app", {"name": "x"}, **with_key("k"))
 
 
-async def test_a_key_is_forgotten_after_its_time(api, db):
+async def test_an_idempotency_key_expires(api, db):
     first = await api.ask(201, "POST", "/app", {"name": "Once"}, **with_key("k"))
     await db.execute("update boathook.idempotency set expires_at = now() - interval '1 second'")
     second = await api.ask(201, "POST", "/app", {"name": "Once"}, **with_key("k"))
     assert second["id"] != first["id"]
 
 
-async def test_what_was_answered_is_kept_sealed(api, db):
+async def test_the_stored_response_is_encrypted(api, db):
     access = await api.ask(200, "POST", "/auth/app-portal-access/acme", {}, **with_key("k"))
     row = await db.fetchrow("select status, encrypted_response from boathook.idempotency")
     assert row["status"] == 200

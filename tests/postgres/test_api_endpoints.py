@@ -92,7 +92,7 @@ async def test_each_field_changes_alone_and_null_clears(api):
         before = after
 
 
-async def test_put_returns_what_is_left_out_to_its_default_but_not_the_secret(api):
+async def test_put_resets_omitted_fields_but_not_the_secret(api):
     await make_types(api, "a.b")
     made = await make_endpoint(api, uid="crm", eventTypes=["a.b"], channels=["eu"], throttleRate=3, disabled=True,
                                description="x", metadata={"a": "1"}, orderBy="*")  # fmt: skip
@@ -104,7 +104,7 @@ async def test_put_returns_what_is_left_out_to_its_default_but_not_the_secret(ap
     assert await api.ask(200, "GET", f"{path}/secret") == secret
 
 
-async def test_put_creates_what_is_not_there_under_the_paths_name(api):
+async def test_put_creates_with_the_uid_of_the_path(api):
     made = await api.ask(201, "PUT", f"{HERE}/crm", {"url": URL})
     assert made["uid"] == "crm"
     assert (await api.ask(200, "PUT", f"{HERE}/crm", {"url": URL, "uid": "crm"}))["id"] == made["id"]
@@ -125,7 +125,7 @@ async def test_endpoints_of_two_applications_are_apart(api):
     await foreign.ask(404, "GET", f"{HERE}/{made['id']}")
 
 
-async def test_a_uid_is_taken_until_its_owner_lets_it_go(api):
+async def test_a_uid_is_unique_until_released(api):
     made = await make_endpoint(api, uid="u")
     assert (await api.ask(409, "POST", HERE, {"url": URL, "uid": "u"}))["code"] == "conflict"
     await make_endpoint(api, uid="v")
@@ -135,7 +135,7 @@ async def test_a_uid_is_taken_until_its_owner_lets_it_go(api):
     await api.ask(200, "PATCH", f"{HERE}/v", {"uid": "u"})
 
 
-async def test_a_list_comes_youngest_first_and_in_pages_both_ways(api):
+async def test_a_list_is_newest_first_and_paged_both_ways(api):
     made = [(await make_endpoint(api))["id"] for _ in range(5)]
 
     async def ids(query):
@@ -149,7 +149,7 @@ async def test_a_list_comes_youngest_first_and_in_pages_both_ways(api):
     await api.ask(422, "GET", f"{HERE}?iterator=app_{'0' * 27}")
 
 
-async def test_revisions_rise_with_each_change_and_the_routes_with_those_that_alter_them(api, db):
+async def test_each_change_raises_the_revision_and_route_changes_the_routes(api, db):
     await make_types(api, "a.b")
     path = f"{HERE}/{(await make_endpoint(api))['id']}"
     assert await revisions(db) == (1, 2)
@@ -214,7 +214,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_what_breaks_a_rule_is_named(api):
+async def test_invalid_fields_are_named(api):
     for fields, where in BROKEN:
         error = await api.ask(422, "POST", HERE, {"url": URL, **fields})
         assert error["detail"][0]["loc"][:2] == ["body", where]
@@ -227,7 +227,7 @@ async def test_missing_event_types_are_named(api):
     assert "no.such, old" in error["detail"][0]["msg"]
 
 
-async def test_only_https_where_the_configuration_says_so(db):
+async def test_https_can_be_required(db):
     async with open_api_client(db, outbound__require_https=True) as api:
         await api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
         error = await api.ask(422, "POST", HERE, {"url": "http://example.com/"})
@@ -320,7 +320,7 @@ async def test_rotation_answers_what_each_client_understands(api):
         await api.ask(status, "POST", path, {}, headers={"user-agent": agent})
 
 
-async def test_a_secret_that_cannot_be_opened_is_told_so(api, db):
+async def test_an_undecryptable_secret_is_reported(api, db):
     made = await make_endpoint(api, headers={"x-a": "1"})
     foreign_client = make_context(db)
     object.__setattr__(foreign_client, "secret_box", SecretBox(["another key of sixteen characters"]))
@@ -357,7 +357,7 @@ async def test_forbidden_headers_are_refused(api):
         await api.ask(422, "PATCH", path, {"headers": {"x-a": "x" * 4_097}})
 
 
-async def test_what_proves_who_sends_is_kept_sealed(api, db):
+async def test_credentials_are_stored_encrypted(api, db):
     auth = {"oauth2": {"tokenUrl": "https://example.com/token", "clientId": "id", "clientSecret": "hush-hush"}}
     made = await make_endpoint(api, auth=auth)
     assert made["auth"] == ["oauth2"]
@@ -373,7 +373,7 @@ async def test_what_proves_who_sends_is_kept_sealed(api, db):
 # What the organization is told, and what waited
 
 
-async def test_the_organization_is_told_of_each_change(api, db):
+async def test_each_change_publishes_an_operational_event(api, db):
     await db.execute(
         "insert into boathook.application (id, organization, name, is_operational) values (gen_random_uuid(), 'default', 'operational', true)"
     )
@@ -403,7 +403,7 @@ async def test_the_organization_is_told_of_each_change(api, db):
 
 
 @pytest.mark.parametrize(("backlog", "state"), [("send", "pending"), ("cancel", "dead"), (None, "pending")])
-async def test_what_waited_is_sent_or_canceled_when_an_endpoint_is_enabled_again(api, db, backlog, state):
+async def test_enabling_an_endpoint_sends_or_cancels_its_backlog(api, db, backlog, state):
     made = await make_endpoint(api)
     path = f"{HERE}/{made['id']}"
     await db.execute(

@@ -124,7 +124,7 @@ async def test_a_document_that_is_sound_but_for_its_aliases_is_refused(api):
     assert (await api.ask(200, "POST", path, {"specRaw": written_out, "dryRun": True}))["data"]["modified"]
 
 
-async def test_what_is_taken_out_of_one_organization_can_be_put_into_another(api):
+async def test_an_export_can_be_imported_into_another_organization(api):
     flags = {"featureFlags": ["beta"], "groupName": "pets", "schemas": {"1": {"type": "object"}}}
     await api.ask(201, "POST", "/event-type", {"name": "pet.new", "description": "A pet"} | flags)
     await api.ask(201, "POST", "/event-type", {"name": "pet.old", "description": "Old", "archived": True})

@@ -54,7 +54,7 @@ async def test_put_creates_under_the_paths_name_and_replaces(api):
     await api.ask(422, "PUT", "/event-type/a%20b", {"description": "x"})
 
 
-async def test_an_archived_one_is_hidden_and_comes_back_by_creating_it(api):
+async def test_an_archived_type_is_hidden_until_created_again(api):
     await make(api, "a", schemas={"1": {}})
     assert (await api.ask(409, "POST", "/event-type", {"name": "a", "description": "x"}))["code"] == "event_type_exists"
     await api.ask(204, "DELETE", "/event-type/a")
@@ -65,7 +65,7 @@ async def test_an_archived_one_is_hidden_and_comes_back_by_creating_it(api):
     assert (back["archived"], back["description"], back["schemas"]) == (False, "new", None)
 
 
-async def test_an_expunged_one_is_gone(api):
+async def test_an_expunged_type_is_not_found(api):
     await make(api, "a")
     await api.ask(204, "DELETE", "/event-type/a?expunge=true")
     await api.ask(404, "GET", "/event-type/a")
@@ -73,7 +73,7 @@ async def test_an_expunged_one_is_gone(api):
     await api.ask(404, "PATCH", "/event-type/a", {"description": "x"})
 
 
-async def test_the_list_is_ordered_by_name_and_shows_schemas_if_asked(api):
+async def test_the_list_is_ordered_by_name_with_optional_schemas(api):
     for name in ("b", "a.c", "B", "a-b", "a"):
         await make(api, name, schemas={"1": {}})
     names = ["B", "a", "a-b", "a.c", "b"]
@@ -97,7 +97,7 @@ BROKEN: list[dict[str, Any]] = [
     ]  # fmt: skip
 
 
-async def test_what_breaks_a_rule_is_422(api):
+async def test_invalid_fields_are_422(api):
     for fields in BROKEN:
         error = await api.ask(422, "POST", "/event-type", {"name": "a", "description": "x", **fields})
         assert error["detail"][0]["loc"][:2] == ["body", next(iter(fields))]

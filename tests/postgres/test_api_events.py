@@ -72,7 +72,7 @@ async def audit(store: Store, subject: str) -> list[tuple[str, str, str | None]]
 # Events
 
 
-async def test_events_come_newest_first_in_pages(api: ApiClient, store: Store):
+async def test_events_are_listed_newest_first_in_pages(api: ApiClient, store: Store):
     made = [await store.accept(f"e{number}", "handler:a") for number in range(5)]
     await store.end(made[0])
     rows = await read_all(api, "/event", limit=2)
@@ -227,7 +227,7 @@ async def test_a_bulk_replay_covers_its_own_organization(api: ApiClient, store: 
     assert len(replayed) == 1
 
 
-async def test_without_the_owner_a_bulk_replay_would_cover_all(api: ApiClient, store: Store, monkeypatch):
+async def test_without_the_owner_check_a_bulk_replay_covers_all(api: ApiClient, store: Store, monkeypatch):
     """The mutant: the job compares no owner."""
     selection = event_search.EventFilter.selection
     monkeypatch.setattr(event_search.EventFilter, "selection", lambda one: selection(one) | {"organization": None})
@@ -237,7 +237,7 @@ async def test_without_the_owner_a_bulk_replay_would_cover_all(api: ApiClient, s
 # Deliveries
 
 
-async def test_deliveries_come_in_pages_both_ways(api: ApiClient, store: Store):
+async def test_deliveries_are_paged_both_ways(api: ApiClient, store: Store):
     events = [await store.accept(f"d{number}", "a", "b") for number in range(2)]
     made = [name_of(event, ordinal) for event in events for ordinal in (0, 1)]
     first = await api.ask(200, "GET", "/delivery?limit=3")
@@ -251,7 +251,7 @@ async def test_deliveries_come_in_pages_both_ways(api: ApiClient, store: Store):
 
 
 @pytest.mark.parametrize("budget_s", [0.0, 60.0])
-async def test_a_scan_that_ends_early_goes_on_where_it_was(api, store, monkeypatch, budget_s):
+async def test_a_scan_cut_short_resumes_at_its_position(api, store, monkeypatch, budget_s):
     """Of deliveries all over the history, a page may be empty, and no row is missed or doubled, in both directions."""
     monkeypatch.setattr(listings, "SCAN_ROWS", 2)
     monkeypatch.setattr(listings, "SCAN_BUDGET_S", budget_s)
@@ -296,7 +296,7 @@ async def test_deliveries_are_filtered_and_shown_with_their_attempts(api: ApiCli
 
 
 @pytest.mark.parametrize("is_mutant", [False, True])
-async def test_a_delivery_and_its_attempts_are_of_one_moment(
+async def test_a_delivery_and_its_attempts_are_read_in_one_snapshot(
     api: ApiClient, store: Store, monkeypatch, is_mutant: bool
 ):
     """An attempt that fails between both reads is in neither. The mutant reads without a snapshot."""
@@ -318,7 +318,7 @@ async def test_a_delivery_and_its_attempts_are_of_one_moment(
 # Dead letters
 
 
-async def test_a_dead_letter_says_what_failed_and_what_to_do(api: ApiClient, store: Store):
+async def test_a_dead_letter_has_a_failure_summary_and_advice(api: ApiClient, store: Store):
     made = [await die(store, f"x{number}") for number in range(3)]
     assert [row["id"] for row in await read_all(api, "/dead-letter", limit=1)] == [
         name_of(one, 0) for one in made[::-1]
@@ -333,7 +333,7 @@ async def test_a_dead_letter_says_what_failed_and_what_to_do(api: ApiClient, sto
 
 
 @pytest.mark.parametrize("budget_s", [0.0, 60.0])
-async def test_dead_letters_come_by_the_time_of_failure_and_may_go_meanwhile(api, store, monkeypatch, budget_s):
+async def test_dead_letters_are_paged_by_failure_time_while_some_leave(api, store, monkeypatch, budget_s):
     monkeypatch.setattr(dead_letter_groups, "OWN_SCAN_ROWS", 2)
     monkeypatch.setattr(dead_letter_groups, "SCAN_BUDGET_S", budget_s)
     events = [await store.accept(f"y{number}", "handler:rare" if number % 2 else "handler:b") for number in range(6)]
@@ -379,7 +379,7 @@ async def test_a_dead_letter_is_ignored_with_a_note(api: ApiClient, store: Store
     assert (await store.verify()).violations == ()
 
 
-async def test_a_dead_letter_of_a_disabled_endpoint_stays(api: ApiClient, store: Store):
+async def test_a_dead_letter_of_a_disabled_endpoint_is_not_replayed(api: ApiClient, store: Store):
     application = await add_application(store.db)
     await add_endpoint(store.db, application)
     event = (await publish(store.db, Outbox(), application)).event_id
@@ -536,7 +536,7 @@ async def test_each_organization_has_its_own(api: ApiClient, store: Store):
     assert await store.one("select count(*) from boathook.delivery where state = 'dead'") == 3
 
 
-async def test_without_the_owner_each_would_see_all(api: ApiClient, store: Store, monkeypatch: pytest.MonkeyPatch):
+async def test_without_the_owner_check_lists_show_all(api: ApiClient, store: Store, monkeypatch: pytest.MonkeyPatch):
     """The mutant: neither lists nor single reads compare the owner."""
 
     def unlimited(read: Any) -> Any:
@@ -581,7 +581,7 @@ async def test_rejections_belong_to_the_default_organization(api: ApiClient, sto
     assert await store.one("select count(*) from boathook.event") == 0
 
 
-async def test_tokens_of_an_application_have_none_of_it(api: ApiClient, store: Store):
+async def test_application_tokens_are_forbidden(api: ApiClient, store: Store):
     await tenant_of(store, "default")
     token = api.as_token(await make_token(api.context, application="acme"))
     for path in (*LISTS, "/rejection", "/event/x", "/delivery/x", "/dead-letter/x", "/rejection/x", "/conflict/x"):

@@ -76,7 +76,7 @@ async def test_a_payload_that_is_no_object_is_refused(api, app):
         assert response.json()["detail"][0]["loc"] == ["body", "payload"]
 
 
-async def test_what_of_a_message_is_not_understood_is_told(api, app):
+async def test_unknown_message_fields_are_reported(api, app):
     params = {"rawPayload": "x", "headers": {"x-team": "a"}}
     answer = await api.ask(422, "POST", "/app/acme/msg", PAID | {"transformationsParams": params})
     assert answer["detail"][0]["loc"] == ["body", "transformationsParams", "headers"]
@@ -170,7 +170,7 @@ OTHER_PAYLOADS = [
 
 
 @pytest.mark.parametrize("with_content", ["", "?with_content=false", "?with_content=true"])
-async def test_a_message_that_is_written_anew_is_the_same(api, app, with_content):
+async def test_an_equivalent_message_counts_as_a_repeat(api, app, with_content):
     headers = {"idempotency-key": "auto_1"}
     first = await api.ask(202, "POST", "/app/acme/msg", MESSAGE, headers=headers)
     for text in SAME_MESSAGE:
@@ -206,7 +206,7 @@ async def test_messages_too_large_are_refused(api, app):
     assert answer["code"] == "payload_too_large"
 
 
-async def test_schemas_are_enforced_where_the_settings_say_so(db):
+async def test_schemas_are_enforced_if_configured(db):
     async with open_api_client(db, outbound__validate_payloads=True) as api:
         await api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
         schema = {"type": "object", "required": ["id"]}
@@ -251,7 +251,7 @@ async def test_several_messages_are_expunged_at_once(api, app):
     assert first["id"] not in answer["results"]
 
 
-async def test_a_message_is_resent_by_hand_for_one_attempt(api, app):
+async def test_a_manual_resend_makes_one_attempt(api, app):
     one = await endpoint(api, eventTypes=["other.*"], orderBy="n")
     made = await api.ask(202, "POST", "/app/acme/msg", PAID)
     assert await open_deliveries(api) == []
@@ -268,7 +268,7 @@ async def test_a_message_is_resent_by_hand_for_one_attempt(api, app):
     assert await balances(api)
 
 
-async def test_an_example_reaches_its_endpoint_whatever_that_listens_to(api, app):
+async def test_an_example_ignores_the_endpoints_filters(api, app):
     one = await endpoint(api, eventTypes=["other.*"], channels=["eu"])
     await endpoint(api)
     path = f"/app/acme/endpoint/{one}/send-example"
@@ -296,7 +296,7 @@ async def test_an_example_reaches_its_endpoint_whatever_that_listens_to(api, app
     assert await balances(api)
 
 
-async def test_the_precheck_says_whether_there_are_recipients(api, app):
+async def test_the_precheck_reports_whether_there_are_recipients(api, app):
     one = await endpoint(api, eventTypes=["invoice.*"], channels=["eu"])
 
     async def is_active(**body: Any) -> bool:
@@ -390,7 +390,7 @@ async def factory_of(api: ApiClient) -> MessageFactory:
     return factory
 
 
-async def test_what_is_said_of_messages_is_for_their_application_alone(api, app):
+async def test_messages_are_visible_only_to_their_application(api, app):
     await api.ask(201, "POST", "/app", {"name": "Other", "uid": "other"})
     made = await api.ask(202, "POST", "/app/acme/msg", PAID | {"eventId": "e"})
     await api.ask(404, "GET", f"/app/other/msg/{made['id']}")

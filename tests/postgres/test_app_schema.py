@@ -35,13 +35,13 @@ async def test_files_are_applied_in_order_and_once(pg_url: str, folder: Path):
     assert query(pg_url, "select id, title from shelf.book") == [("a", "A")]
 
 
-async def test_a_later_file_is_applied_when_it_comes(pg_url: str, folder: Path):
+async def test_a_new_file_is_applied(pg_url: str, folder: Path):
     await migrate(pg_url, [("shelf", folder)])
     (folder / "0003_more.sql").write_text("insert into shelf.book values ('b', 'B')")
     assert await migrate(pg_url, [("shelf", folder)]) == ["shelf/0003_more"]
 
 
-async def test_a_file_that_fails_leaves_nothing_behind_and_those_before_it_stay(pg_url: str, folder: Path):
+async def test_a_failing_file_is_rolled_back_and_earlier_ones_stay(pg_url: str, folder: Path):
     (folder / "0003_bad.sql").write_text("create table shelf.half (id int); select 1 / 0")
     with pytest.raises(DatabaseError, match=r"shelf/0003_bad was refused: division by zero"):
         await migrate(pg_url, [("shelf", folder)])
@@ -68,7 +68,7 @@ async def test_line_ends_are_no_change(pg_url: str, folder: Path):
     assert await migrate(pg_url, [("shelf", folder)]) == []
 
 
-async def test_a_file_that_is_gone_after_it_was_applied_is_left_alone(pg_url: str, folder: Path):
+async def test_a_deleted_applied_file_is_ignored(pg_url: str, folder: Path):
     await migrate(pg_url, [("shelf", folder)])
     (folder / "0001_first.sql").unlink()
     assert await migrate(pg_url, [("shelf", folder)]) == []
@@ -91,7 +91,7 @@ async def test_processes_that_start_together_apply_each_file_once(pg_url: str, f
     assert sorted(map(len, done)) == [0, 0, 0, 0, 2]
 
 
-async def test_without_taking_turns_they_would_meet(pg_url: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_without_the_lock_migrations_collide(pg_url: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
     """Mutant of the test before: the same, where the lock locks nothing."""
     monkeypatch.setattr(migrations, "_TRY_LOCK", "select 1")
     (folder / "0001_first.sql").write_text(f"{FIRST} select pg_sleep(0.3)")
@@ -112,7 +112,7 @@ async def test_two_files_of_one_number_are_refused(pg_url: str, folder: Path):
         await migrate(pg_url, [("shelf", folder)])
 
 
-async def test_a_folder_that_is_not_there_is_told(pg_url: str, tmp_path: Path):
+async def test_a_missing_folder_is_reported(pg_url: str, tmp_path: Path):
     with pytest.raises(ConfigError, match="there is no folder"):
         await migrate(pg_url, [("shelf", tmp_path / "nowhere")])
 
@@ -124,6 +124,6 @@ async def test_a_database_without_boathooks_schema_lacks_all(empty_url: str, fol
     assert await migrate(empty_url, [("shelf", folder)]) == ["shelf/0001_first", "shelf/0002_title"]
 
 
-async def test_connections_that_are_there_already_can_be_asked(db: Database, folder: Path):
+async def test_pending_migrations_are_listed_over_an_open_pool(db: Database, folder: Path):
     assert await list_pending(db, [("shelf", folder)]) == ["shelf/0001_first", "shelf/0002_title"]
     assert await list_pending(db, []) == []

@@ -72,7 +72,7 @@ async def test_a_chain_of_many_pages_holds_and_a_change_on_any_of_them_shows(
         "insert into boathook.audit (actor, action, subject, sealed_as, seal) values ('cli:boris', 'x', 'y', 7, 'seal')",
     ],
 )
-async def test_whatever_is_done_to_what_is_sealed_shows_and_goes_on_to_show(
+async def test_any_change_to_sealed_rows_is_detected_permanently(
     db: Database, monkeypatch: pytest.MonkeyPatch, page: int, deed: str
 ):
     monkeypatch.setattr(integrity, "_AUDIT_PAGE", page)
@@ -88,7 +88,7 @@ async def test_whatever_is_done_to_what_is_sealed_shows_and_goes_on_to_show(
     assert await broken(db) == ["the audit log is unchanged"]
 
 
-async def test_without_the_last_seal_nobody_would_miss_the_last_rows(db: Database):
+async def test_without_the_head_seal_deleted_last_rows_go_undetected(db: Database):
     await note(db, 6)
     await audit.seal(db)
     await db.execute("delete from boathook.audit where sealed_as > 4")
@@ -98,7 +98,7 @@ async def test_without_the_last_seal_nobody_would_miss_the_last_rows(db: Databas
     assert await broken(db) == []
 
 
-async def test_a_row_that_commits_late_is_sealed_later_whatever_its_number(db: Database):
+async def test_a_late_committed_row_is_sealed_later_despite_its_id(db: Database):
     async with db.acquire() as slow:
         late = slow.transaction()
         await late.start()
@@ -111,7 +111,7 @@ async def test_a_row_that_commits_late_is_sealed_later_whatever_its_number(db: D
     assert await broken(db) == []
 
 
-async def test_nobody_waits_for_a_seal(db: Database):
+async def test_writers_do_not_wait_for_sealing(db: Database):
     await note(db, 3)
     async with db.transaction() as sealer:
         assert await sealer.fetchval("select boathook.seal_audit(100)") == 3
@@ -133,7 +133,7 @@ async def test_two_rows_cannot_have_one_place(db: Database):
         await db.execute("update boathook.audit set sealed_as = 1, seal = 'x'")
 
 
-async def test_the_keeper_seals_what_was_written(db: Database):
+async def test_the_keeper_seals_new_rows(db: Database):
     await note(db, 4)
     stop = asyncio.Event()
     keeper = asyncio.create_task(Keeper(db, load(None)).run(stop, lambda: None))
@@ -144,7 +144,7 @@ async def test_the_keeper_seals_what_was_written(db: Database):
         await keeper
 
 
-async def test_what_was_done_is_found_by_actor_action_and_time(db: Database):
+async def test_audit_rows_are_found_by_actor_action_and_time(db: Database):
     await note(db, 3)
     await note(db, 2, actor="console:boris", action="dead.ignore")
     now = datetime.now(UTC)
@@ -177,7 +177,7 @@ async def test_pages_follow_each_other_without_a_gap(db: Database, monkeypatch: 
         assert len(seen) == expected
 
 
-async def test_a_search_for_what_is_not_there_ends_in_time_and_says_how_far_it_came(db: Database, monkeypatch):
+async def test_a_fruitless_search_stops_in_time_with_a_cursor(db: Database, monkeypatch):
     monkeypatch.setattr(audit, "SCAN_ROWS", 2)
     monkeypatch.setattr(audit, "SCAN_BUDGET_S", 0.0)
     await note(db, 10)

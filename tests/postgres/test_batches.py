@@ -147,7 +147,7 @@ async def test_a_batch_with_one_new_item_delivers_that_one(sender: Sender):
     await assert_balanced(sender.db)
 
 
-async def test_owing_what_was_passed_by_would_deliver_it_twice(sender: Sender, monkeypatch: pytest.MonkeyPatch):
+async def test_without_the_fresh_join_an_item_is_delivered_twice(sender: Sender, monkeypatch: pytest.MonkeyPatch):
     """The mutant: without the join to what is new, an item of two batches is owed by both, and the books see it."""
     monkeypatch.setitem(
         batches.SQL, "append_batch", batches.SQL["append_batch"].replace("join fresh f on f.key = i.key", "")
@@ -159,7 +159,7 @@ async def test_owing_what_was_passed_by_would_deliver_it_twice(sender: Sender, m
     assert [one.check for one in found.violations] == ["every event has its dedup key"]
 
 
-async def test_an_item_named_twice_in_one_batch_is_owed_once(sender: Sender):
+async def test_an_item_repeated_in_one_batch_is_delivered_once(sender: Sender):
     assert isinstance(await sender.send(thing("1"), thing("1"), thing("2")), Accepted)
     assert [path for _, _, path, _ in await pending_deliveries(sender.db)] == ["events.0", "events.2"]
     await assert_balanced(sender.db)
@@ -180,7 +180,7 @@ async def test_each_item_is_routed_by_its_own_type_and_content(db: Database):
     ]
 
 
-async def test_a_batch_nobody_wants_is_kept_and_remembered(db: Database):
+async def test_a_batch_without_recipients_is_stored_and_deduplicated(db: Database):
     sender = Sender(db)
     first = await sender.send(thing("1"))
     assert await sender.send(thing("1")) == Duplicate(first.event_id)
@@ -198,7 +198,7 @@ async def test_an_item_with_another_content_is_a_conflict_and_not_delivered(send
     await assert_balanced(sender.db)
 
 
-async def test_a_conflict_beside_a_new_item_is_told_and_only_the_new_one_delivered(sender: Sender):
+async def test_a_conflict_is_reported_and_only_the_new_item_delivered(sender: Sender):
     await sender.send(thing("1", n=1), thing("2"))
     receipt = await sender.send(thing("1", n=2), thing("2"), thing("3"))
     assert receipt == Accepted(receipt.event_id, conflict=True)
@@ -208,7 +208,7 @@ async def test_a_conflict_beside_a_new_item_is_told_and_only_the_new_one_deliver
     await assert_balanced(sender.db)
 
 
-async def test_two_contents_under_one_key_in_one_batch_are_a_conflict_of_the_later(sender: Sender):
+async def test_two_contents_of_one_key_in_a_batch_are_a_conflict(sender: Sender):
     receipt = await sender.send(thing("1", n=1), thing("1", n=2), thing("1", n=2))
     assert receipt == Accepted(receipt.event_id, conflict=True)
     assert [path for _, _, path, _ in await pending_deliveries(sender.db)] == ["events.0"]
@@ -216,7 +216,7 @@ async def test_two_contents_under_one_key_in_one_batch_are_a_conflict_of_the_lat
     await assert_balanced(sender.db)
 
 
-async def test_the_intake_answers_copies_from_memory_but_not_those_with_conflicts(sender: Sender):
+async def test_the_intake_caches_duplicates_but_not_conflicts(sender: Sender):
     intake = Intake(sender.store)
     await intake.start()
     first = await intake.accept(await sender.event(thing("1", n=1)))
@@ -231,7 +231,7 @@ async def test_the_intake_answers_copies_from_memory_but_not_those_with_conflict
     assert await count(sender.db, "delivery") == 3
 
 
-async def test_an_item_whose_memory_has_run_out_is_owed_again(db: Database):
+async def test_an_item_with_an_expired_key_is_delivered_again(db: Database):
     await register(db, "test", [to("a", source="short")])
     sender = Sender(db, "short", dedup_days_of={"short": 0.0})
     await sender.send(thing("1"), thing("2"))
@@ -240,7 +240,7 @@ async def test_an_item_whose_memory_has_run_out_is_owed_again(db: Database):
     assert await count(db, "dedup") == 3
 
 
-async def test_only_the_items_whose_memory_has_run_out_are_owed_again(sender: Sender):
+async def test_only_items_with_expired_keys_are_delivered_again(sender: Sender):
     await sender.send(thing("1"), thing("2"), thing("3"))
     await sender.db.execute(
         "update boathook.dedup set expires_at = now() - interval '1 s' where item_path = 'events.1';"
@@ -256,7 +256,7 @@ async def test_only_the_items_whose_memory_has_run_out_are_owed_again(sender: Se
     await assert_balanced(sender.db)
 
 
-async def test_trying_again_after_an_unknown_outcome_is_accepted_and_changes_nothing(sender: Sender):
+async def test_a_retry_after_an_unknown_outcome_changes_nothing(sender: Sender):
     await sender.send(thing("1"))
     new = await sender.event(thing("1"), thing("2"))
     assert [await sender.store.append([new]) for _ in range(2)] == [[Accepted(new.id)]] * 2
@@ -276,7 +276,7 @@ async def test_the_second_try_waits_for_the_first_that_is_still_under_way(sender
     assert (await count(sender.db, "event"), await count(sender.db, "delivery")) == (1, 2)
 
 
-async def test_what_was_never_committed_is_stored_by_the_second_try(sender: Sender):
+async def test_a_retry_after_a_rollback_is_stored(sender: Sender):
     new = await sender.event(thing("1"), thing("2"))
 
     async def killed() -> None:
@@ -365,18 +365,18 @@ async def holds_the_item_behind(sender: Sender) -> bool:
     )
 
 
-async def test_items_are_claimed_in_their_order_whatever_the_order_of_the_batch(sender: Sender):
+async def test_item_keys_are_locked_in_sorted_order(sender: Sender):
     assert not await holds_the_item_behind(sender)
 
 
-async def test_mutant_items_claimed_in_the_order_of_the_batch_are_held_while_it_waits(sender: Sender, monkeypatch):
+async def test_mutant_item_keys_locked_in_batch_order_are_held_while_waiting(sender: Sender, monkeypatch):
     unsorted = batches.SQL["append_batch"].replace("from item order by key", "from item")
     assert unsorted != batches.SQL["append_batch"]
     monkeypatch.setitem(batches.SQL, "append_batch", unsorted)
     assert await holds_the_item_behind(sender)
 
 
-async def test_gateways_that_store_overlapping_batches_at_once_owe_each_item_once(pg_url: str, sender: Sender):
+async def test_overlapping_concurrent_batches_deliver_each_item_once(pg_url: str, sender: Sender):
     """Eight writers on two pools, forty items in random batches beside plain events: no deadlock, each owed once."""
     seed = time.time_ns()
     print(f"seed {seed}")  # noqa: T201 - repeats the run
@@ -437,7 +437,7 @@ async def shop(db: Database) -> Database:
     return db
 
 
-async def test_two_handlers_get_each_item_by_itself(shop: Database):
+async def test_two_handlers_get_each_item_separately(shop: Database):
     hook = Boathook()
 
     @hook.on("mail")
@@ -469,7 +469,7 @@ async def test_two_handlers_get_each_item_by_itself(shop: Database):
     await assert_balanced(shop)
 
 
-async def test_items_of_one_event_remember_side_effects_apart(shop: Database):
+async def test_items_of_one_event_have_separate_side_effects(shop: Database):
     hook = Boathook()
     calls: list[str] = []
 
@@ -522,7 +522,7 @@ async def test_a_whole_event_is_its_own_item(shop: Database):
     assert seen == [({"a": 1}, None, "t")]
 
 
-async def test_replaying_a_batch_owes_each_of_its_items_again(sender: Sender):
+async def test_replaying_a_batch_delivers_each_finished_item_again(sender: Sender):
     receipt = await sender.send(thing("1"), thing("2", "mail.bounced"), thing("3"))
     good, dead, pending = await take(sender.db)
     await settle(sender.db, good)
@@ -543,7 +543,7 @@ async def test_replaying_a_batch_owes_each_of_its_items_again(sender: Sender):
     await assert_balanced(sender.db)
 
 
-async def test_an_event_replayed_beyond_what_it_can_be_owed_is_left_as_it_is(sender: Sender):
+async def test_a_replay_beyond_the_maximum_deliveries_is_refused(sender: Sender):
     receipt = await sender.send(thing("1"), thing("2"))
     for claim in await take(sender.db):
         await settle(sender.db, claim)

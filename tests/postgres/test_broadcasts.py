@@ -37,7 +37,7 @@ async def next_of(hearing: Subscription) -> object:
     return await asyncio.wait_for(anext(hearing), 300)
 
 
-async def test_two_processes_hear_what_a_third_tells_in_the_order_of_commits(db, pg_url):
+async def test_two_processes_receive_messages_in_commit_order(db, pg_url):
     others = [await Database.open(pg_url, purpose=f"ear{n}", size=2) for n in range(2)]
     hearings = [Subscriber(other).subscribe("cars") for other in others]
     await open_ears(db, *hearings)
@@ -49,7 +49,7 @@ async def test_two_processes_hear_what_a_third_tells_in_the_order_of_commits(db,
         await other.close()
 
 
-async def test_what_is_rolled_back_is_not_heard(db):
+async def test_a_rolled_back_message_is_not_received(db):
     hearing = Subscriber(db).subscribe("cars")
     await open_ears(db, hearing)
     async with db.acquire() as connection:
@@ -61,7 +61,7 @@ async def test_what_is_rolled_back_is_not_heard(db):
     assert await next_of(hearing) == "after"
 
 
-async def test_nothing_is_heard_before_the_commit(db):
+async def test_a_message_is_received_only_after_its_commit(db):
     hearing = Subscriber(db).subscribe("cars")
     await open_ears(db, hearing)
     async with db.transaction() as connection:
@@ -71,7 +71,7 @@ async def test_nothing_is_heard_before_the_commit(db):
     assert await next_of(hearing) == "held"
 
 
-async def test_a_process_listens_once_however_many_read_and_not_at_all_without_readers(db):
+async def test_a_process_listens_once_and_only_with_subscribers(db):
     async def listening() -> int:
         return await db.fetchval(
             "select count(*) from pg_stat_activity where application_name = 'boathook:test:monitor'"
@@ -98,7 +98,7 @@ async def test_a_lost_connection_is_made_again(db):
     assert await next_of(hearing) == "again"
 
 
-async def test_a_reader_that_is_let_go_of_costs_nothing(db):
+async def test_dropped_subscriptions_are_garbage_collected(db):
     ear = Subscriber(db)
     hearing = ear.subscribe("cars")
     for _ in range(50):

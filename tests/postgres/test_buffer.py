@@ -237,7 +237,7 @@ async def put_back(access: BrokerAccess, queue: str, *bodies: bytes) -> None:
 
 
 class TestOutage:
-    async def test_events_come_back_from_the_broker_once_and_in_order(self, db: Database, access: BrokerAccess):
+    async def test_events_are_drained_from_the_broker_once_and_in_order(self, db: Database, access: BrokerAccess):
         async with running(Gateway(db, access)) as gateway:
             await gateway.accept("before")
             await gateway.accept_while_away(*map(str, range(40)))
@@ -258,9 +258,7 @@ class TestOutage:
             await gateway.direct()
             assert len(await gateway.stored()) == 301
 
-    async def test_messages_come_back_among_events_and_a_repeated_one_is_reported(
-        self, db: Database, access: BrokerAccess
-    ):
+    async def test_messages_are_drained_with_events_and_repeats_reported(self, db: Database, access: BrokerAccess):
         async with open_api_client(db) as api:
             made = await api.ask(201, "POST", "/app", {"name": "Acme"})
             await api.ask(201, "POST", f"/app/{made['id']}/endpoint", {"url": "http://127.0.0.1:18080/hook"})
@@ -284,7 +282,7 @@ class TestOutage:
         assert await db.fetchval("select count(*) from boathook.event where type = 'message.duplicate'") == 1
         assert await db.fetchval("select count(*) from boathook.delivery where recipient like 'endpoint:%'") == 3
 
-    async def test_another_gateway_drains_what_a_dead_one_left(self, db: Database, access: BrokerAccess):
+    async def test_another_gateway_drains_a_dead_ones_events(self, db: Database, access: BrokerAccess):
         async with running(Gateway(db, access), drains=False) as dead:
             dead.store.is_away = True
             await dead.accept("a", "b")
@@ -305,7 +303,7 @@ async def _has(gateway: Gateway, keys: list[str]) -> bool:
 
 
 class TestBrokerAway:
-    async def test_events_go_to_disk_when_the_broker_falls_silent_and_back_in_order(
+    async def test_events_go_to_disk_when_the_broker_stalls_and_keep_their_order(
         self, db: Database, access: BrokerAccess, wire: Proxy, tmp_path: Path
     ):
         gateway = Gateway(db, through(access, wire, 2.0), spool=tmp_path, confirm_s=0.5)
@@ -339,7 +337,7 @@ class TestBrokerAway:
             await eventually(lambda: not gateway.buffer.broker.is_away)
             await gateway.accept("b")
 
-    async def test_newer_events_go_first_when_postgresql_is_back_and_the_broker_is_not(
+    async def test_newer_events_are_stored_first_while_the_broker_is_down(
         self, db: Database, access: BrokerAccess, wire: Proxy, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr(broker_buffer, "_LEAVE_AFTER_S", 0.5)
@@ -358,7 +356,7 @@ class TestBrokerAway:
             await gateway.buffer.adopt()
             assert counted("boathook_buffer_lost_total") == 0
 
-    async def test_a_broker_takes_events_although_older_ones_are_on_a_disk_that_fails(
+    async def test_a_broker_accepts_events_while_older_ones_are_on_a_failed_disk(
         self, db: Database, access: BrokerAccess, wire: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         gateway = Gateway(db, through(access, wire, 2.0), spool=tmp_path, confirm_s=0.5)
@@ -376,7 +374,7 @@ class TestBrokerAway:
             assert set(await gateway.stored()) == {"a", "b"}
 
     @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-    async def test_a_broker_that_is_short_of_memory_blocks_and_events_go_to_disk(
+    async def test_events_go_to_disk_when_the_broker_blocks_on_memory(
         self, db: Database, access: BrokerAccess, cluster: Cluster, tmp_path: Path
     ):
         gateway = Gateway(db, access, spool=tmp_path, confirm_s=1.0)
@@ -421,7 +419,7 @@ class AcknowledgesBeforeTheCommit(BufferDrain):
 
 class TestDrain:
     @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-    async def test_a_drain_that_dies_between_commit_and_acknowledgement_has_no_second_effect(
+    async def test_a_drain_dying_between_commit_and_ack_stores_once(
         self, db: Database, access: BrokerAccess, monkeypatch: pytest.MonkeyPatch
     ):
         deaths = 0
@@ -444,7 +442,7 @@ class TestDrain:
             assert counted("boathook_buffer_lost_total") == 0
 
     @pytest.mark.parametrize("drain", [BufferDrain, AcknowledgesBeforeTheCommit])
-    async def test_a_commit_that_fails_loses_nothing_and_a_mutant_that_acknowledges_first_does(
+    async def test_a_failed_commit_loses_nothing_unless_acknowledged_first(
         self, db: Database, access: BrokerAccess, drain: type[BufferDrain]
     ):
         gateway = Gateway(db, access)
@@ -461,13 +459,13 @@ class TestDrain:
             found = await gateway.stored()
         assert found == ["a", "b", "last"] if drain is BufferDrain else "a" not in found
 
-    async def test_nothing_is_taken_from_a_queue_while_postgresql_is_away(self, db: Database, access: BrokerAccess):
+    async def test_no_queue_is_drained_while_postgresql_is_down(self, db: Database, access: BrokerAccess):
         async with running(Gateway(db, access)) as gateway:
             gateway.store.is_away = True
             await gateway.accept("a")
             await eventually(lambda: messages(access, QUEUE))
 
-    async def test_a_refused_event_is_kept_and_stored_once_the_cause_is_gone(
+    async def test_a_rejected_event_is_kept_and_stored_once_returned(
         self, db: Database, access: BrokerAccess, cluster: Cluster
     ):
         async with running(Gateway(db, access)) as gateway:
@@ -596,7 +594,7 @@ class TestQueues:
         findings = [one async for one in doctor.examine(settings_of(cluster, access))]
         assert findings[0].verdict is CheckStatus.FAIL
 
-    async def test_doctor_finds_missing_queues_and_creates_none(self, access: BrokerAccess, cluster: Cluster):
+    async def test_doctor_reports_missing_queues_without_creating_them(self, access: BrokerAccess, cluster: Cluster):
         settings = settings_of(cluster, access)
         for _ in range(2):
             findings = [one async for one in doctor.examine(settings)]

@@ -155,7 +155,7 @@ async def gateway(db: Database, wire: Proxy, tmp_path: Path) -> AsyncIterator[Ga
 UNUSUAL: dict[str, Any] = PLAIN | {"deliverAt": None, "transformationsParams": {"rawPayload": "x"}}
 
 
-async def test_messages_are_accepted_while_the_database_is_away_and_stored_once_in_order(gateway: Gateway) -> None:
+async def test_messages_are_accepted_in_an_outage_and_stored_once_in_order(gateway: Gateway) -> None:
     before = await gateway.publish()
     await gateway.cut()
     made = [await gateway.publish(PLAIN | {"payload": {"n": n}} if n % 5 else UNUSUAL) for n in range(20)]
@@ -209,7 +209,7 @@ async def test_every_field_survives_the_buffer(gateway: Gateway) -> None:
     assert again["id"] == made["id"]
 
 
-async def test_recipients_are_those_of_the_moment_when_it_is_stored(gateway: Gateway) -> None:
+async def test_recipients_are_those_at_the_time_of_storing(gateway: Gateway) -> None:
     await gateway.cut()
     made = await gateway.publish()
     other = ApiClient(make_context(gateway.db), gateway.api.headers["authorization"].removeprefix("Bearer "))
@@ -219,7 +219,7 @@ async def test_recipients_are_those_of_the_moment_when_it_is_stored(gateway: Gat
     assert await gateway.db.fetchval("select count(*) from boathook.delivery where event_id = $1", event_id) == 2
 
 
-async def test_messages_wait_behind_what_this_gateway_accepted_before(gateway: Gateway) -> None:
+async def test_messages_queue_behind_earlier_accepted_ones(gateway: Gateway) -> None:
     await gateway.cut()
     made = []
     for number in range(200):
@@ -260,7 +260,7 @@ class LostAnswers:
         return verdicts
 
 
-async def test_a_commit_whose_answer_is_lost_makes_one_message(
+async def test_a_commit_with_a_lost_response_makes_one_message(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first attempt is committed, and so is the second, from the intake: what is left is the copy in the spool."""
@@ -290,7 +290,7 @@ async def test_mutant_with_a_new_id_for_each_attempt_it_is_stored_twice(
     assert len(await gateway.stored()) == 2
 
 
-async def test_a_request_that_is_repeated_across_the_outage_makes_one_message_and_a_report(gateway: Gateway) -> None:
+async def test_a_request_repeated_across_the_outage_is_one_message_reported(gateway: Gateway) -> None:
     first = await gateway.publish(idempotency_key="k", body=PLAIN | {"eventId": "inv-1"})
     await gateway.cut()
     late = await gateway.publish(idempotency_key="k", body=PLAIN | {"eventId": "inv-1"})
@@ -350,7 +350,7 @@ async def test_mutant_without_a_report_a_late_duplicate_vanishes(
     assert await gateway.reports() == []
 
 
-async def test_a_request_that_is_repeated_during_the_outage_gets_the_same_answer(gateway: Gateway) -> None:
+async def test_a_request_repeated_in_the_outage_gets_the_same_response(gateway: Gateway) -> None:
     await gateway.cut()
     first = await gateway.publish(idempotency_key="k")
     again = await gateway.api.post(PATH, json=PLAIN, headers={"idempotency-key": "k"})
@@ -389,7 +389,7 @@ async def test_a_batch_with_many_deliveries_is_stored_in_several_commits(
     assert tuple(found) == (7, 21)
 
 
-async def test_what_is_offered_again_changes_nothing(gateway: Gateway, tmp_path: Path) -> None:
+async def test_draining_again_changes_nothing(gateway: Gateway, tmp_path: Path) -> None:
     """A drain that dies between commit and finishing its segment, and an import of drained segments days later."""
     await gateway.publish(PLAIN | {"eventId": "old"})
     await gateway.cut()
@@ -411,9 +411,7 @@ async def test_what_is_offered_again_changes_nothing(gateway: Gateway, tmp_path:
         assert await gateway.reports() == reports
 
 
-async def test_a_message_for_an_application_that_was_deleted_meanwhile_is_kept_and_counted(
-    gateway: Gateway, tmp_path: Path
-) -> None:
+async def test_a_message_of_a_deleted_application_is_kept_and_counted(gateway: Gateway, tmp_path: Path) -> None:
     await gateway.api.ask(201, "POST", "/app", {"name": "Gone", "uid": "gone"})
     gateway.access._targets_read_at = -HOUR_S
     assert await gateway.access._read()
@@ -439,7 +437,7 @@ def counted(name: str, *labels: str) -> float:
     return 0 if found is None else found.value
 
 
-async def test_what_cannot_be_decided_is_refused(gateway: Gateway) -> None:
+async def test_undecidable_requests_are_refused(gateway: Gateway) -> None:
     other = gateway.api.as_token("bhk_nobody")
     await gateway.cut()
     before = await gateway.publish()
@@ -495,7 +493,7 @@ async def test_a_revoked_key_is_refused_after_its_time(
         assert "key_max_age_h" in (await gateway.publish(body, expect=503))["detail"]
 
 
-async def test_mutant_without_an_age_a_revoked_key_publishes_for_ever(
+async def test_mutant_without_a_max_age_a_revoked_key_keeps_publishing(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway.access, "_max_age_s", float("inf"))
@@ -505,7 +503,7 @@ async def test_mutant_without_an_age_a_revoked_key_publishes_for_ever(
     await gateway.publish()
 
 
-async def test_a_key_that_expires_meanwhile_is_refused(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_key_expiring_in_the_outage_is_refused(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     await gateway.db.execute("update boathook.api_key set expires_at = now() + interval '10 minutes'")
     assert await gateway.access._read()
     await gateway.cut()
@@ -534,7 +532,7 @@ async def test_the_copy_keeps_organizations_apart(gateway: Gateway) -> None:
     assert await gateway.stored() == []
 
 
-async def test_an_application_that_was_published_to_is_known_although_it_is_not_in_the_copy(gateway: Gateway) -> None:
+async def test_a_recently_used_application_is_known_without_the_copy(gateway: Gateway) -> None:
     await gateway.api.ask(201, "POST", "/app", {"name": "New", "uid": "new"})
     await gateway.api.ask(202, "POST", "/app/new/msg", PLAIN)
     await gateway.cut()
@@ -544,7 +542,7 @@ async def test_an_application_that_was_published_to_is_known_although_it_is_not_
     assert await gateway.db.fetchval("select count(*) from boathook.event where id = $1", event_id) == 1
 
 
-async def test_an_application_in_the_request_is_created_only_with_the_database(gateway: Gateway) -> None:
+async def test_an_inline_application_is_created_only_with_the_database(gateway: Gateway) -> None:
     await gateway.cut()
     known = await gateway.publish(PLAIN | {"application": {"name": "Acme", "uid": "acme"}})
     body = PLAIN | {"application": {"name": "New", "uid": "new"}}
@@ -577,7 +575,7 @@ def wait_in_buffer(gateway: Gateway) -> None:
     gateway.intake.mode = Mode.SPOOLING
 
 
-async def test_while_events_wait_a_new_key_and_application_are_found_and_a_revoked_key_is_not(
+async def test_while_events_wait_new_keys_work_and_revoked_ones_do_not(
     gateway: Gateway,
 ) -> None:
     """PostgreSQL is available, but the intake has to put new messages behind older ones."""
@@ -663,7 +661,7 @@ async def test_a_hanging_database_delays_a_message_no_longer_than_an_event(gatew
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-async def test_messages_behind_a_hanging_commit_wait_for_no_timeout_of_their_own(
+async def test_messages_behind_a_stuck_commit_share_its_timeout(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts = 0
@@ -716,7 +714,9 @@ async def test_nothing_is_answered_before_it_is_durable(gateway: Gateway, monkey
     assert not await is_answered_before_it_is_durable(gateway, HeldDisk(monkeypatch))
 
 
-async def test_mutant_that_answers_at_once_is_seen(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_mutant_responding_before_durability_is_detected(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await gateway.cut()
     await gateway.publish()
     accept = gateway.intake.accept
@@ -772,7 +772,7 @@ class TestFile:
         assert AccessCopy.load(gateway.settings, SecretBox(["another key of sixteen characters"]))._keys == {}
         assert AccessCopy.load(gateway.settings, SecretBox([KEY]))._keys.keys() == gateway.access._keys.keys()
 
-    async def test_a_key_that_was_added_by_hand_publishes_nothing(self, gateway: Gateway, tmp_path: Path) -> None:
+    async def test_a_key_added_with_a_foreign_secret_key_cannot_publish(self, gateway: Gateway, tmp_path: Path) -> None:
         assert await plant(gateway, tmp_path, SecretBox(["a key that another user has made"])) == 503
 
     async def test_mutant_with_the_right_encryption_key_it_does(self, gateway: Gateway, tmp_path: Path) -> None:

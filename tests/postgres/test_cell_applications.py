@@ -68,7 +68,7 @@ CHANGES: list[tuple[str, str, Any]] = [
 ]
 
 
-async def test_nothing_of_it_is_changed_in_the_old_cell_and_everything_can_be_read(pair: Cells) -> None:
+async def test_a_moved_application_is_read_only_in_the_old_cell(pair: Cells) -> None:
     one = pair["c1"]
     application = await make_application(one)
     await one.publish("acme", "before")
@@ -263,9 +263,7 @@ async def test_an_interrupted_move_is_completed_by_repeating_it(
     assert (home.cell, home.left, home.is_moving) == ("c2", ("c1",), False)
 
 
-async def test_a_move_that_was_given_up_does_not_stand_in_the_way_of_another(
-    pair: Cells, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_aborted_move_does_not_block_another(pair: Cells, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two, three = pair.values()
     application = await make_application(one)
     with monkeypatch.context() as patch:
@@ -287,7 +285,7 @@ async def test_a_move_that_was_given_up_does_not_stand_in_the_way_of_another(
     await three.publish("acme", "on", expect=409)
 
 
-async def test_it_comes_back_with_all_changes_and_keys(pair: Cells) -> None:
+async def test_an_application_returns_with_all_changes_and_keys(pair: Cells) -> None:
     one, two, three = pair.values()
     application = await make_application(one)
     await one.api.ask(201, "POST", "/app/acme/endpoint", {"url": "http://127.0.0.1:18080/b", "uid": "b"})
@@ -318,7 +316,7 @@ async def test_it_comes_back_with_all_changes_and_keys(pair: Cells) -> None:
     assert (home.cell, home.left, home.is_moving) == ("c1", ("c2", "c3"), False)
 
 
-async def test_a_uid_that_is_taken_in_the_new_cell_is_found_before_anything_stops(pair: Cells) -> None:
+async def test_a_uid_taken_in_the_new_cell_aborts_the_move_early(pair: Cells) -> None:
     one, two, _ = pair.values()
     application = await make_application(one)
     await make_application(two)
@@ -347,7 +345,7 @@ async def test_two_commands_do_not_move_the_same_application(pair: Cells, monkey
     assert (await move(pair, application, "c3")).origin == "c2"
 
 
-async def test_a_restored_cell_hands_over_again(pair: Cells) -> None:
+async def test_a_restored_cell_can_move_the_application_again(pair: Cells) -> None:
     """The old cell has forgotten the move, and has accepted another message since."""
     one, two, _ = pair.values()
     application = await make_application(one)
@@ -380,7 +378,7 @@ async def test_cells_of_different_versions_move_nothing(pair: Cells) -> None:
     await pair["c1"].publish("acme", "on")
 
 
-async def test_keys_whose_message_is_gone_are_copied_if_they_outlive_it(pair: Cells) -> None:
+async def test_dedup_keys_outliving_their_message_are_copied(pair: Cells) -> None:
     one, two, _ = pair.values()
     application = await make_application(one)
     await one.publish("acme", "gone")
@@ -396,7 +394,7 @@ def context(pair: Cells) -> AppContext:
     return pair["c1"].api.context
 
 
-async def test_an_unknown_application_is_looked_for_in_the_other_cells(pair: Cells, context: AppContext) -> None:
+async def test_an_unknown_application_is_looked_up_in_other_cells(pair: Cells, context: AppContext) -> None:
     asked: list[tuple[str, str]] = []
 
     async def find(organization: str, reference: str) -> str | None:

@@ -18,7 +18,7 @@ def to(cell: str, revision: int) -> list[Assignment]:
     return [Assignment(source="shop", cell=cell, revision=revision)]
 
 
-async def test_only_a_later_assignment_counts_and_changes_the_version_of_the_routes(db: Database):
+async def test_only_a_later_assignment_applies_and_changes_the_routes_version(db: Database):
     before = (await read_routes(db)).version
     assert await cells.assign(db, to("c1", 2)) == ["shop"]
     changed = await read_routes(db)
@@ -37,7 +37,7 @@ async def test_a_database_belongs_to_one_cell(db: Database):
         await cells.claim(db, "c2")
 
 
-async def test_the_doctor_finds_applications_in_a_cell_that_is_not_configured(db: Database):
+async def test_the_doctor_finds_applications_in_an_unconfigured_cell(db: Database):
     members = {"c1": {"url": "http://127.0.0.1:9", "accepts_new": True}}
     given = {"name": "c1", "secret": "whsec_" + "A" * 32, "members": members}
     settings = load(None, {}).model_copy(update={"cells": CellsSettings.model_validate(given)})

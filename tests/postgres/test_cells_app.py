@@ -127,7 +127,7 @@ async def world(databases: Pool) -> AsyncIterator[World]:
             assert report.violations == ()
 
 
-async def test_a_committed_message_is_stored_in_the_cell_of_its_application_as_it_is(world: World):
+async def test_a_committed_message_is_stored_unchanged_in_its_cell(world: World):
     later = datetime.now(UTC) + timedelta(hours=1)
     published = await world.publish(
         "one",
@@ -164,7 +164,7 @@ async def test_a_committed_message_is_stored_in_the_cell_of_its_application_as_i
     assert await world["c1"].fetchval("select state from boathook.delivery_archive") == "succeeded"
 
 
-async def test_a_message_without_an_id_is_remembered_as_long_as_it_may_be_posted(world: World):
+async def test_the_dedup_key_of_a_message_without_id_outlives_retries(world: World):
     await world.publish(None)
     await world.work()
     rows = await world["c2"].fetch("select expires_at > now() + interval '7 days' as is_long from boathook.dedup")
@@ -188,7 +188,7 @@ async def test_nothing_is_passed_on_if_its_publisher_rolls_back(world: World):
     assert world.network.posts == ["c2"]
 
 
-async def test_a_publisher_whose_routes_are_older_than_the_move_passes_its_message_on(databases: Pool):
+async def test_a_publisher_with_stale_routes_forwards_its_message(databases: Pool):
     async with open_cells(databases) as made:
         application = await make_application(made["c1"])
         world, outbox = World(made, Network(made), application), Outbox()
@@ -220,7 +220,7 @@ async def test_mutant_without_the_version_it_stores_its_message_for_the_old_cell
         assert await world.sent() == {"c1": ["after", "before"], "c2": [], "c3": []}
 
 
-async def test_a_refusing_publisher_reads_the_routes_again_after_the_application_has_come_back(world: World):
+async def test_a_refusing_publisher_rereads_routes_after_the_return(world: World):
     outbox, message = Outbox(), Message(application=world.application, type="invoice.paid", payload={}, id="one")
     async with world["c1"].transaction() as connection:
         await outbox.publish(
@@ -248,7 +248,7 @@ async def test_a_message_published_by_a_command_is_passed_on(world: World):
     assert await world.sent() == {"c1": [], "c2": ["sent"], "c3": []}
 
 
-async def test_it_waits_while_the_other_cell_is_away(world: World):
+async def test_a_message_waits_while_the_other_cell_is_down(world: World):
     world.network.away.add("c2")
     await world.publish("one")
     await world.fail_once()
@@ -261,7 +261,7 @@ async def test_it_waits_while_the_other_cell_is_away(world: World):
     assert await world.sent() == {"c1": [], "c2": ["one"], "c3": []}
 
 
-async def test_a_message_whose_answer_is_lost_is_stored_once(world: World):
+async def test_a_message_with_a_lost_response_is_stored_once(world: World):
     world.network.mute.add("c2")
     await world.publish("one")
     await world.publish(None)
@@ -273,7 +273,7 @@ async def test_a_message_whose_answer_is_lost_is_stored_once(world: World):
 
 
 @pytest.mark.parametrize("is_same", [True, False])
-async def test_another_message_with_its_id_counts_as_the_same_or_is_a_visible_conflict(world: World, is_same: bool):
+async def test_a_message_with_a_taken_id_is_a_duplicate_or_conflict(world: World, is_same: bool):
     await world.publish("one", {"n": 2}, cell="c2")
     await world.publish("one", {"n": 2 if is_same else 3})
     await world.work()
@@ -300,7 +300,7 @@ async def test_it_follows_the_application_to_a_third_cell(world: World):
     assert isinstance(await world.repeats("c3", "one"), Duplicate)
 
 
-async def test_an_outage_of_the_third_cell_pauses_no_other_message_for_the_second(world: World):
+async def test_an_outage_of_the_third_cell_does_not_delay_the_second(world: World):
     await make_application(world.cells["c1"], "other")
     other = (await world.cells["c1"].api.ask(200, "GET", "/app/other"))["id"]
     await move(world.cells, other)
@@ -339,7 +339,7 @@ async def test_mutant_if_its_key_were_copied_it_would_be_lost(world: World, monk
     assert await world.sent() == {"c1": [], "c2": [], "c3": []}
 
 
-async def test_it_is_delivered_here_once_if_the_application_has_come_back(world: World):
+async def test_a_message_is_delivered_here_once_if_its_application_returned(world: World):
     published = await world.publish("one", deliver_at=datetime.now(UTC) + timedelta(hours=1))
     await world.publish("two")
     await world.move("c1")
@@ -390,7 +390,7 @@ async def test_mutant_with_its_own_key_it_would_be_delivered_twice(world: World,
 
 
 @pytest.mark.parametrize("is_same", [True, False])
-async def test_the_ids_of_the_cell_that_had_the_application_count_when_it_comes_back(world: World, is_same: bool):
+async def test_ids_used_in_the_other_cell_count_after_the_return(world: World, is_same: bool):
     await world.publish("one", {"n": 2}, cell="c2")
     await world.publish("one", {"n": 2 if is_same else 3})
     await world.move("c1")
@@ -399,7 +399,7 @@ async def test_the_ids_of_the_cell_that_had_the_application_count_when_it_comes_
     assert [code for code, _ in await world.dead()] == ([] if is_same else ["DUPLICATE_MESSAGE"])
 
 
-async def test_keys_that_a_publisher_has_not_committed_yet_do_not_count_either(world: World):
+async def test_the_return_waits_for_an_uncommitted_publish(world: World):
     """The move back waits for a transaction that passes a message on under an id that the other cell has."""
     await world.publish("one", {"n": 2}, cell="c2")
     connection = await asyncpg.connect(world["c1"].url)
@@ -423,7 +423,7 @@ async def test_keys_that_a_publisher_has_not_committed_yet_do_not_count_either(w
     assert [code for code, _ in await world.dead()] == ["DUPLICATE_MESSAGE"]
 
 
-async def test_a_message_that_waited_in_the_other_cell_is_delivered_when_that_passes_it_back(world: World):
+async def test_a_message_passed_back_by_the_other_cell_is_delivered(world: World):
     """It waited in a spool there, and the application came back before that was drained."""
     world.network.spooling.add("c2")
     published = await world.publish("one")
@@ -459,7 +459,7 @@ async def test_it_is_taken_back_although_its_key_has_expired(world: World):
     assert await world.sent() == {"c1": ["one"], "c2": [], "c3": []}
 
 
-async def test_the_first_ordered_delivery_of_what_is_taken_back_is_not_blocked(world: World):
+async def test_the_first_ordered_delivery_after_the_return_is_not_blocked(world: World):
     await world["c2"].execute("update boathook.endpoint set order_by = '*'")
     await world.publish("one")
     await world.publish("two")

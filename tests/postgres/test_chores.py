@@ -156,7 +156,7 @@ async def test_mutant_without_the_seat_both_keepers_do_them(db: Database, monkey
         await eventually(lambda: first.runs and second.runs)
 
 
-async def test_another_keeper_goes_on_when_the_first_stops(db: Database):
+async def test_another_keeper_takes_over_when_the_first_stops(db: Database):
     first, second = Busy(0.0), Busy(0.0)
     async with contextlib.AsyncExitStack() as later:
         async with kept(db, first.hook()):
@@ -223,7 +223,7 @@ async def until_rows(db: Database, sql: str, least: int) -> None:
     await eventually(are_there)
 
 
-async def test_chores_end_before_the_seat_is_given_up(db: Database):
+async def test_chores_end_before_the_leader_lock_is_released(db: Database):
     shop, seen = Boathook("shop"), []
 
     @shop.every(0.05)

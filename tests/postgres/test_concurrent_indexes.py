@@ -120,7 +120,7 @@ async def longest_write_in_the_build(url: str) -> float:
 
 
 @pytest.mark.extended("is judged by the clock")
-async def test_writers_go_on_while_an_index_is_built(url: str):
+async def test_index_builds_do_not_block_writers(url: str):
     assert await longest_write_in_the_build(url) < 0.4
     assert await validity(url) == dict.fromkeys(INDEXES, True)
 
@@ -160,7 +160,7 @@ READ = "select from boathook.event"
 
 @pytest.mark.parametrize("holding", [READ, WRITE], ids=["a snapshot", "a writer"])
 @pytest.mark.parametrize("index", INDEXES)
-async def test_what_was_killed_in_the_middle_is_built_by_migrating_again(url: str, index: str, holding: str):
+async def test_a_killed_build_is_completed_by_the_next_migration(url: str, index: str, holding: str):
     if index == INDEXES[1]:
         await migrate(url)
         await drop_indexes(url, index)
@@ -184,7 +184,7 @@ async def leave_half_built(url: str) -> None:
     assert await validity(url) == {INDEXES[0]: False}
 
 
-async def test_what_was_killed_while_a_half_built_index_was_dropped_is_built_too(url: str):
+async def test_a_build_killed_while_dropping_is_completed_too(url: str):
     await leave_half_built(url)
     async with held(url, "select from boathook.delivery"):
         migrating = asyncio.create_task(migrate(url))
@@ -211,14 +211,14 @@ async def migrated_together(url: str) -> list[list[str] | BaseException]:
     return await asyncio.gather(*both, return_exceptions=True)
 
 
-async def test_two_that_start_together_take_turns_at_building(url: str):
+async def test_concurrent_migrations_build_in_turn(url: str):
     done = await migrated_together(url)
     assert sorted(REVISION in one for one in done if isinstance(one, list)) == [False, True]
     assert await validity(url) == dict.fromkeys(INDEXES, True)
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-async def test_waiting_within_a_statement_the_one_would_stop_the_other(url: str, monkeypatch: pytest.MonkeyPatch):
+async def test_waiting_in_a_lock_statement_blocks_the_build(url: str, monkeypatch: pytest.MonkeyPatch):
     """Mutant of the test before: who waits for the lock has a snapshot, for which the build waits."""
     taken = migrations._TRY_LOCK.replace("pg_try_advisory_lock", "pg_advisory_lock").replace(
         "select ", "select true from "
@@ -231,9 +231,7 @@ async def test_waiting_within_a_statement_the_one_would_stop_the_other(url: str,
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-async def test_whom_a_build_waits_for_is_told_and_in_the_end_refused(
-    url: str, lines: Lines, monkeypatch: pytest.MonkeyPatch
-):
+async def test_the_session_blocking_a_build_is_reported(url: str, lines: Lines, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(concurrent_indexes, "_LOCK_TIMEOUT", "2s")
     monkeypatch.setattr(concurrent_indexes, "_LOG_INTERVAL_S", 0.05)
     async with held(url, READ):
@@ -248,7 +246,7 @@ async def test_whom_a_build_waits_for_is_told_and_in_the_end_refused(
     assert await validity(url) == dict.fromkeys(INDEXES, True)
 
 
-async def test_who_waits_too_long_for_the_turn_is_told_what_to_do(
+async def test_waiting_too_long_for_the_migration_lock_is_explained(
     url: str, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ):
     for bound, seconds in {"_MAX_WAIT_S": 1.0, "_LOG_INTERVAL_S": 0.4}.items():
@@ -301,9 +299,7 @@ async def test_apps_build_indexes_in_the_same_way(pg_url: str, app: Path):
         "drop index concurrently if exists book_title",
     ],
 )
-async def test_what_cannot_be_repeated_or_undone_is_refused_before_anything_is_done(
-    pg_url: str, app: Path, statement: str
-):
+async def test_statements_that_cannot_be_repeated_are_refused_first(pg_url: str, app: Path, statement: str):
     (app / "0002_find.sql").write_text((app / "0002_find.sql").read_text() + statement)
     with pytest.raises(DatabaseError, match=r"shelf/0002_find is of the kind .*can be repeated") as refusal:
         await migrate(pg_url, [("shelf", app)])
@@ -318,7 +314,7 @@ async def test_a_statement_that_the_database_refuses_is_named(pg_url: str, app: 
         await migrate(pg_url, [("shelf", app)])
 
 
-async def test_a_build_in_a_transaction_is_told_how_to_be_written(pg_url: str, app: Path):
+async def test_a_concurrent_build_without_its_first_line_is_explained(pg_url: str, app: Path):
     (app / "0002_find.sql").write_text("create index concurrently if not exists book_title on shelf.book (title)")
     with pytest.raises(DatabaseError, match="has the first line `-- concurrently`"):
         await migrate(pg_url, [("shelf", app)])
@@ -333,11 +329,11 @@ def closed_by(sql: str) -> set[str]:
     return set(INDEXED.findall(sql)) - set(CREATED.findall(sql))
 
 
-def test_no_revision_closes_a_table_of_deliveries_or_events_for_an_index():
+def test_no_revision_locks_large_tables_for_an_index():
     latest = [path for path in migrations.MIGRATIONS.glob("*.sql") if path.stem != "0001_initial"]
     assert {path.stem: closed for path in latest if (closed := closed_by(path.read_text()))} == {}
 
 
-def test_one_that_does_would_be_seen():
+def test_a_revision_locking_a_large_table_is_detected():
     sql = "create table boathook.a (b int);\ncreate index a_b on boathook.a (b);\ncreate index d on boathook.delivery (b);"
     assert closed_by(sql) == {"boathook.delivery"}

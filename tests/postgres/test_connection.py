@@ -24,13 +24,13 @@ async def test_its_arrays_are_known_from_the_start(pg_url: str) -> None:
     assert await questions(pg_url) == []
 
 
-async def test_mutant_otherwise_the_driver_would_ask_the_server(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_mutant_without_codecs_the_driver_queries_the_types(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_ARRAY_CODECS", [])
     asked = [query for query in await questions(pg_url) if "typeinfo_tree" in query]
     assert len(asked) == len(connection._ARRAY_TYPES)
 
 
-async def test_they_are_what_the_server_says(pg_url: str) -> None:
+async def test_array_type_oids_match_the_server(pg_url: str) -> None:
     opened = await asyncpg.connect(pg_url)
     try:
         rows = await opened.fetch(
@@ -43,7 +43,7 @@ async def test_they_are_what_the_server_says(pg_url: str) -> None:
     assert {row["typdelim"] for row in rows} == {b","}
 
 
-async def test_other_types_are_asked_for(pg_url: str) -> None:
+async def test_other_types_are_introspected(pg_url: str) -> None:
     opened = await connect(pg_url)
     try:
         assert await opened.fetchval("select array[row(1, 'x')]") == [(1, "x")]

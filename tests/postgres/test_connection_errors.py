@@ -44,13 +44,13 @@ async def test_a_server_that_is_down_is_named_by_its_setting_with_the_fix(silent
     assert "sesame" not in told
 
 
-async def test_migrations_say_the_same(silent_url: str):
+async def test_migrations_report_the_same_error(silent_url: str):
     with pytest.raises(DatabaseUnavailable, match=r"database\.url cannot be reached: .+start the server"):
         async with connected(silent_url):
             pass
 
 
-async def test_a_server_that_does_not_answer_in_time_is_told_of_too():
+async def test_a_connect_timeout_is_reported():
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
@@ -66,14 +66,14 @@ async def test_a_database_that_is_not_there_is_no_server_that_is_down(admin_url:
     assert told.endswith("correct its user, password or database")
 
 
-async def test_a_url_that_is_none_is_told_of(silent_url: str):
+async def test_an_invalid_url_is_reported(silent_url: str):
     assert (await complaint(silent_url + "?target_session_attrs=nonsense")).startswith("database.url cannot be used: ")
 
 
 @pytest.mark.parametrize(
     "command", sampled([["billing", "payments"], ["events", "list"], ["migrate"]], keep=1), ids=" ".join
 )
-def test_commands_of_apps_and_of_boathook_say_it_alike(tmp_path: Path, silent_url: str, command: list[str]):
+def test_app_and_boathook_commands_report_it_alike(tmp_path: Path, silent_url: str, command: list[str]):
     (tmp_path / "boathook.toml").write_text(f'{SAMPLE.read_text()}\n[database]\nurl = "{silent_url}"\n')
     done = subprocess.run(
         [sys.executable, "-m", "boathook", *command],
@@ -108,11 +108,11 @@ async def give_up(database: Database, begin: str, statement: str) -> tuple[bool,
         ("begin", "select pg_sleep(9);\n  END"),
     ],
 )
-async def test_what_may_commit_is_left_to_the_server(begin: str, statement: str, db: Database):
+async def test_a_statement_that_may_commit_is_not_cancelled(begin: str, statement: str, db: Database):
     assert await give_up(db, begin, statement) == (True, False)
 
 
-async def test_within_a_transaction_a_statement_is_cancelled_and_the_rest_goes_on(db: Database):
+async def test_a_cancelled_statement_leaves_its_transaction_usable(db: Database):
     async with db.transaction() as lent:
         await lent.execute("savepoint before")
         with pytest.raises(TimeoutError):

@@ -82,7 +82,7 @@ async def test_the_first_requests_wait_for_one_build_while_the_event_loop_runs(o
     assert threads[0] is not threading.main_thread()
 
 
-async def test_what_cannot_be_built_is_answered_503_and_a_problem(opened, pg_url, monkeypatch):
+async def test_a_failed_build_answers_503_and_is_a_problem(opened, pg_url, monkeypatch):
     console, client = opened(pg_url)
     logged: list[str] = []
     monkeypatch.setattr(console_module._LOG, "error", lambda event, **_: logged.append(event), raising=False)
@@ -96,7 +96,7 @@ async def test_what_cannot_be_built_is_answered_503_and_a_problem(opened, pg_url
     assert (await client.get("/api/v1/app")).status_code == 401
 
 
-async def test_without_postgresql_it_goes_on_trying_and_answers_503(opened):
+async def test_without_postgresql_it_answers_503(opened):
     console, client = opened("postgresql://127.0.0.1:1/none")
     console.open(Intake(EventStore()))
     for _ in range(3):
@@ -165,7 +165,7 @@ def app(tmp_path, monkeypatch):
     return write
 
 
-async def test_what_an_app_mounts_is_503_until_it_is_loaded_and_then_served(opened, pg_url, app):
+async def test_app_mounts_answer_503_until_loaded(opened, pg_url, app):
     console, client = opened(pg_url, **{"server.app": app(APP)})
     for path in ("/mine", "/any", "/api/any", "/api/v1/app"):
         early = await client.get(path)
@@ -206,7 +206,7 @@ hook.mount("/", site, is_open=True)
 """
 
 
-async def test_a_mounted_app_answers_below_its_path_and_one_at_the_root_gets_what_is_left(opened, pg_url, app):
+async def test_mounted_apps_serve_their_paths_and_the_root_app_the_rest(opened, pg_url, app):
     console, client = opened(pg_url, **{"server.app": app(SHOP)})
     console.open(Intake(EventStore()))
     await asyncio.wait_for(console.startup_done.wait(), 300)
@@ -231,7 +231,7 @@ def test_a_path_that_cannot_be_mounted_is_named(path):
         Boathook().mount(path, None)
 
 
-async def test_an_app_that_cannot_be_loaded_leaves_the_api_in_peace(opened, pg_url, app):
+async def test_a_broken_app_does_not_affect_the_api(opened, pg_url, app):
     """Its own pages go on answering 503: a fault of ours must not look like a wrong address."""
     console, client = opened(pg_url, **{"server.app": app("raise RuntimeError('broken')")})
     console.open(Intake(EventStore()))
@@ -245,6 +245,6 @@ async def test_an_app_that_cannot_be_loaded_leaves_the_api_in_peace(opened, pg_u
     assert await answers("/api/v1/app", 401)
 
 
-async def test_without_apps_nobody_takes_websockets(opened, pg_url):
+async def test_without_apps_websockets_have_no_handler(opened, pg_url):
     console, _ = opened(pg_url)
     assert console.websocket_app("/any") is WebSocketRefusal.NO_HANDLER

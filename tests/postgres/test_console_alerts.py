@@ -48,7 +48,7 @@ async def test_the_overview_shows_figures_thresholds_and_channels(db, receiver):
         assert [(one.name, one.state.sent) for one in found.channels] == [("ops", 1)]
 
 
-async def test_a_silence_is_made_and_ended_with_names_in_the_audit(db):
+async def test_creating_and_ending_a_silence_is_audited(db):
     settings = settings_of(rules=HIGH)
     context = context_of(db, settings)
     async with context.work(actor="console:anna") as work:
@@ -77,7 +77,7 @@ async def test_a_silence_is_made_and_ended_with_names_in_the_audit(db):
         ({"length": timedelta(days=366)}, "length"),
     ],
 )
-async def test_a_silence_that_makes_no_sense_is_refused_by_its_field(db, change, field):
+async def test_an_invalid_silence_is_refused_by_its_field(db, change, field):
     given = {"rule": "*", "subject": "*", "text": "why", "length": timedelta(hours=1)} | change
     async with context_of(db, settings_of()).work() as work:
         with pytest.raises(InvalidValue) as caught:
@@ -85,7 +85,7 @@ async def test_a_silence_that_makes_no_sense_is_refused_by_its_field(db, change,
     assert caught.value.where == (field,)
 
 
-async def test_a_test_arrives_and_says_that_it_is_one(receiver):
+async def test_a_test_alert_arrives_marked_as_a_test(receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)})
     assert await actions.test_channel(settings, "ops", "anna") == Sent()
     assert [(kind, rule) for kind, rule, _ in sent_alerts(receiver)] == [("test", "test")]

@@ -42,7 +42,7 @@ async def test_it_shows_what_each_cell_answers_and_has(console: ConsoleApp, vera
     assert secret not in page
 
 
-async def test_without_cells_it_says_so_and_is_not_in_the_navigation(vera: PageClient):
+async def test_without_cells_the_page_is_not_in_the_navigation(vera: PageClient):
     page = (await vera.get("/console/cells")).text
     assert "not one of several cells" in page
     assert 'href="/console/cells"' not in page

@@ -74,7 +74,7 @@ async def test_an_application_is_made_found_changed_and_deleted_by_forms(console
         ({"name": "x", "metadata": "no sign"}, "f-metadata"),
     ],
 )
-async def test_a_wrong_value_of_an_application_is_told_at_its_field(console, anna, db, form, word):
+async def test_an_invalid_application_value_is_shown_at_its_field(console, anna, db, form, word):
     answer = await anna.submit_form("/console/applications", form, on="/console/applications/new", status=400)
     assert re.search(rf'id="{word}"[^>]*aria-invalid="true"', answer.text)
     assert await db.fetchval("select count(*) from boathook.application") == 0
@@ -111,7 +111,7 @@ async def with_endpoint(console: ConsoleApp, anna: PageClient, **changes: str) -
     return home, await made(anna, f"{home}/endpoints", {**FULL, **changes}, f"{home}/endpoints/new")
 
 
-async def test_an_endpoint_is_made_with_every_value_and_shown_without_what_is_secret(console, anna, db):
+async def test_an_endpoint_is_created_and_shown_without_secrets(console, anna, db):
     _, there = await with_endpoint(console, anna)
     page = await anna.get_page(there)
     for word in ("the crm", "invoice.paid, user.*", "eu, us", "customer.id", "5 s, 60 s, 3600 s", "7.5 s", "billing"):
@@ -141,9 +141,7 @@ async def test_an_endpoint_is_made_with_every_value_and_shown_without_what_is_se
         ({"mtlsKind": "set", "mtlsCertificate": "none", "mtlsKey": "none"}, "mtlsCertificate"),
     ],
 )  # fmt: skip
-async def test_a_wrong_value_of_an_endpoint_is_told_at_its_field_and_nothing_secret_comes_back(
-    console, anna, db, changes, field
-):
+async def test_an_invalid_endpoint_value_is_shown_without_secrets(console, anna, db, changes, field):
     async with console.context.work(actor="test") as work:
         await event_types.create(work, "invoice.paid", NewEventType(description="paid"))
     home = await made(anna, "/console/applications", {"name": "Acme"}, "/console/applications/new")
@@ -156,7 +154,7 @@ async def test_a_wrong_value_of_an_endpoint_is_told_at_its_field_and_nothing_sec
     assert await db.fetchval("select count(*) from boathook.endpoint") == 0
 
 
-async def test_a_selected_group_of_event_types_is_stored_as_its_pattern_and_selected_again(console, anna, db):
+async def test_a_selected_event_type_group_is_stored_as_its_pattern(console, anna, db):
     async with console.context.work(actor="test") as work:
         for name in ("invoice.paid", "invoice.sent", "user.made"):
             await event_types.create(work, name, NewEventType(description=f"the {name}"))
@@ -170,7 +168,7 @@ async def test_a_selected_group_of_event_types_is_stored_as_its_pattern_and_sele
     assert '<details class="card advanced">' in page
 
 
-async def test_what_is_secret_stays_unless_it_is_written_anew(console, anna, db):
+async def test_secrets_stay_unless_replaced(console, anna, db):
     _, there = await with_endpoint(console, anna)
     before = await db.fetchrow("select encrypted_headers, encrypted_auth from boathook.endpoint")
     form = {**FULL, "headers": "", "authKind": "keep", "mtlsKind": "keep", "url": "http://127.0.0.1:8999/other"}
@@ -186,7 +184,7 @@ async def test_what_is_secret_stays_unless_it_is_written_anew(console, anna, db)
     assert await db.fetchval("select encrypted_auth is null from boathook.endpoint")
 
 
-async def test_an_endpoint_whose_credentials_cannot_be_decrypted_is_changed_and_given_others(console, anna, db):
+async def test_an_endpoint_with_undecryptable_credentials_can_be_repaired(console, anna, db):
     _, there = await with_endpoint(console, anna)
     await db.execute("update boathook.endpoint set encrypted_auth = decode(repeat('00', 40), 'hex')")
     page = await anna.get_page(there)
@@ -198,7 +196,7 @@ async def test_an_endpoint_whose_credentials_cannot_be_decrypted_is_changed_and_
     assert 'class="notice bad"' not in await anna.get_page(there)
 
 
-async def test_a_secret_is_shown_to_operators_alone_and_who_looked_is_noted(console, anna, db):
+async def test_secrets_are_shown_only_to_operators_and_audited(console, anna, db):
     _, there = await with_endpoint(console, anna)
     secret = re.search(r"whsec_[\w+/=]+", (await anna.submit_form(f"{there}/secret", on=there, status=200)).text)
     assert secret
@@ -213,7 +211,7 @@ async def test_a_secret_is_shown_to_operators_alone_and_who_looked_is_noted(cons
     assert "whsec_" not in answer.text
 
 
-async def test_a_rotated_secret_signs_along_for_its_grace_and_the_page_says_until_when(console, anna, db):
+async def test_a_rotated_secret_also_signs_until_its_grace_ends(console, anna, db):
     _, there = await with_endpoint(console, anna)
     await anna.submit_form(f"{there}/rotate", {"grace": "3600"}, on=there)
     assert "also used until" in await anna.get_page(there)
@@ -224,7 +222,7 @@ async def test_a_rotated_secret_signs_along_for_its_grace_and_the_page_says_unti
     assert await db.fetchval("select count(*) from boathook.endpoint_secret") == 2
 
 
-async def test_an_endpoint_is_disabled_and_enabled_and_the_page_says_by_whom(console, anna, db):
+async def test_disabling_shows_the_operator_and_enabling_restores_health(console, anna, db):
     _, there = await with_endpoint(console, anna)
     await anna.submit_form(f"{there}/disable", on=there)
     assert "Disabled by anna, in the console. Pending deliveries are kept." in await anna.get_page(there)
@@ -237,7 +235,7 @@ async def test_an_endpoint_is_disabled_and_enabled_and_the_page_says_by_whom(con
     ("because", "sentence"),
     [("gone", "Disabled: the endpoint responded 410 Gone"), ("failing", "Disabled: every attempt failed for 5 days")],
 )
-async def test_why_an_endpoint_was_disabled_is_said_in_one_sentence(console, anna, db, because, sentence):
+async def test_the_reason_for_disabling_is_shown(console, anna, db, because, sentence):
     _, there = await with_endpoint(console, anna)
     await db.execute(
         "update boathook.endpoint set is_disabled = true, disabled_because = $1, disabled_at = now()", because
@@ -245,7 +243,7 @@ async def test_why_an_endpoint_was_disabled_is_said_in_one_sentence(console, ann
     assert sentence in await anna.get_page(there)
 
 
-async def test_a_pause_and_failures_in_a_row_are_said_in_one_sentence(console, anna, db):
+async def test_failures_in_a_row_and_a_pause_are_shown(console, anna, db):
     _, there = await with_endpoint(console, anna)
     endpoint = ids.read(ids.ENDPOINT, there.rpartition("/")[2])
     await db.execute(
@@ -275,7 +273,7 @@ async def test_an_endpoint_is_found_without_its_application(console, anna):
     await anna.get_page("/console/endpoints/ep_none", 404)
 
 
-async def test_a_test_shows_what_was_answered_as_soon_as_it_was(console, anna, db):
+async def test_a_test_shows_the_response_once_received(console, anna, db):
     sink = Sink(lambda _request: Reply(418, body=b"<b>short and stout</b>"))
     async with sink.open():
         _, there = await with_endpoint(console, anna, url=f"{sink.base}/hooks", authKind="none", filter="", orderBy="")
@@ -303,7 +301,7 @@ async def shown(pages: PageClient, path: str, word: str) -> str:
     return await eventually(look)
 
 
-async def test_a_message_is_published_seen_and_sent_again_with_its_attempts(console, anna, db):
+async def test_a_message_is_published_shown_and_resent(console, anna, db):
     sink = Sink()
     async with sink.open():
         home, there = await with_endpoint(
@@ -334,7 +332,7 @@ async def test_a_message_is_published_seen_and_sent_again_with_its_attempts(cons
     assert "write a JSON object" in broken.text
 
 
-async def test_what_failed_is_recovered_by_a_task_that_shows_its_progress(console, anna, db):
+async def test_failed_messages_are_recovered_by_a_task_with_progress(console, anna, db):
     home, there = await with_endpoint(console, anna, authKind="none", filter="", orderBy="", channels="")
     form = {"eventType": "invoice.paid", "payload": '{"n": 1}'}
     await made(anna, f"{home}/publish", form, f"{home}/publish")
@@ -374,7 +372,7 @@ async def put_attempts(db, endpoint: str, number: int, *, failed_at: int) -> Non
     )  # fmt: skip
 
 
-async def test_a_rare_attempt_is_found_by_looking_further_and_each_look_is_bounded(console, anna, db, monkeypatch):
+async def test_a_rare_attempt_is_found_by_bounded_scans(console, anna, db, monkeypatch):
     _, there = await with_endpoint(console, anna)
     await put_attempts(db, there.rpartition("/")[2], 5_000, failed_at=0)
     monkeypatch.setattr(messages, "BUDGET_S", 0.0)

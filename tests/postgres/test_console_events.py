@@ -38,7 +38,7 @@ def store(db: Database) -> Store:
     return Store(db)
 
 
-async def test_the_time_comes_first_and_filters_are_chips_that_can_be_removed(store: Store, anna: PageClient):
+async def test_the_time_is_first_and_filters_can_be_removed(store: Store, anna: PageClient):
     event = await put(store, "evt_1", type=HOSTILE, body=b'{"to":{"id":"cus_1"}}', to=("handler:a",))
     page = await anna.get_page("/console/events?since=1h&q=to.id+%3D+cus_1&type=%3Cscript%3E*")
     assert ids.show(ids.EVENT, event) in page
@@ -147,7 +147,7 @@ async def test_matches_are_exported_as_json_lines_and_csv(
     assert "/download/" not in await viewer.get_page("/console/events")
 
 
-async def test_what_a_search_shows_is_replayed_after_a_preview(store: Store, anna: PageClient, monkeypatch):
+async def test_search_results_are_replayed_after_a_preview(store: Store, anna: PageClient, monkeypatch):
     for n in range(3):
         event = await put(store, f"key-{n}", body=b'{"n":%d}' % n, to=("handler:a",))
         await store.end(event)
@@ -170,7 +170,7 @@ async def test_what_a_search_shows_is_replayed_after_a_preview(store: Store, ann
 
 
 class TestAnEvent:
-    async def test_folds_equal_attempts_beside_the_newest_error(self, store: Store, anna: PageClient):
+    async def test_folds_equal_attempts_and_shows_the_newest_error(self, store: Store, anna: PageClient):
         event = await put(store, "one", to=("handler:a",))
         for _ in range(3):
             await store.fail(event)
@@ -194,7 +194,7 @@ class TestAnEvent:
         assert f'href="https://traces.example/{parent}"' in page
         assert '<button type="button" data-copy>Copy as curl</button><code hidden>curl' in page
 
-    async def test_offers_a_handler_that_came_later(self, store: Store, anna: PageClient):
+    async def test_offers_routing_to_a_later_handler(self, store: Store, anna: PageClient):
         event = await put(store, "one", body=b'{"n":1}', to=("handler:a",))
         await register(store.db, "shop", [to("a"), to("later")])
         url = f"/console/events/{ids.show(ids.EVENT, event)}"

@@ -104,7 +104,7 @@ async def test_a_handler_has_its_figures_queue_breaker_and_latest_failures(vera:
     await vera.get_page("/console/dead/" + dead[0])
 
 
-async def test_the_list_has_every_handler_those_in_trouble_first(vera: PageClient, db: Database):
+async def test_handlers_with_problems_are_listed_first(vera: PageClient, db: Database):
     assert "No handlers yet" in await vera.get_page("/console/handlers")
     names = ("b/calm", "failing", "gone")
     await register(db, "s:h", [Route(recipient=f"handler:{name}", app="s:h") for name in names])
@@ -124,7 +124,7 @@ async def test_the_list_has_every_handler_those_in_trouble_first(vera: PageClien
     assert "Its deliveries wait until one does" in await vera.get_page("/console/handlers/gone")
 
 
-async def test_figures_outlive_the_roll_up_of_samples(vera: PageClient, db: Database):
+async def test_figures_survive_the_roll_up_of_samples(vera: PageClient, db: Database):
     await register(db, "s:h", [Route(recipient="handler:h", app="s:h")])
     for minutes in range(10):
         await put_sample(db, timedelta(minutes=minutes), **attempts("handler:h", 3, 0, took(_10=3)))

@@ -94,7 +94,7 @@ async def test_an_event_is_found_by_its_key(anna: PageClient, console: ConsoleAp
     assert answer.headers["location"] == f"/console/events/{row.shown_id.replace('msg_', 'evt_')}"
 
 
-async def test_no_one_finds_what_their_role_may_not_see(console: ConsoleApp, anna: PageClient, tenant: Tenant):
+async def test_search_hides_pages_and_tenants_out_of_reach(console: ConsoleApp, anna: PageClient, tenant: Tenant):
     vera = await console.operator("vera", Role.VIEWER)
     assert {"Settings", "Operators"} <= (await options(anna, "")).keys()
     assert not {"Settings", "Operators"} & (await options(vera, "")).keys()
@@ -117,7 +117,7 @@ async def test_the_answer_is_short_however_many_there_are(
     assert tenant.endpoint.shown_id not in str((await options(anna, "harbour")).values())
 
 
-async def test_the_settings_page_shows_what_is_changed_and_finds_by_words(anna: PageClient, console: ConsoleApp):
+async def test_the_settings_page_shows_changes_and_searches_words(anna: PageClient, console: ConsoleApp):
     page = await anna.get_page("/console/settings")
     assert "outbound.allow" in page
     assert "command line" in page

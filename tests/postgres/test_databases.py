@@ -55,7 +55,7 @@ def contents(connection: Connection) -> dict[Table, bytes]:
     return {table: databases.dump(connection, table) for table in tables}
 
 
-def test_a_row_in_any_table_is_gone_afterwards(pool: Pool, admin_url: str, pg_template: str):
+def test_restoring_removes_rows_of_every_table(pool: Pool, admin_url: str, pg_template: str):
     """Each table of the schema gets a row first, so that none can be forgotten."""
     with databases.created(admin_url, pg_template) as url, psycopg.connect(url, autocommit=True) as connection:
         baseline, fresh = Baseline.read(connection), contents(connection)
@@ -88,7 +88,7 @@ def test_a_database_is_used_again_as_it_was_first(pool: Pool):
         "alter database {database} set work_mem = '1MB'",
     ],
 )
-def test_a_database_whose_schema_has_changed_is_not_used_again(pool: Pool, change: str):
+def test_a_database_with_a_changed_schema_is_not_reused(pool: Pool, change: str):
     with pool.database() as first, psycopg.connect(first, autocommit=True) as connection:
         query = "select relname from pg_class where relkind = 'i' and not relispartition and relname not like '%_pkey' and relnamespace = 'boathook'::regnamespace limit 1"
         (index,) = connection.execute(query).fetchone() or ("",)

@@ -123,7 +123,7 @@ async def test_a_shape_of_the_longest_error_is_short_and_quick(db: Database):
         assert len(await db.fetchval("select boathook.dead_shape($1)", error)) <= 200
 
 
-async def test_letters_of_one_recipient_code_and_shape_are_one_group(dead_letters: DeadLetterStore):
+async def test_dead_letters_are_grouped_by_recipient_code_and_shape(dead_letters: DeadLetterStore):
     await dead_letters.add_dead("KeyError: 'a'", "KeyError: 'b'", "KeyError: 'c'")
     await dead_letters.add_dead("KeyError: 'a'", to="handler:mail")
     await dead_letters.add_dead("KeyError: 'a'", code="ValueError")
@@ -157,9 +157,7 @@ async def test_groups_are_found_by_recipient_and_code(dead_letters: DeadLetterSt
     assert await dead_letters.groups(code="NONE") == []
 
 
-async def test_a_look_takes_in_so_many_groups_and_says_that_there_may_be_more(
-    dead_letters: DeadLetterStore, monkeypatch
-):
+async def test_a_group_list_is_limited_and_marked_as_cut(dead_letters: DeadLetterStore, monkeypatch):
     monkeypatch.setattr(dead_letter_groups, "MAX_GROUPS", 2)
     monkeypatch.setattr(dead_letter_groups, "_MAX_RECENT", 1)
     await dead_letters.add_dead("one", "two", "three", "four", "five")
@@ -169,7 +167,7 @@ async def test_a_look_takes_in_so_many_groups_and_says_that_there_may_be_more(
     assert "five" in {group.shape for group in groups}, "what died last is among them"
 
 
-async def test_letters_of_a_group_are_paged_newest_death_first(dead_letters: DeadLetterStore):
+async def test_dead_letters_of_a_group_are_paged_newest_first(dead_letters: DeadLetterStore):
     keys = await dead_letters.add_dead(*(f"row {n} is gone" for n in range(7)))
     (group,) = await dead_letters.groups()
     seen = []
@@ -181,9 +179,7 @@ async def test_letters_of_a_group_are_paged_newest_death_first(dead_letters: Dea
 
 
 @pytest.mark.parametrize("limit", [1, 3, 50])
-async def test_letters_are_searched_in_looks_that_leave_nothing_out(
-    dead_letters: DeadLetterStore, monkeypatch, limit: int
-):
+async def test_a_scanned_dead_letter_search_misses_nothing(dead_letters: DeadLetterStore, monkeypatch, limit: int):
     monkeypatch.setattr(dead_letter_groups, "SCAN_ROWS", 2)
     keys = await dead_letters.add_dead(*(f"row {n}" for n in range(5)))
     rare = await dead_letters.add_dead("rare", to="handler:mail", code="TIMEOUT")
@@ -204,7 +200,7 @@ async def test_letters_are_searched_in_looks_that_leave_nothing_out(
         assert seen == [ids.show_delivery(*key) for key in expected]
 
 
-async def test_a_search_that_takes_long_says_how_far_it_came(dead_letters: DeadLetterStore, monkeypatch):
+async def test_a_slow_search_stops_with_a_cursor(dead_letters: DeadLetterStore, monkeypatch):
     monkeypatch.setattr(dead_letter_groups, "SCAN_ROWS", 2)
     monkeypatch.setattr(dead_letter_groups, "SCAN_BUDGET_S", 0.0)
     await dead_letters.add_dead("a", "b", "c", "d")
@@ -221,7 +217,7 @@ async def test_only_the_dead_are_in_a_group(dead_letters: DeadLetterStore):
 
 
 class TestWords:
-    async def test_one_sentence_says_what_failed(self):
+    async def test_a_failure_is_described_in_one_sentence(self):
         assert actions.describe_failure("handler:upgrade", 8, "KeyError", "KeyError: 'customer'") == (
             "handler:upgrade failed 8 times, last with KeyError: 'customer'"
         )
@@ -238,7 +234,7 @@ class TestWords:
             "handler:a failed before the first attempt"
         )
 
-    def test_there_is_advice_for_whatever_failed(self):
+    def test_every_failure_code_has_advice(self):
         codes = ["KeyError", "TIMEOUT", "LEASE_LOST", "HTTP_401", "HTTP_404", "HTTP_429", "HTTP_302", "HTTP_500", "DNS"]
         advice = {actions.advise("handler:a", code) for code in [*codes, "HTTP_422", "CONNECT", None]}
         assert len(advice) == 11
@@ -276,7 +272,7 @@ class TestEscalation:
 
 
 class TestInTheBackground:
-    async def test_all_of_a_group_runs_again_and_nothing_else(self, dead_letters: DeadLetterStore, context: AppContext):
+    async def test_a_group_replay_covers_the_group_only(self, dead_letters: DeadLetterStore, context: AppContext):
         await dead_letters.add_dead(*(f"row {n}" for n in range(7)))
         await dead_letters.add_dead("another", code="ValueError")
         group = (await dead_letters.groups())[0]
@@ -290,7 +286,7 @@ class TestInTheBackground:
         assert {(row.actor, row.note) for row in each} == {("console:anna", f"{progress.id}: deployed")}
         assert len(each) == 7
 
-    async def test_what_became_of_the_replayed_is_told(self, dead_letters: DeadLetterStore, context: AppContext):
+    async def test_replay_outcomes_are_reported(self, dead_letters: DeadLetterStore, context: AppContext):
         ended, ignored, failing, dying, _ = await dead_letters.add_dead(*(f"row {n}" for n in range(5)))
         other = (await dead_letters.add_dead("another", code="ValueError"))[0]
         groups = await dead_letters.groups()
@@ -315,7 +311,7 @@ class TestInTheBackground:
         await dead_letters.fail_with(failing[0], "Other", "another cause")
         assert "2 failed again (1 with the same cause)" in (await follow(context, tasks[0])).outcome
 
-    async def test_what_dies_meanwhile_is_left(self, dead_letters: DeadLetterStore, context: AppContext):
+    async def test_a_group_replay_skips_later_dead_letters(self, dead_letters: DeadLetterStore, context: AppContext):
         ((event, _),) = await dead_letters.add_dead("x")
         task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id)
         await dead_letters.add_dead("x")
@@ -407,7 +403,7 @@ class TestInTheBackground:
         assert await dead_letters.states() == {}
         assert (await dead_letters.verify()).balance.purged == 2
 
-    async def test_a_group_that_is_gone_is_not_found(self, dead_letters: DeadLetterStore, context: AppContext):
+    async def test_an_empty_group_is_not_found(self, dead_letters: DeadLetterStore, context: AppContext):
         await dead_letters.add_dead("x")
         (group,) = await dead_letters.groups()
         await finish(context, await decide(context, bulk_jobs.replay_group, group.id))
@@ -417,9 +413,7 @@ class TestInTheBackground:
             await decide(context, bulk_jobs.replay_group, "grp_nonsense")
 
     @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf"), 1e9])
-    async def test_a_rate_that_is_none_is_refused(
-        self, dead_letters: DeadLetterStore, context: AppContext, rate: float
-    ):
+    async def test_an_invalid_rate_is_refused(self, dead_letters: DeadLetterStore, context: AppContext, rate: float):
         await dead_letters.add_dead("x")
         (group,) = await dead_letters.groups()
         with pytest.raises(InvalidValue, match="a number a second"):
@@ -479,7 +473,7 @@ class TestInTheBackground:
         with pytest.raises(InvalidValue, match="every event"):
             await decide(context, bulk_jobs.replay_events, SearchQuery())
 
-    async def test_what_cannot_run_is_foreseen_and_left(self, dead_letters: DeadLetterStore, context: AppContext):
+    async def test_expunged_events_are_previewed_and_skipped(self, dead_letters: DeadLetterStore, context: AppContext):
         keys = await dead_letters.add_dead("x", "x", "x")
         await dead_letters.db.execute(
             "update boathook.event set body = '', expunged_at = now() where id = $1", keys[0][0]
@@ -490,7 +484,7 @@ class TestInTheBackground:
         assert (await finish(context, await decide(context, bulk_jobs.replay_group, group.id))).done == 2
         assert await dead_letters.states() == {"pending": 2, "dead": 1}
 
-    async def test_customers_of_the_api_see_nothing_of_it(self, dead_letters: DeadLetterStore, context: AppContext):
+    async def test_group_replays_are_invisible_in_the_api(self, dead_letters: DeadLetterStore, context: AppContext):
         await dead_letters.add_dead("x")
         task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id)
         assert task.state is TaskState.RUNNING

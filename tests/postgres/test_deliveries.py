@@ -173,7 +173,7 @@ async def test_a_stale_set_back_changes_nothing(db: Database) -> None:
     assert await db.fetchval("select state from boathook.delivery") == "pending"
 
 
-async def test_set_back_records_each_attempt_and_buries_where_told(db: Database) -> None:
+async def test_failed_attempts_are_recorded_and_dead_lettered_if_final(db: Database) -> None:
     await add_deliveries(db, count=2)
     store = DeliveryStore(db, RetryDefaults())
     one, other = await claim(store)
@@ -308,7 +308,7 @@ async def test_an_order_key_keeps_accept_order_under_concurrency_and_retries(db:
     assert seen == owed
 
 
-async def test_a_retry_holds_its_successors_and_a_dead_one_lets_them_pass(db: Database) -> None:
+async def test_a_retry_blocks_its_successors_and_a_dead_letter_does_not(db: Database) -> None:
     store = DeliveryStore(db, RetryDefaults())
     _first, second = await add_deliveries(db, count=2, order_key="k")
     [work] = await claim(store)
@@ -349,7 +349,7 @@ async def test_the_sweep_frees_a_head_that_was_left_waiting(db: Database) -> Non
     assert first in {work.claim.event_id for work in await claim(store)}
 
 
-async def test_the_fate_of_an_unanswered_commit_is_looked_up(db: Database) -> None:
+async def test_the_outcome_of_an_unanswered_commit_is_looked_up(db: Database) -> None:
     await add_deliveries(db, count=3)
     store = DeliveryStore(db, RetryDefaults())
     settled, held, lost = await claim(store)
@@ -362,7 +362,7 @@ async def test_the_fate_of_an_unanswered_commit_is_looked_up(db: Database) -> No
     ]
 
 
-async def test_the_fate_waits_for_a_commit_that_is_under_way(db: Database) -> None:
+async def test_commit_outcome_waits_for_a_commit_in_progress(db: Database) -> None:
     await add_deliveries(db)
     store = DeliveryStore(db, RetryDefaults())
     [work] = await claim(store)
@@ -378,7 +378,7 @@ async def test_the_fate_waits_for_a_commit_that_is_under_way(db: Database) -> No
     assert await asking is CommitOutcome.SETTLED
 
 
-async def test_a_side_effect_is_remembered_once_and_only_for_the_holder(db: Database) -> None:
+async def test_a_side_effect_is_saved_once_and_only_by_the_lease_holder(db: Database) -> None:
     store = DeliveryStore(db, RetryDefaults())
     stale, fresh = await steal(db, store)
     assert await store.find_side_effect(fresh.claim, "mail") is None

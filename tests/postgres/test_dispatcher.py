@@ -78,7 +78,7 @@ async def test_an_exception_is_a_failed_attempt(db: Database, tmp_path: Path) ->
     assert await attempts(db) == [(number, "failed", "IsADirectoryError") for number in (1, 2)]
 
 
-async def test_what_takes_too_long_to_stop_is_cancelled_and_not_counted(db: Database, tmp_path: Path) -> None:
+async def test_an_attempt_too_slow_to_stop_is_cancelled_and_not_counted(db: Database, tmp_path: Path) -> None:
     endpoint, executor = await add_endpoint(db, "http://archive.example/letters"), FileExecutor(tmp_path)
     executor.gate = asyncio.Event()
     async with running_sender(db, executor=executor, server={"drain_s": 0.1}):

@@ -138,7 +138,7 @@ async def test_an_endpoint_and_a_handler_are_notified(db: Database, tables: dict
     assert gateway.notified == 0
 
 
-async def test_without_messages_nothing_arrives_before_the_walk_and_then_everything(
+async def test_without_messages_deliveries_start_only_with_the_walk(
     db: Database, tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     """The mutant of the test above, and what a broker loses that confirms and drops everything."""
@@ -196,7 +196,7 @@ async def test_retries_fall_due_through_delay_queues(db: Database, tables: dict[
 
 
 @pytest.mark.usefixtures("no_walk")
-async def test_what_cannot_be_read_or_found_is_forgotten(db: Database, tables: dict[str, Any]):
+async def test_unreadable_or_unknown_messages_are_dropped(db: Database, tables: dict[str, Any]):
     meters.reset()
     garbage = [b"", b"\xff\x00", b"{}", b"[[1, 2]]", b'[["endpoint:\\u0000", 0]]', b"[" * 100_000]
     unknown = msgspec.json.encode([("endpoint:ep_unknown", 0.0), ("handler", 0.0), ("endpoint:", 1e300)])

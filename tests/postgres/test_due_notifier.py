@@ -48,7 +48,7 @@ class TestNotifier:
     async def test_names_the_recipients_of_all_requests_since_the_last_notification(self):
         assert await self.notified([["a", "b"], ["b", "c"]]) == [{"a", "b", "c"}]
 
-    async def test_names_nobody_if_one_request_named_nobody(self):
+    async def test_names_no_recipient_if_one_request_named_none(self):
         assert await self.notified([["a"], ANY_RECIPIENT]) == [set()]
 
     @staticmethod
@@ -68,11 +68,11 @@ class TestNotifier:
 
 
 @pytest.mark.parametrize("recipients", [(), ("handler:a",), ("endpoint:ep_1", "handler:two words")])
-def test_a_payload_tells_its_recipients(recipients: tuple[str, ...]):
+def test_a_payload_round_trips_its_recipients(recipients: tuple[str, ...]):
     assert read_payload(to_payload(recipients)) == recipients
 
 
-def test_a_payload_for_too_many_recipients_names_nobody():
+def test_a_payload_with_too_many_recipients_names_none():
     many = [f"handler:{'é' * 200}{number}" for number in range(10)]
     assert read_payload(to_payload(many[:5])) == tuple(many[:5])
     assert read_payload(to_payload(many)) == ANY_RECIPIENT
@@ -81,9 +81,7 @@ def test_a_payload_for_too_many_recipients_names_nobody():
 class TestSender:
     """Senders that poll once an hour."""
 
-    async def test_claims_for_an_endpoint_that_it_knows_without_looking_for_others(
-        self, db: Database, monkeypatch: pytest.MonkeyPatch
-    ):
+    async def test_claims_for_a_known_endpoint_without_a_scan(self, db: Database, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(endpoint_queues, "_LIMITS_AGE_S", 3600.0)
         looks = self.count_looks(monkeypatch)
         async with Sink().open() as sink:
@@ -94,7 +92,7 @@ class TestSender:
                 await self.deliver(db, endpoint, 2)
                 assert len(looks) == before
 
-    async def test_looks_for_an_endpoint_that_it_does_not_know(self, db: Database):
+    async def test_scans_for_an_unknown_endpoint(self, db: Database):
         async with Sink().open() as sink, rarely_polling(db):
             await self.deliver(db, await add_endpoint(db, sink.base), 1)
             await self.deliver(db, await add_endpoint(db, f"{sink.base}/other"), 2)

@@ -179,7 +179,7 @@ def connect_as(uid: int, server: EmbeddedServer) -> str:
 
 @pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 @as_root
-async def test_as_root_below_a_closed_folder_the_data_are_kept_elsewhere(closed_dir: Path) -> None:
+async def test_root_data_below_an_inaccessible_folder_is_kept_elsewhere(closed_dir: Path) -> None:
     data_dir = closed_dir / "project" / ".boathook"
     server = await EmbeddedServer.start(data_dir)
     await remember(server)
@@ -196,7 +196,7 @@ async def test_as_root_below_a_closed_folder_the_data_are_kept_elsewhere(closed_
 
 @pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 @as_root
-async def test_a_removed_data_folder_begins_anew_and_says_what_is_kept(closed_dir: Path) -> None:
+async def test_a_removed_data_folder_starts_fresh_and_names_old_data(closed_dir: Path) -> None:
     data_dir = closed_dir / "data"
     server = await EmbeddedServer.start(data_dir)
     await remember(server)
@@ -324,7 +324,7 @@ async def test_a_killed_postgres_with_a_busy_backend_is_waited_for(data_dir: Pat
 
 
 @pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
-async def test_a_stale_lock_file_with_a_number_borne_by_another_is_removed(data_dir: Path) -> None:
+async def test_a_stale_lock_file_with_a_reused_pid_is_removed(data_dir: Path) -> None:
     server = await EmbeddedServer.start(data_dir)
     await remember(server)
     lines = (server.home / "data" / "postmaster.pid").read_text().splitlines()
@@ -345,7 +345,7 @@ async def test_a_stale_lock_file_with_a_number_borne_by_another_is_removed(data_
 
 
 @pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
-async def test_no_child_is_left_behind(data_dir: Path) -> None:
+async def test_no_child_process_is_left(data_dir: Path) -> None:
     server = await EmbeddedServer.start(data_dir)
     pid = server.pid()
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
@@ -356,7 +356,7 @@ async def test_no_child_is_left_behind(data_dir: Path) -> None:
 
 
 @pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
-async def test_an_interrupted_creation_is_begun_anew(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interrupted_creation_is_restarted(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call = embedded._ServerLayout.call
 
     def interrupted(site: object, program: str, *args: str, text: str | None = None) -> object:
@@ -403,7 +403,7 @@ async def test_a_missing_wheel_is_explained(data_dir: Path, monkeypatch: pytest.
 
 
 @pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
-async def test_data_of_another_major_version_are_left_alone(data_dir: Path) -> None:
+async def test_data_of_another_major_version_is_refused(data_dir: Path) -> None:
     server = await EmbeddedServer.start(data_dir)
     await server.stop()
     (server.home / "data" / "PG_VERSION").write_text("13\n")

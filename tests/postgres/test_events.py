@@ -61,7 +61,7 @@ async def conflicts(db: Database) -> list[tuple[str, str, int]]:
     return [(row["dedup_key"], row["differs"], row["seen"]) for row in rows]
 
 
-async def test_an_event_comes_back_as_it_went_in(db: Database):
+async def test_an_event_round_trips(db: Database):
     store = EventStore(db)
     body = b'\x00\xff{"id": "\\u0000", "id": 1e400}\n'
     new = event("k", body)
@@ -72,7 +72,7 @@ async def test_an_event_comes_back_as_it_went_in(db: Database):
         await store.get(UUID(int=1))
 
 
-async def test_each_event_of_a_batch_keeps_its_own_values_whichever_of_them_are_equal(db: Database):
+async def test_each_event_of_a_batch_keeps_its_own_values(db: Database):
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - repeats the run
     draw = random.Random(seed)
@@ -125,7 +125,7 @@ async def test_copies_in_one_batch_and_in_the_next_are_duplicates(db: Database):
     assert (await count(db, "event"), await count(db, "delivery")) == (1, 1)
 
 
-async def test_trying_again_after_an_unknown_outcome_is_accepted_not_a_duplicate(db: Database):
+async def test_a_retry_after_an_unknown_outcome_is_accepted(db: Database):
     store = EventStore(db)
     new = event("k")
     assert await store.append([new]) == await store.append([new]) == [Accepted(new.id)]
@@ -160,7 +160,7 @@ async def test_volatile_fields_make_no_conflict(db: Database):
     ]
 
 
-async def test_a_key_whose_memory_has_run_out_is_free(db: Database):
+async def test_an_expired_dedup_key_is_free(db: Database):
     store = EventStore(db, dedup_days=30, dedup_days_of={"short": 0.0})
     await store.append([event("k", source="short")])
     again = event("k", source="short")
@@ -271,7 +271,7 @@ async def is_done_or(task: asyncio.Task[None], waiting: Callable[[], Awaitable[i
     return task.done() or await waiting() > 1
 
 
-async def test_keys_are_claimed_in_their_order_whatever_the_order_of_the_batch(db: Database):
+async def test_dedup_keys_are_locked_in_sorted_order(db: Database):
     """Two batches that hold a key each and wait for the other's would wait for ever."""
     store = EventStore(db)
     assert not await holds_what_is_behind(db, lambda *keys: store.append([event(key) for key in keys]), hash_text)

@@ -138,14 +138,14 @@ class TestEvent:
             (lambda: event("stripe", body=b"<xml>"), "JSON"),
         ],
     )
-    def test_a_mistake_is_explained(self, make: Callable[[], Event], text: str):
+    def test_an_invalid_call_is_explained(self, make: Callable[[], Event], text: str):
         with pytest.raises(ConfigError) as raised:
             make()
         assert text in str(raised.value)
 
 
 class TestRun:
-    async def test_what_it_wrote_can_be_seen_in_the_block_and_is_gone_after_it(self, shop, connection):
+    async def test_writes_are_visible_in_the_block_and_rolled_back_after(self, shop, connection):
         hook = Boathook()
         recording(hook)
         async with run(hook, paid(), session=connection) as result:
@@ -170,7 +170,7 @@ class TestRun:
         await run(hook, paid(), session=connection)
         assert committed(shop) == 1
 
-    async def test_the_tests_own_transaction_goes_on(self, shop, connection):
+    async def test_the_tests_own_transaction_continues(self, shop, connection):
         hook = Boathook()
         recording(hook)
         transaction = connection.transaction()
@@ -190,7 +190,7 @@ class TestRun:
             ("raise", "failed", "KeyError", None, 0),
         ],
     )
-    async def test_only_what_a_worker_would_commit_counts(self, shop, connection, then, outcome, code, note, rows):
+    async def test_only_results_a_worker_commits_are_kept(self, shop, connection, then, outcome, code, note, rows):
         hook = Boathook()
         recording(hook)
         async with run(hook, paid(then=then), session=connection) as result:
@@ -198,7 +198,7 @@ class TestRun:
         assert (result.outcome, result.code, result.note) == (outcome, code, note)
         assert len(result.published) == rows
 
-    async def test_an_exception_tells_file_and_line_of_the_handler(self, shop, connection):
+    async def test_an_exception_has_the_handlers_file_and_line(self, shop, connection):
         hook = Boathook()
         recording(hook)
         result = await run(hook, paid(then="raise"), session=connection)
@@ -210,7 +210,7 @@ class TestRun:
         assert f"record failed KeyError: 'customer' at {__file__}:{number}" in repr(result)
         assert "boathook/testing" not in (result.traceback or "")
 
-    async def test_each_handler_that_matches_runs_by_itself(self, shop, connection):
+    async def test_each_matching_handler_runs_separately(self, shop, connection):
         hook = Boathook()
         recording(hook)
 
@@ -273,7 +273,7 @@ class TestRun:
         result = await run(hook, paid(), session=connection)
         assert (result.outcome, result.code) == ("failed", "HANDLER_MISUSE")
 
-    async def test_it_needs_no_database_if_the_handler_needs_none(self):
+    async def test_a_handler_without_a_transaction_needs_no_database(self):
         hook = Boathook()
 
         @hook.on("github", "issues.*", filter={"body": {"issue.number": {"gt": 5}}})
@@ -295,7 +295,7 @@ class TestRun:
 
         assert (await run(hook, event(application="acme", type="a", json={"n": 1}))).outcome == "succeeded"
 
-    async def test_without_the_schema_it_says_what_to_run(self, empty_url):
+    async def test_a_missing_schema_error_says_what_to_run(self, empty_url):
         hook = Boathook()
 
         @hook.on("stripe")

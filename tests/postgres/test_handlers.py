@@ -67,7 +67,7 @@ async def test_a_sync_handler_does_the_same_in_a_thread(shop: Database) -> None:
     assert await effects(shop) == [1]
 
 
-async def test_an_exception_rolls_back_and_is_tried_again_until_buried(shop: Database) -> None:
+async def test_an_exception_rolls_back_and_retries_until_dead(shop: Database) -> None:
     hook = Boathook()
 
     @hook.on("shop", retry=QUICK)
@@ -103,7 +103,7 @@ async def test_a_handler_that_fails_and_then_works_has_one_effect(shop: Database
     assert await effects(shop) == [1]
 
 
-async def test_values_decide_as_they_say(shop: Database) -> None:
+async def test_return_values_decide_the_outcome(shop: Database) -> None:
     hook = Boathook()
 
     @hook.on("shop", retry=QUICK)
@@ -132,7 +132,7 @@ async def test_values_decide_as_they_say(shop: Database) -> None:
     )
 
 
-async def test_a_final_exception_is_not_tried_again(shop: Database) -> None:
+async def test_a_final_exception_is_not_retried(shop: Database) -> None:
     hook = Boathook()
 
     @hook.on("shop", final=(ValueError,))
@@ -187,7 +187,7 @@ async def test_cancellation_and_exit_by_the_handler_are_failed_attempts(shop: Da
 
 
 @pytest.mark.parametrize("words", ["commit", "rollback", "commit; begin", "rollback; begin"])
-async def test_ending_the_transaction_by_hand_is_found_out_and_never_repeated(shop: Database, words: str) -> None:
+async def test_a_manual_commit_or_rollback_is_detected_and_not_retried(shop: Database, words: str) -> None:
     hook = Boathook()
 
     @hook.on("shop", retry=QUICK)
@@ -202,7 +202,9 @@ async def test_ending_the_transaction_by_hand_is_found_out_and_never_repeated(sh
     assert await effects(shop) == ([1] if "commit" in words else [])
 
 
-async def test_without_the_mark_such_a_transaction_would_pass(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_mark_a_manual_commit_goes_undetected(
+    shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Mutant of the test above, which shows that it can fail."""
     source = await shop.fetchval("select pg_get_functiondef('boathook.settle'::regproc)")
     await shop.execute(source.replace("p_mark is not null and", "false and"))
@@ -233,7 +235,7 @@ async def test_a_swallowed_database_error_cannot_be_committed_as_success(shop: D
     assert await effects(shop) == []
 
 
-async def test_what_a_handler_sets_for_its_session_ends_with_it(shop: Database) -> None:
+async def test_session_settings_of_a_handler_are_reset(shop: Database) -> None:
     hook, seen = Boathook(), []
 
     @hook.on("shop")
@@ -316,7 +318,7 @@ async def test_without_the_fence_the_zombie_would_commit(shop: Database) -> None
         await eventually(is_done)
 
 
-async def test_a_handler_whose_lease_is_lost_is_broken_off(shop: Database) -> None:
+async def test_a_handler_losing_its_lease_is_cancelled(shop: Database) -> None:
     hook, broken = Boathook(), asyncio.Event()
     started = asyncio.Event()
 
@@ -368,7 +370,7 @@ async def test_a_lost_connection_during_the_commit_is_looked_up(
     assert await attempts(shop) == [(1, "succeeded", None)]
 
 
-async def test_newer_lets_only_newer_stamps_pass_and_forgets_with_a_rollback(shop: Database) -> None:
+async def test_newer_accepts_only_newer_stamps_and_rolls_back(shop: Database) -> None:
     hook = Boathook()
 
     @hook.on("shop", retry=QUICK)
@@ -390,7 +392,7 @@ async def test_newer_lets_only_newer_stamps_pass_and_forgets_with_a_rollback(sho
     assert await effects(shop) == [5, 6]
 
 
-def test_stamps_of_all_kinds_are_ordered_alike() -> None:
+def test_stamps_of_all_types_are_comparable() -> None:
     moment = datetime(2026, 1, 31, 12, tzinfo=UTC)
     same = [moment, "2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", moment.timestamp(), int(moment.timestamp())]
     assert {to_number(stamp) for stamp in [*same, str(int(moment.timestamp()))]} == {Decimal(1769860800)}
@@ -488,7 +490,7 @@ async def test_once_does_nothing_for_a_zombie(shop: Database) -> None:
     assert calls == []
 
 
-async def test_publishing_comes_and_goes_with_the_transaction(shop: Database) -> None:
+async def test_publishing_is_part_of_the_transaction(shop: Database) -> None:
     hook, receipts = Boathook(), []
 
     @hook.on("shop", retry=QUICK)
@@ -563,7 +565,7 @@ async def test_one_event_is_delivered_once_for_several_lines(shop: Database) -> 
     assert [line.source for line in hook.handlers["note"].lines] == ["shop", "shop", "other"]
 
 
-def test_wrong_declarations_say_what_to_change() -> None:
+def test_invalid_declarations_are_explained() -> None:
     hook = Boathook()
 
     @hook.on("shop")

@@ -251,7 +251,7 @@ ARRIVAL = (
 
 
 @pytest.mark.usefixtures("tiny")
-async def test_the_sums_agree_though_events_arrive_between_looks(store: Store, arrive):
+async def test_sums_agree_while_events_arrive_between_queries(store: Store, arrive):
     found = await store.verify(progress=arrive)
     assert found.violations == ()
     assert found.looks > 10
@@ -259,9 +259,7 @@ async def test_the_sums_agree_though_events_arrive_between_looks(store: Store, a
     assert found.balance.events > 14
 
 
-async def test_without_one_look_for_all_of_a_range_the_sums_would_disagree(
-    store: Store, arrive, monkeypatch: pytest.MonkeyPatch
-):
+async def test_without_one_query_per_range_the_sums_disagree(store: Store, arrive, monkeypatch: pytest.MonkeyPatch):
     take = integrity._Check._collect_row
     is_late = False
 
@@ -300,7 +298,7 @@ async def test_the_check_can_write_nothing(store: Store, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("tiny")
-async def test_progress_tells_every_look_and_never_goes_back(store: Store):
+async def test_progress_is_reported_per_query_and_monotonic(store: Store):
     steps: list[integrity.CheckProgress] = []
     await store.verify(progress=steps.append, is_deep=True)
     assert [step.number for step in steps] == sorted(step.number for step in steps)
@@ -311,7 +309,7 @@ async def test_progress_tells_every_look_and_never_goes_back(store: Store):
         assert 0 <= shares[0] <= shares[-1] <= 1
 
 
-async def test_a_window_holds_what_is_of_its_time_and_whole_rules_besides(store: Store):
+async def test_a_window_checks_its_events_and_the_global_rules(store: Store):
     middle = ids.created_at(await event_of(store, "pending"))
     early, late = await store.verify(until=middle), await store.verify(since=middle)
     whole = await store.verify()
@@ -325,7 +323,7 @@ async def test_a_window_holds_what_is_of_its_time_and_whole_rules_besides(store:
     assert "every delivery exists" in {one.check for one in (await store.verify(until=middle)).violations}
 
 
-async def test_a_look_that_is_cut_short_is_made_again_smaller(store: Store, monkeypatch: pytest.MonkeyPatch):
+async def test_a_query_that_times_out_is_retried_smaller(store: Store, monkeypatch: pytest.MonkeyPatch):
     look, sizes, cuts = integrity._Check._run_query, [], iter([True, True])
     bound = integrity._Check._bound
 
@@ -347,7 +345,7 @@ async def test_a_look_that_is_cut_short_is_made_again_smaller(store: Store, monk
     assert found.balance.events == 14
 
 
-async def test_a_look_that_is_cut_short_for_ever_is_no_verdict(store: Store, monkeypatch: pytest.MonkeyPatch):
+async def test_a_query_that_always_times_out_raises(store: Store, monkeypatch: pytest.MonkeyPatch):
     async def cut(*_: object) -> None:
         raise asyncpg.QueryCanceledError("canceling statement due to statement timeout")
 
@@ -358,7 +356,7 @@ async def test_a_look_that_is_cut_short_for_ever_is_no_verdict(store: Store, mon
 
 
 @pytest.mark.usefixtures("tiny")
-async def test_it_rests_after_each_look_as_long_as_it_is_told(store: Store, monkeypatch: pytest.MonkeyPatch):
+async def test_it_rests_after_each_query_as_configured(store: Store, monkeypatch: pytest.MonkeyPatch):
     rests: list[float] = []
 
     async def noted(seconds: float) -> None:
@@ -413,7 +411,7 @@ def memory_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("memory_only")
-async def test_a_week_emptied_while_a_look_waits_for_it_is_no_false_alarm(store: Store, pg_url: str):
+async def test_a_week_dropped_during_a_query_is_no_violation(store: Store, pg_url: str):
     assert (await emptied(store, pg_url)).violations == ()
 
 
@@ -458,7 +456,7 @@ async def break_many(store: Store, number: int) -> None:
 
 
 @pytest.mark.extended("needs thousands of rows, objects or connections")
-async def test_memory_grows_neither_with_the_events_nor_with_what_is_wrong(db: Database, monkeypatch):
+async def test_memory_grows_neither_with_events_nor_violations(db: Database, monkeypatch):
     monkeypatch.setattr(integrity, "SCANS", tuple(replace(walk, rows=200, max_rows=200) for walk in invariants.SCANS))
     store, peaks = Store(db), []
     for number in (1_000, 10_000):
@@ -609,7 +607,7 @@ def test_every_rule_is_broken_in_more_than_forty_ways_in_all():
     assert len({rule.title for rule in invariants.INVARIANTS}) == len(invariants.INVARIANTS)
 
 
-async def test_an_event_dropped_by_retention_may_leave_its_key_behind(store: Store):
+async def test_a_key_may_outlive_its_event_after_retention(store: Store):
     event = await event_of(store, "good")
     for table in (
         "event where id",
@@ -623,7 +621,7 @@ async def test_an_event_dropped_by_retention_may_leave_its_key_behind(store: Sto
     assert (await store.verify()).is_consistent
 
 
-async def test_an_expired_key_may_be_gone(store: Store):
+async def test_an_expired_key_may_be_missing(store: Store):
     event = await event_of(store, "nobody")
     await store.db.execute("delete from boathook.dedup where event_id = $1", event)
     await store.db.execute("update boathook.event set accepted_at = now() - interval '31 days' where id = $1", event)

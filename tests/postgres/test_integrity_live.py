@@ -192,9 +192,7 @@ EVERYTHING = {
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-async def test_a_store_under_full_work_balances_at_every_moment(
-    db: Database, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_busy_store_is_consistent_at_all_times(db: Database, traffic: Traffic, monkeypatch: pytest.MonkeyPatch):
     small = tuple(replace(walk, rows=40, max_rows=40) for walk in invariants.SCANS)
     deadline = time.monotonic() + 90
     for number in itertools.count():

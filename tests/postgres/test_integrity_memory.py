@@ -99,7 +99,7 @@ async def memory(db: Database, pg_url: str, monkeypatch: pytest.MonkeyPatch) -> 
     return made
 
 
-async def test_a_look_reads_only_the_pages_that_may_hold_its_keys(memory: Memory):
+async def test_a_query_reads_only_pages_that_may_hold_its_keys(memory: Memory):
     read, there = await memory.pages_of(20_000, 21_000)
     assert read <= there // 2
     assert await memory.verify() == {}
@@ -126,7 +126,7 @@ async def reuse(memory: Memory) -> None:
     await memory.settle()
 
 
-async def test_pages_that_were_used_again_are_told_apart_too(memory: Memory):
+async def test_reused_pages_are_distinguished(memory: Memory):
     pages = await memory.db.fetchval(CHORES["measure_dedup"])
     await reuse(memory)
     read, there = await memory.pages_of(EVENTS + 12_000, EVENTS + 12_500)
@@ -157,9 +157,7 @@ DAMAGE: Final = {
 
 @pytest.mark.parametrize("is_reused", [False, True], ids=["in order", "mixed"])
 @pytest.mark.parametrize("rule", sampled(DAMAGE, keep=1))
-async def test_damage_is_found_wherever_its_key_lies(
-    memory: Memory, rule: str, is_reused: bool, monkeypatch: pytest.MonkeyPatch
-):
+async def test_damage_is_found_on_any_page(memory: Memory, rule: str, is_reused: bool, monkeypatch: pytest.MonkeyPatch):
     if is_reused:
         await reuse(memory)
     small = replace(invariants.DEDUP_MEMORY, rows=1_500, max_rows=1_500)
@@ -185,7 +183,7 @@ async def test_the_bounds_of_ranges_part_no_event_from_its_keys(memory: Memory, 
         assert await memory.verify() == {"one dedup key per event": 3, "every dedup key has its event": 1}
 
 
-async def test_the_index_tells_what_expired_too(memory: Memory):
+async def test_the_same_index_finds_expired_keys(memory: Memory):
     """One index for both: the chore that forgets keys, in plans of either kind."""
     await memory.db.execute(
         "update boathook.dedup set expires_at = now() - interval '1 day' where event_id < $1", memory.id_of(500)
@@ -218,13 +216,13 @@ def test_ranges_do_not_shrink_where_small_ones_take_as_long():
     assert set(fitted(4_000, fixed_s=3.0, each_s=1e-6)[-20:]) == {invariants.DEDUP_MEMORY.max_rows}
 
 
-def test_between_the_two_a_look_reads_as_much_for_its_rows_as_besides_them():
+def test_the_range_size_balances_fixed_and_row_costs():
     sizes = fitted(4_000, fixed_s=0.5, each_s=1e-5)[-20:]
     assert min(sizes) >= 12_500
     assert max(sizes) <= 200_000
 
 
-def test_a_look_that_was_slow_by_chance_does_not_keep_ranges_large():
+def test_one_slow_query_does_not_keep_ranges_large():
     size = integrity._RangeSize(invariants.DEDUP_MEMORY)
     for took in (5.0, 0.01, 5.0, 0.01):
         size.fit(took)

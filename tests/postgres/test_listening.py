@@ -38,7 +38,7 @@ async def keys(tail: EventFeed, now: datetime) -> list[str]:
     return heard
 
 
-async def test_an_event_is_heard_once_and_soon(db: Database):
+async def test_an_event_is_emitted_once(db: Database):
     store, tail = EventStore(db), EventFeed(db, FeedFilter(), NOW)
     assert await keys(tail, NOW) == []
     await store.append([made("a", NOW + timedelta(seconds=1)), made("b", NOW + timedelta(seconds=2))])
@@ -47,7 +47,7 @@ async def test_an_event_is_heard_once_and_soon(db: Database):
         assert await keys(tail, NOW + timedelta(seconds=later)) == []
 
 
-async def test_what_is_committed_later_with_an_older_id_is_heard_too(db: Database):
+async def test_a_late_commit_with_an_older_id_is_emitted(db: Database):
     store, tail = EventStore(db), EventFeed(db, FeedFilter(), NOW)
     await store.append([made("younger", NOW + timedelta(seconds=40))])
     assert await keys(tail, NOW + timedelta(seconds=41)) == ["younger"]
@@ -75,7 +75,7 @@ async def test_catching_up_gives_everything_in_order_however_much_it_is(db: Data
     assert await keys(tail, NOW + timedelta(seconds=1)) == []
 
 
-async def test_one_look_is_bounded_in_events_and_in_time(db: Database):
+async def test_a_poll_is_bounded_in_events_and_time(db: Database):
     begin = NOW - timedelta(minutes=10)
     await EventStore(db).append([made(f"k{n}", begin) for n in range(60)] + [made("late", NOW - timedelta(minutes=5))])
     tail = EventFeed(db, FeedFilter(), begin)
@@ -83,7 +83,7 @@ async def test_one_look_is_bounded_in_events_and_in_time(db: Database):
     assert spans == [25, 25, 10, 0, 0]
 
 
-async def test_a_minute_with_more_events_than_one_statement_returns_is_heard_whole(db: Database, monkeypatch):
+async def test_a_busy_minute_is_emitted_completely(db: Database, monkeypatch):
     monkeypatch.setattr(event_feed, "_MAX_IDS", 7)
     wanted = [made(f"k{n:02}", NOW + timedelta(milliseconds=10 * n)) for n in range(40)]
     store, tail = EventStore(db), EventFeed(db, FeedFilter(), NOW)
@@ -93,7 +93,7 @@ async def test_a_minute_with_more_events_than_one_statement_returns_is_heard_who
     assert [key for poll in range(24) for key in await keys(tail, NOW + timedelta(seconds=2 + poll))] == ["late"]
 
 
-async def test_what_could_not_be_read_is_read_by_the_next_look(db: Database, monkeypatch):
+async def test_a_failed_read_is_retried_by_the_next_poll(db: Database, monkeypatch):
     tail = EventFeed(db, FeedFilter(), NOW)
     await EventStore(db).append([made("kept", NOW)])
 
@@ -107,7 +107,7 @@ async def test_what_could_not_be_read_is_read_by_the_next_look(db: Database, mon
     assert await keys(tail, NOW + timedelta(seconds=2)) == ["kept"]
 
 
-async def test_only_what_is_wished_for_is_heard(db: Database):
+async def test_only_matching_events_are_emitted(db: Database):
     at = NOW + timedelta(seconds=1)
     await EventStore(db).append([
         made("a", at, type="payment.paid"),
@@ -124,7 +124,7 @@ async def test_only_what_is_wished_for_is_heard(db: Database):
     assert await heard(type="payment.*", source="stripe") == {"a"}
 
 
-async def test_another_organization_hears_its_own_messages_and_nothing_else(db: Database):
+async def test_an_organization_gets_only_its_own_messages(db: Database):
     context = make_context(db)
     since = datetime.now(UTC) - timedelta(seconds=1)
     await EventStore(db).append([event("received")])
@@ -141,7 +141,7 @@ async def test_another_organization_hears_its_own_messages_and_nothing_else(db: 
     assert await keys(EventFeed(db, FeedFilter(application="acme"), since), soon) == ["acme"]
 
 
-def test_whoever_goes_on_begins_a_minute_before_the_last_event_and_never_before_the_beginning():
+def test_resuming_starts_a_minute_before_the_last_event():
     last = ids.make(int((NOW - timedelta(minutes=10)).timestamp() * 1000), 0)
     begin = NOW - timedelta(hours=1)
     assert feed_start(NOW, begin, last) == ids.created_at(last) - RESUME_OVERLAP
@@ -149,13 +149,13 @@ def test_whoever_goes_on_begins_a_minute_before_the_last_event_and_never_before_
     assert feed_start(NOW, None, None) == NOW
 
 
-def test_nobody_goes_back_for_more_than_a_day():
+def test_the_start_is_at_most_a_day_ago():
     with pytest.raises(InvalidValue, match="24 hours") as caught:
         feed_start(NOW, NOW - timedelta(days=3), None)
     assert caught.value.where == ("since",)
 
 
-async def test_a_listener_is_told_how_to_sign_but_no_secret(db: Database):
+async def test_a_feed_event_has_signing_options_but_no_secret(db: Database):
     await EventStore(db).append([event("k", source="own")])
     began = datetime.now(UTC) - timedelta(seconds=9)
     (found,), _ = await EventFeed(db, FeedFilter(), began).poll(datetime.now(UTC))
@@ -216,7 +216,7 @@ class _Away:
         return [], False
 
 
-async def test_the_log_is_told_once_that_a_listener_waits_however_long(db: Database):
+async def test_a_waiting_listener_is_logged_once_per_outage(db: Database):
     told = []
 
     class Log:
@@ -246,17 +246,17 @@ async def heard_after_a_break(db: Database) -> set[str]:
     return set(await keys(again, now + timedelta(seconds=5)))
 
 
-async def test_whoever_comes_again_misses_nothing_that_was_committed_within_the_minute(db: Database):
+async def test_a_reconnect_misses_nothing_within_the_overlap(db: Database):
     assert await heard_after_a_break(db) == {"late", "younger"}
 
 
-async def test_mutant_so_that_only_a_minute_is_told_again_it_is_missed(db: Database, monkeypatch):
+async def test_mutant_with_a_shorter_overlap_an_event_is_missed(db: Database, monkeypatch):
     monkeypatch.setattr(event_feed, "RESUME_OVERLAP", OVERLAP)
     assert await heard_after_a_break(db) == {"younger"}
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-async def test_a_listener_is_told_how_far_it_is_so_that_a_quiet_one_never_comes_again_for_too_much(db: Database):
+async def test_the_caught_up_time_advances_without_events(db: Database):
     tail, now = EventFeed(db, FeedFilter(), NOW), NOW + timedelta(days=2)
     assert await keys(tail, now) == []
     assert tail.caught_up_to == now - OVERLAP
@@ -269,7 +269,7 @@ async def test_a_listener_is_told_how_far_it_is_so_that_a_quiet_one_never_comes_
     assert tail.caught_up_to <= now, "those that wait were not told of"
 
 
-async def test_a_sweep_of_many_statements_misses_nothing_that_was_committed_behind_it(db: Database, monkeypatch):
+async def test_a_multi_query_sweep_misses_no_late_commit(db: Database, monkeypatch):
     monkeypatch.setattr(event_feed, "_MAX_IDS", 30)
     store, tail = EventStore(db), EventFeed(db, FeedFilter(), NOW)
     await store.append([made(f"k{n:02}", NOW + timedelta(milliseconds=n)) for n in range(40)])
@@ -282,7 +282,7 @@ async def test_a_sweep_of_many_statements_misses_nothing_that_was_committed_behi
     assert sorted(heard) == ["k25", *(f"k{n}" for n in range(26, 40)), "late"]
 
 
-async def test_whoever_was_held_up_hears_at_the_next_look_what_came_meanwhile(db: Database):
+async def test_a_delayed_reader_gets_missed_events_at_the_next_poll(db: Database):
     store, tail = EventStore(db), EventFeed(db, FeedFilter(), NOW)
     assert await keys(tail, NOW) == []
     await store.append([made("a", NOW + timedelta(seconds=1)), made("b", NOW + timedelta(seconds=20))])
@@ -301,6 +301,6 @@ async def test_large_events_are_read_a_few_at_a_time(db: Database):
     assert max(pages) <= 10_000_000
 
 
-def test_a_clock_ahead_of_ours_makes_nobody_begin_in_the_future():
+def test_a_fast_clock_does_not_start_a_feed_in_the_future():
     ahead = ids.make(int((NOW + timedelta(hours=1)).timestamp() * 1000), 0)
     assert feed_start(NOW, None, ahead) <= NOW - OVERLAP

@@ -119,7 +119,7 @@ async def test_a_week_is_kept_until_its_last_day_is_old_enough(db: Database) -> 
 
 
 @pytest.mark.parametrize("state", ["dead", "pending"])
-async def test_what_is_owed_keeps_its_event_with_all_that_hangs_on_it(db: Database, state: str) -> None:
+async def test_an_open_delivery_keeps_its_event_and_related_rows(db: Database, state: str) -> None:
     await make_week(db, OLD)
     kept = await add_event(db, OLD, state=state)
     for _ in range(5):
@@ -137,7 +137,7 @@ async def test_what_is_owed_keeps_its_event_with_all_that_hangs_on_it(db: Databa
     assert await stored(db) == dict.fromkeys(TABLES, 0)
 
 
-async def test_mutant_without_the_look_at_deliveries_a_dead_letter_loses_its_event(
+async def test_mutant_without_the_delivery_check_a_dead_letter_loses_its_event(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make_week(db, OLD)
@@ -147,7 +147,7 @@ async def test_mutant_without_the_look_at_deliveries_a_dead_letter_loses_its_eve
     assert (await stored(db))["event"] == 0
 
 
-async def test_many_old_events_go_in_batches(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_events_are_deleted_in_batches(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "_BATCH", 3)
     await make_week(db, OLD)
     await add_event(db, OLD, state="dead")
@@ -231,7 +231,7 @@ async def test_live_traffic_on_the_parents_only_delays_the_drop(db: Database) ->
     assert (await counted(db))["event", "age"] == 1
 
 
-async def test_strays_get_a_partition_of_their_own(db: Database) -> None:
+async def test_rows_in_the_default_partition_are_moved(db: Database) -> None:
     last_week, far = NOW - timedelta(days=21), NOW + timedelta(days=50)
     strays = [await add_event(db, moment) for moment in (last_week, last_week, far)]
     assert await db.fetchval("select count(*) from boathook.event_default") == 3
@@ -246,7 +246,7 @@ async def test_strays_get_a_partition_of_their_own(db: Database) -> None:
         await db.execute("insert into boathook.event select * from boathook.event where id = $1", strays[0])
 
 
-async def test_partitions_ahead_come_back_after_a_long_pause(db: Database) -> None:
+async def test_future_partitions_are_created_after_a_long_pause(db: Database) -> None:
     for name in await partitions(db, "event"):
         if not name.endswith("default"):
             await db.execute(f"drop table boathook.{name}")
@@ -280,7 +280,7 @@ async def test_old_strays_are_dropped_where_they_are(db: Database) -> None:
     assert (await stored(db))["event"] == 1
 
 
-async def test_expired_keys_are_forgotten_and_others_kept(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_expired_keys_are_deleted(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "_BATCH", 4)
     await db.execute(
         "insert into boathook.dedup (key, event_id, body_sha256, expires_at)"
@@ -344,7 +344,7 @@ async def test_rejections_are_bounded_for_each_source(db: Database) -> None:
     assert {row["id"] for row in await db.fetch("select id from boathook.rejection")} == set(kept)
 
 
-async def test_conflicts_go_when_they_were_not_seen_for_long(db: Database) -> None:
+async def test_old_conflicts_are_deleted(db: Database) -> None:
     for days in (10, 89, 91, 300):
         await db.execute(
             "insert into boathook.conflict (id, event_id, source, dedup_key, differs, headers, content_type, body, body_sha256,"
@@ -365,7 +365,7 @@ async def test_two_at_once_do_not_count_twice(db: Database) -> None:
     assert (await counted(db))["event", "age"] == 20
 
 
-async def test_upkeep_elsewhere_is_left_alone(db: Database) -> None:
+async def test_maintenance_running_elsewhere_is_not_disturbed(db: Database) -> None:
     async with db.acquire() as other:
         await other.execute(maintenance.SQL["take_turn"])
         assert (await run_maintenance(db, retention())).was_already_running
@@ -384,7 +384,7 @@ async def test_the_count_and_the_deletion_are_one_transaction(db: Database, monk
     assert (await stored(db))["event"] == 3
 
 
-async def test_events_go_on_being_stored_meanwhile(db: Database) -> None:
+async def test_maintenance_does_not_block_storing_events(db: Database) -> None:
     """Weeks are dropped and made while a writer never waits long."""
     for weeks in range(4):
         await make_week(db, OLD - timedelta(weeks=weeks))
@@ -413,7 +413,7 @@ async def test_events_go_on_being_stored_meanwhile(db: Database) -> None:
     assert slowest < 5
 
 
-async def test_raises_when_the_server_is_away(db: Database) -> None:
+async def test_raises_when_the_server_is_down(db: Database) -> None:
     await db.close()
     with pytest.raises(DatabaseUnavailable):
         await run_maintenance(db, retention())
@@ -428,7 +428,7 @@ async def content(db: Database) -> dict[str, int]:
     return {row["dedup_key"]: row["size"] for row in rows}
 
 
-async def test_the_content_of_messages_goes_when_its_time_is_over_and_nothing_is_on_its_way(db: Database) -> None:
+async def test_expired_content_is_deleted_without_pending_deliveries(db: Database) -> None:
     states = {"done": "succeeded", "dead": "dead", "waiting": "pending", "young": "succeeded", "kept": "succeeded"}
     for key, state in states.items():
         event_id = await add_event(db, NOW, state=state)
@@ -445,7 +445,7 @@ async def test_the_content_of_messages_goes_when_its_time_is_over_and_nothing_is
     assert await counted(db) == {("content", "expired"): 3}
 
 
-async def test_much_content_goes_in_batches_and_a_replay_under_way_keeps_its_own(
+async def test_content_is_deleted_in_batches_except_during_a_replay(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "_BATCH", 4)
@@ -462,7 +462,7 @@ async def test_much_content_goes_in_batches_and_a_replay_under_way_keeps_its_own
     assert set((await content(db)).values()) == {0}
 
 
-async def test_without_the_second_look_content_of_a_replay_would_go(
+async def test_without_the_second_check_content_of_a_replay_is_deleted(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant: deleting what was picked without asking again what is owed of it."""

@@ -45,7 +45,7 @@ async def test_replays_reach_endpoints(store: Store):
 
 
 @pytest.mark.parametrize("reason", sampled(GONE, keep=2))
-async def test_what_cannot_be_sent_is_not_replayed(store: Store, reason: str):
+async def test_unsendable_messages_are_not_replayed(store: Store, reason: str):
     acme = await add_application(store.db, "acme")
     await add_endpoint(store.db, acme)
     sent, dead = [(await publish(store.db, Outbox(), acme)).event_id for _ in range(2)]
@@ -62,7 +62,9 @@ async def test_what_cannot_be_sent_is_not_replayed(store: Store, reason: str):
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 @pytest.mark.parametrize("reason", GONE)
-async def test_without_the_look_at_the_endpoint_it_would_be(store: Store, reason: str, monkeypatch: pytest.MonkeyPatch):
+async def test_without_the_endpoint_check_unsendable_messages_are_replayed(
+    store: Store, reason: str, monkeypatch: pytest.MonkeyPatch
+):
     """The mutant: dead letters are revived whatever became of their endpoint or content."""
     honest = delivery_commands.SQL["lock_dead"]
     look = "(not $11::boolean or (e.expunged_at is null and boathook.accepts_deliveries(d.recipient)))"
@@ -75,7 +77,7 @@ async def test_without_the_look_at_the_endpoint_it_would_be(store: Store, reason
     assert await operations.replay_dead(store.db, Selection(ListFilter()), ACTION) == 1
 
 
-async def test_what_was_asked_for_by_hand_stays_marked_so(store: Store):
+async def test_manual_deliveries_stay_marked_as_manual(store: Store):
     acme = await add_application(store.db, "acme")
     await add_endpoint(store.db, acme)
     by_hand = "update boathook.delivery set is_manual = true, is_replay = true"
@@ -88,7 +90,7 @@ async def test_what_was_asked_for_by_hand_stays_marked_so(store: Store):
     assert await store.one("select count(*) from boathook.delivery_archive") == 2
 
 
-async def test_listings_know_an_application_by_id_by_uid_and_by_its_name_of_before(store: Store):
+async def test_listings_filter_applications_by_id_uid_or_earlier_name(store: Store):
     before = (await publish(store.db, Outbox(), "acme", tags=["t"], channels=["c"])).event_id
     acme = await add_application(store.db, "acme")
     after = (await publish(store.db, Outbox(), "acme")).event_id

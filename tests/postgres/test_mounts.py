@@ -68,12 +68,12 @@ async def test_a_key_opens_the_door_and_names_who_acts(db):
     assert client.seen[0]["state"]["actor"].startswith("api:key_")
 
 
-async def test_without_a_key_the_application_is_never_asked(db):
+async def test_without_a_key_the_application_is_not_called(db):
     client = await MountClient(db).request()
     assert (client.status, client.seen) == (401, [])
 
 
-async def test_an_open_door_asks_nobody_even_without_postgresql(pg_url):
+async def test_an_open_mount_needs_no_key_or_postgresql(pg_url):
     closed = await Database.open(pg_url, purpose="test", size=1)
     await closed.close()
     client = await MountClient(closed, is_open=True).request()
@@ -81,7 +81,7 @@ async def test_an_open_door_asks_nobody_even_without_postgresql(pg_url):
     assert "actor" not in client.seen[0]["state"]
 
 
-async def test_while_postgresql_is_away_a_closed_door_answers_503(pg_url):
+async def test_a_protected_mount_answers_503_without_postgresql(pg_url):
     closed = await Database.open(pg_url, purpose="test", size=1)
     await closed.close()
     client = await MountClient(closed).request(authorization="Bearer bhk_any")
@@ -119,7 +119,7 @@ async def test_a_websocket_ends_soon_after_its_token_was_revoked(db, monkeypatch
     }
 
 
-async def test_a_cross_site_websocket_stays_outside_though_its_browser_has_our_key(db):
+async def test_a_cross_site_websocket_is_refused_despite_a_valid_key(db):
     token = await make_token(make_context(db))
     client = await MountClient(db).request(
         "websocket", host="a.test", origin="https://evil.test", authorization=f"Bearer {token}"
@@ -127,7 +127,7 @@ async def test_a_cross_site_websocket_stays_outside_though_its_browser_has_our_k
     assert (client.status, client.seen) == (403, [])
 
 
-async def test_without_the_check_of_origins_it_would_get_in(db, monkeypatch: pytest.MonkeyPatch):
+async def test_without_the_origin_check_it_is_accepted(db, monkeypatch: pytest.MonkeyPatch):
     """The mutant: what the check is there for."""
     monkeypatch.setattr(mounts, "is_same_origin", lambda *_: True)
     token = await make_token(make_context(db))
@@ -141,14 +141,14 @@ async def test_without_the_check_of_origins_it_would_get_in(db, monkeypatch: pyt
     assert client.got[0]["type"] == "websocket.accept"
 
 
-async def test_an_app_learns_of_the_client_behind_a_trusted_proxy(db):
+async def test_an_app_sees_the_client_behind_a_trusted_proxy(db):
     client = MountClient(db, is_open=True, **{"server.trusted_proxies": ["10.0.0.0/8"]})
     forwarded = {"x_forwarded_for": "198.51.100.7, 203.0.113.9, 10.0.0.2", "x_forwarded_proto": "https"}
     await client.request(peer="10.0.0.1", **forwarded)
     assert (client.seen[0]["client"], client.seen[0]["scheme"]) == (("203.0.113.9", 5), "https")
 
 
-async def test_who_is_no_trusted_proxy_vouches_for_nobody(db):
+async def test_forwarded_headers_of_untrusted_peers_are_ignored(db):
     client = MountClient(db, is_open=True, **{"server.trusted_proxies": ["10.0.0.0/8"]})
     await client.request(peer="192.0.2.1", x_forwarded_for="203.0.113.9", x_forwarded_proto="https")
     assert (client.seen[0]["client"], client.seen[0]["scheme"]) == (("192.0.2.1", 5), "http")

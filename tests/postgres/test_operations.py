@@ -104,7 +104,7 @@ class TestReplayOfDeadLetters:
         assert await store.one("select bool_and(replays = 1) from boathook.delivery")
         assert len(await audit(store, "dead.replay")) == 40
 
-    async def test_one_that_dies_again_meanwhile_is_not_replayed_twice(self, store: Store, monkeypatch):
+    async def test_a_replayed_letter_that_dies_again_is_not_replayed_twice(self, store: Store, monkeypatch):
         (key,) = await mark_dead(store, "one")
         monkeypatch.setattr(operations, "BATCH", 1)
         replay_once = delivery_commands.replay_dead
@@ -175,7 +175,7 @@ class TestReplayOfDeadLetters:
         assert (await delivery(store, key))["state"] == "dead"
 
 
-async def test_only_dead_letters_are_moved(store: Store):
+async def test_only_dead_letters_are_changed(store: Store):
     (dead,) = await mark_dead(store, "dead")
     pending, done = await store.accept("pending", "a"), await store.accept("done", "a")
     await store.end(done)
@@ -200,7 +200,7 @@ async def test_ignoring_ends_a_dead_letter_with_its_note(store: Store):
     await assert_balanced(store)
 
 
-async def test_a_delivery_and_its_attempts_are_read_as_of_one_moment(store: Store, monkeypatch):
+async def test_a_delivery_and_its_attempts_are_read_in_one_snapshot(store: Store, monkeypatch):
     event = await store.accept("one", "a")
     read = listings.get_delivery
 
@@ -311,7 +311,7 @@ class TestReplayOfEvents:
 
 
 class TestListings:
-    async def test_come_newest_first_in_pages(self, store: Store):
+    async def test_are_listed_newest_first_in_pages(self, store: Store):
         events = [ids.show("evt", await store.accept(f"e{number}", "a", "b")) for number in range(5)]
         seen, after = [], None
         while page := await listings.list_events(store.db, ListFilter(limit=2, after=after)):
@@ -324,7 +324,7 @@ class TestListings:
             after = rows[-1].id
         assert len(found) == len(set(found)) == 10
 
-    async def test_deliveries_are_found_by_state_wherever_they_are_kept(self, store: Store):
+    async def test_deliveries_are_found_by_state_in_both_tables(self, store: Store):
         await store.end(await store.accept("done", "a"))
         await mark_dead(store, "dead")
         await store.accept("pending", "a")
@@ -333,7 +333,7 @@ class TestListings:
             assert row.state == state
         assert [row.code for row in await listings.list_dead_letters(store.db, ListFilter())] == ["BROKEN"]
 
-    async def test_a_pattern_means_its_characters(self):
+    async def test_like_patterns_are_escaped(self):
         assert listings.like_pattern("100%_*") == "100\\%\\_%"
 
 
@@ -363,7 +363,7 @@ class TestReverify:
         results = reverify(store.db, load(None, settings), chosen, ACTION)
         return [(result.outcome, result.event_id) async for result in results]
 
-    async def test_accepts_what_the_present_secret_proves_and_routes_it(self, store: Store):
+    async def test_accepts_and_routes_what_the_current_secret_verifies(self, store: Store):
         await register(store.db, "shop:hook", [Route(recipient="handler:push", app="shop:hook", source="shop")])
         await quarantine(store, b'{"n": 1}', "right")
         await quarantine(store, b'{"n": 2}', "forged")
@@ -378,7 +378,7 @@ class TestReverify:
         assert [outcome for outcome, _ in await self.judge(store)] == ["refused"], "what was accepted is done"
         await assert_balanced(store)
 
-    async def test_one_that_arrived_again_meanwhile_is_a_duplicate(self, store: Store):
+    async def test_a_rejection_received_again_is_a_duplicate(self, store: Store):
         first = await quarantine(store, b"{}", "right")
         second = await quarantine(store, b"{}", "right")
         (one,) = await self.judge(store, first)
@@ -386,7 +386,7 @@ class TestReverify:
         assert (one[0], other[0], one[1]) == ("accepted", "duplicate", other[1])
         assert await self.judge(store, first) == [("duplicate", one[1])]
 
-    async def test_a_cut_body_or_a_source_that_is_gone_cannot_be_judged(self, store: Store):
+    async def test_a_cut_body_or_deleted_source_cannot_be_reverified(self, store: Store):
         cut = await quarantine(store, b"{}", "right", size=9)
         gone = await quarantine(store, b"[]", "right", source="elsewhere")
         assert await self.judge(store, cut, gone) == [("impossible", None), ("impossible", None)]
@@ -418,7 +418,7 @@ async def send(store: Store, *, validate: bool = False, **fields: Any) -> Receip
 
 
 class TestSend:
-    async def test_publishes_what_was_given_byte_for_byte_to_its_recipients(self, store: Store):
+    async def test_publishes_the_payload_unchanged_to_its_recipients(self, store: Store):
         await register(
             store.db,
             "shop:hook",
@@ -441,15 +441,15 @@ class TestSend:
             await send(store, id="k", payload=b"2")
         await assert_balanced(store)
 
-    async def test_what_is_not_json_is_refused(self, store: Store):
+    async def test_an_invalid_json_payload_is_refused(self, store: Store):
         with pytest.raises(InvalidMessage, match="payload: it must be JSON"):
             await send(store, payload=b"{")
 
-    async def test_a_name_that_nobody_has_is_refused_with_what_to_do(self, store: Store):
+    async def test_an_unknown_application_is_refused_with_a_hint(self, store: Store):
         with pytest.raises(NotFound, match=r"no application 'acme'.*boathook applications create"):
             await send(store)
 
-    async def test_a_payload_that_does_not_fit_its_schema_is_refused_where_the_settings_say_so(self, store: Store):
+    async def test_a_payload_violating_its_schema_is_refused_if_validated(self, store: Store):
         acme = await add_application(store.db, "acme")
         schemas = {"2": {"type": "object"}, "10": {"properties": {"n": {"type": "number"}}}}
         await store.db.execute(

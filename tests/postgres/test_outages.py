@@ -62,7 +62,7 @@ async def test_a_connection_lost_between_two_attempts_costs_none(shop: Database)
     assert await attempts(shop) == [(1, "succeeded", None)] * 3
 
 
-async def test_taken_for_alive_such_a_connection_would_cost_the_next_attempt(
+async def test_mistaken_for_open_a_lost_connection_costs_an_attempt(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant of the test above, which shows that it can fail."""
@@ -71,7 +71,7 @@ async def test_taken_for_alive_such_a_connection_would_cost_the_next_attempt(
         await lose_connections_between_attempts(shop, 3)
 
 
-async def test_a_connection_lost_under_a_handler_that_does_not_notice_is_no_misuse(shop: Database) -> None:
+async def test_a_connection_lost_unnoticed_by_the_handler_is_no_misuse(shop: Database) -> None:
     hook = Boathook()
 
     @hook.on("shop", retry=ONCE)
@@ -116,7 +116,7 @@ async def test_a_payload_that_always_loses_its_connection_is_buried(
     assert tuple(row) == (4, 2, 2, CONNECTION_LOST)
 
 
-async def test_a_remembered_effect_that_cannot_reach_the_database_is_no_failure_of_the_handler(
+async def test_an_unreachable_side_effect_store_is_no_handler_failure(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find_side_effect = DeliveryStore.find_side_effect
@@ -143,7 +143,7 @@ async def test_a_remembered_effect_that_cannot_reach_the_database_is_no_failure_
     "state",
     sampled(["53100", "25006", "57P01", "08006", "53200", "53300", "25P03", "57P02", "57P03", "58030"], keep=4),
 )
-async def test_a_server_that_is_full_read_only_or_unwell_is_no_failure_of_the_handler(shop: Database, state: str):
+async def test_a_full_or_read_only_server_is_no_handler_failure(shop: Database, state: str):
     hook = Boathook()
 
     @hook.on("shop", retry=ONCE)
@@ -160,7 +160,7 @@ async def test_a_server_that_is_full_read_only_or_unwell_is_no_failure_of_the_ha
 
 
 @pytest.mark.parametrize("state", ["57014", "22012", "23505", "54000", "42P01", "53400"])
-async def test_what_a_statement_brings_upon_itself_is_the_handlers_failure(shop: Database, state: str):
+async def test_a_statement_error_is_a_handler_failure(shop: Database, state: str):
     hook = Boathook()
 
     @hook.on("shop", retry=ONCE)
@@ -174,7 +174,7 @@ async def test_what_a_statement_brings_upon_itself_is_the_handlers_failure(shop:
 
 
 @pytest.mark.parametrize("state", ["40001", "40P01"])
-async def test_a_handler_sacrificed_to_others_runs_again_at_once_and_loses_no_attempt_by_it(shop: Database, state: str):
+async def test_a_handler_aborted_by_a_conflict_reruns_without_an_attempt(shop: Database, state: str):
     hook, runs = Boathook(), []
 
     @hook.on("shop", retry=ONCE)
@@ -192,7 +192,7 @@ async def test_a_handler_sacrificed_to_others_runs_again_at_once_and_loses_no_at
     assert await deeds(shop) == [1]
 
 
-async def test_what_postgresql_sacrifices_to_others_is_run_again_at_once(shop: Database):
+async def test_a_transaction_aborted_by_a_deadlock_is_rerun(shop: Database):
     await shop.execute("insert into deed values (1), (2)")
     runs, first_locks = [], asyncio.Barrier(2)
 
@@ -221,7 +221,7 @@ async def test_what_postgresql_sacrifices_to_others_is_run_again_at_once(shop: D
         *((state, DatabaseError) for state in ("42P01", "42501", "25P02", "XX000", "0A000", "P0001")),
     ],
 )
-async def test_each_error_is_told_by_its_class(db: Database, state: str, kind: type[DatabaseError]):
+async def test_each_sqlstate_maps_to_its_exception(db: Database, state: str, kind: type[DatabaseError]):
     with pytest.raises(DatabaseError) as caught:
         await db.execute(f"do $$ begin raise exception 'so' using errcode = '{state}'; end $$")
     assert type(caught.value) is kind

@@ -35,7 +35,7 @@ from tests.support import eventually
 DAY = timedelta(days=1)
 
 
-async def test_ids_are_written_and_read_alike_in_sql_and_python(db: Database) -> None:
+async def test_ids_are_formatted_and_parsed_alike_in_sql_and_python(db: Database) -> None:
     for number in (0, 1, (1 << 128) - 1, 0x0192F0C1_2345_7ABC_8DEF_0123456789AB):
         identifier = UUID(int=number)
         shown = ids.show("app", identifier)
@@ -46,7 +46,7 @@ async def test_ids_are_written_and_read_alike_in_sql_and_python(db: Database) ->
         assert await db.fetchval("select boathook.read_id('app', $1)", wrong) is None
 
 
-async def test_a_message_reaches_the_endpoints_that_want_it(db: Database) -> None:
+async def test_a_message_reaches_the_matching_endpoints(db: Database) -> None:
     acme, other = await add_application(db, "acme"), await add_application(db, "other")
     everything = await add_endpoint(db, acme)
     invoices = await add_endpoint(db, acme, event_types=["invoice.*", "exact"])
@@ -71,7 +71,7 @@ async def test_a_message_reaches_the_endpoints_that_want_it(db: Database) -> Non
     assert await reached(type="charge", payload=b"no json") == [everything]
 
 
-async def test_what_is_stored_of_a_message(db: Database) -> None:
+async def test_a_message_is_stored_with_all_its_fields(db: Database) -> None:
     acme = await add_application(db, "acme")
     ordered = await add_endpoint(db, acme, order_by="*")
     soon = datetime.now(UTC) + timedelta(hours=3)
@@ -102,7 +102,7 @@ async def test_memory_is_long_for_messages_with_an_id_of_their_own(db: Database)
     assert 0 * DAY < await db.fetchval(left, nameless.event_id) <= DAY
 
 
-async def test_a_loaded_app_remembers_messages_as_long_as_their_events_are_stored(db: Database) -> None:
+async def test_dedup_keys_of_an_apps_messages_last_as_long_as_events(db: Database) -> None:
     acme, hook = await add_application(db), Boathook("shop")
     settings = load(None, {"server.app": "shop:hook", "retention.events_days": 400, "database.url": db.url})
     platform = bind(settings, [hook])
@@ -113,7 +113,7 @@ async def test_a_loaded_app_remembers_messages_as_long_as_their_events_are_store
     await platform.close()
 
 
-async def test_handlers_may_name_an_application_by_id_by_uid_or_by_a_name_that_is_none(db: Database) -> None:
+async def test_handlers_name_an_application_by_id_uid_or_unknown_name(db: Database) -> None:
     acme, elsewhere = await add_application(db, "acme"), await add_application(db, "acme", "elsewhere")
     endpoint = await add_endpoint(db, acme)
     await register(db, "tests", [
@@ -190,7 +190,7 @@ async def _endpoints_added_meanwhile(db: Database, rounds: int) -> list[str]:
     return lost
 
 
-async def test_an_endpoint_that_was_there_before_the_call_gets_the_message(db: Database) -> None:
+async def test_an_endpoint_added_before_the_call_gets_the_message(db: Database) -> None:
     assert await _endpoints_added_meanwhile(db, 40) == []
 
 
@@ -233,12 +233,12 @@ async def _after_a_rollback(db: Database) -> tuple[list[str], str]:
     return await recipients_of(db, receipt.event_id), real
 
 
-async def test_a_version_that_was_rolled_back_is_not_taken_for_the_one_after_it(db: Database) -> None:
+async def test_a_rolled_back_version_is_not_mistaken_for_the_next(db: Database) -> None:
     reached, real = await _after_a_rollback(db)
     assert reached == [real]
 
 
-async def test_without_the_transactions_mark_a_version_would_be_taken_for_another(db: Database) -> None:
+async def test_without_the_transaction_mark_versions_are_confused(db: Database) -> None:
     """The mutant: versions that are numbers alone."""
     for function in ("routes_for", "publish_messages"):
         source = await db.fetchval("select pg_get_functiondef($1::regproc)", f"boathook.{function}")
@@ -331,7 +331,7 @@ async def test_the_same_key_in_flight_waits_for_the_first(db: Database) -> None:
     assert second == Duplicate(first.event_id)
 
 
-async def test_without_its_key_in_memory_a_repeated_request_is_another_message(db: Database) -> None:
+async def test_without_a_stored_key_a_repeated_request_is_a_new_message(db: Database) -> None:
     """The mutant: the stored function that forgets the idempotency key."""
     source = await db.fetchval("select pg_get_functiondef('boathook.publish_messages'::regproc)")
     mutated = source.replace("select m.key, m.replay_key, ", "select m.key, null, ")
@@ -354,7 +354,7 @@ async def test_a_key_is_free_again_if_the_first_rolls_back(db: Database) -> None
     assert isinstance(await waiting, Accepted)
 
 
-async def test_the_public_way_tells_of_another_payload(db: Database) -> None:
+async def test_publish_raises_on_another_payload_with_the_same_id(db: Database) -> None:
     await add_application(db, "acme")
     hook = Boathook()
     async with db.acquire() as connection:

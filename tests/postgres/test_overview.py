@@ -41,7 +41,7 @@ async def add_deliveries(db: Database, age: str, number: int, state: str = "pend
     await db.execute(DELIVERY, timedelta(seconds=seconds), state, number, seconds)
 
 
-async def test_what_is_due_is_counted_by_its_age(db: Database) -> None:
+async def test_due_deliveries_are_counted_by_age(db: Database) -> None:
     for age, number in (("1s", 1), ("30s", 2), ("5m", 3), ("30m", 4), ("3h", 5)):
         await add_deliveries(db, age, number)
     (one,) = await DeliveryStore(db, RetryDefaults()).backlog()
@@ -57,9 +57,7 @@ async def test_the_latest_dead_letters_are_found_by_index(db: Database) -> None:
     assert "delivery_dead_at" in str(plan)
 
 
-async def test_while_postgresql_is_away_the_page_says_so_and_keeps_what_it_knew(
-    fresh_server: FreshServer, tmp_path: Path
-) -> None:
+async def test_the_overview_keeps_its_data_while_postgresql_is_down(fresh_server: FreshServer, tmp_path: Path) -> None:
     server = await fresh_server()
     await migrate(server.url)
     database = await Database.open(server.url, purpose="test", size=2)
@@ -88,7 +86,7 @@ async def is_back(overview: OverviewState) -> bool:
     return "PostgreSQL is unavailable" not in await overview._render()
 
 
-async def test_what_is_open_is_counted_up_to_a_limit(db: Database) -> None:
+async def test_open_items_are_counted_up_to_a_limit(db: Database) -> None:
     await add_deliveries(db, "1h", MAX_COUNTED + 5, "dead")
     await db.execute("""
         insert into boathook.rejection

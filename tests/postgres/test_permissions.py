@@ -68,7 +68,7 @@ def without_streams(asks: list[Ask]) -> list[Ask]:
 # The table
 
 
-def test_each_permission_has_a_rule_and_is_asked_for():
+def test_each_permission_has_a_rule_and_is_used():
     asked = {one.permission for one in (*api_asks(), *console_asks(), *portal_asks())}
     assert set(Permission) == set(ACCESS_RULES)
     assert set(Permission) - asked <= BESIDES
@@ -98,7 +98,7 @@ def test_pages_ask_for_permissions_by_their_names():
         ({"is_portal": True}, set()),
     ],
 )
-def test_a_token_with_any_limit_is_none_of_the_whole_organization(principal, may):
+def test_a_limited_token_has_no_organization_permissions(principal, may):
     """No such key is made today; one that is made tomorrow is refused until the table says otherwise."""
     holder = Principal(key_id=new_id(), organization="default", **principal)
     asked = {Permission.APPLICATION_LIST, Permission.ENDPOINT_SECRET_VIEW, Permission.APP_CALL}
@@ -125,7 +125,7 @@ def test_an_operator_has_the_permissions_of_the_table(role: Role):
     assert wrong == [Permission.PUBLIC]
 
 
-def test_no_token_does_what_lets_operators_in_or_shows_what_sources_have():
+def test_no_token_has_operator_or_source_secret_permissions():
     """Facts of the table, written a second time."""
     whole = Principal(key_id=new_id(), organization="default")
     refused = {one for one in Permission if not whole.may(one)}
@@ -172,7 +172,7 @@ def test_the_api_does_not_start_with_a_route_that_asks_for_nothing(db, plain_rou
         build_api(make_context(db))
 
 
-async def test_without_the_check_at_start_such_a_route_would_be_open(db, plain_route, monkeypatch):
+async def test_without_the_start_check_a_route_without_permission_is_open(db, plain_route, monkeypatch):
     monkeypatch.setattr(api_module, "check_routes", lambda _routes: None)
     client = client_with(ORIGIN, transport=httpx.ASGITransport(build_api(make_context(db))))
     assert (await client.get("/thing")).text == "open"
@@ -211,7 +211,7 @@ async def portal_faults(console: ConsoleApp) -> list[str]:
     return wrong(found, {401, 403}, lambda rule: is_granted(rule, "read-only"))
 
 
-async def test_each_door_answers_as_the_table_says(console: ConsoleApp):
+async def test_every_route_enforces_its_permission(console: ConsoleApp):
     assert await api_faults(console) == []
     assert await console_faults(console) == []
     assert await portal_faults(console) == []
@@ -225,7 +225,7 @@ async def test_without_the_decision_about_tokens_the_walks_find_open_routes(cons
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-async def test_without_the_decision_about_roles_the_walk_finds_open_pages(console, monkeypatch):
+async def test_without_the_role_check_open_pages_are_found(console, monkeypatch):
     monkeypatch.setattr(pages, "role_may", lambda _role, _permission: True)
     assert len(await console_faults(console)) > 20
 

@@ -96,9 +96,7 @@ class TestTransaction:
             await fail()
         assert await read(notes) == []
 
-    async def test_is_not_taken_for_committed_where_a_failed_statement_was_swallowed(
-        self, hook: Boathook, notes: Database
-    ):
+    async def test_raises_if_a_failed_statement_was_swallowed(self, hook: Boathook, notes: Database):
         async def be_careless() -> None:
             async with hook.transaction() as tx:
                 await tx.execute("insert into note values ($1)", "one")
@@ -109,14 +107,14 @@ class TestTransaction:
             await be_careless()
         assert await read(notes) == []
 
-    async def test_mutant_the_usual_block_would_say_it_had_committed(self, notes: Database):
+    async def test_mutant_a_plain_transaction_block_does_not_raise(self, notes: Database):
         async with notes.transaction() as connection:
             await connection.execute("insert into note values ('one')")
             with contextlib.suppress(Exception):
                 await connection.fetch("select from nowhere")
         assert await read(notes) == []
 
-    async def test_undoes_what_a_savepoint_holds_and_goes_on(self, hook: Boathook, notes: Database):
+    async def test_rolls_back_a_savepoint_and_continues(self, hook: Boathook, notes: Database):
         async with hook.transaction() as tx:
             await tx.execute("insert into note values ($1)", "one")
             with contextlib.suppress(KeyError):
@@ -125,7 +123,7 @@ class TestTransaction:
                     raise KeyError
         assert await read(notes) == ["one"]
 
-    async def test_has_no_newer_and_says_why(self, hook: Boathook):
+    async def test_has_no_newer_and_explains_why(self, hook: Boathook):
         async with hook.transaction() as tx:
             with pytest.raises(HandlerMisuse, match="belongs to none"):
                 await tx.newer("car", "1", 1)
@@ -136,7 +134,7 @@ class TestTransaction:
         with pytest.raises(HandlerMisuse, match="has ended"):
             await tx.fetch("select 1")
 
-    async def test_many_at_once_open_one_pool_and_all_get_their_turn(self, hook: Boathook, notes: Database):
+    async def test_many_concurrent_transactions_share_one_pool(self, hook: Boathook, notes: Database):
         async def write(number: int) -> None:
             async with hook.transaction() as tx:
                 await tx.execute("insert into note values ($1)", f"{number:02}")
@@ -150,7 +148,7 @@ class TestTransaction:
         )
         assert 2 <= backends <= 9
 
-    async def test_what_is_published_in_it_is_announced_once_it_is_committed(self, hook: Boathook, db: Database):
+    async def test_a_published_message_is_announced_after_the_commit(self, hook: Boathook, db: Database):
         heard: list[str] = []
         await db.listen(DUE_CHANNEL, heard.append)
         listening = (
@@ -165,14 +163,14 @@ class TestTransaction:
         assert await db.fetchval("select type from boathook.event where id = $1", receipt.event_id) == "order.paid"
         await eventually(lambda: heard)
 
-    async def test_what_is_published_is_rolled_back_with_it(self, hook: Boathook, db: Database):
+    async def test_a_published_message_is_rolled_back_with_it(self, hook: Boathook, db: Database):
         with contextlib.suppress(KeyError):
             async with hook.transaction() as tx:
                 await hook.publish(tx, application="shop", type="order.paid", payload={})
                 raise KeyError
         assert await db.fetchval("select count(*) from boathook.event") == 0
 
-    async def test_goes_on_when_postgresql_was_away_at_the_first_use(self, pg_url: str, tmp_path: Path):
+    async def test_recovers_if_postgresql_was_down_at_the_first_use(self, pg_url: str, tmp_path: Path):
         tries: list[int] = []
 
         @contextlib.asynccontextmanager
@@ -192,7 +190,7 @@ class TestTransaction:
 
 
 class TestRun:
-    def test_runs_a_command_with_the_database_at_hand_and_closes_it(self, pg_url: str, tmp_path: Path):
+    def test_runs_a_command_with_the_database_and_closes_it(self, pg_url: str, tmp_path: Path):
         platform = open_platform(settings_for(pg_url, tmp_path))
 
         async def work() -> Any:
@@ -207,16 +205,14 @@ class TestRun:
         with pytest.raises(ConfigError, match=r"database migrations are missing: .*run `boathook migrate`"):
             platform.run(platform.operations.deliveries())
 
-    def test_says_where_there_is_no_database(self, tmp_path: Path):
+    def test_a_missing_database_url_is_reported(self, tmp_path: Path):
         platform = open_platform(settings_for("", tmp_path))
         with pytest.raises(ConfigError, match=r"database\.url"):
             platform.run(platform.operations.deliveries())
 
 
 class TestResolve:
-    async def test_reads_a_variable_and_names_the_key_where_there_is_none(
-        self, hook: Boathook, monkeypatch: pytest.MonkeyPatch
-    ):
+    async def test_reads_a_variable_and_names_the_key_if_missing(self, hook: Boathook, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("SHOP_SECRET", "hush")
         assert hook.resolve("env:SHOP_SECRET", "secret") == "hush"
         with pytest.raises(ConfigError, match=r"shop\.secret"):
@@ -224,7 +220,7 @@ class TestResolve:
 
 
 class TestBroadcast:
-    async def test_is_heard_when_it_commits_and_not_when_it_rolls_back(self, hook: Boathook):
+    async def test_is_received_on_commit_and_not_on_rollback(self, hook: Boathook):
         hearing = hook.subscribe("shop.orders")
         other = hook.subscribe("shop.cars")
         first = asyncio.ensure_future(anext(hearing))
@@ -260,12 +256,12 @@ class TestVitals:
         assert (series["labels"], series["value"]) == ({"source": "shop", "status": "200"}, 3)
         assert found["problems"] == []
 
-    async def test_tell_that_postgresql_is_away(self, tmp_path: Path):
+    async def test_report_that_postgresql_is_down(self, tmp_path: Path):
         platform = open_platform(settings_for("postgresql://127.0.0.1:1/nowhere", tmp_path))
         (problem,) = (await platform.vitals())["problems"]
         assert "PostgreSQL does not answer" in problem
 
-    async def test_tell_what_the_schema_lacks(self, empty_url: str, tmp_path: Path):
+    async def test_report_missing_migrations(self, empty_url: str, tmp_path: Path):
         platform = open_platform(settings_for(empty_url, tmp_path))
         (problem,) = (await platform.vitals())["problems"]
         assert "run boathook migrate" in problem
@@ -284,7 +280,7 @@ class TestVitals:
 
 
 class TestDeskForDeliveries:
-    async def test_lists_what_the_command_line_lists(self, hook: Boathook, db: Database):
+    async def test_lists_and_filters_deliveries(self, hook: Boathook, db: Database):
         store = Store(db)
         first, second = await store.accept("one", "handler:a"), await store.accept("two", "handler:b")
         await store.fail(second, is_last=True)
@@ -296,7 +292,7 @@ class TestDeskForDeliveries:
         assert older == rows[1]
         assert [row.recipient for row in await hook.operations.deliveries(recipient="handler:a")] == ["handler:a"]
 
-    async def test_refuses_what_is_no_id(self, hook: Boathook):
+    async def test_refuses_invalid_ids(self, hook: Boathook):
         with pytest.raises(InvalidValue, match="dlv_"):
             await hook.operations.deliveries(after="yesterday")
         with pytest.raises(InvalidValue, match="dlv_"):
@@ -378,7 +374,7 @@ class TestDeskForEndpoints:
         assert await read(notes) == []
         assert await notes.fetchval("select count(*) from boathook.endpoint") == 0
 
-    async def test_refuses_what_operators_may_not_either(self, hook: Boathook):
+    async def test_refuses_invalid_endpoints_and_applications(self, hook: Boathook):
         async with hook.transaction() as tx:
             with pytest.raises(NotFound):
                 await hook.operations.put_endpoint(tx, "nobody", "hook-1", url="https://example.com/")
@@ -386,7 +382,7 @@ class TestDeskForEndpoints:
             with pytest.raises(InvalidValue, match="the address must start"):
                 await hook.operations.put_endpoint(tx, "cabinet-1", "hook-1", url="ftp://example.com/")
 
-    async def test_owes_the_endpoint_what_is_published_and_shows_its_secret(self, hook: Boathook, db: Database):
+    async def test_delivers_published_messages_and_shows_the_secret(self, hook: Boathook, db: Database):
         async with hook.transaction() as tx:
             await hook.operations.put_application(tx, "cabinet-1", name="Shop")
             endpoint = await hook.operations.put_endpoint(tx, "cabinet-1", "hook-1", url="https://example.com/")

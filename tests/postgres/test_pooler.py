@@ -123,7 +123,7 @@ async def test_settings_hold_in_session_mode(careless: None, pooled: Database) -
     await impatient.close()
 
 
-async def test_nothing_else_would_make_them_hold(
+async def test_without_settle_the_settings_are_lost(
     careless: None, pooler: Pooler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant of the test above, which shows that it can fail."""
@@ -162,7 +162,7 @@ async def test_the_books_are_read_within_their_bounds(
     assert set(seen) == {("off", "2min")}
 
 
-async def test_handlers_run_behind_it(careless: None, pooled: Database) -> None:
+async def test_handlers_run_behind_the_pooler(careless: None, pooled: Database) -> None:
     hook, seen = Boathook(), list[str]()
 
     @hook.on("shop")
@@ -177,7 +177,7 @@ async def test_handlers_run_behind_it(careless: None, pooled: Database) -> None:
     assert await settings(pooled) == WANTED
 
 
-async def test_announcements_are_heard_behind_it(pooled: Database) -> None:
+async def test_notifications_are_received_behind_the_pooler(pooled: Database) -> None:
     heard: list[str] = []
     await pooled.listen("news", heard.append)
 

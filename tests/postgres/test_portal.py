@@ -144,7 +144,7 @@ async def test_another_customer_reaches_nothing_of_it(customer: CustomerData, pa
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-async def test_who_has_no_valid_token_reaches_nothing(customer: CustomerData, page: Page, db):
+async def test_an_invalid_token_reaches_no_page(customer: CustomerData, page: Page, db):
     console = customer.console
     expired, revoked = await console.token(customer.tenant), await console.token(customer.tenant)
     async with console.context.work(actor="test") as work:
@@ -162,7 +162,7 @@ async def test_who_has_no_valid_token_reaches_nothing(customer: CustomerData, pa
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-async def test_a_token_that_may_only_look_changes_nothing_and_sees_no_secret(customer: CustomerData, page: Page):
+async def test_a_view_token_changes_nothing_and_sees_no_secret(customer: CustomerData, page: Page):
     token = await customer.console.token(customer.tenant, capabilities=[Capability.VIEW_BASE])
     before = await customer.state()
     answer = await customer.send(page, token)
@@ -200,14 +200,12 @@ async def test_an_attempt_shows_custom_headers_to_who_may_read_them(customer: Cu
     assert "north-1" in await attempt_page(customer, db, Capability.VIEW_ENDPOINT_SECRET)
 
 
-async def test_without_the_hiding_a_reader_would_see_custom_headers(customer: CustomerData, db, monkeypatch):
+async def test_without_hiding_a_view_token_sees_custom_headers(customer: CustomerData, db, monkeypatch):
     monkeypatch.setattr(endpoint_lists, "hide_custom", list)
     assert "north-1" in await attempt_page(customer, db, Capability.VIEW_BASE)
 
 
-async def test_without_the_check_of_capabilities_who_may_only_look_would_change_things(
-    customer: CustomerData, monkeypatch
-):
+async def test_without_the_capability_check_a_view_token_changes_things(customer: CustomerData, monkeypatch):
     monkeypatch.setattr(Principal, "may", lambda _principal, _capability: True)
     token = await customer.console.token(customer.tenant, capabilities=[Capability.VIEW_BASE])
     before = await customer.state()
@@ -216,7 +214,7 @@ async def test_without_the_check_of_capabilities_who_may_only_look_would_change_
     assert await customer.state() != before
 
 
-async def test_without_the_bond_to_its_application_a_token_would_reach_another(customer: CustomerData, monkeypatch):
+async def test_without_the_application_check_a_token_reaches_another(customer: CustomerData, monkeypatch):
     sister = await customer.console.tenant("sister")
     whole = vars(PortalContext)["side"].fget
 
@@ -272,7 +270,7 @@ async def test_without_the_forms_token_another_site_would_change_things(customer
     assert await customer.state() != before
 
 
-async def test_without_a_look_at_the_key_a_key_of_the_api_would_be_let_in(customer: CustomerData, monkeypatch):
+async def test_without_the_key_check_an_api_key_is_accepted(customer: CustomerData, monkeypatch):
     async def find_any(context: Any, token: str) -> Any:
         async with context.work() as work:
             return await api_keys.find(work.connection, keys.hash_token(token))
@@ -297,7 +295,7 @@ async def test_another_site_cannot_sign_a_customer_in_to_its_own_portal(console:
 # The way in and out
 
 
-async def test_a_link_lets_in_and_its_token_is_on_no_page(customer: CustomerData):
+async def test_a_link_signs_in_and_its_token_is_on_no_page(customer: CustomerData):
     token = await customer.console.token(customer.tenant)
     pages = await customer.console.enter_portal(token)
     assert "no-store" in (await pages.get("/portal/endpoints")).headers["cache-control"]
@@ -309,14 +307,14 @@ async def test_a_link_lets_in_and_its_token_is_on_no_page(customer: CustomerData
     assert (await PageClient(customer.console.app).get("/portal/here")).status_code == 401
 
 
-async def test_a_token_that_is_revoked_lets_nobody_stay(customer: CustomerData, db):
+async def test_revoking_a_token_ends_its_session(customer: CustomerData, db):
     pages = await customer.console.portal_session(customer.tenant)
     await pages.get_page("/portal/endpoints")
     await db.execute("update boathook.api_key set revoked_at = now()")
     await pages.get_page("/portal/endpoints", 401)
 
 
-async def test_who_leaves_ends_the_link(customer: CustomerData):
+async def test_leaving_revokes_the_link(customer: CustomerData):
     token = await customer.console.token(customer.tenant)
     pages = await customer.console.enter_portal(token)
     await pages.submit_form("/portal/leave", on="/portal/endpoints")
@@ -324,7 +322,7 @@ async def test_who_leaves_ends_the_link(customer: CustomerData):
     assert answer.status_code == 401
 
 
-async def test_what_a_customer_does_is_noted_under_its_key(customer: CustomerData, db):
+async def test_portal_actions_are_audited_with_the_key(customer: CustomerData, db):
     pages = await customer.console.portal_session(customer.tenant)
     there = f"/portal/endpoints/{customer.tenant.endpoint.shown_id}"
     await pages.submit_form(f"{there}/secret", on=there, status=200)
@@ -410,7 +408,7 @@ async def test_the_cookie_is_as_open_as_it_must_be(db, scheme: str, is_embedded:
     assert ("SameSite=Lax" in cookie) is not (scheme == "https" and is_embedded)
 
 
-async def test_a_links_look_is_taken_only_where_it_is_one(console: ConsoleApp):
+async def test_invalid_theme_parameters_are_ignored(console: ConsoleApp):
     pages = PageClient(console.app)
     page = await pages.get_page("/portal?theme=dark&colour=ff8800")
     assert '<html lang="en" data-theme="dark">' in page
@@ -423,7 +421,7 @@ async def test_a_links_look_is_taken_only_where_it_is_one(console: ConsoleApp):
         assert (await pages.get(f"/portal/look.css?{query}")).text == ""
 
 
-async def test_the_look_that_svix_react_asks_for_is_kept_with_the_session(customer: CustomerData):
+async def test_svix_react_appearance_is_kept_with_the_session(customer: CustomerData):
     pages = PageClient(customer.console.app)
     icon = "https://cdn.example.com/logo.png"
     look = {"darkMode": "true", "primaryColor": "#ff8800", "icon": icon, "fontFamily": "Inter"}
@@ -483,7 +481,9 @@ async def test_an_icon_cannot_change_the_policy_of_a_page(console: ConsoleApp):
     assert "x.example" not in wrong.text
 
 
-async def test_an_icon_that_is_not_looked_at_would_change_it(console: ConsoleApp, monkeypatch: pytest.MonkeyPatch):
+async def test_an_unchecked_icon_changes_the_content_security_policy(
+    console: ConsoleApp, monkeypatch: pytest.MonkeyPatch
+):
     """The mutant of the test above."""
     monkeypatch.setattr(portal_sessions, "_is_icon", lambda _address: True)
     wrong = await PageClient(console.app).get(f"/portal?{EVIL_ICON}")

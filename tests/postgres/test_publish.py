@@ -77,7 +77,7 @@ REQUESTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("body", REQUESTS, ids=",".join)
-async def test_the_answer_is_that_of_the_route_behind(
+async def test_the_fast_path_responds_like_the_full_route(
     api: ApiClient, db: Database, alone: list[str], body: Any
 ) -> None:
     raw = json.dumps(body, indent=1, ensure_ascii=False).encode()
@@ -122,7 +122,7 @@ UNUSUAL: list[tuple[int, Any, dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("status", "body", "headers"), UNUSUAL)
-async def test_everything_unusual_is_left_to_the_route_behind(
+async def test_unusual_requests_are_left_to_the_full_route(
     api: ApiClient, alone: list[str], status: int, body: Any, headers: dict[str, str]
 ) -> None:
     answer = await api.post(PATH, json=body, headers=headers)
@@ -145,7 +145,7 @@ async def test_a_body_in_parts_and_a_path_with_a_slash_are_taken(api: ApiClient,
     assert await stored(db) == 3
 
 
-async def test_an_application_nobody_knows_is_not_found(api: ApiClient, db: Database) -> None:
+async def test_an_unknown_application_is_not_found(api: ApiClient, db: Database) -> None:
     other = await api.ask(404, "POST", "/app/nobody/msg", PLAIN)
     assert other["code"] == "not_found"
     operational = ids.show(ids.APPLICATION, group_publisher_id())
@@ -179,7 +179,7 @@ async def test_messages_at_the_same_time_share_a_commit(api: ApiClient, db: Data
     assert await balances(db)
 
 
-async def test_a_new_endpoint_gets_what_is_published_after_it(api: ApiClient, db: Database) -> None:
+async def test_a_new_endpoint_gets_later_messages(api: ApiClient, db: Database) -> None:
     for number in range(2, 6):
         await endpoint(api, **{"channels": ["eu"]} if number % 2 else {})
         made = await api.ask(202, "POST", PATH, PLAIN | {"channels": ["eu"]})
@@ -233,7 +233,7 @@ async def test_an_idempotency_key_is_for_one_request_however_it_is_taken(
     assert await balances(db)
 
 
-async def test_a_key_that_a_long_transaction_holds_keeps_no_other_message_waiting(api: ApiClient, db: Database) -> None:
+async def test_a_key_locked_by_a_long_transaction_blocks_no_other_message(api: ApiClient, db: Database) -> None:
     await api.ask(202, "POST", PATH, PLAIN)
     async with db.transaction() as connection:
         await behind_in(api, connection)
@@ -273,9 +273,7 @@ async def test_a_token_that_was_revoked_stores_nothing(api: ApiClient, db: Datab
     assert (await api.post(PATH, json=PLAIN)).status_code == 401
 
 
-async def test_mutant_a_token_that_is_not_looked_at_again_stores_messages_after_its_end(
-    api: ApiClient, db: Database
-) -> None:
+async def test_mutant_without_the_token_recheck_a_revoked_token_publishes(api: ApiClient, db: Database) -> None:
     source = await db.fetchval("select pg_get_functiondef('boathook.publish_messages'::regproc)")
     mutated = source.replace("when t.token is not null and not exists", "when false and not exists")
     assert mutated != source
@@ -291,7 +289,7 @@ async def test_an_expired_token_stores_nothing(api: ApiClient, db: Database) -> 
 
 
 @pytest.mark.parametrize(("point", "number"), [("publish.before_commit", 0), ("publish.after_commit", 1)])
-async def test_a_request_that_fails_around_its_commit_is_stored_once_when_it_comes_again(
+async def test_a_request_failing_around_its_commit_is_stored_once(
     api: ApiClient, db: Database, monkeypatch: pytest.MonkeyPatch, point: str, number: int
 ) -> None:
     def fail(passed: str) -> None:
@@ -324,7 +322,7 @@ async def test_a_message_that_breaks_the_group_fails_alone(
     assert await stored(db) == 20
 
 
-async def test_a_message_that_comes_as_the_last_committer_ends_is_not_forgotten(
+async def test_a_message_arriving_as_the_last_committer_ends_is_stored(
     api: ApiClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_publisher, "_MAX_COMMITTERS", 1)

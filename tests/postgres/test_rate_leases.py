@@ -90,12 +90,12 @@ class TestEachStore:
         granted = [(await lease([wish(source, 4)]))[source] for _ in range(4)]
         assert granted == [4, 4, 2, 0]
 
-    async def test_charges_what_was_spent(self, lease: LeaseTokens, source: str):
+    async def test_spent_tokens_are_charged(self, lease: LeaseTokens, source: str):
         assert await lease([wish(source, 0, spent=7)]) == {source: 0}
         assert await lease([wish(source, 9)]) == {source: 3}
         assert await lease([wish(source, 9, spent=5)]) == {source: 0}
 
-    async def test_what_was_spent_beyond_the_burst_is_bounded(self, lease: LeaseTokens, source: str):
+    async def test_debt_beyond_the_burst_is_bounded(self, lease: LeaseTokens, source: str):
         await lease([wish(source, 0, spent=2_000_000_000, per_second=1e6)])
         await eventually(lambda: grants(lease, wish(source, 1, per_second=1e6)))
 
@@ -145,10 +145,10 @@ class TestPostgreSql:
                 await eventually(lambda: counts(database, waiting, 2))
             return sum(int(str(found[source])) for found in await asyncio.gather(*asking))
 
-    async def test_two_that_ask_at_the_same_moment_share(self, pg_url: str, source: str):
+    async def test_two_concurrent_requests_share_the_tokens(self, pg_url: str, source: str):
         assert await self.granted_to_two(pg_url, source) == 10
 
-    async def test_mutant_without_the_lock_both_get_all(
+    async def test_mutant_without_the_lock_both_get_all_tokens(
         self, pg_url: str, source: str, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setitem(rate_leases.SQL, "lease_tokens", rate_leases.SQL["lease_tokens"].replace("for update", ""))
@@ -332,12 +332,12 @@ async def passed_of_runtimes(pg_url: str, folder: Path, **overrides: object) -> 
 
 
 @pytest.mark.extended("starts several servers of its own")
-async def test_whole_gateways_share_the_rate_of_a_source(pg_url: str, tmp_path: Path):
+async def test_gateway_processes_share_the_rate_of_a_source(pg_url: str, tmp_path: Path):
     assert 60 - 3 <= await passed_of_runtimes(pg_url, tmp_path) <= 90 + 3 * 3
 
 
 @pytest.mark.extended("starts several servers of its own")
-async def test_whole_gateways_share_it_by_redis(pg_url: str, tmp_path: Path, redis_server: RedisServer):
+async def test_gateway_processes_share_the_rate_by_redis(pg_url: str, tmp_path: Path, redis_server: RedisServer):
     url = redis_server.url.removesuffix("0") + "5"
     assert 60 - 3 <= await passed_of_runtimes(pg_url, tmp_path, **{"shared.redis": url}) <= 90 + 3 * 3
 
@@ -351,7 +351,7 @@ async def test_mutant_gateways_that_do_not_count_each_other(
     assert await passed_of_runtimes(pg_url, tmp_path) == 3 * 60
 
 
-async def test_whatever_a_store_raises_or_returns_the_next_lease_is_asked_for(source: str):
+async def test_leasing_continues_after_any_store_error_or_result(source: str):
     answers: list[object] = [RuntimeError("odd"), None, 7, ValueError("odd"), {}, {"another": 3}]
 
     async def odd(requests: Sequence[LeaseRequest]) -> Mapping[str, object]:
@@ -384,7 +384,7 @@ class TestRedis:
                 redis_server.start()
             await leases.close()
 
-    async def test_gateways_have_their_part_while_it_is_away(self, redis_server: RedisServer, source: str):
+    async def test_gateways_use_their_share_while_redis_is_down(self, redis_server: RedisServer, source: str):
         leases = RedisLeases(redis_server.url, within_s=WITHIN_S)
         redis_server.kill()
         try:
@@ -403,7 +403,7 @@ class TestRedis:
                 redis_server.start()
             await leases.close()
 
-    async def test_while_it_hangs_a_lease_ends_in_time_and_its_answer_is_not_taken_for_another(
+    async def test_a_lease_times_out_and_its_late_response_is_not_mixed_up(
         self, redis_server: RedisServer, source: str
     ):
         leases = RedisLeases(redis_server.url, within_s=0.3)
@@ -418,9 +418,7 @@ class TestRedis:
         await leases.close()
         await patient.close()
 
-    async def test_a_key_of_another_kind_is_an_error_and_nonsense_counts_as_nothing(
-        self, redis_server: RedisServer, source: str
-    ):
+    async def test_a_key_of_another_type_fails_and_a_bad_value_resets(self, redis_server: RedisServer, source: str):
         leases = RedisLeases(redis_server.url, within_s=WITHIN_S)
         await leases._call("set", f"boathook:rate:{source}", "nonsense")
         assert await leases.lease([wish(source, 10)]) == {source: 10}
@@ -430,21 +428,21 @@ class TestRedis:
             await leases.lease([wish(source, 10)])
         await leases.close()
 
-    async def test_what_is_kept_there_expires(self, redis_server: RedisServer, source: str):
+    async def test_redis_keys_expire(self, redis_server: RedisServer, source: str):
         leases = RedisLeases(redis_server.url, within_s=WITHIN_S)
         await leases.lease([wish(source, 10, per_second=1.0), wish(f"{source}-slow", 10)])
         assert 10 <= await leases._call("ttl", f"boathook:rate:{source}") <= 12
         assert 9_990 <= await leases._call("ttl", f"boathook:rate:{source}-slow") <= 10_002
         await leases.close()
 
-    async def test_doctor_says_whether_it_leases(self, redis_server: RedisServer):
+    async def test_doctor_reports_that_redis_leases_rates(self, redis_server: RedisServer):
         [found] = [one async for one in doctor.examine(load(overrides={"shared.redis": redis_server.url}))]
         assert found.verdict is CheckStatus.OK
         assert "leases the rates of sources" in found.found
         assert [one async for one in doctor.examine(load())] == []
 
     @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "redis://127.0.0.1:1/0?socket_timeout=soon"])
-    async def test_doctor_says_that_it_is_away(self, url: str):
+    async def test_doctor_warns_that_redis_is_down(self, url: str):
         [found] = [one async for one in doctor.examine(load(overrides={"shared.redis": url}))]
         assert found.verdict is CheckStatus.WARN
         assert "shared.redis" in found.fix

@@ -23,7 +23,7 @@ ONE = Route(
 TWO = Route(recipient="handler:two", app="shop", application="acme")
 
 
-async def test_routes_come_back_as_they_were_registered(db: Database) -> None:
+async def test_routes_round_trip(db: Database) -> None:
     await register(db, "shop", [ONE, TWO])
     routes = await read_routes(db)
     assert routes.routes == (ONE, TWO)
@@ -63,21 +63,21 @@ async def test_several_lines_of_one_recipient_shrink_and_grow(db: Database) -> N
     assert (await read_routes(db)).routes == (second,)
 
 
-async def test_a_recipient_can_be_taken_over_and_the_audit_says_so(db: Database) -> None:
+async def test_a_recipient_takeover_is_audited(db: Database) -> None:
     await register(db, "shop", [ONE])
     await register(db, "store", [replace(ONE, app="store")])
     assert [route.app for route in (await read_routes(db)).routes] == ["store"]
     assert await db.fetchval("select subject from boathook.audit where action = 'route.taken_over'") == "handler:one"
 
 
-async def test_what_keeps_the_routes_from_being_read_is_told_in_boathooks_words(db: Database) -> None:
+async def test_a_failure_to_read_routes_is_a_database_error(db: Database) -> None:
     assert (await read_router(db)).version == (await read_routes(db)).version
     await db.execute("alter table boathook.route rename to elsewhere")
     with pytest.raises(DatabaseError):
         await read_router(db)
 
 
-async def test_routes_that_cannot_be_read_in_time_are_given_up(db: Database, pg_url: str) -> None:
+async def test_reading_routes_times_out(db: Database, pg_url: str) -> None:
     other = await asyncpg.connect(pg_url)
     try:
         async with other.transaction():

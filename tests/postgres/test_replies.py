@@ -44,7 +44,7 @@ async def test_the_first_handler_to_end_answers(db: Database) -> None:
     assert await db.fetchval("select recipient from boathook.reply") == "handler:quick"
 
 
-async def test_whoever_waits_is_told_of_every_end(db: Database) -> None:
+async def test_waiters_are_notified_of_every_outcome(db: Database) -> None:
     hook, told = Boathook(), asyncio.Queue[str]()
 
     @hook.on("shop", "ends.*", retry=ONCE)
@@ -61,7 +61,7 @@ async def test_whoever_waits_is_told_of_every_end(db: Database) -> None:
             assert await look(db, event_id) == (None, False)
 
 
-async def test_where_nobody_waits_a_reply_costs_and_keeps_nothing(db: Database) -> None:
+async def test_without_inline_mode_replies_are_ignored(db: Database) -> None:
     hook, told = Boathook(), asyncio.Queue[str]()
 
     @hook.on("shop")
@@ -80,7 +80,7 @@ async def test_where_nobody_waits_a_reply_costs_and_keeps_nothing(db: Database) 
     ("body", "status", "word"), [("", 302, "302"), ("", 410, "410"), ("", 99, "99"), ("x" * (MAX_BODY + 1), 200, "bytes"),
                                  (object(), 200, "JSON"), (float("nan"), 200, "JSON"), ("no", 204, "204")],
 )  # fmt: skip
-async def test_what_cannot_be_sent_is_a_dead_letter_with_the_fix(
+async def test_an_unsendable_reply_is_a_dead_letter_with_a_hint(
     db: Database, body: object, status: int, word: str
 ) -> None:
     hook = Boathook()
@@ -98,7 +98,7 @@ async def test_what_cannot_be_sent_is_a_dead_letter_with_the_fix(
     assert word in error
 
 
-async def test_a_reply_as_large_as_may_be_comes_back_byte_for_byte(db: Database) -> None:
+async def test_the_largest_reply_round_trips(db: Database) -> None:
     hook, body = Boathook(), bytes(range(256)) * (MAX_BODY // 256)
 
     @hook.on("shop")
@@ -111,6 +111,6 @@ async def test_a_reply_as_large_as_may_be_comes_back_byte_for_byte(db: Database)
     assert (await look(db, event_id))[0] == body
 
 
-async def test_an_event_nobody_knows_has_no_reply_and_nothing_open(db: Database) -> None:
+async def test_an_unknown_event_has_no_reply_and_is_not_open(db: Database) -> None:
     unknown = uuid4()
     assert await replies.find(db, [unknown]) == [ReplyStatus(unknown, None, is_open=False)]

@@ -83,7 +83,7 @@ def context(db: Database) -> AppContext:
 
 
 class TestUnhandled:
-    async def test_an_event_of_a_source_that_nobody_is_owed_is_unhandled(self, store: RoutingStore):
+    async def test_a_source_event_without_recipients_is_unhandled(self, store: RoutingStore):
         await register(store.db, "shop", [to("pay", types=("payment.*",))])
         lost = await store.receive("one", "refund.made")
         await store.receive("two", "payment.paid")
@@ -97,7 +97,7 @@ class TestUnhandled:
         await store.events.append([replace(made, id=ids.make(6, 6))])
         assert await store.unhandled() == [ids.show(ids.EVENT, made.id)]
 
-    async def test_what_is_published_for_nobody_is_not_unhandled(self, store: RoutingStore):
+    async def test_a_published_message_without_recipients_is_not_unhandled(self, store: RoutingStore):
         application = await add_application(store.db)
         message = Message(application=application, type="user.created", payload=b"{}")
         async with store.db.transaction() as connection:
@@ -118,7 +118,7 @@ class TestUnhandled:
 
 
 class TestRoute:
-    async def test_handlers_that_match_now_are_owed_what_none_matched(self, store: RoutingStore):
+    async def test_rerouting_delivers_unhandled_events_to_new_handlers(self, store: RoutingStore):
         await register(store.db, "shop", [to("pay", source="strpe")])
         event = await store.receive("one")
         assert await store.owed(event) == []
@@ -135,7 +135,7 @@ class TestRoute:
         await store.end(event)
         await store.assert_balanced()
 
-    async def test_repeating_it_adds_nothing_whatever_became_of_it(self, store: RoutingStore):
+    async def test_repeated_rerouting_adds_nothing(self, store: RoutingStore):
         events = [await store.receive(f"e{number}") for number in range(4)]
         await register(store.db, "shop", [to("pay")])
         assert (await store.route()).added == 4
@@ -147,7 +147,7 @@ class TestRoute:
         assert len(await listings.list_audit(store.db, ListFilter(), action=delivery_commands.ROUTE_EVENT)) == 4
         await store.assert_balanced()
 
-    async def test_mutant_without_knowing_what_was_owed_it_would_be_owed_twice(self, store: RoutingStore, monkeypatch):
+    async def test_mutant_without_known_deliveries_rerouting_adds_twice(self, store: RoutingStore, monkeypatch):
         event = await store.receive("one")
         await register(store.db, "shop", [to("pay")])
         forgetful = rerouting.SQL["add_routed"].replace("k.recipient = w.recipient", "k.recipient is null")
@@ -155,7 +155,7 @@ class TestRoute:
         assert (await store.route()).added == (await store.route()).added == 1
         assert await store.owed(event) == ["handler:pay", "handler:pay"]
 
-    async def test_only_those_that_it_was_never_owed_to_are_added(self, store: RoutingStore):
+    async def test_only_new_recipients_are_added(self, store: RoutingStore):
         await register(store.db, "shop", [to("old")])
         event = await store.receive("one")
         await register(store.db, "shop", [to("old"), to("new"), to("other")])
@@ -210,7 +210,7 @@ class TestRoute:
         spread = await store.one("select max(due_at) - min(due_at) from boathook.delivery")
         assert spread > timedelta(seconds=5)
 
-    async def test_a_rehearsal_tells_the_numbers_and_changes_nothing(self, store: RoutingStore):
+    async def test_a_dry_run_counts_and_changes_nothing(self, store: RoutingStore):
         event = await store.receive("one")
         await register(store.db, "shop", [to("pay")])
         assert await store.route(is_dry_run=True) == RerouteResult(events=1, routed=1, added=1)
@@ -230,7 +230,7 @@ class TestRoute:
         with pytest.raises(NotFound):
             await store.route([ids.make(1, 1)])
 
-    async def test_what_was_purged_is_left_alone_unless_a_handler_is_named(self, store: RoutingStore):
+    async def test_purged_deliveries_are_rerouted_only_to_a_named_handler(self, store: RoutingStore):
         event = await store.receive("one")
         await register(store.db, "shop", [to("pay")])
         await store.route()
@@ -240,7 +240,7 @@ class TestRoute:
         assert await store.owed(event) == []
         assert (await store.route(to="pay")).added == 1
 
-    async def test_mutant_without_the_audit_what_was_purged_would_come_back(self, store: RoutingStore, monkeypatch):
+    async def test_mutant_without_the_audit_purged_deliveries_are_rerouted(self, store: RoutingStore, monkeypatch):
         await store.receive("one")
         await register(store.db, "shop", [to("pay")])
         monkeypatch.setitem(
@@ -251,7 +251,7 @@ class TestRoute:
         await operations.purge_dead(store.db, Selection(ListFilter()), ACTION)
         assert (await store.route()).added == 1
 
-    async def test_what_has_no_content_any_more_is_left(self, store: RoutingStore):
+    async def test_expunged_events_are_not_rerouted(self, store: RoutingStore):
         event = await store.receive("one")
         await store.db.execute("update boathook.event set body = '', expunged_at = now() where id = $1", event)
         await register(store.db, "shop", [to("pay")])
@@ -336,7 +336,7 @@ class TestAtOnce:
 
 
 class TestBatches:
-    async def test_each_item_is_routed_by_itself(self, db: Database):
+    async def test_each_item_is_rerouted_separately(self, db: Database):
         sender, store = Sender(db), RoutingStore(db)
         await register(db, "shop", [to("opened", source="mail", types=("mail.opened",))])
         receipt = await sender.send(thing("1"), thing("2", "mail.bounced", who="x"), thing("3", "mail.bounced"))
@@ -368,7 +368,7 @@ class TestBatches:
         await register(db, "shop", [to("all", source="mail")])
         assert (await store.route(ListFilter(type="mail.b*"))).added == 1
 
-    async def test_items_that_came_first_in_another_batch_stay_there(self, db: Database):
+    async def test_duplicate_items_stay_with_their_first_batch(self, db: Database):
         sender, store = Sender(db), RoutingStore(db)
         first = await sender.send(thing("1"))
         second = await sender.send(thing("1"), thing("2"))
@@ -376,7 +376,7 @@ class TestBatches:
         assert (await store.route()).added == 2
         assert (len(await store.owed(first.event_id)), len(await store.owed(second.event_id))) == (1, 1)
 
-    async def test_of_what_an_older_boathook_stored_only_what_is_known_is_routed(self, db: Database):
+    async def test_events_of_an_older_version_are_rerouted_as_far_as_known(self, db: Database):
         sender, store = Sender(db), RoutingStore(db)
         await register(db, "shop", [to("opened", source="mail", types=("mail.opened",))])
         partly = await sender.send(thing("1"), thing("2", "mail.bounced"))
@@ -396,7 +396,7 @@ class TestTheMomentOfRegistration:
         while await runner.run_step(db, Outbox()):
             pass
 
-    async def test_a_new_handler_is_owed_the_past_that_it_asks_for(self, store: RoutingStore):
+    async def test_a_new_handler_gets_past_events_with_since(self, store: RoutingStore):
         old = await store.routed(new_event("old"))
         long_ago = int((datetime.now(UTC) - timedelta(days=8)).timestamp() * 1000)
         await store.events.append([replace(old, id=ids.make(long_ago, 1))])
@@ -444,7 +444,7 @@ class TestTheMomentOfRegistration:
         await asyncio.gather(*(register(store.db, "shop", asking) for _ in range(2)))
         assert await store.one("select count(*) from boathook.task") == 2
 
-    async def test_an_event_accepted_meanwhile_is_owed_once(self, store: RoutingStore):
+    async def test_an_event_accepted_during_registration_is_delivered_once(self, store: RoutingStore):
         """Those routed without the handler are committed before it is registered, the others are routed with it."""
         made = await store.routed(new_event("racing"))
         receive = asyncio.gather(*(store.receive(f"e{number}") for number in range(10)), return_exceptions=True)
@@ -458,7 +458,7 @@ class TestTheMomentOfRegistration:
         assert await store.one("select count(*) from boathook.delivery") == stored
         assert await store.one("select count(distinct event_id) from boathook.delivery") == stored
 
-    async def test_a_keeper_that_dies_midway_loses_nothing_and_repeats_nothing(self, store: RoutingStore, monkeypatch):
+    async def test_a_killed_keeper_loses_and_repeats_nothing(self, store: RoutingStore, monkeypatch):
         monkeypatch.setattr(steps, "STEP", 2)
         for number in range(7):
             await store.receive(f"e{number}")
@@ -491,7 +491,7 @@ class TestTheMomentOfRegistration:
         assert await store.one("select count(*) from boathook.delivery") == 1
 
 
-async def test_the_bulk_decision_of_the_console_routes_what_a_filter_names(store: RoutingStore, context: AppContext):
+async def test_the_consoles_bulk_job_routes_filtered_events(store: RoutingStore, context: AppContext):
     lost = await store.receive("lost", "refund.made")
     other = await store.receive("other", "payout.made")
     await register(store.db, "shop", [to("refund"), to("all")])
@@ -509,7 +509,7 @@ async def test_the_bulk_decision_of_the_console_routes_what_a_filter_names(store
             await bulk_jobs.route_events(work, wanted, to="refun")
 
 
-async def test_retention_forgets_them_with_their_events(store: RoutingStore):
+async def test_retention_deletes_unhandled_marks_with_their_events(store: RoutingStore):
     made = await store.routed(new_event("old"))
     await store.events.append([replace(made, id=ids.make(1_600_000_000_000, 7))])
     await store.receive("new")

@@ -35,7 +35,7 @@ async def attempt(slot: RunSlot, claimed_s: float | None = None, *statements: st
     return began
 
 
-async def test_the_next_transaction_has_begun_with_the_commit(slot: RunSlot, monkeypatch: pytest.MonkeyPatch):
+async def test_commit_starts_the_next_transaction(slot: RunSlot, monkeypatch: pytest.MonkeyPatch):
     claimed_s = time.monotonic()
     first = await attempt(slot, claimed_s)
     assert slot.is_idle_in_transaction
@@ -48,7 +48,7 @@ async def test_the_next_transaction_has_begun_with_the_commit(slot: RunSlot, mon
     await slot.commit(again, [])
 
 
-async def test_a_claim_never_gets_a_transaction_that_began_before_it(slot: RunSlot, db: Database):
+async def test_a_claim_never_uses_an_older_transaction(slot: RunSlot, db: Database):
     """Otherwise now() in the handler would be before its event was accepted."""
     await attempt(slot)
     accepted_at = await db.fetchval("select clock_timestamp()")
@@ -76,7 +76,7 @@ async def test_settings_of_a_handler_reach_no_other(slot: RunSlot, ends: str):
     assert await connection.fetchval("show work_mem") != "77MB"
 
 
-async def test_a_failed_settle_commits_nothing_and_begins_nothing(slot: RunSlot, db: Database):
+async def test_a_failed_settle_commits_and_starts_nothing(slot: RunSlot, db: Database):
     connection, _ = await slot.begin(time.monotonic())
     await connection.execute("create table kept (n int)")
     with pytest.raises(asyncpg.DivisionByZeroError):
@@ -86,7 +86,7 @@ async def test_a_failed_settle_commits_nothing_and_begins_nothing(slot: RunSlot,
     assert await db.fetchval("select to_regclass('kept')") is None
 
 
-async def test_a_transaction_that_nothing_uses_is_ended_and_the_connection_kept(slot: RunSlot):
+async def test_an_unused_transaction_is_ended_and_its_connection_kept(slot: RunSlot):
     await attempt(slot)
     connection = await slot.connection()
     await slot.end_transaction()

@@ -110,7 +110,7 @@ async def test_rolling_up_neither_loses_nor_doubles_anything(db: Database, step_
     assert [one.snapshot for one in await read_since(db, NOON, step_s)] == [one.snapshot for one in found]
 
 
-async def test_what_is_read_for_charts_says_the_same_without_names(db: Database) -> None:
+async def test_chart_samples_keep_totals_without_names(db: Database) -> None:
     samples_now = MetricSnapshot(
         span_s=10,
         counters={
@@ -131,7 +131,7 @@ async def test_what_is_read_for_charts_says_the_same_without_names(db: Database)
             assert getattr(one.snapshot, side) == getattr(samples_now, side)
 
 
-async def test_what_comes_late_is_rolled_up_into_steps_that_are_over(db: Database) -> None:
+async def test_late_samples_are_rolled_up_into_past_steps(db: Database) -> None:
     await keep(db, host_sample("a", NOON, 1))
     await roll_up(db)
     await keep(db, host_sample("a", NOON + timedelta(seconds=10), 2), host_sample("b", NOON, 4))
@@ -140,7 +140,7 @@ async def test_what_comes_late_is_rolled_up_into_steps_that_are_over(db: Databas
     assert [one.snapshot.arrived.accepted for one in await read_since(db, NOON, 900)] == [7]
 
 
-async def test_a_sample_told_twice_is_kept_once(db: Database) -> None:
+async def test_a_repeated_sample_is_stored_once(db: Database) -> None:
     row = host_sample("a", NOON)
     await keep(db, row, row)
     await roll_up(db)
@@ -165,7 +165,7 @@ async def test_each_step_is_dropped_at_its_age(db: Database) -> None:
     assert {row["step_s"] for row in rows} == set(RETENTION_S)
 
 
-async def test_what_is_not_rolled_up_is_not_dropped(db: Database) -> None:
+async def test_samples_not_rolled_up_are_not_dropped(db: Database) -> None:
     """The mutant of the test above: a keeper that was away for long finds everything."""
     await keep(db, host_sample("a", datetime.now(UTC) - timedelta(days=1)))
     await db.execute(metric_samples.SQL["drop_old"], 10, 0.0)
@@ -195,7 +195,7 @@ def gathered(at: float, accepted: int, rejections: dict[str, int]) -> MetricSnap
     )
 
 
-def test_counts_are_what_rose_between_two_moments() -> None:
+def test_counts_are_differences_of_two_snapshots() -> None:
     counted = gathered(25, 130, {"signature_mismatch": 2, "body_malformed": 1}).since(gathered(10, 100, {}))
 
     assert counted.span_s == 15
@@ -211,7 +211,7 @@ def test_counts_are_what_rose_between_two_moments() -> None:
     assert counted.backlog == BacklogCounts(due=7, dead=1, under_10s=4, older=3)
 
 
-def test_a_count_that_began_anew_tells_nothing_rather_than_nonsense() -> None:
+def test_a_counter_reset_gives_zero() -> None:
     assert gathered(25, 3, {}).since(gathered(10, 100, {})).arrived.accepted == 0
 
 
@@ -221,7 +221,7 @@ def test_every_reason_about_the_proof_counts_as_a_bad_signature() -> None:
     assert after.since(gathered(10, 0, {})).arrived.bad_signatures == len(proofs) == 6
 
 
-def test_series_are_bounded_and_the_rest_is_added_up() -> None:
+def test_series_are_limited_and_the_rest_summed() -> None:
     many = MetricSnapshot(counters={ACCEPTED: {(f"s{n}",): n for n in range(1, MAX_SERIES + 201)}})
     limited = many.limited()
     assert len(limited.sources) == MAX_SERIES + 1
@@ -229,7 +229,7 @@ def test_series_are_bounded_and_the_rest_is_added_up() -> None:
     assert limited.sources[OTHERS].accepted == sum(range(1, 201))
 
 
-def test_a_stored_snapshot_is_read_back_as_it_was_and_without_what_is_no_number() -> None:
+def test_a_snapshot_round_trips_without_nan() -> None:
     made = gathered(25, 130, {"signature_mismatch": 2})
     made.histograms = {"boathook_ack_seconds": {("shop",): quarter(3, 1)}}
     made.roles = {"gateway": 2}
@@ -247,7 +247,7 @@ async def count_of(database: Database) -> float:
     return sum(one.snapshot.arrived.accepted for one in rows)
 
 
-async def test_a_sampler_tells_what_was_counted_and_on_its_end_the_rest(db: Database, tmp_path: Path) -> None:
+async def test_a_sampler_stores_counts_and_the_rest_on_stop(db: Database, tmp_path: Path) -> None:
     meters.reset()
     sampler = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.2)
     sampler.start()
@@ -263,7 +263,7 @@ async def is_kept(database: Database, number: int) -> bool:
     return await count_of(database) == number
 
 
-async def test_what_postgresql_does_not_take_is_told_later_even_after_a_restart(db: Database, tmp_path: Path) -> None:
+async def test_unsent_samples_are_stored_later_even_after_a_restart(db: Database, tmp_path: Path) -> None:
     meters.reset()
     nowhere = "postgresql://nobody@127.0.0.1:1/none"
     sampler = Sampler(settings(nowhere, tmp_path), "supervisor-0", step_s=0.2)
@@ -333,7 +333,7 @@ async def test_a_torn_file_of_an_earlier_sampler_harms_nothing(db: Database, tmp
     await sampler.stop()
 
 
-async def test_samples_of_an_outage_are_told_once_it_is_over(fresh_server: FreshServer, tmp_path: Path) -> None:
+async def test_samples_of_an_outage_are_stored_afterwards(fresh_server: FreshServer, tmp_path: Path) -> None:
     meters.reset()
     server = await fresh_server()
     await migrate(server.url)
@@ -375,7 +375,7 @@ async def test_two_who_roll_up_at_once_neither_lose_nor_double_anything(db: Data
         assert (one.snapshot.arrived.accepted, one.snapshot.span_s) == (2, 20), step_s
 
 
-async def test_a_sampler_outlives_a_fault_in_one_turn(db: Database, tmp_path: Path, monkeypatch) -> None:
+async def test_a_sampler_continues_after_an_exception(db: Database, tmp_path: Path, monkeypatch) -> None:
     sampler = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.05)
     turn, faults = sampler._turn, iter([True, True])
 
@@ -392,7 +392,7 @@ async def test_a_sampler_outlives_a_fault_in_one_turn(db: Database, tmp_path: Pa
         await sampler.stop()
 
 
-async def test_a_row_that_nobody_can_read_stops_neither_the_keeper_nor_a_chart(db: Database) -> None:
+async def test_an_unreadable_row_stops_neither_roll_up_nor_charts(db: Database) -> None:
     await keep(db, host_sample("a", NOON), host_sample("b", NOON))
     await db.execute("""update boathook.metric_sample set series = '"x"', totals = '"x"' where host = 'a'""")
     assert await roll_up(db) == 2

@@ -82,7 +82,7 @@ async def test_a_schema_made_beforehand_is_used(empty_url: str) -> None:
     assert FIRST in await migrate(empty_url)
 
 
-async def test_a_database_of_a_newer_boathook_is_left_alone(pg_url: str) -> None:
+async def test_a_newer_schema_is_not_changed(pg_url: str) -> None:
     connection = await asyncpg.connect(pg_url)
     await connection.execute(
         "insert into boathook.migration (app, name, sha256) values ('boathook', '9999_post_of_the_future', '')"
@@ -135,12 +135,12 @@ async def test_a_migration_waits_for_no_table_for_long(
     assert await migrate(pg_url, only_pre=True) == ["0998_pre_widen"]
 
 
-async def test_a_server_that_is_away_is_said_to_be_away(tmp_path: Path) -> None:
+async def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DatabaseUnavailable):
         await migrate(f"postgresql://x@/x?host={tmp_path}")
 
 
-def test_the_built_wheel_brings_its_migrations(tmp_path: Path) -> None:
+def test_the_wheel_contains_the_migrations(tmp_path: Path) -> None:
     root = migrations.MIGRATIONS.parents[3]
     build = (
         "import sys; from hatchling.builders.wheel import WheelBuilder;"
@@ -307,14 +307,14 @@ async def test_two_leases_with_one_order_key_cannot_exist(db: Database) -> None:
     await db.execute(insert("delivery", LEASED))
 
 
-async def test_one_event_has_one_row_whatever_its_partition(db: Database) -> None:
+async def test_an_event_id_is_unique_across_partitions(db: Database) -> None:
     await db.execute(insert("event", EVENT))
     async with db.acquire() as connection:
         with pytest.raises(asyncpg.UniqueViolationError):
             await connection.execute(insert("event", EVENT))
 
 
-async def test_ids_and_moments_are_the_same_in_sql_and_python(db: Database) -> None:
+async def test_id_timestamps_are_the_same_in_sql_and_python(db: Database) -> None:
     for microsecond in (0, 999, 1_000, 499_500, 999_999):
         moment = datetime(2026, 2, 3, 4, 5, 6, microsecond, UTC)
         row = await db.fetchrow(

@@ -106,7 +106,7 @@ class TestALook:
             found = await event_search.search(db, EventFilter(application=name))
             assert [one.event.id for one in found.events] == [ids.show("evt", message)]
 
-    async def test_by_text_finds_bytes_in_any_case(self, store: Store):
+    async def test_by_text_is_case_insensitive(self, store: Store):
         await put(store, "lower", body=b'{"note":"needle"}')
         await put(store, "upper", body=b'{"note":"Needle"}')
         await put(store, "binary", body=b"\x00needle\xff")
@@ -119,7 +119,7 @@ class TestALook:
         assert await found("NEEDLE") == ["binary", "lower", "upper"]
         assert await found("%eedle") == []
 
-    async def test_by_text_finds_what_json_has_escaped(self, store: Store):
+    async def test_by_text_finds_json_escapes(self, store: Store):
         await put(store, "shy", body=b'{"note":"caf\\u00e9"}')
         await put(store, "plain", body='{"note":"café"}'.encode())
         found = await searching.find_matches(store.db, SearchQuery(text="café"), [])
@@ -139,14 +139,14 @@ class TestALook:
         assert await found(where="$.to.id=cus_2", words="note = cus_1") == ["key-2"]
         assert await found(where="to.id = cus_2", type="Refund.*") == []
 
-    async def test_for_a_listing_goes_on_to_the_end(self, db: Database):
+    async def test_for_a_listing_scans_to_the_end(self, db: Database):
         await put_many(db, 1_000)
         rows = await searching.list_events(db, SearchQuery(text="BODY 7"), limit=111)
         assert [row.dedup_key for row in rows] == [f"k{n}" for n in (*range(799, 699, -1), *range(79, 69, -1), 7)]
         rows = await searching.list_events(db, SearchQuery(), limit=3)
         assert [row.dedup_key for row in rows] == ["k1000", "k999", "k998"]
 
-    async def test_of_the_newest_takes_those_that_were_committed_late(self, db: Database):
+    async def test_of_the_newest_includes_late_commits(self, db: Database):
         await put_many(db, 5)
         found = await searching.find_newer(db, SearchQuery(type="thing"), ago(minutes=2))
         assert names(found) == ["k5", "k4", "k3"]
@@ -161,7 +161,7 @@ class TestALook:
         assert await searching.suggest_types(store.db, "PAYMENT") == ["Payment.paid", "payment.lost"]
         assert await searching.suggest_types(store.db, "lost") == ["payment.lost"]
 
-    async def test_goes_on_where_the_one_before_ended_and_misses_nothing(self, db: Database):
+    async def test_resumes_at_the_cursor_and_misses_nothing(self, db: Database):
         await put_many(db, 1_234)
         seen: list[str] = []
         below = None
@@ -176,7 +176,7 @@ class TestALook:
     @pytest.mark.parametrize(
         "wanted", [EventFilter(source="rare"), EventFilter(content=ContentFilter(text="body 777"))]
     )
-    async def test_ends_when_its_time_is_up_and_says_how_far_it_came(self, db: Database, wanted: EventFilter):
+    async def test_stops_at_its_time_budget_with_a_cursor(self, db: Database, wanted: EventFilter):
         await put_many(db, 2_000)
         first = await event_search.search(db, wanted, budget_s=0)
         assert (first.events, first.is_full) == ([], False)
@@ -187,7 +187,7 @@ class TestALook:
         assert second.place is not None
         assert second.place < first.place
 
-    async def test_that_is_repeated_finds_what_lies_far_back(self, db: Database):
+    async def test_repeated_finds_old_events(self, db: Database):
         await put_many(db, 3_000)
         looks = itertools.count()
         below = None
@@ -198,7 +198,7 @@ class TestALook:
             found, below = list(look.events), look.place
         assert found[0].event.dedup_key == "k5"
 
-    async def test_that_is_repeated_finds_every_text_though_steps_are_cut_short(self, store: Store, monkeypatch):
+    async def test_repeated_finds_every_text_despite_short_steps(self, store: Store, monkeypatch):
         monkeypatch.setattr(event_search, "_MAX_BYTES", 64)
         await put_many(store.db, 700)
         below, found = None, []
@@ -212,7 +212,7 @@ class TestALook:
                 break
         assert found == [f"k{number}" for number in range(700, 0, -1) if str(number).startswith("5")]
 
-    async def test_does_not_look_into_bodies_that_are_too_large(self, store: Store, monkeypatch):
+    async def test_skips_and_counts_too_large_bodies(self, store: Store, monkeypatch):
         monkeypatch.setattr(event_search, "MAX_SEARCHED_BODY", 1_000)
         monkeypatch.setattr(event_search, "_MAX_BYTES", 500)
         await put(store, "large", body=b"needle" + b"x" * 2_000)
@@ -221,14 +221,14 @@ class TestALook:
         assert names(found) == ["small"]
         assert found.too_large == 1
 
-    async def test_leaves_no_limit_on_the_session_behind(self, db: Database):
+    async def test_leaves_no_statement_timeout_on_the_session(self, db: Database):
         async with db.acquire() as connection:
             before = await connection.fetchval("show statement_timeout")
         await event_search.search(db, EventFilter())
         async with db.acquire() as connection:
             assert await connection.fetchval("show statement_timeout") == before
 
-    async def test_waits_for_nobody_long(self, db: Database, monkeypatch):
+    async def test_times_out_on_a_lock(self, db: Database, monkeypatch):
         monkeypatch.setattr(event_search, "_TIMEOUT_S", 0.2)
         async with db.transaction() as other:
             await other.execute("lock table boathook.event in access exclusive mode")
@@ -308,7 +308,7 @@ class TestAKey:
         assert isinstance(found, DirectMatch)
         assert [(one.id, one.item_path) for one in found.named] == [(ids.show("evt", made.id), "events.1")]
 
-    async def test_that_is_remembered_no_more_is_looked_for_with_texts(self, store: Store):
+    async def test_with_an_expired_key_falls_back_to_text_search(self, store: Store):
         await put(store, "forgotten")
         await put(store, "mentions it", body=b'{"ref":"forgotten"}')
         await store.db.execute("delete from boathook.dedup")
@@ -324,9 +324,7 @@ class TestAKey:
         (SearchQuery(type="\ud800"), "type"), (SearchQuery(where="customer"), "where"), (SearchQuery(since=ago(days=1), until=ago(days=2)), "until"),
     ],
 )  # fmt: skip
-async def test_a_question_that_makes_no_sense_says_which_field_is_wrong(
-    db: Database, question: SearchQuery, field: str
-):
+async def test_an_invalid_query_names_its_field(db: Database, question: SearchQuery, field: str):
     with pytest.raises(InvalidValue) as raised:
         await searching.find_matches(db, question, [])
     assert raised.value.where == (field,)
@@ -376,14 +374,14 @@ class TestAComparison:
             (b"\x00\x01", b"\x00\x02", "2 bytes came first"),
         ],
     )
-    async def test_says_how_bodies_differ(self, store: Store, left: bytes, right: bytes, says: str):
+    async def test_shows_how_bodies_differ(self, store: Store, left: bytes, right: bytes, says: str):
         await store.events.append([new_event("one", body=left)])
         await store.events.append([new_event("one", body=right)])
         found = await self.conflict(store.db)
         assert says in found.verdict
         assert any(line.mark == "-" for line in found.lines or () if hasattr(line, "mark"))
 
-    async def test_of_another_key_says_so(self, store: Store):
+    async def test_of_another_key_is_explained(self, store: Store):
         replay = UUID(int=7)
         first = new_event("real", body=b"{}", replay=replay)
         await store.events.append([first])
@@ -393,7 +391,7 @@ class TestAComparison:
         assert "forged came with what was accepted as real" in found.verdict
         assert found.lines is None
 
-    async def test_of_an_item_is_with_the_item_that_came_first(self, store: Store):
+    async def test_of_an_item_is_compared_with_the_first_item(self, store: Store):
         first = batch(("a", b"1"), ("b", b"2"))
         await store.events.append([first])
         await store.events.append([batch(("b", b"3"), ("c", b"4"))])
@@ -409,7 +407,7 @@ class TestAComparison:
             "  }",
         ]
 
-    async def test_with_an_event_that_is_gone_shows_what_is_left(self, store: Store):
+    async def test_with_a_deleted_event_shows_the_rest(self, store: Store):
         await store.events.append([new_event("one", body=b"1")])
         await store.events.append([new_event("one", body=b"2")])
         await store.db.execute("delete from boathook.event")
@@ -417,7 +415,7 @@ class TestAComparison:
         assert (found.event, found.first, found.lines) == (None, None, None)
         assert found.conflict.stored.body == b"2"
 
-    async def test_of_what_is_not_there_is_not_found(self, db: Database):
+    async def test_with_an_unknown_id_is_not_found(self, db: Database):
         with pytest.raises(NotFound):
             await conflicts.compare_conflict(db, id_at(ago(hours=1)))
 
@@ -463,7 +461,7 @@ class TestAStory:
         (one,) = (await event_history.read_history(store.db, event)).attempts
         assert one.request_headers == {"webhook-id": "msg_1", "authorization": "[redacted]"}
 
-    async def test_of_very_many_deliveries_comes_in_pages(self, store: Store):
+    async def test_with_many_deliveries_is_paged(self, store: Store):
         event = await put(store, "many", to=tuple(f"r{number}" for number in range(230)))
         first: int | None = 0
         seen: list[str] = []
@@ -473,7 +471,7 @@ class TestAStory:
             first = story.next_ordinal
         assert seen == [f"r{number}" for number in range(230)]
 
-    async def test_reads_no_more_of_a_body_than_is_asked_for(self, store: Store):
+    async def test_reads_only_the_requested_part_of_a_body(self, store: Store):
         event = await put(store, "big", body=b"x" * 500_000)
         row, stored = await event_history.read_event_preview(store.db, event, 1_000)
         assert (row.size, len(stored.body)) == (500_000, 1_000)
@@ -489,7 +487,7 @@ class TestOwingOneRecipientAgain:
         await store.end(event, 2)
         assert (await store.verify()).violations == ()
 
-    async def test_adds_none_while_it_is_owed_or_dead_there(self, store: Store):
+    async def test_adds_none_while_one_is_pending_or_dead(self, store: Store):
         event = await put(store, "one", to=("a",))
         await store.end(event)
         await replay_delivery(store.db, (event, 0), ACTION)
@@ -500,7 +498,7 @@ class TestOwingOneRecipientAgain:
             await replay_delivery(store.db, (event, 0), ACTION)
         assert await store.db.fetchval("select count(*) from boathook.delivery") == 1
 
-    async def test_would_add_another_were_it_not_asked_what_is_owed(self, store: Store, monkeypatch):
+    async def test_adds_another_without_the_check_for_open_deliveries(self, store: Store, monkeypatch):
         event = await put(store, "one", to=("a",))
         await store.end(event)
         statement = replays.SQL["owe_again"]
@@ -510,7 +508,7 @@ class TestOwingOneRecipientAgain:
             await replay_delivery(store.db, (event, 0), ACTION)
         assert await store.db.fetchval("select count(*) from boathook.delivery") == 2
 
-    async def test_owes_each_item_by_itself(self, store: Store):
+    async def test_replays_each_item_separately(self, store: Store):
         made = batch(("a", b"1"), ("b", b"2"))
         await store.events.append([made])
         await store.db.execute(
@@ -533,7 +531,7 @@ class TestOwingOneRecipientAgain:
         rows = await store.db.fetch("select is_blocked from boathook.delivery order by seq")
         assert [row["is_blocked"] for row in rows] == [False, True]
 
-    async def test_refuses_what_has_no_content_and_what_never_ended(self, store: Store):
+    async def test_refuses_expunged_and_unfinished_deliveries(self, store: Store):
         event = await put(store, "one", to=("a", "b"))
         await store.end(event)
         with pytest.raises(NotFound):

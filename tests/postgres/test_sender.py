@@ -80,7 +80,7 @@ async def test_many_messages_to_many_endpoints_arrive_once_each(db: Database) ->
         }
 
 
-async def test_failures_are_tried_again_by_the_endpoints_schedule(db: Database) -> None:
+async def test_failures_are_retried_by_the_endpoints_schedule(db: Database) -> None:
     replies = iter([Reply(500), Reply(308, {"location": "/elsewhere"}), Reply(200)])
     async with Sink(lambda _: next(replies)).open() as sink:
         endpoint = await add_endpoint(db, f"{sink.base}/in")
@@ -125,7 +125,7 @@ async def test_retry_after_stretches_the_wait(db: Database) -> None:
             await eventually(waits)
 
 
-async def test_gone_disables_at_once_and_the_rest_waits(db: Database) -> None:
+async def test_a_410_disables_the_endpoint_and_the_rest_waits(db: Database) -> None:
     async with Sink(lambda _: Reply(410)).open() as sink:
         endpoint = await add_endpoint(db, sink.base, concurrency=1)
         async with running_sender(db):
@@ -182,7 +182,7 @@ async def test_a_change_counts_for_the_next_attempt(db: Database) -> None:
     assert [request.path for request in sink.requests] == ["/old", "/new"]
 
 
-async def test_an_old_secret_signs_along_behind_the_current_one(db: Database) -> None:
+async def test_the_previous_secret_also_signs(db: Database) -> None:
     async with Sink().open() as sink:
         endpoint = await add_endpoint(db, sink.base)
         await add_secret(db, endpoint, "whsec_" + "b" * 32, expires_in_s=60)
@@ -197,7 +197,7 @@ async def test_an_old_secret_signs_along_behind_the_current_one(db: Database) ->
         Webhook(secret).verify(request.body, {**request.headers, "webhook-signature": signatures[position]})
 
 
-async def test_an_unreadable_secret_fails_the_attempt_and_nothing_else(db: Database) -> None:
+async def test_an_undecryptable_secret_fails_only_the_attempt(db: Database) -> None:
     async with Sink().open() as sink:
         endpoint = await add_endpoint(db, sink.base)
         async with running_sender(db, keys=["another key that is long enough"]):
@@ -214,7 +214,7 @@ async def test_an_unreadable_secret_fails_the_attempt_and_nothing_else(db: Datab
     assert len(sink.requests) == 1
 
 
-async def test_an_access_token_is_fetched_sent_and_fetched_anew_where_it_is_refused(db: Database) -> None:
+async def test_an_access_token_is_fetched_and_refetched_after_a_401(db: Database) -> None:
     def script(request: Request) -> Reply:
         if request.path == "/token":
             return Reply(
@@ -246,7 +246,7 @@ async def test_without_an_access_token_nothing_is_sent(db: Database) -> None:
     assert await db.fetchval("select code from boathook.attempt") == "OAUTH"
 
 
-async def test_disabled_endpoints_wait_and_go_on(db: Database) -> None:
+async def test_deliveries_of_a_disabled_endpoint_wait_until_enabled(db: Database) -> None:
     async with Sink().open() as sink:
         endpoint = await add_endpoint(db, sink.base)
         await db.execute(
@@ -394,7 +394,7 @@ async def probes_while_down(db: Database) -> tuple[int, int]:
         return at_once, attempts
 
 
-async def test_an_open_breaker_lets_one_probe_through_over_two_senders(db: Database) -> None:
+async def test_an_open_breaker_allows_one_probe_across_senders(db: Database) -> None:
     at_once, failed = await probes_while_down(db)
     assert at_once == 1
     assert failed <= 16
@@ -465,7 +465,7 @@ async def test_failures_far_apart_begin_a_new_count(db: Database) -> None:
     assert await _disabled(db, endpoint) is None
 
 
-async def test_a_fault_of_ours_disables_nothing(db: Database) -> None:
+async def test_an_internal_error_does_not_disable_the_endpoint(db: Database) -> None:
     endpoint = await add_endpoint(db, "http://127.0.0.1:9/", retry=RetryPolicy(delays_s=()))
     await db.execute(
         "insert into boathook.endpoint_health (endpoint_id, failures, failing_since, last_failed_at)"
@@ -550,7 +550,7 @@ async def test_without_shares_they_would(db: Database, monkeypatch: pytest.Monke
 # By hand
 
 
-async def test_a_resend_by_hand_gets_one_attempt_and_leaves_the_others_alone(db: Database) -> None:
+async def test_a_manual_resend_gets_one_attempt_and_affects_no_other(db: Database) -> None:
     async with Sink(lambda _: Reply(500)).open() as sink:
         endpoint = await add_endpoint(
             db, sink.base, retry=RetryPolicy(delays_s=(3600.0,), jitter=0.0, max_age_s=7200.0)
@@ -563,7 +563,7 @@ async def test_a_resend_by_hand_gets_one_attempt_and_leaves_the_others_alone(db:
     assert len(sink.requests) == 2
 
 
-async def test_a_resend_that_succeeds_ends_what_was_planned(db: Database) -> None:
+async def test_a_successful_resend_ends_the_scheduled_retry(db: Database) -> None:
     replies = iter([Reply(500), Reply(200)])
     async with Sink(lambda _: next(replies)).open() as sink:
         endpoint = await add_endpoint(
@@ -629,7 +629,7 @@ async def until_dead(db: Database, number: int, *, replays: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["recover", "bulk-replay"])
-async def test_what_is_sent_again_in_bulk_gets_one_attempt_each(db: Database, kind: str) -> None:
+async def test_bulk_resends_get_one_attempt_each(db: Database, kind: str) -> None:
     attempts = await attempts_at_a_receiver_that_stays_down(db, kind)
     assert attempts == [(1, False)] * 5 + [(2, False)] * 5 + [(3, False)] * 5 + [(4, True)] * 5
     told = [name for name, _ in await operational_messages(db)]
@@ -649,7 +649,7 @@ async def test_with_a_new_schedule_the_failures_would_multiply(
     assert len(await operational_messages(db)) == 10
 
 
-async def test_an_operator_who_replays_dead_letters_gives_them_their_schedule_again(db: Database) -> None:
+async def test_replayed_dead_letters_get_their_full_schedule(db: Database) -> None:
     endpoint = await add_endpoint(db, "http://127.0.0.1:9/never", application=await add_application(db))
     await add_deliveries(db, endpoint, is_manual=True)
     await db.execute("update boathook.delivery set state = 'dead', dead_at = now(), code = 'HTTP_500', attempts = 1")
@@ -675,7 +675,7 @@ async def operational_messages(db: Database) -> list[tuple[str, dict[str, Any]]]
     return [(document["type"], document["data"]) for document in documents]
 
 
-async def test_an_organization_is_told_how_its_sending_goes(db: Database) -> None:
+async def test_operational_webhooks_report_failing_recovered_and_exhausted(db: Database) -> None:
     await listen(db)
     bad = iter([*[Reply(500)] * 5, Reply(200), *[Reply(500)] * 9])
     async with Sink(lambda _: next(bad)).open() as sink:
@@ -709,7 +709,7 @@ async def test_an_organization_is_told_how_its_sending_goes(db: Database) -> Non
     assert data["lastAttempt"]["id"].startswith("atmpt_")
 
 
-async def test_it_is_told_that_an_endpoint_was_disabled(db: Database) -> None:
+async def test_an_operational_webhook_reports_a_disabled_endpoint(db: Database) -> None:
     await listen(db)
     async with Sink(lambda _: Reply(410)).open() as sink:
         endpoint = await add_endpoint(db, sink.base, uid="till-1")
@@ -725,7 +725,7 @@ async def test_it_is_told_that_an_endpoint_was_disabled(db: Database) -> None:
     assert data["failSince"].endswith("Z")
 
 
-async def test_a_listener_that_fails_is_told_of_nothing(db: Database) -> None:
+async def test_a_failing_operational_endpoint_triggers_no_messages(db: Database) -> None:
     """An operational endpoint's own failures would otherwise beget messages to itself for ever."""
     endpoint = await listen(db)
     async with running_sender(db, outbound={"breaker_after": 0}):
@@ -741,7 +741,7 @@ async def test_a_listener_that_fails_is_told_of_nothing(db: Database) -> None:
 # Chores
 
 
-async def test_the_keeper_buries_what_nobody_will_send(db: Database) -> None:
+async def test_the_keeper_dead_letters_unsendable_deliveries(db: Database) -> None:
     deleted = await add_endpoint(db, "http://127.0.0.1:9/")
     disabled = await add_endpoint(db, "http://127.0.0.1:9/")
     await add_deliveries(db, deleted, 3, order_key="*")
@@ -802,7 +802,7 @@ def journal_reaper(db: Database) -> "asyncio.Task[None]":
     return asyncio.create_task(reap())
 
 
-async def test_stopping_lets_requests_finish_and_gives_back_the_rest(db: Database) -> None:
+async def test_stopping_finishes_requests_and_releases_the_rest(db: Database) -> None:
     async with Sink(lambda _: Reply(after_s=0.3)).open() as sink:
         endpoint = await add_endpoint(db, sink.base, concurrency=2)
         await add_deliveries(db, endpoint, 10)

@@ -208,7 +208,7 @@ async def test_the_effect_and_the_delivery_are_committed_together(shop: Database
     )
 
 
-async def test_an_error_rolls_back_everything_and_is_tried_again(shop: Database, kit: SessionKit) -> None:
+async def test_an_error_rolls_back_everything_and_is_retried(shop: Database, kit: SessionKit) -> None:
     hook = Boathook()
 
     def body(event: Event, session: Any, execute: Any) -> Any:
@@ -224,7 +224,7 @@ async def test_an_error_rolls_back_everything_and_is_tried_again(shop: Database,
     assert [code for _, _, code in await attempts(shop)] == ["RuntimeError", None]
 
 
-async def test_a_wish_to_retry_rolls_back_too(shop: Database, kit: SessionKit) -> None:
+async def test_returning_retry_rolls_back(shop: Database, kit: SessionKit) -> None:
     hook = Boathook()
 
     def body(event: Event, session: Any, execute: Any) -> Any:
@@ -254,9 +254,7 @@ async def test_the_librarys_own_commit_is_refused_and_commits_nothing(shop: Data
 
 
 @pytest.mark.parametrize("words", ["commit", "commit; begin"])
-async def test_a_commit_sent_as_sql_is_found_out_and_never_repeated(
-    shop: Database, kit: SessionKit, words: str
-) -> None:
+async def test_a_commit_sent_as_sql_is_detected_and_not_retried(shop: Database, kit: SessionKit, words: str) -> None:
     hook = Boathook()
 
     def body(event: Event, session: Any, execute: Any) -> Any:
@@ -394,7 +392,7 @@ async def test_a_savepoint_left_open_cannot_swallow_the_settle(shop: Database, k
     assert await deeds(shop) == []
 
 
-async def test_publishing_goes_with_the_session(shop: Database, kit: SessionKit) -> None:
+async def test_publishing_is_part_of_the_session(shop: Database, kit: SessionKit) -> None:
     hook, receipts = Boathook(), []
 
     def body(event: Event, session: Any, execute: Any) -> Any:

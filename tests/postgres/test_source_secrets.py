@@ -51,7 +51,7 @@ def with_key(settings: Settings, key: str, folder: Path) -> Settings:
     return settings.model_copy(update={"outbound": outbound, "server": server})
 
 
-async def test_what_is_added_counts_before_those_of_the_file_the_youngest_first(db: Database, tmp_path: Path):
+async def test_added_secrets_are_newest_first_and_per_source(db: Database, tmp_path: Path):
     context = context_of(db)
     for text in ("first", "second"):
         await add(context, text)
@@ -60,7 +60,7 @@ async def test_what_is_added_counts_before_those_of_the_file_the_youngest_first(
     assert added.of("adyen", datetime.now(UTC).timestamp()) == ()
 
 
-async def test_a_secret_copied_to_another_source_opens_for_nobody(db: Database, tmp_path: Path):
+async def test_a_secret_copied_to_another_source_cannot_be_decrypted(db: Database, tmp_path: Path):
     context = context_of(db)
     made = await add(context, "of git alone")
     await db.execute("update boathook.source_secret set source = 'adyen' where id = $1", made.secret.id)
@@ -83,7 +83,7 @@ async def test_an_end_is_kept_to_without_the_database(db: Database, tmp_path: Pa
     assert kept.of("git", now + 3_601) == ()
 
 
-async def test_a_damaged_file_keeps_nobody_from_starting(db: Database, tmp_path: Path):
+async def test_a_damaged_file_does_not_prevent_the_start(db: Database, tmp_path: Path):
     (tmp_path / FILE_NAME).write_text('[{"id": "nonsense"')
     added = SecretsCache(with_key(context_of(db).settings, KEY, tmp_path))
     assert added.known == ()
@@ -103,7 +103,7 @@ async def test_a_damaged_file_keeps_nobody_from_starting(db: Database, tmp_path:
         ("source", "nowhere"),
     ],
 )
-def test_a_file_of_others_keeps_nobody_from_starting(tmp_path: Path, key: str, value: str):
+def test_a_foreign_file_does_not_prevent_the_start(tmp_path: Path, key: str, value: str):
     row = {"id": ids.show(ids.SOURCE_SECRET, ids.make(1, 1)), "source": "git", "encrypted": "AAAA", "expires_at": None}
     (tmp_path / FILE_NAME).write_text(json.dumps([row | {key: value}]))
     added = SecretsCache(with_key(load(None), KEY, tmp_path))
@@ -123,7 +123,7 @@ def test_a_file_of_others_keeps_nobody_from_starting(tmp_path: Path, key: str, v
         ("nowhere", "x", NotFound, "unknown source"),
     ],
 )
-async def test_what_could_prove_nothing_is_refused(db: Database, source: str, text: str, error: type, words: str):
+async def test_an_unusable_secret_is_refused(db: Database, source: str, text: str, error: type, words: str):
     with pytest.raises(error, match=words):
         await add(context_of(db), text, source)
     assert await stored.list_all(db) == ()
@@ -137,7 +137,7 @@ async def test_a_source_has_no_more_than_so_many(db: Database):
         await add(context, "one more")
 
 
-async def test_the_last_secret_of_a_source_neither_ends_nor_goes(db: Database):
+async def test_the_last_secret_of_a_source_cannot_expire_or_be_removed(db: Database):
     context = context_of(db, file_secret="")
     made = await add(context, "the only one")
     async with context.work(actor="test") as work:
@@ -164,7 +164,7 @@ async def test_one_that_no_key_opens_does_not_make_another_one_dispensable(db: D
             await source_secrets.expire(work, "git", made.secret.shown_id, timedelta(days=1))
 
 
-async def test_what_ended_cannot_be_brought_back(db: Database):
+async def test_an_expired_secret_cannot_be_restored(db: Database):
     context = context_of(db)
     made = await add(context, "over")
     async with context.work(actor="test") as work:
@@ -205,7 +205,7 @@ async def add_at_once(context: AppContext, number: int) -> list[object]:
     return await asyncio.gather(*(add(context, "the very same") for _ in range(number)), return_exceptions=True)
 
 
-async def test_of_those_who_add_one_secret_at_once_one_does(db: Database):
+async def test_adding_a_secret_concurrently_succeeds_once(db: Database):
     found = await add_at_once(context_of(db), 4)
     assert sum(isinstance(one, source_secrets.CreatedSecret) for one in found) == 1
     assert sum(isinstance(one, InvalidValue) for one in found) == 3

@@ -267,7 +267,7 @@ async def test_the_file_wins_and_the_stored_source_is_reported(context: AppConte
     assert later.live_settings.problems == {}
 
 
-async def test_a_source_that_this_version_rejects_is_left_out_and_can_be_repaired(context: AppContext, db: Database):
+async def test_an_invalid_stored_source_is_skipped_and_can_be_repaired(context: AppContext, db: Database):
     await insert_raw(context, "newer", {**STRIPE, "rate": "many"}, ("/hooks/newer",))
     await insert_raw(context, "odd", ["no table"])
     await insert_raw(context, "spy", {**STRIPE, "public_url": "env:HOME"})
@@ -296,9 +296,7 @@ async def insert_secret(context: AppContext, name: str) -> None:
         await secret_store.insert(work.connection, id=id, source=name, encrypted=encrypted, note="", by="test")
 
 
-async def test_a_source_whose_recipe_rejects_a_key_becomes_unavailable_and_the_others_are_served(
-    context: AppContext, db: Database
-):
+async def test_a_source_with_a_rejected_option_is_unavailable(context: AppContext, db: Database):
     await insert_raw(context, "newer", {**STRIPE, "of_the_future": "1"}, ("/hooks/newer",))
     await add(context, "fine")
     settings = await context.refresh_settings()
@@ -358,7 +356,7 @@ async def test_a_change_of_the_encryption_key_takes_the_settings_along(context: 
     assert "source shop" in lost.endpoints
 
 
-async def test_a_process_follows_what_others_change(context: AppContext, db: Database):
+async def test_changes_by_other_processes_are_followed(context: AppContext, db: Database):
     live = live_of(context)
     seen: list[set[str]] = []
     live.subscribe(lambda settings: seen.append(set(settings.stored)))
@@ -386,7 +384,7 @@ async def test_a_change_without_a_notification_is_found_by_polling(
         await eventually(lambda: live.current.stored == {"shop"})
 
 
-async def test_the_file_knows_them_without_the_database(context: AppContext, db: Database, tmp_path: Path):
+async def test_the_saved_file_restores_them_without_the_database(context: AppContext, db: Database, tmp_path: Path):
     assert read_stored_sources(tmp_path) is None
     await add(context, "shop", {**STRIPE, "paths": ["/hooks/shop"], "rate": 3})
     save_stored_sources(tmp_path, await store.list_all(db))
@@ -409,7 +407,7 @@ async def add_at_once(context: AppContext, *named: tuple[str, Mapping[str, Any]]
     return await asyncio.gather(*(add(context, name, values) for name, values in named), return_exceptions=True)
 
 
-async def test_of_those_that_take_one_path_at_once_one_does(context: AppContext):
+async def test_claiming_a_path_concurrently_succeeds_once(context: AppContext):
     values = {**STRIPE, "paths": ["/hooks/shared"]}
     found = await add_at_once(context, *((f"shop-{number}", values) for number in range(4)))
     assert sum(isinstance(one, stored_sources.AddedSource) for one in found) == 1
@@ -451,7 +449,7 @@ async def test_workers_follow_which_sources_are_inline(context: AppContext, db: 
         await eventually(lambda: not inline)
 
 
-async def test_events_are_remembered_for_the_days_of_their_stored_source(context: AppContext):
+async def test_dedup_days_of_stored_sources_apply(context: AppContext):
     await add(context, "shop", {**STRIPE, "dedup_days": 90})
     await add(context, "till", {**STRIPE, "dedup_days": 2})
     days = dedup_days_by_source(await context.refresh_settings())

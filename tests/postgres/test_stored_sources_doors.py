@@ -77,7 +77,7 @@ async def test_hidden_values_that_are_sent_back_stay(api: ApiClient):
     assert (stored.sources["basic"].password, stored.sources["basic"].rate) == ("a quiet password", 3)
 
 
-async def test_lists_come_in_pages_both_ways(api: ApiClient):
+async def test_lists_are_paged_both_ways(api: ApiClient):
     for name in ("b", "a.b", "c-d"):
         await api.ask(201, "POST", "/source", {"name": name, "provider": "github", "generateSecret": True})
     first = await api.ask(200, "GET", "/source?limit=2")
@@ -181,7 +181,7 @@ async def test_a_generated_secret_is_shown_once_with_the_steps_at_the_sender(con
     assert secret[1] not in await pages.get_page("/console/sources/hub")
 
 
-async def test_a_secret_setting_is_never_shown_and_stays_if_its_field_is_empty(console: ConsoleApp):
+async def test_a_secret_setting_is_hidden_and_kept_if_left_empty(console: ConsoleApp):
     pages = await console.operator()
     values = {"name": "basic", "username": "u", "password": "a quiet password"}
     await pages.submit_form("/console/sources-new/token", values)
@@ -207,7 +207,7 @@ async def test_a_secret_setting_is_never_shown_and_stays_if_its_field_is_empty(c
         ("unsigned", {"name": "a"}, "unsigned", "not signed"),
     ],
 )  # fmt: skip
-async def test_wrong_forms_come_back_with_the_error_at_the_field(
+async def test_an_invalid_form_shows_the_error_at_its_field(
     console: ConsoleApp, provider: str, form: dict[str, str], field: str, words: str
 ):
     pages = await console.operator()

@@ -196,7 +196,7 @@ async def test_a_hostile_set_up_moves_once_and_then_nothing_changes(side):
     assert sum(second.counts.values()) == sum(first.counts.values())
 
 
-async def test_a_later_run_brings_what_has_changed(side):
+async def test_a_later_run_imports_changes(side):
     at = fill(side.svix)
     await side.run()
     old = await side.secret("acme", "crm")
@@ -266,7 +266,7 @@ async def test_a_key_of_another_endpoint_is_refused(side):
     assert (await side.endpoint("acme", "crm"))["id"], "the other endpoints are imported"
 
 
-async def test_what_the_source_has_deleted_is_reported_and_deleted_when_asked(side):
+async def test_objects_deleted_in_svix_are_reported_and_optionally_deleted(side):
     at = fill(side.svix)
     await side.run()
     async with side.context.work() as work:
@@ -313,7 +313,7 @@ def pass_over(svix: SvixServer, app: str, endpoint: str) -> None:
     svix.script = script
 
 
-async def test_what_a_list_passes_over_is_not_deleted(side):
+async def test_objects_missing_from_a_list_are_not_deleted(side):
     at = fill(side.svix)
     await side.run()
     pass_over(side.svix, at.cafe, at.bare)
@@ -367,7 +367,7 @@ async def test_mutant_without_the_check_another_environment_deletes(side, monkey
     assert {"application acme", "operational webhooks, endpoint ops"} <= deleted
 
 
-async def test_another_environment_with_the_same_uids_changes_nothing_unless_told(side):
+async def test_another_environment_with_equal_uids_needs_deletes(side):
     fill(side.svix)
     await side.run()
     side.svix.apps.clear()
@@ -408,7 +408,7 @@ async def test_limits_and_faults_on_the_way_are_waited_out(side):
     assert not (await side.run()).changes
 
 
-async def test_what_comes_and_goes_while_pages_are_read(side):
+async def test_objects_added_or_deleted_while_paging_are_handled(side):
     at = fill(side.svix)
     acme = next(id for id, row in side.svix.apps.items() if row["uid"] == "acme")
 
@@ -432,7 +432,7 @@ async def test_what_comes_and_goes_while_pages_are_read(side):
     assert not any(at.bare in name for name in created), "it was deleted before its secret was read"
 
 
-async def test_a_source_that_stays_away_ends_the_import_and_what_was_done_is_kept(side):
+async def test_a_persistent_outage_stops_the_import_and_keeps_its_work(side):
     fill(side.svix)
     side.svix.script = lambda target: Answer(503, {}) if "/endpoint" in target else None
     report = await side.run()
@@ -460,7 +460,7 @@ async def test_a_source_that_stays_away_ends_the_import_and_what_was_done_is_kep
         keep=3,
     ),
 )
-async def test_what_is_no_such_server_is_named(side, answer, expected):
+async def test_a_server_that_is_not_svix_is_reported(side, answer, expected):
     side.svix.script = lambda _: answer
     with pytest.raises(FetchFailed, match=expected):
         await side.run()
@@ -471,7 +471,7 @@ async def test_a_token_that_is_refused_is_named(side):
         await side.run(token="wrong")
 
 
-async def test_what_is_refused_leaves_the_rest(side):
+async def test_rejected_objects_do_not_affect_the_rest(side):
     acme = side.svix.add_app("Acme", "acme")
     side.svix.add_app("", "nameless")
     side.svix.add_app("Slow", "slow", throttleRate=0)
@@ -494,7 +494,7 @@ async def test_what_is_refused_leaves_the_rest(side):
         assert (await side.endpoint("acme", "good"))["url"] == "https://a.example.com/"
 
 
-async def test_a_dry_run_says_what_would_be_done_and_does_nothing(side):
+async def test_a_dry_run_reports_the_same_and_changes_nothing(side):
     fill(side.svix)
     before = await side.rows()
     dry = await side.run(is_dry_run=True)
@@ -515,7 +515,7 @@ def commit_each_statement(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-async def test_mutant_a_dry_run_that_commits_is_seen(side, monkeypatch):
+async def test_mutant_a_dry_run_that_commits_is_detected(side, monkeypatch):
     fill(side.svix)
     before = await side.rows()
     commit_each_statement(monkeypatch)
@@ -589,7 +589,7 @@ async def test_endpoints_may_be_created_disabled_and_stay_as_they_are_set(side):
     assert not (await side.endpoint("acme", "crm"))["disabled"]
 
 
-async def test_what_was_made_before_is_taken_over_and_keeps_what_svix_has_not(side):
+async def test_existing_objects_are_updated_and_keep_extra_fields(side):
     at = fill(side.svix)
     async with side.context.work() as work:
         made = await applications.create(work, applications.NewApplication(name="By hand", uid="acme"))

@@ -90,7 +90,7 @@ async def revived(factory: MessageFactory, endpoint_id: UUID) -> list[UUID]:
 
 
 @pytest.mark.extended("needs thousands of rows, objects or connections")
-async def test_recover_brings_back_each_of_300_failed_messages_once(factory: MessageFactory, small_pages: None):
+async def test_recover_revives_each_of_300_failed_messages_once(factory: MessageFactory, small_pages: None):
     endpoint_id = await factory.endpoint()
     failed = await three_hundred_failed(factory, endpoint_id)
     task = await run(factory, await start(factory, TaskOperation.RECOVER, endpoint_id))
@@ -158,7 +158,7 @@ async def test_of_several_dead_letters_of_a_message_recover_revives_one(factory:
 @pytest.mark.parametrize(
     "kind", sampled([TaskOperation.RECOVER, TaskOperation.REPLAY_MISSING, TaskOperation.BULK_REPLAY], keep=1)
 )
-async def test_a_task_that_is_killed_between_and_within_pieces_does_everything_once(
+async def test_a_task_killed_at_any_step_does_everything_once(
     factory: MessageFactory, small_pages: None, monkeypatch: pytest.MonkeyPatch, kind: TaskOperation
 ):
     endpoint_id = await factory.endpoint()
@@ -210,7 +210,7 @@ async def test_a_place_that_is_lost_in_a_crash_would_show(
     assert len(await factory.pending_deliveries(endpoint_id)) != ended.data["messagesSent"]
 
 
-async def test_replay_missing_owes_what_fits_and_was_never_owed(factory: MessageFactory, small_pages: None):
+async def test_replay_missing_adds_matching_deliveries_only(factory: MessageFactory, small_pages: None):
     endpoint_id = await factory.endpoint(
         event_types=["invoice.*"], channels=["eu", "us"], filter='{"body": {"amount": {"gte": 100}}}'
     )
@@ -302,14 +302,14 @@ async def test_bulk_replay_chooses_by_filters(factory: MessageFactory):
             await connection.execute("update boathook.delivery set state = 'dead', dead_at = now() - interval '1 hour'")
 
 
-async def test_a_task_about_a_deleted_endpoint_fails_and_says_why(factory: MessageFactory):
+async def test_a_task_for_a_deleted_endpoint_fails_with_the_reason(factory: MessageFactory):
     endpoint_id = await factory.endpoint(deleted_at=ago(hours=1))
     task = await run(factory, await start(factory, TaskOperation.RECOVER, endpoint_id))
     assert task.state is TaskState.FAILED
     assert task.data["error"] == "the endpoint was deleted"
 
 
-async def test_a_fault_fails_its_task_and_holds_up_no_other(factory: MessageFactory, monkeypatch: pytest.MonkeyPatch):
+async def test_a_failing_task_does_not_block_others(factory: MessageFactory, monkeypatch: pytest.MonkeyPatch):
     endpoint_id = await factory.endpoint()
     broken = await start(factory, TaskOperation.RECOVER, endpoint_id, since="no date")
     sound = await start(factory, TaskOperation.RECOVER, endpoint_id)
@@ -318,7 +318,7 @@ async def test_a_fault_fails_its_task_and_holds_up_no_other(factory: MessageFact
     assert (await run(factory, sound)).state is TaskState.FINISHED
 
 
-async def test_the_end_of_a_task_is_told(factory: MessageFactory):
+async def test_a_finished_task_publishes_an_operational_event(factory: MessageFactory):
     operational = MessageFactory(factory.db)
     await operational.open()
     await factory.db.execute(
@@ -334,7 +334,7 @@ async def test_the_end_of_a_task_is_told(factory: MessageFactory):
     assert '"finished"' in body
 
 
-async def test_purging_forgets_every_content_and_buries_what_is_pending(
+async def test_purging_deletes_all_content_and_dead_letters_pending(
     factory: MessageFactory, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(runner, "_PURGED", 3)

@@ -71,5 +71,5 @@ def test_every_function_named_exists(trips: dict[str, Any]):
     ],
 )
 @pytest.mark.extended("measures the code; it says nothing of what it does")
-def test_a_trip_goes_all_the_way(trips: dict[str, Any], trip: str, name: str):
+def test_a_trip_covers_each_stage(trips: dict[str, Any], trip: str, name: str):
     assert name in trips[trip]["names"]

@@ -53,13 +53,13 @@ async def test_only_one_is_under_way(db: Database):
         await begin(db)
 
 
-async def test_those_who_ask_at_once_get_one(db: Database):
+async def test_concurrent_requests_start_one_run(db: Database):
     found = await asyncio.gather(*(begin(db) for _ in range(6)), return_exceptions=True)
     assert sum(isinstance(one, str) for one in found) == 1
     assert all(isinstance(one, str | InvalidState) for one in found)
 
 
-async def test_one_that_fell_silent_is_made_anew_by_another(db: Database, monkeypatch: pytest.MonkeyPatch):
+async def test_a_run_without_heartbeats_is_restarted_by_another(db: Database, monkeypatch: pytest.MonkeyPatch):
     id = await begin(db)
     assert await integrity_runs.claim(db, "somebody who dies", timedelta(seconds=30)) is not None
     other = maker(db)
@@ -103,7 +103,7 @@ async def test_a_stopped_check_is_broken_off(db: Database, monkeypatch: pytest.M
     assert (await state_of(db, id)).data == {"error": "stopped by test"}
 
 
-async def test_a_fault_of_a_check_is_told_and_harms_nobody(db: Database, monkeypatch: pytest.MonkeyPatch):
+async def test_an_exception_in_a_check_fails_its_run(db: Database, monkeypatch: pytest.MonkeyPatch):
     async def broken(*_args: object, **_more: object) -> None:
         raise ZeroDivisionError("of the check itself")
 

@@ -101,7 +101,7 @@ class TestDead:
         assert (row["state"], row["is_due"], row["attempts_before"], row["replays"]) == ("pending", True, 1, 1)
         assert await audit(db) == [("app:shop", ids.show_delivery(event_id, 0))]
 
-    async def test_is_tried_by_a_worker_at_once(self, db: Database):
+    async def test_is_retried_by_a_worker_at_once(self, db: Database):
         event_id = await put_off(db, due_in_s=None)
         await wake(db, event_id)
         (work,) = await claim(DeliveryStore(db, RetryDefaults()))
@@ -142,7 +142,7 @@ class TestLeased:
         assert await audit(db) == [("app:shop", ids.show_delivery(event_id, 0))]
         assert (await integrity.check_integrity(db, dedup_days=30)).violations == ()
 
-    async def test_whose_worker_vanishes_is_due_at_once(self, db: Database):
+    async def test_whose_worker_died_is_due_at_once(self, db: Database):
         (event_id,) = await add_deliveries(db)
         await claim(DeliveryStore(db, RetryDefaults()))
         await wake(db, event_id)
@@ -157,7 +157,7 @@ class TestLeased:
         await settle(db, work)
         assert await row_of(db, event_id) is None
 
-    async def test_that_is_given_back_remembers_nothing(self, db: Database):
+    async def test_that_is_released_forgets_the_wake(self, db: Database):
         (event_id,) = await add_deliveries(db)
         (work,) = await claim(DeliveryStore(db, RetryDefaults()))
         await wake(db, event_id)
@@ -255,7 +255,7 @@ async def left_waiting(db: Database, orders: Sequence[Sequence[str]]) -> list[Se
     return found
 
 
-async def test_nothing_waits_once_its_reason_is_there_in_whatever_order_it_came(db: Database):
+async def test_no_delivery_waits_in_any_order_of_events(db: Database):
     assert len(ORDERS) == 6
     assert await left_waiting(db, ORDERS) == []
 
@@ -326,7 +326,7 @@ async def many_races(db: Database, seed: int, rounds: int = 40) -> int:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_of_many_that_race_none_is_left(db: Database, seed: int):
+async def test_many_races_leave_no_delivery_waiting(db: Database, seed: int):
     assert await many_races(db, seed) == 0
 
 
@@ -334,7 +334,7 @@ async def test_of_many_that_race_none_is_left(db: Database, seed: int):
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-async def test_a_handler_wakes_what_waits_for_it_and_it_is_done_at_once(db: Database, platform: AppPlatform):
+async def test_a_handler_wakes_waiting_deliveries(db: Database, platform: AppPlatform):
     await db.execute("create table driver (name text primary key)")
     hook = Boathook("shop")
     hook.bind(None, platform)
@@ -369,7 +369,7 @@ async def all_put_off(db: Database, number: int) -> bool:
     return bool(await db.fetchval(sql) == number)
 
 
-async def test_a_transaction_of_the_app_wakes_by_the_event_or_messages_id(db: Database, platform: AppPlatform):
+async def test_an_app_transaction_wakes_by_event_or_message_id(db: Database, platform: AppPlatform):
     waiting, dead = await put_off(db), await put_off(db, due_in_s=None)
     async with platform.transaction() as tx:
         assert await platform.operations.wake(tx, ids.show(ids.EVENT, waiting)) == 1
@@ -398,7 +398,7 @@ async def woken_while_sent(db: Database, retry: RetryPolicy) -> Any:
 
 
 class TestEndpoint:
-    async def test_that_failed_is_tried_again_at_once(self, db: Database):
+    async def test_that_failed_is_retried_at_once(self, db: Database):
         replies = iter([Reply(500), Reply(200)])
         async with Sink(lambda _: next(replies)).open() as sink:
             place = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=(50.0,)))
@@ -412,12 +412,12 @@ class TestEndpoint:
                 assert await wake(db, event_id) == 1
                 await wait_for_states(db, succeeded=1)
 
-    async def test_that_fails_at_this_moment_is_tried_again_at_once(self, db: Database):
+    async def test_that_fails_while_woken_is_retried_at_once(self, db: Database):
         row = await woken_while_sent(db, RetryPolicy(delays_s=(50.0,)))
         assert tuple(row) == (2, 0)
         assert await audit(db) == []
 
-    async def test_that_dies_at_this_moment_is_tried_again_at_once_with_a_new_budget(self, db: Database):
+    async def test_that_dies_while_woken_is_retried_with_a_new_budget(self, db: Database):
         row = await woken_while_sent(db, RetryPolicy(delays_s=()))
         assert tuple(row) == (2, 1)
         assert [actor for actor, _ in await audit(db)] == ["app:shop"]

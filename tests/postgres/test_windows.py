@@ -242,7 +242,7 @@ async def walk(api: ApiClient, path: str, iterator: str = "", **query: Any) -> t
     "path", sampled(["/app/acme/msg", "/app/acme/attempt/endpoint/main", "/app/acme/endpoint/main/msg"], keep=1)
 )
 @pytest.mark.parametrize("limit", sampled([7, 1, 250], keep=1))
-async def test_a_list_from_a_moment_on_is_walked_to_its_end(ground: Ground, path: str, limit: int):
+async def test_a_list_after_a_time_is_paged_to_its_end(ground: Ground, path: str, limit: int):
     await ground.fill()
     seen, _ = await walk(ground.api, path, after=START.isoformat(), limit=limit)
     assert len(set(seen)) == len(seen) == ROWS
@@ -262,21 +262,19 @@ async def read_with_a_late_row(ground: Ground) -> tuple[set[str], set[str]]:
     return stored, seen
 
 
-async def test_a_reader_who_keeps_its_iterator_gets_what_was_committed_late(ground: Ground):
+async def test_a_kept_iterator_returns_late_commits(ground: Ground):
     stored, seen = await read_with_a_late_row(ground)
     assert seen == stored
 
 
-async def test_a_reader_who_went_on_behind_the_newest_row_would_miss_it(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-):
+async def test_resuming_after_the_newest_row_misses_late_commits(ground: Ground, monkeypatch: pytest.MonkeyPatch):
     """The mutant: ids are not committed in their order, so the newest id seen is no place to go on from."""
     monkeypatch.setattr(time_ranges, "resume_at", lambda last, _now: last)
     stored, seen = await read_with_a_late_row(ground)
     assert len(stored - seen) == 1
 
 
-async def test_nothing_before_the_moment_is_shown_to_a_reader_who_comes_again(ground: Ground):
+async def test_a_resumed_reader_gets_nothing_before_after(ground: Ground):
     await ground.factory.message(ago(seconds=90))
     after, iterator = ago(seconds=60).isoformat(), ""
     for _ in range(3):
@@ -284,7 +282,7 @@ async def test_nothing_before_the_moment_is_shown_to_a_reader_who_comes_again(gr
         assert seen == []
 
 
-async def test_a_reader_who_was_away_for_long_goes_on_where_it_was(ground: Ground):
+async def test_an_old_iterator_resumes_at_its_position(ground: Ground):
     old = await ground.factory.message(ago(days=200))
     seen, iterator = await walk(ground.api, "/app/acme/msg", after=ago(days=300).isoformat())
     assert seen == [ids.show(ids.MESSAGE, old)]

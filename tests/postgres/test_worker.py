@@ -159,7 +159,7 @@ async def has_failed(shop: Database, times: int) -> bool:
     [(None, {"shop": [1], "bank": [1, 2]}), (RetryPolicy(delays_s=(0, 0)), {"shop": [1, 2, 3], "bank": [1, 2, 3]})],
     ids=["settings", "own-policy"],
 )
-async def test_a_handler_follows_its_own_policy_then_its_sources_then_the_default(
+async def test_retry_policy_is_the_handlers_then_the_sources_then_the_default(
     shop: Database, own: RetryPolicy | None, numbers: dict[str, list[int]]
 ) -> None:
     hook = Boathook()
@@ -179,7 +179,9 @@ async def test_a_handler_follows_its_own_policy_then_its_sources_then_the_defaul
     assert {source: [row["number"] for row in rows if row["source"] == source] for source in numbers} == numbers
 
 
-async def test_what_cannot_begin_is_given_back_and_not_counted(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_that_cannot_start_is_released_and_not_counted(
+    shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The store goes away between the claim and the handler, more often than the policy would forgive."""
     hook, left = Boathook(), 12
     connect = RunSlot.connection
@@ -221,7 +223,7 @@ async def test_a_limit_holds_over_two_workers(shop: Database) -> None:
     assert most[0] <= 2
 
 
-async def test_stopping_finishes_what_runs_and_gives_back_the_rest(shop: Database) -> None:
+async def test_stopping_finishes_running_handlers_and_releases_the_rest(shop: Database) -> None:
     hook, started, goes_on = Boathook(), asyncio.Event(), asyncio.Event()
 
     @hook.on("shop")
@@ -253,7 +255,7 @@ async def test_stopping_finishes_what_runs_and_gives_back_the_rest(shop: Databas
     assert await shop.fetchval("select attempts from boathook.delivery") == 0
 
 
-async def test_what_takes_too_long_to_stop_is_broken_off_and_not_counted(shop: Database) -> None:
+async def test_a_handler_too_slow_to_stop_is_cancelled_and_not_counted(shop: Database) -> None:
     hook, started = Boathook(), asyncio.Event()
 
     @hook.on("shop")
@@ -319,7 +321,7 @@ async def test_a_dead_predecessors_leases_are_taken_over_at_once(shop: Database)
     assert [outcome for _, outcome, _ in await attempts(shop)] == ["lost", "succeeded"]
 
 
-async def test_a_dead_predecessors_attempt_counts_under_the_policy_of_the_source(shop: Database) -> None:
+async def test_a_dead_workers_attempt_counts_under_the_sources_policy(shop: Database) -> None:
     hook = Boathook()
 
     @hook.on()
@@ -444,7 +446,7 @@ def spawn(url: str, mode: str, **environment: str) -> "subprocess.Popen[bytes]":
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-async def test_a_payload_that_kills_its_worker_is_buried_and_its_neighbours_survive(shop: Database) -> None:
+async def test_a_payload_that_kills_its_worker_dies_and_others_succeed(shop: Database) -> None:
     hook = Boathook()
 
     @hook.on("shop", retry=RetryPolicy(first_s=0.05, max_attempts=4))
