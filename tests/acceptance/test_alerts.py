@@ -107,9 +107,7 @@ def test_dead_letters_growing_and_the_error_rate(gateway: BoathookProcess, alert
 
 
 @pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
-def test_what_goes_well_is_no_alert_for_another_subject(
-    gateway: BoathookProcess, alert_receiver: AlertReceiver
-) -> None:
+def test_healthy_subjects_have_no_alert(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     for number in range(8):
         assert post(gateway, f"well_{number}", "payment.paid") == 200
     test_signature_failures_and_a_wrong_secret(gateway, alert_receiver)
@@ -145,7 +143,7 @@ def test_slow_acknowledgements(gateway: BoathookProcess, alert_receiver: AlertRe
 
 
 @pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
-def test_a_conflict_is_seen(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
+def test_a_conflict_fires_and_recovers(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     assert post(gateway, "same", "payment.paid", amount=1) == 200
     assert post(gateway, "same", "payment.paid", amount=2) in {200, 409}
     alert_receiver.await_kind("conflict_seen", "firing", subject="stripe")
@@ -153,7 +151,7 @@ def test_a_conflict_is_seen(gateway: BoathookProcess, alert_receiver: AlertRecei
 
 
 @pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
-def test_a_rule_of_ones_own_about_any_metric(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
+def test_a_custom_rule_works_on_any_metric(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     body, headers = signed(payload("again", "payment.paid"))
     for _ in range(6):
         httpx.post(f"{gateway.base}/in/stripe", content=body, headers=headers)
@@ -206,7 +204,7 @@ def rounds(gateway: BoathookProcess, number: int) -> bool:
     return False
 
 
-def test_the_commands_show_silence_and_try(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
+def test_commands_list_silence_and_test_alerts(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     until(lambda: gateway.listing("alerts", "list") == [] or not _fires(gateway, "mine"))
     (silence,) = gateway.listing("alerts", "silence", "--rule", "mine", "--for", "1h", "--note", "a test")
     before = len(alert_receiver.kinds("mine"))
@@ -230,7 +228,9 @@ def _fires(gateway: BoathookProcess, rule: str) -> bool:
 
 
 @pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
-def test_nothing_is_processed_while_traffic_comes(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
+def test_nothing_processed_fires_while_workers_are_stuck(
+    gateway: BoathookProcess, alert_receiver: AlertReceiver
+) -> None:
     workers = gateway.children("worker")
     try:
         for worker in workers:
@@ -245,7 +245,7 @@ def test_nothing_is_processed_while_traffic_comes(gateway: BoathookProcess, aler
     alert_receiver.await_kind("nothing_processed", "firing", "recovered")
 
 
-def test_the_metrics_count_what_was_told(gateway: BoathookProcess) -> None:
+def test_sent_alert_messages_are_counted_in_metrics(gateway: BoathookProcess) -> None:
     def shown() -> bool:
         text = httpx.get(f"{gateway.base}/metrics").text
         return (
@@ -255,7 +255,7 @@ def test_the_metrics_count_what_was_told(gateway: BoathookProcess) -> None:
     until(shown)
 
 
-def test_a_rule_that_makes_no_sense_keeps_it_from_starting(shared_boathook: Callable[..., BoathookProcess]) -> None:
+def test_an_invalid_rule_fails_the_config_check(shared_boathook: Callable[..., BoathookProcess]) -> None:
     extra = '[notifications.rules.typo]\nmetric = "boathook_nothing"\nabove = 1'
     running = shared_boathook(start=False, extra=extra)
     done = running.cli("config", "check", check=False)

@@ -99,7 +99,7 @@ def test_a_chore_is_done_by_the_keeper_and_counted(garage: BoathookProcess):
     until(lambda: number(garage, 'boathook_chores_total{app="garage",chore="look_round",outcome="done"}') >= 2)
 
 
-def test_a_waiting_event_is_handled_at_once_when_the_app_wakes_it(garage: BoathookProcess):
+def test_a_waiting_event_is_handled_when_the_app_wakes_it(garage: BoathookProcess):
     assert send(garage, "evt_wake").status == 200
     until(lambda: waiting(garage, "GARAGE_CLOSED"))
     assert json.loads(send_request(garage, "GET", "/garage/open").body)["woken"] >= 1

@@ -124,12 +124,12 @@ class TestOneLineLoadsIt:
         assert parcels.state_of("turned") == "delivered"
 
     @pytest.mark.extended("waits for intervals and deadlines of the product")
-    def test_its_chore_finds_what_got_lost_and_its_handler_hears_of_it(self, parcels: Parcels):
+    def test_its_chore_publishes_lost_parcels_to_its_handler(self, parcels: Parcels):
         assert parcels.scan("lost", at=time.time() - 15 * 86_400) == 200
         until(lambda: parcels.state_of("lost") == "lost")
         until(lambda: parcels.query("select 1 from parcels.complaint where parcel = 'lost'"))
 
-    def test_its_page_wants_a_key(self, parcels: Parcels):
+    def test_its_page_needs_a_key(self, parcels: Parcels):
         parcels.scan("shown")
         until(lambda: parcels.state_of("shown") == "moving")
         until(lambda: httpx.get(f"{parcels.base}/parcels").status_code == 401)
@@ -179,7 +179,7 @@ class TestTheCommandLine:
         }
         assert "applied" in parcels.cli("apps").stdout
 
-    def test_knows_its_source(self, parcels: Parcels):
+    def test_its_source_is_listed(self, parcels: Parcels):
         [one] = parcels.listing("sources", "list")
         assert (one["name"], one["secrets"], one["grade"]) == ("carrier", 1, "body signed")
         assert "1 source on 2 paths, 2 handlers, 1 app" in parcels.cli("config", "check").stdout.replace("\n", " ")
@@ -189,7 +189,7 @@ class TestTheCommandLine:
         assert shown["parcels"] == {"secret": "env:PARCELS_SECRET", "lost_after_days": 14.0}
         assert shown["sources"]["carrier"]["secrets"] == ["env:PARCELS_SECRET"]
 
-    def test_finds_nothing_amiss(self, parcels: Parcels):
+    def test_checks_pass(self, parcels: Parcels):
         verdicts = {row["check"]: row["verdict"] for row in parcels.listing("doctor")}
         assert (verdicts["apps"], verdicts["schema"], verdicts["source carrier"]) == ("ok", "ok", "ok")
         assert parcels.cli("check").returncode == 0
@@ -197,7 +197,7 @@ class TestTheCommandLine:
 
 
 class TestWithoutTheApp:
-    def test_a_ready_made_ones_command_says_what_to_write(self, mortal: Parcels):
+    def test_a_command_of_an_unloaded_app_says_how_to_load_it(self, mortal: Parcels):
         mortal.configure("[parcels]\nsecret = 'abc'")
         done = mortal.cli("billing", "users", "add", "a@example.com", check=False)
         assert done.returncode == 2
@@ -215,7 +215,7 @@ class TestWithoutTheApp:
         assert done.stderr.startswith("boathook: apps.load: importing parcels fails: ZeroDivisionError")
         assert done.stderr.count("boathook:") == 1, done.stderr
 
-    def test_but_its_own_commands_and_serve_and_migrate_say_why(self, mortal: Parcels):
+    def test_commands_report_why_the_app_cannot_be_imported(self, mortal: Parcels):
         (mortal.folder / "parcels" / "__init__.py").write_text("1 / 0")
         for words in (["parcels", "list"], ["serve"], ["migrate"], ["config", "check"], ["apps"]):
             done = mortal.cli(*words, check=False)
@@ -224,7 +224,7 @@ class TestWithoutTheApp:
         findings = {row["check"]: row for row in map(json.loads, mortal.cli("doctor", "--json", check=False).stdout.splitlines())}  # fmt: skip
         assert findings["apps"]["verdict"] == "fail"
 
-    def test_a_command_before_the_tables_are_made_says_how_to_make_them(self, mortal: Parcels):
+    def test_a_command_before_migration_says_to_migrate(self, mortal: Parcels):
         done = mortal.cli("parcels", "list", check=False)
         assert (
             done.returncode,
@@ -235,7 +235,7 @@ class TestWithoutTheApp:
         assert mortal.cli("parcels", "list").stdout == ""
 
 
-def test_a_migration_that_was_changed_stops_serve_and_says_so(mortal: Parcels):
+def test_a_changed_migration_prevents_serve(mortal: Parcels):
     mortal.cli("migrate")
     file = mortal.folder / "parcels" / "migrations" / "0001_first.sql"
     file.write_text(file.read_text() + "-- later thoughts\n")
@@ -256,7 +256,7 @@ def test_a_worker_that_is_killed_loses_nothing_and_does_nothing_twice(mortal: Pa
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_its_counters_go_on_after_a_restart(mortal: Parcels):
+def test_its_counters_survive_a_restart(mortal: Parcels):
     mortal.start()
     for number in range(3):
         mortal.scan(f"before-{number}")
@@ -268,7 +268,7 @@ def test_its_counters_go_on_after_a_restart(mortal: Parcels):
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_once_it_is_removed_its_requests_are_unknown_and_its_tables_stay(mortal: Parcels):
+def test_removing_it_ends_its_routes_and_keeps_its_tables(mortal: Parcels):
     mortal.start()
     mortal.scan("kept")
     until(lambda: mortal.state_of("kept") == "moving")

@@ -70,7 +70,7 @@ def effects(url: str) -> list[tuple[str, str]]:
     return rows(url, "select event_key, handler from shop.effect order by event_key")
 
 
-def test_a_batch_sent_again_with_one_new_item_delivers_that_one(bank: Callable[..., BoathookProcess], pg_url: str):
+def test_a_repeated_batch_with_a_new_item_delivers_only_that(bank: Callable[..., BoathookProcess], pg_url: str):
     running = bank()
     first = post(running, action("EV1"), action("EV2"))
     again = post(running, action("EV1"), action("EV2"))
@@ -85,7 +85,7 @@ def test_a_batch_sent_again_with_one_new_item_delivers_that_one(bank: Callable[.
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_operators_see_and_find_items(bank: Callable[..., BoathookProcess], pg_url: str):
+def test_operators_can_list_and_find_items(bank: Callable[..., BoathookProcess], pg_url: str):
     running = bank()
     event_id = post(running, action("EV1"), action("MD1", "mandates"))["event_id"]
     until(lambda: rows(pg_url, "select count(*) from boathook.delivery where state = 'dead'") == [(1,)])

@@ -71,7 +71,7 @@ def test_events_of_another_cell_are_measured():
 
 @pytest.mark.extended("starts several servers of its own")
 @pytest.mark.skipif(not has_server(), reason="rabbitmq-server is not installed")
-def test_what_the_page_on_capacity_is_computed_from_is_measured():
+def test_the_figures_of_the_capacity_page_are_measured():
     committed = json.loads((ROOT / "benchmarks/capacity.json").read_text())
     found = measure("capacity")
     assert found.keys() == committed.keys()
@@ -81,9 +81,7 @@ def test_what_the_page_on_capacity_is_computed_from_is_measured():
 
 
 @pytest.mark.parametrize("name", ["buffer", "capacity", "lane"])
-def test_without_rabbitmq_it_says_what_to_install_before_it_starts_anything(
-    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_missing_rabbitmq_error_says_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(rabbitmq, "_PACKAGED", tmp_path / "missing")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="apt-get install rabbitmq-server"):

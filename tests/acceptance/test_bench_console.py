@@ -36,7 +36,7 @@ def figures(admin_url: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_every_page_is_visited_but_the_one_that_has_no_end(figures: dict[str, Any]):
+def test_every_page_but_the_streaming_one_is_visited(figures: dict[str, Any]):
     visited = {page["page"].partition("?")[0] for page in figures["pages"]}
     assert visited == {*crawler.console_pages(), *crawler.portal_pages()} - crawler.STREAMING_PAGES
     assert {page["page"] for page in figures["pages"]} >= {
@@ -62,13 +62,13 @@ class Deserted:
         return PageResponse(404, 1.0, b"", "")
 
 
-def test_a_link_that_leads_nowhere_is_told():
+def test_a_broken_link_is_reported():
     walk = crawler.Crawler(crawler.console_pages())
     with pytest.raises(ConfigError, match="/console/events, which is answered 404"):
         walk.follow(cast("PageClient", Deserted()), "/console")
 
 
-def test_a_page_that_no_link_leads_to_is_told():
+def test_an_unlinked_page_is_reported():
     walk = crawler.Crawler(("/console", "/console/events", "/console/attic"))
     walk.found["/console"] = walk.found["/console/events"] = "-"
     assert walk.missing == ["/console/attic"]

@@ -102,7 +102,7 @@ def test_a_body_that_does_not_fit_is_refused_before_it_has_a_key(boathook: Calla
     assert "'amount' is a required property" in trial[0]["found"] or "'id' is a required" in trial[0]["found"]
 
 
-def test_what_a_mended_schema_allows_is_accepted_from_the_quarantine(boathook: Callable[..., BoathookProcess]):
+def test_reverify_accepts_what_a_corrected_schema_allows(boathook: Callable[..., BoathookProcess]):
     running = boathook(start=False, extra=SOURCE)
     (running.folder / "payment.json").write_text(json.dumps(SCHEMA))
     with (running.folder / "shop.py").open("a") as shop:

@@ -248,7 +248,7 @@ def test_without_its_keys_it_would_be_stored_again(cells: Cells):
     assert is_stored_again(cells, "evt_again", assign_only)
 
 
-def test_an_interrupted_move_delays_events_and_repeats_none(cells: Cells):
+def test_an_interrupted_move_delays_events_without_duplicates(cells: Cells):
     cells.move("c1")
     settle(cells, "c1", "evt_start")
     with psycopg.connect(cells.databases["c1"], autocommit=True) as connection:

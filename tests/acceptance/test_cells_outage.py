@@ -16,9 +16,7 @@ from tests.support import until
 
 
 @pytest.mark.extended("unit tests pass on the messages of a moved application")
-def test_a_message_that_waited_for_the_database_during_a_move_arrives_by_the_new_cell(
-    tmp_path: Path, databases: Pool
-) -> None:
+def test_a_message_buffered_during_a_move_arrives_by_the_new_cell(tmp_path: Path, databases: Pool) -> None:
     receiver = Receiver()
     inbox = receiver.mailbox()
     with (
@@ -65,9 +63,7 @@ async def relay(event: Event, tx: Transaction) -> None:
 
 
 @pytest.mark.extended("starts two cells; tests/postgres/test_cells_app.py stays")
-def test_what_a_handler_publishes_to_an_application_of_a_cell_that_is_down_arrives_there_once(
-    tmp_path: Path, databases: Pool
-) -> None:
+def test_a_message_published_for_a_down_cell_arrives_there_once(tmp_path: Path, databases: Pool) -> None:
     receiver = Receiver()
     inbox = receiver.mailbox()
     with (

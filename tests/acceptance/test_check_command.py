@@ -40,7 +40,7 @@ class Stream(threading.Thread):
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
 @pytest.mark.parametrize("options", [(), ("--deep",)], ids=["plain", "deep"])
-def test_it_raises_no_false_alarm_beside_a_boathook_at_work(
+def test_check_reports_no_violation_beside_a_busy_boathook(
     boathook: Callable[..., BoathookProcess], options: tuple[str, ...]
 ):
     running = boathook()
@@ -79,7 +79,7 @@ def spool(tmp_path: Path) -> Path:
     return root.parent
 
 
-def test_what_waits_in_this_hosts_spool_is_told_beside_the_balance(cli: Cli, spool: Path):
+def test_events_in_this_hosts_spool_are_reported(cli: Cli, spool: Path):
     (found,) = cli.objects("check", "--config", str(with_data(cli, spool)))
     assert found["balanced"] is True
     assert found["spool"] == {"events": 3, "refused": 1, "damaged": 1}
@@ -90,7 +90,7 @@ def test_what_waits_in_this_hosts_spool_is_told_beside_the_balance(cli: Cli, spo
     )
 
 
-def test_with_the_database_away_it_is_no_verdict_but_the_spool_is_told(cli: Cli, spool: Path):
+def test_without_the_database_only_the_spool_is_reported(cli: Cli, spool: Path):
     file = with_data(cli, spool)
     settings = file.read_text()
     url = next(line for line in settings.splitlines() if line.startswith("url"))

@@ -85,7 +85,7 @@ ALIKE = (
 
 
 @pytest.mark.parametrize("arguments", sampled(ALIKE, keep=2), ids=" ".join)
-async def test_a_fork_does_what_a_process_of_its_own_does(full_store: Store, cli: Cli, arguments: list[str]):
+async def test_a_fork_behaves_like_a_separate_process(full_store: Store, cli: Cli, arguments: list[str]):
     fork, process = (run(*arguments, cwd=cli.folder, env=ENVIRONMENT) for run in (boathook_command, boathook_process))
     told = [(done.returncode, AGE.sub("", done.stdout), done.stderr) for done in (fork, process)]
     assert told[0] == told[1]
@@ -100,7 +100,7 @@ class TestCheck:
         assert found["balanced"] is True
         assert (found["balance"]["deliveries"], found["balance"]["missing"]) == (16, 0)
 
-    async def test_exits_with_1_and_names_what_is_amiss(self, full_store: Store, cli: Cli):
+    async def test_exits_with_1_and_names_violations(self, full_store: Store, cli: Cli):
         event = await full_store.one("select id from boathook.event where dedup_key = 'good'")
         await full_store.db.execute("delete from boathook.delivery_archive where event_id = $1", event)
         text = cli.run("check", code=1).stdout
@@ -214,7 +214,7 @@ class TestDeadLetters:
         assert "there is no delivery" in cli.complaint("dead", "purge", names[2], code=1)
         cli.run("check")
 
-    async def test_move_in_bulk_only_when_asked_to(self, store: Store, cli: Cli):
+    async def test_change_in_bulk_only_with_a_filter_and_yes(self, store: Store, cli: Cli):
         await mark_dead(store, "one", "two")
         assert "nothing selected" in cli.complaint("dead", "replay")
         assert "both" in cli.complaint("dead", "replay", "--source", "stripe", "dlv_01h455vb4pex5vsknk084sn02q4_0")
@@ -262,7 +262,7 @@ async def test_events_are_shown_and_replayed(store: Store, cli: Cli):
     cli.run("check")
 
 
-async def test_rejections_are_judged_again(store: Store, cli: Cli):
+async def test_rejections_are_verified_again(store: Store, cli: Cli):
     await quarantine(store, b'{"n": 1}', "right")
     forged = ids.show("rej", await quarantine(store, b'{"n": 2}', "forged"))
     assert cli.objects("rejections", "show", forged)[0]["body"] == '{"n": 2}'
@@ -313,7 +313,7 @@ async def test_send_publishes_once(store: Store, cli: Cli, tmp_path: Path):
     assert "msg_" in cli.run(*send).stdout
 
 
-async def test_send_says_what_is_wrong(store: Store, cli: Cli):
+async def test_send_explains_wrong_arguments(store: Store, cli: Cli):
     await add_application(store.db, "acme")
     send = ["send", "--application", "acme", "--type", "x"]
     assert "must be JSON" in cli.complaint(*send, "--data", "{", code=1)
@@ -326,14 +326,14 @@ async def test_send_says_what_is_wrong(store: Store, cli: Cli):
 
 
 class TestDoctor:
-    async def test_finds_a_healthy_set_up_healthy(self, cli: Cli):
+    async def test_passes_for_a_healthy_setup(self, cli: Cli):
         findings = {one["check"]: one for one in cli.objects("doctor")}
         assert {one["verdict"] for one in findings.values()} <= {"ok", "warn"}
         assert (
             findings["schema"]["verdict"] == findings["source shop"]["verdict"] == findings["clock"]["verdict"] == "ok"
         )
 
-    async def test_says_what_is_wrong_and_what_to_do(self, store: Store, cli: Cli):
+    async def test_reports_problems_with_fixes(self, store: Store, cli: Cli):
         await store.accept("one", "handler:gone")
         await store.db.execute("update boathook.delivery set due_at = now() - interval '1 hour'")
         with (cli.folder / "boathook.toml").open("a") as file:
@@ -348,7 +348,7 @@ class TestDoctor:
         assert all(one["fix"] for one in findings.values() if one["verdict"] != "ok")
         assert "sources.bare" in done.stdout
 
-    async def test_needs_no_database_to_say_that_there_is_none(self, cli: Cli):
+    async def test_reports_a_missing_database(self, cli: Cli):
         found = cli.run("doctor", "--json", code=1, BOATHOOK_DATABASE_URL="postgresql://localhost:1/none").stdout
         (finding,) = [one for one in map(json.loads, found.splitlines()) if one["check"] == "database"]
         assert finding["verdict"] == "fail"
@@ -374,7 +374,7 @@ class TestSetUp:
         (cli.folder / "boathook.toml").write_text("[server]\nbnid = 1\n")
         assert "bind" in cli.complaint("config", "check")
 
-    async def test_the_file_may_be_named_behind_the_command(self, cli: Cli, tmp_path: Path):
+    async def test_the_config_option_may_follow_the_command(self, cli: Cli, tmp_path: Path):
         (tmp_path / "other.toml").write_text("[sources.other]\nprovider = 'stripe'\nsecrets = ['whsec_x']\n")
         for arguments in (
             ["--config", "other.toml", "sources", "list"],
@@ -392,14 +392,14 @@ class TestErrors:
         ["rejections", "list", "--state", "odd"], ["send", "--application", "a"],
         ["dead", "ignore", "--all"], ["serve", "--port", "99999"], ["serve", "--role", "cook"],
     ], ids=" ".join)  # fmt: skip
-    async def test_what_is_not_understood_is_one_sentence(self, cli: Cli, arguments: list[str]):
+    async def test_wrong_arguments_are_explained_in_one_sentence(self, cli: Cli, arguments: list[str]):
         cli.complaint(*arguments)
 
-    async def test_a_database_that_is_away_is_one_sentence(self, cli: Cli):
+    async def test_an_unreachable_database_is_reported_in_one_sentence(self, cli: Cli):
         (cli.folder / "boathook.toml").write_text('[database]\nurl = "postgresql://localhost:1/none"\n')
         cli.complaint("events", "list", code=1)
 
-    async def test_a_database_without_schema_says_what_to_run(self, tmp_path: Path, empty_url: str):
+    async def test_a_missing_schema_error_says_to_migrate(self, tmp_path: Path, empty_url: str):
         bare = Cli(tmp_path, empty_url)
         assert "run `boathook migrate`" in bare.complaint("events", "list")
         assert "lacks" in bare.run("migrate", "--check", code=1).stdout
@@ -407,7 +407,7 @@ class TestErrors:
         assert bare.run("migrate").stdout == "the schema is current\n"
         assert bare.objects("events", "list") == []
 
-    async def test_a_developer_may_see_the_traceback(self, cli: Cli):
+    async def test_the_debug_variable_shows_the_traceback(self, cli: Cli):
         done = boathook_process("events", "show", "x", cwd=cli.folder, env={**ENVIRONMENT, "BOATHOOK_DEBUG": "1"})
         assert "Traceback" in done.stderr
 

@@ -72,7 +72,7 @@ class TestBash:
         assert completed(folder, "boathook", "fleet", "")
 
     @pytest.mark.extended("asks a shell's completion for one more kind of word")
-    def test_a_broken_configuration_completes_nothing_and_says_nothing(self, folder):
+    def test_a_broken_configuration_completes_nothing(self, folder):
         (folder / "boathook.toml").write_text("[server\n")
         assert completed(folder, "boathook", "events", "list", "--source", "st") == set()
 

@@ -55,7 +55,7 @@ async def test_one_is_shown_line_by_line_and_as_json(cli: Cli, conflicts: Store)
     assert found["difference"].splitlines()[1:3] == ['-   "amount": 100,', '+   "amount": 900,']
 
 
-async def test_what_is_no_conflict_is_refused_in_one_sentence(cli: Cli, conflicts: Store):
+async def test_an_unknown_conflict_is_reported_in_one_sentence(cli: Cli, conflicts: Store):
     assert "cfl_" in cli.complaint("conflicts", "show", "nonsense")
     name = "cfl_01h455vb4pex5vsknk084sn02q4"
     assert cli.complaint("conflicts", "show", name, code=1) == (

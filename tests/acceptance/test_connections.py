@@ -67,7 +67,9 @@ def start(boathook: Callable[..., BoathookProcess], site: str = "", limits: str 
 
 @pytest.mark.extended("floods a gateway once more; one flood stays")
 @pytest.mark.parametrize("request_", sampled([ASK, b"", SLOW], keep=1), ids=["idle", "silent", "slow bodies"])
-def test_five_clients_with_all_connections_shut_nobody_out(boathook: Callable[..., BoathookProcess], request_: bytes):
+def test_five_clients_holding_all_connections_lock_no_one_out(
+    boathook: Callable[..., BoathookProcess], request_: bytes
+):
     running = start(boathook)
     with contextlib.ExitStack() as stack:
         fill(running, request_, stack)
@@ -88,7 +90,9 @@ def test_five_clients_with_all_connections_shut_nobody_out(boathook: Callable[..
     ids=["idle", "slow bodies"],
 )
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-def test_mutant_without_eviction_and_reserve_nobody_gets_in(boathook: Callable[..., BoathookProcess], request_: bytes):
+def test_mutant_without_eviction_and_reserve_others_are_locked_out(
+    boathook: Callable[..., BoathookProcess], request_: bytes
+):
     running = start(boathook, NO_EVICTION)
     with contextlib.ExitStack() as stack:
         fill(running, request_, stack)

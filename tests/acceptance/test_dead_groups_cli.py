@@ -62,7 +62,7 @@ def test_a_group_is_listed_rehearsed_replayed_and_ignored(boathook: Callable[...
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-def test_bulk_work_goes_on_after_all_processes_were_killed(boathook: Callable[..., BoathookProcess]):
+def test_bulk_jobs_continue_after_all_processes_were_killed(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles="gateway,worker,console,keeper")
     with psycopg.connect(running.database_url, autocommit=True) as db:
         make_dead(running, db, 6)

@@ -144,7 +144,7 @@ def test_it_plays_balances_and_leaves_nothing_running(demo: Callable[..., Demo])
         ("update boathook.event set body = body || ' ' where id = (select id from boathook.event where source = 'slack' limit 1)", "bodies match their hashes"),
     ],
 )  # fmt: skip
-def test_what_is_done_behind_its_back_is_seen(demo: Callable[..., Demo], corruption: str, complaint: str):
+def test_tampering_with_the_store_is_detected(demo: Callable[..., Demo], corruption: str, complaint: str):
     running = demo("--seconds", "6")
     until(lambda: running.accepted > 20)
     with running.connect() as connection:
@@ -161,7 +161,7 @@ def systems_agree(text: str) -> list[str]:
 
 
 @pytest.mark.extended("plays a whole demo; one such run stays")
-def test_a_subscription_changed_behind_billings_back_is_seen(demo: Callable[..., Demo]):
+def test_tampering_with_a_subscription_is_detected(demo: Callable[..., Demo]):
     running = demo("--seconds", "12")
     running.wait_for_output("of real life")
     with running.connect() as connection:
@@ -301,7 +301,7 @@ def test_one_folder_serves_one_demo_at_a_time_and_is_used_again(demo: Callable[.
 
 @pytest.mark.extended("plays a whole demo; one such run stays")
 @pytest.mark.skipif(not has_server(), reason="rabbitmq-server is not installed")
-def test_no_sender_notices_that_postgresql_was_stopped_while_a_broker_runs(demo: Callable[..., Demo]):
+def test_with_a_broker_a_postgresql_outage_fails_no_request(demo: Callable[..., Demo]):
     running = demo("--seconds", "9", "--buffer", "rabbitmq")
     assert running.end(600) == 0, running.text
     assert "The store is consistent" in running.text
@@ -315,7 +315,7 @@ def test_no_sender_notices_that_postgresql_was_stopped_while_a_broker_runs(demo:
 
 @pytest.mark.extended("plays a whole demo; one such run stays")
 @pytest.mark.skipif(not has_server(), reason="rabbitmq-server is not installed")
-def test_a_broker_that_took_no_event_is_seen(demo: Callable[..., Demo]):
+def test_a_broker_that_buffered_no_event_is_reported(demo: Callable[..., Demo]):
     running = demo("--seconds", "9", "--buffer", "rabbitmq")
     running.wait_for_output("of real life", timeout=600)
     os.kill(int((running.folder / "rabbitmq" / "node0" / "pid").read_text()), signal.SIGKILL)

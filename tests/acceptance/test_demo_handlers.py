@@ -236,7 +236,7 @@ def shop(make_shop: Callable[[str], Shop]) -> Shop:
 
 
 @three_senders
-def test_an_event_delivered_twice_at_once_and_again_later_has_one_effect(shop: Shop, sender: Sender):
+def test_a_repeated_event_has_one_effect(shop: Shop, sender: Sender):
     thing, now = new_thing(), time.time()
     result = shop.send_change(sender, thing, now, 1, times=2)
     assert sorted(result.copies) == [False, True]
@@ -259,7 +259,7 @@ def test_events_in_their_order_have_an_effect_each(shop: Shop, sender: Sender):
 
 
 @three_senders
-def test_an_older_event_that_comes_after_a_newer_one_has_no_effect(shop: Shop, sender: Sender):
+def test_an_older_event_after_a_newer_one_has_no_effect(shop: Shop, sender: Sender):
     thing, now = new_thing(), time.time()
     newer, older = shop.send_change(sender, thing, now, 1), shop.send_change(sender, thing, now - 60, 0)
     shop.await_end(newer, older)
@@ -292,7 +292,7 @@ def test_an_event_a_week_late_does_not_undo_what_happened_since(shop: Shop, send
 
 
 @three_senders
-def test_a_history_told_twice_and_in_any_order_ends_in_its_last_state(shop: Shop, sender: Sender):
+def test_events_in_any_order_end_in_the_last_state(shop: Shop, sender: Sender):
     thing, now = new_thing(), time.time()
     history = [(now - 60 * age, 1 if age == 0 else age % 2) for age in range(6)]
     random.shuffle(history)
@@ -307,7 +307,7 @@ def test_a_history_told_twice_and_in_any_order_ends_in_its_last_state(shop: Shop
     assert shop.state(sender, thing) == (sender.states[1], rising)
 
 
-def test_a_signature_a_week_old_is_refused_and_signing_anew_mends_it(shop: Shop):
+def test_a_week_old_signature_is_refused_and_a_new_one_accepted(shop: Shop):
     thing, then = new_thing(), time.time() - WEEK_S
     key = new_key(STRIPE)
     payload = write_subscription(key, thing, then, 1)
@@ -320,7 +320,7 @@ def test_a_signature_a_week_old_is_refused_and_signing_anew_mends_it(shop: Shop)
     assert shop.effects(result) == [STRIPE.handler]
 
 
-def test_a_payment_told_twice_at_once_is_booked_once_and_ships_one_order(shop: Shop):
+def test_a_repeated_payment_is_booked_and_shipped_once(shop: Shop):
     key = new_key(STRIPE)
     payload = {"id": key, "object": "event", "type": "payment_intent.succeeded", "data": {"object": {"id": "pi_1"}}}
     result = shop.send_again(STRIPE, key, payload, times=4)

@@ -54,7 +54,7 @@ def manager() -> Iterator[Manager]:
 
 
 class TestService:
-    def test_it_is_ready_once_and_lives_as_often_as_is_asked(self, manager):
+    def test_notifies_ready_once_and_the_watchdog_regularly(self, manager):
         environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "100000", "WATCHDOG_PID": str(os.getpid())}
         service = ServiceNotifier(environment)
         assert environment == {}, "what is meant for this process is handed on to its children"
@@ -71,7 +71,7 @@ class TestService:
         assert manager.hear()[-1] == "STOPPING=1"
         assert manager.hear().count("READY=1") == 1
 
-    def test_a_watchdog_of_another_process_is_none_of_ours(self, manager):
+    def test_a_watchdog_of_another_process_is_ignored(self, manager):
         service = ServiceNotifier({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"})
         service.beat(is_ready=True)
         assert manager.hear() == ["READY=1"]
@@ -82,13 +82,13 @@ class TestService:
             service.beat(is_ready=True)
         assert 1 < len(manager.hear()) < 2_000
 
-    def test_nobody_is_told_where_nobody_asks_or_listens(self, tmp_path):
+    def test_a_missing_or_dead_notify_socket_is_ignored(self, tmp_path):
         for environment in ({}, {"NOTIFY_SOCKET": str(tmp_path / "gone")}, {"NOTIFY_SOCKET": "nonsense"}):
             ServiceNotifier(environment).beat(is_ready=True)
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_a_container_of_the_compose_file_takes_webhooks_in_and_tells_its_manager(pg_url, tmp_path, manager):
+def test_the_compose_setup_accepts_webhooks_and_notifies_its_manager(pg_url, tmp_path, manager):
     place = shutil.copytree(COMPOSE, tmp_path / "compose")
     subprocess.run(["sh", place / "make-secrets.sh"], check=True)
     (place / "secrets/database_url").write_text(pg_url)

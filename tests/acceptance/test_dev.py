@@ -110,7 +110,7 @@ def test_a_failure_shows_file_and_line(developer: Developer):
     developer.wait_for(rf'File ".*/hooks.py", line {number}, in bad')
 
 
-def test_what_has_no_handler_is_said(developer: Developer):
+def test_sources_and_events_without_a_handler_are_reported(developer: Developer):
     developer.wait_for(r'source   .*/in/github has no handler; add @hook.on\("github"\)')
     developer.wait_for(r"source   .*/in/stripe -> bad good")
     developer.send("other")
@@ -161,7 +161,7 @@ def test_a_killed_one_leaves_nothing_running(developer: Developer):
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_its_end_leaves_nothing_behind(tmp_path: Path, pg_url: str):
+def test_stopping_leaves_no_processes_or_files(tmp_path: Path, pg_url: str):
     running = Developer(tmp_path, pg_url)
     processes = psutil.Process(running.process.pid).children(recursive=True)
     assert processes

@@ -89,7 +89,7 @@ class TestStripe:
         assert "the source 'other-shop' would have accepted it" in found["detail"]
 
     @pytest.mark.extended("starts several servers of its own")
-    def test_a_body_written_anew_on_the_way(self, running: BoathookProcess):
+    def test_a_body_rewritten_by_a_proxy(self, running: BoathookProcess):
         sent = body_of()
         rewritten = json.dumps(json.loads(sent), indent=2).encode()
         found = refused(running, "stripe", from_stripe(sent), rewritten)
@@ -103,7 +103,7 @@ class TestStripe:
 
     @pytest.mark.extended("starts several servers of its own")
     @pytest.mark.parametrize(("shift_s", "reason"), [(-3_600, "timestamp_too_old"), (3_600, "timestamp_in_future")])
-    def test_a_moment_out_of_tolerance(self, running: BoathookProcess, shift_s: int, reason: str):
+    def test_a_timestamp_out_of_tolerance(self, running: BoathookProcess, shift_s: int, reason: str):
         body = body_of()
         found = refused(running, "stripe", from_stripe(body, at=time.time() + shift_s), body)
         assert found["reason"] == reason
@@ -158,7 +158,7 @@ class TestGitHub:
         assert "the source 'other-shop' would have accepted it" in found["detail"]
 
     @pytest.mark.extended("repeats what stays with other values")
-    def test_a_body_written_anew_on_the_way(self, running: BoathookProcess):
+    def test_a_body_rewritten_by_a_proxy(self, running: BoathookProcess):
         sent = body_of()
         rewritten = json.dumps(json.loads(sent)).encode()
         assert rewritten != sent
@@ -200,7 +200,7 @@ class TestGitHub:
 
 
 @pytest.mark.extended("floods a gateway once more; one flood stays")
-def test_a_flood_of_forgeries_is_kept_in_bounds_and_the_true_one_gets_in(running: BoathookProcess):
+def test_forged_requests_are_stored_at_a_limited_rate(running: BoathookProcess):
     def forge(number: int) -> int:
         body = body_of(number=number)
         return send(running, "flooded", from_github(body, secret="guessed"), body).status

@@ -141,7 +141,7 @@ class TestEndpoints:
                 rows = connection.execute("select distinct state from boathook.delivery").fetchall()
             assert rows == [(state,)]
 
-    def test_a_test_message_goes_to_this_one_only(self, cli: Cli, endpoint: str):
+    def test_a_test_message_goes_to_this_endpoint_only(self, cli: Cli, endpoint: str):
         cli.run("endpoints", "create", "-a", "acme", "--url", URL)
         message = act(cli, "test", endpoint)
         assert message.startswith("msg_")
@@ -163,7 +163,7 @@ class TestSecrets:
         assert shown.splitlines() == ["X-Team: billing", "Authorization: (hidden)"]
         assert act(cli, "headers", endpoint, "--remove", "x-team") == "Authorization: (hidden)"
 
-    def test_are_encrypted_anew_and_the_doctor_says_what_cannot_be_read(self, cli: Cli, endpoint: str):
+    def test_are_reencrypted_and_unreadable_ones_reported(self, cli: Cli, endpoint: str):
         file = cli.folder / ".boathook" / "encryption.key"
         keys = f'["a brand new key of ours", "file:{file}"]'
         assert self.secrets(cli)["verdict"] == "ok"

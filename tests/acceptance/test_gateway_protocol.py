@@ -141,7 +141,7 @@ def statuses(got: bytes) -> list[int]:
     return [int(part[:3]) for part in got.split(b"HTTP/1.1 ")[1:]]
 
 
-def test_an_accepted_request_gets_the_promised_answer(make_gateway: Callable[..., Gateway]):
+def test_an_accepted_request_gets_the_documented_response(make_gateway: Callable[..., Gateway]):
     one = make_gateway()
     body = b'{"id":"evt_1","type":"payment.paid"}'
     with one.connect() as client:
@@ -200,7 +200,7 @@ def test_an_accepted_request_gets_the_promised_answer(make_gateway: Callable[...
         "endless header",
     ],
 )
-def test_a_refusal_has_its_status_says_little_and_closes(gateway: Gateway, request_bytes: bytes, status: int):
+def test_a_rejection_has_its_status_no_details_and_closes(gateway: Gateway, request_bytes: bytes, status: int):
     got = gateway.ask(request_bytes)
     assert statuses(got) == [status]
     head, _, body = got.partition(b"\r\n\r\n")
@@ -293,21 +293,21 @@ DOUBTFUL = {
 
 
 @pytest.mark.parametrize("name", DOUBTFUL)
-def test_a_doubtful_request_is_refused_and_nothing_behind_it_is_read(gateway: Gateway, name: str):
+def test_an_ambiguous_request_is_refused_and_nothing_after_it_read(gateway: Gateway, name: str):
     got = gateway.ask(DOUBTFUL[name] + SMUGGLED)
     assert statuses(got) in ([400], [405]), got
     assert b"connection: close" in got
     assert b'"pid"' not in got, "the smuggled request was answered"
 
 
-def test_what_is_behind_a_sound_request_is_read(gateway: Gateway):
+def test_the_same_bytes_after_a_valid_request_are_read(gateway: Gateway):
     """The mutant: the same rider behind a request without doubt is a second request."""
     got = gateway.ask(post(b"hello") + SMUGGLED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
     assert statuses(got) == [200, 200]
     assert b'"pid"' in got
 
 
-def test_chunks_may_come_in_any_pieces(gateway: Gateway):
+def test_chunks_may_be_split_anywhere(gateway: Gateway):
     wire = (
         HEAD + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n5;a=b\r\nhello\r\n1\r\n!\r\n0\r\nX: y\r\n\r\n"
     )
@@ -328,7 +328,7 @@ def test_pipelined_requests_are_answered_in_order(make_gateway: Callable[..., Ga
         assert read_response(client)[0] == 200
 
 
-def test_a_doubtful_request_in_a_pipeline_is_refused_after_the_answers_owed(make_gateway: Callable[..., Gateway]):
+def test_an_ambiguous_pipelined_request_is_refused_after_earlier_responses(make_gateway: Callable[..., Gateway]):
     got = make_gateway(commit_s=0.05).ask(post(b"one") + post(b"two") + DOUBTFUL["te_and_cl"] + SMUGGLED)
     assert statuses(got) == [200, 200, 400]
 
@@ -341,7 +341,7 @@ def test_a_client_may_finish_sending_before_it_reads(make_gateway: Callable[...,
         assert statuses(read_all(client)) == [200]
 
 
-def test_expect_continue_is_answered_before_the_body_and_not_for_too_large_ones(gateway: Gateway):
+def test_expect_continue_is_sent_unless_the_body_is_too_large(gateway: Gateway):
     with gateway.connect() as client:
         client.sendall(post(b"", extra=b"Expect: 100-continue\r\nConnection: close\r\n", length=2))
         assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -499,7 +499,7 @@ def test_rates_answer_429_with_retry_after(make_gateway: Callable[..., Gateway])
     assert b"retry-after: 1\r\n" in answers[-1]
 
 
-def test_a_sender_that_never_comes_again_after_429_is_answered_503(make_gateway: Callable[..., Gateway]):
+def test_a_sender_that_never_retries_after_429_gets_503(make_gateway: Callable[..., Gateway]):
     one = make_gateway()
     answers = [one.ask(post(b"{}", "/in/rated-okta", b"Connection: close\r\n")) for _ in range(4)]
     assert statuses(answers[-1]) == [503]
@@ -507,7 +507,7 @@ def test_a_sender_that_never_comes_again_after_429_is_answered_503(make_gateway:
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_the_clients_rate_counts_by_the_address_behind_a_trusted_proxy(make_gateway: Callable[..., Gateway]):
+def test_client_rates_use_the_address_behind_a_trusted_proxy(make_gateway: Callable[..., Gateway]):
     limits = {"client_rate": 1, "client_burst": 2}
     one = make_gateway(limits=limits, trusted_proxies=["127.0.0.0/8"])
 

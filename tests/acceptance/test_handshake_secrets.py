@@ -36,7 +36,7 @@ def send_many(running: BoathookProcess, numbers: range) -> list[int]:
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_a_told_secret_reaches_the_operator_and_then_every_gateway(boathook, pg_url):
+def test_a_handshake_secret_reaches_the_operator_and_every_gateway(boathook, pg_url):
     running = boathook(roles="gateway", extra=EXTRA, start=False)
     file = running.folder / "boathook.toml"
     file.write_text(file.read_text().replace("[server]", "[server]\ngateways = 2"))
@@ -70,7 +70,7 @@ def test_a_told_secret_reaches_the_operator_and_then_every_gateway(boathook, pg_
     assert actions == ["source.secret.show", "source.secret.forget"]
 
 
-def test_a_secret_that_no_sender_tells_is_not_asked_for(boathook):
+def test_sources_without_a_handshake_secret_are_explained(boathook):
     running = boathook(roles="gateway", extra=EXTRA)
     for name, words in (("stripe", "its secrets are configured or added"), ("nobody", "unknown source 'nobody'")):
         done = running.cli("sources", "secret", name, check=False)

@@ -213,19 +213,19 @@ def test_the_right_question_is_answered_to_the_byte_and_is_no_event(running: Boa
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=str)
-def test_a_wrong_question_is_refused_and_nothing_of_it_comes_back(running: BoathookProcess, case: Case):
+def test_a_wrong_challenge_is_refused_without_an_echo(running: BoathookProcess, case: Case):
     answer = ask(running, case)
     assert answer.status == case.status
     assert answer.body == b"" if case.answer == b"" else set(answer.json) == {"ok", "error", "request_id"}
     assert events(running) == 0
 
 
-def test_every_sender_that_asks_is_asked_here():
+def test_every_provider_with_a_handshake_is_tested():
     asking = {recipe.name for recipe in RECIPES if recipe.handshakes}
     assert asking == {case.source for case in ANSWERED} | {"sns", "notion"}
 
 
-def test_amazon_is_not_believed_before_its_certificate_is_read(running: BoathookProcess):
+def test_an_sns_confirmation_needs_a_verified_certificate(running: BoathookProcess):
     question = {
         "Type": "SubscriptionConfirmation",
         "MessageId": "1",
@@ -251,7 +251,7 @@ def test_amazon_is_not_believed_before_its_certificate_is_read(running: Boathook
     assert events(running) == 0
 
 
-def test_notion_tells_its_secret_once_and_an_operator_confirms_it(running: BoathookProcess):
+def test_a_notion_secret_is_captured_once_and_confirmed_by_an_operator(running: BoathookProcess):
     def send_secret(secret: str) -> RawResponse:
         body = json.dumps({"verification_token": secret}).encode()
         return send_request(running, "POST", "/in/notion", {"content-type": "application/json"}, body)
@@ -272,7 +272,7 @@ def test_notion_tells_its_secret_once_and_an_operator_confirms_it(running: Boath
     rows(running, "delete from boathook.event returning id")
 
 
-def test_operators_see_why_a_question_was_refused(running: BoathookProcess):
+def test_the_reason_for_a_refused_challenge_is_listed(running: BoathookProcess):
     ask(running, Case("meta", 401, method="GET", query=hub(verify_token="never this")))
 
     def details() -> set[str]:

@@ -152,7 +152,7 @@ def test_the_handlers_reply_is_the_answer(shared: BoathookProcess) -> None:
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_a_duplicate_hears_the_same_reply_and_changes_nothing(make_inline: Make) -> None:
+def test_a_duplicate_gets_the_same_reply_and_has_no_effect(make_inline: Make) -> None:
     running = make_inline()
     first = ask(running, "evt_1", "check.card")
     again = [ask(running, "evt_1", "check.card") for _ in range(3)]
@@ -163,7 +163,7 @@ def test_a_duplicate_hears_the_same_reply_and_changes_nothing(make_inline: Make)
     assert effects(running, "evt_1") == [1]
 
 
-def test_a_duplicate_of_one_that_is_still_handled_waits_for_the_same_reply(shared: BoathookProcess) -> None:
+def test_a_duplicate_of_a_running_event_gets_the_same_reply(shared: BoathookProcess) -> None:
     with ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(ask, shared, "evt_thrice", "slow.card", seconds=1.0) for _ in range(3)]
         assert [one.result().text for one in asked] == ["at last"] * 3
@@ -171,7 +171,7 @@ def test_a_duplicate_of_one_that_is_still_handled_waits_for_the_same_reply(share
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_a_slow_handler_goes_on_behind_the_fallback(shared: BoathookProcess) -> None:
+def test_a_slow_handler_continues_after_the_fallback(shared: BoathookProcess) -> None:
     began = time.monotonic()
     answer = ask(shared, "evt_slow", "slow.card", source="hasty", seconds=3.0)
     assert effects(shared, "evt_slow") == [], "it was answered while the handler was at work"
@@ -185,7 +185,7 @@ def test_a_slow_handler_goes_on_behind_the_fallback(shared: BoathookProcess) -> 
     assert counted(shared, "boathook_inline_replies_total", source="hasty", outcome="fallback") == 1
 
 
-def test_a_failing_handler_is_tried_again_while_the_sender_waits(shared: BoathookProcess) -> None:
+def test_a_failing_handler_is_retried_while_the_sender_waits(shared: BoathookProcess) -> None:
     assert ask(shared, "evt_failing_1", "flaky.card", good=2).text == "attempt 2"
     refusal = ask(shared, "evt_failing_2", "flaky.card", good=3)
     assert (refusal.status_code, refusal.text) == (422, "attempt 3")
@@ -193,7 +193,9 @@ def test_a_failing_handler_is_tried_again_while_the_sender_waits(shared: Boathoo
 
 
 @pytest.mark.parametrize(("kind", "state"), [("flaky.vain", "dead"), ("silent.vain", "ignored"), ("other.vain", None)])
-def test_nobody_waits_in_vain(shared: BoathookProcess, kind: str, state: str | None) -> None:
+def test_an_event_that_cannot_be_replied_to_falls_back_at_once(
+    shared: BoathookProcess, kind: str, state: str | None
+) -> None:
     began = time.monotonic()
     answer = ask(shared, f"evt_{kind}", kind, good=99)
     assert (answer.status_code, answer.text) == (202, "later")
@@ -246,7 +248,7 @@ def test_any_gateway_answers_what_any_worker_replied(make_inline: Make) -> None:
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_whoever_hangs_up_frees_its_place(shared: BoathookProcess) -> None:
+def test_a_disconnect_frees_the_slot(shared: BoathookProcess) -> None:
     with pytest.raises(httpx.ReadTimeout):
         ask(shared, "evt_hung_up", "slow.card", seconds=4, timeout=0.5)
     until(lambda: counted(shared, "boathook_inline_replies_total", source="desk", outcome="gone") == 1)
@@ -254,7 +256,7 @@ def test_whoever_hangs_up_frees_its_place(shared: BoathookProcess) -> None:
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_beyond_the_cap_senders_hear_the_fallback_and_their_events_are_kept(make_inline: Make) -> None:
+def test_senders_over_the_limit_get_the_fallback_and_events_are_stored(make_inline: Make) -> None:
     running = make_inline(within_s=6.0, toml=INLINE_SOURCE + "[limits]\nmax_waiting = 2\n")
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(ask, running, f"evt_{n}", "slow.card", seconds=1.5) for n in range(4)]
@@ -264,7 +266,7 @@ def test_beyond_the_cap_senders_hear_the_fallback_and_their_events_are_kept(make
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_stopping_answers_those_who_wait(make_inline: Make) -> None:
+def test_stopping_answers_waiting_senders(make_inline: Make) -> None:
     running = make_inline()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ask, running, "evt_1", "slow.card", seconds=1.5)

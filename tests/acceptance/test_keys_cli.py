@@ -34,7 +34,7 @@ async def test_a_key_is_made_listed_and_revoked(cli, db):
     assert "no valid key" in cli.complaint("keys", "revoke", made["id"], code=1)
 
 
-def test_what_does_not_go_together_is_told_so(cli):
+def test_conflicting_options_are_explained(cli):
     assert "--application" in cli.complaint("keys", "create", "--scope", "application")
     assert "30d" in cli.complaint("keys", "create", "--scope", "organization", "--expires", "soon")
     create = ("keys", "create", "--scope", "application", "--application", "nobody")

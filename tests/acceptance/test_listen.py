@@ -152,7 +152,7 @@ def listens(running: BoathookProcess, listening: Listening, local_or_lines: Call
     assert listening.process.poll() is None
 
 
-def test_events_of_a_gateway_far_away_are_shown_as_they_come(running, listen):
+def test_events_of_a_remote_gateway_are_shown(running, listen):
     listening = listen("--json", "--source", "stripe")
     listens(running, listening, lambda: len(listening.lines))
     event_id = post(running, "shown-1")
@@ -164,7 +164,7 @@ def test_events_of_a_gateway_far_away_are_shown_as_they_come(running, listen):
     assert listening.end() == 0
 
 
-def test_each_is_sent_on_byte_for_byte_and_its_providers_own_library_accepts_it(running, listen, local):
+def test_events_are_forwarded_and_verify_with_the_providers_library(running, listen, local):
     import stripe
 
     body, headers = signed(payload("old-1", "refund.made", text="ümläut  \u2603"), at=time.time() - 250)
@@ -199,7 +199,7 @@ def test_generic_sources_are_signed_by_their_own_settings(running, listen, local
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_without_a_secret_the_kept_headers_go_as_they_came(running, listen, local):
+def test_without_a_secret_headers_are_forwarded_unsigned(running, listen, local):
     post(running, "plain-1", "plain.sent")
     listening = listen("--type", "plain.*", "--since", "10m", "--forward-to", local.url)
     until(lambda: local.got)
@@ -209,7 +209,7 @@ def test_without_a_secret_the_kept_headers_go_as_they_came(running, listen, loca
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_messages_of_an_application_are_signed_as_endpoints_get_them(running, listen, local, key):
+def test_messages_are_signed_like_deliveries(running, listen, local, key):
     from standardwebhooks import Webhook
 
     api = httpx.Client(base_url=f"{running.base}/api/v1", headers={"authorization": f"Bearer {key}"})
@@ -234,7 +234,7 @@ def test_the_answer_is_shown_and_a_bad_one_with_its_words(running, listen, local
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_a_local_server_that_is_away_is_told_of_and_the_next_event_goes_on(running, listen):
+def test_an_unreachable_local_server_is_reported_and_skipped(running, listen):
     post(running, "away-1", "away.one")
     post(running, "away-2", "away.two")
     listening = listen(
@@ -275,7 +275,7 @@ def _answering(port: int) -> Iterator[None]:
         server.shutdown()
 
 
-def test_without_a_url_it_listens_to_the_database_at_hand(running, listen):
+def test_without_a_url_it_listens_to_the_local_database(running, listen):
     event_id = post(running, "near-1", "near.one")
     listening = listen("--type", "near.*", "--since", "10m", "--limit", "1", "--json", "--verbose", far=False)
     assert listening.process.wait(300) == 0
@@ -329,7 +329,7 @@ def test_a_stopping_gateway_does_not_wait_for_listeners(boathook, listen):
 
 
 @pytest.mark.extended("starts a process for every command")
-def test_what_cannot_be_is_said_in_one_sentence(running):
+def test_wrong_options_are_explained_in_one_sentence(running):
     def complaint(*arguments: str, **environment: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "boathook", "listen", *arguments], cwd=running.folder, check=False, timeout=300,

@@ -218,7 +218,7 @@ def test_every_webhook_is_accepted_stored_and_handled_once(
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_webhooks_under_a_wrong_secret_are_refused_kept_and_accepted_once_it_is_right(
+def test_webhooks_rejected_by_a_wrong_secret_are_accepted_later(
     boathook: Callable[..., BoathookProcess], stripe: Stripe, pg_url: str
 ):
     running = serving(boathook, extra=QUARANTINE_ALL, secret="whsec_of_another_endpoint")

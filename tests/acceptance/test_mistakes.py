@@ -138,7 +138,7 @@ def unused_port() -> int:
 
 
 @pytest.mark.parametrize("mistake", [pytest.param(mistake, id=name) for name, mistake in MISTAKES.items()])
-def test_the_answer_names_what_is_wrong_and_the_fix(
+def test_the_error_names_the_problem_and_the_fix(
     mistake: Mistake,
     tmp_path: Path,
     shared_url: str,

@@ -82,7 +82,7 @@ async def refused(running: BoathookProcess, path: str, **more: object) -> tuple[
 # Pages
 
 
-def test_a_mounted_app_gets_its_whole_path_and_where_it_is_mounted(mounted_app: BoathookProcess):
+def test_a_mounted_app_gets_its_full_path_and_root_path(mounted_app: BoathookProcess):
     roots = {
         "/open/": "/open",
         "/open/a/b": "/open",
@@ -100,7 +100,7 @@ def test_the_longest_mounted_path_wins(mounted_app: BoathookProcess):
     assert send_request(mounted_app, "GET", "/open/innermost").json["opened"] == "yes"
 
 
-def test_what_only_begins_alike_is_not_mounted(mounted_app: BoathookProcess):
+def test_paths_with_a_similar_prefix_are_not_mounted(mounted_app: BoathookProcess):
     assert send_request(mounted_app, "GET", "/opening").status == 404
     assert send_request(mounted_app, "GET", "/elsewhere").status == 404
 
@@ -150,7 +150,7 @@ def test_a_client_that_does_not_send_its_body_is_refused(mounted_app: BoathookPr
         assert read_all(wire).startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_fault_of_an_app_is_a_500_with_a_request_id_and_a_traceback_in_the_log(mounted_app: BoathookProcess):
+def test_an_app_exception_is_a_500_with_a_logged_traceback(mounted_app: BoathookProcess):
     got = send_request(mounted_app, "GET", "/open/broken")
     assert (got.status, got.json["error"]) == (500, "internal error")
     assert got.json["request_id"] == got.headers["x-request-id"]
@@ -159,7 +159,7 @@ def test_a_fault_of_an_app_is_a_500_with_a_request_id_and_a_traceback_in_the_log
     assert send_request(mounted_app, "GET", "/open").status == 200
 
 
-def test_a_500_in_an_apps_own_words_is_left_alone(mounted_app: BoathookProcess):
+def test_an_apps_own_500_is_passed_on(mounted_app: BoathookProcess):
     assert send_request(mounted_app, "GET", "/open/own").body == b"my own words"
 
 
@@ -202,7 +202,7 @@ def test_a_revoked_token_is_refused_at_once(mounted_app: BoathookProcess):
     assert send_request(mounted_app, "GET", "/closed", headers).status == 401
 
 
-async def test_a_browsers_websocket_brings_its_token_as_a_subprotocol(mounted_app: BoathookProcess, token: str):
+async def test_a_browser_websocket_passes_its_token_as_a_subprotocol(mounted_app: BoathookProcess, token: str):
     async with connect(
         url(mounted_app, "/closed/who"), subprotocols=[Subprotocol("boathook"), Subprotocol(f"bearer.{token}")]
     ) as ws:
@@ -241,13 +241,13 @@ async def test_a_websocket_carries_messages_both_ways(mounted_app: BoathookProce
         await (await ws.ping())
 
 
-async def test_the_app_hears_the_code_its_peer_closed_with(mounted_app: BoathookProcess):
+async def test_the_app_gets_the_peers_close_code(mounted_app: BoathookProcess):
     async with connect(url(mounted_app, "/open/echo?name=anna")) as ws:
         await ws.close(4001, "enough")
     await eventually(lambda: "anna 4001" in (mounted_app.folder / "ends.txt").read_text())
 
 
-async def test_the_app_hears_that_its_peer_vanished(mounted_app: BoathookProcess):
+async def test_the_app_gets_1006_when_the_peer_vanishes(mounted_app: BoathookProcess):
     async with connect(url(mounted_app, "/open/echo?name=boris")) as ws:
         await ws.send("x")
         await ws.recv()
@@ -280,7 +280,7 @@ async def test_text_that_is_not_utf8_closes_the_websocket(mounted_app: BoathookP
         assert ws.close_code == 1007
 
 
-async def test_a_fault_before_the_handshake_is_a_500_and_after_it_closes(mounted_app: BoathookProcess):
+async def test_an_exception_is_a_500_before_the_handshake_and_1011_after(mounted_app: BoathookProcess):
     status, body = await refused(mounted_app, "/open/burning")
     assert (status, json.loads(body)["error"]) == (500, "internal error")
     async with connect(url(mounted_app, "/open/burning?late=1")) as ws:
@@ -320,7 +320,7 @@ SMUGGLED = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
         ASK + KEY + "Upgrade: websocket\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ],
 )
-def test_a_doubtful_upgrade_is_refused_and_nothing_behind_it_is_read(mounted_app: BoathookProcess, head: str):
+def test_an_ambiguous_upgrade_is_refused_and_nothing_after_it_read(mounted_app: BoathookProcess, head: str):
     with socket.create_connection(("127.0.0.1", mounted_app.port), timeout=300) as wire:
         wire.sendall(head.encode() + SMUGGLED)
         got = read_all(wire)
@@ -329,7 +329,7 @@ def test_a_doubtful_upgrade_is_refused_and_nothing_behind_it_is_read(mounted_app
     assert b'"pid"' not in got
 
 
-def test_frames_right_behind_the_head_are_read(mounted_app: BoathookProcess):
+def test_frames_right_after_the_head_are_read(mounted_app: BoathookProcess):
     frame = b"\x81\x82\x00\x00\x00\x00hi"
     with socket.create_connection(("127.0.0.1", mounted_app.port), timeout=300) as wire:
         wire.sendall((ASK + KEY + "Upgrade: websocket\r\n\r\n").encode() + frame)
@@ -341,7 +341,7 @@ def test_frames_right_behind_the_head_are_read(mounted_app: BoathookProcess):
     assert b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in got
 
 
-def test_an_upgrade_behind_a_request_without_an_answer_is_refused(mounted_app: BoathookProcess):
+def test_an_upgrade_behind_an_unanswered_request_is_refused(mounted_app: BoathookProcess):
     """The answer that is owed comes first."""
     with socket.create_connection(("127.0.0.1", mounted_app.port), timeout=300) as wire:
         upgrade = (ASK + KEY + "Upgrade: websocket\r\n\r\n").encode()
@@ -377,7 +377,7 @@ async def test_a_page_of_another_site_opens_no_websocket(mounted_app: BoathookPr
         assert (await refused(mounted_app, "/open/echo", origin=origin))[0] == 403, origin
 
 
-async def test_a_page_of_ours_opens_a_websocket(mounted_app: BoathookProcess):
+async def test_a_same_origin_page_opens_a_websocket(mounted_app: BoathookProcess):
     """The mutant: the same request with our own address in it."""
     async with connect(url(mounted_app, "/open/echo"), origin=f"http://127.0.0.1:{mounted_app.port}") as ws:
         await ws.send("x")
@@ -385,7 +385,7 @@ async def test_a_page_of_ours_opens_a_websocket(mounted_app: BoathookProcess):
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-async def test_who_does_not_read_is_cut_off(mounted_app: BoathookProcess):
+async def test_a_client_that_does_not_read_is_cut_off(mounted_app: BoathookProcess):
     wire = socket.create_connection(("127.0.0.1", mounted_app.port), timeout=300)
     wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     with wire:
@@ -422,7 +422,7 @@ async def hears(running: BoathookProcess, channel: str) -> ClientConnection:
     return ws
 
 
-async def test_what_is_told_in_one_process_is_heard_in_all(mounted_app: BoathookProcess):
+async def test_live_messages_reach_all_processes(mounted_app: BoathookProcess):
     listeners = [await hears(mounted_app, "all") for _ in range(6)]
     for n in (1, 2, 3):
         send_request(mounted_app, "POST", f"/open/tell?channel=all&n={n}")
@@ -442,7 +442,7 @@ async def test_a_handlers_broadcast_reaches_a_browser(mounted_app: BoathookProce
     await ws.close()
 
 
-async def test_what_is_rolled_back_is_never_heard(mounted_app: BoathookProcess):
+async def test_a_rolled_back_live_message_is_not_received(mounted_app: BoathookProcess):
     ws = await hears(mounted_app, "rolled")
     assert send_request(mounted_app, "POST", "/open/tell?channel=rolled&n=1&fail=1").status == 500
     send_request(mounted_app, "POST", "/open/tell?channel=rolled&n=2")
@@ -458,14 +458,14 @@ async def test_channels_are_apart(mounted_app: BoathookProcess):
     await ws.close()
 
 
-def test_a_message_too_large_to_tell_says_its_size(mounted_app: BoathookProcess):
+def test_a_too_large_live_message_reports_its_size(mounted_app: BoathookProcess):
     got = send_request(mounted_app, "POST", "/open/big").json
     assert got["kind"] == "InvalidMessage"
     assert "8,019 bytes" in got["error"]
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-async def test_after_a_lost_connection_live_messages_are_heard_again(mounted_app: BoathookProcess):
+async def test_live_messages_resume_after_a_lost_connection(mounted_app: BoathookProcess):
     ws = await hears(mounted_app, "lost")
     with psycopg.connect(mounted_app.database_url, autocommit=True) as admin:
         found = admin.execute(
@@ -496,7 +496,7 @@ def unstarted_app(
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-async def test_websockets_are_told_to_come_back_when_the_gateway_stops(unstarted_app: BoathookProcess):
+async def test_stopping_closes_websockets_with_1012(unstarted_app: BoathookProcess):
     serve(unstarted_app)
     echo = await connect(url(unstarted_app, "/open/echo?name=drained"))
     deaf = await connect(url(unstarted_app, "/open/deaf"))

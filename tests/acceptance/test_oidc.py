@@ -80,13 +80,13 @@ def traveller(running: BoathookProcess) -> Iterator[Traveller]:
 
 
 @pytest.mark.parametrize(("subject", "name", "role"), [("1", "ada", "admin"), ("2", "bob", "operator")])
-def test_people_come_in_with_the_role_that_their_groups_give(traveller: Traveller, subject: str, name: str, role: str):
+def test_operators_get_the_role_of_their_groups(traveller: Traveller, subject: str, name: str, role: str):
     answer = traveller.sign_in(subject)
     assert (answer.status_code, answer.headers["location"]) == (303, "/console/account")
     assert f"<dd>{name}@example.com</dd><dt>Role</dt><dd>{role}</dd>" in traveller.account
 
 
-def test_who_has_no_group_of_ours_stays_out(traveller: Traveller):
+def test_a_user_without_a_mapped_group_is_refused(traveller: Traveller):
     answer = traveller.sign_in("3")
     assert answer.status_code == 403
     assert "eve@example.com has no role here" in answer.text
@@ -99,14 +99,14 @@ def test_a_name_that_is_not_proven_takes_nobodys_place(running: BoathookProcess,
     assert "belongs to another operator" in answer.text
 
 
-def test_whoever_is_kept_out_stays_out(running: BoathookProcess, traveller: Traveller):
+def test_a_disabled_operator_cannot_sign_in(running: BoathookProcess, traveller: Traveller):
     assert traveller.sign_in("2").status_code == 303
     running.cli("operators", "disable", "bob@example.com")
     assert traveller.sign_in("2").status_code == 403
     running.cli("operators", "enable", "bob@example.com")
 
 
-def test_a_code_counts_once_and_only_in_the_browser_that_asked_for_it(running: BoathookProcess, traveller: Traveller):
+def test_a_code_works_once_and_only_in_its_browser(running: BoathookProcess, traveller: Traveller):
     address = traveller.prove(traveller.leave(), "1")
     with contextlib.closing(Traveller(running)) as another:
         assert another.come_back(address).status_code == 400

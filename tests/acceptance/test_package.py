@@ -69,7 +69,7 @@ def test_it_is_the_installed_one_that_runs(installation: Installation):
     assert Path(place.strip()).is_relative_to(installation.folder / "venv")
 
 
-def test_the_command_tells_what_it_can_do(installation: Installation):
+def test_help_lists_the_commands(installation: Installation):
     text = installation.run(installation.bin / "boathook", "--help")
     for command in ("serve", "check", "demo", "events", "dead", "rejections"):
         assert command in text

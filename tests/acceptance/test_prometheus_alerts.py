@@ -139,20 +139,20 @@ def test_promtool_accepts_the_rules(promtool: str):
 
 
 @pytest.mark.extended("plays alert rules with promtool; that their metrics exist stays")
-def test_each_fires_when_it_should_and_not_otherwise(promtool: str, tmp_path: Path):
+def test_each_alert_fires_only_in_its_case(promtool: str, tmp_path: Path):
     assert play_alerts(promtool, ALERT_RULES, CASES, tmp_path) == ""
 
 
-def test_mutant_a_case_that_expects_otherwise_is_told_of(promtool: str, tmp_path: Path):
+def test_mutant_a_wrong_expectation_is_reported(promtool: str, tmp_path: Path):
     alert, fires, after, series = CASES[0]
     assert alert in play_alerts(promtool, ALERT_RULES, [(alert, not fires, after, series)], tmp_path)
 
 
-def test_each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not():
+def test_each_alert_has_a_firing_and_a_non_firing_case():
     assert {(case[0], case[1]) for case in CASES} == {(alert, fires) for alert in ALERTS for fires in (True, False)}
 
 
-def test_the_page_says_what_to_do_about_each_alert_and_about_no_other():
+def test_the_page_documents_exactly_the_alerts():
     page = (ROOT / "docs/how-to/alerts.md").read_text()
     section = page.partition("\n## Prometheus rules\n")[2].partition("\n## ")[0]
     told = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
@@ -251,7 +251,7 @@ def test_prometheus_understands_every_expression_of_the_dashboards(promtool: str
     assert subprocess.run([promtool, "check", "rules", file], capture_output=True, check=False).returncode != 0
 
 
-def test_the_dashboards_are_what_their_tables_say():
+def test_the_dashboards_are_up_to_date():
     for path, text in write_dashboards.pages().items():
         assert path.read_text(encoding="utf-8") == text, "run make docs"
     assert tuple(write_dashboards.BOARDS) == dashboards.NAMES

@@ -127,7 +127,7 @@ def identity(source: str, item: dict[str, Any]) -> Any:
             return item["eventId"]
 
 
-def test_what_came_before_has_no_second_effect_and_what_is_new_has_one(running: BoathookProcess, keys: Keys):
+def test_repeated_items_have_no_second_effect_and_new_ones_have_one(running: BoathookProcess, keys: Keys):
     for source, (item, _, type) in BATCHES.items():
         first = send(running, keys, source, [item(1), item(2), item(3)])
         again = send(running, keys, source, [item(1), item(2), item(3)])

@@ -204,7 +204,7 @@ guarded = pytest.mark.parametrize("provider_source", GUARDED, ids=str)
 
 
 @each
-def test_its_sample_is_stored_and_answered_as_it_wants(talks: dict[str, Talk], provider_source: ProviderSource):
+def test_its_sample_is_stored_and_gets_its_expected_response(talks: dict[str, Talk], provider_source: ProviderSource):
     talk = talks[provider_source.label]
     status, body = REPLIES.get(provider_source.label, (200, None))
     for answer in (talk.first, talk.again):
@@ -216,7 +216,7 @@ def test_its_sample_is_stored_and_answered_as_it_wants(talks: dict[str, Talk], p
 
 
 @each
-def test_operators_see_it_once_with_its_grade_type_and_key(talks: dict[str, Talk], provider_source: ProviderSource):
+def test_its_event_is_listed_once_with_strength_type_and_key(talks: dict[str, Talk], provider_source: ProviderSource):
     events = talks[provider_source.label].events
     assert len(events) == (2 if provider_source.label in LOOK_THERE else 1)
     assert events[0]["grade"] == ("none" if provider_source in OPEN else provider_source.recipe.grade.value)
@@ -243,7 +243,7 @@ def test_one_changed_byte_is_refused_without_a_word_of_why(talks: dict[str, Talk
 
 
 @guarded
-def test_operators_are_told_why(talks: dict[str, Talk], provider_source: ProviderSource):
+def test_rejections_have_a_reason_without_secrets(talks: dict[str, Talk], provider_source: ProviderSource):
     (rejection,) = talks[provider_source.label].rejections
     assert rejection["reason"] in {"signature_mismatch", "token_mismatch", "address_not_allowed"}
     assert len(rejection["detail"].split()) >= 4, rejection["detail"]
@@ -252,9 +252,7 @@ def test_operators_are_told_why(talks: dict[str, Talk], provider_source: Provide
 
 
 @pytest.mark.parametrize("provider_source", FETCHED, ids=str)
-def test_a_key_that_cannot_be_fetched_is_no_fault_of_the_sender(
-    running: BoathookProcess, provider_source: ProviderSource
-):
+def test_an_unavailable_key_answers_503_without_a_rejection(running: BoathookProcess, provider_source: ProviderSource):
     answer = send_signed(running, sent(provider_source))
     assert answer.status == 503
     assert int(answer.headers["retry-after"]) > 0
@@ -263,7 +261,7 @@ def test_a_key_that_cannot_be_fetched_is_no_fault_of_the_sender(
 
 
 @pytest.mark.parametrize("provider_source", ALL, ids=str)
-def test_methods_nobody_sends_by_are_not_allowed(running: BoathookProcess, provider_source: ProviderSource):
+def test_unused_methods_are_not_allowed(running: BoathookProcess, provider_source: ProviderSource):
     wanted = OTHER_METHODS.get(provider_source.label, {"POST"})
     path = f"/in/{provider_source.label}"
     for method in ("HEAD", "GET", "PUT", "DELETE", "PATCH", "OPTIONS"):

@@ -104,20 +104,20 @@ class TestDeliver:
             ("raise", "failed", "KeyError", None),
         ],
     )
-    def test_it_returns_what_the_handler_did(self, server, then, outcome, code, note):
+    def test_deliver_returns_the_handlers_result(self, server, then, outcome, code, note):
         result = paid(server, then=then)
         assert (result.outcome, result.code, result.note) == (outcome, code, note)
         assert result.handlers[0].exception is None
         assert list(result.effects) == ["mail"]
         assert (result.status, result.is_duplicate) == (200, False)
 
-    def test_an_exception_tells_file_and_line(self, server, project):
+    def test_an_exception_has_file_and_line(self, server, project):
         result = paid(server, then="raise")
         number = next(n for n, line in enumerate(SHOP.splitlines(), start=1) if 'event.json["customer"]' in line)
         assert (result.error, result.location) == ("KeyError: 'customer'", f"{project}/shop.py:{number}")
         assert "KeyError: 'customer'" in repr(result)
 
-    def test_a_handler_that_is_tried_again_later_has_failed_once(self, server):
+    def test_a_retried_handler_is_reported_as_failed(self, server):
         result = server.deliver("stripe", type="charge.failed")
         assert result.outcome == "failed"
         assert server.database_url in (result.error or ""), "the project's own engines use the database of the tests"
@@ -128,10 +128,10 @@ class TestDeliver:
         assert (again.is_duplicate, again.event_id, again.note) == (True, first.event_id, "seen before")
 
     @pytest.mark.parametrize("source", ["vk", "discord", "paypal", "yookassa", "twilio"])
-    def test_senders_with_replies_key_pairs_fetched_keys_addresses_and_signed_urls(self, server, source):
+    def test_providers_with_special_schemes_are_delivered(self, server, source):
         assert server.deliver(source, timeout_s=300).outcome == "ignored"
 
-    def test_a_sender_with_a_reply_of_its_own_sends_a_duplicate(self, server):
+    def test_a_provider_with_its_own_reply_detects_a_duplicate(self, server):
         first, again = server.deliver("vk", id="twice"), server.deliver("vk", id="twice")
         assert (first.response, first.is_duplicate) == (b"ok", False)
         assert (again.event_id, again.is_duplicate) == (first.event_id, True)
@@ -139,7 +139,7 @@ class TestDeliver:
     def test_fields_of_the_sample(self, server):
         assert server.deliver("github", type="issues.opened", fields={"issue.number": 7}).note == "issues.opened"
 
-    def test_without_a_handler_it_lists_those_that_there_are(self, server):
+    def test_without_a_matching_handler_all_are_listed(self, server):
         with pytest.raises(NotFound) as raised:
             server.deliver("github", type="issues.opened", fields={"issue.number": 3})
         assert "no handler takes 'issues.opened' of github" in str(raised.value)
@@ -221,7 +221,7 @@ def run_pytest(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[st
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_settings_without_a_file_and_what_a_failing_test_shows(pg_url, tmp_path):
+def test_works_without_a_settings_file_and_shows_failures(pg_url, tmp_path):
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "pytest.ini").write_text("[pytest]\nboathook_app = shop:hook\n")
     (tmp_path / "conftest.py").write_text(

@@ -100,13 +100,13 @@ def test_readers_hardly_slow_down_the_intake(boathook: Callable[..., BoathookPro
 
 
 @pytest.mark.soak
-def test_mutant_without_turns_and_shared_answers_they_do(boathook: Callable[..., BoathookProcess]):
+def test_mutant_without_fair_turns_readers_slow_down_the_intake(boathook: Callable[..., BoathookProcess]):
     running = start(boathook, UNPROTECTED)
     assert {path: found for path in PATHS if (found := ratio(running, path)) <= 4} == {}
 
 
 @pytest.mark.extended("floods a gateway once more; one flood stays")
-def test_a_caller_of_the_api_whose_token_was_valid_lately_waits_for_no_turn(boathook: Callable[..., BoathookProcess]):
+def test_a_caller_with_a_recently_valid_token_waits_for_no_turn(boathook: Callable[..., BoathookProcess]):
     site = """
 from pathlib import Path
 from boathook.http import limits

@@ -89,7 +89,7 @@ UNHIDDEN = "\nfrom boathook.ingest import app\napp.has_needless_escapes = lambda
     ],
     ids=["refused", "mutant"],
 )
-def test_a_path_that_hides_letters_gets_past_no_proxy(
+def test_a_percent_encoded_path_is_refused_outside_of_sources(
     boathook: Callable[..., BoathookProcess], site: str, *, is_refused: bool
 ):
     running = start(boathook, site)

@@ -31,7 +31,7 @@ def kept(running: BoathookProcess, what: str = "boathook_events_accepted_total")
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_a_host_that_stops_tells_what_it_has_counted_last(boathook: Callable[..., BoathookProcess]) -> None:
+def test_a_stopping_host_stores_its_last_counts(boathook: Callable[..., BoathookProcess]) -> None:
     # What goes through the spool counts as accepted before it is known to be a duplicate.
     running = boathook(extra="[spool]\nenabled = false\n")
     post(running, "a", "b", "c")
@@ -44,7 +44,7 @@ def test_a_host_that_stops_tells_what_it_has_counted_last(boathook: Callable[...
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_two_hosts_on_one_database_are_both_heard(boathook: Callable[..., BoathookProcess]) -> None:
+def test_two_hosts_on_one_database_are_both_sampled(boathook: Callable[..., BoathookProcess]) -> None:
     first, second = boathook(), boathook(roles="gateway")
     post(first, "first-1")
     post(second, "second-1", "second-2")
@@ -63,7 +63,7 @@ def test_two_hosts_on_one_database_are_both_heard(boathook: Callable[..., Boatho
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-def test_a_killed_host_goes_on_counting_where_it_was_killed(boathook: Callable[..., BoathookProcess]) -> None:
+def test_a_killed_host_continues_its_counts(boathook: Callable[..., BoathookProcess]) -> None:
     running = boathook()
     post(running, "k-1", "k-2")
     until(lambda: "accepted" in (running.folder / "data/metrics/gateway-0.json").read_text())

@@ -48,7 +48,7 @@ def asked_while_frozen(running: BoathookProcess, removed: str) -> tuple[Counter[
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-def test_a_gateway_that_was_frozen_for_the_removal_accepts_nothing_under_it(running: BoathookProcess):
+def test_a_gateway_frozen_during_the_removal_rejects_the_secret(running: BoathookProcess):
     old, kept = asked_while_frozen(running, "whsec_removed in the frost")
     assert set(kept) == {200}
     assert set(old) == {401}
@@ -56,7 +56,7 @@ def test_a_gateway_that_was_frozen_for_the_removal_accepts_nothing_under_it(runn
 
 
 @pytest.mark.extended("the mutant of a test that is left out")
-def test_mutant_so_that_nobody_waits_such_a_request_is_accepted(boathook: Callable[..., BoathookProcess]):
+def test_mutant_without_the_refresh_a_thawed_gateway_accepts_it(boathook: Callable[..., BoathookProcess]):
     """The mutant: what has waited is judged by what was known before the frost."""
     unsafe = boathook(roles="gateway,keeper", start=False)
     (unsafe.folder / "sitecustomize.py").write_text(
@@ -97,12 +97,12 @@ def asked_while_starting(running: BoathookProcess, removed: str) -> Counter[int]
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-def test_a_gateway_that_was_down_for_the_removal_accepts_nothing_under_it(running: BoathookProcess):
+def test_a_gateway_down_during_the_removal_rejects_the_secret(running: BoathookProcess):
     assert set(asked_while_starting(running, "whsec_removed in the night")) == {401}
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_mutant_so_that_it_opens_by_what_the_disk_tells_such_a_request_is_accepted(
+def test_mutant_a_gateway_opening_with_saved_secrets_accepts_it(
     boathook: Callable[..., BoathookProcess],
 ):
     """The mutant: requests come in before it is known what was removed."""
@@ -111,7 +111,7 @@ def test_mutant_so_that_it_opens_by_what_the_disk_tells_such_a_request_is_accept
     assert asked_while_starting(unsafe.start(), "whsec_removed in the night")[200]
 
 
-def test_a_damaged_file_takes_nothing_from_what_the_database_tells(running: BoathookProcess):
+def test_a_damaged_file_does_not_affect_stored_secrets(running: BoathookProcess):
     id = add(running, "whsec_kept in the database")
     until(partial(is_known, running.base, "whsec_kept in the database"))
     until(lambda: id in on_disk(running))
@@ -125,7 +125,7 @@ def test_a_damaged_file_takes_nothing_from_what_the_database_tells(running: Boat
 
 
 @pytest.mark.soak
-def test_while_secrets_come_and_go_two_boathooks_refuse_none_that_holds_and_take_none_that_is_gone(
+def test_rotating_secrets_on_two_hosts_accepts_valid_ones_only(
     shared_boathook: Callable[..., BoathookProcess],
 ):
     keys = {"BOATHOOK_OUTBOUND_ENCRYPTION_KEYS": '["one key for both of them, long enough"]'}

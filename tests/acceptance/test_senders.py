@@ -170,7 +170,7 @@ def judge_again(running: BoathookProcess, folder: Path, request: SignedRequest, 
 
 
 @pytest.mark.parametrize("sender", SENDERS, ids=name_of)
-def test_what_the_sender_signs_is_accepted_once(running: BoathookProcess, sender: Sender):
+def test_a_signed_request_is_accepted_once(running: BoathookProcess, sender: Sender):
     request = sender(time.time(), new_key())
     first, second = post(running, request), post(running, request)
     assert (first.status_code, first.json()["duplicate"]) == (200, False), first.text
@@ -181,7 +181,7 @@ def test_what_the_sender_signs_is_accepted_once(running: BoathookProcess, sender
 
 
 @pytest.mark.parametrize("sender", TIMESTAMPED, ids=name_of)
-def test_signed_anew_a_minute_later_it_is_the_same_event(running: BoathookProcess, sender: Sender):
+def test_a_resigned_retry_is_the_same_event(running: BoathookProcess, sender: Sender):
     key = new_key()
     first, later = sender(time.time() - 60, key), sender(time.time(), key)
     assert first.headers != later.headers
@@ -192,7 +192,7 @@ def test_signed_anew_a_minute_later_it_is_the_same_event(running: BoathookProces
 
 
 @pytest.mark.parametrize("sender", SENDERS, ids=name_of)
-def test_what_is_signed_for_one_source_is_refused_by_every_other(running: BoathookProcess, sender: Sender):
+def test_a_request_for_one_source_is_refused_by_every_other(running: BoathookProcess, sender: Sender):
     request = sender(time.time(), new_key())
     for other in {one(0, new_key()).source for one in SENDERS} | {"rotating", "packed"}:
         # The packed source shares GitHub's secret on purpose.
@@ -220,7 +220,7 @@ def test_a_body_changed_on_the_way_is_refused(running: BoathookProcess, sender: 
     [(-400, "timestamp_too_old"), (400, "timestamp_in_future"), (-200, None), (200, None)],
     ids=["stale", "future", "late", "early"],
 )
-def test_a_moment_out_of_tolerance_is_refused(
+def test_a_timestamp_out_of_tolerance_is_refused(
     running: BoathookProcess, sender: Sender, shift_s: int, reason: str | None
 ):
     request = sender(time.time() + shift_s, new_key())
@@ -243,7 +243,7 @@ def test_without_its_proof_it_is_refused(running: BoathookProcess, sender: Sende
 
 
 @pytest.mark.parametrize("sender", SIGNERS, ids=name_of)
-def test_judged_again_under_its_right_secret_it_is_the_event_it_would_have_been(
+def test_reverified_with_the_right_secret_it_is_the_same_event(
     running: BoathookProcess, sender: Sender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     for name, secret in NEW_SECRETS.items():
@@ -335,7 +335,7 @@ class TestSecrets:
         assert post(running, both).status_code == 200
 
     @pytest.mark.parametrize("source", ["open", "unproven"])
-    def test_an_open_source_takes_anything_and_says_so(self, running: BoathookProcess, source: str):
+    def test_an_unsigned_source_accepts_anything_with_strength_none(self, running: BoathookProcess, source: str):
         key = new_key()
         request = SignedRequest(source, json.dumps({"id": key, "n": key, "type": "x"}).encode(), {}, key, "")
         assert post(running, request).status_code == 200
@@ -397,7 +397,7 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("now_allowed", "outcome"), [('["gzip"]', "accepted"), ("[]", "impossible")], ids=["still", "no longer"]
     )
-    def test_what_came_packed_is_judged_again_only_where_that_is_allowed(
+    def test_a_compressed_body_is_reverified_only_if_allowed(
         self, running: BoathookProcess, tmp_path: Path, now_allowed: str, outcome: str
     ):
         plain = from_github(0, new_key())

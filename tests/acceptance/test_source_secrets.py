@@ -106,7 +106,7 @@ def test_a_rotation_under_load_refuses_nothing(running: BoathookProcess):
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-def test_without_the_overlap_the_load_sees_refusals(running: BoathookProcess):
+def test_without_an_overlap_requests_are_rejected(running: BoathookProcess):
     """The mutant: a secret that ends before its sender has changed to the next one."""
     early = add(running, "whsec_ended too early")
     until(lambda: is_known(running.base, "whsec_ended too early"))
@@ -117,7 +117,7 @@ def test_without_the_overlap_the_load_sees_refusals(running: BoathookProcess):
     assert load.statuses[401] > 0
 
 
-def test_those_added_before_can_be_let_to_end_and_be_kept_again(running: BoathookProcess):
+def test_earlier_secrets_can_be_set_to_expire_and_kept_again(running: BoathookProcess):
     first = add(running, "whsec_first of two", "--note", "the first")
     second = add(running, "whsec_second of two", "--expire-others", "1h")
     lines = {one["name"]: one for one in running.listing("sources", "secrets", "list", "stripe")}
@@ -133,7 +133,7 @@ def test_those_added_before_can_be_let_to_end_and_be_kept_again(running: Boathoo
         running.cli("sources", "secrets", "remove", "stripe", id)
 
 
-def test_one_that_is_made_is_told_once_and_never_again(running: BoathookProcess):
+def test_a_generated_secret_is_shown_once(running: BoathookProcess):
     (made,) = running.listing("sources", "secrets", "add", "stripe")
     until(lambda: is_known(running.base, made["secret"]))
     listed = running.cli("sources", "secrets", "list", "stripe", "--json").stdout
@@ -142,7 +142,7 @@ def test_one_that_is_made_is_told_once_and_never_again(running: BoathookProcess)
     running.cli("sources", "secrets", "remove", "stripe", made["id"])
 
 
-def test_only_the_encryption_keys_open_what_is_kept(running: BoathookProcess, shared_url: str):
+def test_saved_secrets_can_be_read_only_with_the_encryption_keys(running: BoathookProcess, shared_url: str):
     add(running, "whsec_nobody reads this")
     until(lambda: "ssec_" in (running.folder / FILE).read_text())
     until(lambda: is_known(running.base, "whsec_nobody reads this"))
@@ -161,7 +161,7 @@ def test_only_the_encryption_keys_open_what_is_kept(running: BoathookProcess, sh
     assert {one["is_readable"] for one in lines if one["where"] == "added"} == {False}
 
 
-def test_what_cannot_be_a_secret_is_refused_with_the_fix(running: BoathookProcess):
+def test_an_invalid_secret_is_refused_with_a_fix(running: BoathookProcess):
     for secret, word in ((SECRET, "already"), ("env:OTHER", "boathook.toml"), ("whsec_\x07", "printable")):
         running.environment["A_SECRET"] = secret
         done = running.cli("sources", "secrets", "add", "stripe", "--secret", "env:A_SECRET", check=False)
@@ -174,7 +174,9 @@ def test_what_cannot_be_a_secret_is_refused_with_the_fix(running: BoathookProces
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_a_gateway_that_starts_without_postgresql_knows_them(boathook: Callable[..., BoathookProcess], pg_url: str):
+def test_a_gateway_starting_without_postgresql_uses_saved_secrets(
+    boathook: Callable[..., BoathookProcess], pg_url: str
+):
     with Proxy(target_of(pg_url)) as wire:
         one = boathook(start=False)
         configuration = one.folder / "boathook.toml"
@@ -196,7 +198,7 @@ def test_a_gateway_that_starts_without_postgresql_knows_them(boathook: Callable[
         until(lambda: ask(one.base, "whsec_known on disk") == 200)
 
 
-def test_what_was_refused_for_want_of_a_secret_is_accepted_after_it_was_added(running: BoathookProcess):
+def test_a_request_rejected_before_its_secret_is_accepted_later(running: BoathookProcess):
     secret = "whsec_of the late operator"
     body = json.dumps(payload("evt_too_early")).encode()
     headers = {**sign("stripe", secret, body), "content-type": "application/json"}

@@ -89,7 +89,7 @@ def test_settings_wrong_for_any_source_are_named_too(cli: Cli, pg_url: str, case
         assert word in complaint
 
 
-def test_the_doctor_finds_every_wrong_source_at_once(cli: Cli, pg_url: str):
+def test_the_doctor_reports_every_invalid_source(cli: Cli, pg_url: str):
     short = '[sources.shop]\nprovider = "stripe"\nsecrets = ["x"]\ndedup_days = 1\n'
     long = '[sources.store]\nprovider = "stripe"\nsecrets = ["x"]\ndedup_days = 5\n'
     write(cli, pg_url, "".join(source(name) for name in WRONG) + short + long)
@@ -108,7 +108,7 @@ def test_the_doctor_finds_every_wrong_source_at_once(cli: Cli, pg_url: str):
     assert "sources.square.public_url" in table
 
 
-def test_a_wrong_source_is_listed_as_not_ready_and_shown_with_its_fault(cli: Cli, pg_url: str):
+def test_an_invalid_source_is_listed_as_not_ready(cli: Cli, pg_url: str):
     write(cli, pg_url, source("square") + '[sources.shop]\nprovider = "stripe"\nsecrets = ["x"]\n')
     listed = {one["name"]: one for one in cli.objects("sources", "list")}
     assert {name: one["grade"] for name, one in listed.items()} == {"square": None, "shop": "body signed"}
@@ -120,7 +120,7 @@ def test_a_wrong_source_is_listed_as_not_ready_and_shown_with_its_fault(cli: Cli
     assert "start `boathook serve` first" in cli.complaint("sources", "test", "shop")
 
 
-def test_every_sender_is_listed_with_its_grade_and_where_it_is_documented(cli: Cli):
+def test_every_provider_is_listed_with_strength_and_docs(cli: Cli):
     told = cli.objects("sources", "providers")
     lines = cli.run("sources", "providers", COLUMNS="80").stdout.splitlines()
     assert len(told) == len(lines) == len(RECIPES)
@@ -180,7 +180,7 @@ class TestGrade:
             assert "body" in shown.split("proof")[1]
 
     @pytest.mark.extended("starts several servers of its own")
-    def test_it_is_shown_of_what_is_judged_again(self, running: BoathookProcess):
+    def test_strength_is_shown_by_reverify(self, running: BoathookProcess):
         body, headers = signed(payload("evt_2", "order.paid"), secret="whsec_tomorrow")
         assert send_request(running, "POST", "/in/stripe", headers, body).status == 401
         until(lambda: running.listing("rejections", "list"), every=0.2)

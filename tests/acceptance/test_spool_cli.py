@@ -103,7 +103,7 @@ def move(spool: Path, place: Path) -> Path:
     return place
 
 
-def test_status_and_inspect_show_what_waits_while_postgresql_is_away(gateway: BoathookProcess, postgres: OwnServer):
+def test_status_and_inspect_show_waiting_events_in_an_outage(gateway: BoathookProcess, postgres: OwnServer):
     postgres.stop()
     send(gateway, "seen_1", "seen_2", "seen_3")
     (folder,) = [one for one in gateway.listing("spool", "status") if one["waiting"]]
@@ -147,9 +147,7 @@ def test_a_running_gateways_folder_is_left_to_it(gateway: BoathookProcess, postg
     assert import_reports(gateway.cli("spool", "drain", "--json"))["waiting"]["segments"] == 0
 
 
-def test_a_lost_hosts_disk_is_brought_in_order_and_only_once(
-    gateway: BoathookProcess, postgres: OwnServer, tmp_path: Path
-):
+def test_a_lost_hosts_spool_is_drained_in_order_and_once(gateway: BoathookProcess, postgres: OwnServer, tmp_path: Path):
     keys = [f"lost_{number:03d}" for number in range(40)]
     old = move(left_behind(gateway, postgres, *keys), tmp_path / "old")
     postgres.restart()
@@ -179,9 +177,7 @@ def test_a_drain_that_was_cut_short_is_taken_up_again(gateway: BoathookProcess, 
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_again_brings_back_what_a_restored_database_lacks_and_says_how_much(
-    gateway: BoathookProcess, postgres: OwnServer
-):
+def test_drain_again_restores_events_missing_after_a_restore(gateway: BoathookProcess, postgres: OwnServer):
     postgres.stop()
     send(gateway, "back_1", "back_2", "back_3")
     postgres.restart()
@@ -201,7 +197,7 @@ def test_again_brings_back_what_a_restored_database_lacks_and_says_how_much(
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-def test_mutant_without_again_a_restored_database_goes_on_lacking_them(gateway: BoathookProcess, postgres: OwnServer):
+def test_mutant_without_again_a_restored_database_lacks_events(gateway: BoathookProcess, postgres: OwnServer):
     postgres.stop()
     send(gateway, "gone_1")
     postgres.restart()
@@ -228,9 +224,7 @@ def restore_to_before(postgres: OwnServer, *keys: str) -> None:
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_what_postgresql_refuses_is_kept_told_of_and_brought_once_the_cause_is_mended(
-    gateway: BoathookProcess, postgres: OwnServer
-):
+def test_rejected_events_are_kept_reported_and_drained_once_fixed(gateway: BoathookProcess, postgres: OwnServer):
     left_behind(gateway, postgres, "fine_1", "bad_1", "fine_2")
     postgres.restart()
     with psycopg.connect(postgres.url, autocommit=True) as connection:
@@ -253,7 +247,7 @@ def test_what_postgresql_refuses_is_kept_told_of_and_brought_once_the_cause_is_m
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_a_damaged_segment_says_what_is_lost_and_the_rest_is_brought(
+def test_a_damaged_segment_reports_losses_and_the_rest_is_drained(
     gateway: BoathookProcess, postgres: OwnServer, tmp_path: Path
 ):
     old = move(left_behind(gateway, postgres, "rot_1", "rot_2", "rot_3"), tmp_path / "old")

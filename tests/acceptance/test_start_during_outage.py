@@ -30,9 +30,7 @@ def through(url: str, port: int) -> str:
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_what_was_taken_before_the_routes_were_known_is_owed_to_them(
-    boathook: Callable[..., BoathookProcess], pg_url: str
-):
+def test_events_accepted_before_routes_were_read_are_delivered(boathook: Callable[..., BoathookProcess], pg_url: str):
     with Proxy(target_of(pg_url)) as wire, psycopg.connect(pg_url, autocommit=True) as direct:
         one = boathook(start=False)
         configuration = one.folder / "boathook.toml"

@@ -96,7 +96,7 @@ def test_a_source_is_added_changed_and_removed_without_a_restart(running: Boatho
     running.cli("sources", "remove", "shop", "--yes")
 
 
-def test_commands_see_stored_sources(running: BoathookProcess):
+def test_commands_include_stored_sources(running: BoathookProcess):
     (added,) = running.listing("sources", "add", "seen", "--provider", "github", "--generate-secret")
     assert added["path"] == "/in/seen"
     assert len(added["secret"]) > 30
@@ -171,7 +171,9 @@ def test_a_broken_stored_source_is_answered_503_and_the_others_are_served(runnin
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_a_gateway_that_starts_without_postgresql_knows_them(boathook: Callable[..., BoathookProcess], pg_url: str):
+def test_a_gateway_starting_without_postgresql_uses_saved_sources(
+    boathook: Callable[..., BoathookProcess], pg_url: str
+):
     with Proxy(target_of(pg_url)) as wire:
         one = boathook(start=False)
         configuration = one.folder / "boathook.toml"

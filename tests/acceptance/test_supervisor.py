@@ -44,7 +44,7 @@ def log_lines(running: BoathookProcess) -> list[dict[str, Any]]:
     return [json.loads(line) for line in running.log().splitlines()]
 
 
-def test_a_killed_gateway_is_replaced_and_its_counts_go_on(boathook: Callable[..., BoathookProcess]):
+def test_a_killed_gateway_is_replaced_and_keeps_its_counts(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles=GATEWAY)
     assert post(running, "evt_1").status_code == 200
     metric = 'boathook_events_accepted_total{source="stripe"} '
@@ -73,7 +73,7 @@ def fork_server(running: BoathookProcess) -> psutil.Process:
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-def test_without_its_fork_server_everything_stops_and_says_so(boathook: Callable[..., BoathookProcess]):
+def test_the_loss_of_the_fork_server_stops_everything(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles="gateway,keeper")
     children = [*running.children("gateway"), *running.children("keeper")]
     fork_server(running).kill()
@@ -115,7 +115,7 @@ def test_a_frozen_gateway_is_killed_and_replaced(boathook: Callable[..., Boathoo
 
 
 @pytest.mark.extended("starts processes of its own; signals and exit codes stay")
-def test_a_second_serve_on_the_same_address_says_what_to_do(shared: BoathookProcess):
+def test_a_second_serve_on_the_same_address_is_explained(shared: BoathookProcess):
     done = subprocess.run(
         [sys.executable, "-m", "boathook", "serve", "--data-dir", "other"],
         cwd=shared.folder,
@@ -274,7 +274,7 @@ def test_two_gateways_share_the_port_and_the_counts(boathook: Callable[..., Boat
     assert running.stop() == 0
 
 
-def test_stopping_takes_what_is_under_way_to_its_end(boathook: Callable[..., BoathookProcess]):
+def test_stopping_finishes_work_in_progress(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles="gateway,worker,keeper")
     body, headers = signed(payload("evt_slow", "slow.job", seconds=1.5))
     assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers).status_code == 200

@@ -56,7 +56,7 @@ def traffic(running: BoathookProcess) -> Iterator[None]:
 @pytest.mark.extended("starts several servers of its own")
 @pytest.mark.usefixtures("traffic")
 @pytest.mark.parametrize("is_far", [False, True])
-def test_rates_latencies_and_what_is_owed_are_told_near_and_far(running: BoathookProcess, is_far: bool) -> None:
+def test_rates_and_backlog_are_shown_locally_and_remotely(running: BoathookProcess, is_far: bool) -> None:
     where = ("--url", running.base) if is_far else ()
 
     def told() -> bool:
@@ -74,14 +74,14 @@ def test_rates_latencies_and_what_is_owed_are_told_near_and_far(running: Boathoo
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_each_host_is_told_with_its_processes(running: BoathookProcess) -> None:
+def test_each_host_is_shown_with_its_processes(running: BoathookProcess) -> None:
     until(lambda: any(one["roles"].get("keeper") for one in looked(running)["hosts"]), every=0.5)
     (host,) = looked(running)["hosts"]
     assert host["name"].endswith("/data")
     assert host["roles"]["gateway"] == host["roles"]["supervisor"] == 1
 
 
-def test_in_a_pipe_each_look_is_a_line_and_a_reader_who_leaves_ends_it(running: BoathookProcess) -> None:
+def test_in_a_pipe_each_sample_is_a_line_until_the_reader_leaves(running: BoathookProcess) -> None:
     command = f"{sys.executable} -m boathook top --every 0.2 | head -n 3; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", command],
@@ -160,7 +160,7 @@ def test_at_a_terminal_keys_sort_pause_and_quit_and_leave_it_as_it_was(running: 
     terminal.close()
 
 
-def test_a_gateway_that_is_not_there_is_told_in_one_sentence(running: BoathookProcess) -> None:
+def test_an_unreachable_gateway_is_reported_in_one_sentence(running: BoathookProcess) -> None:
     done = running.cli("top", "--once", "--url", "http://127.0.0.1:1", check=False)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -168,6 +168,6 @@ def test_a_gateway_that_is_not_there_is_told_in_one_sentence(running: BoathookPr
 
 
 @pytest.mark.parametrize(("arguments", "word"), [(("--key", "x"), "--url"), (("--url", "ftp://x"), "--url")])
-def test_what_cannot_be_meant_names_the_option(running: BoathookProcess, arguments: tuple[str, ...], word: str) -> None:
+def test_an_invalid_option_is_named(running: BoathookProcess, arguments: tuple[str, ...], word: str) -> None:
     done = running.cli("top", *arguments, check=False)
     assert (done.returncode, word in done.stderr) == (2, True)

@@ -150,7 +150,7 @@ def trace_of(told: dict[str, Any]) -> str:
     return ids.read(ids.EVENT, told["event_id"]).hex
 
 
-def test_one_trace_leads_from_the_request_through_queue_and_handler_to_the_endpoint(running, receiver):
+def test_one_trace_spans_request_handler_and_endpoint(running, receiver):
     post(running, "whole-1", "order.made", {"traceparent": FROM_SENDER}, application="acme")
     send = receiver.one(TRACE, "send")
     receive, commit = receiver.one(TRACE, "receive stripe"), receiver.one(TRACE, "commit")
@@ -180,7 +180,7 @@ def test_one_trace_leads_from_the_request_through_queue_and_handler_to_the_endpo
     assert words(handle)["boathook.outcome"] == "succeeded"
 
 
-def test_without_a_senders_trace_the_id_of_the_event_is_the_id_of_the_trace(running, receiver):
+def test_without_a_senders_trace_the_event_id_is_the_trace_id(running, receiver):
     trace = trace_of(post(running, "own-1", "order.made"))
     receive = receiver.one(trace, "receive stripe")
     assert receive.parent_span_id == b""
@@ -193,7 +193,7 @@ def trace_uuid(trace: str) -> str:
     return str(uuid.UUID(hex=trace))
 
 
-def test_each_attempt_is_a_span_and_says_why_it_failed(running, receiver):
+def test_each_attempt_is_a_span_with_its_error(running, receiver):
     trace = trace_of(post(running, "twice-1", "order.made", fails=2))
     until(lambda: len([one for one in receiver.trace(trace) if one.name.startswith("handle ")]) == 3)
     attempts = sorted(
@@ -217,7 +217,7 @@ def test_a_sync_handlers_own_spans_belong_to_its_attempt(running, receiver):
 
 
 @pytest.mark.extended("repeats what stays with other values")
-def test_a_copy_has_a_trace_of_its_own_that_names_the_first(running, receiver):
+def test_a_duplicate_has_its_own_trace_linked_to_the_first(running, receiver):
     first = post(running, "copy-1", "order.made")
     receive = receiver.one(trace_of(first), "receive stripe")
     assert post(running, "copy-1", "order.made")["duplicate"]
@@ -264,7 +264,7 @@ def test_refused_requests_leave_no_trace(running, receiver):
     assert not [one for one in receiver.spans if words(one).get("http.response.status_code") == 401]
 
 
-def test_nothing_secret_is_told(running, receiver):
+def test_spans_contain_no_secrets(running, receiver):
     trace = trace_of(post(running, "hush-1", "order.made"))
     receiver.one(trace, "receive stripe")
     told = b"".join(span.SerializeToString() for span in list(receiver.spans))
@@ -300,7 +300,7 @@ def test_a_killed_worker_takes_no_trace_apart(boathook, receiver):
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_a_collector_that_is_away_or_hangs_costs_the_work_nothing(boathook):
+def test_an_unavailable_collector_does_not_delay_work(boathook):
     with _Hanging() as port:
         own = started(boathook, settings(f"http://127.0.0.1:{port}", "queue = 8"))
         for number in range(40):
@@ -331,7 +331,7 @@ class _Hanging:
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_endpoints_are_not_told_where_the_settings_say_so(boathook, receiver):
+def test_traces_are_not_propagated_if_disabled(boathook, receiver):
     own = started(boathook, settings(receiver.base, "propagate = false\nincoming = 'ignore'"))
     own.cli("applications", "create", "Acme", "--uid", "acme")
     own.cli("endpoints", "create", "-a", "acme", "--url", f"{receiver.base}/quiet")

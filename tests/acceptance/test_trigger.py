@@ -40,12 +40,12 @@ def test_each_request_is_an_event_of_the_type_with_the_fields(running: BoathookP
     assert (body["action"], body["issue"]["number"]) == ("opened", 7)
 
 
-def test_a_handler_gets_it(running: BoathookProcess) -> None:
+def test_a_handler_gets_the_event(running: BoathookProcess) -> None:
     (row,) = running.listing("trigger", "stripe", "payment.paid")
     until(lambda: [one["state"] for one in running.listing("deliveries", "list") if one["event_id"] == row["event_id"]])
 
 
-def test_a_sender_that_wants_a_reply_of_its_own_is_accepted_too(running: BoathookProcess) -> None:
+def test_a_provider_with_its_own_reply_is_accepted(running: BoathookProcess) -> None:
     (row,) = running.listing("trigger", "vk")
     assert (row["status"], row["response"], row["event_id"]) == (200, "ok", None)
 
@@ -68,7 +68,7 @@ def test_a_body_from_a_file_is_sent_as_it_is_signed(running: BoathookProcess) ->
     ],
     ids=["a key pair", "a typo", "no file", "no value", "no gateway"],
 )
-def test_what_cannot_be_sent_is_explained(running: BoathookProcess, arguments: tuple[str, ...], text: str) -> None:
+def test_wrong_arguments_are_explained(running: BoathookProcess, arguments: tuple[str, ...], text: str) -> None:
     done = running.cli("trigger", *arguments, check=False)
     assert done.returncode != 0
     assert text in done.stderr.replace("\n", " ")

@@ -38,7 +38,7 @@ def effects(running: BoathookProcess) -> list[str]:
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_what_a_typo_lost_is_found_told_of_and_handled_once_it_is_mended(boathook: Callable[..., BoathookProcess]):
+def test_events_lost_by_a_typo_are_reported_and_routed_once_fixed(boathook: Callable[..., BoathookProcess]):
     running = boathook(start=False)
     write_app(running, '@hook.on("strpe", "payment.*")')
     warned = running.cli("config", "check")
@@ -86,7 +86,7 @@ def test_what_a_typo_lost_is_found_told_of_and_handled_once_it_is_mended(boathoo
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-def test_a_new_handler_gets_the_past_that_it_asks_for_though_its_keeper_is_killed(
+def test_a_new_handler_gets_past_events_despite_a_killed_keeper(
     boathook: Callable[..., BoathookProcess],
 ):
     running = boathook(start=False)
@@ -111,7 +111,7 @@ def test_a_new_handler_gets_the_past_that_it_asks_for_though_its_keeper_is_kille
     running.cli("check")
 
 
-def test_a_handler_of_a_type_that_its_provider_never_names_keeps_boathook_from_starting(
+def test_a_handler_of_an_impossible_type_prevents_the_start(
     boathook: Callable[..., BoathookProcess],
 ):
     plain = '\n[sources.plain]\nprovider = "hmac"\nheader = "x-signature"\nsecrets = ["abcdefgh"]\n'

@@ -39,7 +39,7 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
         f"{APPS}::TestApplications::test_get_if_exists_returns_the_stored_one_unchanged",
     ),
     "application: one idempotency key": (
-        f"{APPS}::TestApplications::test_an_idempotency_key_gives_the_first_answer_and_refuses_another_body",
+        f"{APPS}::TestApplications::test_an_idempotency_key_replays_the_response_and_refuses_another_body",
     ),
     # Endpoints
     "endpoint: defaults on create": (f"{APPS}::TestEndpoints::test_have_defaults",),
@@ -47,11 +47,11 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
         f"{APPS}::TestEndpoints::test_a_patch_changes_one_field_and_leaves_the_others",
     ),
     "endpoint: isolation between two applications; uid rules within and across": (
-        f"{APPS}::TestEndpoints::test_of_two_applications_do_not_know_each_other",
+        f"{APPS}::TestEndpoints::test_of_two_applications_are_isolated",
         f"{TENANTS}::test_foreign_tokens_neither_see_nor_change_anything",
     ),
     "endpoint: put with an unknown id creates; put without event types or channels removes them": (
-        f"{APPS}::TestEndpoints::test_putting_replaces_all_but_the_secret_and_creates_what_is_unknown",
+        f"{APPS}::TestEndpoints::test_put_replaces_all_but_the_secret_or_creates",
     ),
     "endpoint: metadata set and emptied": (
         f"{APPS}::TestEndpoints::test_a_patch_changes_one_field_and_leaves_the_others",
@@ -95,9 +95,7 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
         f"{APPS}::TestHeaders::test_that_would_steer_others_are_refused",
         f"{APPS}::TestHeaders::test_values_that_would_break_out_are_refused",
     ),
-    "headers: really sent, letter case kept": (
-        f"{DELIVERY}::TestHeaders::test_are_sent_with_their_letters_as_given_and_changed_at_once",
-    ),
+    "headers: really sent, letter case kept": (f"{DELIVERY}::TestHeaders::test_keep_their_case_and_change_at_once",),
     # Filters and limits
     "filter: by event type": (f"{DELIVERY}::TestWhoGetsWhat::test_by_event_type",),
     "filter: by channel": (f"{DELIVERY}::TestWhoGetsWhat::test_by_channel",),
@@ -106,7 +104,7 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
         f"{DELIVERY}::TestRates::test_an_endpoint_is_sent_no_more_in_a_second_than_its_rate",
     ),
     "limit: https only": (f"{DOORS}::TestHttpsOnly::test_plain_http_is_refused",),
-    "send-example: svix.ping arrives": (f"{DELIVERY}::TestWhoGetsWhat::test_the_example_ping_says_success",),
+    "send-example: svix.ping arrives": (f"{DELIVERY}::TestWhoGetsWhat::test_the_example_ping_has_a_success_payload",),
     # Stats
     "stats: zero, pending and sending counts, since and until, 29 days are 400": (
         f"{MESSAGES}::TestStatistics::test_count_what_became_of_attempts",
@@ -114,7 +112,7 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
     # Recover
     "recover: older than 14 days is 422": (f"{MESSAGES}::TestRecovering::test_goes_back_two_weeks_at_most",),
     "recover: a failed message exactly once; those before since untouched": (
-        f"{MESSAGES}::TestRecovering::test_sends_what_failed_once_more_and_nothing_else",
+        f"{MESSAGES}::TestRecovering::test_resends_only_failed_messages_once",
     ),
     "recover: past one page": (f"{MESSAGES}::TestRecovering::test_reaches_past_one_page_without_loss_or_repetition",),
     # Messages
@@ -123,13 +121,13 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "message: filter by channel": (f"{MESSAGES}::TestMessages::test_are_filtered_by_channel_type_and_tag",),
     "message: failed delivery recorded": (
-        f"{DELIVERY}::TestResults::test_a_refused_message_is_tried_as_often_as_the_schedule_says_and_once_more",
+        f"{DELIVERY}::TestResults::test_a_refused_message_is_retried_by_its_schedule",
     ),
     "message: three endpoints, one failing, then repaired; retry delivers": (
         f"{DELIVERY}::TestResults::test_of_three_endpoints_one_fails_until_it_is_repaired",
     ),
     "message: retention deletes the payload": (
-        f"{MESSAGES}::TestMessages::test_forget_their_content_when_its_time_is_over",
+        f"{MESSAGES}::TestMessages::test_lose_their_content_after_its_retention",
     ),
     "message: expunge": (f"{MESSAGES}::TestMessages::test_are_expunged_for_good",),
     "message: eventId conflict is 409": (f"{MESSAGES}::TestMessages::test_an_event_id_is_taken_once",),
@@ -151,10 +149,10 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
         f"{MESSAGES}::TestAttempts::test_are_found_in_every_way",
     ),
     "attempt: 200 is one attempt": (
-        f"{DELIVERY}::TestResults::test_a_delivered_message_has_one_attempt_that_says_what_was_answered",
+        f"{DELIVERY}::TestResults::test_a_delivered_message_has_one_attempt_with_the_response",
     ),
     "attempt: 403 and 500 are schedule + 1 attempts": (
-        f"{DELIVERY}::TestResults::test_a_refused_message_is_tried_as_often_as_the_schedule_says_and_once_more",
+        f"{DELIVERY}::TestResults::test_a_refused_message_is_retried_by_its_schedule",
     ),
     "attempt: refused connection is code 0": (
         f"{DELIVERY}::TestResults::test_a_refused_connection_is_an_attempt_with_code_zero",
@@ -177,10 +175,10 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
     "event type: patch each field": (f"{DOORS}::TestEventTypes::test_a_patch_changes_one_field_and_leaves_the_others",),
     "event type: put creates": (f"{DOORS}::TestEventTypes::test_putting_creates_under_the_name_of_the_path",),
     "event type: create, read, list with and without content; invalid schema 422": (
-        f"{DOORS}::TestEventTypes::test_schemas_are_shown_when_asked_for_and_checked",
+        f"{DOORS}::TestEventTypes::test_schemas_are_shown_on_request_and_validated",
     ),
     "event type: archive visible": (
-        f"{DOORS}::TestEventTypes::test_archived_ones_are_seen_when_asked_for_and_come_back",
+        f"{DOORS}::TestEventTypes::test_archived_types_are_listed_on_request_and_can_be_recreated",
     ),
     "event type: feature flags (none, other, both)": (
         f"{DOORS}::TestEventTypes::test_feature_flags_hide_them_from_portals_without",
@@ -188,11 +186,11 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
     "event type: list paging": (f"{DOORS}::TestEventTypes::test_lists_are_read_in_pages",),
     # Health
     "health: ping with and without trailing slash": (
-        f"{DOORS}::TestTheRest::test_health_needs_no_token_and_says_nothing",
+        f"{DOORS}::TestTheRest::test_health_needs_no_token_and_has_no_body",
     ),
     # Operational webhooks
     "operational: created, updated (also on rotation), deleted; failing then exhausted in order": (
-        f"{OPERATIONAL}::TestOperationalWebhooks::test_tell_what_happens_to_endpoints_and_attempts",
+        f"{OPERATIONAL}::TestOperationalWebhooks::test_report_endpoint_changes_and_failing_attempts",
     ),
     "operational: every type declared": (f"{DOORS}::TestTheRest::test_operational_endpoints_are_kept_like_others",),
     # Worker
@@ -204,7 +202,7 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
         "tests/postgres/test_sender.py::test_failures_far_apart_begin_a_new_count",
     ),
     "worker: deleted application or endpoint gets nothing": (
-        f"{DELIVERY}::TestWhoGetsWhat::test_the_disabled_and_the_deleted_get_nothing",
+        f"{DELIVERY}::TestWhoGetsWhat::test_disabled_and_deleted_endpoints_get_nothing",
         f"{DELIVERY}::TestWhoGetsWhat::test_a_deleted_application_is_sent_nothing_more",
     ),
     # Client
@@ -228,8 +226,8 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
     ),
     # Not tested there
     "beyond: crash between commit and enqueue": (
-        f"{CRASHES}::test_whichever_process_is_killed_what_was_accepted_arrives",
-        f"{CRASHES}::test_what_was_accepted_arrives_after_everything_was_killed_and_started_again",
+        f"{CRASHES}::test_accepted_messages_arrive_after_any_process_is_killed",
+        f"{CRASHES}::test_accepted_messages_arrive_after_a_full_kill_and_restart",
     ),
     "beyond: redelivery after a worker is killed": (f"{CRASHES}::test_a_sender_killed_at_every_point_loses_nothing",),
     "beyond: recover over more than one page": (
@@ -237,7 +235,7 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "beyond: throttle": (
         f"{DELIVERY}::TestRates::test_an_endpoint_is_sent_no_more_in_a_second_than_its_rate",
-        f"{DELIVERY}::TestRates::test_without_a_rate_they_come_faster",
+        f"{DELIVERY}::TestRates::test_without_a_rate_messages_arrive_faster",
     ),
     "beyond: concurrency limits": ("tests/postgres/test_sender.py::test_concurrency_holds_over_two_senders",),
     "beyond: body size and time limits of receivers": (
@@ -256,13 +254,13 @@ ON_PURPOSE: Final[dict[str, tuple[str, ...]]] = {
         f"{APPS}::TestEndpoints::test_an_empty_list_of_types_means_all",
     ),
     "the same idempotency key with another body is an error instead of the first answer": (
-        f"{APPS}::TestApplications::test_an_idempotency_key_gives_the_first_answer_and_refuses_another_body",
+        f"{APPS}::TestApplications::test_an_idempotency_key_replays_the_response_and_refuses_another_body",
         f"{MESSAGES}::TestMessages::test_one_idempotency_key_makes_one_message",
     ),
     "a rotation is answered by what the client can read instead of always 204": (
         f"{APPS}::TestSecrets::test_a_rotation_is_answered_as_the_client_can_read_it",
     ),
-    "/health is 204": (f"{DOORS}::TestTheRest::test_health_needs_no_token_and_says_nothing",),
+    "/health is 204": (f"{DOORS}::TestTheRest::test_health_needs_no_token_and_has_no_body",),
     "error bodies are always JSON": (f"{DOORS}::TestTheRest::test_every_error_is_json",),
     "done is true only at the end": (
         f"{MESSAGES}::TestAttempts::test_destinations_are_listed_forward_and_back_and_after_a_deletion",
@@ -271,7 +269,7 @@ ON_PURPOSE: Final[dict[str, tuple[str, ...]]] = {
         f"{DOORS}::TestLostKeys::test_a_secret_that_cannot_be_read_is_an_error_that_names_the_cause",
     ),
     "a manual resend that fails leaves the planned attempts alone": (
-        f"{DELIVERY}::TestResending::test_is_one_attempt_by_hand_that_leaves_the_planned_ones_alone",
+        f"{DELIVERY}::TestResending::test_makes_one_manual_attempt_besides_the_scheduled_ones",
     ),
 }
 

@@ -108,7 +108,7 @@ class TestApplications:
         again = api.ask("POST", "/app?get_if_exists=true", expect=200, json={"name": "Two", "uid": uid})
         assert again == made
 
-    def test_an_idempotency_key_gives_the_first_answer_and_refuses_another_body(self, api):
+    def test_an_idempotency_key_replays_the_response_and_refuses_another_body(self, api):
         key = {"idempotency-key": unique_name()}
         first = api.post("/app", {"name": "Once"}, expect=201, headers=key)
         assert api.post("/app", {"name": "Once"}, expect=201, headers=key) == first
@@ -125,7 +125,7 @@ class TestApplications:
             assert entry["msg"]
             assert entry["type"]
 
-    def test_bodies_need_no_content_type_but_to_be_json(self, api):
+    def test_bodies_are_read_as_json_without_a_content_type(self, api):
         made = api.ask("POST", "/app/", expect=201, content=b'{"name":"plain"}', headers={"content-type": "text/plain"})
         assert made["name"] == "plain"
         broken = api.ask("POST", "/app", expect=422, content=b'{"name":')
@@ -181,7 +181,7 @@ class TestEndpoints:
             made | read, "disabledAt", "disabledBecause"
         )
 
-    def test_of_two_applications_do_not_know_each_other(self, server, app):
+    def test_of_two_applications_are_isolated(self, server, app):
         other = server.application()
         uid = unique_name()
         endpoint = app.endpoint(UNREACHABLE_URL, uid=uid)
@@ -198,7 +198,7 @@ class TestEndpoints:
         app.api.get(f"{app.path}/endpoint/{endpoint['id']}", expect=404)
         assert app.endpoint(UNREACHABLE_URL, uid=uid)["id"] != endpoint["id"]
 
-    def test_putting_replaces_all_but_the_secret_and_creates_what_is_unknown(self, app):
+    def test_put_replaces_all_but_the_secret_or_creates(self, app):
         uid = unique_name()
         path = f"{app.path}/endpoint/{uid}"
         made = app.api.put(path, {"url": UNREACHABLE_URL, "channels": ["blue"], "eventTypes": ["put.*"]}, expect=201)
@@ -235,7 +235,7 @@ class TestEndpoints:
         refused = app.api.post(f"{app.path}/endpoint", {"url": UNREACHABLE_URL} | {field: value}, expect=422)
         assert refused["detail"][0]["loc"][:2] == ["body", field]
 
-    def test_both_names_of_a_field_may_come_together(self, app):
+    def test_both_names_of_a_field_may_be_given(self, app):
         assert app.endpoint(UNREACHABLE_URL, throttleRate=7, rateLimit=9)["rateLimit"] == 7
 
 

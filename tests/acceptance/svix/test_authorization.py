@@ -103,7 +103,7 @@ class TestEventTypes:
         assert own.put(f"/event-type/{name}", {"description": "x"}, expect=201)["name"] == name
         assert own.put(f"/event-type/{name}", {"description": "y"}, expect=200)["description"] == "y"
 
-    def test_archived_ones_are_seen_when_asked_for_and_come_back(self, own):
+    def test_archived_types_are_listed_on_request_and_can_be_recreated(self, own):
         name = unique_name()
         own.post("/event-type", {"name": name, "description": "x"}, expect=201)
         assert own.post("/event-type", {"name": name, "description": "x"}, expect=409)["code"] == "event_type_exists"
@@ -115,7 +115,7 @@ class TestEventTypes:
         own.ask("DELETE", f"/event-type/{name}?expunge=true", expect=204)
         own.get(f"/event-type/{name}", expect=404)
 
-    def test_schemas_are_shown_when_asked_for_and_checked(self, own):
+    def test_schemas_are_shown_on_request_and_validated(self, own):
         name = unique_name()
         schemas = {"1": {"type": "object"}}
         own.post("/event-type", {"name": name, "description": "x", "schemas": schemas}, expect=201)
@@ -167,7 +167,7 @@ class TestEventTypes:
 
 class TestTheRest:
     @pytest.mark.parametrize("path", ["/health", "/health/", "/health/ping", "/health/ping/"])
-    def test_health_needs_no_token_and_says_nothing(self, server, path):
+    def test_health_needs_no_token_and_has_no_body(self, server, path):
         for method in ("GET", "HEAD"):
             answer = httpx.request(method, f"{server.base}/api/v1{path}")
             assert (answer.status_code, answer.content) == (204, b"")

@@ -51,6 +51,6 @@ def test_a_test_that_does_not_exist_is_missed():
     ]
 
 
-def test_what_is_left_out_says_why():
+def test_unsupported_behaviours_have_a_reason():
     assert all(NOT_HERE.values())
     assert not set(NOT_HERE) & set(ALL)

@@ -223,7 +223,7 @@ def test_no_secret_is_found_anywhere(scenario):
     assert find(scenario.canaries, places) == []
 
 
-def test_what_receivers_wrote_back_is_kept_without_the_secrets(scenario):
+def test_stored_responses_have_secrets_redacted(scenario):
     kept = [row["response"] for row in scenario.attempts]
     assert any("[redacted]" in response for response in kept)
     assert any("you signed with" in response and "didn't you" in response for response in kept)

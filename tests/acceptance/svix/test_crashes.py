@@ -110,9 +110,7 @@ def publish_until_accepted(app: Application, number: int) -> str:
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-def test_a_gateway_killed_around_a_commit_of_messages_loses_and_doubles_none(
-    admin_url, pg_template, tmp_path, receiver
-):
+def test_a_gateway_killed_around_a_commit_loses_and_duplicates_nothing(admin_url, pg_template, tmp_path, receiver):
     crashes = CrashSchedule(tmp_path, dict.fromkeys(PUBLISHING, 3))
     folder = tmp_path / "house"
     folder.mkdir()
@@ -140,7 +138,7 @@ def test_there_are_points_to_be_killed_at():
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 @pytest.mark.parametrize("role", ["sender", "gateway", "keeper"])
-def test_whichever_process_is_killed_what_was_accepted_arrives(role, fragile, receiver):
+def test_accepted_messages_arrive_after_any_process_is_killed(role, fragile, receiver):
     app = fragile.application()
     box = receiver.mailbox()
     endpoint = app.endpoint(box)
@@ -152,7 +150,7 @@ def test_whichever_process_is_killed_what_was_accepted_arrives(role, fragile, re
     judge(app, endpoint, publisher.accepted, box)
 
 
-def test_what_was_accepted_arrives_after_everything_was_killed_and_started_again(fragile, receiver):
+def test_accepted_messages_arrive_after_a_full_kill_and_restart(fragile, receiver):
     app = fragile.application()
     box = receiver.mailbox(Answer(503), Answer(503), Answer(503), Answer())
     endpoint = app.endpoint(box, retrySchedule=[0.2] * 10)

@@ -20,7 +20,7 @@ BROKEN = Answer(500, b"broken")
 
 
 class TestResults:
-    def test_a_delivered_message_has_one_attempt_that_says_what_was_answered(self, app, receiver):
+    def test_a_delivered_message_has_one_attempt_with_the_response(self, app, receiver):
         box = receiver.mailbox(Answer(201, b'{"done":true}', delay_s=0.05))
         endpoint = app.endpoint(box)
         payload = {"amount": 12, "note": "Ünïcode \u2028 </script>", "deep": {"list": [1, 2.5, None, True]}}
@@ -49,7 +49,7 @@ class TestResults:
         assert 50 <= attempt["responseDurationMs"] < 15_000
 
     @pytest.mark.parametrize("status", [403, 500, 302])
-    def test_a_refused_message_is_tried_as_often_as_the_schedule_says_and_once_more(self, app, receiver, status):
+    def test_a_refused_message_is_retried_by_its_schedule(self, app, receiver, status):
         box = receiver.mailbox(Answer(status, b"no"))
         endpoint = app.endpoint(box, retrySchedule=[0.1, 0.2])
         message = app.send()
@@ -76,7 +76,7 @@ class TestResults:
         assert attempt["statusText"] == "fail"
         assert "connect" in attempt["response"].lower()
 
-    def test_a_receiver_that_never_answers_is_given_up_on(self, app):
+    def test_an_unresponsive_receiver_times_out(self, app):
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
             endpoint = app.endpoint(url, retrySchedule=[], timeoutSeconds=1)
@@ -142,7 +142,7 @@ class TestResults:
         assert app.attempts(endpoint)[0]["responseStatusCode"] == 308
         assert target.received == []
 
-    def test_gone_disables_the_endpoint_at_once(self, app, receiver):
+    def test_a_410_disables_the_endpoint_at_once(self, app, receiver):
         box = receiver.mailbox(Answer(410))
         endpoint = app.endpoint(box)
         app.send()
@@ -219,7 +219,7 @@ class TestWhoGetsWhat:
         assert blue.messages() == [coloured]
         assert red.received == []
 
-    def test_the_disabled_and_the_deleted_get_nothing(self, app, receiver):
+    def test_disabled_and_deleted_endpoints_get_nothing(self, app, receiver):
         kept, disabled, deleted = (receiver.mailbox() for _ in range(3))
         app.endpoint(kept)
         app.endpoint(disabled, disabled=True)
@@ -232,7 +232,7 @@ class TestWhoGetsWhat:
         assert app.status(message, gone) is None
 
     @pytest.mark.extended("waits for intervals and deadlines of the product")
-    def test_a_deleted_endpoint_is_not_tried_again(self, app, receiver):
+    def test_a_deleted_endpoint_is_not_retried(self, app, receiver):
         box = receiver.mailbox(BROKEN)
         endpoint = app.endpoint(box, retrySchedule=[1, 1])
         message = app.send()
@@ -257,7 +257,7 @@ class TestWhoGetsWhat:
         later.wait(3)
         assert len(box.received) == 1
 
-    def test_messages_wait_for_a_disabled_endpoint_to_come_back(self, app, receiver):
+    def test_messages_wait_while_their_endpoint_is_disabled(self, app, receiver):
         box = receiver.mailbox(BROKEN, Answer())
         endpoint = app.endpoint(box, retrySchedule=[0.3, 0.3])
         message = app.send()
@@ -272,7 +272,7 @@ class TestWhoGetsWhat:
         app.wait_status(message, endpoint, SUCCESS)
         assert waited <= 2, "an attempt under way when it was disabled may end; no other begins"
 
-    def test_cancelled_where_the_backlog_is_not_wanted(self, app, receiver):
+    def test_enabling_with_backlog_cancel_cancels_pending_messages(self, app, receiver):
         box = receiver.mailbox(BROKEN, Answer())
         endpoint = app.endpoint(box, retrySchedule=[3])
         message = app.send()
@@ -284,13 +284,13 @@ class TestWhoGetsWhat:
         [row] = app.api.get(f"{app.path}/msg/{message}/endpoint")["data"]
         assert row["status"] == SUCCESS, "clients that do not ask for the fifth state read success"
 
-    def test_the_example_ping_says_success(self, app, receiver):
+    def test_the_example_ping_has_a_success_payload(self, app, receiver):
         box = receiver.mailbox()
         endpoint = app.endpoint(box)
         app.api.post(f"{app.path}/endpoint/{endpoint['id']}/send-example", {"eventType": "svix.ping"}, expect=200)
         assert box.wait()[0].json == {"success": True}
 
-    def test_what_is_meant_for_later_is_not_pending_for_ever(self, app, receiver):
+    def test_a_scheduled_message_stays_pending_until_due(self, app, receiver):
         box = receiver.mailbox()
         endpoint = app.endpoint(box)
         at = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
@@ -356,7 +356,7 @@ class TestSignatures:
         assert app.secret(endpoint) == public
         assert private.removeprefix("whsk_") not in json.dumps(endpoint)
 
-    def test_each_attempt_is_signed_anew_under_the_same_id(self, app, receiver):
+    def test_each_attempt_has_a_new_signature_and_the_same_id(self, app, receiver):
         box = receiver.mailbox(BROKEN, Answer())
         endpoint = app.endpoint(box, retrySchedule=[1.2])
         app.send()
@@ -380,7 +380,7 @@ class TestSignatures:
 
 
 class TestHeaders:
-    def test_are_sent_with_their_letters_as_given_and_changed_at_once(self, app, receiver):
+    def test_keep_their_case_and_change_at_once(self, app, receiver):
         box = receiver.mailbox()
         endpoint = app.endpoint(box, headers={"X-ShOp": "one", "Authorization": "Bearer abc"})
         app.send()
@@ -397,7 +397,7 @@ class TestHeaders:
 
 class TestResending:
     @pytest.mark.extended("waits for intervals and deadlines of the product")
-    def test_is_one_attempt_by_hand_that_leaves_the_planned_ones_alone(self, app, receiver):
+    def test_makes_one_manual_attempt_besides_the_scheduled_ones(self, app, receiver):
         box = receiver.mailbox(BROKEN, BROKEN, Answer())
         endpoint = app.endpoint(box, retrySchedule=[2])
         message = app.send()
@@ -423,7 +423,7 @@ class TestResending:
         control.wait(3)
         assert [row["triggerType"] for row in app.attempts(endpoint) if row["msgId"] == message] == [1, 0]
 
-    def test_works_for_what_is_delivered_long_since(self, app, receiver):
+    def test_works_for_delivered_messages(self, app, receiver):
         box = receiver.mailbox()
         endpoint = app.endpoint(box)
         message = app.send()
@@ -445,7 +445,7 @@ class TestRates:
         in_any_second = max(sum(at <= other < at + 1 for other in arrived) for at in arrived)
         assert in_any_second <= 11
 
-    def test_without_a_rate_they_come_faster(self, app, receiver):
+    def test_without_a_rate_messages_arrive_faster(self, app, receiver):
         """The mutant: it is the rate that slows them down."""
         box = receiver.mailbox()
         app.endpoint(box)
@@ -455,7 +455,7 @@ class TestRates:
         in_any_second = max(sum(at <= other < at + 1 for other in arrived) for at in arrived)
         assert in_any_second > 11
 
-    def test_messages_of_an_ordered_endpoint_come_one_after_another(self, app, receiver):
+    def test_an_ordered_endpoint_gets_messages_one_at_a_time(self, app, receiver):
         box = receiver.mailbox(BROKEN, Answer(delay_s=0.02))
         app.endpoint(box, orderBy="*", retrySchedule=[0.3, 0.3])
         sent = [app.send({"n": n}) for n in range(8)]

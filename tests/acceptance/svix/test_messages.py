@@ -107,7 +107,7 @@ class TestMessages:
         assert app.api.get(f"{app.path}/msg")["data"][0]["payload"] == {"expired": True}
         assert app.api.post(f"{path}/endpoint/{endpoint['id']}/resend", expect=400)["code"] == "missing_payload"
 
-    def test_forget_their_content_when_its_time_is_over(self, app, server):
+    def test_lose_their_content_after_its_retention(self, app, server):
         message = app.send({"private": "yes"}, payloadRetentionHours=1)
         server.query(
             "update boathook.event set content_until = now() - interval '1 second' where application = %s returning id",
@@ -115,14 +115,14 @@ class TestMessages:
         )
         until(lambda: app.api.get(f"{app.path}/msg/{message}")["payload"] == {"expired": True})
 
-    def test_a_precheck_says_whether_there_are_recipients(self, app):
+    def test_a_precheck_reports_whether_there_are_recipients(self, app):
         path = f"{app.path}/msg/precheck/active"
         assert app.api.post(path, {"eventType": "a.b"}) == {"active": False}
         app.endpoint(UNREACHABLE_URL, channels=["red"])
         assert app.api.post(path, {"eventType": "a.b"}) == {"active": False}
         assert app.api.post(path, {"eventType": "a.b", "channels": ["red"]}) == {"active": True}
 
-    def test_lists_go_back_and_forth(self, app):
+    def test_lists_are_paged_both_ways(self, app):
         sent = [app.send({"n": n}) for n in range(7)]
         path = f"{app.path}/msg"
         assert [row["id"] for row in app.api.pages(path, limit=3)] == sent[::-1]
@@ -264,7 +264,7 @@ class TestRecovering:
         assert refused["detail"][0]["loc"] == ["body", "since"]
         app.api.post(path, {"since": ago(days=14)}, expect=202)
 
-    def test_sends_what_failed_once_more_and_nothing_else(self, app, receiver):
+    def test_resends_only_failed_messages_once(self, app, receiver):
         box = receiver.mailbox(*[BROKEN] * 3, Answer())
         endpoint = app.endpoint(box, retrySchedule=[])
         early = app.send({"n": 0})
@@ -305,7 +305,7 @@ class TestRecovering:
         assert len(again) == 130
         assert set(again) == sent
 
-    def test_what_was_never_sent_is_replayed(self, app, receiver):
+    def test_replay_missing_sends_messages_never_sent(self, app, receiver):
         before = [app.send({"n": n}) for n in range(3)]
         box = receiver.mailbox()
         endpoint = app.endpoint(box)

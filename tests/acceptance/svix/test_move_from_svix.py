@@ -105,7 +105,7 @@ def test_a_boathook_moves_to_another_with_every_field(move, receiver):
     new.get("/app/acme/endpoint/crm", expect=404)
 
 
-def test_what_the_command_says(move, svix):
+def test_the_command_reports_its_progress_and_failures(move, svix):
     svix.page = 1
     acme = svix.add_app("Acme", "acme")
     svix.add_endpoint(acme, "https://a.example.com/", make_private_key(1), uid="keys")
@@ -145,7 +145,7 @@ def test_what_the_command_says(move, svix):
         (("--grace", "604801"), 2, "--grace"),
     ],
 )
-def test_what_is_written_wrongly(move, svix, flags, code, said):
+def test_wrong_arguments_are_explained(move, svix, flags, code, said):
     assert said in move.run(*flags, url=svix.url, token=TOKEN, expect=code).stderr
 
 

@@ -78,14 +78,14 @@ class TestTheScenario:
     def test_calls_every_method(self):
         assert {step.method for step in STEPS} == set(METHODS)
 
-    def test_gets_every_status_of_success(self):
+    def test_covers_every_success_status(self):
         wanted = {(one.name, status) for one in METHODS.values() for status in one.status}
         usual = {(step.method, METHODS[step.method].status[0]) for step in STEPS if step.status is None}
         told = {(step.method, step.status) for step in STEPS if step.status}
         # It depends on the client, so no step can tell.
         assert wanted - usual - told == {("endpoint.rotate_secret", 204)}
 
-    def test_looks_into_every_answer(self):
+    def test_reads_every_response(self):
         looked = {step.method for step in STEPS if (step.value or step.keep) and (step.status or 200) < 400}
         unread = {one.name for one in METHODS.values() if one.is_served and one.status[0] != 204} - looked
         # The one is empty, and not every client shows the other.
@@ -99,7 +99,7 @@ class TestTheScenario:
         called = {f"{one.verb} {one.path}" for one in METHODS.values() if one.is_served}
         assert called | set(NO_CLIENT_CALLS) == served
 
-    def test_says_why_what_is_left_out_is(self):
+    def test_gives_a_reason_for_every_unserved_method(self):
         assert [one.name for one in METHODS.values() if not (one.is_served or one.why)] == []
         assert set(scenario.DIFFERENCES) <= {one.name for one in METHODS.values() if one.is_served}
         assert set(scenario.BODIES) <= {one.name for one in METHODS.values() if not one.is_served}
@@ -125,19 +125,19 @@ class TestMutants:
             (404, {}, "boathook answered 404"),
         ],
     )
-    def test_an_answer_that_is_not_right_is_seen(self, play, status, change, seen):
+    def test_a_wrong_response_is_detected(self, play, status, change, seen):
         play.recorder.tamper = lambda answer: httpx.Response(status, json=answer.json() | change)
         with pytest.raises(AssertionError, match=seen):
             play.take(self.CREATE)
 
     @pytest.mark.extended("the mutant of a test that is left out")
     @pytest.mark.parametrize("play", ["Python"], indirect=True)
-    def test_an_error_without_json_is_seen(self, play):
+    def test_an_error_without_json_is_detected(self, play):
         play.recorder.tamper = lambda _: httpx.Response(404, text="not found")
         with pytest.raises(AssertionError, match="the answer is text/plain"):
             play.take(next(step for step in STEPS if step.method == "connector.list"))
 
-    def test_what_a_client_makes_up_or_loses_is_seen(self):
+    def test_fields_a_client_invents_or_loses_are_detected(self):
         sent = {"id": "a", "at": "2026-01-31T12:00:00.123456Z", "rows": [{"n": 1}]}
         assert agrees({"id": "a", "at": "2026-01-31T12:00:00.123Z", "more": None}, sent)
         wrong: list[dict[str, object]] = [

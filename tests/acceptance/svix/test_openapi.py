@@ -108,7 +108,7 @@ def judge(done: subprocess.CompletedProcess[str], log: str) -> None:
 
 
 @pytest.mark.extended("tries every operation of the API with generated requests")
-def test_every_answer_is_as_the_document_says(server, receiver, tmp_path):
+def test_every_response_matches_the_document(server, receiver, tmp_path):
     objects = ApiObjects(server, receiver, "schemathesis")
     left_out = [part for path in ENDS_THE_SESSION for part in ("--exclude-path", f"/api/v1{path}")]
     done = run(
@@ -124,7 +124,7 @@ def test_every_answer_is_as_the_document_says(server, receiver, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_000)
-def test_every_answer_is_as_the_document_says_however_long_one_tries(server, receiver, tmp_path):
+def test_every_response_matches_the_document_in_a_long_run(server, receiver, tmp_path):
     objects = ApiObjects(server, receiver, "schemathesis-soak")
     done = run(
         server.base,
@@ -140,7 +140,7 @@ def test_every_answer_is_as_the_document_says_however_long_one_tries(server, rec
 
 
 @pytest.mark.extended("tries every operation of the API with generated requests")
-def test_a_wrong_answer_is_seen(server, receiver, tmp_path):
+def test_a_wrong_response_is_detected(server, receiver, tmp_path):
     """The mutant: a proxy that leaves a required field out of one answer."""
     objects = ApiObjects(server, receiver, "schemathesis-mutant")
 
@@ -175,7 +175,7 @@ def test_a_wrong_answer_is_seen(server, receiver, tmp_path):
     assert "createdAt" in done.stdout
 
 
-def test_the_document_gives_examples_and_says_what_each_operation_does(server):
+def test_the_document_has_a_summary_and_examples_for_each_operation(server):
     document = httpx.get(f"{server.base}/api/v1/openapi.json").json()
     assert document["openapi"].startswith("3.")
     for path, methods in document["paths"].items():

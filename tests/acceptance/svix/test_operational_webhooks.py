@@ -20,7 +20,7 @@ class TestOperationalWebhooks:
         api.close()
 
     @pytest.mark.extended("starts several servers of its own")
-    def test_tell_what_happens_to_endpoints_and_attempts(self, organization, receiver):
+    def test_report_endpoint_changes_and_failing_attempts(self, organization, receiver):
         told = receiver.mailbox()
         watcher = organization.post("/operational-webhook/endpoint", {"url": told.url}, expect=201)
         secret = organization.get(f"/operational-webhook/endpoint/{watcher['id']}/secret")["key"]

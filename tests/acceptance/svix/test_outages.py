@@ -90,7 +90,7 @@ def test_messages_published_while_postgresql_is_killed_arrive_once(
     assert server.running.cli("check").returncode == 0
 
 
-def test_a_gateway_that_is_killed_while_it_takes_messages_loses_none(
+def test_a_gateway_killed_while_buffering_loses_no_message(
     server: BoathookServer, postgres: OwnServer, app: Application, receiver
 ):
     box = receiver.mailbox()
@@ -132,7 +132,7 @@ def test_a_request_that_is_repeated_across_the_outage_is_reported(
     assert server.running.cli("check").returncode == 0
 
 
-def test_the_command_line_sends_through_the_spool_of_a_host_with_a_server(
+def test_the_command_line_sends_through_the_spool_of_its_host(
     server: BoathookServer, postgres: OwnServer, app: Application, receiver, tmp_path: Path
 ):
     box = receiver.mailbox()

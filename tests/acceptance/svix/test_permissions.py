@@ -109,23 +109,21 @@ def shared_shop(server: BoathookServer, receiver: Receiver) -> Shop:
 
 
 @pytest.mark.parametrize("kind", TOKENS)
-async def test_the_api_refuses_each_token_what_the_table_does(server: BoathookServer, shop: Shop, kind: str):
+async def test_the_api_enforces_the_permissions_of_each_token(server: BoathookServer, shop: Shop, kind: str):
     client = client_with(server.base, token_for(server, shop.application, kind))
     found = await walk(client, api_asks(), shop.fill)
     assert wrong(found, {401, 403}, lambda rule: is_granted(rule, kind)) == []
 
 
 @pytest.mark.parametrize("kind", TOKENS[2:])
-async def test_a_token_of_another_application_reaches_nothing_of_this_one(
-    server: BoathookServer, shared_shop: Shop, kind: str
-):
+async def test_another_applications_token_reaches_nothing(server: BoathookServer, shared_shop: Shop, kind: str):
     asks = [one for one in api_asks() if "{app_id}" in one.path]
     client = client_with(server.base, token_for(server, server.application(), kind))
     assert wrong(await walk(client, asks, shared_shop.fill), {403, 404}, lambda _rule: False) == []
 
 
 @pytest.mark.parametrize("role", Role)
-async def test_the_console_refuses_each_role_what_the_table_does(server: BoathookServer, shop: Shop, role: str):
+async def test_the_console_enforces_the_permissions_of_each_role(server: BoathookServer, shop: Shop, role: str):
     client = client_with(server.base, session_for(server, role), "boathook")
     found = await walk(client, console_asks(), shop.fill)
     assert wrong(found, {401, 403}, lambda rule: is_covered(rule, role)) == []
@@ -137,7 +135,7 @@ async def test_the_console_sends_who_has_no_session_to_its_door(server: Boathook
 
 
 @pytest.mark.parametrize("kind", TOKENS)
-async def test_the_portal_refuses_each_token_what_the_table_does(server: BoathookServer, shop: Shop, kind: str):
+async def test_the_portal_enforces_the_permissions_of_each_token(server: BoathookServer, shop: Shop, kind: str):
     client = client_with(server.base, token_for(server, shop.application, kind) or "none", "boathook-portal")
     found = await walk(client, portal_asks(), shop.fill)
     has_a_link = kind not in {"nobody", "organization", "application"}

@@ -374,7 +374,7 @@ def foreign_tokens(server, tenant) -> dict[str, str]:
     }
 
 
-def test_every_operation_says_whom_it_is_for(server):
+def test_every_operation_is_assigned_to_an_audience(server):
     known = OPEN | ANY_TOKEN | ORGANIZATION | APPLICATION
     assert {operation.name for operation in operations(server.base)} - known == set()
 
@@ -400,7 +400,7 @@ def test_foreign_tokens_neither_see_nor_change_anything(kind, tenant, foreign_to
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-def test_the_matrix_sees_a_server_that_does_not_tell_tenants_apart(server, receiver):
+def test_the_matrix_detects_a_server_that_mixes_up_tenants(server, receiver):
     """The mutant: a proxy that uses tenant A's token for every request."""
     tenant = TenantObjects(server, receiver, "tenant-a-mutant")
     ask, client = asker(server)
