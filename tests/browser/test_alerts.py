@@ -58,7 +58,7 @@ def repeat(console: ConsoleServer, key: str) -> None:
         console.post_event(key)
 
 
-def test_what_fires_is_shown_silenced_and_goes_into_the_history(
+def test_a_firing_alert_is_shown_silenced_and_in_the_history(
     console: ConsoleServer, admin_page: CheckedPage, alert_receiver: AlertReceiver
 ) -> None:
     page = admin_page.go("/alerts")
@@ -78,7 +78,7 @@ def test_what_fires_is_shown_silenced_and_goes_into_the_history(
     assert "mine" in page.locator("tbody").inner_text()
 
 
-def test_a_silence_is_made_with_a_note_and_ended(console: ConsoleServer, admin_page: CheckedPage) -> None:
+def test_a_silence_is_created_with_a_note_and_ended(console: ConsoleServer, admin_page: CheckedPage) -> None:
     page = admin_page.go("/alerts?rule=mine&subject=stripe")
     page.get_by_label("Reason").fill("the sender is told")
     page.get_by_role("button", name="Silence", exact=True).click()
@@ -101,9 +101,7 @@ def test_a_silence_without_a_reason_is_refused_at_its_field(admin_page: CheckedP
     assert "say why" in page.locator(".field.wrong").inner_text()
 
 
-def test_a_channel_that_listens_takes_a_test_and_one_that_does_not_says_why(
-    admin_page: CheckedPage, alert_receiver: AlertReceiver
-) -> None:
+def test_a_channel_test_reports_acceptance_or_the_error(admin_page: CheckedPage, alert_receiver: AlertReceiver) -> None:
     page = admin_page.go("/alerts")
     channels = page.locator("section[aria-labelledby=channels]")
     channels.locator("tr", has_text="ops").get_by_role("button", name="Send a test").click()
@@ -120,7 +118,7 @@ def test_rules_are_shown_with_their_figures_and_thresholds(admin_page: CheckedPa
     assert "stripe" in row.inner_text()
 
 
-def test_a_viewer_sees_it_all_and_may_change_nothing(console: ConsoleServer, admin_page: CheckedPage) -> None:
+def test_a_viewer_can_change_nothing(console: ConsoleServer, admin_page: CheckedPage) -> None:
     admin_page.expected.add("status of 403")
     console.add_operator("vera", "viewer")
     admin_page.page.context.clear_cookies()

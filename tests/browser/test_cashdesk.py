@@ -71,7 +71,7 @@ async def scripted_page(cabinet: Cabinet) -> AsyncIterator[CheckedPage]:  # noqa
         await browser.close()
 
 
-async def test_webhooks_are_made_changed_tried_switched_and_deleted_by_clicking(
+async def test_webhooks_are_created_changed_tested_and_deleted(
     cabinet: Cabinet,  # noqa: F811
     receiver: Receiver,  # noqa: F811
     plain_page: CheckedPage,
@@ -131,7 +131,7 @@ async def test_webhooks_are_made_changed_tried_switched_and_deleted_by_clicking(
     assert plain_page.faults == []
 
 
-async def test_a_mistake_is_said_and_what_was_written_stays(cabinet: Cabinet, plain_page: CheckedPage):  # noqa: F811
+async def test_an_invalid_form_shows_the_error_and_keeps_its_values(cabinet: Cabinet, plain_page: CheckedPage):  # noqa: F811
     shop, page = await cabinet.client(), plain_page.page
     await plain_page.log_in(shop)
     await page.get_by_role("link", name="New webhook").click()
@@ -144,7 +144,7 @@ async def test_a_mistake_is_said_and_what_was_written_stays(cabinet: Cabinet, pl
     assert (await shop.do("GET", "webhooks"))["data"] == []
 
 
-async def test_what_customers_write_is_text(cabinet: Cabinet, scripted_page: CheckedPage):  # noqa: F811
+async def test_customer_input_is_escaped(cabinet: Cabinet, scripted_page: CheckedPage):  # noqa: F811
     """Names, addresses, answers of receivers and addresses of pages: shown as they are, never run."""
     page = scripted_page.page
     async with Sink(lambda _: Reply(400, body="".join(XSS).encode())).open() as evil:
@@ -229,7 +229,7 @@ class TestForgery:
         assert (await http.post("/cabinet/logout", data=form, headers=headers)).status_code == 403
         assert (await shop.do("GET", "webhooks"))["data"] == [made]
 
-    async def test_nobody_is_logged_in_from_elsewhere(self, cabinet: Cabinet):  # noqa: F811
+    async def test_a_cross_origin_login_is_refused(self, cabinet: Cabinet):  # noqa: F811
         shop = await cabinet.client()
         async with httpx.AsyncClient(base_url=cabinet.running.base) as http:
             for headers in ({"origin": "https://evil.example"}, {}):

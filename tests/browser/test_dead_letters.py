@@ -58,7 +58,7 @@ def open_group(admin_page: CheckedPage, name: str) -> Page:
     return page
 
 
-def test_what_failed_is_told_in_one_sentence_and_in_groups(admin_page: CheckedPage, make_dead: MakeDead):
+def test_failures_are_described_in_one_sentence_and_grouped(admin_page: CheckedPage, make_dead: MakeDead):
     make_dead("alpha", 3)
     page = admin_page.go("/dead?code=KeyError")
     row = page.get_by_role("row").filter(has_text="while alpha was done")
@@ -181,7 +181,7 @@ def test_bulk_work_can_be_stopped(admin_page: CheckedPage, console: ConsoleServe
     assert sorted(state_of(console, dead_letter) for dead_letter in dead_letters)[:2] == ["dead", "dead"]
 
 
-def test_what_dies_again_is_marked_for_escalation(admin_page: CheckedPage, console: ConsoleServer):
+def test_a_letter_that_dies_again_is_marked_for_escalation(admin_page: CheckedPage, console: ConsoleServer):
     event = console.post_event("golf", "broken.thing")
     dead_letter = event.replace("evt_", "dlv_") + "_0"
     until(lambda: state_of(console, dead_letter) == "dead")
@@ -240,7 +240,7 @@ def test_a_purge_needs_the_word_and_an_admin(admin_page: CheckedPage, console: C
     assert state_of(console, dead_letter) == "gone"
 
 
-def test_a_viewer_may_look_and_not_decide(anonymous_page: CheckedPage, console: ConsoleServer, make_dead: MakeDead):
+def test_a_viewer_can_read_but_not_replay(anonymous_page: CheckedPage, console: ConsoleServer, make_dead: MakeDead):
     (dead_letter,) = make_dead("india")
     console.add_operator("vera", "viewer")
     console.sign_in(anonymous_page.page, "vera")

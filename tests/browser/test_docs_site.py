@@ -75,7 +75,7 @@ def test_files_that_pages_lead_to_are_on_it(site):
                 assert (page.parent / target).exists(), f"{page.relative_to(site)} leads to {target}"
 
 
-def test_it_fetches_nothing_from_elsewhere(site):
+def test_the_site_loads_no_external_resources(site):
     fetched = re.compile(r'<(?:script|img|iframe|link)\b[^>]*(?:src|href)="(https?:)?//[^"]*"')
     assert [page.name for page in site.rglob("*.html") if fetched.search(page.read_text())] == []
 
@@ -97,7 +97,7 @@ def test_search_works_on_a_page_that_is_opened_from_a_disk(site, context: Browse
     assert faults == []
 
 
-def test_search_finds_the_page_for_the_words_of_newcomers(site, context: BrowserContext):
+def test_search_finds_pages_by_common_words(site, context: BrowserContext):
     page = context.new_page()
     page.goto((site / "index.html").as_uri())
     field = page.locator("input[name=query]")

@@ -70,7 +70,7 @@ def agree(page: Page) -> None:
     page.get_by_role("dialog").get_by_role("button", name="Confirm").click()
 
 
-def test_an_endpoint_is_made_and_tested_and_the_answer_appears_by_itself(admin_page: CheckedPage, receiver: Receiver):
+def test_an_endpoint_is_created_and_tested_with_a_live_result(admin_page: CheckedPage, receiver: Receiver):
     page = make_application(admin_page, "Harbour")
     make_endpoint(page, f"{receiver.base}/test")
     home = page.url
@@ -85,7 +85,7 @@ def test_an_endpoint_is_made_and_tested_and_the_answer_appears_by_itself(admin_p
     take_screenshots(page, "endpoint")
 
 
-def test_a_secret_is_asked_for_shown_and_rotated_and_both_sign_along(admin_page: CheckedPage, receiver: Receiver):
+def test_a_secret_is_shown_and_rotated_and_both_sign(admin_page: CheckedPage, receiver: Receiver):
     page = make_application(admin_page, "Lighthouse")
     make_endpoint(page, f"{receiver.base}/secret")
     home = page.url
@@ -112,9 +112,7 @@ def test_a_secret_is_asked_for_shown_and_rotated_and_both_sign_along(admin_page:
         Webhook(secret).verify(body.decode(), headers)
 
 
-def test_a_message_that_failed_is_seen_and_sent_again(
-    admin_page: CheckedPage, receiver: Receiver, console: ConsoleServer
-):
+def test_a_failed_message_is_shown_and_resent(admin_page: CheckedPage, receiver: Receiver, console: ConsoleServer):
     page = make_application(admin_page, "Breakwater")
     home = page.url
     make_endpoint(page, f"{receiver.base}/again")
@@ -139,9 +137,7 @@ def test_a_message_that_failed_is_seen_and_sent_again(
     take_screenshots(page, "attempt")
 
 
-def test_an_endpoint_is_disabled_and_enabled_and_deleted_with_its_name_written_out(
-    admin_page: CheckedPage, receiver: Receiver
-):
+def test_an_endpoint_is_disabled_enabled_and_deleted_after_confirmation(admin_page: CheckedPage, receiver: Receiver):
     page = make_application(admin_page, "Pier")
     make_endpoint(page, f"{receiver.base}/switch")
     page.get_by_role("button", name="Disable").click()

@@ -67,7 +67,7 @@ def test_an_event_is_found_by_id_delivery_key_and_text(console: ConsoleServer, a
     assert rows(page) == [event]
 
 
-def test_filters_are_a_link_and_narrow_down_what_is_found(console: ConsoleServer, admin_page: CheckedPage):
+def test_filters_are_in_the_url_and_narrow_the_list(console: ConsoleServer, admin_page: CheckedPage):
     fine = console.post_event("filter-1", "payment.filtered")
     dead = console.post_event("filter-2", "broken.filtered")
     wait_for_state(console, dead, "dead")
@@ -88,7 +88,7 @@ def test_filters_are_a_link_and_narrow_down_what_is_found(console: ConsoleServer
     expect(page.get_by_text("use 2h, 7d or 2026-01-31T12:00")).to_be_visible()
 
 
-def test_pages_lead_to_what_is_older(console: ConsoleServer, admin_page: CheckedPage):
+def test_paging_leads_to_older_events(console: ConsoleServer, admin_page: CheckedPage):
     events = [console.post_event(f"page-{number}", "payment.paged") for number in range(55)]
     page = admin_page.go("/events?type=payment.paged")
     first = rows(page)
@@ -97,7 +97,7 @@ def test_pages_lead_to_what_is_older(console: ConsoleServer, admin_page: Checked
     assert first + rows(page) == events[::-1]
 
 
-def test_the_live_tail_adds_rows_on_top_and_moves_nothing_else(console: ConsoleServer, admin_page: CheckedPage):
+def test_the_live_tail_adds_rows_without_moving_the_focus(console: ConsoleServer, admin_page: CheckedPage):
     first = console.post_event("tail-1", "payment.tailed")
     page = admin_page.go("/events?type=payment.tailed")
     page.get_by_role("button", name="Live tail").click()
@@ -113,7 +113,7 @@ def test_the_live_tail_adds_rows_on_top_and_moves_nothing_else(console: ConsoleS
     expect(page.locator(f"tr[data-id={second}] .badge")).to_have_text("succeeded")
 
 
-def test_the_live_tail_leaves_a_reader_alone_who_scrolls_meanwhile(console: ConsoleServer, admin_page: CheckedPage):
+def test_the_live_tail_does_not_disturb_scrolling(console: ConsoleServer, admin_page: CheckedPage):
     first = console.post_event("scroll-1", "payment.scrolled")
     page = admin_page.go("/events?type=payment.scrolled")
     page.evaluate(
@@ -153,7 +153,7 @@ def test_times_are_local_or_utc_and_a_custom_range_is_typed_in_the_same(console:
     page.check()
 
 
-def test_time_type_sender_and_state_of_events_stay_in_sight(console: ConsoleServer, admin_page: CheckedPage):
+def test_important_event_columns_stay_visible(console: ConsoleServer, admin_page: CheckedPage):
     console.post_event("wide-" + "x" * 200, "payment.wide." + "y" * 100)
     page = admin_page.go("/events?type=payment.wide*")
     for width in (390, 1280, 1440):
@@ -224,7 +224,7 @@ def match_also(server: ConsoleServer, types: str) -> None:
     )
 
 
-def test_an_unhandled_event_is_seen_counted_and_routed_again(console: ConsoleServer, admin_page: CheckedPage):
+def test_an_unhandled_event_is_listed_and_rerouted(console: ConsoleServer, admin_page: CheckedPage):
     event = console.post_event("lost", "refunnd.made")
     page = admin_page.go("/events?state=unhandled")
     expect(page.locator(f"#found tr[data-id={event}] .badge")).to_have_text("unhandled")
@@ -270,7 +270,7 @@ def test_a_page_keeps_up_with_an_event_that_is_being_handled(console: ConsoleSer
     assert "hx-get" not in (page.locator("#history").evaluate("one => one.outerHTML"))[:300]
 
 
-def test_a_viewer_sees_no_way_to_replay_and_is_refused(console: ConsoleServer, anonymous_page: CheckedPage):
+def test_a_viewer_cannot_replay(console: ConsoleServer, anonymous_page: CheckedPage):
     event = console.post_event("viewed", "payment.viewed")
     wait_for_state(console, event, "succeeded")
     console.add_operator("vic", "viewer")
@@ -296,9 +296,7 @@ def test_a_command_of_curl_is_offered_for_every_shell(console: ConsoleServer, ad
     expect(page.locator("[data-kind=curl]")).to_contain_text('request = "POST"')
 
 
-def test_secrets_of_headers_are_masked_until_an_operator_asks_and_that_is_noted(
-    console: ConsoleServer, admin_page: CheckedPage
-):
+def test_header_secrets_are_masked_and_revealing_is_audited(console: ConsoleServer, admin_page: CheckedPage):
     event = console.post_event("masked", "payment.masked")
     headers = '{"x-api-key": "hush", "user-agent": "shop"}'
     console.db.execute(
@@ -331,7 +329,7 @@ def test_odd_payloads_are_shown_as_they_are(
     expect(page.locator("main")).to_contain_text(says)
 
 
-def test_what_is_not_text_is_shown_in_hex(console: ConsoleServer, admin_page: CheckedPage):
+def test_binary_is_shown_in_hex(console: ConsoleServer, admin_page: CheckedPage):
     event = console.post_event("binary", "payment.binary")
     console.db.execute(
         "update boathook.event set body = %s, body_sha256 = sha256(%s) where id = boathook.read_id('evt', %s)",
@@ -376,9 +374,7 @@ def conflict(console: ConsoleServer) -> Callable[[str], str]:
     return make
 
 
-def test_a_conflict_is_compared_with_the_event_that_came_first(
-    console: ConsoleServer, admin_page: CheckedPage, conflict
-):
+def test_a_conflict_is_compared_with_the_first_event(console: ConsoleServer, admin_page: CheckedPage, conflict):
     name = conflict("conflict-1")
     page = admin_page.go("/conflicts/requests")
     link = page.get_by_title(name)

@@ -102,7 +102,7 @@ _ELSEWHERE = {
         pytest.param("dark", ["color-contrast"], marks=pytest.mark.extended("differs in its colours only")),
     ],
 )
-def test_no_page_has_a_serious_fault_for_those_who_cannot_see_or_point(
+def test_no_page_has_a_serious_accessibility_fault(
     filled_console: ConsoleServer, pages: list[str], browser: Browser, scheme: Any, rules: list[str] | None
 ):
     faults: list[str] = []
@@ -131,7 +131,7 @@ def serious_faults(page: Page, rules: list[str] | None = None) -> list[str]:
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-def test_axe_sees_a_page_that_is_faulty(admin_page: CheckedPage):
+def test_axe_detects_a_faulty_page(admin_page: CheckedPage):
     """The mutant: without its label, the search field has no accessible name."""
     page = admin_page.go("/events")
     page.evaluate("document.querySelectorAll('label').forEach(one => one.remove())")
@@ -185,7 +185,7 @@ def test_no_cell_of_a_table_is_clipped_on_any_screen(filled_console: ConsoleServ
     assert not clipped, "\n".join(clipped)
 
 
-def test_a_table_that_goes_on_out_of_sight_is_seen(filled_console: ConsoleServer, reader: Page):
+def test_a_clipped_table_is_detected(filled_console: ConsoleServer, reader: Page):
     """The mutant: without the script that lays wide tables out as lists, a telephone shows their first columns only."""
     reader.goto(f"{filled_console.base}/console/events")
     assert not clipped_cells(reader, 375)
@@ -231,7 +231,7 @@ WINDOWS = (390, 1280, 1440)
 
 
 @pytest.mark.extended("differs in the size of its window only")
-def test_decisive_columns_are_in_sight_with_any_font(filled_console: ConsoleServer, pages: list[str], reader: Page):
+def test_important_columns_are_visible_with_any_font(filled_console: ConsoleServer, pages: list[str], reader: Page):
     """DejaVu is much wider than Inter, which the console brings along; a system without Inter may have any."""
     fonts = [font for font in FONTS if font == "Inter" or is_installed(font)]
     assert set(DECISIVE_COLUMNS) <= {kind_of(path) for path in pages}
@@ -249,7 +249,7 @@ def test_decisive_columns_are_in_sight_with_any_font(filled_console: ConsoleServ
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-def test_a_decisive_column_that_is_lost_is_seen(filled_console: ConsoleServer, reader: Page):
+def test_a_hidden_important_column_is_detected(filled_console: ConsoleServer, reader: Page):
     reader.set_viewport_size({"width": 1280, "height": 900})
     reader.goto(f"{filled_console.base}/console/events")
     wanted = list(DECISIVE_COLUMNS["/console/events"])
@@ -293,9 +293,7 @@ def test_the_bare_address_leads_to_the_console(filled_console: ConsoleServer, re
 
 
 @pytest.mark.extended("the tour of every page stays")
-def test_what_fires_is_told_on_the_first_page_and_everywhere_in_the_navigation(
-    filled_console: ConsoleServer, reader: Page
-):
+def test_firing_alerts_are_on_the_overview_and_in_the_navigation(filled_console: ConsoleServer, reader: Page):
     reader.goto(f"{filled_console.base}/console")
     told = reader.get_by_role("region", name="Firing alerts")
     told.get_by_role("link", name="has new dead letters").first.click()
@@ -336,7 +334,7 @@ def test_the_keys_lead_everywhere(admin_page: CheckedPage):
     assert page.evaluate("document.activeElement.id") == "main"
 
 
-def test_the_command_palette_leads_to_what_is_typed(filled_console: ConsoleServer, reader: Page):
+def test_the_command_palette_finds_pages_and_ids(filled_console: ConsoleServer, reader: Page):
     checked = CheckedPage(reader, filled_console)
     checked.go("/events")
     options = reader.get_by_role("listbox", name="Results").get_by_role("option")

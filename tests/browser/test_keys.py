@@ -58,7 +58,7 @@ def test_a_key_for_one_application_needs_one_that_is_there(admin_page: CheckedPa
     assert page.get_by_label("Name", exact=True).input_value() == "of acme"
 
 
-def test_keys_of_the_portal_stand_apart(admin_page: CheckedPage, console: ConsoleServer):
+def test_portal_keys_are_listed_separately(admin_page: CheckedPage, console: ConsoleServer):
     token = make(admin_page, "for the portal")
     with httpx.Client(base_url=f"{console.base}/api/v1", headers={"authorization": f"Bearer {token}"}) as api:
         assert api.post("/app", json={"name": "Acme", "uid": "acme-of-keys"}).status_code == 201

@@ -100,7 +100,7 @@ def test_without_scripts_the_page_shows_the_same_figures(console: ConsoleServer,
     assert "As of page load" in page
 
 
-def test_what_senders_sent_is_text(console: ConsoleServer, admin_page: CheckedPage) -> None:
+def test_sender_input_is_escaped(console: ConsoleServer, admin_page: CheckedPage) -> None:
     console.post_event("overview-<img src=x onerror=alert(1)>", "payment.<script>alert(1)</script>")
     page = admin_page.go("")
     expect(page.locator("#n-events")).to_contain_text("<script>alert(1)</script>")
@@ -130,13 +130,13 @@ def test_a_stream_does_not_keep_a_session_from_running_out(console: ConsoleServe
         read_until(lines, "event: end")
 
 
-def test_nobody_who_is_not_signed_in_hears_anything(console: ConsoleServer) -> None:
+def test_live_endpoints_require_a_session(console: ConsoleServer) -> None:
     for path in ("live", "state", "charts"):
         headers = {"accept": "text/event-stream"}
         assert httpx.get(f"{console.base}/console/overview/{path}", headers=headers).status_code == 401
 
 
-def test_one_who_does_not_read_holds_nobody_up(console: ConsoleServer, client: httpx.Client) -> None:
+def test_a_reader_that_does_not_read_blocks_no_other(console: ConsoleServer, client: httpx.Client) -> None:
     with client.stream("GET", "/console/overview/live"), client.stream("GET", "/console/overview/live") as second:
         lines = second.iter_lines()
         read_until(lines, "event: state")
@@ -144,7 +144,7 @@ def test_one_who_does_not_read_holds_nobody_up(console: ConsoleServer, client: h
         read_until(lines, "payment.slow_reader")
 
 
-def test_readers_who_leave_are_no_fault(console: ConsoleServer, admin_page: CheckedPage) -> None:
+def test_a_disconnecting_reader_is_not_logged_as_a_fault(console: ConsoleServer, admin_page: CheckedPage) -> None:
     page = admin_page.go("")
     expect(page.locator("#overview-link")).to_have_text("Live")
     page.goto("about:blank")
@@ -154,7 +154,7 @@ def test_readers_who_leave_are_no_fault(console: ConsoleServer, admin_page: Chec
     assert "application_fault" not in console.running.log()
 
 
-def test_an_operator_who_reads_too_often_is_told_to_come_later(console: ConsoleServer, client: httpx.Client) -> None:
+def test_too_many_readers_of_an_operator_get_503(console: ConsoleServer, client: httpx.Client) -> None:
     assert client.head("/console/overview/live").status_code == 200
     held = []
     with contextlib.ExitStack() as stack:
@@ -167,7 +167,7 @@ def test_an_operator_who_reads_too_often_is_told_to_come_later(console: ConsoleS
         assert "Acknowledgement" in client.get("/console/overview/state").text
 
 
-def test_the_page_comes_back_to_life_after_a_restart(console: ConsoleServer, admin_page: CheckedPage) -> None:
+def test_the_page_reconnects_after_a_restart(console: ConsoleServer, admin_page: CheckedPage) -> None:
     admin_page.expected |= {"Failed to load resource", "overview/live"}
     page = admin_page.go("")
     expect(page.locator("#overview-link")).to_have_text("Live")
@@ -179,7 +179,7 @@ def test_the_page_comes_back_to_life_after_a_restart(console: ConsoleServer, adm
     expect(page.locator("#n-events")).to_contain_text("payment.again", timeout=60_000)
 
 
-def test_what_is_open_stays_open_while_its_content_changes(console: ConsoleServer, admin_page: CheckedPage) -> None:
+def test_open_sections_stay_open_on_updates(console: ConsoleServer, admin_page: CheckedPage) -> None:
     page = admin_page.page
     admin_page.expected |= {"Failed to load resource", "overview/live"}
     with signed_in(console) as client:

@@ -55,7 +55,7 @@ def make_link(console: ConsoleServer, name: str, *words: str) -> str:
     return console.running.cli("applications", "portal", application, *words).stdout.strip()
 
 
-def test_a_customer_comes_by_a_link_that_an_operator_made_and_manages_its_endpoint(
+def test_a_customer_manages_an_endpoint_by_a_portal_link(
     admin_page: CheckedPage, browser: Browser, console: ConsoleServer, receiver: Receiver
 ):
     console.running.cli("applications", "create", "Seagull Ltd", "--uid", "seagull")
@@ -101,9 +101,7 @@ def test_a_customer_comes_by_a_link_that_an_operator_made_and_manages_its_endpoi
     assert "bhk_" not in console.running.log()
 
 
-def test_a_customer_who_may_only_look_is_offered_nothing_else(
-    console: ConsoleServer, anonymous_page: CheckedPage, receiver: Receiver
-):
+def test_a_read_only_customer_has_no_forms(console: ConsoleServer, anonymous_page: CheckedPage, receiver: Receiver):
     link = make_link(console, "Cormorant", "--read-only")
     name = console.running.listing("applications", "list")[-1]["id"]
     console.running.cli("endpoints", "create", "-a", name, "--url", f"{receiver.base}/look")
@@ -116,7 +114,7 @@ def test_a_customer_who_may_only_look_is_offered_nothing_else(
     assert main.locator("form").count() == 0
 
 
-def test_the_portal_takes_the_look_of_its_link(console: ConsoleServer, anonymous_page: CheckedPage):
+def test_the_portal_uses_the_theme_of_its_link(console: ConsoleServer, anonymous_page: CheckedPage):
     page = anonymous_page.page
     page.goto(make_link(console, "Puffin", "--theme", "dark", "--colour", "ff8800"))
     page.wait_for_url(f"{console.base}/portal/endpoints")
@@ -199,7 +197,7 @@ SIZING = """<!doctype html><title>Product</title><iframe src="{link}" width="900
 """What svix-react does with fullSize."""
 
 
-def test_svix_react_gives_the_portal_its_look_and_all_the_height_it_needs(
+def test_svix_react_sets_the_portals_look_and_height(
     console: ConsoleServer, anonymous_page: CheckedPage, product: Receiver
 ):
     link, _, token = make_link(console, "Auk").partition("#")
@@ -234,7 +232,7 @@ def fits(page: Page) -> int:
     return int(height) if height == inside else 0
 
 
-def test_where_no_cookie_is_kept_within_another_site_a_tab_of_its_own_is_offered(
+def test_without_third_party_cookies_a_new_tab_is_offered(
     console: ConsoleServer, anonymous_page: CheckedPage, product: Receiver
 ):
     embed(product, make_link(console, "Gannet"))

@@ -30,7 +30,7 @@ def laid_out_anew(console: ConsoleServer) -> str:
     return refuse(console, json.dumps(json.loads(body), indent=4).encode(), headers)
 
 
-def test_a_changed_body_is_recognized_and_its_remedy_told(admin_page: CheckedPage, laid_out_anew: str):
+def test_a_changed_body_is_recognized_with_a_remedy(admin_page: CheckedPage, laid_out_anew: str):
     page = admin_page.go("/rejections/requests?source=stripe&reason=signature_mismatch")
     page.locator(f"a[href$='{laid_out_anew}']").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Rejected: signature mismatch")
@@ -41,7 +41,7 @@ def test_a_changed_body_is_recognized_and_its_remedy_told(admin_page: CheckedPag
     expect(page.locator("pre")).to_contain_text("7b 0a 20 20")
 
 
-def test_its_bytes_are_downloaded_as_they_came(admin_page: CheckedPage, console: ConsoleServer, laid_out_anew: str):
+def test_a_rejected_body_is_downloaded_unchanged(admin_page: CheckedPage, console: ConsoleServer, laid_out_anew: str):
     page = admin_page.go(f"/rejections/{laid_out_anew}")
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
@@ -54,9 +54,7 @@ def test_its_bytes_are_downloaded_as_they_came(admin_page: CheckedPage, console:
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_late_copy_a_missing_signature_and_a_wrong_secret_are_told_apart(
-    admin_page: CheckedPage, console: ConsoleServer
-):
+def test_late_unsigned_and_forged_requests_are_distinguished(admin_page: CheckedPage, console: ConsoleServer):
     late = refuse(console, *signed(payload("late"), at=time.time() - 7_200))
     page = admin_page.go(f"/rejections/{late}")
     expect(page.locator("main")).to_contain_text("it is a late copy of a valid request, or the clocks differ")
@@ -67,15 +65,15 @@ def test_a_late_copy_a_missing_signature_and_a_wrong_secret_are_told_apart(
     expect(admin_page.go(f"/rejections/{forged}").locator("main")).to_contain_text("Copy the signing secret")
 
 
-def test_what_is_still_wrong_stays_refused(admin_page: CheckedPage, console: ConsoleServer, laid_out_anew: str):
+def test_verifying_again_with_the_wrong_secret_stays_rejected(
+    admin_page: CheckedPage, console: ConsoleServer, laid_out_anew: str
+):
     page = admin_page.go(f"/rejections/{laid_out_anew}")
     page.get_by_role("button", name="Verify again").click()
     expect(page.get_by_role("status").first).to_contain_text("Still refused: signature_mismatch")
 
 
-def test_once_the_secret_is_right_one_and_then_all_of_a_source_are_accepted(
-    admin_page: CheckedPage, console: ConsoleServer
-):
+def test_with_the_right_secret_rejections_are_accepted(admin_page: CheckedPage, console: ConsoleServer):
     first, *others = (refuse(console, *signed(payload(f"new-{n}"), secret="whsec_rotated")) for n in range(3))
     page = admin_page.go(f"/rejections/{first}")
     expect(page.locator("main")).to_contain_text("Most likely the secret of this source is not the one")
@@ -114,7 +112,7 @@ def test_markup_of_senders_is_shown_as_text(admin_page: CheckedPage, console: Co
 
 
 class TestAudit:
-    def test_who_did_what_is_found_and_leads_to_it(self, admin_page: CheckedPage, console: ConsoleServer):
+    def test_audit_entries_are_found_and_linked(self, admin_page: CheckedPage, console: ConsoleServer):
         event = console.post_event("audited", "broken.audited")
         dead_letter = event.replace("evt_", "dlv_") + "_0"
         until(
@@ -141,11 +139,11 @@ class TestAudit:
                 page.get_by_role("link", name=name).click()
             assert holds in download.value.path().read_text()
 
-    def test_it_tells_how_far_it_is_sealed(self, admin_page: CheckedPage, console: ConsoleServer):
+    def test_the_audit_page_shows_how_far_it_is_sealed(self, admin_page: CheckedPage, console: ConsoleServer):
         until(lambda: console.ask("select count(*) > 0 from boathook.audit where sealed_as is not null") == [(True,)])
         expect(admin_page.go("/audit").get_by_text("Sealed up to entry")).to_be_visible()
 
-    def test_a_moment_that_is_none_is_told_kindly(self, admin_page: CheckedPage):
+    def test_an_invalid_time_is_reported(self, admin_page: CheckedPage):
         expect(admin_page.go("/audit?since=soon").get_by_role("alert")).to_contain_text("invalid time 'soon'")
         expect(admin_page.go("/rejections/requests?until=soon").get_by_role("alert")).to_contain_text(
             "invalid time 'soon'"

@@ -29,7 +29,7 @@ def test_an_admin_signs_in_and_out(anonymous_page: CheckedPage, console: Console
     anonymous_page.go("/operators").wait_for_url("**/console/sign-in?next=*")
 
 
-def test_a_wrong_password_and_an_unknown_name_are_told_alike(console: ConsoleServer):
+def test_a_wrong_password_and_an_unknown_name_look_alike(console: ConsoleServer):
     texts = set()
     for name in (ADMIN, "nobody"):
         answer = post(console, "/console/sign-in", {"name": name, "password": "wrong wrong wrong"})
@@ -47,7 +47,7 @@ def test_guessing_is_slowed_down(console: ConsoleServer):
     assert statuses[-1] == 429
 
 
-def test_a_viewer_may_look_and_nothing_else(anonymous_page: CheckedPage, console: ConsoleServer):
+def test_a_viewer_cannot_open_the_operators_page(anonymous_page: CheckedPage, console: ConsoleServer):
     console.add_operator("vera", "viewer")
     console.sign_in(anonymous_page.page, "vera")
     anonymous_page.expected.add("403")
@@ -73,12 +73,12 @@ def test_a_form_of_another_page_or_session_is_refused(anonymous_page: CheckedPag
 @pytest.mark.parametrize(
     "wanted", ["https://evil.example/", "//evil.example", "/console/../x\\", "/consolex", "javascript:1"]
 )
-def test_nobody_is_sent_elsewhere_after_signing_in(console: ConsoleServer, wanted: str):
+def test_signing_in_never_redirects_to_another_site(console: ConsoleServer, wanted: str):
     answer = post(console, "/console/sign-in", {"name": ADMIN, "password": PASSWORD, "next": wanted})
     assert (answer.status_code, answer.headers["location"]) == (303, "/console")
 
 
-def test_whoever_is_kept_out_is_out_at_once(anonymous_page: CheckedPage, console: ConsoleServer):
+def test_disabling_an_operator_ends_its_session(anonymous_page: CheckedPage, console: ConsoleServer):
     console.add_operator("otto", "operator")
     console.sign_in(anonymous_page.page, "otto")
     anonymous_page.go("/account").get_by_role("heading", name="Your account").wait_for()
@@ -118,14 +118,14 @@ def post(
         (b"&".join(b"a%d=1" % n for n in range(3_000)), "application/x-www-form-urlencoded", 400),
     ],
 )
-def test_what_is_no_form_is_refused_with_a_page(console: ConsoleServer, body: bytes, kind: str, status: int):
+def test_an_invalid_form_body_is_refused_with_a_page(console: ConsoleServer, body: bytes, kind: str, status: int):
     headers = {"origin": console.base, "content-type": kind}
     answer = httpx.post(f"{console.base}/console/sign-in", content=body, headers=headers)
     assert answer.status_code == status
     assert "text/html" in answer.headers["content-type"]
 
 
-def test_files_may_be_kept_for_ever_and_only_under_the_name_of_their_content(console: ConsoleServer):
+def test_static_files_are_immutable_only_under_their_hash(console: ConsoleServer):
     page = httpx.get(f"{console.base}/console/sign-in").text
     path = re.search(r'href="(/console/static/console\.css\?v=\w+)"', page)
     assert path is not None
@@ -135,7 +135,7 @@ def test_files_may_be_kept_for_ever_and_only_under_the_name_of_their_content(con
         assert httpx.get(f"{console.base}/console/static/{wrong}").status_code == status
 
 
-def test_what_browsers_report_is_counted_and_never_trusted(console: ConsoleServer):
+def test_csp_reports_are_counted_and_size_limited(console: ConsoleServer):
     def reports() -> float:
         page = httpx.get(f"{console.base}/metrics").text
         return sum(

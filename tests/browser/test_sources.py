@@ -23,7 +23,7 @@ def post_signed(console: ConsoleServer, key: str, secret: str) -> int:
     return httpx.post(f"{console.base}/in/stripe", content=body, headers=headers, timeout=300).status_code
 
 
-def test_sources_are_listed_with_what_came_in(admin_page: CheckedPage, console: ConsoleServer):
+def test_sources_are_listed_with_their_events(admin_page: CheckedPage, console: ConsoleServer):
     event_id = console.post_event("listed-1")
     assert post_signed(console, "listed-2", "whsec_wrong") == 401
     page = admin_page.go("/sources")
@@ -55,7 +55,7 @@ def test_all_senders_are_listed(admin_page: CheckedPage):
     assert page.get_by_role("row").count() == len(RECIPES) + 1
 
 
-def test_the_test_button_tells_step_by_step_that_the_source_works(admin_page: CheckedPage, console: ConsoleServer):
+def test_the_test_button_shows_each_step(admin_page: CheckedPage, console: ConsoleServer):
     page = admin_page.go("/sources/stripe")
     page.get_by_role("button", name="Send a test request").click()
     page.get_by_role("heading", name="stripe: it works").wait_for()
@@ -91,7 +91,7 @@ def test_a_secret_is_rotated_without_a_restart(admin_page: CheckedPage, console:
     assert actions[-3:] == ["source.secret.add", "source.secret.end", "source.secret.remove"]
 
 
-def test_a_secret_that_cannot_be_one_is_told_at_its_field(admin_page: CheckedPage):
+def test_an_invalid_secret_is_shown_at_its_field(admin_page: CheckedPage):
     admin_page.expected.add("400")
     page = admin_page.go("/sources/stripe")
     page.get_by_label("Secret", exact=True).fill("whsec_acceptance")
@@ -100,7 +100,7 @@ def test_a_secret_that_cannot_be_one_is_told_at_its_field(admin_page: CheckedPag
     assert page.get_by_label("Secret", exact=True).get_attribute("aria-invalid") == "true"
 
 
-def test_who_is_no_admin_changes_no_secret(anonymous_page: CheckedPage, console: ConsoleServer):
+def test_only_admins_can_change_secrets(anonymous_page: CheckedPage, console: ConsoleServer):
     console.add_operator("otto", "operator")
     console.sign_in(anonymous_page.page, "otto")
     page = anonymous_page.go("/sources/stripe")
@@ -146,7 +146,7 @@ def test_an_event_type_is_made_checked_changed_and_archived(admin_page: CheckedP
     assert page.get_by_role("link", name="boat.launched").count() == 0
 
 
-def test_an_openapi_document_shows_what_it_would_change_and_does_it(admin_page: CheckedPage, console: ConsoleServer):
+def test_an_openapi_import_is_previewed_and_applied(admin_page: CheckedPage, console: ConsoleServer):
     document = "openapi: 3.1.0\nwebhooks:\n  boat.sold:\n    post:\n      description: A boat has a new owner\n"
     page = admin_page.go("/event-types-import")
     page.get_by_role("textbox", name="Document").fill(document)
