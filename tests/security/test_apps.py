@@ -56,11 +56,11 @@ def declaring(name: str, sources: str) -> str:
 
 
 class TestMistakesOfOwners:
-    def test_a_module_that_exits_while_it_is_imported_is_told_of(self, place: Place):
+    def test_a_module_that_exits_on_import_is_reported(self, place: Place):
         settings = place("import sys\nsys.exit('bye')\n")
         assert "fails: SystemExit: bye" in complaint(lambda: load_apps(settings))
 
-    def test_a_setting_that_the_app_cannot_even_check_is_told_of(self, place: Place):
+    def test_an_exception_in_an_apps_validator_is_reported(self, place: Place):
         code = f"""{HEAD}
 class Own(BaseModel):
     size: int = 1
@@ -75,18 +75,18 @@ hook = Boathook("shelf", settings=Own)
         settings = place(code, toml='[shelf]\nsize = "3"')
         assert "boathook.toml: shelf: the app fails to check it: TypeError" in complaint(lambda: load_apps(settings))
 
-    def test_the_value_of_a_mistyped_secret_is_not_told(self, place: Place):
+    def test_the_value_of_a_mistyped_secret_is_not_shown(self, place: Place):
         code = f"{HEAD}\nclass Own(BaseModel, extra='forbid'):\n    secret: str = ''\nhook = Boathook('shelf', settings=Own)"
         settings = place(code, toml='[shelf]\nsecrett = "hush"')
         assert complaint(lambda: load_apps(settings)).endswith("shelf.secrett: is not a setting")
 
     @pytest.mark.parametrize("sources", ["None", "[]", '{"books": None}', '[{"provider": "hmac"}]'])
-    def test_sources_that_are_none_are_told_of(self, place: Place, sources: str):
+    def test_invalid_app_sources_are_reported(self, place: Place, sources: str):
         settings = place(declaring("shelf", sources))
         assert "must return tables by their names" in complaint(lambda: with_apps(settings))
 
     @pytest.mark.parametrize("name", ["../x", "a b", "a/b", "", "a%2fb", "x\n"])
-    def test_a_source_whose_name_no_address_can_have_is_refused(self, place: Place, name: str):
+    def test_a_source_name_invalid_in_a_url_is_refused(self, place: Place, name: str):
         settings = place(declaring("shelf", f"{{{name!r}: {HMAC}}}"))
         assert "is part of an address" in complaint(lambda: with_apps(settings))
 
@@ -102,7 +102,7 @@ hook = Boathook("shelf", settings=Own)
         assert "https://me:(hidden)@host/x" in shown
 
     @pytest.mark.parametrize("arguments", [["--config"], ["-c"], ["--config="]])
-    def test_half_an_option_is_no_fault_of_ours(self, arguments: list[str]):
+    def test_an_incomplete_option_does_not_raise(self, arguments: list[str]):
         assert parse_global_options(arguments)[1] is None
 
 
@@ -116,16 +116,16 @@ class TestMetrics:
         assert meters.snapshot()[f"shelf_{label}_total"] == [[["a"], 2]]
 
     @pytest.mark.parametrize("labels", [("le",), ("a", "a"), ("__name__",)])
-    def test_labels_that_would_spoil_all_metrics_are_refused(self, same_metrics: None, labels: tuple[str, ...]):
+    def test_invalid_metric_labels_are_refused(self, same_metrics: None, labels: tuple[str, ...]):
         with pytest.raises(ConfigError, match="labels must differ"):
             Boathook("shelf").counter("shelf_total", "x", *labels)
 
     @pytest.mark.parametrize("bounds", [(5, 1), (1, 1), (float("nan"),), (1, float("inf"))])
-    def test_bounds_that_would_spoil_all_metrics_are_refused(self, same_metrics: None, bounds: tuple[float, ...]):
+    def test_invalid_histogram_bounds_are_refused(self, same_metrics: None, bounds: tuple[float, ...]):
         with pytest.raises(ConfigError, match="bounds must be"):
             Boathook("shelf").histogram("shelf_seconds", "x", bounds=bounds)
 
-    def test_hostile_labels_and_helps_spoil_nothing(self, same_metrics: None):
+    def test_hostile_labels_and_help_are_escaped_and_limited(self, same_metrics: None):
         books = Boathook("shelf").counter("shelf_books_total", "first\nsecond \\ third", "title")
         for title in ("\ud800", "x" * 1_000_000, 'a"b\nc\\'):
             books.add(title=title)
@@ -145,7 +145,7 @@ def test_settings_show_no_secret_of_an_app(place: Place):
 
 class TestHostileBodies:
     @pytest.mark.parametrize("leaf", ["\\" * 500_000, list(range(130_000))], ids=["text", "numbers"])
-    def test_what_is_told_of_large_bodies_costs_little(self, leaf: object):
+    def test_error_messages_about_large_bodies_are_cheap(self, leaf: object):
         for _ in range(100):
             leaf = [leaf]
         body = json.dumps(leaf).encode()
@@ -157,30 +157,30 @@ class TestHostileBodies:
         repr(json.loads(body))
         assert spent < 30 * (time.thread_time() - began)
 
-    def test_a_large_body_is_still_judged_through_several_alternatives(self):
+    def test_a_large_body_is_checked_against_several_alternatives(self):
         body = json.dumps([[["x" * 900_000]]]).encode()
         schema = {"anyOf": [{"type": "integer"}, {"type": "array"}], "items": {"anyOf": [{"type": "null"}, {}]}}
         assert compile_body_schema("books", schema).find_error(body) is None
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-def test_mutant_without_a_charge_for_what_is_told_the_cost_shows(monkeypatch: pytest.MonkeyPatch):
+def test_mutant_without_a_budget_error_messages_are_expensive(monkeypatch: pytest.MonkeyPatch):
     from boathook.verification import json_schema
 
     monkeypatch.setattr(json_schema, "_MESSAGE_CHARS_PER_STEP", 10**12)
     with pytest.raises(AssertionError):
-        TestHostileBodies().test_what_is_told_of_large_bodies_costs_little(list(range(130_000)))
+        TestHostileBodies().test_error_messages_about_large_bodies_are_cheap(list(range(130_000)))
 
 
 class TestFloodsOfFrames:
-    async def test_tiny_messages_in_one_piece_are_held_as_they_came(self):
+    async def test_many_tiny_frames_apply_backpressure(self):
         harness = await SocketHarness().accept()
         harness.socket.data_received(frame(Opcode.TEXT) * 40_000)
         await asyncio.sleep(0)
         assert len(harness.socket._unread) < 500
         assert not harness.wire.is_reading
 
-    async def test_none_of_them_is_lost_or_comes_out_of_turn(self):
+    async def test_buffered_messages_are_received_in_order(self):
         harness = await SocketHarness().accept()
         harness.socket.data_received(b"".join(frame(Opcode.TEXT, b"%d" % n) for n in range(3_000)))
         got = [await harness.ask("receive") for _ in range(3_000)]
@@ -194,7 +194,7 @@ class TestFloodsOfFrames:
         assert (await harness.ask("receive"))["text"] == "last"
         assert len(harness.frames()) == 2_000
 
-    async def test_a_close_behind_many_frames_is_heard_after_them(self):
+    async def test_a_close_after_many_frames_is_received_last(self):
         harness = await SocketHarness().accept()
         harness.socket.data_received(frame(Opcode.TEXT, b"x") * 2_000 + frame(Opcode.CLOSE, b"\x03\xe8"))
         for _ in range(2_000):
@@ -205,7 +205,7 @@ class TestFloodsOfFrames:
     async def test_mutant_where_all_is_read_at_once_thousands_are_held(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(websocket, "_READ_CHUNK", 1 << 30)
         with pytest.raises(AssertionError):
-            await self.test_tiny_messages_in_one_piece_are_held_as_they_came()
+            await self.test_many_tiny_frames_apply_backpressure()
 
 
 class TestApplicationsThatExit:
@@ -295,7 +295,7 @@ class TestMigrations:
         with pytest.raises((DatabaseError, ConfigError)):
             await migrate(pg_url, [("shelf", folder)])
 
-    async def test_what_one_file_sets_for_its_session_is_not_there_for_the_next(self, db: Database, folder: Path):
+    async def test_session_settings_of_a_migration_do_not_affect_the_next(self, db: Database, folder: Path):
         (folder / "0001_first.sql").write_text("create schema shelf; set search_path = shelf; set role none;")
         (folder / "0002_second.sql").write_text("create table plain (n int)")
         await migrate(db.url, [("shelf", folder)])
@@ -306,7 +306,7 @@ class TestMigrations:
         done = await asyncio.gather(*(migrate(pg_url, [("shelf", folder)]) for _ in range(4)))
         assert sorted(done, key=len) == [[], [], [], ["shelf/0001_first"]]
 
-    async def test_an_app_that_comes_back_finds_its_tables(self, db: Database, folder: Path):
+    async def test_an_app_loaded_again_keeps_its_tables(self, db: Database, folder: Path):
         (folder / "0001_first.sql").write_text("create schema shelf; create table shelf.book (n int);")
         await migrate(db.url, [("shelf", folder)])
         await db.execute("insert into shelf.book values (1)")
@@ -351,18 +351,14 @@ class TestDoorsWhilePostgresqlFails:
         assert (client.status, client.seen) == (503, [])
         await slow.close()
 
-    async def test_connections_that_never_come_free_are_answered_503(
-        self, db: Database, small: Database, monkeypatch: pytest.MonkeyPatch
-    ):
+    async def test_an_exhausted_pool_answers_503(self, db: Database, small: Database, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(mounts, "_WAIT_S", 0.2)
         token = await make_token(make_context(db))
         async with small.acquire(), small.acquire():
             client = await asyncio.wait_for(MountClient(small).request(authorization=f"Bearer {token}"), 300)
         assert (client.status, client.seen) == (503, [])
 
-    async def test_a_token_that_is_revoked_after_an_outage_still_ends_its_websocket(
-        self, db: Database, small: Database
-    ):
+    async def test_a_token_revoked_after_an_outage_ends_its_websocket(self, db: Database, small: Database):
         context = make_context(db)
         token = await make_token(context)
         client = MountClient(small, recheck_s=0.05)
@@ -384,7 +380,7 @@ async def _none(db: Database, sql: str) -> bool:
     return not await db.fetchval(sql)
 
 
-async def test_an_app_that_fails_in_an_unheard_of_way_is_told_of_and_the_api_stays(
+async def test_an_unexpected_app_failure_is_logged_and_the_api_stays(
     db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def burn(*_: object) -> None:
@@ -434,7 +430,7 @@ async def deaf_to_the_end(pg_url: str) -> AsyncIterator[str]:
     await asyncio.gather(*tasks, *(writer.wait_closed() for writer in writers), return_exceptions=True)
 
 
-async def test_a_server_that_falls_silent_while_a_pool_is_opened_keeps_nobody_waiting(pg_url: str):
+async def test_opening_a_pool_on_an_unresponsive_server_times_out(pg_url: str):
     async with deaf_to_the_end(pg_url) as url:
         with pytest.raises(DatabaseUnavailable):
             await asyncio.wait_for(Database.open(url, purpose="test", size=1, connect_timeout_s=0.5), 300)

@@ -40,7 +40,7 @@ async def test_a_delivery_of_impossible_number_is_404(cabinet: Cabinet):
 
 
 @pytest.mark.parametrize("origin", [None, "null", "http://[", "http://shop.example", "//"])
-async def test_a_login_from_elsewhere_is_refused(cabinet: Cabinet, origin: str | None):
+async def test_a_cross_origin_login_is_refused(cabinet: Cabinet, origin: str | None):
     shop = await cabinet.client()
     headers = {} if origin is None else {"origin": origin}
     async with httpx.AsyncClient(base_url=cabinet.running.base) as http:
@@ -60,7 +60,7 @@ async def is_in(http: httpx.AsyncClient) -> bool:
 
 
 @pytest.mark.parametrize("by", ["name", "id"])
-async def test_a_renewed_token_replaces_the_old_one_and_ends_all_logins_at_once(cabinet: Cabinet, by: str):
+async def test_a_renewed_token_replaces_the_old_one_and_ends_its_sessions(cabinet: Cabinet, by: str):
     name = f"renewed by {by}"
     shop, other = await cabinet.client(name), await cabinet.client()
     headers = {"origin": cabinet.running.base}
@@ -92,7 +92,7 @@ async def test_a_token_is_renewed_only_for_a_user_who_is_named_beyond_doubt(cabi
     assert [(await client.ask("GET", "me")).status_code for client in namesakes] == [200, 200]
 
 
-async def test_a_login_that_goes_on_while_its_token_is_renewed_leaves_no_session(cabinet: Cabinet):
+async def test_a_login_concurrent_with_a_token_renewal_leaves_no_session(cabinet: Cabinet):
     shop = await cabinet.client()
 
     async def renew() -> None:
@@ -124,7 +124,7 @@ async def test_a_login_that_goes_on_while_its_token_is_renewed_leaves_no_session
         ("shop.example", "https://shop.example@other.example", 403),
     ],
 )
-async def test_a_port_that_goes_without_saying_may_be_said(cabinet: Cabinet, host: str, origin: str, status: int):
+async def test_the_default_port_may_be_explicit_in_the_origin(cabinet: Cabinet, host: str, origin: str, status: int):
     shop = await cabinet.client()
     async with httpx.AsyncClient(base_url=cabinet.running.base) as http:
         assert await log_in(http, shop.token, host=host, origin=origin) == status
@@ -150,7 +150,7 @@ async def test_a_public_url_with_the_usual_port_is_the_same_without_it(running: 
 
 
 @pytest.mark.parametrize("path", ["nothing", "webhooks/nothing", "static/nothing.css", "apis"])
-async def test_an_unknown_page_is_told_of_by_a_page_of_the_cabinet(cabinet: Cabinet, path: str):
+async def test_an_unknown_page_gets_a_404_page_or_json(cabinet: Cabinet, path: str):
     async with httpx.AsyncClient(base_url=cabinet.running.base) as http:
         page = await http.get(f"/cabinet/{path}", headers={"accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
         program = await http.get(f"/cabinet/{path}", headers={"accept": "application/json"})
@@ -163,7 +163,7 @@ async def test_an_unknown_page_is_told_of_by_a_page_of_the_cabinet(cabinet: Cabi
         assert answer.headers["content-security-policy"].startswith("default-src 'none'")
 
 
-async def test_the_api_answers_in_json_whatever_is_accepted(cabinet: Cabinet):
+async def test_the_api_answers_in_json_for_any_accept_header(cabinet: Cabinet):
     async with httpx.AsyncClient(base_url=cabinet.running.base, headers={"accept": "text/html"}) as http:
         for path in ("api", "api/nothing"):
             assert (await http.get(f"/cabinet/{path}")).json()["error"]["code"] == "not_found"
@@ -182,7 +182,7 @@ async def test_names_may_be_of_any_language(cabinet: Cabinet, name: str):
     assert (await shop.do("POST", "products", {"name": name, "price": 1}))["name"] == name
 
 
-async def test_webhooks_deleted_while_others_look_are_there_or_not(cabinet: Cabinet):
+async def test_webhooks_deleted_concurrently_are_found_or_not(cabinet: Cabinet):
     shop = await cabinet.client()
     statuses: Counter[int] = Counter()
 
@@ -214,7 +214,7 @@ async def test_one_that_was_switched_off_is_activated_from_the_list(cabinet: Cab
 
 
 @pytest.mark.parametrize("what", ["endpoint", "application"])
-async def test_what_an_operator_deleted_is_made_anew_by_saving(cabinet: Cabinet, receiver: Receiver, what: str):
+async def test_saving_recreates_what_an_operator_deleted(cabinet: Cabinet, receiver: Receiver, what: str):
     shop = await cabinet.client()
     webhook = await shop.webhook(receiver, "/a", ALL)
     path = f"webhooks/{webhook['id']}"
@@ -256,7 +256,7 @@ async def given_up(cabinet: Cabinet, shop: Client) -> int:
     return int(receipt["id"])
 
 
-async def test_a_receipt_whose_dead_letter_is_settled_as_ignored_ends_as_failed(cabinet: Cabinet):
+async def test_a_receipt_with_an_ignored_dead_letter_ends_as_failed(cabinet: Cabinet):
     shop = await cabinet.client()
     id = await given_up(cabinet, shop)
     shift = (await shop.do("GET", f"receipts/{id}"))["shift_id"]
@@ -276,7 +276,7 @@ async def test_a_receipt_whose_dead_letter_is_settled_as_ignored_ends_as_failed(
     assert any(chore.function is fiscal.end_ignored for chore in hook.manifest.chores)
 
 
-async def test_a_receipt_whose_worker_died_at_the_last_attempt_comes_to_an_end(cabinet: Cabinet):
+async def test_a_receipt_whose_worker_died_at_the_last_attempt_is_resumed(cabinet: Cabinet):
     shop = await cabinet.client()
     id = await given_up(cabinet, shop)
     async with cabinet.bound_app():

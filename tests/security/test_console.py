@@ -165,7 +165,7 @@ def test_there_is_no_route_that_these_attacks_leave_out(target: AttackTarget):
 
 
 @pytest.mark.parametrize("who", sampled(OUTSIDERS, keep=2))
-async def test_who_is_out_sees_and_changes_nothing(target: AttackTarget, who: str):
+async def test_visitors_without_a_session_see_and_change_nothing(target: AttackTarget, who: str):
     before = await target.state()
     for entry in ENTRIES:
         answer = await target.send(entry, who)
@@ -178,7 +178,7 @@ async def test_who_is_out_sees_and_changes_nothing(target: AttackTarget, who: st
 
 
 @pytest.mark.parametrize("who", [Role.VIEWER, Role.OPERATOR])
-async def test_nobody_gets_beyond_their_role(target: AttackTarget, who: Role):
+async def test_no_role_gets_beyond_its_permissions(target: AttackTarget, who: Role):
     before, denied = await target.state(), 0
     for entry in ENTRIES:
         if not is_covered(ACCESS_RULES[entry.permission], who):
@@ -190,7 +190,7 @@ async def test_nobody_gets_beyond_their_role(target: AttackTarget, who: Role):
 
 
 @pytest.mark.parametrize("who", sampled(Role, keep=1))
-async def test_looking_changes_nothing(target: AttackTarget, who: Role):
+async def test_get_requests_change_nothing(target: AttackTarget, who: Role):
     before = await target.state()
     for entry in ENTRIES:
         if entry.method == "GET":
@@ -333,7 +333,7 @@ async def test_password_guessing_keeps_no_request_from_the_database(target: Atta
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-async def test_without_a_bound_guesses_would_queue_for_ever(target: AttackTarget, monkeypatch):
+async def test_without_a_limit_password_guesses_queue_up(target: AttackTarget, monkeypatch):
     monkeypatch.setattr(operators, "_MAX_WAITING", 10**6)
     with held_comparisons():
         waiting = [guess(target.console, f"nobody-{number}") for number in range(12)]
@@ -407,7 +407,7 @@ async def _kept_out(console: ConsoleApp) -> None:
 
 
 @pytest.mark.parametrize("change", [_new_password, _kept_out])
-async def test_a_password_that_ends_while_it_is_compared_lets_nobody_in(
+async def test_a_password_revoked_while_compared_is_refused(
     target: AttackTarget, change: Callable[[ConsoleApp], Awaitable[Any]]
 ):
     async with target.console.context.work(actor="test") as work:
@@ -422,7 +422,7 @@ async def test_a_password_that_ends_while_it_is_compared_lets_nobody_in(
     )
 
 
-def test_a_name_is_guessed_no_faster_however_it_is_written_or_from_where_in_a_network():
+def test_login_limits_normalize_names_and_networks():
     tries = LoginRateLimiter()
     names = ("Adrian", "ADRIAN", "adr\u0130an", "\uff41drian", "adri\u0301an")
     let = [tries.take(names[number % 5], f"2001:db8::{number:x}") for number in range(40)]
@@ -431,7 +431,7 @@ def test_a_name_is_guessed_no_faster_however_it_is_written_or_from_where_in_a_ne
     assert tries.take("adrian", "2001:db8:0:1::1")
 
 
-def test_one_client_that_keeps_guessing_does_not_lock_the_owner_out():
+def test_a_guessing_client_does_not_lock_out_the_owner():
     tries = LoginRateLimiter()
     for _ in range(1_000):
         tries.take("anna", "192.0.2.66")
@@ -445,7 +445,7 @@ def test_many_clients_that_guess_one_name_are_slowed_down_together():
     assert 100 < let < 200
 
 
-def test_made_up_names_make_no_other_count_forgotten(monkeypatch):
+def test_made_up_names_do_not_evict_other_counts(monkeypatch):
     monkeypatch.setattr(signing_in, "_MAX_BUCKETS", 100)
     tries = LoginRateLimiter()
     for number in range(2_000):
@@ -457,7 +457,7 @@ def test_made_up_names_make_no_other_count_forgotten(monkeypatch):
     assert not tries.take("another one", "203.0.113.66")
 
 
-def test_who_has_an_account_of_their_own_guesses_no_more_names_from_one_address():
+def test_own_logins_do_not_raise_the_guess_limit_of_an_address():
     tries = LoginRateLimiter()
     let = 0
     for number in range(1_000):
@@ -486,7 +486,7 @@ async def test_a_state_that_no_provider_writes_is_refused_with_a_page(db: Databa
     assert "another sign-in attempt" in answer.text
 
 
-async def test_an_open_browser_does_not_help_to_guess_its_owners_password(target: AttackTarget, monkeypatch):
+async def test_password_changes_are_limited_in_an_open_session(target: AttackTarget, monkeypatch):
     async def is_wrong(_operator: object, _password: str) -> bool:
         return False
 
@@ -498,7 +498,7 @@ async def test_an_open_browser_does_not_help_to_guess_its_owners_password(target
 
 
 @pytest.mark.parametrize(("trusted", "is_believed"), [("127.0.0.0/8", True), ("192.0.2.0/24", False)])
-async def test_only_a_trusted_proxy_is_believed_about_https_and_the_client(
+async def test_forwarded_headers_are_used_only_from_a_trusted_proxy(
     target: AttackTarget, trusted: str, is_believed: bool
 ):
     async def behind(scope: Any, receive: Any, send: Any) -> None:

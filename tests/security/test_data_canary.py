@@ -382,7 +382,7 @@ def test_no_secret_is_found_where_it_need_not_be(scenario: Scenario):
     assert leaks(find(scenario.canaries, places)) == []
 
 
-def test_what_must_hold_a_secret_is_readable_by_its_owner_alone(scenario: Scenario):
+def test_files_with_secrets_are_private(scenario: Scenario):
     for file in (scenario.running.folder / "data").rglob("*"):
         if "captured" in str(file) or "secret" in file.name or "key" in file.name or "vault" in file.name:
             assert file.stat().st_mode & 0o077 == 0, file

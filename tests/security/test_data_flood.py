@@ -177,7 +177,7 @@ verifier.Verifier.verify = curious
     ids=["no rate", "key before proof", "look before proof"],
 )
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-def test_mutant_without_the_safeguard_the_flood_is_seen(server: str, tmp_path: Path, mutant: str, seen: str):
+def test_mutant_without_the_safeguard_the_flood_is_detected(server: str, tmp_path: Path, mutant: str, seen: str):
     with isolated_gateway.gateway(tmp_path, server, site=SPY + mutant) as running:
         found = flooded(running, 1_200, 300).violations(300)
     assert [one for one in found if one.startswith(seen)], found

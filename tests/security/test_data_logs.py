@@ -297,7 +297,7 @@ def test_every_kind_of_value_is_made_harmless(form: str):
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 @pytest.mark.parametrize("mutant", ["raw", "whole"])
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_mutant_without_escapes_or_caps_the_judge_sees_it(form: str, mutant: str):
+def test_mutant_without_escapes_or_caps_a_violation_is_detected(form: str, mutant: str):
     try:
         found = JUDGES[form](told(form, mutant), Counter(seen=len(CORPUS)))
     except ValueError:

@@ -65,13 +65,13 @@ def tell_all(folder: Path) -> None:
             continue  # a name no file can have
 
 
-def test_no_name_of_a_source_leads_out_of_the_folder_of_told_secrets(tmp_path: Path):
+def test_no_source_name_escapes_the_handshake_secrets_folder(tmp_path: Path):
     tell_all(tmp_path)
     assert escaped(tmp_path) == []
     assert len(list((tmp_path / "inner" / handshake_secrets.FOLDER).iterdir())) > 50
 
 
-def test_mutant_with_names_as_they_are_files_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_mutant_with_unquoted_names_files_escape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(handshake_secrets, "quote", lambda name, safe: name)
     tell_all(tmp_path)
     assert escaped(tmp_path) != []
@@ -116,7 +116,7 @@ def test_no_pattern_of_types_is_slow_on_a_megabyte(subject: str):
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-def test_mutant_as_a_regular_expression_one_of_them_would_take_for_ever():
+def test_mutant_as_a_regular_expression_a_pattern_takes_too_long():
     text = "a" * 2_000
 
     def run_back() -> None:
@@ -155,9 +155,7 @@ def test_nothing_runs_code_out_of_data():
 
 
 @pytest.mark.parametrize("tag", ["python/object/apply:os.system", "python/name:os.system", "python/object/new:type"])
-def test_the_one_reader_of_yaml_makes_nothing_but_plain_values(
-    tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_yaml_reader_creates_only_plain_values(tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BoathookError):
         openapi_import._read_yaml(f"!!{tag} ['touch ran']")
@@ -167,7 +165,7 @@ def test_the_one_reader_of_yaml_makes_nothing_but_plain_values(
 @pytest.mark.parametrize(
     "text", ["import pickle", "from marshal import loads", "eval('1')", "import yaml", "run('x', shell=True)"]
 )
-def test_mutant_each_of_them_is_seen(text: str):
+def test_mutant_each_of_them_is_detected(text: str):
     assert list(dangers(text)) != []
 
 
@@ -186,7 +184,7 @@ def changing(text: str) -> bool:
     return CHANGES.search(text) is not None
 
 
-def test_no_statement_of_ours_changes_or_removes_what_the_audit_says():
+def test_no_statement_changes_or_deletes_audit_rows():
     statements = [path for path in SOURCE.rglob("*") if path.suffix in {".sql", ".py"}]
     assert any("insert into boathook.audit" in path.read_text() for path in statements)
     assert [str(path) for path in statements if changing(path.read_text())] == []
@@ -201,7 +199,7 @@ def test_no_statement_of_ours_changes_or_removes_what_the_audit_says():
         "update boathook.audit set sealed_as = 1, seal = x, note = '' where id = 1",
     ],
 )
-def test_mutant_a_statement_that_does_is_seen(text: str):
+def test_mutant_a_statement_that_does_is_detected(text: str):
     assert changing(f"-- name: x\n{text};")
 
 
@@ -279,7 +277,7 @@ async def test_forgers_take_no_place_no_key_and_no_other_clients_rate():
     assert len(door.sink.taken) == len(door.asked) == 20
 
 
-async def test_mutant_one_rate_for_all_clients_and_a_place_before_the_proof_are_seen(monkeypatch: pytest.MonkeyPatch):
+async def test_mutant_a_shared_rate_and_a_slot_before_the_proof_are_detected(monkeypatch: pytest.MonkeyPatch):
     door = Door()
     wait_s = door.rate.wait_s
     monkeypatch.setattr(door.rate, "wait_s", lambda _client, now: wait_s("all", now))

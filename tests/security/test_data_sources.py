@@ -85,7 +85,7 @@ def test_none_of_two_hundred_headers_is_stored_with_an_event(provider_source: Pr
 
 
 @every
-def test_none_of_them_is_stored_with_a_rejection(provider_source: ProviderSource):
+def test_none_of_two_hundred_headers_is_stored_with_a_rejection(provider_source: ProviderSource):
     verifier = provider_source.verifier()
     request = crowded(provider_source.request(provider_source.sign_sample()), verifier.reverify_headers)
     kept = quarantine.stored_headers(request.headers, verifier.reverify_headers)
@@ -132,7 +132,7 @@ def sources_again() -> tuple[ProviderSource, ...]:
 
 
 @guarded
-def test_what_is_signed_for_one_source_is_refused_by_another_of_the_same_provider(provider_source: ProviderSource):
+def test_a_signature_is_refused_by_another_source_of_its_provider(provider_source: ProviderSource):
     if isinstance(provider_source.recipe.proof, Addresses):
         pytest.skip("the sender's address is all the proof there is, and alike for all its receivers")
     verdict = (
@@ -160,7 +160,7 @@ ALIKE: Final = (
 """Senders that write the same proof into the same header: nothing but the secret tells them apart."""
 
 
-def test_one_secret_at_two_providers_lets_none_pass_but_those_that_sign_alike():
+def test_one_secret_at_two_providers_verifies_only_equal_schemes():
     taken = set()
     for ours in WITH_SECRETS:
         request = ours.request(ours.sign_sample())
@@ -187,7 +187,7 @@ secrets = ["whsec_a_secret_of_its_own"]
 """
 
 
-def test_the_doctor_names_sources_that_share_a_secret_and_never_the_secret(tmp_path: Path):
+def test_the_doctor_names_sources_sharing_a_secret_but_not_the_secret(tmp_path: Path):
     (tmp_path / "boathook.toml").write_text(SHARING)
     settings = load(tmp_path / "boathook.toml")
     found = list(_sources(KnownSources(LiveSettings(settings), SecretsCache(settings, ()))))
@@ -215,7 +215,7 @@ def known_by(verdict: Verdict) -> set[str]:
 
 
 @guarded
-def test_a_replay_at_any_moment_and_under_any_delivery_id_has_no_second_effect(provider_source: ProviderSource):
+def test_a_replay_at_any_time_with_any_delivery_id_is_deduplicated(provider_source: ProviderSource):
     if provider_source.recipe.name in REPEATABLE:
         pytest.skip("it is to be heard each time")
     verifier, request = provider_source.verifier(), provider_source.request(provider_source.sign_sample())
@@ -251,7 +251,7 @@ PATIENT: Final = {
 
 
 @guarded
-def test_what_is_signed_with_its_moment_is_refused_outside_the_tolerance_on_both_sides(provider_source: ProviderSource):
+def test_a_signed_timestamp_is_refused_outside_the_tolerance(provider_source: ProviderSource):
     verifier, request = provider_source.verifier(), provider_source.request(provider_source.sign_sample())
     verdict = verifier.verify(request, NOW)
     if not isinstance(verdict, Verified) or verdict.timestamp is None:
@@ -262,7 +262,7 @@ def test_what_is_signed_with_its_moment_is_refused_outside_the_tolerance_on_both
         assert isinstance(late, Rejected | KeyRequired), (moment, late)
 
 
-def test_mutant_without_a_key_of_the_signed_bytes_a_replay_would_be_news(monkeypatch: pytest.MonkeyPatch):
+def test_mutant_without_the_replay_key_a_replay_is_a_new_event(monkeypatch: pytest.MonkeyPatch):
     provider_source = next(one for one in GUARDED if one.recipe.name == "github")
     verifier, request = provider_source.verifier(), provider_source.request(provider_source.sign_sample())
     monkeypatch.setattr(verifier._dedup_keys, "replayed", lambda *_: None)
@@ -342,7 +342,7 @@ def test_no_source_without_a_secret_takes_an_event(provider_source: ProviderSour
     assert open_doors(provider_source) == []
 
 
-def test_a_source_is_open_only_where_its_owner_says_so_and_then_it_says_so_too():
+def test_a_source_is_unsigned_only_if_configured_with_strength_none():
     for provider_source in ALL:
         spec = SourceSpec(
             name="s",
@@ -359,7 +359,7 @@ def test_a_source_is_open_only_where_its_owner_says_so_and_then_it_says_so_too()
         assert not isinstance(verdict, Verified) or verdict.grade is ProofStrength.NONE, provider_source.label
 
 
-def test_mutant_if_an_empty_secret_were_a_secret_doors_stand_open(monkeypatch: pytest.MonkeyPatch):
+def test_mutant_accepting_an_empty_secret_opens_a_source(monkeypatch: pytest.MonkeyPatch):
     provider_source = next(one for one in ALL if one.recipe.name == "github")
     spec = SourceSpec(name="s", provider="github", secrets=("",))
     check = Verifier(replace(spec, secrets=("x",)))

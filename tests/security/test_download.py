@@ -56,13 +56,13 @@ async def fetch(client: Client, url: str, to, **more) -> bytes:
         ("Last-Modified: ", "Date: ,"),
     ],
 )
-async def test_dates_that_are_none_do_no_harm(client, tmp_path, dates):
+async def test_invalid_dates_are_tolerated(client, tmp_path, dates):
     async with Server(LENGTH, *dates) as url:
         assert await fetch(client, url, tmp_path / "f") == b"hello"
 
 
 @pytest.mark.parametrize("length", ["99999999999999999999", "9" * 5_000])
-async def test_a_length_beyond_all_numbers_is_not_taken_for_none(client, tmp_path, length):
+async def test_a_huge_content_length_is_refused(client, tmp_path, length):
     async with Server(f"Content-Length: {length}") as url:
         with pytest.raises(FetchFailed, match="larger than 100 bytes"):
             await fetch(client, url, tmp_path / "f")
@@ -81,7 +81,7 @@ async def test_a_length_beyond_all_numbers_is_not_taken_for_none(client, tmp_pat
         {"content_type": {}},
     ],
 )
-async def test_a_poisoned_note_is_begun_anew(client, tmp_path, wrong):
+async def test_a_poisoned_resume_file_restarts(client, tmp_path, wrong):
     async with Server(LENGTH, 'ETag: "a"') as url:
         note = asdict(download.make_metadata(url, validator='"a"', total=None, content_type=""))
         (tmp_path / "f.part").write_bytes(b"evil")
@@ -90,13 +90,13 @@ async def test_a_poisoned_note_is_begun_anew(client, tmp_path, wrong):
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
 
-async def test_a_note_without_end_of_brackets_is_begun_anew(client, tmp_path):
+async def test_a_deeply_nested_resume_file_restarts(client, tmp_path):
     (tmp_path / "f.part.json").write_text("[" * 200_000)
     async with Server(LENGTH) as url:
         assert await fetch(client, url, tmp_path / "f") == b"hello"
 
 
-async def test_a_note_that_leads_elsewhere_is_neither_read_nor_written_through(client, tmp_path):
+async def test_a_symlinked_resume_file_is_not_followed(client, tmp_path):
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "f.part.json").symlink_to(tmp_path / "precious")
     async with Server(LENGTH) as url:
@@ -104,14 +104,14 @@ async def test_a_note_that_leads_elsewhere_is_neither_read_nor_written_through(c
     assert (tmp_path / "precious").read_text() == "mine"
 
 
-async def test_a_pipe_in_the_notes_place_keeps_nobody_waiting(client, tmp_path):
+async def test_a_fifo_as_the_resume_file_does_not_block(client, tmp_path):
     os.mkfifo(tmp_path / "f.part.json")
     async with Server(LENGTH) as url:
         assert await fetch(client, url, tmp_path / "f") == b"hello"
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800"])
-async def test_a_name_that_no_file_can_have_is_told_of(client, tmp_path, name):
+async def test_an_invalid_file_name_is_reported(client, tmp_path, name):
     async with Server(LENGTH) as url:
         with pytest.raises(FetchFailed, match="cannot be written"):
             await fetch(client, url, tmp_path / name)

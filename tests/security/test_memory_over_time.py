@@ -253,7 +253,7 @@ def settled(running: BoathookProcess, role: str, before: Grown, objects: float) 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_thousands_of_requests_of_each_kind_leave_nothing_behind(running: BoathookProcess):
+def test_thousands_of_requests_leak_nothing(running: BoathookProcess):
     traffic = Traffic(running)
     for kind, (number, _) in KINDS.items():
         grown = grown_by(running, traffic, kind)
@@ -264,7 +264,7 @@ def test_thousands_of_requests_of_each_kind_leave_nothing_behind(running: Boatho
 
 
 @pytest.mark.soak
-def test_thousands_of_events_and_messages_leave_nothing_behind_in_who_works_them_off(
+def test_thousands_of_events_and_messages_leak_nothing_in_workers(
     shared_boathook: Callable[..., BoathookProcess],  # noqa: F811
 ):
     waiting = shared_boathook(roles="gateway,worker,keeper,console", senders=1, extra=LOOPBACK, start=False)

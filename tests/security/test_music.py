@@ -45,7 +45,7 @@ class FixedResponse:
         (LISTING.format(more="true", rest="") + "</ListBucketResult>").encode(),
     ],
 )
-async def test_what_is_no_listing_is_not_taken_for_an_empty_bucket(body: bytes):
+async def test_an_invalid_listing_is_not_an_empty_bucket(body: bytes):
     with pytest.raises(StorageFailed) as caught:
         async for _ in S3(BUCKET, FixedResponse(HttpResponse(200, {}, body))).pages("tracks/"):
             pass
@@ -67,13 +67,13 @@ async def test_a_listing_without_a_zone_is_in_utc():
         {"last-modified": "Sat, 21 Nov 2026 16:00:00 GMT", "content-length": "many"},
     ],
 )
-async def test_an_object_that_is_shown_badly_is_an_error_of_the_storage(headers: dict[str, str]):
+async def test_invalid_object_metadata_is_a_storage_error(headers: dict[str, str]):
     with pytest.raises(StorageFailed) as caught:
         await S3(BUCKET, FixedResponse(HttpResponse(200, headers, b""))).head("tracks/a/b.mp3")
     assert caught.value.code == "BAD_ANSWER"
 
 
-async def test_a_folder_for_downloads_that_cannot_be_used_is_said_and_waited_for(file_server, tmp_path):
+async def test_an_unusable_download_folder_is_a_retryable_error(file_server, tmp_path):
     (tmp_path / "file").write_text("in the way")
     client = Client(outbound())
     work = Download(
@@ -109,7 +109,7 @@ async def test_a_folder_for_downloads_that_cannot_be_used_is_said_and_waited_for
         ("prompt", [{"deep": "\\\\\x00"}]),
     ],
 )
-def test_a_track_that_could_not_be_stored_or_never_be_met_is_refused_by_its_field(server, field: str, value: object):
+def test_an_invalid_track_is_refused_by_its_field(server, field: str, value: object):
     body = {"task_id": unique()} | {field: value}
     response = server.api("POST", "/tracks", content=json.dumps(body).encode())
     assert response.status_code == 422, response.text
@@ -125,7 +125,7 @@ def test_backslashes_are_no_nul(server):
 @pytest.mark.parametrize(
     ("path", "status"), [("/tracks/a%00", 404), ("/tracks?owner=%00", 422), ("/tracks?after=%00", 422)]
 )
-def test_a_nul_in_an_address_is_no_fault_of_ours(server, path: str, status: int):
+def test_a_nul_in_a_path_is_no_server_error(server, path: str, status: int):
     assert server.api("GET", path).status_code == status
 
 
@@ -141,7 +141,7 @@ def test_a_nul_in_an_address_is_no_fault_of_ours(server, path: str, status: int)
         (("deliveries", "cleanup", "--days", "1e300"), "--days"),
     ],
 )
-def test_commands_name_what_is_wrong(server, words: tuple[str, ...], named: str):
+def test_commands_name_wrong_arguments(server, words: tuple[str, ...], named: str):
     ended = server.cli("music", *words, check=False)
     assert ended.returncode != 0
     assert "Traceback" not in ended.stderr

@@ -48,7 +48,7 @@ class Gateway:
         raise AssertionError
 
 
-async def test_whatever_is_written_otherwise_is_stored_once(db: Database):
+async def test_rewritten_requests_are_stored_once(db: Database):
     for stored, label in enumerate(SAFE, 1):
         gateway = Gateway(db, label)
         _, request = genuine(label)
@@ -93,7 +93,7 @@ async def test_the_id_that_is_signed_counts_under_either_name(db: Database):
         assert again == Duplicate(receipt.event_id)
 
 
-async def test_values_cut_otherwise_are_a_conflict_and_no_event(db: Database):
+async def test_differently_split_values_are_a_conflict_not_an_event(db: Database):
     gateway = Gateway(db, "t-bank")
     _, request = genuine("t-bank")
     receipt = await gateway.take(request)
@@ -103,7 +103,7 @@ async def test_values_cut_otherwise_are_a_conflict_and_no_event(db: Database):
     assert [differs for _, differs, _ in await conflicts(db)] == ["body"]
 
 
-async def test_events_by_get_are_stored_each_with_what_it_brings(db: Database):
+async def test_events_by_get_are_stored_with_their_query(db: Database):
     gateway = Gateway(db, "cloudpayments-get")
     queries = ["TransactionId=1&Amount=5", "TransactionId=2&Amount=5"]
     for query in (*queries, *queries):
@@ -112,7 +112,7 @@ async def test_events_by_get_are_stored_each_with_what_it_brings(db: Database):
     assert [row["body"].decode() for row in rows] == queries
 
 
-async def test_a_host_that_nobody_can_read_does_not_end_the_judging(db: Database):
+async def test_an_invalid_stored_host_does_not_stop_reverification(db: Database):
     """An attacker chooses the header Host, and events of a source without its own URL are stored with it."""
     for number, host in enumerate(("[", "h", "a]b:c:d", "x?y")):
         name = ids.make(time.time_ns() // 1_000_000, number)

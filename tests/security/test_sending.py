@@ -27,14 +27,14 @@ from tests.postgres.api_client import ApiClient, make_token, open_api_client
 from tests.postgres.message_factory import ago
 
 
-def test_a_moment_that_is_outside_of_the_calendar_in_utc_is_a_wrong_value():
+def test_a_timestamp_outside_the_utc_calendar_is_invalid():
     for text in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):
         with pytest.raises(ValidationError, match="within the years 1 to 9999"):
             TypeAdapter(Timestamp).validate_python(text)
 
 
 @pytest.mark.parametrize("letters", ["ab/", "a"])
-def test_hiding_secrets_takes_little_time_whatever_secrets_and_response_are_chosen(letters):
+def test_redaction_is_fast_for_any_secrets_and_response(letters):
     long = (letters * 4_096)[:4_000]
     headers = {f"x-key-{number}": f"{long}{number}" for number in range(50)}
     target = RequestTarget(url="http://x/", signers=(read_signer(make_secret()),), timeout_s=1, headers=headers)
@@ -51,7 +51,7 @@ def test_hiding_secrets_takes_little_time_whatever_secrets_and_response_are_chos
     assert once_s < (time.process_time() - began) / 2
 
 
-def test_a_cut_secret_is_hidden_though_its_beginning_comes_again_and_again():
+def test_a_truncated_repetitive_secret_is_redacted():
     secret = b"abcdefgh" * 200 + b"ijkl"
     for cut in range(8, len(secret), 37):
         found = redact(b"told: " + secret[:cut], (secret,))
@@ -65,7 +65,7 @@ def test_headers_are_not_too_many_characters_together():
         read_headers({f"x-{number}": "v" * 4_000 for number in range(5)})
 
 
-def test_a_long_list_of_values_takes_no_longer_to_look_through_than_a_short_one():
+def test_in_filters_are_equally_fast_for_long_lists():
     def took_s(length: int) -> float:
         fits = compile_condition({"in": list(map(str, range(length)))}, "filter", Budget())
         assert fits("0")
@@ -77,7 +77,7 @@ def test_a_long_list_of_values_takes_no_longer_to_look_through_than_a_short_one(
     assert took_s(20_000) < 20 * took_s(2) + 0.05
 
 
-def test_lists_of_values_tell_json_types_apart():
+def test_in_filters_distinguish_json_types():
     fits = compile_condition({"in": [1, "1", False, None]}, "filter", Budget())
     assert all(map(fits, (1, 1.0, "1", False, None)))
     assert not any(map(fits, (True, 0, 0.0, "", [1], {"1": 1})))
@@ -95,7 +95,7 @@ def test_requests_that_appear_in_a_log_show_no_secrets():
     assert "hunter2" not in repr(CreatedKey(ApiKey(id=UUID(int=1), organization="o", application_id=None), "hunter2"))
 
 
-def test_a_schema_of_patterns_that_are_slow_to_make_ready_is_refused_soon():
+def test_a_schema_with_slow_patterns_is_refused_quickly():
     slow: dict[str, Any] = {"patternProperties": {f"\\w{{80}}{number}": {} for number in range(1_000)}}
     began = time.thread_time()
     with pytest.raises(ValueError, match="too long to compile"):
@@ -126,7 +126,7 @@ async def rotate(who: ApiClient, endpoint: str) -> tuple[int, str]:
     return answer.status_code, answer.text
 
 
-async def test_a_kept_answer_is_not_given_to_who_may_not_do_what_was_answered(api, endpoint):
+async def test_a_stored_response_needs_the_same_permission(api, endpoint):
     status, told = await rotate(await application_client(api), endpoint)
     assert status == 200
     assert "whsec_" in told
@@ -135,7 +135,7 @@ async def test_a_kept_answer_is_not_given_to_who_may_not_do_what_was_answered(ap
     assert (await rotate(await application_client(api, capabilities=["ManageEndpoint"]), endpoint))[0] == 403
 
 
-async def test_without_rights_in_the_key_nor_a_decision_a_reader_is_given_the_secret(api, endpoint, monkeypatch):
+async def test_without_permissions_in_the_key_a_reader_gets_the_secret(api, endpoint, monkeypatch):
     read_key = idempotency.read_key
 
     def forgetful(request, principal, *rest):
@@ -148,14 +148,14 @@ async def test_without_rights_in_the_key_nor_a_decision_a_reader_is_given_the_se
 
 
 @pytest.mark.parametrize("name", ["%00", "a%00b"])
-async def test_a_message_whose_name_holds_nul_is_not_found(api, endpoint, name):
+async def test_a_message_id_with_nul_is_not_found(api, endpoint, name):
     await api.ask(404, "GET", f"/app/acme/msg/{name}")
     await api.ask(404, "DELETE", f"/app/acme/msg/{name}/content")
     await api.ask(404, "GET", f"/app/acme/attempt/msg/{name}")
     await api.ask(404, "POST", f"/app/acme/msg/{name}/endpoint/{endpoint.rpartition('/')[2]}/resend")
 
 
-async def test_moments_outside_of_the_calendar_in_utc_are_wrong_values(api, endpoint):
+async def test_timestamps_outside_the_utc_calendar_are_422(api, endpoint):
     early = "0001-01-01T00:00:00+14:00"
     await api.ask(422, "GET", "/app/acme/msg", params={"before": early})
     await api.ask(422, "POST", f"{endpoint}/recover", {"since": early})
@@ -191,7 +191,7 @@ async def test_an_application_has_a_bounded_number_of_endpoints(api, endpoint, m
     await api.ask(201, "POST", path, body)
 
 
-async def test_an_application_and_an_organization_have_a_bounded_number_of_running_tasks(api, endpoint, monkeypatch):
+async def test_running_tasks_are_limited_per_application_and_organization(api, endpoint, monkeypatch):
     span = {"since": ago(hours=1).isoformat()}
     monkeypatch.setattr(tasks, "MAX_PER_APPLICATION", 2)
     monkeypatch.setattr(tasks, "MAX_PER_ORGANIZATION", 3)
@@ -207,7 +207,7 @@ async def test_an_application_and_an_organization_have_a_bounded_number_of_runni
     await api.ask(202, "POST", f"{endpoint}/recover", span)
 
 
-async def test_what_publishers_read_of_an_application_is_bounded(api, endpoint, monkeypatch):
+async def test_routing_data_of_an_application_is_limited(api, endpoint, monkeypatch):
     monkeypatch.setattr(endpoints, "MAX_ROUTING_BYTES", 2_000)
     path, url = "/app/acme/endpoint", "http://127.0.0.1:18080/hook"
     long = {"body": {"n": {"in": [str(number) for number in range(400)]}}}

@@ -65,7 +65,7 @@ async def test_mutant_a_token_that_stays(console: ConsoleApp, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("way", ELSEWHERE)
-async def test_it_is_refused_from_elsewhere_and_not_spent(console: ConsoleApp, tmp_path: Path, way: str):
+async def test_a_cross_origin_use_is_refused_and_does_not_spend_it(console: ConsoleApp, tmp_path: Path, way: str):
     token = create_token(tmp_path)
     refused = await enter(console, token, **ELSEWHERE[way])
     assert refused.status_code == 403
@@ -87,7 +87,7 @@ async def test_other_names_of_this_machine_are_local(console: ConsoleApp, tmp_pa
 
 
 @pytest.mark.parametrize("asks", [{"method": "HEAD"}, {"headers": {"sec-purpose": "prefetch;prerender"}}])
-async def test_a_look_ahead_does_not_spend_it(console: ConsoleApp, tmp_path: Path, asks: dict[str, Any]):
+async def test_a_prefetch_does_not_spend_it(console: ConsoleApp, tmp_path: Path, asks: dict[str, Any]):
     token = create_token(tmp_path)
     assert (await enter(console, token, **asks)).status_code == 204
     assert (await enter(console, token)).status_code == 200
@@ -113,7 +113,7 @@ async def test_a_disabled_developer_stays_out(console: ConsoleApp, tmp_path: Pat
     assert (await enter(console, create_token(tmp_path))).status_code == 403
 
 
-async def test_nobody_becomes_the_developer_by_an_identity_provider(console: ConsoleApp, tmp_path: Path):
+async def test_an_identity_provider_cannot_sign_in_as_the_developer(console: ConsoleApp, tmp_path: Path):
     await enter(console, create_token(tmp_path))
     same_name = OidcIdentity("https://idp.example/7", "boathook dev", Role.ADMIN, False, True)
     with pytest.raises(InvalidState, match="belongs to another operator"):
@@ -135,7 +135,7 @@ async def test_of_many_gateways_one_accepts_it(tmp_path: Path):
         assert sum(taken) == 1
 
 
-def test_a_new_token_revokes_the_earlier_one_and_only_its_owner_reads_it(tmp_path: Path):
+def test_a_new_token_revokes_the_earlier_one_and_is_private(tmp_path: Path):
     earlier, token = create_token(tmp_path), create_token(tmp_path)
     (file,) = (tmp_path / "sign-in").iterdir()
     assert (file.parent.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)

@@ -89,7 +89,7 @@ class TestForeignThings:
         (tmp_path / ".nfs0001").write_text("")
         (tmp_path / "lost+found").mkdir()
 
-    def test_files_of_others_do_not_keep_events_from_being_taken_and_drained(self, tmp_path: Path):
+    def test_foreign_files_do_not_prevent_spooling_or_draining(self, tmp_path: Path):
         left_by_the_dead(tmp_path, "1", b"old")
         shelf = SegmentStore(tmp_path, SMALL, name="2")
         assert shelf.adopt() == 1
@@ -100,7 +100,7 @@ class TestForeignThings:
         assert [folder.life for folder in inspection.list_folders(tmp_path)] == ["1", "2"]
         assert (tmp_path / "lost+found").exists()
 
-    def test_a_folder_that_may_not_be_read_keeps_nobody_from_adopting_the_others(self, tmp_path: Path):
+    def test_an_unreadable_folder_does_not_prevent_adopting_others(self, tmp_path: Path):
         class OfRoot(RealDisk):
             def names(self, folder: Path) -> list[str]:
                 if folder.name == "1":
@@ -119,7 +119,7 @@ class TestForeignThings:
 
 class TestReading:
     @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOMEM, errno.EIO])
-    def test_a_segment_that_cannot_be_read_for_a_moment_is_not_given_up(self, tmp_path: Path, error: int):
+    def test_a_temporarily_unreadable_segment_is_retried(self, tmp_path: Path, error: int):
         left_by_the_dead(tmp_path, "1", b"x")
         disk = Disk()
         shelf = SegmentStore(tmp_path, SMALL, disk, name="2")
@@ -130,7 +130,7 @@ class TestReading:
                 shelf.oldest()
         assert drained(shelf) == [b"x"]
 
-    def test_one_that_rots_is_put_aside_after_some_tries_and_those_behind_it_are_drained(self, tmp_path: Path):
+    def test_a_persistently_unreadable_segment_is_set_aside(self, tmp_path: Path):
         left_by_the_dead(tmp_path, "1", b"rotten")
         left_by_the_dead(tmp_path, "2", b"good")
         disk = Disk()
@@ -143,7 +143,7 @@ class TestReading:
         assert drained(shelf) == [b"good"]
         assert [path.suffix for path in (tmp_path / "1").iterdir()] == [".bad"]
 
-    def test_one_that_lacks_descriptors_is_never_given_up(self, tmp_path: Path):
+    def test_a_lack_of_descriptors_never_sets_a_segment_aside(self, tmp_path: Path):
         left_by_the_dead(tmp_path, "1", b"x")
         disk = Disk()
         shelf = SegmentStore(tmp_path, SMALL, disk, name="2")
@@ -156,7 +156,7 @@ class TestReading:
 
 
 class TestFolders:
-    def test_lives_are_drained_in_order_although_the_clock_was_set_back(self, tmp_path: Path):
+    def test_folders_are_drained_in_order_despite_a_clock_set_back(self, tmp_path: Path):
         before = SegmentStore(tmp_path, SMALL, name="00000000000000000900")
         before.write([b"first"])
         before.close()
@@ -175,7 +175,7 @@ class TestFolders:
         last.adopt()
         assert drained(last) == [b"second", b"first"]
 
-    def test_a_folder_that_is_removed_meanwhile_is_made_again(self, tmp_path: Path):
+    def test_a_removed_folder_is_recreated(self, tmp_path: Path):
         shelf = SegmentStore(tmp_path, SMALL, name="1")
         shelf.write([b"x" * 3000])
         (segment,) = (tmp_path / "1").iterdir()
@@ -193,7 +193,7 @@ class TestFolders:
                 assert one.path == segment
         assert found == [b"z"]
 
-    def test_a_folder_whose_files_cannot_be_looked_at_is_let_go_for_others(self, tmp_path: Path):
+    def test_a_folder_that_cannot_be_scanned_is_released(self, tmp_path: Path):
         class Blind(RealDisk):
             def size(self, path: Path) -> int:
                 raise OSError(errno.EIO, "input/output error")
@@ -218,14 +218,14 @@ class TestFolders:
         shelf.write([b"safe too"])
         assert {b"safe", b"safe too"} <= set(drained(shelf))
 
-    def test_a_spool_smaller_than_a_segment_takes_what_it_can(self, tmp_path: Path):
+    def test_a_spool_smaller_than_a_segment_fills_up_to_its_limit(self, tmp_path: Path):
         shelf = SegmentStore(tmp_path, SpoolLimits(segment_bytes=1 << 20, max_bytes=4096, max_disk_used=1.0))
         shelf.write([b"x" * 3000])
         with pytest.raises(SpoolUnavailable, match="full"):
             shelf.write([b"y" * 3000])
         assert drained(shelf) == [b"x" * 3000]
 
-    def test_where_folders_cannot_be_held_the_rehearsal_says_so(self, tmp_path: Path):
+    def test_check_writable_fails_without_file_locks(self, tmp_path: Path):
         class Network(RealDisk):
             def lock(self, folder: Path):
                 raise OSError(errno.ENOLCK, "no locks available")
@@ -235,7 +235,7 @@ class TestFolders:
             SegmentStore(tmp_path, SMALL, Network()).check_writable()
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_file_that_could_not_be_ended_does_not_close_the_descriptor_of_another(self, tmp_path: Path, monkeypatch):
+    def test_closing_after_a_failed_sync_keeps_other_descriptors_open(self, tmp_path: Path, monkeypatch):
         file = RealDisk().create(tmp_path / "x", 10)
 
         def fail(_descriptor: int) -> None:
@@ -265,7 +265,7 @@ class TestDraining:
         assert fake_store.order == ["a"]
         await intake.drain()
 
-    def test_there_is_a_longest_pause_whatever_the_number_of_tries(self):
+    def test_the_drain_backoff_is_capped(self):
         assert max(intake_module._DRAIN_BACKOFF_S) == intake_module._DRAIN_BACKOFF_S[-1] <= 1.0
 
     async def test_a_disk_that_becomes_read_only_keeps_nothing_from_the_database(self, tmp_path: Path, monkeypatch):
@@ -323,9 +323,7 @@ class TestDraining:
 
 
 class TestAnswers:
-    async def test_copies_that_enter_the_spool_together_are_answered_with_the_one_that_will_be_stored(
-        self, tmp_path: Path
-    ):
+    async def test_concurrent_duplicates_in_the_spool_get_the_stored_id(self, tmp_path: Path):
         fake_store = FakeStore()
         intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
@@ -342,7 +340,7 @@ class TestAnswers:
         assert fake_store.stored["a"].id == first.id
         await intake.drain()
 
-    async def test_copies_throughout_an_outage_are_answered_with_the_first_and_take_no_room(self, tmp_path: Path):
+    async def test_duplicates_in_an_outage_get_the_first_id_and_take_no_space(self, tmp_path: Path):
         fake_store = FakeStore()
         intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
@@ -356,7 +354,7 @@ class TestAnswers:
         assert intake.buffer.waiting_events == 1
         await intake.drain()
 
-    async def test_a_caller_who_is_gone_does_not_keep_the_others_from_their_answers(self, tmp_path: Path):
+    async def test_a_cancelled_caller_does_not_block_others(self, tmp_path: Path):
         fake_store = FakeStore()
         intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
@@ -374,9 +372,7 @@ class TestAnswers:
         await intake.drain()
 
     @pytest.mark.parametrize("key", ["\ud800", "a\x00b"], ids=["surrogate", "nul"])
-    async def test_text_that_can_never_be_stored_is_refused_while_the_database_is_away_too(
-        self, tmp_path: Path, key: str
-    ):
+    async def test_unstorable_text_is_refused_in_an_outage_too(self, tmp_path: Path, key: str):
         fake_store = FakeStore()
         intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
@@ -386,9 +382,7 @@ class TestAnswers:
             await intake.accept(replace(event("x"), dedup_key=key))
         await intake.drain()
 
-    async def test_a_database_that_fails_in_the_middle_of_a_halved_batch_gets_nothing_out_of_order(
-        self, tmp_path: Path, monkeypatch
-    ):
+    async def test_a_database_failing_within_a_split_batch_keeps_the_order(self, tmp_path: Path, monkeypatch):
         fake_store = FakeStore()
         intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         fake_store.refused = {"bad"}
@@ -412,7 +406,7 @@ class TestAnswers:
 
 
 class TestHangingDisks:
-    async def test_a_disk_that_does_not_answer_refuses_and_takes_again_once_it_does(self, tmp_path: Path, monkeypatch):
+    async def test_a_stuck_disk_refuses_events_until_it_recovers(self, tmp_path: Path, monkeypatch):
         monkeypatch.setattr(spool_module, "_TICK_S", 0.01)
         disk, fake_store = Disk(), FakeStore()
         intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL, disk)), within_s=0.2)
@@ -437,7 +431,7 @@ class TestHangingDisks:
         await intake.drain()
 
     @pytest.mark.parametrize("counts_late_ticks", [False, True], ids=["sound", "mutant"])
-    async def test_a_process_that_stood_still_does_not_blame_the_disk(
+    async def test_a_suspended_process_does_not_report_a_stuck_disk(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts_late_ticks: bool
     ):
         monkeypatch.setattr(spool_module, "_STUCK_AFTER_TICKS", 1)
@@ -464,7 +458,7 @@ class TestLeftovers:
     """A spool that is switched off, or a host without a gateway, drains nothing."""
 
     @pytest.mark.parametrize(("enabled", "roles"), [(False, ("gateway",)), (True, ("worker", "keeper"))])
-    def test_what_nobody_is_going_to_drain_is_told_of_at_the_start(
+    def test_a_spool_nobody_drains_is_reported_at_start(
         self, tmp_path: Path, capfd: pytest.CaptureFixture[str], enabled: bool, roles: tuple[str, ...]
     ):
         shown = self._tell(tmp_path, capfd, enabled=enabled, roles=roles)
@@ -472,7 +466,7 @@ class TestLeftovers:
         left_by_the_dead(tmp_path / "spool", "1", b"x")
         assert "boathook spool drain" in self._tell(tmp_path, capfd, enabled=enabled, roles=roles)
 
-    def test_a_gateway_with_a_spool_drains_it_and_nobody_is_told(
+    def test_a_gateway_with_a_spool_drains_it_without_a_warning(
         self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ):
         left_by_the_dead(tmp_path / "spool", "1", b"x")
@@ -486,7 +480,7 @@ class TestLeftovers:
 
 
 class TestProbes:
-    async def test_a_gateway_whose_spool_is_full_says_that_it_is_not_ready(self, tmp_path: Path):
+    async def test_a_gateway_with_a_full_spool_is_not_ready(self, tmp_path: Path):
         fake_store = FakeStore()
         full = SpoolLimits(segment_bytes=4096, max_bytes=4096, max_disk_used=1.0)
         intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, full)), within_s=0.2)
@@ -533,7 +527,7 @@ async def bring(store: EventStore, *events: NewEvent) -> list[Stored | Refused]:
     return [result async for result in EventWriter(store, routed).bring(records)]
 
 
-async def test_an_event_that_has_waited_for_longer_than_any_partition_is_kept_is_owed_like_any_other(db: Database):
+async def test_an_event_older_than_all_partitions_is_stored_and_delivered(db: Database):
     store = EventStore(db)
     old = replace(stored_event("k"), id=ids.make(int((time.time() - 400 * DAY_S) * 1000), 7))
     (result,) = await bring(store, old)
@@ -542,7 +536,7 @@ async def test_an_event_that_has_waited_for_longer_than_any_partition_is_kept_is
     assert await count(db, "delivery") == 1
 
 
-async def test_one_that_is_stored_and_forgotten_meanwhile_is_not_taken_for_impossible(db: Database):
+async def test_an_event_stored_before_with_an_expired_key_is_accepted(db: Database):
     store = EventStore(db)
     first, other = stored_event("k"), stored_event("l")
     await store.append([first])
@@ -555,7 +549,7 @@ async def test_one_that_is_stored_and_forgotten_meanwhile_is_not_taken_for_impos
     assert (await count(db, "event"), await count(db, "delivery")) == (2, 2)
 
 
-async def test_a_partition_that_is_made_at_that_moment_is_no_reason_to_put_an_event_aside(db: Database):
+async def test_a_partition_created_concurrently_rejects_no_event(db: Database):
     store = EventStore(db)
     old = replace(stored_event("k"), id=ids.make(int((time.time() - 400 * DAY_S) * 1000), 7))
     monday = ids.created_at(old.id).replace(hour=0, minute=0, second=0, microsecond=0)

@@ -153,7 +153,7 @@ SAFE = [label for label in PROVEN if label not in KNOWN]
 
 
 @pytest.mark.parametrize("label", SAFE)
-def test_a_request_written_otherwise_is_no_other_event(label: str):
+def test_a_rewritten_request_is_the_same_event(label: str):
     verifier, request = genuine(label)
     first = taken(verifier.verify(request, NOW))
     for name, rewrite in REWRITES.items():
@@ -188,7 +188,7 @@ def only(label: str, **values: object) -> tuple[Verified, Verdict]:
 
 @pytest.mark.parametrize("label", ["standard-webhooks", "resend", "clerk"])
 @pytest.mark.parametrize(("here", "there"), [("webhook", "svix"), ("svix", "webhook")])
-def test_an_id_beside_the_one_that_is_signed_counts_for_nothing(label: str, here: str, there: str):
+def test_an_id_besides_the_signed_one_is_ignored(label: str, here: str, there: str):
     verifier, request = genuine(label)
     signed = {name.replace("webhook-", f"{here}-").replace("svix-", f"{here}-"): text
               for name, text in request.headers.items()}  # fmt: skip
@@ -212,7 +212,7 @@ def tbank_token(change: Callable[[str], str]) -> tuple[Verified, Verdict]:
 
 
 @pytest.mark.parametrize("change", [str.upper, "{},x".format, " {}".format])
-def test_tbanks_token_written_otherwise_is_no_other_event(change: Callable[[str], str]):
+def test_a_rewritten_tbank_request_is_the_same_event(change: Callable[[str], str]):
     first, second = tbank_token(change)
     assert isinstance(second, Verified)
     assert not is_another_event(first, second)
@@ -241,7 +241,7 @@ def test_a_message_of_amazons_is_not_cut_in_another_way(trick: str):
     assert isinstance(second, Rejected)
 
 
-def test_a_message_that_names_an_id_of_its_own_cannot_lend_it():
+def test_an_id_within_an_sns_message_cannot_be_reused():
     provider_source = SOURCES_BY_LABEL["sns"]
     document = json.loads(provider_source.recipe.sample.body) | {"Message": "a\nMessageId\nchosen\nSubject\nb"}
     sent = signed_request(
@@ -277,13 +277,13 @@ def test_an_item_of_adyens_is_not_cut_in_another_way():
     assert not is_another_event(first, second)
 
 
-def test_adyens_items_were_cut_otherwise_if_colons_were_allowed(monkeypatch: pytest.MonkeyPatch):
+def test_with_colons_allowed_adyen_items_can_be_split_differently(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(payments, "_is_plain", lambda _value: True)
     first, second = adyen("order:1", lambda item: item.update(success=True))
     assert is_another_event(first, second)
 
 
-def test_two_notices_of_one_body_are_two_events_where_the_moment_is_signed():
+def test_equal_bodies_with_signed_timestamps_are_two_events():
     provider_source = SOURCES_BY_LABEL["zendesk"]
     verifier, body = provider_source.verifier(), b'{"ticket":1}'
 
@@ -317,7 +317,7 @@ def cloudpayments(query: str) -> Verified:
     return taken(provider_source.verifier().verify(request, NOW))
 
 
-def test_events_by_get_are_told_apart_and_stored_by_their_query():
+def test_events_by_get_are_distinguished_and_stored_by_query():
     one, other = cloudpayments("TransactionId=1&Amount=5"), cloudpayments("TransactionId=2&Amount=5")
     assert is_another_event(one, other)
     assert not is_another_event(one, cloudpayments("TransactionId=1&Amount=5"))
@@ -353,7 +353,7 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("label", HIDDEN)
-def test_an_event_made_to_look_like_a_question_is_not_lost(label: str):
+def test_a_signed_event_resembling_a_challenge_is_accepted(label: str):
     verifier, request = genuine(label)
     asked = HIDDEN[label](request)
     assert isinstance(verifier.verify(asked, NOW), Verified)
@@ -426,7 +426,7 @@ def test_forms_are_read_as_python_reads_them(body: bytes):
 
 
 @pytest.mark.parametrize("body", [b'[{"a":1}]', b' \r\n{"a":"&b=c"}', b"\xef\xbb\xbf[1]"])
-def test_what_is_json_is_no_form(body: bytes):
+def test_json_is_not_read_as_a_form(body: bytes):
     assert parse(body) is not UNREADABLE
     assert read_form(body) == []
 
@@ -455,7 +455,7 @@ CUTS = {"{id}{body}": False, "{timestamp}.{id}.{body}": False, "{body}.{id}": Fa
 
 
 @pytest.mark.parametrize("template", CUTS)
-def test_an_id_that_could_be_cut_otherwise_is_not_relied_on(template: str):
+def test_an_ambiguously_signed_id_is_not_trusted(template: str):
     options = {"template": template, "id_header": "x-id"} | (
         {"timestamp_header": "x-at"} if "{time" in template else {}
     )
@@ -484,7 +484,7 @@ def test_one_odd_item_does_not_keep_a_handler_from_the_others(item: bytes):
 
 
 @pytest.mark.parametrize("text", ["text/html\r\nset-cookie: a=b", "text/html\n", "html"])
-def test_a_reply_brings_no_header_of_its_own(text: str):
+def test_a_reply_content_type_cannot_inject_headers(text: str):
     options = {"header": "x-token", "reply_body": "ok", "reply_content_type": text}
     with pytest.raises(ConfigError, match=r"sources\.t\.reply_content_type"):
         Verifier(verify.SourceSpec(name="t", provider="token", secrets=("s",), options=options))

@@ -205,7 +205,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_what_never_ends_is_cut_off_and_costs_no_memory(shared: Gateway, name: str):
+def test_endless_requests_are_cut_off_without_using_memory(shared: Gateway, name: str):
     before = shared.peak
     assert statuses(shared.ask(FLOODS[name])) in ([400], [413], [431])
     assert shared.peak - before <= MAX_RSS
@@ -217,7 +217,7 @@ def test_mutant_without_the_cap_chunks_of_one_byte_are_all_read():
         assert statuses(one.ask(FLOODS["chunks of one byte, to their end"])) == [200]
 
 
-def test_a_length_that_promises_more_than_comes_is_no_event(shared: Gateway):
+def test_a_body_shorter_than_its_length_is_not_stored(shared: Gateway):
     with shared.connect() as client:
         client.sendall(post("/in/open", b'{"id":"evt_short"}', length=500))
         client.shutdown(1)

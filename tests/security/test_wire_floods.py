@@ -72,7 +72,7 @@ def good(one: Gateway, count: int, word: str) -> tuple[list[int], float]:
     return found, sorted(spent_s)[math.floor(count * 0.99)]
 
 
-def test_a_flood_is_stopped_before_it_costs_a_proof_and_good_events_are_taken():
+def test_a_flood_is_limited_before_verification_and_good_events_accepted():
     with gateway(limits=RATED) as one:
         started = time.monotonic()
         with Flood(one) as flood:
@@ -113,7 +113,7 @@ def test_mutant_without_the_rate_each_of_them_costs_a_proof():
 
 
 @pytest.mark.extended("floods a gateway once more; one flood stays")
-def test_good_events_are_taken_beside_a_flood_though_no_rate_is_set():
+def test_good_events_are_accepted_in_a_flood_without_a_rate():
     with gateway() as one, Flood(one) as flood:
         found, _ = good(one, 40, "open")
     assert found == [200] * 40
@@ -121,7 +121,7 @@ def test_good_events_are_taken_beside_a_flood_though_no_rate_is_set():
 
 
 @pytest.mark.extended("floods a gateway once more; one flood stays")
-def test_all_refusals_of_a_proof_look_alike():
+def test_all_signature_rejections_look_alike():
     body = b'{"id":"evt_1"}'
     stamp = int(time.time())
     right = hmac.new(SECRET.encode(), b"%d." % stamp + body, hashlib.sha256).hexdigest()
@@ -151,7 +151,7 @@ def _without_id(got: bytes) -> bytes:
 
 
 @pytest.mark.soak
-def test_good_answers_take_little_longer_beside_a_flood_that_the_rates_stop():
+def test_latency_stays_low_in_a_rate_limited_flood():
     """The flood goes to another gateway of this machine first, as its clients alone keep the machine busy."""
     found = []
     for _ in range(3):

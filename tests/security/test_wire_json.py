@@ -57,12 +57,12 @@ def test_there_are_three_hundred_texts():
     assert len(EITHER) > 20
 
 
-def test_what_is_json_is_read_and_what_is_none_is_not():
+def test_only_valid_json_is_parsed():
     assert [text[:60] for text in READ if parse(text) is UNREADABLE] == []
     assert [text[:60] for text in NOT_READ if parse(text) is not UNREADABLE] == []
 
 
-def test_what_readers_differ_about_raises_nothing():
+def test_ambiguous_json_never_raises():
     for text in EITHER:
         parse(text)
         parse(within(text))
@@ -83,7 +83,7 @@ def _raised_by(text: bytes) -> Exception | None:
     return None
 
 
-def test_the_fast_reader_takes_for_json_what_the_patient_one_does():
+def test_both_json_readers_accept_the_same_bodies():
     extract = FieldExtractor(["id", "data.key"]).extract
     bodies = [*TEXTS, *map(within, TEXTS)]
     assert [body[:80] for body in bodies if (extract(body) is None) is not (parse(body) is UNREADABLE)] == []
@@ -127,20 +127,20 @@ def changed(bodies: Iterable[bytes], come_back: Iterable[bytes]) -> list[bytes]:
     return [body[:60] for body, back in zip(bodies, come_back, strict=True) if body != back]
 
 
-def test_whatever_is_proven_is_stored_and_comes_back_byte_for_byte(gateway: BoathookProcess):
+def test_every_signed_body_is_stored_byte_for_byte(gateway: BoathookProcess):
     answers = list(sent(gateway, "plain", BODIES))
     assert {body[:60]: status for body, status, _ in answers if status != 200} == {}
     found = stored(gateway, "plain")
     assert changed(BODIES, (found[told["event_id"]] for _, _, told in answers)) == []
 
 
-def test_mutant_written_anew_most_bodies_would_come_back_otherwise():
+def test_mutant_reserialized_bodies_differ():
     anew = [body if parse(body) is UNREADABLE else json.dumps(parse(body)).encode() for body in READ]
     assert len(changed(READ, anew)) > len(READ) / 3
 
 
 @pytest.mark.parametrize("source", sampled(["looked", "shaped"], keep=1))
-def test_no_look_into_a_body_is_a_fault_of_ours(gateway: BoathookProcess, source: str):
+def test_reading_fields_of_any_body_causes_no_server_error(gateway: BoathookProcess, source: str):
     answers = list(sent(gateway, source, BODIES))
     assert {body[:60]: status for body, status, _ in answers if status not in {200, 400}} == {}
     found = stored(gateway, source)

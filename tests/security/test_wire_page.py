@@ -50,7 +50,7 @@ def test_every_area_has_a_row():
     assert AREAS - {row[0].partition(",")[0] for row in rows(PAGE.read_text(encoding="utf-8"))} == set()
 
 
-def test_every_test_of_this_folder_that_is_no_mutant_has_a_row_in_its_file():
+def test_every_wire_test_file_is_linked_from_the_page():
     linked = {Path(place).name for _, place in LINK.findall(PAGE.read_text(encoding="utf-8"))}
     files = {path.name for path in Path(__file__).parent.glob("test_wire_*.py")} - {Path(__file__).name}
     assert files - linked == set()

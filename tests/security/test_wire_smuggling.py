@@ -76,12 +76,12 @@ def misread(one: Gateway, cut: Callable[[bytes], list[bytes]], *, ends: bool = F
     "cut",
     [whole, pytest.param(in_two, marks=pytest.mark.extended("another cut of the same requests stays")), by_the_byte],
 )
-def test_each_vector_is_refused_or_read_in_the_one_way_that_is_meant(cut: Callable[[bytes], list[bytes]]):
+def test_each_vector_is_refused_or_read_as_intended(cut: Callable[[bytes], list[bytes]]):
     with gateway() as one:
         assert misread(one, cut) == {}
 
 
-def test_a_request_behind_one_without_doubt_is_stored():
+def test_a_request_after_a_valid_one_is_stored():
     """The mutant of the mark: it is a request that would be answered, wherever it is read as one."""
     with gateway() as one:
         assert statuses(one.ask(MARK + MARK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))) == [200, 200]
