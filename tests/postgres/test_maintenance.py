@@ -142,7 +142,7 @@ async def test_mutant_without_the_delivery_check_a_dead_letter_loses_its_event(
 ) -> None:
     await make_week(db, OLD)
     await add_event(db, OLD, state="dead")
-    monkeypatch.setitem(maintenance.SQL, "is_week_owed", "select false and $1::timestamptz is null")
+    monkeypatch.setitem(maintenance.SQL, "is_week_pending", "select false and $1::timestamptz is null")
     await run_maintenance(db, retention())
     assert (await stored(db))["event"] == 0
 
@@ -367,9 +367,9 @@ async def test_two_at_once_do_not_count_twice(db: Database) -> None:
 
 async def test_maintenance_running_elsewhere_is_not_disturbed(db: Database) -> None:
     async with db.acquire() as other:
-        await other.execute(maintenance.SQL["take_turn"])
+        await other.execute(maintenance.SQL["try_lock"])
         assert (await run_maintenance(db, retention())).was_already_running
-        await other.execute(maintenance.SQL["end_turn"])
+        await other.execute(maintenance.SQL["release_lock"])
     assert not (await run_maintenance(db, retention())).was_already_running
 
 

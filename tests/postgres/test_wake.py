@@ -265,8 +265,8 @@ async def test_mutant_a_wake_of_pending_ones_only_is_missed(db: Database, monkey
         update boathook.delivery set due_at = least(due_at, clock_timestamp())
         where event_id = $1 and state = 'pending' and $2::text is not null
     """
-    monkeypatch.setitem(delivery_commands.SQL, "lock_owed", "select $1::uuid")
-    monkeypatch.setitem(delivery_commands.SQL, "wake_owed", naive)
+    monkeypatch.setitem(delivery_commands.SQL, "lock_pending", "select $1::uuid")
+    monkeypatch.setitem(delivery_commands.SQL, "wake_pending", naive)
     assert ("try", "wake", "commit", "put off") in await left_waiting(db, ORDERS)
 
 
@@ -280,8 +280,8 @@ async def test_mutant_a_wake_that_does_not_wait_for_the_attempts_end_is_missed(
         update boathook.delivery d set due_at = least(d.due_at, clock_timestamp())
         from free where d.event_id = $1 and d.ordinal = free.ordinal and free.state = 'pending' and $2::text is not null
     """
-    monkeypatch.setitem(delivery_commands.SQL, "lock_owed", "select $1::uuid")
-    monkeypatch.setitem(delivery_commands.SQL, "wake_owed", eager)
+    monkeypatch.setitem(delivery_commands.SQL, "lock_pending", "select $1::uuid")
+    monkeypatch.setitem(delivery_commands.SQL, "wake_pending", eager)
     assert ("try", "wake", "put off", "commit") in await left_waiting(db, ORDERS)
 
 

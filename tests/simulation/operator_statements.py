@@ -108,13 +108,13 @@ def record_actions(t: Transaction, actor: str, action: str, subjects: Sequence[s
     return []
 
 
-def lock_owed(t: Transaction, event_id: UUID) -> list[Record]:
+def lock_pending(t: Transaction, event_id: UUID) -> list[Record]:
     for row in sorted((row for row in t.rows("delivery") if row.event_id == event_id), key=lambda one: one.ordinal):
         t.lock("delivery", row.key)
     return []
 
 
-def wake_owed(t: Transaction, event_id: UUID, actor: str) -> list[Record]:
+def wake_pending(t: Transaction, event_id: UUID, actor: str) -> list[Record]:
     woken = []
     for seen in list(t.rows("delivery")):
         if seen.event_id != event_id or seen.state not in ("pending", "leased"):

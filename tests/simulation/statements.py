@@ -66,7 +66,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
     },
     delivery_commands: {
         "lock_dead": operator_statements.lock_dead, "lock_dead_of_events": operator_statements.lock_dead_of_events, "revive_dead": operator_statements.revive_dead,
-        "settle_dead": operator_statements.settle_dead, "record_actions": operator_statements.record_actions, "lock_owed": operator_statements.lock_owed, "wake_owed": operator_statements.wake_owed,
+        "settle_dead": operator_statements.settle_dead, "record_actions": operator_statements.record_actions, "lock_pending": operator_statements.lock_pending, "wake_pending": operator_statements.wake_pending,
         "lock_replays": operator_statements.lock_replays, "add_replays": operator_statements.add_replays, "list_done": operator_statements.list_done, "announce_due": operator_statements.announce_due,
         "read_clock": lambda t: single(clock=t.tables.clock()),
     },
@@ -87,7 +87,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
     metric_samples: {"lock_roll_up": lambda _t: [], "take_rows": lambda _t, _most: [], "drop_old": lambda _t, *_: []},
     integrity_runs: {"claim_run": lambda _t, *_: []},
     stored_sources: {"read_version": lambda _t: single(version=""), "list_sources": lambda _t: []},
-    maintenance: {"take_turn": lambda _t: single(turn=False)},
+    maintenance: {"try_lock": lambda _t: single(turn=False)},
 }  # fmt: skip
 # There are no operational webhooks, and no tasks, secrets or weeks that are past are simulated: these find nothing.
 for _sql in (endpoint_deliveries.SQL[name] for name in (

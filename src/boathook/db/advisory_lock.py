@@ -20,5 +20,5 @@ async def try_advisory_lock(database: Database, name: str) -> AsyncIterator[Conn
     """
     async with database.acquire() as connection:
         with translate_errors():
-            is_ours = await connection.fetchval(SQL["take_turn"], name)
+            is_ours = await connection.fetchval(SQL["try_lock"], name)
         yield connection if is_ours else None

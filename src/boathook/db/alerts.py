@@ -68,7 +68,7 @@ class StoredSilence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pattern(self) -> Silence:
-        """What the silence covers."""
+        """The alerts and the period that the silence covers."""
         return Silence(self.rule, self.subject, self.until if self.ended_at is None else self.ended_at)
 
 
@@ -112,7 +112,7 @@ async def delete_recovered(database: Database, before: datetime) -> int:
 
 async def lock_evaluation(connection: Connection) -> datetime:
     """Lock the evaluation of rules until the transaction ends; return the current time."""
-    now: datetime = await connection.fetchval(SQL["take_turn"])
+    now: datetime = await connection.fetchval(SQL["lock_evaluation"])
     return now
 
 

@@ -1,4 +1,4 @@
--- name: take_turn
+-- name: lock_evaluation
 -- Locks the evaluation of rules until the transaction ends, and returns the time.
 select clock_timestamp() as now from (select pg_advisory_xact_lock(hashtextextended('boathook.alerts', 0))) as locked
 

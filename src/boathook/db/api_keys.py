@@ -25,7 +25,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it belongs to a portal session."""
     session_id: str | None = None
     capabilities: tuple[str, ...] | None = None
-    """What a portal user may do; None: everything."""
+    """The permitted actions of a portal user; None: all of them."""
     feature_flags: tuple[str, ...] | None = None
     created_at: datetime | None = None
     expires_at: datetime | None = None

@@ -27,7 +27,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     """The organization's own id for it, unique there."""
     name: str
     throttle_rate: int | None
-    """Most messages a second to each endpoint without its own rate."""
+    """Maximum messages per second to each endpoint without its own rate."""
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     is_operational: bool = False
     """Whether it receives the organization's operational events; only its own routes show it."""

@@ -125,7 +125,7 @@ async def count(connection: Connection, application_id: UUID, endpoint_id: UUID,
     """Count the attempts at an application's endpoint in a window, and its unfinished deliveries of that time."""
     arguments = (application_id, recipient_of(ids.show(ids.ENDPOINT, endpoint_id)), window.low, window.high)
     ended = await connection.fetchrow(SQL["count_attempts"], *arguments)
-    pending = await connection.fetchrow(SQL["count_owed"], *arguments)
+    pending = await connection.fetchrow(SQL["count_pending"], *arguments)
     assert ended is not None
     assert pending is not None
     return AttemptCounts(**dict(ended), **dict(pending))

@@ -65,7 +65,7 @@ where a.recipient = $2 and a.id is not null and a.id >= $3 and a.id < $4
     and exists (
         select from boathook.endpoint p where p.id = boathook.endpoint_of($2) and p.application_id = $1)
 
--- name: count_owed
+-- name: count_pending
 -- Counts the unfinished and canceled deliveries of one endpoint of an application in a window, by state.
 select
     count(*) filter (where d.state = 'pending' and d.attempts = 0) as pending,

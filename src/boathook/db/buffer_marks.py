@@ -21,7 +21,7 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class LostEvents(msgspec.Struct, frozen=True):
-    """What the marks say of all series."""
+    """Events lost from brokers, over all series."""
 
     lost: int
     noticed_at: datetime | None

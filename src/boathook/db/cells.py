@@ -58,7 +58,7 @@ async def claim(database: Database, cell: str) -> None:
 
 
 async def assign(database: Database, assignments: Sequence[Assignment]) -> list[str]:
-    """Assign sources to cells, unless the database knows a later assignment; return the sources that have changed.
+    """Assign sources to cells, unless the database has a later assignment; return the sources that have changed.
 
     When this returns, no gateway stores another event under the former assignment.
     """

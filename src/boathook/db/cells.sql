@@ -23,7 +23,7 @@ select id from boathook.application
 where organization = $1 and deleted_at is null and not is_operational and cell is null and (id = $2 or uid = $3)
 
 -- name: read_applications
--- Reads in which cell applications are, as this one knows it.
+-- Reads the cells of applications, as recorded in this one.
 select id, organization, uid, name, cell, routes_version as revision
 from boathook.application
 where id = any ($1::uuid[]) and deleted_at is null and not is_operational

@@ -162,7 +162,7 @@ async def connect(*args: Any, **options: Any) -> asyncpg.Connection:
 
 
 def _register_array_types(connection: asyncpg.Connection) -> None:
-    # Otherwise the driver asks for them on each connection, which takes twice as long as opening it.
+    # Otherwise the driver queries them on each connection, which takes twice as long as opening it.
     connection._protocol.get_settings().register_data_types(_ARRAY_CODECS)  # type: ignore[attr-defined]  # noqa: SLF001
 
 

@@ -82,7 +82,7 @@ class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayPreview(msgspec.Struct, frozen=True, kw_only=True):
-    """What would prevent a group's dead letters from running if they were replayed."""
+    """Conditions that would prevent a group's dead letters from running if they were replayed."""
 
     is_open: bool
     """Whether the recipient accepts deliveries: an endpoint may be deleted or disabled."""

@@ -48,14 +48,14 @@ _POLICY = msgspec.json.Decoder(RetryPolicy)
 
 
 class ClaimLimit(msgspec.Struct, frozen=True):
-    """How many due deliveries of one recipient a worker wants."""
+    """The maximum number of due deliveries of one recipient that a worker may claim."""
 
     recipient: str
     slots: int
     since: datetime = EPOCH
     """Deliveries due before this time are skipped; `EPOCH` scans all."""
     maximum: int | None = None
-    """Most leases of this recipient over all workers; None: no limit."""
+    """Maximum number of leases of this recipient over all workers; None: no limit."""
 
 
 class Lease(Protocol):
@@ -158,9 +158,9 @@ class DeliveryStore:
         self._retries = retries
 
     async def claim(
-        self, wants: Sequence[ClaimLimit], *, worker: str, lease_s: float, is_suspect: bool = False
+        self, limits: Sequence[ClaimLimit], *, worker: str, lease_s: float, is_suspect: bool = False
     ) -> list[ClaimedDelivery]:
-        """Lease due deliveries for *worker*, at most as many as each of *wants* allows, longest due first.
+        """Lease due deliveries for *worker*, at most as many as each of *limits* allows, longest due first.
 
         Args:
             is_suspect: Lease at most one delivery, of those that lost their worker twice in a row; otherwise none of
@@ -173,14 +173,14 @@ class DeliveryStore:
                 worker,
                 timedelta(seconds=lease_s),
                 1 if is_suspect else None,
-                [want.recipient for want in allowed],
-                [want.slots for want in allowed],
-                [want.since for want in allowed],
-                [want.maximum for want in allowed],
+                [limit.recipient for limit in allowed],
+                [limit.slots for limit in allowed],
+                [limit.since for limit in allowed],
+                [limit.maximum for limit in allowed],
                 is_suspect,
             )
 
-        return [_to_claimed_delivery(row) for row in await claim_rows(self._database, wants, claim)]
+        return [_to_claimed_delivery(row) for row in await claim_rows(self._database, limits, claim)]
 
     async def renew(self, claims: Sequence[Lease], *, lease_s: float) -> set[tuple[UUID, int, int]]:
         """Renew leases; return those that no longer hold, as (event id, ordinal, fence)."""
@@ -294,7 +294,7 @@ class DeliveryStore:
 
 async def claim_rows(
     database: Database,
-    wants: Sequence[AnyClaimLimit],
+    limits: Sequence[AnyClaimLimit],
     claim: Callable[[Connection, Sequence[AnyClaimLimit]], Awaitable[list[Record]]],
 ) -> list[Record]:
     """Run a claim; recipients with a limit take part only if they could be locked.
@@ -302,16 +302,16 @@ async def claim_rows(
     The lock is a separate statement, because the claim must count leases in a snapshot taken after it. The claim is
     repeated if another worker leased the same order key concurrently; the next run sees that lease.
     """
-    limited = [want.recipient for want in wants if want.maximum is not None]
+    limited = [limit.recipient for limit in limits if limit.maximum is not None]
     for _ in range(CLAIM_ROUNDS):
         async with database.acquire() as connection:
             with translate_errors():
                 try:
                     if not limited:
-                        return await claim(connection, wants)
+                        return await claim(connection, limits)
                     async with connection.transaction():
                         locked = {row["recipient"] for row in await connection.fetch(SQL["lock_recipients"], limited)}
-                        allowed = [want for want in wants if want.maximum is None or want.recipient in locked]
+                        allowed = [limit for limit in limits if limit.maximum is None or limit.recipient in locked]
                         return await claim(connection, allowed)
                 except asyncpg.UniqueViolationError:
                     continue

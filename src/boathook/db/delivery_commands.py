@@ -258,8 +258,8 @@ async def make_due_now(connection: Connection, event_id: UUID, action: AuditCont
     attempt that started before is retried immediately if it fails. A caller that wakes several events in one
     transaction must do so in the order of their ids, which is the order in which attempts are settled.
     """
-    await connection.execute(SQL["lock_owed"], event_id)
-    tag: str = await connection.execute(SQL["wake_owed"], event_id, action.actor)
+    await connection.execute(SQL["lock_pending"], event_id)
+    tag: str = await connection.execute(SQL["wake_pending"], event_id, action.actor)
     dead = [tuple(row) for row in await connection.fetch(SQL["lock_dead_of_events"], [event_id], None)]
     if dead:
         await _revive(connection, dead, ReplaySchedule(await connection.fetchval(SQL["read_clock"])))

@@ -143,11 +143,11 @@ from (
     where (o.is_replay or o.replays > 0) and o.ended_at >= $3
 ) as replayed
 
--- name: lock_owed
+-- name: lock_pending
 -- Locks the open deliveries of an event, in key order, after waiting for attempts that are being settled.
 select from boathook.delivery where event_id = $1 order by ordinal for update
 
--- name: wake_owed
+-- name: wake_pending
 -- Makes locked pending deliveries of an event due, and marks leased ones to be retried immediately if they fail.
 update boathook.delivery
 set due_at = case state when 'pending' then least(due_at, clock_timestamp()) else due_at end,

@@ -12,7 +12,7 @@ MIN_INTERVAL_S: Final = 0.005
 ANY_RECIPIENT: Final[tuple[str, ...]] = ()
 """Stands for recipients that are not known to the notifier, or not due yet."""
 _MAX_PAYLOAD: Final = 4_000
-"""Longest payload; PostgreSQL allows 8,000 bytes."""
+"""Maximum payload; PostgreSQL allows 8,000 bytes."""
 
 
 class NotifyDue(Protocol):

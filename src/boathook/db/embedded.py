@@ -365,16 +365,16 @@ def _ensure_running(site: _ServerLayout, progress: ProgressCallback) -> None:
         return
     progress("starting PostgreSQL")
     deadline = time.monotonic() + _START_TIMEOUT_S
-    patience = 20  # failed starts in a row, temporarily because of a killed server's remains, or permanently
+    attempts_left = 20  # failed starts in a row, temporarily because of a killed server's remains, or permanently
     while True:
         if site.pid() is None:
             _write_settings(site)
             _clear_stale_pid_file(site)
             started = _pg_ctl(site, "start", "--timeout", "5")
-            patience -= started.returncode != 0 and site.pid() is None
+            attempts_left -= started.returncode != 0 and site.pid() is None
         if site.is_ready():
             return
-        if patience == 0 or time.monotonic() > deadline:
+        if attempts_left == 0 or time.monotonic() > deadline:
             raise DatabaseUnavailable(f"the embedded PostgreSQL in {site.home} does not start:\n{_log_tail(site)}")
         time.sleep(_POLL_S)
 

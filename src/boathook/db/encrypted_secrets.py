@@ -25,7 +25,7 @@ class EncryptedSecret(msgspec.Struct, frozen=True):
     owner_id: UUID
     """The id of the endpoint, of the stored source, or of the source secret itself."""
     number: int
-    """Which secret of the endpoint; 0 for values that exist once."""
+    """Number of the endpoint's secret; 0 for values that exist once."""
     encrypted: bytes
     source: str | None = None
     """The source of the secret or settings; None for those of endpoints."""

@@ -72,7 +72,7 @@ class DueEndpoint(msgspec.Struct, frozen=True):
     id: UUID
     is_disabled_or_deleted: bool
     rate: int | None
-    """Most requests per second over all senders."""
+    """Maximum requests per second over all senders."""
     concurrency: int | None
     """Maximum number of concurrent requests over all senders."""
     open_until: datetime | None
@@ -90,7 +90,7 @@ class DueEndpointPage(msgspec.Struct, frozen=True):
 
 
 class EndpointClaimLimit(ClaimLimit, frozen=True, kw_only=True):
-    """How many due deliveries of one endpoint a sender wants."""
+    """The maximum number of due deliveries of one endpoint that a sender may claim."""
 
     endpoint_id: UUID
     is_probe: bool = False
@@ -195,8 +195,8 @@ class EndpointDeliveryStore:
         rows = await self._database.fetch(SQL["find_due_of"], list(recipients))
         return [_to_due_endpoint(row) for row in rows if row["id"] is not None]
 
-    async def claim(self, wants: Sequence[EndpointClaimLimit], *, lease_s: float) -> list[ClaimedEndpointDelivery]:
-        """Lease due deliveries, at most as many as each of *wants* allows, longest due first."""
+    async def claim(self, limits: Sequence[EndpointClaimLimit], *, lease_s: float) -> list[ClaimedEndpointDelivery]:
+        """Lease due deliveries, at most as many as each of *limits* allows, longest due first."""
 
         async def claim(connection: Connection, allowed: Sequence[EndpointClaimLimit]) -> list[Record]:
             return await connection.fetch(
@@ -204,16 +204,16 @@ class EndpointDeliveryStore:
                 self._worker,
                 timedelta(seconds=lease_s),
                 None,
-                [want.recipient for want in allowed],
-                _array([want.endpoint_id for want in allowed]),
-                _array([want.slots for want in allowed]),
-                _array([want.since for want in allowed]),
-                _array([want.maximum for want in allowed]),
-                _array([want.is_probe for want in allowed]),
+                [limit.recipient for limit in allowed],
+                _array([limit.endpoint_id for limit in allowed]),
+                _array([limit.slots for limit in allowed]),
+                _array([limit.since for limit in allowed]),
+                _array([limit.maximum for limit in allowed]),
+                _array([limit.is_probe for limit in allowed]),
                 self._is_traced,
             )
 
-        return [ClaimedEndpointDelivery(*row) for row in await claim_rows(self._database, wants, claim)]
+        return [ClaimedEndpointDelivery(*row) for row in await claim_rows(self._database, limits, claim)]
 
     async def settle(self, ended: Sequence[FinishedEndpointDelivery], *, after: SettleHook | None = None) -> list[bool]:
         """Record attempts and move their deliveries in one transaction; return for each whether its fence still held.

@@ -39,9 +39,9 @@ class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
     order_by: str | None = None
     """A dotted path into the payload; messages with the same value there are sent in order. ``*``: all messages."""
     throttle_rate: int | None = None
-    """Most messages a second; None: the application's setting."""
+    """Maximum messages per second; None: the application's setting."""
     concurrency: int | None = None
-    """Most concurrent requests; None: the configured default."""
+    """Maximum concurrent requests; None: the configured default."""
     timeout_s: float | None = None
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     api_version: int = 1

@@ -121,7 +121,7 @@ async def read_database_health(database: Database) -> DatabaseHealth:
         wal_compression=server["wal_compression"],
         has_lz4=server["has_lz4"],
         latest_partition=partitions["latest"],
-        unpartitioned_events=partitions["strays"],
+        unpartitioned_events=partitions["unpartitioned"],
         unrouted=tuple(UnroutedRecipient(**dict(row)) for row in await database.fetch(SQL["list_unrouted"])),
         overdue=backlog["overdue"],
         oldest_due=backlog["oldest_due"],

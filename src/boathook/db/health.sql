@@ -15,7 +15,7 @@ select
     (select max(to_date(right(c.relname, 8), 'YYYYMMDD'))
      from pg_inherits i join pg_class c on c.oid = i.inhrelid
      where i.inhparent = 'boathook.event'::regclass and c.relname ~ '^event_[0-9]{8}$') as latest,
-    (select count(*) from (select from boathook.event_default limit 1000) as strays) as strays
+    (select count(*) from (select from boathook.event_default limit 1000) as found) as unpartitioned
 
 -- name: list_unrouted
 -- Lists recipients with unfinished deliveries but no active route.

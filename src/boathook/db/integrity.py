@@ -61,7 +61,7 @@ _LAST: Final = UUID(int=2**128 - 1)
 _TARGET_QUERY_S: Final = 0.25
 """Target duration of a query; ranges grow and shrink to match it."""
 _MAX_COST_RATIO: Final = 1.5
-"""Most cost per row of a smaller range, relative to a larger one, at which the smaller query still pays off."""
+"""Maximum cost per row of a smaller range, relative to a larger one, at which the smaller query still pays off."""
 _MIN_ROWS: Final = 100
 _MAX_TRIES: Final = 8
 _RETRY_S: Final = 1.0

@@ -219,7 +219,7 @@ from ended o
 left join tries t on t.event_id = o.event_id and t.ordinal = o.ordinal
 where o.attempts <> coalesce(t.number, 0) or coalesce(t.number, 0) <> coalesce(t.last, 0)
 
--- name: find_stray_attempts
+-- name: find_orphaned_attempts
 -- Finds attempts of deliveries that do not exist.
 select t.event_id as id, t.ordinal, 'the delivery they were made for' as expected,
     'no delivery; attempts up to ' || t.last as found

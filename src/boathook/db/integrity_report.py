@@ -32,7 +32,7 @@ class Violation(msgspec.Struct, frozen=True):
     meaning: str
     """One sentence for the operator."""
     remedy: str
-    """What an operator can do about it."""
+    """The fix, as an instruction for the operator."""
 
 
 class Balance(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
     conflicting_requests: int
     rejections: int
     dropped: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """What retention and operators deleted, by kind and reason, over all time."""
+    """Number of rows that retention and operators have deleted, by kind and reason."""
 
     @property
     def missing(self) -> int:

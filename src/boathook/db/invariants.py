@@ -18,9 +18,9 @@ class Invariant(msgspec.Struct, frozen=True):
     statement: str
     title: str
     meaning: str
-    """What a violation means, in one sentence."""
+    """The meaning of a violation, in one sentence."""
     remedy: str
-    """What an operator can do about it."""
+    """The fix, as an instruction for the operator."""
     prefix: str = ids.EVENT
     """Prefix of the ids that the statement returns."""
 
@@ -45,7 +45,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     witnesses: str | None = None
     rules: tuple[Invariant, ...]
     rows: int
-    """Initially the most rows of one table in a range."""
+    """Initial maximum number of rows of one table in a range."""
     max_rows: int
     """The upper limit however fast the queries are; equal to `rows` if ranges do not adapt."""
     is_deep: bool = False
@@ -124,7 +124,7 @@ EVENTS: Final = Scan(
             f"The history of this delivery is incomplete; its result is kept. {_INVESTIGATE}",
         ),
         Invariant(
-            "find_stray_attempts",
+            "find_orphaned_attempts",
             "no attempt without its delivery",
             "The deliveries of these attempts are missing.",
             f"{_REPLAY} {_INVESTIGATE}",

@@ -43,7 +43,7 @@ _TIME_COLUMNS: Final = {"event": "id"} | dict.fromkeys(
 _RUN_BUDGET_S: Final = 20.0
 _BATCH: Final = 1_000
 _MAX_MOVED_ROWS: Final = 50_000
-"""Most rows of one week that are moved out of a default partition, which is locked meanwhile."""
+"""Maximum number of rows of one week that are moved out of a default partition, which is locked meanwhile."""
 _MAX_PAGES: Final = 8_192
 """Pages of dedup keys scanned in one run, 64 MiB; a larger table is covered over many runs."""
 _LOCK_TIMEOUT: Final = "250ms"
@@ -77,14 +77,14 @@ async def run_maintenance(database: Database, retention: RetentionSettings) -> M
     report = MaintenanceReport()
     async with database.acquire() as connection:
         with translate_errors():
-            if not await connection.fetchval(SQL["take_turn"]):
+            if not await connection.fetchval(SQL["try_lock"]):
                 report.was_already_running = True
                 return report
             try:
                 await _MaintenanceRun(connection, retention, report).run()
             finally:
                 with contextlib.suppress(asyncpg.InterfaceError, asyncpg.PostgresError, OSError):
-                    await connection.fetchval(SQL["end_turn"])
+                    await connection.fetchval(SQL["release_lock"])
     for (kind, _reason), number in report.dropped.items():
         meters.count("boathook_retention_dropped_total", number, kind=kind)
     if report.left:
@@ -140,23 +140,23 @@ class _MaintenanceRun:
         """Move the rows in a default partition to partitions of their own."""
         key = _TIME_COLUMNS[parent]
         for row in await self._connection.fetch(
-            _fill_names("find_strays", parent=parent, key=key), cutoff, timeout=_SLOW_STATEMENT_TIMEOUT_S
+            _fill_names("find_unpartitioned", parent=parent, key=key), cutoff, timeout=_SLOW_STATEMENT_TIMEOUT_S
         ):
             monday, child = _midnight(row["monday"]), f"{parent}_{row['monday']:%Y%m%d}"
             if row["rows"] > _MAX_MOVED_ROWS:
-                self._report.left.append(f"rescue {child}: {row['rows']} rows are too many to move")
+                self._report.left.append(f"move {child}: {row['rows']} rows are too many to move")
                 continue
-            moved = await self._try(f"rescue {child}", functools.partial(self._rescue_week, parent, child, monday))
+            moved = await self._try(f"move {child}", functools.partial(self._move_week, parent, child, monday))
             if moved is not None:
                 self._report.partitions_created += 1
                 self._report.rows_moved += moved
 
-    async def _rescue_week(self, parent: str, child: str, monday: datetime) -> int:
+    async def _move_week(self, parent: str, child: str, monday: datetime) -> int:
         names = {"parent": parent, "child": child, "key": _TIME_COLUMNS[parent], "monday": monday.isoformat()}
         await self._connection.execute(_fill_names("lock_default", **names))
         await self._connection.execute(_fill_names("create_week", **names))
         moved = await self._connection.execute(
-            _fill_names("move_strays", **names), monday, timeout=_SLOW_STATEMENT_TIMEOUT_S
+            _fill_names("move_unpartitioned", **names), monday, timeout=_SLOW_STATEMENT_TIMEOUT_S
         )
         await self._connection.execute(_fill_names("attach_week", **names))
         return int(moved.split()[-1])
@@ -190,7 +190,7 @@ class _MaintenanceRun:
         """
         connection, tables = self._connection, _qualified_names(children)
         await connection.execute(_fill_names("hold_writers", children=tables))
-        if await connection.fetchval(SQL["is_week_owed"], monday):
+        if await connection.fetchval(SQL["is_week_pending"], monday):
             return False
         counts = {
             child: await connection.fetchval(_fill_names("count_rows", child=child), timeout=_SLOW_STATEMENT_TIMEOUT_S)
@@ -198,7 +198,7 @@ class _MaintenanceRun:
         }
         if any(counts.values()):
             await connection.execute(_fill_names("hold_everyone", children=tables))
-            if await connection.fetchval(SQL["is_week_owed"], monday):
+            if await connection.fetchval(SQL["is_week_pending"], monday):
                 return False
             for child, number in counts.items():
                 await self._record(child.rpartition("_")[0], "age", number)
@@ -217,7 +217,9 @@ class _MaintenanceRun:
     async def _delete_old_events(self, child: str, cutoff: datetime) -> None:
         """Delete old events row by row from a partition in which others must stay."""
         while self._has_time():
-            if not await self._try(f"thin out {child}", functools.partial(self._delete_old_batch, child, cutoff)):
+            if not await self._try(
+                f"delete old events from {child}", functools.partial(self._delete_old_batch, child, cutoff)
+            ):
                 return
 
     async def _delete_old_batch(self, child: str, cutoff: datetime) -> int:

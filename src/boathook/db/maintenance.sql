@@ -1,10 +1,10 @@
 -- maintenance.py replaces words in braces by names of boathook's tables.
 
--- name: take_turn
+-- name: try_lock
 -- Takes the maintenance lock for this session, or returns false.
 select pg_try_advisory_lock(hashtextextended('boathook.maintenance', 0))
 
--- name: end_turn
+-- name: release_lock
 -- Releases the maintenance lock.
 select pg_advisory_unlock(hashtextextended('boathook.maintenance', 0))
 
@@ -12,7 +12,7 @@ select pg_advisory_unlock(hashtextextended('boathook.maintenance', 0))
 -- Limits the waits of this transaction: sessions that queue behind its lock requests wait as long as it does.
 select set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true)
 
--- name: find_strays
+-- name: find_unpartitioned
 -- Finds the weeks, not older than $1, with rows in a default partition, and the number of rows.
 select date_trunc('week', boathook.id_time({key}) at time zone 'UTC')::date as monday, count(*) as rows
 from boathook.{parent}_default
@@ -28,14 +28,14 @@ lock table boathook.{parent}_default in access exclusive mode
 -- Creates a table that can become a partition.
 create table boathook.{child} (like boathook.{parent} including all)
 
--- name: move_strays
+-- name: move_unpartitioned
 -- Moves a week's rows out of the default partition.
-with stray as (
+with moved as (
     delete from boathook.{parent}_default
     where {key} >= boathook.min_id($1) and {key} < boathook.min_id($1 + interval '7 days')
     returning *
 )
-insert into boathook.{child} select * from stray
+insert into boathook.{child} select * from moved
 
 -- name: attach_week
 -- Makes the table a partition; bounds cannot be parameters.
@@ -80,7 +80,7 @@ lock table {children} in share mode
 -- Blocks all access to tables of an old week.
 lock table {children} in access exclusive mode
 
--- name: is_week_owed
+-- name: is_week_pending
 -- Returns whether a week has unfinished deliveries or undecided dead letters.
 select exists (
     select from boathook.delivery

@@ -217,7 +217,7 @@ def endpoint_messages_statement(status: MessageStatus | None) -> str:
     """Return the statement that reads an endpoint's messages with this status, or with any."""
     # Few messages are open or dead and most succeed, so each status is read from where it is found fastest.
     is_open = status not in {None, MessageStatus.SUCCESS}
-    return SQL["list_owed_messages"].replace("{messages}", SQL["walk_open" if is_open else "walk_all"])
+    return SQL["list_pending_messages"].replace("{messages}", SQL["walk_open" if is_open else "walk_all"])
 
 
 def _endpoint_message(row: Record) -> EndpointMessage:

@@ -66,7 +66,7 @@ boathook.event e
 ) as o
 join boathook.event e on e.id = o.event_id
 
--- name: list_owed_messages
+-- name: list_pending_messages
 -- Reads a page of an application's messages with deliveries to one endpoint, with their status there; the messages come
 -- from one of the two parts above.
 select e.id, e.type, e.dedup_key, e.channels, e.tags, e.deliver_at, case when $4 then e.body end as body,

@@ -240,8 +240,8 @@ async def _take_lock(connection: asyncpg.Connection) -> None:
             return
         if polls * _POLL_INTERVAL_S >= _MAX_WAIT_S:
             raise DatabaseUnavailable(
-                f"another process has been migrating this database for {_MAX_WAIT_S:.0f} s: look what it waits for in"
-                " its log, or at `boathook:migrate` in pg_stat_activity, and try again once it is done"
+                f"another process has been migrating this database for {_MAX_WAIT_S:.0f} s: check its log or"
+                " `boathook:migrate` in pg_stat_activity for what it is waiting on, and retry when it is done"
             )
         if polls % round(_LOG_INTERVAL_S / _POLL_INTERVAL_S) == 0:
             _LOG.info("migration_lock_wait", note="another process migrates this database; waiting for it to be done")

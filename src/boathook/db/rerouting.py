@@ -26,9 +26,9 @@ from boathook.domain.model import DEFAULT_ORGANIZATION, MAX_DELIVERIES
 SQL = load(__file__, fragments_of=(delivery_commands.__file__,))
 
 MAX_COUNTED: Final = 10_000
-"""Most unhandled events that are counted."""
+"""Maximum number of unhandled events that are counted."""
 _MAX_BYTES: Final = 8 << 20
-"""Most bytes of bodies per query, unless a single body is larger."""
+"""Maximum bytes of bodies per query, unless a single body is larger."""
 _PREFIX: Final = "handler:"
 
 
@@ -210,7 +210,7 @@ async def _known_items(
     None means that the whole event was delivered, so it is not a batch. Events without deliveries are missing.
     """
     known: dict[UUID, list[tuple[str, str]] | None] = {}
-    for row in await connection.fetch(SQL["list_owed"], event_ids):
+    for row in await connection.fetch(SQL["list_pending"], event_ids):
         items = known.setdefault(row["event_id"], None if row["item_path"] is None else [])
         if items is not None:
             items.append((row["item_path"], row["item_type"]))

@@ -18,7 +18,7 @@ order by e.id
 -- Reads the bytes of these events.
 select id, body from boathook.event where id = any ($1::uuid[])
 
--- name: list_owed
+-- name: list_pending
 -- Lists the deliveries of these events: of an item or, without a path, of the whole event.
 select distinct event_id, item_path, item_type
 from (

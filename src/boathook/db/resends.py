@@ -32,7 +32,7 @@ BODY_PAGE: Final = 50
 
 
 class ResendKind(StrEnum):
-    """Which messages are sent again."""
+    """The selection of messages that are sent again."""
 
     MISSING = "missing"
     """Messages without a delivery to the recipient."""
@@ -100,7 +100,9 @@ async def resend_matching(
     Each gets one attempt. Messages with an open delivery are skipped; a dead letter is revived.
     """
     arguments = (*choice.wanted.arguments(), choice.status, choice.status_class)
-    rows = await connection.fetch(SQL["page_owed"], application, window.low, window.high, PAGE, recipient, *arguments)
+    rows = await connection.fetch(
+        SQL["page_pending"], application, window.low, window.high, PAGE, recipient, *arguments
+    )
     chosen = {row["id"]: row for row in rows if row["is_wanted"]}
     await connection.execute(SQL["lock_messages"], list(chosen))
     dead = [key for key, row in chosen.items() if row["status"] in {MessageStatus.FAIL, MessageStatus.CANCELED}]

@@ -83,7 +83,7 @@ where e.application = $1 and e.origin = 'published' and e.id >= $2 and e.id < $3
 order by e.id
 limit $4
 
--- name: page_owed
+-- name: page_pending
 -- Reads the next messages of an application, oldest first, with their status and order key at a recipient; `is_wanted`
 -- returns whether the filter matches: types, channel, tag, status, and the class of the last response.
 select e.id, s.status, s.order_key,

@@ -156,10 +156,10 @@ class ServerMonitor:
             await asyncio.sleep(_RETRY_INTERVAL_S)
 
     async def _connect(self) -> asyncpg.Connection:
-        patience_s = self._max_connect_s if self.is_unavailable else max(MIN_TIMEOUT_S, _TIMEOUT_FACTOR * self._dial_s)
-        patience_s = min(patience_s, self._max_connect_s)
+        timeout_s = self._max_connect_s if self.is_unavailable else max(MIN_TIMEOUT_S, _TIMEOUT_FACTOR * self._dial_s)
+        timeout_s = min(timeout_s, self._max_connect_s)
         began = time.monotonic()
-        async with time_limit(patience_s):
+        async with time_limit(timeout_s):
             line = await self._dial()
         self._dial_s = time.monotonic() - began
         return line

@@ -45,7 +45,7 @@ API_OPERATIONS: Final = (
     TaskOperation.RECOVER, TaskOperation.REPLAY_MISSING, TaskOperation.BULK_REPLAY,
     TaskOperation.PURGE_CONTENT, TaskOperation.AGGREGATE_TYPES, TaskOperation.COUNT_USAGE,
 )  # fmt: skip
-"""Operations that API customers may request; API clients know no others."""
+"""Operations that API customers may request; API clients support no others."""
 
 BulkOperation = Literal[
     TaskOperation.REPLAY_GROUP,

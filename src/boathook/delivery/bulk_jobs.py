@@ -28,7 +28,7 @@ _SCANNED: Final = 200
 """Events of a step whose contents are compared; there are more steps then, none of them long."""
 _AHEAD: Final = timedelta(minutes=10)
 _PAUSE: Final = timedelta(seconds=30)
-_PATIENCE: Final = timedelta(days=1)
+_MAX_AGE: Final = timedelta(days=1)
 """How long a backfill waits for its handler, which an older release may have unregistered again."""
 
 
@@ -100,7 +100,7 @@ async def _next_events(connection: Connection, task: Task, wanted: ListFilter) -
 
 async def _route_events(connection: Connection, task: Task, now: datetime) -> StepResult:
     to, wanted = task.request.get("to"), _filter(task)
-    is_new = task.request.get("is_first") and now - task.created_at < _PATIENCE
+    is_new = task.request.get("is_first") and now - task.created_at < _MAX_AGE
     if is_new and not await is_registered(connection, str(to)):
         # An older release may keep the handler unregistered while both are deployed.
         return StepResult(task.data, {**task.place, "not_before": (now + _PAUSE).isoformat()})

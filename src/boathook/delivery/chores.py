@@ -69,10 +69,10 @@ class AppChores:
         due_at = time.monotonic()
         while True:
             await asyncio.sleep(due_at - time.monotonic())
-            await self._take_turn(one)
+            await self._run_if_locked(one)
             due_at = next_time(due_at, one.chore.every_s, time.monotonic())
 
-    async def _take_turn(self, one: _Owned) -> None:
+    async def _run_if_locked(self, one: _Owned) -> None:
         try:
             async with try_advisory_lock(self._database, one.title) as connection:
                 if connection is not None:

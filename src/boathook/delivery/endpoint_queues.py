@@ -174,8 +174,8 @@ class EndpointQueue:
             return 0
         return min(maximum, int(limit * PREFETCH_S / max(self.mean_s, 0.0001)))
 
-    def want(self, slots: int, now: float, *, is_probe: bool) -> EndpointClaimLimit:
-        """Return the claim for *slots* deliveries: from the watermark on or, once a second, from the beginning."""
+    def claim_limit(self, slots: int, now: float, *, is_probe: bool) -> EndpointClaimLimit:
+        """Return the claim limit of *slots* deliveries: from the watermark on or, once a second, from the beginning."""
         since = self._since
         if is_probe or now - self._full_look_at >= FULL_SCAN_INTERVAL_S:
             self._full_look_at = now
@@ -222,7 +222,7 @@ class EndpointQueue:
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """How many deliveries a sender wants to claim for one endpoint."""
+    """The maximum number of deliveries that a sender may claim for one endpoint."""
 
     queue: EndpointQueue
     slots: int
@@ -230,7 +230,7 @@ class ClaimRequest(msgspec.Struct, frozen=True):
 
 
 class EndpointQueues:
-    """The queues of all endpoints that one sender knows."""
+    """The queues of all endpoints in one sender."""
 
     def __init__(
         self, settings: Settings, *, store: EndpointDeliveryStore, secret_box: SecretBox, clock: DatabaseClock
@@ -370,7 +370,7 @@ class EndpointQueues:
         if not requests:
             return [], self._poll_s if wake_at is None else max(PACE_S, wake_at - time.monotonic())
         began = time.monotonic()
-        limits = [request.queue.want(request.slots, began, is_probe=request.is_probe) for request in requests]
+        limits = [request.queue.claim_limit(request.slots, began, is_probe=request.is_probe) for request in requests]
         # Before the claim: a notification that arrives during it may be of a delivery that the claim does not see.
         for request in requests:
             request.queue.used_at = began

@@ -110,9 +110,9 @@ class HandlerExecutor(Executor[HandlerAttempt]):
         for attempt in running:
             overdue_at = None if attempt.running is None else attempt.running.overdue_at
             if overdue_at is not None and now > overdue_at + GRACE_S:
-                return f"{attempt.label} goes on although its time is up"
+                return f"{attempt.label} is still running after its timeout"
         if any(now > ended_at + GRACE_S for _, ended_at in self._threads):
-            return "a handler's thread goes on although its time is up"
+            return "a handler's thread is still running after its timeout"
         return None
 
     async def run(self) -> None:

@@ -122,8 +122,8 @@ class HandlerQueue:
             return 0
         return min(MAX_PREFETCH, int(places * PREFETCH_S / max(self._mean_s, 0.0001)))
 
-    def want(self, slots: int, now_s: float) -> ClaimLimit:
-        """Return the claim for *slots* deliveries: from the watermark on or, once a second, from the beginning."""
+    def claim_limit(self, slots: int, now_s: float) -> ClaimLimit:
+        """Return the claim limit of *slots* deliveries: from the watermark on or, once a second, from the beginning."""
         since = self._since
         if now_s - self._full_look_at >= FULL_SCAN_INTERVAL_S:
             self._full_look_at = now_s
@@ -248,7 +248,7 @@ class HandlerQueues:
         if not wanted:
             return [], math.inf
         began = time.monotonic()
-        limits = [queue.want(slots, began) for queue, slots in wanted]
+        limits = [queue.claim_limit(slots, began) for queue, slots in wanted]
         for queue, _ in wanted:
             queue.has_more_due = False
         try:

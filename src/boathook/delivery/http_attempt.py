@@ -269,7 +269,7 @@ def classify_response(answer: RequestResult) -> Success | Failure:
         return Failure(code=str(answer.failure), error=answer.error)
     control = answer.headers.get(_CONTROL, "").strip().lower()
     if answer.status == 410 or control == "disable":
-        return Failure(code=GONE, error=f"{_describe(answer)}: it asked for no more messages", is_final=True)
+        return Failure(code=GONE, error=f"{_describe(answer)}: the receiver unsubscribed", is_final=True)
     if control == "abort-message":
         return Failure(code=ABORTED, error=f"{_describe(answer)}: it declined this message", is_final=True)
     return Failure(

@@ -42,21 +42,21 @@ class IntegrityRunner:
         self._database = database
         self._dial = dial
         self._by = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._under_way: asyncio.Task[None] | None = None
+        self._in_progress: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
         """Start a requested check in the background, unless one is running in this process."""
-        if self._under_way is not None and not self._under_way.done():
+        if self._in_progress is not None and not self._in_progress.done():
             return
         run = await integrity_runs.claim(self._database, self._by, timedelta(seconds=HEARTBEAT_TIMEOUT_S))
         if run is not None:
-            self._under_way = asyncio.create_task(self._make(run), name="verify")
+            self._in_progress = asyncio.create_task(self._make(run), name="verify")
 
     async def close(self) -> None:
         """Cancel the running check; another keeper restarts it."""
-        if self._under_way is not None:
-            self._under_way.cancel()
-            await asyncio.gather(self._under_way, return_exceptions=True)
+        if self._in_progress is not None:
+            self._in_progress.cancel()
+            await asyncio.gather(self._in_progress, return_exceptions=True)
 
     async def _make(self, run: IntegrityRun) -> None:
         """Run a check and store its progress and result; errors never reach the keeper."""

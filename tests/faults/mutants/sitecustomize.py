@@ -332,14 +332,14 @@ def keeps_every_answer(reader: ModuleType) -> None:
 def looks_at_all_that_was(schedule: ModuleType) -> None:
     """Begin each claim with the oldest entry of the index, finished or not."""
 
-    def make(want: Any) -> Any:
+    def make(claim_limit: Any) -> Any:
         def from_the_beginning(self: Any, slots: int, now_s: float) -> Any:
             self._full_look_at = 0.0
-            return want(self, slots, now_s)
+            return claim_limit(self, slots, now_s)
 
         return from_the_beginning
 
-    replace(schedule.HandlerQueue, "want", make)
+    replace(schedule.HandlerQueue, "claim_limit", make)
 
 
 def shift_clock(hours: float) -> Callable[[ModuleType], None]:

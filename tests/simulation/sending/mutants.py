@@ -67,15 +67,15 @@ def ignoring_order(patch: pytest.MonkeyPatch) -> None:
 
 def limiting_each_sender_alone(patch: pytest.MonkeyPatch) -> None:
     """A sender counts its own requests under way, not those of others."""
-    want = EndpointQueue.want
+    claim_limit = EndpointQueue.claim_limit
 
     def unbounded(self: EndpointQueue, slots: int, now: float, *, is_probe: bool) -> EndpointClaimLimit:
-        wanted = want(self, slots, now, is_probe=is_probe)
+        wanted = claim_limit(self, slots, now, is_probe=is_probe)
         return EndpointClaimLimit(
             wanted.recipient, wanted.slots, wanted.since, None, endpoint_id=wanted.endpoint_id, is_probe=is_probe
         )
 
-    patch.setattr(EndpointQueue, "want", unbounded)
+    patch.setattr(EndpointQueue, "claim_limit", unbounded)
 
 
 def metering_nothing(patch: pytest.MonkeyPatch) -> None:

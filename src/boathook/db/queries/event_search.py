@@ -58,13 +58,13 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     type: str | None = None
     """A pattern for the event's type or, for a batch, an item's type; ``*`` matches any characters."""
     key: str | None = None
-    """The whole dedup key."""
+    """The exact dedup key."""
     state: State | None = None
     """Events with a delivery in this state."""
     is_unhandled: bool = False
     """Only events of sources that no handler matched."""
     content: ContentFilter = EVERYTHING
-    """What the event contains."""
+    """Filter on the event's content."""
     since: datetime | None = None
     """Accepted at this time or later."""
     until: datetime | None = None

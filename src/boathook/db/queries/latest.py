@@ -12,7 +12,7 @@ from boathook.domain import ids
 
 SQL = load(__file__)
 MAX_COUNTED: Final = 1_000
-"""The most of each kind that `count_open` counts."""
+"""Maximum of each count of `count_open`."""
 
 
 class LatestEvent(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ async def read_latest_dead_letters(database: Database, number: int) -> list[Late
 
 
 class OpenCounts(msgspec.Struct, frozen=True):
-    """What operators have to look at: each count is at most `MAX_COUNTED`."""
+    """Counts of objects that need an operator's attention, each at most `MAX_COUNTED`."""
 
     dead_letters: int = 0
     rejections: int = 0
