@@ -68,7 +68,7 @@ def test_failures_are_described_in_one_sentence_and_grouped(admin_page: CheckedP
     expect(row.get_by_role("img", name="3 in the last 24 hours, at most 3 in one hour")).to_be_visible()
     row.get_by_role("link").first.click()
     expect(page.get_by_role("table").get_by_role("link")).to_have_count(3)
-    page.get_by_role("link", name="See the newest dead letter").click()
+    page.get_by_role("link", name="See the newest failed delivery").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("failed at its only attempt, with KeyError:")
     page.goto(f"{admin_page.server.base}/console/dead?recipient=nobody")
     expect(page.get_by_text("No groups match.")).to_be_visible()
@@ -79,7 +79,7 @@ def test_one_dead_letter_is_replayed(admin_page: CheckedPage, console: ConsoleSe
     page = admin_page.go(f"/dead/{dead_letter}")
     expect(page.get_by_text("Read the traceback, fix the handler")).to_be_visible()
     page.get_by_role("button", name="Replay").click()
-    expect(page.get_by_role("status").first).to_contain_text("1 dead letter queued for replay.")
+    expect(page.get_by_role("status").first).to_contain_text("1 failed delivery queued for replay.")
     until(lambda: state_of(console, dead_letter) == "succeeded")
     page.reload()
     expect(page.get_by_role("heading", level=1)).to_contain_text("This delivery is succeeded")
@@ -99,7 +99,7 @@ def test_selected_dead_letters_are_ignored_with_a_note_that_is_required(
         page.get_by_label(f"Select {dead_letter}").check()
     page.locator("#selected-note").fill("refunded by hand")
     page.get_by_role("button", name="Ignore selected").click()
-    expect(page.get_by_text("2 dead letters ignored.")).to_be_visible()
+    expect(page.get_by_text("2 failed deliveries ignored.")).to_be_visible()
     assert [state_of(console, dead_letter) for dead_letter in dead_letters] == ["ignored", "ignored", "dead"]
     notes = console.ask("select note from boathook.delivery_archive where event_id = %s", event_of(dead_letters[0]))
     assert notes == [("refunded by hand",)]
@@ -124,7 +124,7 @@ def test_keys_select_replay_and_ignore_but_not_while_typing(
     expect(page.locator("main kbd").first).to_be_visible()
     page.get_by_role("link", name="while juliett was done").focus()
     page.keyboard.press("r")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Replay 3 dead letters?")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Replay 3 failed deliveries?")
     page.go_back()
     page.get_by_role("link", name="while juliett was done").focus()
     page.keyboard.press("e")
@@ -138,10 +138,10 @@ def test_keys_select_replay_and_ignore_but_not_while_typing(
     expect(page.locator("#selected-note")).to_have_value("rex")
     expect(page.locator("input[name=id]:checked")).to_have_count(2)
     page.keyboard.press("Enter")
-    expect(page.get_by_text("2 dead letters ignored.")).to_be_visible()
+    expect(page.get_by_text("2 failed deliveries ignored.")).to_be_visible()
     page.keyboard.press("j")
     page.keyboard.press("r")
-    expect(page.get_by_text("1 dead letter queued for replay.")).to_be_visible()
+    expect(page.get_by_text("1 failed delivery queued for replay.")).to_be_visible()
     expect(page.get_by_role("heading", level=1)).to_have_text("Failed deliveries")  # its group is gone
     until(lambda: sorted(state_of(console, one) for one in dead_letters) == ["ignored", "ignored", "succeeded"])
 
@@ -152,7 +152,7 @@ def test_a_group_is_rehearsed_then_run_with_a_progress_bar(
     dead_letters = make_dead("echo", 4)
     page = open_group(admin_page, "echo")
     page.get_by_role("link", name="Replay all 4").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Replay 4 dead letters?")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Replay 4 failed deliveries?")
     expect(page.get_by_text("Nothing has been replayed yet.")).to_be_visible()
     assert {state_of(console, dead_letter) for dead_letter in dead_letters} == {"dead"}
     page.get_by_label("Maximum per second").fill("fast")
@@ -236,7 +236,7 @@ def test_a_purge_needs_the_word_and_an_admin(admin_page: CheckedPage, console: C
     expect(page.get_by_text("type purge to confirm", exact=True)).to_be_visible()
     page.get_by_label("Type purge to confirm").fill("purge")
     page.get_by_role("button", name="Purge").click()
-    expect(page.get_by_text("1 dead letter purged.")).to_be_visible()
+    expect(page.get_by_text("1 failed delivery purged.")).to_be_visible()
     assert state_of(console, dead_letter) == "gone"
 
 

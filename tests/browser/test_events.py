@@ -383,7 +383,7 @@ def test_a_conflict_is_compared_with_the_first_event(console: ConsoleServer, adm
     expect(page.locator(".notice.warn")).to_contain_text("The key is the same, the body is not")
     expect(page.locator("td.gone")).to_have_text('\N{MINUS SIGN}   "amount": 100,')
     expect(page.locator("td.come")).to_have_text('+   "amount": 900,')
-    page.get_by_role("link", name="One text").click()
+    page.get_by_role("link", name="Unified").click()
     expect(page.locator("tr.gone")).to_contain_text('"amount": 100')
     page.locator("dl.facts a").first.click()
     expect(page.locator(".notice.warn")).to_contain_text("1 request conflicts with this event")

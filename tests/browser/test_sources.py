@@ -58,7 +58,7 @@ def test_all_senders_are_listed(admin_page: CheckedPage):
 def test_the_test_button_shows_each_step(admin_page: CheckedPage, console: ConsoleServer):
     page = admin_page.go("/sources/stripe")
     page.get_by_role("button", name="Send a test request").click()
-    page.get_by_role("heading", name="stripe: it works").wait_for()
+    page.get_by_role("heading", name="stripe: test succeeded").wait_for()
     text = page.get_by_role("main").inner_text()
     assert "a valid sample is accepted" in text
     assert "a forged sample is rejected" in text

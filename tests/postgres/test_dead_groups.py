@@ -527,4 +527,4 @@ async def test_a_decision_leads_back_to_its_group_until_that_is_empty(dead_lette
             answer = await pages.submit_form("/console/dead/decide", form, on="/console/dead")
             assert answer.headers["location"] == leads_to
             shown = await pages.get_page(leads_to)
-            assert "1 dead letter queued for replay." in shown
+            assert "1 failed delivery queued for replay." in shown

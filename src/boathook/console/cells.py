@@ -15,7 +15,7 @@ _MAX_NAMED: Final = 12
 
 
 class CellRow(msgspec.Struct, frozen=True):
-    """A cell, with the sources that this cell knows to be there."""
+    """A cell, with the sources that this cell has recorded for it."""
 
     status: CellStatus
     sources: Sequence[str]
@@ -26,7 +26,7 @@ class CellRow(msgspec.Struct, frozen=True):
 
 @routes.get(CELLS.path, CELLS.permission)
 async def list_cells(context: ConsoleContext) -> Response:
-    """Show all cells; their gateways are asked now."""
+    """Show all cells; queries their gateways."""
     settings = context.app_context.settings
     if not settings.cells.name:
         return context.page("cells/list.html", rows=[])

@@ -164,7 +164,7 @@ async def purge_group(context: ConsoleContext) -> Response:
 async def decide(context: ConsoleContext) -> Response:
     """Apply the chosen action to the selected dead letters."""
     keys = _selected_keys(context)
-    message, kind = "Select at least one dead letter.", "bad"
+    message, kind = "Select at least one failed delivery.", "bad"
     if keys:
         try:
             message, kind = await _decide(context, keys, str(context.form.get("do", ""))), "good"
@@ -241,7 +241,7 @@ async def _decide(context: ConsoleContext, keys: Sequence[Key], what: str) -> st
 
 
 def _count(number: int) -> str:
-    return counted(number, "dead letter")
+    return counted(number, "failed delivery")
 
 
 def _selected_keys(context: ConsoleContext) -> list[Key]:
@@ -282,7 +282,7 @@ def _read_cursor(context: ConsoleContext) -> DeadLetterCursor | None:
     try:
         return DeadLetterCursor(datetime.fromisoformat(at), ids.read_delivery(reference))
     except ValueError:
-        raise InvalidValue("invalid page position; use the links of the dead letters page", "before") from None
+        raise InvalidValue("invalid page position; use the links on the page", "before") from None
 
 
 async def _search(context: ConsoleContext) -> DeadLetterPage:

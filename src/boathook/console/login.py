@@ -257,7 +257,7 @@ class LoginPages:
 
 
 def _is_local(request: Request) -> bool:
-    """Return whether a browser on this machine asks by a local address: not through a proxy, tunnel or other name."""
+    """Return whether the request comes directly from this machine to a loopback address, without a proxy or tunnel."""
     client = request.client.host if request.client else ""
     is_forwarded = any(name in request.headers for name in _PROXY_HEADERS)
     return _is_loopback(client) and _is_loopback(request.url.hostname or "") and not is_forwarded

@@ -148,7 +148,7 @@ def _numbers(drawing: ChartSpec, snapshot: MetricSnapshot | None) -> tuple[Numbe
 
 
 class Trend(msgspec.Struct, frozen=True):
-    """How a figure has developed in the last hour."""
+    """A figure's values over the last hour."""
 
     points: str = ""
     """The points of its sparkline; empty without data."""

@@ -71,7 +71,7 @@ class NavCount(msgspec.Struct, frozen=True):
     kind: str
     """The class of its badge: ``bad`` if an operator has to act, ``warn`` if one should look."""
     label: str
-    """What is counted, for screen readers."""
+    """Label of the count for screen readers."""
 
     @property
     def text(self) -> str:
@@ -102,7 +102,7 @@ class ConsoleContext(RequestContext):
     operator: Operator
     session: str = field(repr=False)
     open_counts: OpenCounts
-    """What the navigation counts."""
+    """The counts in the navigation."""
 
     @property
     def state(self) -> ConsoleState:

@@ -15,7 +15,7 @@ from boathook.service.sources import Recipe
 
 
 class FieldKind(StrEnum):
-    """How a field is entered, and what its text becomes."""
+    """The type of a form field, which determines its input element and its parsing."""
 
     TEXT = "text"
     SECRET = "password"  # noqa: S105 - the type of an input
@@ -79,7 +79,7 @@ def recipe_fields(recipe: Recipe) -> Sequence[SourceField]:
         hint = "How the requests are signed, if not in the usual way."
         fields.insert(0, SourceField("scheme", "Scheme", hint, FieldKind.CHOICE, choices=_choices(recipe.schemes)))
     if recipe.signs_url:
-        hint = "This sender signs the URL, so boathook has to know its base, such as https://hooks.example.com."
+        hint = "This sender signs the URL, so boathook needs its base, such as https://hooks.example.com."
         fields.insert(0, SourceField("public_url", "Public URL", hint))
     return fields
 

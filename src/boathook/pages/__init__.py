@@ -1,4 +1,4 @@
-"""What console and portal share: rendering, templates, static files, and the pages of an application's endpoints.
+"""Shared by console and portal: rendering, templates, static files, and the pages of an application's endpoints.
 
 `site` is the ASGI application, `rendering` makes its pages, `context` holds what all requests share. The pages of an
 application (`endpoints`, `endpoint_lists`, `endpoint_actions`) are functions of an `ApplicationScope`, which says whose

@@ -43,7 +43,7 @@ _MAX_SHOWN: Final = 100
 _MAX_TYPES: Final = 500
 _MAX_RECENT: Final = 10
 _MAIN_FIELDS: Final = frozenset({"", "url", "eventTypes"})
-"""The fields of a form that are always in sight, and errors without a field; the others are below Advanced."""
+"""The fields of a form that are always visible, and errors without a field; the others are below Advanced."""
 _FORM_ERRORS: Final = (InvalidValue, InvalidMessage, AlreadyExists, LimitReached)
 
 

@@ -46,7 +46,7 @@ _SVG: Final = "image/svg+xml"
 # An SVG file is a document: opened by itself, its scripts would run with the rights of a page.
 _IMAGE_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 _LOG = get_logger("console")
-mimetypes.add_type("font/woff2", ".woff2")  # Python's own table knows it since 3.13
+mimetypes.add_type("font/woff2", ".woff2")  # Python's own table has it since 3.13
 
 Headers = Mapping[str, str]
 

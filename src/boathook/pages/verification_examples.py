@@ -1,4 +1,4 @@
-"""How receivers verify a message in their language, with the libraries of Standard Webhooks.
+"""Code examples that verify a message in each language, with the libraries of Standard Webhooks.
 
 Python, JavaScript, Go and Java were run with the versions of November 2026, and Rust was compiled; Ruby and PHP follow
 the source of their libraries.
