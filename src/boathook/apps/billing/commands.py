@@ -32,7 +32,7 @@ def add_user(
     if as_json:
         print_json(row)
         return
-    waiting = f"; {row['payments_waiting']} payments waited and go on" if row["payments_waiting"] else ""
+    waiting = f"; {row['payments_waiting']} waiting payments resumed" if row["payments_waiting"] else ""
     say(f"{row['email']} {'is a user now' if row['is_new'] else 'was a user already'}{waiting}")
 
 

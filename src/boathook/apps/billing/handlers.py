@@ -18,13 +18,13 @@ from boathook.apps.billing.payment_store import StoredPayment
 from boathook.apps.billing.rules import Blocked, Extend, NoChange, Payment, Problem, Reverse, Verdict
 
 DAY_S: Final = 86_400.0
-PATIENCE: Final = RetryPolicy(first_s=5.0, factor=2.0, max_delay_s=DAY_S / 4, max_attempts=200, max_age_s=30 * DAY_S)
+PAYMENT_RETRY: Final = RetryPolicy(first_s=5.0, factor=2.0, max_delay_s=DAY_S / 4, max_attempts=200, max_age_s=30 * DAY_S)
 """A user may register weeks after paying; a waiting event is also woken as soon as the user exists."""
 
 Outcome = Ignore | Retry | Dead | None
 
 
-@hook.on(SOURCE, retry=PATIENCE)
+@hook.on(SOURCE, retry=PAYMENT_RETRY)
 async def record(event: Event, tx: Transaction) -> Ignore | None:
     """Store the payment, even with errors, and wake its other events if this one helps them."""
     try:
@@ -38,7 +38,7 @@ async def record(event: Event, tx: Transaction) -> Ignore | None:
     return None
 
 
-@hook.on(SOURCE, retry=PATIENCE)
+@hook.on(SOURCE, retry=PAYMENT_RETRY)
 async def apply(event: Event, tx: Transaction) -> Outcome:
     """Extend the subscription once for a successful payment, or revert a refunded one."""
     provider = settings().provider

@@ -85,7 +85,7 @@ def notice_of(fields: Mapping[str, Any]) -> Notice:
     """Return the notice for these fields, named as in the JSON body. Raises ValueError, which names the field."""
     id, status = _text(fields, "external_payment_id"), _text(fields, "status")
     if id is None or status is None:
-        raise ValueError("external_payment_id and status must be there")
+        raise ValueError("missing external_payment_id or status")
     currency = _text(fields, "currency")
     return Notice(
         external_payment_id=id,

@@ -22,7 +22,7 @@ from boathook.apps.simulation import SimulatedRequest, interleave
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """How the provider signs its requests."""
+    """The way the provider signs its requests."""
 
     secret: str = field(repr=False)
     path: str = "/webhooks/payments"

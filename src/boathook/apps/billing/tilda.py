@@ -25,7 +25,7 @@ def read_order(body: bytes) -> Notice:
     payment = _payment(fields)
     order, amount = payment.get("orderid"), payment.get("amount")
     if not order or amount in (None, ""):
-        raise ValueError("payment.orderid and payment.amount must be there: the form is not an order")
+        raise ValueError("missing payment.orderid or payment.amount: the form is not an order")
     # The payment's number is 0 until it is paid.
     is_paid = str(payment.get("systranid") or "0").strip() != "0"
     return notice_of(

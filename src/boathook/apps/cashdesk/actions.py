@@ -158,7 +158,7 @@ async def remove_operation(tx: Transaction, user: User, id: int) -> Object:
     """Delete a finished operation. Raises Conflict if it is not finished."""
     operation = await ledger.get(tx, user, Entity.OPERATIONS, id, "for update")
     if operation["state"] == "PENDING":
-        raise Conflict("this operation is under way; wait for its end")
+        raise Conflict("this operation is in progress; retry later")
     return await ledger.remove(tx, user, Entity.OPERATIONS, id)
 
 

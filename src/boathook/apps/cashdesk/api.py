@@ -152,12 +152,12 @@ RESOURCES: Final = (
 
 def at(path: str, **answers: Answer | None) -> Route:
     """Return the route of a path below the API's, with an answer for each method that is not None."""
-    doors = {method: authenticated_endpoint(answer) for method, answer in answers.items() if answer is not None}
+    endpoints = {method: authenticated_endpoint(answer) for method, answer in answers.items() if answer is not None}
 
     async def endpoint(request: Request) -> Response:
-        return await doors["GET" if request.method == "HEAD" else request.method](request)
+        return await endpoints["GET" if request.method == "HEAD" else request.method](request)
 
-    return Route(f"/api/{path}", endpoint, methods=list(doors))
+    return Route(f"/api/{path}", endpoint, methods=list(endpoints))
 
 
 def _routes_of(resource: Resource) -> list[Route]:

@@ -15,7 +15,7 @@ from boathook.apps.cashdesk.entities import Entity, Object
 from boathook.apps.cashdesk.users import User
 
 RECIPIENT: Final = "handler:cashdesk.fiscalise"
-PATIENCE: Final = RetryPolicy(first_s=1.0, max_delay_s=60.0, max_attempts=10, max_age_s=3_600.0)
+RECEIPT_RETRY: Final = RetryPolicy(first_s=1.0, max_delay_s=60.0, max_attempts=10, max_age_s=3_600.0)
 """How long the drive may be unavailable before a receipt fails."""
 _RESUME_S: Final = 60.0
 _RESUMED: Final = timedelta(days=7)
@@ -47,7 +47,7 @@ async def resume() -> None:
 
 @hook.every(_RESUME_S)
 async def end_ignored() -> None:
-    """Mark receipts as FAILED whose dead letters an operator has ignored, because the drive is not asked again."""
+    """Mark receipts as FAILED whose dead letters an operator has ignored, because the drive is not called again."""
     async with hook.transaction() as tx:
         oldest = await tx.fetchval("select min(created_at) from cashdesk.operations where state = 'PENDING'")
     if oldest is None:
@@ -74,7 +74,7 @@ async def _set_aside(delivery: str) -> None:
             await _settle(tx, user, operation, {"sign": None, "declined": _SET_ASIDE})
 
 
-@hook.on(None, FISCALISE, application=OWN, retry=PATIENCE, timeout=120.0)
+@hook.on(None, FISCALISE, application=OWN, retry=RECEIPT_RETRY, timeout=120.0)
 async def fiscalise(event: Event, tx: Transaction) -> Ignore | Retry | None:
     """Send a receipt to the drive once, then settle it with its operation and publish both.
 
@@ -112,7 +112,7 @@ async def _ask(event: Event, receipt: Object) -> Verdict | None:
     try:
         verdict: Verdict = await event.once("drive", drive.fiscalise, receipt, event.attempt)
     except DriveBusy:
-        is_last = event.attempt >= PATIENCE.max_attempts
+        is_last = event.attempt >= RECEIPT_RETRY.max_attempts
         return {"sign": None, "declined": _GIVEN_UP} if is_last else None
     return verdict
 

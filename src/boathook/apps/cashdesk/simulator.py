@@ -1,6 +1,6 @@
 """Simulates shops without any I/O: the requests that each sends to the cabinet's API, and the webhooks it expects.
 
-A `Shop` creates one request at a time and gets its response, and so knows which objects exist. It also makes mistakes
+A `Shop` creates one request at a time and gets its response, and so tracks which objects exist. It also makes mistakes
 of clients and attackers: it repeats requests, names objects it does not own, and uses wrong tokens. The same seed and
 the same responses give the same requests.
 """

@@ -29,7 +29,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Telegram asks to wait before the next message."""
+    """Telegram's rate limit is reached."""
 
     after_s: float
 
@@ -145,7 +145,9 @@ async def _send_or_raise(hook: Boathook, text: str, alarms: int) -> dict[str, An
 async def _put_off(hook: Boathook, event: Event, answer: Busy | Unsent) -> Retry:
     match answer:
         case Busy(after_s):
-            await log_error(hook, Phase.NOTIFY, "TELEGRAM_BUSY", f"asked to wait {after_s:g} s", event_id=event.id)
+            await log_error(
+                hook, Phase.NOTIFY, "TELEGRAM_BUSY", f"rate limit; retry in {after_s:g} s", event_id=event.id
+            )
             return Retry(after=after_s, code="TELEGRAM_BUSY")
         case Unsent(kind, because):
             await log_error(hook, Phase.NOTIFY, kind, because, event_id=event.id)

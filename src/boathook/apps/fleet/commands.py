@@ -134,7 +134,7 @@ def _telegram(hook: Boathook) -> typer.Typer:
             case alarms.Sent():
                 say("sent")
             case alarms.Busy(after_s):
-                raise BoathookError(f"Telegram asks to wait for {after_s:g} s")
+                raise BoathookError(f"Telegram rate limit; retry in {after_s:g} s")
             case alarms.Unsent(kind, because):
                 raise BoathookError(f"{kind}: {because}")
 

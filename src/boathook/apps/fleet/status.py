@@ -18,18 +18,18 @@ Series = Sequence[Mapping[str, Any]]
 class Figures:
     """The metrics of boathook that concern this app."""
 
-    vitals: Mapping[str, Any]
+    status: Mapping[str, Any]
     recipients: str
     """The prefix of this app's recipients."""
 
     def series(self, name: str) -> Series:
         """Return all series of a metric."""
-        found: Series = self.vitals["metrics"].get(name, {}).get("series", ())
+        found: Series = self.status["metrics"].get(name, {}).get("series", ())
         return found
 
     def recent_increase(self, name: str, is_wanted: Callable[[Mapping[str, str]], bool] = lambda _labels: True) -> int:
         """Return the increase of a counter of this app's sources in the last minute."""
-        window_s = self.vitals["window_s"]
+        window_s = self.status["window_s"]
         count_new = (
             series["per_second"] * window_s
             for series in self.series(name)
@@ -75,11 +75,11 @@ async def read_figures(hook: Boathook) -> Figures:
 
 def describe(figures: Figures, settings: FleetSettings) -> dict[str, Any]:
     """Return the app's metrics as JSON values; none of them is a secret."""
-    p95, problems = figures.ack_ms("p95"), list(figures.vitals.get("problems", ()))
+    p95, problems = figures.ack_ms("p95"), list(figures.status.get("problems", ()))
     return {
         "version": _version(),
-        "at": datetime.fromtimestamp(figures.vitals["at"], UTC).isoformat(),
-        "window_s": figures.vitals["window_s"],
+        "at": datetime.fromtimestamp(figures.status["at"], UTC).isoformat(),
+        "window_s": figures.status["window_s"],
         "webhook_ok_1m": figures.recent_increase(
             "boathook_requests_total", lambda labels: labels["status"].startswith("2")
         ),

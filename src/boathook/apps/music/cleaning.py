@@ -45,7 +45,7 @@ Row = Any
 
 
 class CleanupAction(StrEnum):
-    """What happens to an object."""
+    """The action taken on an object."""
 
     KEPT = "kept"
     YOUNG = "young"

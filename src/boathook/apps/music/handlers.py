@@ -23,7 +23,7 @@ from boathook.apps.music.kinds import Kind
 from boathook.apps.music.tracks import Delivery
 
 DAY_S: Final = 86_400.0
-PATIENT: Final = RetryPolicy(first_s=2, factor=4, max_delay_s=6 * 3_600, max_attempts=16, max_age_s=3 * DAY_S)
+FILE_RETRY: Final = RetryPolicy(first_s=2, factor=4, max_delay_s=6 * 3_600, max_attempts=16, max_age_s=3 * DAY_S)
 """Files are retried for as long as their URLs are likely to work."""
 MAX_S: Final = 900.0
 
@@ -53,7 +53,7 @@ async def receive(event: Event, tx: Transaction) -> Ignore | None:
     None,
     files.WANTED,
     application=APPLICATION,
-    retry=PATIENT,
+    retry=FILE_RETRY,
     timeout=MAX_S,
     # A limit, so that slow servers cannot occupy all worker slots and delay callbacks.
     concurrency=lambda: settings().files_at_once,
@@ -64,13 +64,13 @@ async def store(event: Event, tx: Transaction) -> Ignore | Retry | Dead | None:
     ref = FileRef(**{**wanted, "kind": Kind(wanted["kind"])})
     found = await files.find(tx, ref)
     if found is None:
-        return Ignore("the file is not wanted any more")
+        return Ignore("the file is no longer needed")
     try:
         kept = StoredFile(**await event.once("put", _keep, ref.kind, *found))
     except DownloadFailed as error:
         return await _download_failed(event, ref, error)
     if not await files.mark_stored(tx, ref, kept):
-        return Ignore("the file is not wanted any more")
+        return Ignore("the file is no longer needed")
     files_total.add(kind=ref.kind, result="stored")
     file_bytes_total.add(kept.size, kind=ref.kind)
     return None
@@ -93,7 +93,7 @@ async def _keep(kind: Kind, url: str, stem: str) -> dict[str, Any]:
 
 async def _download_failed(event: Event, ref: FileRef, error: DownloadFailed) -> Retry | Dead:
     """Record the failure in a separate transaction, because the handler's is rolled back."""
-    is_final = error.is_final or event.attempt >= PATIENT.max_attempts
+    is_final = error.is_final or event.attempt >= FILE_RETRY.max_attempts
     async with hook.transaction() as tx:
         await files.mark_failed(tx, ref, is_final=is_final, code=error.code, error=str(error))
     files_total.add(kind=ref.kind, result="failed" if is_final else "retrying")

@@ -8,7 +8,7 @@ from typing import Final
 from boathook.apps.music import delivery_log, files, tracks
 from boathook.apps.music.app import hook, incoming, open_files, settings, storage, waiting_callbacks
 from boathook.apps.music.cleaning import Cleaner, Report, Rules, as_row, remove_leftovers
-from boathook.apps.music.handlers import MAX_S, PATIENT
+from boathook.apps.music.handlers import FILE_RETRY, MAX_S
 
 _OPEN: Final = ("wanted", "retrying", "failed", "missing")
 _BEGIN: Final = """
@@ -34,7 +34,7 @@ async def catch_up() -> None:
 async def give_up() -> None:
     """Mark files as failed that are no longer retried."""
     async with hook.transaction() as tx:
-        await files.give_up(tx, PATIENT.max_age_s + MAX_S)
+        await files.give_up(tx, FILE_RETRY.max_age_s + MAX_S)
 
 
 @hook.every(15.0)
