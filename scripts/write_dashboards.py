@@ -333,10 +333,10 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
                 "One request, to its response's headers.",
             ),
             Panel(
-                "Under way",
+                "In progress",
                 "short",
                 (("sum(boathook_endpoint_requests_in_flight{@})", "requests"),),
-                "Requests that are under way.",
+                "Requests in progress.",
             ),
             Panel(
                 "Messages published",

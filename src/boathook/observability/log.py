@@ -26,7 +26,7 @@ from boathook.observability import meters as emit
 from boathook.observability.log_text import render_text
 
 MAX_FIELD: Final = 500
-"""Longest text of one field in characters; a traceback may be twenty times as long."""
+"""Maximum characters of one field; a traceback may be twenty times as long."""
 _MAX_WAITING: Final = 20_000
 _PIPE_BUF: Final = 4_096
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -261,4 +261,4 @@ def _message(record: logging.LogRecord) -> str:
         return _safe_str(record.msg)
 
 
-configure("warning", "text", is_guest=True)  # until the process says how it logs: this may be a program of the user's
+configure("warning", "text", is_guest=True)  # until the process configures logging: this may be a program of the user's

@@ -12,10 +12,10 @@ from typing import Any, Final
 from boathook.observability.metrics import METRICS, MetricKind
 
 MAX_SERIES: Final = 2_000
-"""Most series of one metric in one process; further label values are counted under ``other``."""
+"""Maximum number of series of one metric in one process; further label values are counted under ``other``."""
 
 MAX_LABEL_LENGTH: Final = 200
-"""Longest value of a label; longer ones are truncated."""
+"""Maximum characters of a label value; longer ones are truncated."""
 
 _OWN_PREFIX: Final = "boathook_"
 

@@ -11,7 +11,7 @@ import msgspec
 
 
 class MetricKind(StrEnum):
-    """How a metric's values are stored and merged over processes."""
+    """The storage type of a metric, and the way its values are merged over processes."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -19,7 +19,7 @@ class MetricKind(StrEnum):
 
 
 class Merge(StrEnum):
-    """How a gauge's values from several processes are merged."""
+    """The way a gauge's values from several processes are merged."""
 
     SUM = "sum"
     MAX = "max"
@@ -258,9 +258,9 @@ def register(metric: Metric) -> None:
             f"{metric.name}: its labels must differ, and none may be called {' or '.join(sorted(_RESERVED_LABELS))}"
         )
     if not all(map(math.isfinite, metric.bounds)) or any(a >= b for a, b in pairwise(metric.bounds)):
-        raise ValueError(f"{metric.name}: its bounds must be numbers, each more than the one before")
+        raise ValueError(f"{metric.name}: its bounds must be numbers in ascending order")
     if METRICS.setdefault(metric.name, metric) != metric:
-        raise ValueError(f"the metric {metric.name} exists already, with other labels or another meaning")
+        raise ValueError(f"the metric {metric.name} already exists with a different definition")
 
 
 def register_mirror(
@@ -289,7 +289,7 @@ def register_mirror(
     )
     mirror = Mirror(metric, of, kept, tuple(labels.items()), tuple(constants.items()))
     if name not in {known.metric.name for known in MIRRORS} and name in METRICS:
-        raise ValueError(f"the metric {name} exists already, and is counted by itself")
+        raise ValueError(f"{name} is a built-in metric; boathook updates it")
     register(metric)
     if mirror not in MIRRORS:
         MIRRORS.append(mirror)

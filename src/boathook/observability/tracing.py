@@ -81,7 +81,7 @@ class EntrySpan(msgspec.Struct, frozen=True):
 
 
 class TracingOptions(msgspec.Struct, frozen=True):
-    """Which events are traced, and how."""
+    """Options of tracing."""
 
     sample: float = 1.0
     """The share of events that is sampled."""
@@ -162,7 +162,7 @@ def read_traceparent(text: str | None) -> Context | None:
 
 
 def trace_id_of(event_id: UUID, traceparent: str | None, *, continues: bool) -> str:
-    """Return the trace id of an event in hexadecimal; *continues* says whether it may be that of its sender."""
+    """Return the trace id of an event in hexadecimal; *continues* is whether it may be that of its sender."""
     parent = read_traceparent(traceparent) if continues else None
     return f"{event_id.int if parent is None else parent.trace_id:032x}"
 
