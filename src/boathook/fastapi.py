@@ -103,7 +103,7 @@ class _SourceRoute:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request."""
         app: Asgi = self._webhooks.running.app
-        # The path selects the source; what is signed, the URL, is that of the raw path.
+        # The path selects the source; the signed URL uses the raw path.
         raw_path = scope.get("raw_path") or quote(scope["path"]).encode("ascii")
         client = scope.get("client") or _NO_CLIENT
         await app({**scope, "path": self._path, "raw_path": raw_path, "client": client}, receive, send)

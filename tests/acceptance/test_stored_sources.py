@@ -123,7 +123,7 @@ def test_wrong_commands_are_refused_with_the_fix(running: BoathookProcess):
     running.environment["A_SECRET"] = "whsec_x"
     secret = ("--secret", "env:A_SECRET")
     for arguments, words in (
-        (("add", "a/b", "--provider", "stripe", *secret), "NAME: the name is part of an address"),
+        (("add", "a/b", "--provider", "stripe", *secret), "NAME: invalid source name: it is used in the URL"),
         (("add", "stripe", *secret), "boathook.toml or an app defines a source stripe"),
         (("add", "till", "--provider", "strip", *secret), "--provider"),
         (("add", "till", "--provider", "stripe"), "--secret"),

@@ -120,7 +120,7 @@ def test_a_handler_of_an_impossible_type_prevents_the_start(
     for command in ("config check", "serve"):
         done = running.cli(*command.split(), check=False)
         assert done.returncode != 0
-        assert "handler:pay wants order.* of 'plain'" in done.stderr + done.stdout
+        assert "handler:pay subscribes to order.* of source 'plain'" in done.stderr + done.stdout
     found = running.cli("doctor", "--json", check=False)
     assert found.returncode == 1
-    assert "handler:pay wants order.*" in found.stdout
+    assert "handler:pay subscribes to order.*" in found.stdout

@@ -457,7 +457,9 @@ class TestSend:
             "invoice.paid", json.dumps(schemas),
         )  # fmt: skip
         wrong, right = b'{"n": "one"}', b'{"n": 1}'
-        with pytest.raises(InvalidMessage, match=r"payload: n: 'one' is not of type 'number'"):
+        with pytest.raises(
+            InvalidMessage, match=r"payload does not match the schema of invoice.paid: n: 'one' is not of type 'number'"
+        ):
             await send(store, application=acme, payload=wrong, validate=True)
         assert isinstance(await send(store, application=acme, payload=right, validate=True), Accepted)
         assert isinstance(await send(store, application=acme, payload=wrong, validate=True, type="other"), Accepted)

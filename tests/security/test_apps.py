@@ -88,7 +88,7 @@ hook = Boathook("shelf", settings=Own)
     @pytest.mark.parametrize("name", ["../x", "a b", "a/b", "", "a%2fb", "x\n"])
     def test_a_source_name_invalid_in_a_url_is_refused(self, place: Place, name: str):
         settings = place(declaring("shelf", f"{{{name!r}: {HMAC}}}"))
-        assert "is part of an address" in complaint(lambda: with_apps(settings))
+        assert "invalid source name" in complaint(lambda: with_apps(settings))
 
     def test_two_apps_with_one_source_are_refused(self, place: Place):
         mine, yours = declaring("shelf", f'{{"books": {HMAC}}}'), declaring("desk", f'{{"books": {HMAC}}}')

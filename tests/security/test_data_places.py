@@ -85,7 +85,7 @@ def test_a_source_cannot_have_a_name_that_is_a_path(name: str, tmp_path: Path):
         assert "/" not in name
         assert "\\" not in name
         return
-    with pytest.raises(ConfigError, match="part of an address"):
+    with pytest.raises(ConfigError, match="invalid source name"):
         load(file)
 
 

@@ -152,10 +152,10 @@ async def test_https_certificates_are_verified(tmp_path):
         ({"X-A": "b\r\nHost: evil"}, "the header X-A contains a line break"),
         ({"X-A": "b\nc"}, "the header X-A contains a line break"),
         ({"X-A": "b\x00"}, "the header X-A contains"),
-        ({"X-A\r\nX-B": "c"}, "a header's name"),
-        ({"X A": "c"}, "a header's name"),
-        ({"": "c"}, "a header's name"),
-        ({"X:A": "c"}, "a header's name"),
+        ({"X-A\r\nX-B": "c"}, "a header name"),
+        ({"X A": "c"}, "a header name"),
+        ({"": "c"}, "a header name"),
+        ({"X:A": "c"}, "a header name"),
         ({"Host": "evil.test"}, "the header Host is boathook's own"),
         ({"content-length": "5"}, "the header content-length is boathook's own"),
         ({"Transfer-Encoding": "chunked"}, "the header Transfer-Encoding is boathook's own"),
@@ -354,7 +354,7 @@ async def test_cancelling_the_caller_aborts_the_request(client):
             task.cancel()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(one, asyncio.CancelledError) for one in ended)
-        await eventually(lambda: client._under_way == 0)
+        await eventually(lambda: client._in_progress == 0)
         assert (
             len(receiver.requests) == module.MAX_CONCURRENT_REQUESTS
         )  # the one that waited for its turn was never sent
@@ -451,7 +451,7 @@ async def test_a_slow_reader_applies_backpressure(client, monkeypatch):
                 read += len(piece)
                 if read > 2 * sent + 10_000_000:
                     break
-        await eventually(lambda: client._under_way == 0)
+        await eventually(lambda: client._in_progress == 0)
 
 
 async def test_a_truncated_stream_yields_its_data_then_fails(client):
@@ -476,7 +476,7 @@ async def test_an_abandoned_stream_is_closed(client, script):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await eventually(lambda: client._under_way == 0)
+        await eventually(lambda: client._in_progress == 0)
 
 
 async def test_abandoned_streams_do_not_slow_other_requests(client):
@@ -486,7 +486,7 @@ async def test_abandoned_streams_do_not_slow_other_requests(client):
             async with client.stream("GET", server.url, timeout_s=30.0) as response:
                 assert await asyncio.wrap_future(response.read())
         assert (await slow).is_ok
-        await eventually(lambda: client._under_way == 0)
+        await eventually(lambda: client._in_progress == 0)
 
 
 async def test_a_closed_client_ends_its_streams(client):

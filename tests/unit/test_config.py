@@ -256,5 +256,5 @@ def test_settings_round_trip_to_a_child_process(server: dict[str, int], drain_s:
 def test_a_source_name_must_be_valid_in_a_url(tmp_path: Path, name: str):
     file = tmp_path / "boathook.toml"
     file.write_text(f'[sources."{name}"]\nprovider = "stripe"\n', encoding="utf-8")
-    with pytest.raises(ConfigError, match="is part of an address"):
+    with pytest.raises(ConfigError, match="invalid source name"):
         load(file)

@@ -66,7 +66,7 @@ def test_a_handler_of_every_type_fits_any_source(settings: Settings, source: str
 def test_a_typed_handler_of_an_untyped_source_fails(settings: Settings):
     ((verdict, found),) = looked(settings, "plain", "order.*", "refund")
     assert verdict == CheckStatus.FAIL
-    assert "wants order.*, refund of 'plain'" in found
+    assert "subscribes to order.*, refund of source 'plain'" in found
     assert looked(settings, "plain", "unknown") == looked(settings, "plain", "order.*", "unk*") == []
     assert looked(settings, "typed", "order.*") == []
 
@@ -104,7 +104,7 @@ def test_start_fails_for_impossible_handlers_only(settings: Settings, monkeypatc
     supervisor._check_handlers(settings, Hooks({"shop": hook}))
     assert [one["note"].endswith("did you mean 'stripe'?") for one in told] == [True]
     hook.on("plain", "order.*")(impossible)
-    with pytest.raises(ConfigError, match=r"handler:impossible wants order\.\*.*leave out the types"):
+    with pytest.raises(ConfigError, match=r"handler:impossible subscribes to order\.\*.*remove the types"):
         supervisor._check_handlers(settings, Hooks({"shop": hook}))
 
 

@@ -368,7 +368,7 @@ async def test_an_error_status_keeps_the_part_file(client, target):
 
 async def test_a_compressed_file_is_refused(client, target):
     async with FileServer(SONG, more_headers=("content-encoding: gzip",)) as server:
-        await failing(client, server, target, "came packed")
+        await failing(client, server, target, "compressed the file")
 
 
 async def test_blocked_addresses_get_no_connection(target):
@@ -427,7 +427,7 @@ async def test_two_downloads_to_one_place_exclude_each_other(client, target, mon
     async with FileServer(SONG, piece=20_000, pause_s=0.05) as server:
         first = asyncio.create_task(client.download(server.url, target, max_bytes=10_000_000))
         await eventually(lambda: server.heads)
-        await failing(Client(outbound()), server, target, "another download to song.mp3 is under way")
+        await failing(Client(outbound()), server, target, "another download to song.mp3 is in progress")
         await first
     assert target.read_bytes() == SONG
     assert len(server.heads) == 1
@@ -459,7 +459,7 @@ async def test_a_cancelled_download_keeps_its_part(client, target):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await eventually(lambda: client._under_way == 0)
+        await eventually(lambda: client._in_progress == 0)
         assert not target.exists()
         server.pause_s = 0.0
         await fetched(client, server, target)

@@ -101,7 +101,7 @@ async def test_a_dropped_token_is_requested_again():
         (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]", "not a JSON object"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\ncanary", "not a JSON object"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 60000\r\n\r\n" + b"[" * 60_000, "not a JSON object"),
-        ("reset", "could not be asked"),
+        ("reset", "the request to the token server failed"),
     ],
 )
 async def test_a_failure_is_cached_and_reported_without_the_response(answer, words, monkeypatch):
@@ -127,7 +127,7 @@ async def test_odd_token_lifetimes_are_tolerated(life):
 async def test_token_servers_pass_the_same_guard():
     async with Receiver((GOOD,)) as server, open_tokens(allow=[]) as tokens:
         for url in (server.url, "http://169.254.169.254/latest", "file:///etc/passwd", "http://127.0.0.1:6379/"):
-            with pytest.raises(FetchFailed, match="could not be asked"):
+            with pytest.raises(FetchFailed, match="the request to the token server failed"):
                 await tokens.token(url, "id", "secret")
         assert server.accepted == 0
 

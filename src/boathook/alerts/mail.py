@@ -9,7 +9,7 @@ from email.message import EmailMessage
 from typing import Final, Literal
 
 _STEP_S: Final = 10.0
-"""Longest wait for one response of the server."""
+"""Maximum wait for one response of the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

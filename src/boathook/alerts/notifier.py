@@ -35,7 +35,7 @@ class SendFailed(msgspec.Struct, frozen=True):
     error: str
     """One line for users, without secrets."""
     retry_after_s: float = 0.0
-    """How long the channel asks to wait before the next message."""
+    """Wait before the next message that the channel requested."""
 
 
 class Notifier:

@@ -16,7 +16,7 @@ from boathook.config.notifications import EmailChannel, SlackChannel, TelegramCh
 from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, clean, show_length, show_number
 
 MAX_ENTRIES: Final = 20
-"""Most alerts listed in one message; the rest are only counted."""
+"""Maximum number of alerts listed in one message; the rest are only counted."""
 _TELEGRAM_MOST: Final = 4_000
 _WORDS: Final = {
     AlertMessageKind.FIRING: "",

@@ -16,7 +16,7 @@ from boathook.observability.log import get_logger
 from boathook.observability.metrics import METRICS, MetricKind
 
 MAX_SUBJECTS: Final = 100
-"""Most subjects per rule with open alerts; the worst come first."""
+"""Maximum number of subjects per rule with open alerts; the worst come first."""
 _LOG = get_logger("alerts")
 _QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 

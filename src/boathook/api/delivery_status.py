@@ -42,7 +42,7 @@ class MessageEndpointOut(EndpointBasicsOut):
 
 def show_status(status: MessageStatus, *, is_expanded: bool = True) -> dict[str, Any]:
     """Return a status as the API shows it."""
-    # Clients of the first generation do not know canceled messages.
+    # Clients of the first generation do not support canceled messages.
     shown = MessageStatus.SUCCESS if status is MessageStatus.CANCELED and not is_expanded else status
     return {"status": int(shown), "statusText": shown.name.lower()}
 

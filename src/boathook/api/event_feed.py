@@ -41,7 +41,7 @@ routes = router("Listening")
 
 _POLL_INTERVAL_S: Final = 0.5
 _HEARTBEAT_INTERVAL_S: Final = 10.0
-"""Seconds without an event after which the current position is sent, so that the client knows that the connection is
+"""Seconds without an event after which the current position is sent, so that the client can tell that the connection is
 alive."""
 _REAUTH_INTERVAL_S: Final = 30.0
 """Interval at which the token is checked again, so that revoked tokens lose access."""

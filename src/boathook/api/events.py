@@ -85,7 +85,7 @@ class BulkReplayEventsIn(Input):
 
 
 class ReplayedEventOut(Output):
-    """What a replay of an event has changed."""
+    """The result of replaying an event."""
 
     added: int = Field(description="New deliveries, for recipients whose deliveries had all ended.")
     revived: int = Field(description="Dead letters that are pending again.")
@@ -220,7 +220,7 @@ class EventQuery(msgspec.Struct, frozen=True):
             examples=["dead"],
         ),
     ] = None
-    key: Annotated[FilterText | None, Query(description="Only with this whole dedup key.")] = None
+    key: Annotated[FilterText | None, Query(description="Exact dedup key.")] = None
     text: Annotated[FilterText | None, Query(description="Only with this text in the body, ignoring case.")] = None
     where: Annotated[
         FilterText | None,
@@ -255,7 +255,7 @@ def _located(error: InvalidValue, part: str) -> InvalidValue:
 async def list_events(call: AnyCall, page: EventPage, query: Annotated[EventQuery, Depends()]) -> ListOf[EventOut]:
     """List events, newest first.
 
-    A request searches for a short time only. A page may thus have few events or none although there are more: go on
+    A request searches for a short time only. A page may thus have few events or none although there are more: continue
     with its iterator until `done`.
     """
     try:

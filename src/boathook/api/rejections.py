@@ -48,7 +48,7 @@ class RejectionState(StrEnum):
 
 
 class Difference(StrEnum):
-    """What differs between a conflict and its event."""
+    """The difference between a conflict and its event."""
 
     BODY = "body"
     KEY = "key"

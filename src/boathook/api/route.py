@@ -21,7 +21,7 @@ if events wait in this gateway's buffer. `call.buffered` then publishes messages
 
 Each request other than GET is one transaction, `call.work`. It is committed before the response is sent, and on a
 synchronous standby if there is one, even without changes. Any exception rolls back the transaction and becomes JSON in
-`errors.to_response`; the other cells are asked for an application that is unknown here. Raise domain errors
+`errors.to_response`; the other cells are queried for an application that is unknown here. Raise domain errors
 (`NotFound`, `InvalidValue`, `AlreadyExists`, ...) or `ApiError`; never return an error. A route with
 `Permission.PUBLIC` needs no token and gets no connection. A route with `@remembers_itself` stores `call.idempotency`
 itself. `body_of(request)` returns the exact bytes of the body.

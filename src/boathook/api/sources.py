@@ -23,7 +23,7 @@ _SETTINGS: Any = Field(
     " `env:NAME` and paths of files are refused.",
     examples=[{"paths": ["/webhooks/shop"], "rate": 50}],
 )
-_PROVIDER: Any = Field(description="Who sends, as `boathook sources providers` lists them.", examples=["stripe"])
+_PROVIDER: Any = Field(description="Provider name; see `boathook sources providers`.", examples=["stripe"])
 
 
 def _own_call(call: AnyCall) -> Call:

@@ -37,6 +37,11 @@ from boathook.domain.errors import BoathookError, ConfigError, InvalidValue
 _USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """The base class of typer's usage errors."""
 
+_DESCRIPTION = (
+    "Receive, process and send webhooks on PostgreSQL."
+    " Accepted webhooks are never lost; handler effects in your database commit exactly once."
+)
+
 app = typer.Typer(
     name="boathook",
     cls=Root,
@@ -44,7 +49,7 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Receive, process and send webhooks on PostgreSQL. No accepted webhook is lost or processed twice.",
+    help=_DESCRIPTION,
     epilog="Example: boathook demo --seconds 20",
 )
 
@@ -77,7 +82,7 @@ def start(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Receive, process and send webhooks on PostgreSQL. No accepted webhook is lost or processed twice."""
+    """Set up the log and the context that all commands share."""
     # Imported only here, as help and completion do not need it.
     from boathook.cli.context import CliContext, fit_output
     from boathook.observability import log

@@ -16,7 +16,7 @@ from boathook.domain.errors import ConfigError
 
 
 def with_commands(app: typer.Typer, arguments: Sequence[str]) -> typer.Typer:
-    """Return *app* with the commands of the apps, if *arguments* contain one of them or ask for help.
+    """Return *app* with the commands of the apps, if *arguments* contain one of them or request help.
 
     Raises:
         ConfigError: the command may be an app's but the apps cannot be loaded, or it is that of a ready-made app that

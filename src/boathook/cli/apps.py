@@ -163,7 +163,7 @@ _MASKED = str(SecretStr("any"))
 
 
 async def _read_known_apps(settings: Settings, loaded: "Sequence[Boathook]") -> "KnownApps | None":
-    """Return what the database knows about apps; None if it does not exist or is unavailable."""
+    """Return the state of apps in the database; None if it does not exist or is unavailable."""
     from boathook.server import migrations_of
     from boathook.service.database import read_known
 

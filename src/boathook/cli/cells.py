@@ -45,7 +45,7 @@ _NOUNS = {"endpoint": "endpoint", "api_key": "API key", "event_type": "event typ
 
 
 class RouteFormat(StrEnum):
-    """What `cells routes` prints."""
+    """The output format of `cells routes`."""
 
     TABLE = "table"
     NGINX = "nginx"
@@ -80,7 +80,7 @@ def list_routes(
     as_json: Json = False,
 ) -> None:
     """
-    Show the cell of each source, and which cells do not know it yet.
+    Show the cell of each source, and which cells do not have this assignment yet.
 
     Needs the databases of all cells. A source that is not assigned belongs to one of the cells that accept new ones. An
     application that has never moved belongs to the cell whose API created it.

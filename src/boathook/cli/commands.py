@@ -272,7 +272,7 @@ def print_script(
 
 
 def completion_words(environment: Mapping[str, str] = os.environ) -> list[str] | None:
-    """Return the words typed so far if a shell asks for completions; None if a command is run."""
+    """Return the words typed so far if a shell requests completions; None if a command is run."""
     if _ASKS not in environment:
         return None
     written = environment.get("COMP_WORDS") or environment.get(_WORDS, "")

@@ -157,7 +157,7 @@ _VIEW: Final = View(
 
 
 class BacklogChoice(StrEnum):
-    """What happens to the pending messages of a disabled endpoint."""
+    """The action on the pending messages of a disabled endpoint."""
 
     SEND = "send"
     CANCEL = "cancel"

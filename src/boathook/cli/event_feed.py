@@ -86,7 +86,7 @@ async def from_gateway(
                     if memory.is_new(event.event_id):
                         yield event
                 elif kind in {"started", "caught_up"}:
-                    # After days without events, a reconnect must not ask for a longer time than a gateway allows.
+                    # After days without events, a reconnect must not request a longer time than a gateway allows.
                     since = datetime.fromisoformat(data)
             reason = "the gateway ended the connection"
         except FetchFailed as error:

@@ -45,7 +45,7 @@ events = typer.Typer(no_args_is_help=True, help="Accepted events.")
 deliveries = typer.Typer(no_args_is_help=True, help="Deliveries: one event for one recipient.")
 
 DeliveryState = Annotated[State | None, typer.Option("--state", help="Only with a delivery in this state.")]
-Key = Annotated[str | None, typer.Option(help="Only with this whole dedup key.")]
+Key = Annotated[str | None, typer.Option(help="Exact dedup key.")]
 PayloadText = Annotated[str | None, typer.Option("--text", help="Only with this text in the payload, ignoring case.")]
 Where = Annotated[
     str | None, typer.Option(metavar="PATH=VALUE", help="Only with this value in the JSON payload, by dotted path.")

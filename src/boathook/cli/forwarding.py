@@ -46,7 +46,7 @@ Forwarded = Answered | Failed | Unsigned
 
 
 class SigningOptions(msgspec.Struct, frozen=True):
-    """How forwarded events are signed.
+    """Options for signing forwarded events.
 
     Args:
         secret: the secret that the local server verifies with, or the private key for its public key.

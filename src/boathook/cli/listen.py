@@ -27,7 +27,7 @@ _FIRST_LINE: Final = 200
 
 
 class _DisplayOptions(msgspec.Struct, frozen=True):
-    """How events are printed."""
+    """The output format of events."""
 
     as_json: bool
     verbose: bool

@@ -126,7 +126,7 @@ def check_choice(chosen: Sequence[str] | None, *, is_filtered: bool, everything:
 
 
 def confirm_selection(what: str, *, dry_run: bool, yes: bool) -> bool:
-    """Return whether to do *what*: no in a dry run, otherwise ask; without a terminal, --yes is required."""
+    """Return whether to do *what*: no in a dry run, otherwise prompt; without a terminal, --yes is required."""
     if dry_run or yes:
         return not dry_run
     if not out.is_terminal:

@@ -79,7 +79,7 @@ Field = str | tuple[str, str | Callable[[Any], object]]
 
 
 class View(msgspec.Struct, frozen=True):
-    """How objects of one kind are listed, shown and printed as JSON; each command group declares one."""
+    """Describes how objects of one kind are listed, shown and printed as JSON; each command group declares one."""
 
     columns: Sequence[Column]
     fields: Sequence[Field] = ()

@@ -191,8 +191,8 @@ def demo(
     buffer: Annotated[
         Literal["disk", "rabbitmq"],
         typer.Option(
-            help="Where events wait while PostgreSQL is away. With rabbitmq, a broker is started (rabbitmq-server must"
-            " be installed), and PostgreSQL is stopped for a while in the middle."
+            help="Buffer for events while PostgreSQL is unavailable. With rabbitmq, a broker is started"
+            " (rabbitmq-server must be installed), and PostgreSQL is stopped for a while in the middle."
         ),
     ] = "disk",
 ) -> None:

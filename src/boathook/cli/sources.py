@@ -114,7 +114,7 @@ def add_source(
     name: Annotated[str, typer.Argument(help="The new source's name: requests arrive at /in/NAME.")],
     provider: Annotated[
         str | None,
-        typer.Option(help="Who sends, as `boathook sources providers` lists them; the name by default.",
+        typer.Option(help="Provider name; see `boathook sources providers`. Default: NAME.",
                      autocompletion=complete_providers),
     ] = None,
     secret: Annotated[
@@ -282,7 +282,7 @@ def show_secret(
 ) -> None:
     """Print and activate the secret that a sender such as Notion sent in its handshake.
 
-    Paste it where the sender asks for it. If the sender rejects it, another client sent it: delete it and start again.
+    Paste it into the sender's settings. If the sender rejects it, another client sent it: delete it and start again.
     """
     settings = cli_context(ctx).settings()
 

@@ -268,7 +268,7 @@ def _advice(tallies: Collection[FolderSummary]) -> Iterator[str]:
         if one.segments[SegmentState.BAD] or one.lost:
             yield (
                 f"lost in {one.path} (unreadable): {counted(one.lost, 'event')}; `boathook spool inspect"
-                " --state bad` shows those around them; ask their senders to send again, then remove the .bad files"
+                " --state bad` shows those around them; ask their senders to resend them, then remove the .bad files"
             )
 
 

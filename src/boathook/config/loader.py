@@ -169,7 +169,7 @@ class _Layers:
                 raise ConfigError(f"{path}: sources.{name} must be a table: use [sources.{name}] and its keys below")
             if not SOURCE_NAME.fullmatch(name):
                 raise ConfigError(
-                    f"{path}: sources.{name!r} is part of an address: write letters, digits, . _ and - only"
+                    f"{path}: invalid source name {name!r}: it is used in the URL; use letters, digits, . _ and -"
                 )
             self.merged["sources"][name] = {"provider": name}
             for key, value in source.items():

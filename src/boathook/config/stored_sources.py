@@ -24,8 +24,8 @@ def check_source_name(name: str) -> str:
     """Return a valid name of a source. Raises ConfigError."""
     if not SOURCE_NAME.fullmatch(name):
         raise ConfigError(
-            f"sources.{name[:MAX_NAME_LENGTH]!r}: the name is part of an address:"
-            " write letters, digits, . _ and - only, and begin with a letter or digit"
+            f"sources.{name[:MAX_NAME_LENGTH]!r}: invalid source name: it is used in the URL;"
+            " use letters, digits, . _ and -, and begin with a letter or digit"
         )
     if len(name) > MAX_NAME_LENGTH:
         raise ConfigError(f"sources.{name[:MAX_NAME_LENGTH]}: the name has more than {MAX_NAME_LENGTH} characters")

@@ -52,7 +52,7 @@ class TracingSettings(Table):
     propagate: bool
     queue: PositiveInt
     link: TraceLink
-    """Where the console shows a trace."""
+    """URL template of a trace, for links in the console."""
 
     @property
     def is_on(self) -> bool:
@@ -119,7 +119,7 @@ class LimitSettings(Table):
 
 
 class RetentionSettings(Table):
-    """How long data is kept."""
+    """Retention periods of stored data."""
 
     events_days: Positive
     dedup_days: Positive
@@ -143,11 +143,11 @@ class SpoolSettings(Table):
 
 
 class BufferSettings(Table):
-    """Where events wait while PostgreSQL is unavailable: the spool, or RabbitMQ and then the spool."""
+    """Settings of the buffer for events while PostgreSQL is unavailable: the spool, or RabbitMQ and then the spool."""
 
     kind: Literal["disk", "rabbitmq"]
     then: Literal["disk", "refuse"]
-    """What happens to events that no broker confirms."""
+    """The action on events that no broker confirms."""
     hosts: tuple[BrokerHost, ...]
     vhost: Annotated[str, Field(min_length=1, max_length=255)]
     user: str
@@ -227,13 +227,13 @@ class CellsSettings(Table):
 
 
 class SharedSettings(Table):
-    """What gateways share apart from events: the rates of sources."""
+    """Settings of the shared rate store."""
 
     redis: RedisUrl = Field(repr=False)
 
 
 class WorkerSettings(Table):
-    """How handlers are run."""
+    """Settings of the workers, which run handlers."""
 
     concurrency: PositiveInt
     lease_s: Positive
@@ -244,7 +244,7 @@ class WorkerSettings(Table):
 
 
 class DeliverySettings(Table):
-    """How senders and workers learn of due deliveries."""
+    """Settings of the notifications that tell senders and workers about due deliveries."""
 
     lane: Literal["postgresql", "rabbitmq"]
 
@@ -271,7 +271,7 @@ class AppsSettings(Table):
 
 
 class OutboundSettings(Table):
-    """How messages are sent, and which addresses outbound requests may reach."""
+    """Settings of the senders, and the addresses that outbound requests may reach."""
 
     allow: Networks
     ports: tuple[Annotated[int, Field(ge=1, le=65_535)], ...]
@@ -544,7 +544,7 @@ class Settings(Table):
         return str(self._path(self.buffer.ca_file))
 
     def redis_url(self) -> str:
-        """Return the resolved URL of Redis; empty if PostgreSQL does its work. Raises as `resolve` does."""
+        """Return the resolved URL of Redis; empty if PostgreSQL leases the rates. Raises as `resolve` does."""
         return self.resolve(self.shared.redis, "shared.redis")
 
     def cells_secret(self) -> str:

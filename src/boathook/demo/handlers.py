@@ -93,7 +93,7 @@ async def greet(_event: Event, _tx: Transaction) -> Ignore:
 
 @hook.on("slack", "message", "app_mention", order_by="event.channel", filter={"not": EDIT}, retry=QUICK)
 async def reply(event: Event, tx: Transaction) -> Retry | None:
-    """Handle a channel's messages in order; retry later if the event asks for it."""
+    """Handle a channel's messages in order; retry later if the event requests it."""
     await tx.execute(RECORD, event.id, event.dedup_key, "reply", event.attempt)
     if event.json["event"].get("is_busy") and event.attempt == 1:
         return Retry(after=0.4, code="CHANNEL_BUSY")

@@ -1,4 +1,4 @@
-"""Stops the demo's PostgreSQL for some seconds while its senders go on, so that a broker takes their events."""
+"""Stops the demo's PostgreSQL for some seconds while its senders continue, so that a broker takes their events."""
 
 import asyncio
 import contextlib
@@ -64,7 +64,7 @@ class Outage:
             return
         sender_log.is_outage = sender_log.had_outage = True
         began = time.monotonic()
-        self._say("stopping PostgreSQL; the senders go on, and RabbitMQ takes their events")
+        self._say("stopping PostgreSQL; the senders continue, and RabbitMQ stores their events")
         await self._server.stop()
         await self._pause(min(max(third_s, _MIN_S), _MAX_S))
         self.buffered = round(await process.read_metric("boathook_buffer_appended_total") or 0)

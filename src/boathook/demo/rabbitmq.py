@@ -48,7 +48,7 @@ class RabbitNode:
 
     @property
     def log(self) -> Path:
-        """What its processes print."""
+        """The file with the output of its processes."""
         return self.folder / "console.log"
 
     def start(self) -> None:

@@ -217,7 +217,7 @@ class SendResult(StrEnum):
     HANDSHAKE = "greeted"
     """A handshake was answered."""
     UNANSWERED = "unanswered"
-    """No response, or one that asks to retry later."""
+    """No response, or one that requests a later retry."""
     UNEXPECTED = "odd"
 
 

@@ -42,7 +42,7 @@ def write(folder: Folder, port: int, secret: str, *, is_serving: bool, has_apps:
     program = _program()
     command = f"{program} --config {_relative(folder.configuration)}"
     if is_serving:
-        yield "# What to try next, in another terminal. This boathook goes on serving until Ctrl-C."
+        yield "# What to try next, in another terminal. This boathook keeps running until Ctrl-C."
     else:
         yield "# What to try next. boathook has stopped; this starts it again on the same data, until Ctrl-C:"
         yield f"{command} serve"

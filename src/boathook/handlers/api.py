@@ -73,7 +73,7 @@ class Boathook:
     def platform(self) -> Platform:
         """The services for a running app. Raises ConfigError if boathook does not run the app."""
         if self._platform is None:
-            raise ConfigError(f"{self.name or 'this app'} is not run by boathook, which would lend it its database")
+            raise ConfigError(f"{self.name or 'this app'} is not loaded by boathook, so it has no database")
         return self._platform
 
     def bind(

@@ -166,7 +166,7 @@ def _with_options(handler: Handler, options: dict[str, Any]) -> Handler:
     for key, value in options.items():
         before = getattr(handler, key)
         if before not in (None, ()) and before != value:
-            raise ConfigError(f"handler {handler.name}: its decorators disagree about {key.removesuffix('_s')}")
+            raise ConfigError(f"handler {handler.name}: conflicting {key.removesuffix('_s')} in its decorators")
     handler = replace(handler, **options)
     for key in ("timeout_s", "concurrency"):
         value = getattr(handler, key)

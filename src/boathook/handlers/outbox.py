@@ -134,9 +134,7 @@ class CompiledRoutes(msgspec.Struct, frozen=True):
             source=None, application=self.name, type=type, headers=headers, body=body, channels=channels
         )
         if len(deliveries) > MAX_DELIVERIES:
-            raise TooManyDeliveries(
-                f"{len(deliveries)} recipients want this message; it can have at most {MAX_DELIVERIES}"
-            )
+            raise TooManyDeliveries(f"message matches {len(deliveries)} recipients; the maximum is {MAX_DELIVERIES}")
         return deliveries
 
     def arguments(self, draft: Draft) -> tuple[str, str, str]:
@@ -442,4 +440,4 @@ def _outcome(draft: Draft, answer: str, cell: str | None) -> Published:
         case "clash":
             return IdempotencyConflict(UUID(first))
         case _:
-            raise DatabaseError(f"boathook.publish_message answered {answer!r}, which this version does not know")
+            raise DatabaseError(f"boathook.publish_message returned {answer!r}, unsupported by this version; upgrade")

@@ -84,7 +84,7 @@ class Client:
         self._lock = threading.Lock()
         self._thread: CurlThread | None = None
         self._waiting: deque[OutgoingRequest] = deque()
-        self._under_way = self._running = 0
+        self._in_progress = self._running = 0
         self._is_closed = False
 
     async def request(
@@ -238,7 +238,7 @@ class Client:
             raise FetchFailed("timeout_s must be more than 0")
         for name, value in headers.items():
             if not _NAME.fullmatch(name):
-                raise FetchFailed("a header's name contains invalid characters")
+                raise FetchFailed("a header name contains invalid characters")
             if name.lower() in _OURS:
                 raise FetchFailed(f"the header {name} is boathook's own to write; leave it out")
             if _CONTROL.search(value):
@@ -260,9 +260,9 @@ class Client:
     def _count_in(self) -> None:
         if self._is_closed:
             raise FetchFailed("shutting down")
-        if self._under_way >= MAX_PENDING:
-            raise FetchFailed(f"{self._under_way:,} other requests are under way or wait for their turn")
-        self._under_way += 1
+        if self._in_progress >= MAX_PENDING:
+            raise FetchFailed(f"{self._in_progress:,} other requests are in progress or queued")
+        self._in_progress += 1
 
     def _get_thread(self) -> CurlThread:
         if self._thread is None:
@@ -274,7 +274,7 @@ class Client:
         while self._waiting and self._running < self._max_concurrent:
             request = self._waiting.popleft()
             if request.sink is not None and request.sink.is_cancelled():
-                self._under_way -= 1
+                self._in_progress -= 1
             else:
                 self._running += 1
                 batch.append(request)
@@ -291,6 +291,6 @@ class Client:
 
     def _count_out(self, number: int, turns: int = 0) -> None:
         with self._lock:
-            self._under_way -= number
+            self._in_progress -= number
             self._running -= turns
             self._send_waiting()

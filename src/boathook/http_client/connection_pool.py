@@ -57,7 +57,7 @@ class _Target(NamedTuple):
 
 
 class _Exchange(msgspec.Struct, eq=False):
-    """A request under way."""
+    """A request in progress."""
 
     request: OutgoingRequest
     target: _Target
@@ -169,7 +169,7 @@ class _Connection(asyncio.Protocol):
 
     def _take(self, data: bytes) -> None:
         exchange, reader = self._exchange, self._reader
-        if exchange is None:  # no request has asked for it
+        if exchange is None:  # no request is using it
             self.close()
             return
         reader.feed(data)

@@ -34,7 +34,7 @@ _MASKS: Final = {
     pycurl.POLL_OUT: select.EPOLLOUT,
     pycurl.POLL_INOUT: select.EPOLLIN | select.EPOLLOUT,
 }
-_CANCELLED: Final = "the body took too long, or is no longer wanted"
+_CANCELLED: Final = "the body took too long, or the transfer was stopped"
 _LOG: Final = get_logger("http_client")
 
 Event = tuple[int, int]
@@ -138,7 +138,7 @@ class CurlMultiClient:
             self._start(request, address, found, 0.0)
 
     def resume(self, request: OutgoingRequest) -> None:
-        """Continue a response that its sink has paused, or end it if it is no longer wanted."""
+        """Continue a response that its sink has paused, or end it if it is to be stopped."""
         for exchange in [one for one in self._running.values() if one.request is request]:
             if exchange.is_over(0.0):
                 self._end(exchange.handle, pycurl.E_ABORTED_BY_CALLBACK, _CANCELLED)
@@ -315,7 +315,7 @@ class CurlMultiClient:
         self._put_back(exchange)
 
     def _cut_late(self) -> None:
-        """End requests whose body takes too long or is not wanted, and those whose host is not resolved in time."""
+        """End requests whose body takes too long or is to be stopped, and those whose host is not resolved in time."""
         now = time.monotonic()
         if now < self._look_at:
             return

@@ -70,7 +70,7 @@ def download(spec: DownloadSpec, open_response: OpenResponse, is_stopped: Callab
         spec: the file to download.
         open_response: starts a GET request with headers in addition to the spec's, a timeout in seconds, and the
             seconds it may stall.
-        is_stopped: returns whether the download is no longer wanted.
+        is_stopped: returns whether to stop the download.
 
     Raises:
         FetchFailed: it is not allowed, failed, or is too large; the partial file is kept unless it is too large.
@@ -136,7 +136,7 @@ def _begin(response: ResponseStream, spec: DownloadSpec, part: "PartialDownload"
         case 416 if part.size:
             raise _Changed
         case 200:
-            why = f"the file came packed ({packed[:20]!r}), though it was asked for as it is"
+            why = f"the server compressed the file ({packed[:20]!r}), although the request forbids it"
         case 301 | 302 | 303 | 307 | 308:
             why = f"the server answered with status {status}; redirects are not followed"
         case _:
@@ -218,7 +218,7 @@ class PartialDownload:
     Args:
         target: the path of the complete file.
         url: the file's URL; data from another URL is discarded.
-        is_stopped: returns whether the lock is no longer wanted.
+        is_stopped: returns whether to stop waiting for the lock.
 
     Raises:
         FetchFailed: another download of the same file is in progress, or a file cannot be written.
@@ -257,7 +257,7 @@ class PartialDownload:
                 return opened
             opened.close()
             if is_stopped() or time.monotonic() > ends_at:
-                raise FetchFailed(f"another download to {self._target.name} is under way")
+                raise FetchFailed(f"another download to {self._target.name} is in progress")
             time.sleep(_LOOK_S)
 
     def _lock(self, opened: FileIO) -> bool:

@@ -58,7 +58,7 @@ class Sink(Protocol):
         ...
 
     def is_cancelled(self) -> bool:
-        """Return whether the response is no longer wanted."""
+        """Return whether to stop reading the response."""
         ...
 
 

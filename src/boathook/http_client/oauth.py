@@ -119,7 +119,7 @@ class TokenCache:
                 "POST", token_url, headers=headers, body=body, timeout_s=self._timeout_s, max_bytes=_MAX_BODY
             )
         except FetchFailed as error:
-            raise FetchFailed(f"the token server could not be asked: {error}") from None
+            raise FetchFailed(f"the request to the token server failed: {error}") from None
 
     def _keep(self, key: _Key, kept: _Kept) -> None:
         self._kept.pop(key, None)

@@ -81,7 +81,7 @@ class ResponseStream:
 
     Args:
         origin: as for `make_error`.
-        is_stopped: returns whether the response is no longer wanted.
+        is_stopped: returns whether to stop reading the response.
     """
 
     def __init__(self, origin: str, is_stopped: Callable[[], bool] = lambda: False) -> None:
@@ -153,7 +153,7 @@ class ResponseStream:
         self.ended.set_result(None)
 
     def is_cancelled(self) -> bool:
-        """Return whether the response is no longer wanted."""
+        """Return whether to stop reading the response."""
         return self._is_closed or self._is_stopped()
 
     def _answer_reader(self) -> None:

@@ -49,7 +49,7 @@ class CurlThread:
         self._wake_thread()
 
     def resume(self, request: OutgoingRequest) -> None:
-        """Continue a response that its sink has paused, or end it if it is no longer wanted."""
+        """Continue a response that its sink has paused, or end it if it is to be stopped."""
         self._resumed.append(request)
         self._wake_thread()
 

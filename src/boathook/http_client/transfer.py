@@ -301,7 +301,7 @@ class SinkTransfer(CurlTransfer):
         return piece
 
     def is_over(self, answered_before: float) -> bool:  # noqa: ARG002 - its body may take as long as the request
-        """Return whether to end the transfer: the sink no longer wants it."""
+        """Return whether to end the transfer: the sink no longer accepts data."""
         return self._sink.is_cancelled()
 
     def finish(self, error: int, message: str) -> RequestResult:

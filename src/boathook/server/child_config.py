@@ -42,7 +42,7 @@ class ChildConfig(msgspec.Struct, frozen=True):
 
 
 class ProcessContext(msgspec.Struct, frozen=True):
-    """What a role needs from its process."""
+    """The dependencies of a role within its process."""
 
     config: ChildConfig
     settings: Settings

@@ -131,7 +131,7 @@ class _Developer:
         """Print where everything is."""
         url = gateway_url(self._settings)
         self._log.base = url
-        if self._settings.server.port:  # else only the started gateway knows its port
+        if self._settings.server.port:  # otherwise the port is chosen at start
             token = create_token(self._settings.server.data_dir)
             self._say(f"console  {url}{LINK_PATH}?token={token}", _BOLD)
             self._say(f"         this link signs you in once, within {LIFETIME_S / 60:.0f} minutes", _DIM)

@@ -44,7 +44,7 @@ class StartRequest(msgspec.Struct, tag="start"):
 
 
 class SignalRequest(msgspec.Struct, tag="signal"):
-    """Requests a signal to a child; only the fork server knows which process ids are still its children."""
+    """Requests a signal to a child; only the fork server tracks which process ids are still its children."""
 
     pid: int
     number: int

@@ -46,14 +46,14 @@ _LOG = log.get_logger("server")
 
 
 class RunningServer(msgspec.Struct, frozen=True):
-    """What a process that runs boathook uses of it."""
+    """boathook's interface for the host process."""
 
     app: Asgi
     """Answers requests to sources, by the ``path`` of their scope."""
     hook: Boathook
     """The handlers of `server.app`; an empty object without that setting."""
     notify_due: NotifyDue
-    """Requests that due deliveries are looked for at once, after a commit of published events."""
+    """Starts a search for due deliveries at once, after a commit of published events."""
 
 
 @contextlib.asynccontextmanager

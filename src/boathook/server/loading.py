@@ -55,7 +55,7 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
 _RESERVED_NAMES: Final = frozenset({*SECTIONS, "sources", "boathook", "public"})
 """Names of boathook's own tables and schemas."""
 _APP_ONLY_DECLARATIONS: Final = ("sources", "migrations", "commands", "alert_rules")
-"""What only an app of `apps.load` may declare: commands need it, and must not import a user's handlers."""
+"""Declarations that only an app of `apps.load` may have: commands need them, and must not import a user's handlers."""
 
 
 def load_hooks(settings: Settings) -> "Hooks":
@@ -227,7 +227,8 @@ def sources_of(module: str, hook: "Boathook", settings: Settings) -> Mapping[str
     for name in sources:
         if not isinstance(name, str) or not SOURCE_NAME.fullmatch(name):
             raise ConfigError(
-                f"apps.load: {module}: the source {name!r} is part of an address: write letters, digits, . _ and - only"
+                f"apps.load: {module}: invalid source name {name!r}: it is used in the URL;"
+                " use letters, digits, . _ and -"
             )
     return sources
 

@@ -129,8 +129,8 @@ class Mounts:
 
     def __init__(self, mounts: Mapping[str, Iterable[Mount]], settings: Settings, database: Database) -> None:
         self._lifespans: dict[int, Lifespan] = {}
-        doors = [MountedApp(mount, self._lifespan(mount.app), settings, database) for mount in check_mounts(mounts)]
-        self._doors = sorted(doors, key=lambda door: len(door.path), reverse=True)
+        apps = [MountedApp(mount, self._lifespan(mount.app), settings, database) for mount in check_mounts(mounts)]
+        self._mounted_apps = sorted(apps, key=lambda app: len(app.path), reverse=True)
 
     def _lifespan(self, app: Asgi) -> Lifespan:
         """Return the lifespan of an application, which its mounts share."""
@@ -155,7 +155,8 @@ class Mounts:
         if is_reserved(path):
             return None
         return next(
-            (mounted for mounted in self._doors if path == mounted.path or path.startswith(mounted.path + "/")), None
+            (mounted for mounted in self._mounted_apps if path == mounted.path or path.startswith(mounted.path + "/")),
+            None,
         )
 
 

@@ -33,7 +33,7 @@ from boathook.service.keys import hash_token
 FILE_NAME: Final = "publishing-access.bin"
 MAX_KEYS: Final = 10_000
 MAX_TARGETS: Final = 100_000
-"""Most applications in the copy, the newest; messages for others need PostgreSQL."""
+"""Maximum number of applications in the copy, which has the newest; messages for others need PostgreSQL."""
 _CONTEXT: Final = "publishing-access"
 _KEYS_INTERVAL_S: Final = 2.0
 """Seconds between two reads of the keys: how long a revoked key may publish while events wait in the buffer, although
@@ -60,7 +60,7 @@ class _Moment(msgspec.Struct, frozen=True):
         return cls(time.time(), time.monotonic())
 
     def age_s(self) -> float:
-        """Return how long ago it was, by the clock that says more."""
+        """Return how long ago it was, by the clock with the larger value."""
         now = self.now()
         return max(now.wall - self.wall, now.monotonic - self.monotonic)
 
@@ -214,7 +214,7 @@ class AccessCopy:
         try:
             await asyncio.to_thread(self._write, content)
         except OSError as error:
-            note = "a start without PostgreSQL would not know the latest keys"
+            note = "after a start without PostgreSQL, the latest keys would be unknown"
             _LOG.error("access_copy_not_saved", file=str(self._file), error=str(error), note=note)
 
     def _content(self, confirmed: _Moment) -> "_Content":

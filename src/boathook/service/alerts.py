@@ -23,7 +23,7 @@ from boathook.domain.errors import InvalidValue, NotFound
 from boathook.service.unit_of_work import UnitOfWork, new_id
 
 MAX_SILENCE: Final = timedelta(days=365)
-"""The longest silence; to silence a rule permanently, disable it."""
+"""Maximum duration of a silence; to silence a rule permanently, disable it."""
 _MAX_PATTERN_LENGTH: Final = 300
 _MAX_NOTE_LENGTH: Final = 1_000
 _JUST_ENDED: Final = timedelta(days=1)

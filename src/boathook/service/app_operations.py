@@ -34,7 +34,7 @@ _BATCH: Final = 500
 
 
 class AppDependencies(Protocol):
-    """What the operations depend on."""
+    """The dependencies of the operations."""
 
     settings: Settings
     outbox: Outbox

@@ -153,7 +153,7 @@ class AppResources:
 
 
 class AppPlatform:
-    """What one app of a process may use; a `boathook.handlers.platform.Platform`."""
+    """The services for one app of a process; implements `boathook.handlers.platform.Platform`."""
 
     def __init__(self, resources: AppResources, name: str = "") -> None:
         self._resources = resources

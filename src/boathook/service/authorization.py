@@ -31,7 +31,7 @@ class Capability(StrEnum):
 
 
 class Permission(StrEnum):
-    """What a caller may be allowed to do; its value is the name that templates use."""
+    """A permission of a caller; its value is the name that templates use."""
 
     PUBLIC = "public"
     """Sign in, enter the portal, read health, the API's description and static files."""

@@ -44,7 +44,7 @@ class QueueMembers(msgspec.Struct, frozen=True):
 
 
 class ReturnedBatches(msgspec.Struct, frozen=True):
-    """What became of refused batches."""
+    """The result of returning refused batches to their queue."""
 
     returned: int
     """Batches that were put into a buffer's queue again, for gateways to drain."""

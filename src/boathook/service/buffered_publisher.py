@@ -64,7 +64,7 @@ class BufferedPublisher:
 
     @property
     def is_needed(self) -> bool:
-        """Whether messages must not go to PostgreSQL directly, because others wait in the buffer or it is away."""
+        """Whether messages must go to the buffer: PostgreSQL is unavailable, or other messages wait there."""
         return not self._intake.is_direct
 
     async def publish(self, message: Message) -> tuple[UUID, bool]:

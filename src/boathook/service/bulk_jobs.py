@@ -92,7 +92,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outcome(self) -> str:
-        """What has become of the replayed deliveries, in one sentence; empty if nothing was replayed."""
+        """The results of the replayed deliveries, in one sentence; empty if nothing was replayed."""
         return "" if self.results is None or not self.results.number else describe_outcomes(self.results)
 
 

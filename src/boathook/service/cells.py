@@ -66,7 +66,7 @@ class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
     is_own: bool
     accepts_new: bool
     problem: str = ""
-    """Why it does not work, or cannot be asked; empty if it works."""
+    """Why it does not work or cannot be reached; empty if it works."""
     accepted_per_s: float = 0.0
     """Events that its gateways accepted per second lately, from senders and from other cells."""
     oldest_due_s: float = 0.0
@@ -86,13 +86,13 @@ class SourceCell(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was assigned; else it follows from the cells that accept new sources."""
     revision: int = 0
     disagreeing: tuple[str, ...] = ()
-    """Cells that know an older assignment, or none."""
+    """Cells that have an older assignment, or none."""
     paths: tuple[str, ...] = ()
     """The paths of its URL."""
 
     @property
     def is_moving(self) -> bool:
-        """Whether a move to its cell is not complete: that cell does not know the keys of known events yet."""
+        """Whether a move to its cell is not complete: that cell does not have the keys of stored events yet."""
         return self.cell in self.disagreeing and self.revision > 1
 
 
@@ -105,7 +105,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     keys: int
     """Dedup keys that were copied."""
     unreached: tuple[str, ...]
-    """Cells whose database could not be reached. The first refusal of the old cell shows them the assignment."""
+    """Cells whose database could not be reached. They learn the assignment from the old cell's rejection."""
     handlers_missing: bool
     """Whether the new cell has no handler for the source, but the old one has."""
 
@@ -213,7 +213,7 @@ async def probe(settings: Settings, name: str) -> None:
 
 
 async def list_known(work: UnitOfWork) -> dict[str, str]:
-    """Return the cell of each source, by what this cell knows."""
+    """Return the cell of each source, as recorded in this cell."""
     settings = work.app_context.settings
     assignments = await cells.read_assignments(work.connection)
     directory = settings.cells.directory
@@ -222,7 +222,7 @@ async def list_known(work: UnitOfWork) -> dict[str, str]:
 
 
 async def list_sources(settings: Settings) -> list[SourceCell]:
-    """Return the cell of each source, by what all cells know.
+    """Return the cell of each source, as recorded in all cells.
 
     Raises:
         ConfigError: a cell has no `database`.
@@ -281,7 +281,7 @@ async def assign_sources(settings: Settings) -> list[SourceCell]:
 
 
 async def move_source(settings: Settings, source: str, target: str) -> Move:
-    """Move a source to another cell, while its senders go on. Safe to repeat, and to be repeated after an error.
+    """Move a source to another cell while its senders continue. Safe to repeat; repeat it after an error.
 
     Raises:
         NotFound: there is no such cell or source.
@@ -380,7 +380,7 @@ async def move_application(settings: Settings, application: str, target: str) ->
 
 
 async def _read_applications(databases: Mapping[str, Database], id: UUID) -> dict[str, CellApplication]:
-    """Return an application as each cell that has it or had it knows it."""
+    """Return an application as recorded in each cell that has it or had it."""
     found = {name: (await cells.read_applications(database, [id])).get(id) for name, database in databases.items()}
     return {name: one for name, one in found.items() if one is not None}
 
@@ -439,7 +439,7 @@ async def _move_application(
 
 
 class ApplicationFinder:
-    """Finds the other cell that has an application by asking the gateways of all at once; remembers the answers.
+    """Finds the other cell that has an application by querying the gateways of all at once; caches the answers.
 
     Args:
         settings: name the cells.
@@ -453,10 +453,10 @@ class ApplicationFinder:
         self._asking: dict[tuple[str, str], asyncio.Task[str | None]] = {}
         self._questions = asyncio.Semaphore(_MAX_QUESTIONS)
         self._silent_until: dict[str, float] = {}
-        """Cells that did not answer: they are not asked for a while."""
+        """Cells that did not answer: they are not queried for a while."""
 
     async def find(self, organization: str, reference: str) -> str | None:
-        """Return the cell that has an application with this id or uid; None if none says so within a second."""
+        """Return the cell that has an application with this id or uid; None if none reports it within a second."""
         key = organization, reference
         until, cell = self._known.get(key, (0.0, None))
         if not self._cells or until > time.monotonic():

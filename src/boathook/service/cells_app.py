@@ -2,7 +2,7 @@
 
 A message that is published here to an application of another cell is stored here, with one delivery to the handler of
 that cell. So it leaves only if its publisher's transaction commits, and it has the retries, dead letters and replays of
-any delivery. The other cell knows it by its id, so it is stored there once however often it is posted.
+any delivery. Its id is its dedup key in the other cell, so it is stored there once however often it is posted.
 """
 
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ from boathook.service.remote import post_with
 
 _MAX_AGE_DAYS: Final = 7
 _RETRY: Final = RetryPolicy(first_s=5, max_delay_s=300, max_attempts=10_000, max_age_s=_MAX_AGE_DAYS * 86_400)
-"""Outlives an outage of a cell. Its breaker decides how often it is asked meanwhile."""
+"""Outlives an outage of a cell. Its breaker decides how often it is called meanwhile."""
 _PAUSE_S: Final = 5.0
 _MAX_PAUSE_S: Final = 60.0
 _MEMORY_DAYS: Final = _MAX_AGE_DAYS + 1

@@ -1,4 +1,4 @@
-"""Opens the configured database, migrates its schema, and reads which apps it knows."""
+"""Opens the configured database, migrates its schema, and reads the state of apps in it."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -130,7 +130,7 @@ async def require_current(where: Database | str, apps: Migrations = (), *, cause
 
 
 class KnownApps(msgspec.Struct, frozen=True):
-    """What the database knows of apps."""
+    """The state of apps in the database."""
 
     pending: Sequence[str]
     """Names of the pending migrations."""
@@ -143,7 +143,7 @@ class KnownApps(msgspec.Struct, frozen=True):
 
 
 async def read_known(database: Database, apps: Migrations) -> KnownApps:
-    """Return what the database knows of apps. Raises ConfigError if the migrations of an app cannot be read."""
+    """Return the state of apps in the database. Raises ConfigError if the migrations of an app cannot be read."""
     return KnownApps(await migrations.list_pending(database, apps), await route_registry.list_owners(database))
 
 

@@ -47,7 +47,7 @@ _ENDS: Final = {
     "URL": "because the endpoint's URL is invalid",
     "SEND": "because the connection to the endpoint broke",
     "READ": "because the endpoint closed the connection before it responded",
-    "GONE": "because the endpoint asked for no more messages",
+    "GONE": "because the receiver unsubscribed",
     "ABORTED": "because the endpoint permanently rejected this message",
 }
 
@@ -59,7 +59,7 @@ _ADVICE: Final = {
     "HANDLER_MISUSE": "Fix the handler as the message says, deploy it, then replay.",
     CONNECTION_LOST: "Nothing of it was stored. Once PostgreSQL is stable again, replay.",
     "SECRET_UNREADABLE": "Restore the encryption key of the secret, or give the endpoint a new secret, then replay.",
-    "GONE": "The receiver asked to stop. If that was a mistake, enable the endpoint and replay; otherwise ignore it "
+    "GONE": "The receiver unsubscribed. If that was a mistake, enable the endpoint and replay; otherwise ignore it "
     "with a note.",
     "ABORTED": "The receiver rejects this message. Ask its owner why; ignore it with a note if that is correct.",
     "CONTENT_GONE": "The message's content was deleted, so it cannot be sent. Ignore it with a note.",

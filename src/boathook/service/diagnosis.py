@@ -35,7 +35,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     seen: str
     """The result of verification now, in one sentence."""
     hint: str = ""
-    """What would have made verification succeed, if a common mistake explains the rejection."""
+    """The change that would make verification succeed, if a common mistake explains the rejection."""
     cause: str = ""
     remedy: str = ""
 
@@ -196,7 +196,7 @@ _CAUSES: Final[dict[str, tuple[str, str]]] = {
     ),
     Reason.TOKEN_MISMATCH: (
         "The token at the sender is not that of this source; or a client is guessing tokens.",
-        "Copy the source's token to the sender's settings. Tokens are never stored: ask the sender to send it again.",
+        "Copy the source's token to the sender's settings. Tokens are never stored: ask the sender to resend it.",
     ),
     Reason.KEY_UNAVAILABLE: (
         "The sender's public key could not be fetched when it arrived; the cause is on this host or its network.",

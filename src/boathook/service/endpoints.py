@@ -28,7 +28,7 @@ from boathook.service.unit_of_work import UnitOfWork, new_id
 
 
 class Backlog(StrEnum):
-    """What happens to deliveries that waited while an endpoint was disabled."""
+    """The action on deliveries that waited while an endpoint was disabled."""
 
     SEND = "send"
     CANCEL = "cancel"

@@ -107,7 +107,7 @@ class EventFeed:
         """Found events that a later scan may find again."""
         self._waiting: deque[EventRef] = deque()
         """Found events that were not emitted yet."""
-        self._under_way: _Scan | None = None
+        self._in_progress: _Scan | None = None
         self._swept_at = self._whole_at = since
         """Start of the last scan, and of the last one that went back as far as the overlap."""
         self._is_behind = False
@@ -124,7 +124,7 @@ class EventFeed:
             DatabaseUnavailable: PostgreSQL is unavailable; the next poll continues where this one started.
         """
         if not self._waiting:
-            await self._find(self._under_way or self._begin(now))
+            await self._find(self._in_progress or self._begin(now))
         chosen = self._page()
         events = await read_events(self._database, chosen) if chosen else []
         for _ in chosen:
@@ -158,7 +158,7 @@ class EventFeed:
         self._waiting.extend(new_refs)
         self._seen.update(ref.id for ref in new_refs)
         is_whole = len(found) < _MAX_IDS
-        self._under_way = None if is_whole else replace(scan, first=UUID(int=found[-1].id.int + 1))
+        self._in_progress = None if is_whole else replace(scan, first=UUID(int=found[-1].id.int + 1))
         self._is_behind = not is_whole or scan.until is not None
         if is_whole:
             self._end(scan)
@@ -193,12 +193,12 @@ class ListenerSlots:
 
 
 def feed_start(now: datetime, since: datetime | None, after: UUID | None) -> datetime:
-    """Return the start time of a listener that wants events since a time, or continues after its last event.
+    """Return the start time of a listener that requests events since a time, or continues after its last event.
 
     Raises:
         InvalidValue: the start is further back than listeners may go.
     """
-    # Both may be given: a listener that resumes does not want events before its original start either.
+    # Both may be given: a listener that resumes gets no events before its original start either.
     starts = [now] if since is None and after is None else [] if since is None else [since]
     if after is not None:
         # Not later than now, as the clock that created the id may be ahead.

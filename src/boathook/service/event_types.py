@@ -26,7 +26,7 @@ async def check_message(connection: Connection, *, organization: str, type: str,
     schemas = await read_schemas(connection, organization, type)
     fault = find_fault(payload, schemas) if schemas else None
     if fault is not None:
-        raise InvalidMessage(f"payload: {fault}; the schema of event type {type} wants otherwise")
+        raise InvalidMessage(f"payload does not match the schema of {type}: {fault}")
 
 
 def find_fault(payload: Any, schemas: Mapping[str, Any]) -> str | None:

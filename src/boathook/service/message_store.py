@@ -36,7 +36,7 @@ from boathook.observability.log import get_logger
 
 _MAX_ROUNDS: Final = 5
 _MAX_DELIVERIES: Final = 4_096
-"""Most deliveries in one commit; a single message may exceed it."""
+"""Maximum number of deliveries in one commit; a single message may exceed it."""
 _LOG = get_logger("buffer")
 
 
@@ -248,7 +248,7 @@ def _receipt(row: NewMessageRow, verdict: str | None) -> Receipt:
         return Accepted(row.id, has_deliveries=bool(row.deliveries))
     kind, _, first = verdict.partition(" ")
     if kind not in {"duplicate", "conflict", "repeated", "clash"}:
-        raise DatabaseError(f"boathook.publish_messages answered {verdict!r}, which this version does not know")
+        raise DatabaseError(f"boathook.publish_messages returned {verdict!r}, unsupported by this version; upgrade")
     if UUID(first) == row.id:  # an earlier attempt to store it was committed
         return Accepted(row.id, is_new=False)
     by_key = kind in {"repeated", "clash"}

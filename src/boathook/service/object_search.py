@@ -40,7 +40,7 @@ class ObjectMatches(msgspec.Struct, frozen=True, kw_only=True):
     """The objects that a text names; at most `MAX_PER_KIND` of each kind."""
 
     direct: DirectMatch = _NO_MATCH
-    """What has it as its id or key."""
+    """The object with this id or key."""
     sources: Sequence[str] = ()
     handlers: Sequence[str] = ()
     applications: Sequence[ApplicationMatch] = ()
@@ -48,7 +48,7 @@ class ObjectMatches(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_objects(work: UnitOfWork, words: str, may: Callable[[Permission], bool]) -> ObjectMatches:
-    """Return what a text names, without what the caller may not see.
+    """Return the objects that match *words* and that the caller may view.
 
     Raises:
         InvalidValue: the text is too long or holds characters that no text can hold.

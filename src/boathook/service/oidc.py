@@ -248,5 +248,5 @@ def _object(answer: HttpResponse, action: str) -> Mapping[str, Any]:
     except (msgspec.DecodeError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise FetchFailed(f"the identity provider's answer is not a JSON object: it was asked to {action}")
+        raise FetchFailed(f"the identity provider's answer is not a JSON object: the request was to {action}")
     return found

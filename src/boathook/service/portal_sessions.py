@@ -15,7 +15,7 @@ _COLOUR: Final = re.compile(r"[0-9a-f]{6}")
 
 
 class PortalAppearance(msgspec.Struct, frozen=True):
-    """How the portal looks when embedded in a product."""
+    """The appearance of the portal when embedded in a product."""
 
     theme: str = ""
     """``light`` or ``dark``; empty for the user's system setting."""

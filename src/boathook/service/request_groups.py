@@ -78,4 +78,4 @@ _NOUNS: Final[dict[str, tuple[str, str]]] = {
     "body": ("known key with a different body", "known keys with different bodies"),
     "key": ("known body under a different key", "known bodies under different keys"),
 }
-"""What one request, and several, of each cause are called."""
+"""Singular and plural names of requests by cause."""

@@ -200,7 +200,7 @@ class HandlersTest(TestCase):
 
 
 class ProjectKind(StrEnum):
-    """What a new project runs in."""
+    """The framework of a new project."""
 
     PLAIN = "plain"
     FASTAPI = "fastapi"

@@ -223,7 +223,7 @@ def check(question: SearchQuery) -> None:
     texts = {"q": question.words, "text": question.text, "where": question.where, "key": question.key}
     for name, text in texts.items():
         if len(text) > MAX_TEXT_LENGTH:
-            raise InvalidValue(f"at most {MAX_TEXT_LENGTH} characters are looked for", name)
+            raise InvalidValue(f"use at most {MAX_TEXT_LENGTH} characters", name)
     named = texts | {"source": question.source, "application": question.application, "type": question.type}
     for name, text in named.items():
         if "\x00" in text or any("\ud800" <= char <= "\udfff" for char in text):

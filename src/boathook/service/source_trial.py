@@ -52,7 +52,7 @@ class TriggeredRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the request was accepted; a sender that wants a reply of its own gets no event id."""
+        """Whether the request was accepted; a sender that requires its own reply format gets no event id."""
         return 200 <= self.status < 300
 
 

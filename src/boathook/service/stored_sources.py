@@ -214,7 +214,8 @@ def _check(configured: Settings, name: str, source: SourceSettings, secrets: tup
         has_other_proof = source.unsigned or source.password is not None or captures_secret(source)
         if recipe.takes_secrets and not (secrets or has_other_proof):
             raise InvalidValue(
-                "this sender signs its requests: paste its secret, or have one generated if you choose it", "secret"
+                "this sender signs its requests: paste its secret, or generate one if the sender lets you choose it",
+                "secret",
             )
         Verifier(replace(spec, secrets=(*secrets, *spec.secrets)))
         inline_policy(alone, name)

@@ -1,4 +1,4 @@
-"""What handlers did in a test: the result of each, and the messages that were published."""
+"""The results of a test: those of each handler, and the messages that were published."""
 
 import re
 import sys
@@ -31,7 +31,7 @@ class PublishedMessage:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HandlerResult:
-    """What one handler did with an event."""
+    """The result of one handler for an event."""
 
     handler: str
     """Its name."""
@@ -71,7 +71,7 @@ def print_failures(results: Iterable[HandlerResult]) -> None:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class EventResult:
-    """What the handlers did with an event; without an index, that of the first that did not succeed, else the first."""
+    """The results of an event's handlers; attributes are those of the first that did not succeed, else the first."""
 
     handlers: Sequence[HandlerResult]
     """The result of each handler, in the order of the handlers."""
@@ -133,17 +133,17 @@ class EventResult:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunResult(EventResult):
-    """What the handlers did in `run` or `run_sync`."""
+    """The result of `run` or `run_sync`."""
 
     published: Sequence[PublishedMessage] = ()
     """The messages that a worker would have committed: not those of a handler that failed."""
     reply: Reply | None = None
-    """What the sender of a source with ``mode = "inline"`` would get."""
+    """The reply to the sender of a source with ``mode = "inline"``."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class DeliverResult(EventResult):
-    """What a server did with a request."""
+    """The result of a request to a server."""
 
     event_id: str
     """The event's id, such as ``evt_01h455vb4pex5vsknk084sn02q4``."""

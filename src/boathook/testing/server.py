@@ -140,7 +140,7 @@ class BoathookServer:
         document = parse(response.body)
         if isinstance(document, dict) and "event_id" in document:
             event_id, is_duplicate = ids.read_event(document["event_id"]), document.get("duplicate") is True
-        else:  # the sender wants a reply of its own
+        else:  # the sender requires its own reply format
             event_id = self._call(self._find_event(resolved, signed, timeout_s))
             is_duplicate = ids.created_at(event_id) < began - timedelta(milliseconds=1)
         handlers = self._call(self._wait_for_handlers(event_id, timeout_s))

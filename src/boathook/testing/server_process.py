@@ -71,7 +71,7 @@ class EventLoop:
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """A running server, and what its senders need to know of it."""
+    """A running server, with the addresses and keys that its senders use."""
 
     settings: Settings
     """The settings that it runs with, with the sources of apps."""
@@ -238,7 +238,7 @@ def _process(folder: Path, file: Path | None, overrides: Mapping[str, Any], serv
 
 
 def main() -> None:
-    """Run a server as standard input says, until standard input ends."""
+    """Run a server with the options from standard input, until standard input ends."""
     request = json.loads(sys.stdin.buffer.readline())
     parent = os.getppid()
     server = os.fork()

@@ -18,7 +18,9 @@ from boathook.apps.billing.payment_store import StoredPayment
 from boathook.apps.billing.rules import Blocked, Extend, NoChange, Payment, Problem, Reverse, Verdict
 
 DAY_S: Final = 86_400.0
-PAYMENT_RETRY: Final = RetryPolicy(first_s=5.0, factor=2.0, max_delay_s=DAY_S / 4, max_attempts=200, max_age_s=30 * DAY_S)
+PAYMENT_RETRY: Final = RetryPolicy(
+    first_s=5.0, factor=2.0, max_delay_s=DAY_S / 4, max_attempts=200, max_age_s=30 * DAY_S
+)
 """A user may register weeks after paying; a waiting event is also woken as soon as the user exists."""
 
 Outcome = Ignore | Retry | Dead | None

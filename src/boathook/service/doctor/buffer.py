@@ -42,7 +42,7 @@ async def compare(database: Database) -> Finding:
         text = (
             f"{counted(found.lost, 'event')} that brokers had confirmed never arrived, until {found.noticed_at:%F %R}"
         )
-        fix = "the gateways' logs name their times (`buffered_events_lost`); ask the senders to send these again"
+        fix = "ask the senders to resend events from the periods in the gateways' logs (`buffered_events_lost`)"
         return Finding(_LOST, CheckStatus.WARN, text, fix)
     return Finding(_LOST, CheckStatus.OK, "everything that brokers confirmed has arrived, as far as it was drained")
 

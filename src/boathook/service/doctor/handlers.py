@@ -31,7 +31,7 @@ class Finding(msgspec.Struct, frozen=True):
     verdict: CheckStatus
     found: str
     fix: str = ""
-    """What to do about it; empty if everything is fine."""
+    """The fix, as an instruction; empty if everything is fine."""
 
 
 _CLOSE: Final = 0.75
@@ -60,7 +60,7 @@ def _unknown_source(settings: Settings, route: Route) -> Finding:
         return Finding(
             "handlers", CheckStatus.WARN, f"{found}; did you mean {near[0]!r}?", f'use hook.on("{near[0]}", ...)'
         )
-    known = f", or name one that is there: {', '.join(settings.sources)}" if settings.sources else ""
+    known = f", or use a configured one: {', '.join(settings.sources)}" if settings.sources else ""
     fix = f"add it with `boathook sources add` or as [sources.{route.source}] in boathook.toml{known}"
     return Finding("handlers", CheckStatus.WARN, found, fix)
 
@@ -78,18 +78,18 @@ def _types(recipe: Recipe, route: Route) -> Iterator[Finding]:
         for pattern in patterns:
             if near := _misspelt(pattern, recipe.type.known):
                 found = (
-                    f"{route.recipient} wants {pattern!r} of {route.source!r}, a type unknown of {recipe.title};"
-                    f" did you mean {near!r}?"
+                    f"{route.recipient} subscribes to {pattern!r} of source {route.source!r},"
+                    f" which {recipe.title} does not define; did you mean {near!r}?"
                 )
                 yield Finding("handlers", CheckStatus.WARN, found, "correct the type in hook.on")
     elif len(patterns) == len(route.types):
         found = (
-            f"{route.recipient} wants {', '.join(patterns)} of {route.source!r}, but no request of the provider"
-            f" {recipe.name!r} has an event type here: that of each event is {UNKNOWN_TYPE!r}"
+            f"{route.recipient} subscribes to {', '.join(patterns)} of source {route.source!r}, but requests of the"
+            f" provider {recipe.name!r} have no event type: the type of each event is {UNKNOWN_TYPE!r}"
         )
-        fix = "leave out the types in hook.on, and look at the event's body"
+        fix = "remove the types from hook.on, and check the event's body"
         if recipe.configure is not None:
-            fix += f"; or say in sources.{route.source} where the type is, by type_header or type_path"
+            fix += f"; or set type_header or type_path in sources.{route.source}"
         yield Finding("handlers", CheckStatus.FAIL, found, fix)
 
 

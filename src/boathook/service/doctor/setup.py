@@ -135,15 +135,15 @@ async def _database(settings: Settings, database: Database, migrations: Migratio
     yield finding
     if finding.verdict is CheckStatus.FAIL:
         return
-    vitals = await read_database_health(database)
-    yield _connections(settings, vitals)
-    yield _wal_compression(vitals)
-    yield _partitions(vitals)
-    yield _backlog(vitals)
-    yield _routes(vitals)
-    yield _unhandled(await count_unhandled(database, vitals.now - timedelta(days=1)))
-    yield _dead(vitals)
-    yield _snapshot(vitals)
+    health = await read_database_health(database)
+    yield _connections(settings, health)
+    yield _wal_compression(health)
+    yield _partitions(health)
+    yield _backlog(health)
+    yield _routes(health)
+    yield _unhandled(await count_unhandled(database, health.now - timedelta(days=1)))
+    yield _dead(health)
+    yield _snapshot(health)
     yield await spool.compare(settings, database)
     if settings.has_brokers:
         yield await buffer.compare(database)
@@ -207,50 +207,50 @@ async def _clock(database: Database) -> Finding:
     return Finding("clock", verdict, found, "synchronise both hosts' clocks (NTP); signatures carry timestamps")
 
 
-def _connections(settings: Settings, vitals: DatabaseHealth) -> Finding:
+def _connections(settings: Settings, health: DatabaseHealth) -> Finding:
     needed = settings.server.gateways * (settings.database.ingest_connections + 2)
     needed += (settings.server.workers + 1) * (settings.database.worker_connections + 2) + 4
-    found = f"PostgreSQL {vitals.version}, {vitals.connections} of {vitals.max_connections} connections in use"
-    if needed + 5 > vitals.max_connections:
+    found = f"PostgreSQL {health.version}, {health.connections} of {health.max_connections} connections in use"
+    if needed + 5 > health.max_connections:
         fix = f"raise max_connections above {needed + 5}, or lower server.workers or database.worker_connections"
         return Finding("connections", CheckStatus.WARN, f"{found}; these settings need {needed}", fix)
     return Finding("connections", CheckStatus.OK, found)
 
 
-def _wal_compression(vitals: DatabaseHealth) -> Finding:
-    found = f"wal_compression is {vitals.wal_compression}"
-    if vitals.wal_compression in {"on", "pglz"}:
+def _wal_compression(health: DatabaseHealth) -> Finding:
+    found = f"wal_compression is {health.wal_compression}"
+    if health.wal_compression in {"on", "pglz"}:
         found += ": compressing pages with pglz slows ingest after each checkpoint"
-        return Finding("log", CheckStatus.WARN, found, f"set wal_compression = {'lz4' if vitals.has_lz4 else 'off'}")
+        return Finding("log", CheckStatus.WARN, found, f"set wal_compression = {'lz4' if health.has_lz4 else 'off'}")
     return Finding("log", CheckStatus.OK, found)
 
 
-def _partitions(vitals: DatabaseHealth) -> Finding:
+def _partitions(health: DatabaseHealth) -> Finding:
     fix = "run the keeper: `boathook serve` with the role keeper"
-    if vitals.latest_partition is None:
+    if health.latest_partition is None:
         return Finding("partitions", CheckStatus.FAIL, "there is none", fix)
-    ahead = (vitals.latest_partition - vitals.now.date()).days
-    if ahead < 0 or vitals.unpartitioned_events:
+    ahead = (health.latest_partition - health.now.date()).days
+    if ahead < 0 or health.unpartitioned_events:
         found = (
-            f"the last is of the week of {vitals.latest_partition}; {vitals.unpartitioned_events} events are in none"
+            f"the last is of the week of {health.latest_partition}; {health.unpartitioned_events} events are in none"
         )
         return Finding("partitions", CheckStatus.FAIL if ahead < -7 else CheckStatus.WARN, found, fix)
-    return Finding("partitions", CheckStatus.OK, f"are made up to the week of {vitals.latest_partition}")
+    return Finding("partitions", CheckStatus.OK, f"are made up to the week of {health.latest_partition}")
 
 
-def _backlog(vitals: DatabaseHealth) -> Finding:
-    if vitals.overdue or vitals.expired_leases:
-        oldest = _ago(vitals.now, vitals.oldest_due)
+def _backlog(health: DatabaseHealth) -> Finding:
+    if health.overdue or health.expired_leases:
+        oldest = _ago(health.now, health.oldest_due)
         found = (
-            f"{vitals.overdue} deliveries overdue, the oldest since {oldest}; {vitals.expired_leases} leases abandoned"
+            f"{health.overdue} deliveries overdue, the oldest since {oldest}; {health.expired_leases} leases abandoned"
         )
         return Finding("backlog", CheckStatus.WARN, found, "run workers and a keeper, or more of them (server.workers)")
     return Finding("backlog", CheckStatus.OK, "nothing is overdue")
 
 
-def _routes(vitals: DatabaseHealth) -> Finding:
-    if vitals.unrouted:
-        names = ", ".join(f"{one.recipient} ({one.number})" for one in vitals.unrouted[:5])
+def _routes(health: DatabaseHealth) -> Finding:
+    if health.unrouted:
+        names = ", ".join(f"{one.recipient} ({one.number})" for one in health.unrouted[:5])
         fix = "load the app that handles them (server.app or apps.load), or ignore them when they are dead letters"
         return Finding(
             "routes", CheckStatus.WARN, f"pending deliveries to recipients without an active route: {names}", fix
@@ -271,21 +271,21 @@ def _unhandled(counts: Mapping[str, int]) -> Finding:
     return Finding("unhandled", CheckStatus.WARN, f"{shown} events of the last day matched no handler: {sources}", fix)
 
 
-def _dead(vitals: DatabaseHealth) -> Finding:
-    if vitals.dead:
+def _dead(health: DatabaseHealth) -> Finding:
+    if health.dead:
         return Finding(
-            "dead letters", CheckStatus.WARN, f"{vitals.dead} wait for a decision", "look at `boathook dead list`"
+            "dead letters", CheckStatus.WARN, f"{health.dead} wait for a decision", "look at `boathook dead list`"
         )
     return Finding("dead letters", CheckStatus.OK, "none")
 
 
-def _snapshot(vitals: DatabaseHealth) -> Finding:
-    if vitals.vacuum_blockers:
-        names = ", ".join(vitals.vacuum_blockers[:5])
+def _snapshot(health: DatabaseHealth) -> Finding:
+    if health.vacuum_blockers:
+        names = ", ".join(health.vacuum_blockers[:5])
         return Finding("snapshots", CheckStatus.WARN, f"vacuum is blocked by {names}", "end or drop them")
-    since = vitals.snapshot_since
-    if since is not None and vitals.now - since > timedelta(minutes=5):
-        found = f"{vitals.snapshot_by} has held one for {_ago(vitals.now, since)}, so vacuum cannot remove dead rows"
+    since = health.snapshot_since
+    if since is not None and health.now - since > timedelta(minutes=5):
+        found = f"{health.snapshot_by} has held one for {_ago(health.now, since)}, so vacuum cannot remove dead rows"
         return Finding("snapshots", CheckStatus.WARN, found, "end that session or its transaction")
     return Finding("snapshots", CheckStatus.OK, "none is old")
 

@@ -137,7 +137,7 @@ def _contents(summaries: list[FolderSummary]) -> Finding:
     held = sum(one.waiting for one in summaries if one.is_held)
     if bad or lost or refused:
         found = f"events rejected by PostgreSQL: {refused}; damaged segments: {bad}, events lost in them: {lost}"
-        return Finding(_PENDING_CHECK, CheckStatus.WARN, found, "`boathook spool status` says what to do about each")
+        return Finding(_PENDING_CHECK, CheckStatus.WARN, found, "`boathook spool status` shows how to fix each")
     if left:
         found = f"events left by processes that have ended: {left}"
         return Finding(_PENDING_CHECK, CheckStatus.WARN, found, "start a gateway here, or run `boathook spool drain`")

@@ -58,7 +58,7 @@ class BasicIn(Part):
 
 
 class OAuth2In(Part):
-    """How to get a token for a client's id and secret (RFC 6749, section 4.4)."""
+    """OAuth 2.0 client credentials (RFC 6749, section 4.4)."""
 
     token_url: Text
     client_id: Name
@@ -74,7 +74,7 @@ class MtlsIn(Part):
 
 
 class AuthIn(Part):
-    """How requests to the endpoint authenticate; stored encrypted and never returned."""
+    """Authentication of requests to the endpoint; stored encrypted and never returned."""
 
     basic: BasicIn | None = None
     oauth2: OAuth2In | None = None

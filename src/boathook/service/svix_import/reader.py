@@ -45,7 +45,7 @@ class RemoteEndpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     wire: JsonObject
     secret: str | None
-    """What receivers verify with; None if it is not shown."""
+    """The signing secret; None if the server does not return it."""
     headers: Mapping[str, Any] = msgspec.field(default_factory=dict)
     sensitive: Sequence[str] = ()
     """Names of headers whose values are not shown."""

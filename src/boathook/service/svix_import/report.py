@@ -63,7 +63,7 @@ class ImportIssue(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """What an import did, or would do."""
+    """The changes of an import, or those that it would make."""
 
     counts: Counter[tuple[Kind, Outcome]] = msgspec.field(default_factory=Counter)
     changes: list[Change] = msgspec.field(default_factory=list)
