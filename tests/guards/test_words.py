@@ -15,6 +15,8 @@ INVENTED = (
     "premises", "rehearsal", "salvage", "twin", "twins",
 )  # fmt: skip
 """Banned from names, from docstrings and comments, and from all that users read."""
+NAMES = (*INVENTED, "doors", "owed", "patience", "patient", "stray", "strays", "vitals")
+"""Banned from the parts of names: of files, classes, functions, arguments, variables, attributes and SQL statements."""
 PROSE = (
     *INVENTED, "anew", "likewise", "nobody", "owe", "owed", "owes", "somebody", "stranger", "strangers", "told", "whoever",
 )  # fmt: skip
@@ -26,15 +28,18 @@ DIALECT = (
 """Banned from pages, from the help of commands, and from messages."""
 IN_DOCUMENTS = ("errand", "errands", "haul", "hush", "journal", "letterhead", "premises", "salvage")
 """Banned from README and docs; docs/decisions are records of their time."""
-EVERY = frozenset((*INVENTED, *PROSE, *DIALECT, *IN_DOCUMENTS))
+EVERY = frozenset((*NAMES, *PROSE, *DIALECT, *IN_DOCUMENTS))
 ALLOWED = {
     ("src/boathook/apps", "told"): "a customer's payment is told by a payment provider: the apps' own protocols",
+    ("src/boathook/handlers/platform.py", "vitals"): "a public method, which apps call",
+    ("src/boathook/service/app_platform.py", "vitals"): "the same",
 }
-"""Why a word is right in a folder."""
+"""Why a word is right in a folder or file."""
 NO_NOUN = re.compile(
     r"(?<!there )\b(?:is|are) no (?!longer\b|such\b|known\b|shorter\b|better\b|cheaper\b)\w+", re.IGNORECASE
 )
 """``is no address``: in English a value *is not* an address."""
+SQL_NAME = re.compile(r"-- name:([^\n]*)")
 SQL_COMMENT = re.compile(r"--(?! name:)[^\n]*")
 SQL = re.compile(r"\s*(select|insert|update|delete|with|create|alter|from)\b")
 JINJA = re.compile(r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}|<[^>]*>", re.DOTALL)
@@ -84,8 +89,13 @@ def messages(tree: ast.Module) -> Iterator[str]:
 def names(tree: ast.Module) -> Iterator[str]:
     """Yield the words of the names that a module defines."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield re.sub(r"([A-Z])", r" \1", node.name).replace("_", " ")
+        match node:
+            case ast.ClassDef(name=name):
+                yield re.sub(r"([A-Z])", r" \1", name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.arg(arg=name):
+                yield name.replace("_", " ")
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name.replace("_", " ")
 
 
 def complaints(path: str, text: str) -> list[str]:
@@ -102,6 +112,7 @@ def complaints(path: str, text: str) -> list[str]:
         found += [(word, "written") for word in banned(text, IN_DOCUMENTS)]
     elif path.endswith(".sql"):
         found += [(word, "comment") for one in SQL_COMMENT.findall(text) for word in banned(one, PROSE)]
+        found += [(word, "name") for one in SQL_NAME.findall(text) for word in banned(one.replace("_", " "), NAMES)]
     else:
         tree = ast.parse(text)
         found += [(word, f"shown: {one[:60]!r}") for one in messages(tree) for word in banned(one, DIALECT)]
@@ -110,7 +121,7 @@ def complaints(path: str, text: str) -> list[str]:
             for one in (*messages(tree), *prose(tree, text))
             for word in NO_NOUN.findall(one)
         ]
-        found += [(word, "name") for one in (path.replace("_", " "), *names(tree)) for word in banned(one, INVENTED)]
+        found += [(word, "name") for one in (path.replace("_", " "), *names(tree)) for word in banned(one, NAMES)]
         found += [(word, f"prose: {one[:60]!r}") for one in prose(tree, text) for word in banned(one, PROSE)]
     allowed = {word for folder, word in ALLOWED if path.startswith(folder)}
     return [f"{path}: {word} ({where})" for word, where in found if word not in allowed]
@@ -130,9 +141,11 @@ def test_no_word_of_a_private_dialect_is_used() -> None:
 
 
 def test_every_exception_is_needed() -> None:
-    for folder, word in ALLOWED:
-        texts = (file.read_text(encoding="utf-8") for file in (ROOT / folder).rglob("*.py"))
-        assert any(banned(one, (word,)) for text in texts for one in messages(ast.parse(text))), (folder, word)
+    for place, word in ALLOWED:
+        path = ROOT / place
+        files = [path] if path.is_file() else path.rglob("*.py")
+        trees = (ast.parse(file.read_text(encoding="utf-8")) for file in files)
+        assert any(banned(one, (word,)) for tree in trees for one in (*messages(tree), *names(tree))), (place, word)
 
 
 def test_mutant_a_planted_word_is_seen() -> None:
@@ -148,6 +161,10 @@ def test_mutant_a_planted_word_is_seen() -> None:
         "src/boathook/delivery/b.py": '"""Errands of a process: one each."""',
         "src/boathook/delivery/c.py": "x = 1  # whoever asks is told",
         "src/boathook/db/a.sql": "-- Finds what somebody is owed.\nselect 1",
+        "src/boathook/delivery/d.py": "is_week_owed = True",
+        "src/boathook/delivery/e.py": "class A:\n    def __init__(self, doors: int) -> None:\n        pass",
+        "src/boathook/delivery/f.py": "class A:\n    def __init__(self) -> None:\n        self._MAX_PATIENCE = 1",
+        "src/boathook/db/b.sql": "-- name: find_strays\n-- Finds rows.\nselect 1",
         "src/boathook/delivery/salvage.py": "",
         "docs/a.md": "The Letterhead has the headers.",
     }
