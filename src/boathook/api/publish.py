@@ -8,7 +8,7 @@ rejects nothing, unless PostgreSQL is unavailable: then a plain message is publi
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, ClassVar, Final, cast
 from uuid import UUID
 
 import msgspec
@@ -19,6 +19,7 @@ from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_tags, check_type, check_uid, parse_reference
 from boathook.domain.errors import DatabaseUnavailable, InvalidMessage, TooManyDeliveries
 from boathook.domain.model import IdempotencyKey
+from boathook.domain.redaction import RedactedStruct
 from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Receive, Send
 from boathook.http.asgi import Message as AsgiMessage
 from boathook.observability.log import get_logger
@@ -70,8 +71,10 @@ _ENCODER: Final = msgspec.json.Encoder()
 _LOG = get_logger("api")
 
 
-class _PlainRequest(msgspec.Struct, frozen=True):
+class _PlainRequest(RedactedStruct, frozen=True):
     """The parts of a request's head that are needed."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"token"})
 
     reference: str
     token: str

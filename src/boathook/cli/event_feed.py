@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from datetime import UTC, datetime
-from typing import Final
+from typing import ClassVar, Final
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from boathook.cli.context import open_database
 from boathook.config import Settings
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError, ConfigError, DatabaseError, FetchFailed
+from boathook.domain.redaction import RedactedStruct
 from boathook.service.database import with_stored_sources
 from boathook.service.event_feed import OVERLAP, EventFeed, FeedEvent, FeedFilter, feed_start, to_feed_event
 from boathook.service.id_prefixes import complete
@@ -29,8 +30,10 @@ _MAX_LINE_BYTES: Final = 32 * 1_048_576
 MessageCallback = Callable[[str], None]
 
 
-class GatewayAddress(msgspec.Struct, frozen=True):
+class GatewayAddress(RedactedStruct, frozen=True):
     """The URL and key of a remote gateway."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"key"})
 
     url: str
     key: str

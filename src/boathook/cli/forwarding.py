@@ -3,12 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from boathook.cli.context import UsageError
 from boathook.domain.errors import ConfigError, FetchFailed
+from boathook.domain.redaction import RedactedStruct
 from boathook.domain.signing import STANDARD_PREFIX
 from boathook.service.event_feed import MESSAGE_SCHEME, FeedEvent, arrives_by_get
 from boathook.service.remote import HttpResponse, RemoteClient
@@ -45,7 +46,7 @@ class Unsigned(msgspec.Struct, frozen=True):
 Forwarded = Answered | Failed | Unsigned
 
 
-class SigningOptions(msgspec.Struct, frozen=True):
+class SigningOptions(RedactedStruct, frozen=True):
     """Options for signing forwarded events.
 
     Args:
@@ -53,6 +54,8 @@ class SigningOptions(msgspec.Struct, frozen=True):
         provider: the scheme; None for that of each event's source.
         options: settings of that scheme.
     """
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"secret"})
 
     secret: str
     provider: str | None

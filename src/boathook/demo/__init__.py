@@ -18,7 +18,7 @@ import random
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -87,7 +87,7 @@ class _Resources:
     outage: Outage | None
     recipients: dict[str, str]
     """The recipients of the customer's endpoints, by path; empty if the run was stopped before it began."""
-    secrets: dict[str, str]
+    secrets: dict[str, str] = field(repr=False)
     """The secrets of the demo's own senders, by source."""
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from boathook.domain.model import ProofStrength
+from boathook.domain.redaction import RedactedStruct
 from boathook.domain.replies import Reply as Reply  # noqa: PLC0414 - part of the verdicts, re-exported
 
 
@@ -28,8 +29,10 @@ class Request(msgspec.Struct, kw_only=True):
     """The sender's IP address."""
 
 
-class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
+class SourceSpec(RedactedStruct, frozen=True, kw_only=True):
     """All settings of a source that verification needs; compiled once by `Verifier`."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"secrets"})
 
     name: str
     provider: str

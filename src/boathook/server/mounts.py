@@ -6,15 +6,14 @@ import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from itertools import chain, count, repeat
-from typing import Any, Final, cast
-
-import msgspec
+from typing import Any, ClassVar, Final, cast
 
 from boathook.api.authentication import authenticate, forbidden
 from boathook.api.errors import ApiError, to_response
 from boathook.config import Settings
 from boathook.db.database import Database, translate_errors
 from boathook.domain.errors import BoathookError, DatabaseError
+from boathook.domain.redaction import RedactedStruct
 from boathook.handlers.manifest import Mount
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.http.origins import is_own_origin
@@ -160,8 +159,10 @@ class Mounts:
         )
 
 
-class _AuthorizedRequest(msgspec.Struct, frozen=True):
+class _AuthorizedRequest(RedactedStruct, frozen=True):
     """An authorized request."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"credentials", "scope"})
 
     scope: Scope
     """The scope that the application receives."""

@@ -9,7 +9,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import quote_plus, urlencode
 
 import jwt
@@ -18,6 +18,7 @@ import msgspec
 from boathook.config import Settings
 from boathook.domain.errors import FetchFailed, InvalidState
 from boathook.domain.model import Role
+from boathook.domain.redaction import RedactedStruct
 from boathook.http_client.client import Client
 from boathook.http_client.messages import HttpResponse
 
@@ -29,8 +30,10 @@ _MAX_BYTES: Final = 262_144
 _MAX_CLAIM_LENGTH: Final = 200
 
 
-class AuthorizationRequest(msgspec.Struct, frozen=True):
+class AuthorizationRequest(RedactedStruct, frozen=True):
     """The state of one login attempt, stored by the browser."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"nonce", "state", "verifier"})
 
     state: str = msgspec.field(default_factory=secrets.token_urlsafe)
     nonce: str = msgspec.field(default_factory=secrets.token_urlsafe)

@@ -10,9 +10,8 @@ import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
-import msgspec
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerifyMismatchError
 
@@ -22,6 +21,7 @@ from boathook.db.operators import ClientInfo as ClientInfo  # noqa: PLC0414 - re
 from boathook.db.operators import Operator as Operator  # noqa: PLC0414 - re-exported
 from boathook.domain.errors import AlreadyExists, InvalidState, InvalidValue, LimitReached, NotFound
 from boathook.domain.model import Role
+from boathook.domain.redaction import RedactedStruct
 from boathook.service.keys import hash_token
 from boathook.service.oidc import OidcIdentity
 from boathook.service.sign_in_link import redeem_token
@@ -49,8 +49,10 @@ _DEVELOPER_SUBJECT: Final = "boathook dev"
 """Subjects of identity providers begin with an issuer's URL."""
 
 
-class NewSession(msgspec.Struct, frozen=True):
+class NewSession(RedactedStruct, frozen=True):
     """The session of an operator who has just signed in."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"token"})
 
     operator: Operator
     token: str

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -75,7 +75,7 @@ class ServerProcess:
 
     settings: Settings
     """The settings that it runs with, with the sources of apps."""
-    secrets: Mapping[str, str]
+    secrets: Mapping[str, str] = field(repr=False)
     """The secret or private key of each source's sender."""
     database_url: str
     log: Path

@@ -7,7 +7,7 @@ contain the session's CSRF token. Text from users or receivers is always escaped
 import hashlib
 import hmac
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,7 +57,7 @@ class PageRequest:
     tx: Transaction
     user: User
     request: Request
-    session: str
+    session: str = field(repr=False)
     form: dict[str, str]
 
     @property

@@ -51,7 +51,7 @@ Hear = Callable[[Mapping[str, Any]], None]
 class Shop:
     """One simulated user of the cabinet."""
 
-    token: str
+    token: str = field(repr=False)
     seed: int
     changes: list[Change] = field(default_factory=list)
     """All changes so far, according to the responses."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from boathook.delivery.signer import PUBLIC_PREFIX, make_ed25519_secret, read_si
 from boathook.domain.endpoints import OPERATIONAL_TYPES
 from boathook.domain.errors import InvalidValue
 from boathook.domain.model import DEFAULT_ORGANIZATION
+from boathook.domain.redaction import RedactedStruct
 from boathook.service import endpoint_secrets, endpoints
 from boathook.service.endpoint_values import read_url, read_values
 from boathook.service.endpoints import NewEndpoint
@@ -33,8 +34,10 @@ _NO_CODE_ON: Final = (
 _HIDDEN: Final = "its value is not shown; set it with `boathook endpoints headers`"
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class Options(RedactedStruct, frozen=True, kw_only=True):
     """The options of an import."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"secrets"})
 
     organization: str = DEFAULT_ORGANIZATION
     actor: str = "import"
@@ -206,8 +209,10 @@ class EndpointImporter:
         return changes
 
 
-class _DesiredEndpoint(msgspec.Struct, frozen=True):
+class _DesiredEndpoint(RedactedStruct, frozen=True):
     """The desired values of an endpoint."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"headers", "secret"})
 
     new: NewEndpoint
     names: Sequence[str]

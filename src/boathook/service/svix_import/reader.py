@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from boathook.config import Settings
 from boathook.domain.errors import ConfigError, FetchFailed
+from boathook.domain.redaction import RedactedStruct
 from boathook.http_client.client import Client, unguarded_settings
 from boathook.http_client.messages import HttpResponse
 
@@ -40,8 +41,10 @@ def application_path(id: str) -> str:
     return f"/app/{quote(id, safe='')}"
 
 
-class RemoteEndpoint(msgspec.Struct, frozen=True, kw_only=True):
+class RemoteEndpoint(RedactedStruct, frozen=True, kw_only=True):
     """An endpoint with its secret, headers and transformation."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"headers", "secret"})
 
     wire: JsonObject
     secret: str | None
