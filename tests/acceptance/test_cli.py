@@ -320,7 +320,7 @@ async def test_send_explains_wrong_arguments(store: Store, cli: Cli):
     assert "write NAME:VALUE" in cli.complaint(*send, "--header", "nonsense")
     assert "channels: " in cli.complaint(*send, "--channel", "no spaces", code=1)
     cli.run(*send, "--id", "k", "--data", "1")
-    assert "already, with another payload" in cli.complaint(*send, "--id", "k", "--data", "2", code=1)
+    assert "with a different payload" in cli.complaint(*send, "--id", "k", "--data", "2", code=1)
     nobody = cli.complaint("send", "--application", "nobody", "--type", "x", code=1)
     assert "boathook applications create NAME --uid nobody" in nobody
 

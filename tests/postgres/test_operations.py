@@ -437,7 +437,7 @@ class TestSend:
         first, again = await send(store, id="k"), await send(store, id="k")
         assert isinstance(first, Accepted)
         assert again == Duplicate(first.event_id)
-        with pytest.raises(DuplicateMessage, match="has the id 'k' already"):
+        with pytest.raises(DuplicateMessage, match="already has the id 'k'"):
             await send(store, id="k", payload=b"2")
         await assert_balanced(store)
 

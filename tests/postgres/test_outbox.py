@@ -366,7 +366,7 @@ async def test_publish_raises_on_another_payload_with_the_same_id(db: Database) 
         assert await hook.publish(connection, application="acme", type="x", payload={"n": 1}, id="a") == Duplicate(
             first.event_id
         )
-        with pytest.raises(DuplicateMessage, match="has the id 'a' already"):
+        with pytest.raises(DuplicateMessage, match="already has the id 'a'"):
             await hook.publish(connection, application="acme", type="x", payload={"n": 2}, id="a")
     assert hook.published == 1
 

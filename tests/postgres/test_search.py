@@ -369,9 +369,9 @@ class TestAComparison:
         [
             (b'{"a":1}', b'{"a": 1}', "only white space differs"),
             (b'{"a":1,"b":{"c":2.50}}', b'{"b":{"c":2.50},"a":1}', "the values are the same, only their order"),
-            (b'{"a":1}', b'{"a":"1"}', "bytes came first"),
-            (b'{"a":10000000000000000000001}', b'{"a":10000000000000000000002}', "bytes came first"),
-            (b"\x00\x01", b"\x00\x02", "2 bytes came first"),
+            (b'{"a":1}', b'{"a":"1"}', "the event has"),
+            (b'{"a":10000000000000000000001}', b'{"a":10000000000000000000002}', "the event has"),
+            (b"\x00\x01", b"\x00\x02", "the event has 2 bytes"),
         ],
     )
     async def test_shows_how_bodies_differ(self, store: Store, left: bytes, right: bytes, says: str):
@@ -388,7 +388,7 @@ class TestAComparison:
         await store.events.append([new_event("forged", body=b"{}", replay=replay)])
         found = await self.conflict(store.db)
         assert found.conflict.row.differs == "key"
-        assert "forged came with what was accepted as real" in found.verdict
+        assert "forged arrived with the content that was accepted as real" in found.verdict
         assert found.lines is None
 
     async def test_of_an_item_is_compared_with_the_first_item(self, store: Store):

@@ -219,7 +219,7 @@ class TestMail:
         _, port, authority = post_office
         outcome = await send(self.channel(port, authority, username="boathook", password="wrong"))
         assert isinstance(outcome, SendFailed)
-        assert "refuses the user name or password" in outcome.error
+        assert "rejects the user name or password" in outcome.error
         assert "wrong" not in outcome.error
 
     async def test_an_untrusted_certificate_is_refused(self, post_office):
@@ -232,7 +232,7 @@ class TestMail:
     async def test_recipients_that_are_refused_are_named(self, post_office):
         _, port, authority = post_office
         outcome = await send(self.channel(port, authority, to=["nobody@example.com"]))
-        assert outcome == SendFailed("127.0.0.1 takes no mail for nobody@example.com (550)")
+        assert outcome == SendFailed("127.0.0.1 does not accept mail for nobody@example.com (550)")
 
     async def test_an_unresponsive_server_times_out(self, post_office):
         _, _, authority = post_office

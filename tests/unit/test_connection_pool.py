@@ -316,7 +316,7 @@ async def test_mutant_treating_new_connections_as_reused_resends_repeatedly(monk
 
 
 async def test_a_request_is_not_resent_after_a_byte_or_on_a_new_connection():
-    for script, expected in (([b"H"], "Empty"), ([None], "Empty"), ([HEAD], "no answer")):
+    for script, expected in (([b"H"], "Empty"), ([None], "Empty"), ([HEAD], "no response")):
         async with Receiver((*[step for step in script if step], "close")) as receiver, open_sender() as post:
             answer = await post(receiver.url)
             assert (answer.failure, len(receiver.requests)) == (TransportFailure.READ, 1)

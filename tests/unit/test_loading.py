@@ -116,13 +116,13 @@ class TestTheListOfModules:
         ("1 / 0", "importing shelf_{n} fails: ZeroDivisionError: division by zero"),
         ("other = 1", "apps.load: shelf_{n}:hook must be a Boathook object, but there is no such attribute"),
         ("hook = 1", "apps.load: shelf_{n}:hook must be a Boathook object, but it is a int"),
-        ("from boathook import Boathook\nhook = Boathook()", "shelf_{n} is called ''"),
-        ("from boathook import Boathook\nhook = Boathook('server')", "shelf_{n} is called 'server'"),
-        ("from boathook import Boathook\nhook = Boathook('Shelf')", "shelf_{n} is called 'Shelf'"),
-        ("from boathook import Boathook\nhook = Boathook('boathook')", "shelf_{n} is called 'boathook'"),
+        ("from boathook import Boathook\nhook = Boathook()", "shelf_{n}: invalid app name ''"),
+        ("from boathook import Boathook\nhook = Boathook('server')", "shelf_{n}: invalid app name 'server'"),
+        ("from boathook import Boathook\nhook = Boathook('Shelf')", "shelf_{n}: invalid app name 'Shelf'"),
+        ("from boathook import Boathook\nhook = Boathook('boathook')", "shelf_{n}: invalid app name 'boathook'"),
         (
             "from boathook import Boathook\nhook = Boathook('shelf')\nhook.counter('boathook_backlog', 'Mine.')",
-            "the metric boathook_backlog exists already",
+            "the metric boathook_backlog already exists",
         ),
         (
             "from boathook import Boathook\nhook = Boathook('shelf')\nhook.sources(lambda settings: 1 / 0)",
@@ -279,7 +279,7 @@ class TestSeveral:
         one = "from boathook import Boathook\nhook = Boathook('one')\nhook.counter('shelf_lent_total', 'Lent.')"
         two = "from boathook import Boathook\nhook = Boathook('two')\nhook.gauge('shelf_lent_total', 'Lent.')"
         settings = place(one, two)
-        assert "the metric shelf_lent_total exists already" in complaint(lambda: load_apps(settings))
+        assert "the metric shelf_lent_total already exists" in complaint(lambda: load_apps(settings))
 
     def test_app_handlers_are_loaded_with_the_users(self, place: Place):
         mine = "from boathook import Boathook\nhook = Boathook()\n@hook.on('books')\ndef read(event): pass\n"
@@ -298,7 +298,7 @@ class TestSeveral:
         mine = "from boathook import Boathook\nhook = Boathook()\n@hook.on('books', name='shelf.lend')\ndef f(event): pass\n"
         settings = place(PLAIN, app="mine_too:hook")
         Path("mine_too.py").write_text(mine)
-        assert "mine_too:hook: the handler shelf.lend exists already" in complaint(lambda: load_hooks(settings))
+        assert "mine_too:hook: the handler shelf.lend already exists" in complaint(lambda: load_hooks(settings))
 
     @pytest.mark.parametrize(
         "code", ["Boathook()\n@hook.on('books', name='cells.c2')", "Boathook('cells')\n@hook.on('books')"]
@@ -333,7 +333,7 @@ class TestSeveral:
 def test_app_only_declarations_are_refused_in_user_handlers(place: Place, declares: str, what: str):
     settings = place(f"from boathook import Boathook\nhook = Boathook('shelf')\n{declares}", app="{0}:hook")
     said = complaint(lambda: load_app(settings))
-    assert f"declares {what}, which whole apps do" in said
+    assert f"declares {what}, which only apps may do" in said
 
 
 def test_only_apps_with_migrations_have_a_folder(place: Place):

@@ -276,7 +276,7 @@ async def test_an_application_that_never_stops_is_abandoned(monkeypatch: pytest.
     ],
 )
 def test_no_app_gets_a_reserved_path(path: str):
-    with pytest.raises(ConfigError, match=f"fleet cannot have {path}, which is boathook's own"):
+    with pytest.raises(ConfigError, match=f"fleet cannot use {path}, which boathook uses"):
         check_mounts({"fleet": [Mount(path=path, app=read_all)]})
 
 

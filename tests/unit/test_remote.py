@@ -84,10 +84,10 @@ async def test_an_answer_has_limits_of_size_and_time():
         assert (await refused(receiver.url, "larger than 1,000 bytes")).status == 200
         assert receiver.finished == 0
     async with Receiver((b"HTTP/1.1 200 OK\r\n\r\n", *[b"x", 0.1] * 100)) as receiver:
-        await refused(receiver.url, r"no answer came within 0\.4 s", timeout_s=0.4)
+        await refused(receiver.url, r"no response within 0\.4 s", timeout_s=0.4)
         await eventually(lambda: receiver.accepted)
     async with Receiver((b"HTTP/1.1 200 OK\r\n\r\nx", 30.0)) as receiver:
-        with pytest.raises(FetchFailed, match=r"^http://127\.0\.0\.1: nothing came for 0\.3 s"):
+        with pytest.raises(FetchFailed, match=r"^http://127\.0\.0\.1: no data received for 0\.3 s"):
             await streamed(receiver.url, quiet_s=0.3)
         await eventually(lambda: receiver.accepted)
 

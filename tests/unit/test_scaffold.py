@@ -99,7 +99,7 @@ def test_each_project_has_its_own_secret():
 def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str], name: str):
     (folder / name).write_text("mine")
     assert run_init() == 2
-    assert f"{name} exist already in {folder}" in capsys.readouterr().err
+    assert f"{name} already exist in {folder}" in capsys.readouterr().err
     assert {path.name: path.read_text() for path in folder.iterdir()} == {name: "mine"}
 
 

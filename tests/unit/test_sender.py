@@ -240,7 +240,7 @@ async def test_only_so_many_headers_are_kept():
     ("script", "words"),
     [
         (("reset",), "."),
-        (("close",), "(?i)empty|no answer|reset|retried"),
+        (("close",), "(?i)empty|no response|reset|retried"),
         ((b"HTTP/1.1 200 OK\r\nx: y\r\n", "close"), "."),
         ((b"HTTP/1.1 200 OK\r\nx: y\r\n", 0.05, "reset"), "."),
         ((b"hello\r\n", "close"), "0.9"),
@@ -348,7 +348,7 @@ async def test_a_name_with_one_blocked_address_is_blocked(monkeypatch):
         ({}, "ftp://127.0.0.1/", "https:// or http://"),
         ({"require_https": True}, "http://127.0.0.1/", "start with https://$"),
         ({}, "http://127.0.0.1:6379/", "port 6379"),
-        ({"ports": [443]}, "http://127.0.0.1/", "port 80 is none of outbound.ports"),
+        ({"ports": [443]}, "http://127.0.0.1/", "port 80 is not in outbound.ports"),
     ],
 )
 async def test_an_invalid_url_fails_at_once(changes, url, words):

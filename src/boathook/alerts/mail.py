@@ -61,10 +61,10 @@ def _attempt(server: SmtpServer, message: EmailMessage, step_s: float) -> str | 
     try:
         _send(server, message, step_s)
     except smtplib.SMTPAuthenticationError as error:
-        return f"{server.host} refuses the user name or password (code {error.smtp_code})"
+        return f"{server.host} rejects the user name or password (code {error.smtp_code})"
     except smtplib.SMTPRecipientsRefused as error:
         codes = ", ".join(f"{name} ({code})" for name, (code, _) in error.recipients.items())
-        return f"{server.host} takes no mail for {codes}"
+        return f"{server.host} does not accept mail for {codes}"
     except smtplib.SMTPResponseException as error:
         return f"{server.host} answered {error.smtp_code}: {_plain(error.smtp_error)}"
     except ssl.SSLCertVerificationError as error:

@@ -108,7 +108,8 @@ _RECEIVING: Final[Mapping[str, CommandEntry]] = {
     "dead": CommandEntry("dead_letters:dead", "Dead letters: deliveries that failed permanently."),
     "rejections": CommandEntry("rejections:rejections", "Rejected requests."),
     "conflicts": CommandEntry(
-        "rejections:conflicts", "Requests with the same key and a different body, or the other way round."
+        "rejections:conflicts",
+        "Requests with a stored key and a different body, or the same content and a different key.",
     ),
 }
 _SENDING: Final[Mapping[str, CommandEntry]] = {

@@ -18,7 +18,7 @@ def init(
         ),
     ] = "stripe",
     folder: Annotated[
-        Path, typer.Argument(metavar="[FOLDER]", help="Folder of the project; made if missing.")
+        Path, typer.Argument(metavar="[FOLDER]", help="Folder of the project; created if missing.")
     ] = Path(),
     fastapi: Annotated[
         bool, typer.Option("--fastapi", help="A FastAPI application that receives webhooks itself, with uvicorn.")
@@ -48,7 +48,7 @@ def init(
     existing = [name for name in files if (folder / name).exists()]
     if existing:
         raise UsageError(
-            f"{', '.join(existing)} exist already in {folder.absolute()}, and nothing was written;"
+            f"{', '.join(existing)} already exist in {folder.absolute()}; nothing was written;"
             " choose another folder: boathook init FOLDER"
         )
     _write(folder, files)

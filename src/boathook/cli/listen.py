@@ -187,7 +187,7 @@ def _word(done: Forwarded | None) -> str:
         case None:
             return "shown"
         case Answered(answer=answer):
-            return "answered 2xx" if answer.is_ok else "answered otherwise"
+            return "answered 2xx" if answer.is_ok else "answered non-2xx"
         case Failed():
             return "not answered"
         case Unsigned():

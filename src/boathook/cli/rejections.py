@@ -29,7 +29,8 @@ from boathook.service.request_groups import RequestGroup, RequestKind
 
 rejections = typer.Typer(no_args_is_help=True, help="Rejected requests.")
 conflicts = typer.Typer(
-    no_args_is_help=True, help="Requests with the same key and a different body, or the other way round."
+    no_args_is_help=True,
+    help="Requests with a stored key and a different body, or the same content and a different key.",
 )
 
 Reason = Annotated[str | None, typer.Option(help="Only rejected for this reason.")]

@@ -234,7 +234,7 @@ class LoginPages:
             return self._page("", "This belongs to another sign-in attempt; sign in again.", status=400)
         if "code" not in query:
             return self._page(
-                attempt.wanted, f"The identity provider says {query.get('error', 'nothing')[:100]!r}.", status=403
+                attempt.wanted, f"The identity provider returned {query.get('error', 'nothing')[:100]!r}.", status=403
             )
         lifetime = timedelta(hours=app_context.settings.console.session_hours)
         try:

@@ -107,13 +107,13 @@ def _describe_connect_error(error: DatabaseUnavailable) -> str:
         case asyncpg.ClientConfigurationError():
             return f"database.url cannot be used: {error}"
         case asyncpg.InvalidAuthorizationSpecificationError() | asyncpg.InvalidCatalogNameError():
-            return f"PostgreSQL refuses database.url: {error}; correct its user, password or database"
+            return f"PostgreSQL rejects database.url: {error}; correct its user, password or database"
         case asyncpg.PostgresError() as refusal if not isinstance(refusal, CONNECTION_ERRORS):
-            return f"PostgreSQL at database.url takes no connection: {error}"
+            return f"PostgreSQL at database.url accepts no connections: {error}"
         case TimeoutError():
             return (
-                "PostgreSQL at database.url cannot be reached: it does not answer; look whether it hangs or the network"
-                " is cut, start the server, or correct database.url"
+                "PostgreSQL at database.url cannot be reached: it does not respond; check whether it hangs or the"
+                " network is down, start the server, or correct database.url"
             )
         case _:
             return f"PostgreSQL at database.url cannot be reached: {error}; start the server, or correct database.url"

@@ -65,7 +65,7 @@ class MaintenanceReport(msgspec.Struct):
     dropped: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
     """Deleted rows by kind and reason, as counted in `boathook.purge_log`."""
     left: list[str] = msgspec.field(default_factory=list)
-    """What the next run must retry, as text."""
+    """The steps that the next run must retry, as text."""
 
 
 async def run_maintenance(database: Database, retention: RetentionSettings) -> MaintenanceReport:

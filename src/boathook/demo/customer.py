@@ -168,9 +168,9 @@ def compare(receiver: Receiver, sent: dict[str, set[str]], *, may_repeat: bool) 
         if record.forged:
             yield f"{record.forged} requests to {path} had an invalid signature"
         for message in sorted(delivered - record.taken.keys()):
-            yield f"{message} is delivered to {path}, says the store, but never came"
+            yield f"{message} is recorded as delivered to {path}, but never arrived"
         for message in sorted(record.taken.keys() - delivered):
-            yield f"{message} came to {path}, but is not recorded as delivered"
+            yield f"{message} arrived at {path}, but is not recorded as delivered"
         for message, number in record.taken.items():
             if number > 1 and not may_repeat:
                 yield f"{message} was delivered to {path} {number} times"

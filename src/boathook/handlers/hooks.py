@@ -32,7 +32,7 @@ class Hooks:
                 if name.startswith(f"{CELLS_APP}.") and owner != CELLS_MODULE:
                     raise ConfigError(f"{owner}: {name} is a name of boathook's own handlers; take another name=")
                 if self.handlers.setdefault(name, handler) is not handler:
-                    raise ConfigError(f"{owner}: the handler {name} exists already; give one of the two another name=")
+                    raise ConfigError(f"{owner}: the handler {name} already exists; give one of the two another name=")
 
     def __iter__(self) -> Iterator[Boathook]:
         return iter(self.owners.values())

@@ -329,13 +329,13 @@ def receipt_of(message: Message, published: Published) -> Receipt:
             return Duplicate(first)
         case Duplicate(first):
             raise DuplicateMessage(
-                f"{ids.show(ids.MESSAGE, first)} of application {message.application} has the id {message.id!r} "
-                "already, with another payload; give each message an id of its own"
+                f"{ids.show(ids.MESSAGE, first)} of application {message.application} already has the id"
+                f" {message.id!r} with a different payload; use a unique id for each message"
             )
         case IdempotencyConflict(first):
             raise DuplicateMessage(
-                f"the idempotency key was used for another request before, which made {ids.show(ids.MESSAGE, first)}; "
-                "use each key for one request"
+                f"the idempotency key was already used for another request, which created"
+                f" {ids.show(ids.MESSAGE, first)}; use each key for one request"
             )
         case _:
             assert_never(published)
@@ -405,7 +405,7 @@ def _names(field: str, given: Iterable[str]) -> tuple[str, ...]:
 def _headers(given: Mapping[Any, Any]) -> dict[str, str]:
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidMessage(f"headers: write texts, not {name!r}: {value!r}")
+            raise InvalidMessage(f"headers: use strings, not {name!r}: {value!r}")
     return {name.lower(): value for name, value in given.items()}
 
 

@@ -112,7 +112,7 @@ class Transaction:
         """
         if self._claim is None:
             raise HandlerMisuse(
-                "newer() remembers what each handler has seen, and hook.transaction() belongs to none; "
+                "newer() stores versions by handler, and hook.transaction() has no handler; "
                 "call it in a handler, or compare with a column of your own table"
             )
         return bool(await self._call(NEWER, newer_arguments(self._claim, kind, key, stamp)))

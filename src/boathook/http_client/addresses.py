@@ -172,7 +172,7 @@ def _read_authority(authority: str) -> tuple[str, tuple[str, str] | None]:
 
 def _check_port(port: int, ports: frozenset[int]) -> None:
     if ports and port not in ports:
-        raise ValueError(f"port {port} is none of outbound.ports")
+        raise ValueError(f"port {port} is not in outbound.ports")
     if not ports and port in _NO_WEB:
         raise ValueError(
             f"port {port} belongs to a service that is not a web server; add it to outbound.ports to allow it"

@@ -231,7 +231,7 @@ class Client:
     ) -> OutgoingRequest:
         """Build the request; refuse one that is invalid or could be read as several requests. Raises FetchFailed."""
         if method not in METHODS:
-            raise FetchFailed(f"the method {method[:20]!r} is none of {', '.join(sorted(METHODS))}")
+            raise FetchFailed(f"the method {method[:20]!r} is not one of {', '.join(sorted(METHODS))}")
         if body and method == "HEAD":
             raise FetchFailed("a HEAD request has no body")
         if not timeout_s > 0:
@@ -240,7 +240,7 @@ class Client:
             if not _NAME.fullmatch(name):
                 raise FetchFailed("a header name contains invalid characters")
             if name.lower() in _OURS:
-                raise FetchFailed(f"the header {name} is boathook's own to write; leave it out")
+                raise FetchFailed(f"the header {name} is set by boathook; remove it")
             if _CONTROL.search(value):
                 raise FetchFailed(f"the header {name} contains a line break or another control character")
         given = {name.lower() for name in headers}

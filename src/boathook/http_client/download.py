@@ -52,7 +52,7 @@ class DownloadSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Reject headers that would select a part of the file. Raises FetchFailed."""
         for name in self.headers:
             if name.lower() in _OURS:
-                raise FetchFailed(f"the header {name} is boathook's own to write; leave it out")
+                raise FetchFailed(f"the header {name} is set by boathook; remove it")
 
 
 class _Changed(Exception):

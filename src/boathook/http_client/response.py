@@ -149,7 +149,7 @@ class ResponseStream:
             self._is_ended, self._error = True, make_error(self.origin, result)
             self._answer_reader()
         if not self.started.done():
-            self.started.set_exception(self._error or FetchFailed(f"{self.origin}: no answer came"))
+            self.started.set_exception(self._error or FetchFailed(f"{self.origin}: no response received"))
         self.ended.set_result(None)
 
     def is_cancelled(self) -> bool:

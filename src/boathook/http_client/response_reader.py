@@ -94,7 +94,7 @@ class ResponseReader:
 
     def describe_end(self) -> str:
         """Explain why a connection closed before the final head gave no response."""
-        return "no answer came" if b"\n" in self._buffer else "Empty reply from server"
+        return "no response received" if b"\n" in self._buffer else "Empty reply from server"
 
     def _read_head(self, head: bytes) -> bool:
         """Read a head without its last line end; return whether it is the final one."""
@@ -120,9 +120,9 @@ class ResponseReader:
     def _pass_over(self, status: int) -> None:
         self._interim += 1
         if self._interim > MAX_INTERIM:
-            raise InvalidResponse(f"more than {MAX_INTERIM} interim answers came, and no final one")
+            raise InvalidResponse(f"more than {MAX_INTERIM} interim responses, and no final one")
         if status == 101:  # no other protocol was offered
-            raise InvalidResponse("no answer came")
+            raise InvalidResponse("no response received")
 
     def _read_headers(self, text: bytes, *, version: bytes, has_body: bool) -> None:
         if b"\n " in text or b"\n\t" in text:

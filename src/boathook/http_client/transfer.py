@@ -210,7 +210,7 @@ class CurlTransfer:
         failure = _FAILURES.get(error, TransportFailure.READ)
         if self._is_proxied and failure is TransportFailure.CONNECT:
             failure = TransportFailure.PROXY
-        return failure, " ".join(message.split()) or "no answer came"
+        return failure, " ".join(message.split()) or "no response received"
 
     def _take_header(self, line: bytes) -> int | None:
         # This runs for each line of each response, so rare cases are handled elsewhere.
@@ -242,7 +242,7 @@ class CurlTransfer:
         self._lines.clear()
         self._interim += 1
         if self._interim > MAX_INTERIM:
-            self._refusal = f"more than {MAX_INTERIM} interim answers came, and no final one"
+            self._refusal = f"more than {MAX_INTERIM} interim responses, and no final one"
             return -1
         return None
 

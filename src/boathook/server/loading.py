@@ -39,7 +39,7 @@ def check_mounts(mounts: Mapping[str, Iterable[Mount]]) -> list[Mount]:
     found = [(app, mount) for app, app_mounts in mounts.items() for mount in app_mounts]
     for app, mount in found:
         if mount.path in _RESERVED_PATHS or is_reserved(mount.path):
-            raise ConfigError(f"hook.mount: {app} cannot have {mount.path}, which is boathook's own; take another path")
+            raise ConfigError(f"hook.mount: {app} cannot use {mount.path}, which boathook uses; choose another path")
         if mount.path in owners:
             raise ConfigError(f"hook.mount: {mount.path or '/'} is mounted by {owners[mount.path]} and by {app}")
         owners[mount.path] = app
@@ -95,8 +95,8 @@ def load_app(settings: Settings) -> "Boathook":
     hook = _find("server.app", settings, module_name, attribute)
     if declared := [what for what in _APP_ONLY_DECLARATIONS if getattr(hook.manifest, what) is not None]:
         raise ConfigError(
-            f"server.app: {name} declares {' and '.join(declared)}, which whole apps do:"
-            f' call it hook, and write load = ["{module_name}"] under [apps] instead'
+            f"server.app: {name} declares {' and '.join(declared)}, which only apps may do:"
+            f' name it hook, and set load = ["{module_name}"] under [apps] instead'
         )
     settings_of(hook, settings)
     return hook
@@ -114,9 +114,9 @@ def load_apps(settings: Settings) -> "tuple[Boathook, ...]":
     for module, hook in hooks.items():
         if not _NAME.fullmatch(hook.name) or hook.name in _RESERVED_NAMES:
             raise ConfigError(
-                f"apps.load: {module} is called {hook.name!r}, but its table, its schema and its command are called so:"
-                " Boathook(name) needs a small letter, then small letters, digits and _,"
-                f" and none of {', '.join(sorted(_RESERVED_NAMES))}"
+                f"apps.load: {module}: invalid app name {hook.name!r}: it names the app's table, schema and command;"
+                " use Boathook(name) with a lower-case letter, then lower-case letters, digits and _,"
+                f" but not {', '.join(sorted(_RESERVED_NAMES))}"
             )
         settings_of(hook, settings)
     return tuple(Hooks(hooks))

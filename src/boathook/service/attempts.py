@@ -163,9 +163,9 @@ async def count(
     now = datetime.now(UTC)
     end = until or now
     if end > now + _GRACE:
-        raise InvalidState("until lies in the future", "invalid_range")
+        raise InvalidState("until is in the future", "invalid_range")
     start = since or max(end, _EARLIEST + _MAX_COUNT_RANGE) - _MAX_COUNT_RANGE
     if end - start > _MAX_COUNT_RANGE + _GRACE or start > end:
-        raise InvalidState("write a time of at most 28 days that ends after it begins", "invalid_range")
+        raise InvalidState("use a range of at most 28 days that ends after its start", "invalid_range")
     found = await endpoints.get(work, application, endpoint)
     return await attempts.count(work.connection, application.id, found.id, range_of(start, end))

@@ -105,7 +105,7 @@ _CAUSES: Final = {
         "Compare a conflict with its event, and ask the sender which of them counts.",
     ),
     "key": (
-        "What the sender signed came again under another id: the id is not signed, and the request was replayed.",
+        "The same signed content arrived with a different id: the id is not signed, and the request was replayed.",
         "Find out who sent it. It was not delivered again; if the sender does this itself, ask it to keep its ids.",
     ),
 }
@@ -114,7 +114,7 @@ _CAUSES: Final = {
 def _compare(left: bytes, right: bytes) -> tuple[list[DiffLine] | None, str]:
     """Return the line diff, and a short description of the difference."""
     if left == right:
-        return None, "what is left to compare is equal"
+        return None, "the stored parts are equal"
     formatted = body_view.to_lines(left), body_view.to_lines(right)
     if formatted[0] == formatted[1] and max(len(left), len(right)) <= body_view.MAX_BYTES:
         # Formatted alike, the bodies differ only in white space.
@@ -144,8 +144,8 @@ def _explain(conflict: ConflictDetail, event: EventRow, how: str) -> str:
         return "The event's content was deleted, so the bodies cannot be compared."
     if conflict.row.differs == "key":
         return (
-            f"The signed material is the same, the key is not: {conflict.row.dedup_key} came with what was accepted as "
-            f"{event.dedup_key}. A signed request replayed under another id looks like this."
+            f"The signed content is the same, the key is not: {conflict.row.dedup_key} arrived with the content that"
+            f" was accepted as {event.dedup_key}. A signed request replayed with a different id looks like this."
         )
     fate = "The first one was delivered, this one was kept and not delivered."
     return f"The key is the same, the body is not: {how}. {fate}"
@@ -154,8 +154,8 @@ def _explain(conflict: ConflictDetail, event: EventRow, how: str) -> str:
 def _how_they_differ(left: bytes, right: bytes) -> str:
     values = _values(left)
     if values is not None and values == _values(right):
-        return "the values are the same, only their order is another"
-    return f"{len(left):,} bytes came first, {len(right):,} came with the same key later"
+        return "the values are the same, only their order differs"
+    return f"the event has {len(left):,} bytes, the conflict {len(right):,}"
 
 
 def _values(body: bytes) -> Any:

@@ -99,12 +99,12 @@ async def create(work: UnitOfWork, name: str, new: NewEventType) -> EventType:
     """
     found = await event_types.lock(work.connection, work.organization, name)
     if found is not None and not found.is_archived:
-        raise AlreadyExists(f"there is an event type {name} already", "event_type_exists")
+        raise AlreadyExists(f"event type {name} already exists", "event_type_exists")
     if found is not None:
         return await _save(work, found, asdict(new))
     created = await event_types.insert(work.connection, await _new(work, name, new))
     if created is None:
-        raise AlreadyExists(f"there is an event type {name} already", "event_type_exists")
+        raise AlreadyExists(f"event type {name} already exists", "event_type_exists")
     await record(work.connection, work.actor, "event_type.create", name)
     return created
 

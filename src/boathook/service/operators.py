@@ -76,7 +76,7 @@ async def create(
     """
     name = _checked_name(name)
     if await operators.find(work.connection, name) is not None:
-        raise AlreadyExists(f"there is an operator {name} already")
+        raise AlreadyExists(f"operator {name} already exists")
     password_hash = None if password is None else await _hashed(password)
     created = await operators.insert(
         work.connection, Operator(id=new_id(), name=name, role=role, password_hash=password_hash, subject=subject)

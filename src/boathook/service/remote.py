@@ -72,7 +72,7 @@ class RemoteClient:
                     chunks.append(chunk)
                 return HttpResponse(response.status_code, dict(response.headers), b"".join(chunks))
         except TimeoutError:
-            raise FetchFailed(f"no answer came within {timeout_s:g} s") from None
+            raise FetchFailed(f"no response within {timeout_s:g} s") from None
 
     async def stream(self, url: str, headers: Mapping[str, str], *, quiet_s: float) -> AsyncIterator[bytes]:
         """Yield the chunks of a response as they arrive.
@@ -124,7 +124,7 @@ class RemoteClient:
             ):
                 yield response
         except httpx.ReadTimeout:
-            raise FetchFailed(f"{_origin(address)}: nothing came for {quiet_s:g} s") from None
+            raise FetchFailed(f"{_origin(address)}: no data received for {quiet_s:g} s") from None
         except (httpx.HTTPError, OSError) as error:
             raise FetchFailed(f"{_origin(address)}: {str(error) or type(error).__name__}") from None
 

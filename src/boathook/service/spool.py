@@ -107,8 +107,8 @@ def require_drained(settings: Settings) -> None:
     data_dir = settings.server.data_dir
     if not settings.has_spool or not settings.publishes_without_database:
         raise AccessUnknown(
-            "PostgreSQL is unavailable, and messages need it: spool.enabled, buffer.then, buffer.key_max_age_h or"
-            " outbound.validate_payloads say so; try again later"
+            "PostgreSQL is unavailable, and messages need it because of spool.enabled, buffer.then,"
+            " buffer.key_max_age_h or outbound.validate_payloads; try again later"
         )
     if not is_served(data_dir):
         raise AccessUnknown(

@@ -86,7 +86,7 @@ async def add(
     if name in configured.sources:
         raise AlreadyExists(f"boathook.toml or an app defines a source {name} already", "source_exists")
     if any(row.name == name for row in rows):
-        raise AlreadyExists(f"there is a source {name} already", "source_exists")
+        raise AlreadyExists(f"source {name} already exists", "source_exists")
     if len(rows) >= MAX_STORED_SOURCES:
         raise LimitReached(f"there are {MAX_STORED_SOURCES:,} stored sources; remove those that are not used")
     source = _read(work, name, values)
@@ -102,7 +102,7 @@ async def add(
         by=work.actor,
     )
     if stored is None:
-        raise AlreadyExists(f"there is a source {name} already", "source_exists")
+        raise AlreadyExists(f"source {name} already exists", "source_exists")
     if text is not None:
         await _insert_secret(work, name, text)
     await _forget_handshake_secret(configured, name)

@@ -185,7 +185,7 @@ def _request(span: TimeRange, max_length: timedelta) -> dict[str, Any]:
     now = datetime.now(UTC)
     until = min(span.until or now, now)
     if span.until is not None and span.until < span.since:
-        raise InvalidValue("it lies before since", "until")
+        raise InvalidValue("it is before since", "until")
     if until - span.since > max_length:
         raise InvalidValue(f"the range may cover at most {max_length.days} days", "since")
     return {"since": span.since.isoformat(), "until": until.isoformat()}

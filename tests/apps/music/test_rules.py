@@ -147,7 +147,7 @@ def test_what_waits_is_applied_once_as_soon_as_the_track_is_known(server, file_s
         case "api":
             assert server.register(task)["status"] == "complete"
         case "command":
-            assert f"{task} is known now: complete" in server.cli("music", "tracks", "add", task).stdout
+            assert f"{task} added: complete" in server.cli("music", "tracks", "add", task).stdout
         case "sql":
             server.rows("insert into music.track (task_id) values (%s)", task)
     until(lambda: server.status(task) == "complete")

@@ -33,7 +33,7 @@ def add_user(
         print_json(row)
         return
     waiting = f"; {row['payments_waiting']} waiting payments resumed" if row["payments_waiting"] else ""
-    say(f"{row['email']} {'is a user now' if row['is_new'] else 'was a user already'}{waiting}")
+    say(f"{row['email']} {'added' if row['is_new'] else 'already exists'}{waiting}")
 
 
 @users.command("list", epilog="Example: boathook billing users list --json")
@@ -53,7 +53,7 @@ def list_payments(
     status: Annotated[Status | None, typer.Option(help="Only with this status.")] = None,
     problem: Annotated[Problem | None, typer.Option(help="Only those not applied because of this.")] = None,
     waiting: Annotated[bool, typer.Option("--waiting", help="Only those that wait for their user.")] = False,
-    limit: Annotated[int, typer.Option(min=0, max=1_000_000_000, help="Most rows; 0 for all.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, max=1_000_000_000, help="Maximum rows; 0 for all.")] = 0,
     as_json: Json = False,
 ) -> None:
     """List payments, newest first."""
@@ -93,12 +93,12 @@ def link(
 def _state(row: Mapping[str, Any]) -> str:
     """Describe the result of linking a payment."""
     if row["is_applied"]:
-        return "and was applied to them already"
+        return "and has already been applied"
     if row["status"] != Status.SUCCEEDED:
         return f"and is {row['status']}: there is nothing to apply"
     if row["problem"] is not None and not Problem(row["problem"]).is_waiting:
         return f"but is not applied: {row['problem']}; `boathook dead list --source payments` shows why"
-    return "and goes on"
+    return "and resumes"
 
 
 @app.command("cancel", epilog="Example: boathook billing cancel anna@example.com")

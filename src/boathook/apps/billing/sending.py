@@ -58,9 +58,9 @@ async def simulate(
 def simulation(settings: BillingSettings, *, count: int, seed: int) -> Simulation:
     """Generate the traffic of *count* payments for these settings. Raises ConfigError if the settings prevent it."""
     if settings.form != "json":
-        raise ConfigError('billing.form: made-up payments are told as JSON; set form = "json" for a trial')
+        raise ConfigError('billing.form: simulated payments are JSON; set form = "json" for a trial')
     if not settings.plans:
-        raise ConfigError("billing.plans: there is nothing to pay for; add [[billing.plans]] with id, price and days")
+        raise ConfigError("billing.plans: no plans; add [[billing.plans]] with id, price and days")
     sender = Sender(
         secret=hook.resolve(settings.secret, "secret"),
         path=settings.path,

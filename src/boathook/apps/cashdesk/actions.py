@@ -201,7 +201,7 @@ async def _priced(tx: Transaction, user: User, form: ReceiptForm) -> list[dict[s
     known = {row["id"]: {"name": row["name"], "price": row["price"], "vat": row["vat"]} for row in rows}
     for index, id in enumerate(wanted):
         if id not in known:
-            raise BadField(f"items.{index}.product_id", f"you have none of products with the id {id}")
+            raise BadField(f"items.{index}.product_id", f"no product of yours has the id {id}")
     return [item.model_dump() | known[item.product_id] for item in form.items]
 
 

@@ -83,7 +83,7 @@ async def remove(tx: Transaction, user: User, entity: Entity, id: int) -> Object
 
 def _object(document: Any, entity: Entity, id: int) -> Object:
     if document is None:
-        raise Missing(f"you have none of {entity} with the id {id}")
+        raise Missing(f"none of your {entity} has the id {id}")
     found: Object = msgspec.json.decode(document)
     return found
 

@@ -13,7 +13,7 @@ from boathook.apps.fleet.tables import TABLES
 from boathook.apps.fleet.words import Entity
 from boathook.apps.terminal import Json, ask, print_rows, say
 
-Limit = Annotated[int, typer.Option(min=1, max=100_000, help="Most rows.")]
+Limit = Annotated[int, typer.Option(min=1, max=100_000, help="Maximum rows.")]
 
 
 def make_commands(hook: Boathook) -> typer.Typer:

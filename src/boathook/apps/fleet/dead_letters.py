@@ -109,7 +109,7 @@ async def process_dead_letters(hook: Boathook) -> RetryRun:
     fresh = {row["delivery_id"] for row in seen if row["is_fresh"]}
     return RetryRun(
         fresh=[row for row in dead if row.id in fresh],
-        replayed=await hook.operations.replay(due, note="replayed by itself") if due else [],
+        replayed=await hook.operations.replay(due, note="replayed automatically") if due else [],
         given_up=[row["delivery_id"] for row in seen if row["is_given_up"]],
     )
 

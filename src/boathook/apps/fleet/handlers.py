@@ -60,7 +60,7 @@ def declare_handlers(hook: Boathook) -> None:
         async with logged(hook, Phase.UPSERT, event_id=event.id, entity=entity, entity_id=identifier):
             entry = await apply_changes(tx, entity, identifier)
             if entry is None:
-                return Ignore("nothing waits to be written, or only what is older than what is kept")
+                return Ignore("no pending change is newer than the stored object")
             await publish_change(hook, tx, entry)
         upserts.add(entity=entity)
         return None

@@ -28,7 +28,7 @@ def declare_jobs(hook: Boathook) -> None:
             text = f"Dead letter: {name} gave up {rows[0].type}: {code}: {rows[0].note or ''}"
             await raise_alarm(hook, f"dead {name} {code}", text, len(rows))
         if done.given_up:
-            text = f"Left to operators: {done.given_up[0]}, which no replay by itself has helped"
+            text = f"Left to operators: {done.given_up[0]}, which automatic replays did not fix"
             await raise_alarm(hook, "dead given up", text, len(done.given_up))
 
     @hook.every(LOOK_S)

@@ -86,10 +86,10 @@ def parse(document: Any) -> Change | Unknown:
         return Unknown(f"it has no fields of the {entity}")
     action = _action(document, data) or (Action.CREATE if entity is Entity.MESSAGE else None)
     if action is None:
-        return Unknown(f"it does not say what was done to the {entity}")
+        return Unknown(f"the action on the {entity} is missing")
     identifier = _identifier(document, data, entity)
     if identifier is None:
-        return Unknown(f"it does not say which {entity} it is about")
+        return Unknown(f"the id of the {entity} is missing")
     return _change(document, data, entity, action, identifier)
 
 

@@ -26,7 +26,7 @@ _FILE_SHOWN: Final = ("task_id", "clip_id", "kind", "state", "key", "size", "err
 app = typer.Typer(no_args_is_help=True, help="Songs, their callbacks and their files.")
 tracks_app = typer.Typer(no_args_is_help=True, help="Songs that were ordered.")
 files_app = typer.Typer(no_args_is_help=True, help="Audio and covers.")
-deliveries_app = typer.Typer(no_args_is_help=True, help="What came: list, show, replay, give up, clean up.")
+deliveries_app = typer.Typer(no_args_is_help=True, help="Received callbacks, and files to store.")
 app.add_typer(tracks_app, name="tracks")
 app.add_typer(files_app, name="files")
 app.add_typer(deliveries_app, name="deliveries")
@@ -60,14 +60,14 @@ def add_track(
     if as_json:
         print_json(row)
         return
-    say(f"{task} {'is known now' if row['is_new'] else 'was known already'}: {row['status']}")
+    say(f"{task} {'added' if row['is_new'] else 'already exists'}: {row['status']}")
 
 
 @tracks_app.command("list", epilog="Example: boathook music tracks list --status failed --json")
 def list_tracks(
     status: Annotated[Status | None, typer.Option(help="Only with this status.")] = None,
     owner: Annotated[str | None, typer.Option(help="Only of this owner.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most rows.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum rows.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List tracks, newest first."""
@@ -80,7 +80,7 @@ def show_track(task: Task) -> None:
     """Show a track with its clips, files and callbacks, as JSON."""
     row = ask(hook, lambda tx: tracks.shown(tx, task))
     if row is None:
-        raise BoathookError(f"there is no track {task!r}; `boathook music tracks list` shows those there are")
+        raise BoathookError(f"there is no track {task!r}; see `boathook music tracks list`")
     print_json(row)
 
 
@@ -89,13 +89,13 @@ def delete_track(task: Task) -> None:
     """Mark a track as deleted; cleaning removes its files."""
     if not ask(hook, lambda tx: tracks.mark_deleted(tx, task)):
         raise BoathookError(f"there is no track {task!r}, or it is deleted already")
-    say(f"{task} is deleted; its files go with the next cleaning")
+    say(f"{task} is deleted; the next cleanup removes its files")
 
 
 @files_app.command("list", epilog="Example: boathook music files list --state failed")
 def list_files(
     state: Annotated[files.State | None, typer.Option(help="Only in this state.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most rows.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum rows.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List files, those wanted last first."""
@@ -118,8 +118,8 @@ def retry_file(
 @deliveries_app.command("list", epilog="Example: boathook music deliveries list --status failed")
 def list_deliveries(
     status: Annotated[DeliveryStatus | None, typer.Option(help="Only those in this state.")] = None,
-    kind: Annotated[Kind, typer.Option(help="Callbacks that came, or files to be stored.")] = Kind.CALLBACK,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most rows.")] = 50,
+    kind: Annotated[Kind, typer.Option(help="Received callbacks, or files to store.")] = Kind.CALLBACK,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum rows.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List deliveries, newest first."""
@@ -149,7 +149,7 @@ def give_up_deliveries(ids: Deliveries, note: Annotated[str, typer.Option(help="
 
 @deliveries_app.command("cleanup", epilog="Example: boathook music deliveries cleanup --days 30")
 def clean_up_deliveries(
-    days: Annotated[float, typer.Option(min=0.0, max=36_500.0, help="Forget callbacks that came longer ago.")],
+    days: Annotated[float, typer.Option(min=0.0, max=36_500.0, help="Delete callbacks received longer ago.")],
 ) -> None:
     """Delete the records of old callbacks, including those that wait for a track."""
     say(f"{hook.run(delivery_log.clean_up(days))} callbacks forgotten")

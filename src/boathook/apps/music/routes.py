@@ -124,7 +124,7 @@ async def clean_up_deliveries(request: Request) -> Response:
 
 def _decided(done: list[str]) -> Response:
     if not done:
-        raise HTTPException(409, "only a failed delivery can be decided about, and this one is none")
+        raise HTTPException(409, "this delivery has not failed; only failed ones can be replayed or given up")
     return _json({"ok": True, "id": done[0]})
 
 

@@ -74,7 +74,7 @@ class S3:
         answer = await self._send("HEAD", key)
         if answer.status == 404:
             return None
-        _check(answer, f"{key} cannot be looked at")
+        _check(answer, f"{key} cannot be read")
         try:
             modified = email.utils.parsedate_to_datetime(answer.headers["last-modified"])
             size = int(answer.headers["content-length"])

@@ -37,7 +37,7 @@ async def simulate(url: str, *, count: int, seed: int | None, wait_s: float) -> 
     config = settings()
     if config.provider != "suno":
         raise ConfigError(
-            f'music.provider: made-up callbacks are signed as provider = "suno" does, not {config.provider}'
+            f'music.provider: simulated callbacks are signed as provider = "suno" does, not {config.provider}'
         )
     number = pick_seed(seed)
     with FileServer() as file_server:

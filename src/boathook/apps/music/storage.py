@@ -152,7 +152,7 @@ def _look(path: Path, key: str) -> Stored | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise StorageFailed(f"{key} cannot be looked at: {error.strerror or error}") from None
+        raise StorageFailed(f"{key} cannot be read: {error.strerror or error}") from None
     return Stored(key, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
 
 

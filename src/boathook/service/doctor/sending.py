@@ -72,7 +72,7 @@ def _endpoints(sending: SendingHealth) -> Finding:
 
 def _breakers(sending: SendingHealth) -> Finding:
     if sending.paused:
-        fix = "look at their attempts: `boathook deliveries list --recipient endpoint:ID`, then `deliveries show`"
+        fix = "check their attempts: `boathook deliveries list --recipient endpoint:ID`, then `deliveries show`"
         found = f"paused, as they keep failing: {counted(len(sending.paused), 'endpoint')}, {_names(sending.paused)}"
         return Finding("breakers", CheckStatus.WARN, found, fix)
     return Finding("breakers", CheckStatus.OK, "no endpoint is paused")
@@ -90,7 +90,7 @@ def _allowed(settings: Settings) -> Finding:
     return Finding(
         check,
         CheckStatus.OK,
-        f"{number} private networks may be reached" if number else "nothing private may be reached",
+        f"{number} private networks may be reached" if number else "no private network is allowed",
     )
 
 

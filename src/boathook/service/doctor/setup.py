@@ -274,7 +274,7 @@ def _unhandled(counts: Mapping[str, int]) -> Finding:
 def _dead(health: DatabaseHealth) -> Finding:
     if health.dead:
         return Finding(
-            "dead letters", CheckStatus.WARN, f"{health.dead} wait for a decision", "look at `boathook dead list`"
+            "dead letters", CheckStatus.WARN, f"{health.dead} wait for a decision", "see `boathook dead list`"
         )
     return Finding("dead letters", CheckStatus.OK, "none")
 
@@ -360,7 +360,7 @@ def _source(known: KnownSources, name: str) -> Finding:
             )
         return Finding(check, CheckStatus.FAIL, str(error), fix)
     except BoathookError as error:
-        return Finding(check, CheckStatus.FAIL, str(error), f"look at [sources.{name}]")
+        return Finding(check, CheckStatus.FAIL, str(error), f"check [sources.{name}]")
     source, recipe = settings.sources[name], verifier.recipe
     if source.unsigned:
         fix = f"verify events in your handlers with the sender's API, or narrow sources.{name}.addresses"

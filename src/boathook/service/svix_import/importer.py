@@ -209,7 +209,9 @@ class SvixImporter:
         self, work: UnitOfWork, id: str, uid: str | None, known: Application | None
     ) -> Application | None:
         if await stored.find(work.connection, work.organization, id) is not None:
-            raise ConfigError("--from and --token name the organization that is imported into; write another one")
+            raise ConfigError(
+                "--from and --token are those of the organization that receives the import; use another one"
+            )
         found = None if known is None else await stored.find(work.connection, work.organization, known.shown_id)
         if found is None and uid is not None:
             found = await stored.find(work.connection, work.organization, uid)

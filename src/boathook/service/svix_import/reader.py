@@ -220,7 +220,7 @@ class SvixClient:
             raise ConfigError(f"--token: {self._root} refuses it: {_detail(answer)}")
         if 300 <= answer.status < 400:
             where = answer.headers.get("location", "elsewhere")
-            raise FetchFailed(f"{self._root} leads to {where}; write that address at --from", status=answer.status)
+            raise FetchFailed(f"{self._root} redirects to {where}; use that URL for --from", status=answer.status)
         raise FetchFailed(
             f"{method} {path.partition('?')[0]} is answered {answer.status}: {_detail(answer)}", status=answer.status
         )
