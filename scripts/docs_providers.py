@@ -169,9 +169,9 @@ def _of_requests(recipe: Recipe) -> Iterator[str]:
     if recipe.signs_url:
         yield "It signs the URL that it sends to, so `public_url` must be exactly the base of that URL."
     if recipe.items is not None:
-        yield "One request may hold many items. Each is deduplicated, delivered and retried on its own, as `event.item`."
+        yield "One request may have many items. Each is deduplicated, delivered and retried alone, as `event.item`."
     if recipe.id.is_repeatable:
-        yield "Distinct events can have identical bodies, so a request without an id is never treated as a duplicate."
+        yield "Distinct events can have equal bodies, so a request without an id is never treated as a duplicate."
     elif not (recipe.id.selectors or recipe.items):
         yield "Its events have no id, so two requests with the same body are one event."
     elif not recipe.id.is_signed:
