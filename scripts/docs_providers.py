@@ -169,7 +169,7 @@ def _of_requests(recipe: Recipe) -> Iterator[str]:
     if recipe.signs_url:
         yield "It signs the URL that it sends to, so `public_url` must be exactly the base of that URL."
     if recipe.items is not None:
-        yield "One request may have many items. Each is deduplicated, delivered and retried alone, as `event.item`."
+        yield "A request may contain many items. Each is deduplicated, delivered and retried separately: `event.item`."
     if recipe.id.is_repeatable:
         yield "Distinct events can have equal bodies, so a request without an id is never treated as a duplicate."
     elif not (recipe.id.selectors or recipe.items):

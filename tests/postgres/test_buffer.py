@@ -140,7 +140,7 @@ class Gateway:
 
     async def start(self) -> None:
         await self.intake.start()
-        await eventually(lambda: not self.buffer.broker.is_away)
+        await eventually(lambda: not self.buffer.broker.is_unavailable)
 
     def start_drain(self) -> None:
         drain = self.drain_class(
@@ -315,7 +315,7 @@ class TestBrokerAway:
             assert gateway.buffer.spool is not None
             assert gateway.buffer.spool.depth.records == 2
             wire.heal()
-            await eventually(lambda: not gateway.buffer.broker.is_away)
+            await eventually(lambda: not gateway.buffer.broker.is_unavailable)
             await gateway.accept("e")
             assert gateway.buffer.spool.depth.records == 3, "newer events follow older ones"
             gateway.store.is_away = False
@@ -334,7 +334,7 @@ class TestBrokerAway:
             assert gateway.buffer.is_rejecting
             assert "no broker accepts events" in gateway.buffer.rejection_reason
             wire.heal()
-            await eventually(lambda: not gateway.buffer.broker.is_away)
+            await eventually(lambda: not gateway.buffer.broker.is_unavailable)
             await gateway.accept("b")
 
     async def test_newer_events_are_stored_first_while_the_broker_is_down(
@@ -347,7 +347,7 @@ class TestBrokerAway:
             await gateway.accept("old")
             wire.set(is_refusing=True)
             wire.reset()
-            await eventually(lambda: gateway.buffer.broker.is_away)
+            await eventually(lambda: gateway.buffer.broker.is_unavailable)
             gateway.store.is_away = False
             await gateway.direct()
             await gateway.accept("new")
@@ -365,7 +365,7 @@ class TestBrokerAway:
             wire.set(is_stalled=True)
             await asyncio.wait_for(gateway.accept("a"), 60)
             wire.heal()
-            await eventually(lambda: not gateway.buffer.broker.is_away)
+            await eventually(lambda: not gateway.buffer.broker.is_unavailable)
             monkeypatch.setattr(SegmentStore, "write", _fail)
             await eventually(lambda: gateway.accept("b"))
             assert gateway.buffer.broker.waiting == 1

@@ -139,7 +139,7 @@ class World(BaseWorld):
             store, announce=store.announce, reroute=arrivals.reroute, buffer=self._spool(gateway.process),
             within_s=plan.after_s, committers=plan.committers, batch=plan.batch, queue=plan.queue,
         )  # fmt: skip
-        await intake.start(is_away=not reaching.done())
+        await intake.start(is_store_unavailable=not reaching.done())
         gateway.accept = functools.partial(self._take, gateway.process, arrivals, intake)
         await gateway.stop.wait()
         gateway.accept = None

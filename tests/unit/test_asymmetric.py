@@ -419,8 +419,8 @@ def test_the_key_ring_keeps_the_64_newest_keys():
     ring = KeyRing()
     for i in range(70):
         ring.put(f"https://keys.sender.test/{i}", b"x", NOW + i)
-    assert sum(ring.knows(f"https://keys.sender.test/{i}") for i in range(70)) == 64
-    assert not ring.knows("https://keys.sender.test/5")
+    assert sum(ring.has(f"https://keys.sender.test/{i}") for i in range(70)) == 64
+    assert not ring.has("https://keys.sender.test/5")
     with pytest.raises(ValueError, match="too many"):
         ring.put(URL, b"x" * 1_048_577, NOW)
 

@@ -351,7 +351,7 @@ async def test_until_all_sources_are_known_an_unknown_one_is_answered_503(is_dir
     side = Side(is_direct=is_direct)
     await side.intake.start()
     compiled_sources = compile_sources(load(Path("/dev/null"), {"sources": SOURCES}))
-    side.app.set_sources(compiled_sources, knows_all=False)
+    side.app.set_sources(compiled_sources, has_all_sources=False)
     assert "503 Service Unavailable" in await side.talk([request("/in/nothing")], 1)
     assert "404 Not Found" in await side.talk([request("/elsewhere")], 1)
     assert "200 OK" in await side.talk([request()], 1)

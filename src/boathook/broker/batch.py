@@ -24,15 +24,15 @@ _ENTRY: Final = struct.Struct("<II")
 _CHECK: Final = struct.Struct("<I")
 _MAGIC: Final = b"bhbatch1"
 MAX_RECORDS: Final = 512
-"""Most records of one batch."""
+"""Maximum records of one batch."""
 MAX_BATCH_BYTES: Final = 1 << 19
-"""Bytes of payload above which a batch takes no further record."""
+"""Bytes of payload above which no further record is added to a batch."""
 MAX_RECORD_BYTES: Final = 15 << 20
-"""Largest record: RabbitMQ 4 takes no message of more than 16 MiB."""
+"""Maximum bytes of a record: RabbitMQ 4 rejects messages of more than 16 MiB."""
 UNNUMBERED: Final = 0
 """The series of batches that are not part of one: tests of a queue, and events that an operator offers again."""
 MAX_SERIES: Final = (1 << 63) - 1
-"""Highest number of a series: a signed 64-bit integer of PostgreSQL."""
+"""Maximum number of a series: a signed 64-bit integer of PostgreSQL."""
 
 
 class UnreadableBatch(ValueError):

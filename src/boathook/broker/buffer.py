@@ -1,4 +1,4 @@
-"""Publishes a gateway's events to its queue, in groups, and knows which of them are not in PostgreSQL yet.
+"""Publishes a gateway's events to its queue, in groups, and tracks which of them are not in PostgreSQL yet.
 
 Events that arrive while a message is unconfirmed form the next one, and one message is under way at a time, so the
 queue has them in accept order. Without a confirmation in time the fate of a message is unknown. Its events, and those
@@ -35,7 +35,7 @@ _LOG = get_logger("buffer")
 
 
 class _Series(msgspec.Struct):
-    """What the broker has confirmed of one series, and what PostgreSQL has of it."""
+    """The position in one series: what is confirmed by the broker, and what is stored in PostgreSQL."""
 
     confirmed: int = 0
     stored: int = 0
@@ -71,7 +71,7 @@ class BrokerBuffer:
         self._failed_host = ""
         self._is_declared = False
         self._series: dict[int, _Series] = {}
-        """What has not arrived in PostgreSQL yet, as far as it is known."""
+        """Series that are not completely in PostgreSQL yet, as far as known."""
         self._left_behind: dict[int, _Series] = {}
         """Series that are not waited for any more; they only lack their checkpoint."""
         self._current = UNNUMBERED
@@ -79,21 +79,21 @@ class BrokerBuffer:
         self._closing: set[asyncio.Task[None]] = set()
         self.problem = "no broker has been reached yet"
         """Why events cannot be published now; empty while they can."""
-        self._away_since = time.monotonic()
+        self._unavailable_since = time.monotonic()
 
     @property
-    def is_away(self) -> bool:
+    def is_unavailable(self) -> bool:
         """Whether events cannot be published now."""
         return bool(self.problem)
 
     @property
-    def away_s(self) -> float:
-        """For how many seconds events could not be published; 0 while they can."""
-        return time.monotonic() - self._away_since if self.is_away else 0.0
+    def unavailable_s(self) -> float:
+        """Seconds for which events could not be published; 0 while they can."""
+        return time.monotonic() - self._unavailable_since if self.is_unavailable else 0.0
 
     @property
     def waiting(self) -> int:
-        """Number of events that PostgreSQL does not have yet, as far as it is known, and that are waited for."""
+        """Number of events that are not in PostgreSQL yet, as far as known, and that are waited for."""
         return len(self._pending) + sum(one.waiting for one in self._series.values())
 
     @property
@@ -114,7 +114,7 @@ class BrokerBuffer:
 
         What is not published is handed back, at once or later.
         """
-        if self.is_away:
+        if self.is_unavailable:
             self._hand_back([(payload, done)], BrokerUnavailable(self.problem))
         elif len(payload) > MAX_RECORD_BYTES:
             size = f"of {len(payload):,} bytes is larger than a broker accepts ({MAX_RECORD_BYTES:,})"
@@ -151,7 +151,7 @@ class BrokerBuffer:
         return has_more
 
     def leave_behind(self) -> int:
-        """Wait no longer for what the broker has; return how many events that are. They are stored once it is back."""
+        """Stop waiting for what the broker has; return the number of those events. They are stored once it is back."""
         left = sum(one.waiting for one in self._series.values())
         self._left_behind |= {number: one for number, one in self._series.items() if one.waiting}
         self._series.clear()
@@ -186,7 +186,7 @@ class BrokerBuffer:
             await asyncio.gather(self._task, return_exceptions=True)
         if self._connection is not None:
             await self._connection.close()
-        self._set_away("it is closed")
+        self._set_unavailable("it is closed")
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def _run(self) -> None:
@@ -223,7 +223,7 @@ class BrokerBuffer:
             self._failed_host = connection.host
             self._close_later(connection)
             raise
-        if self.is_away:
+        if self.is_unavailable:
             _LOG.info("broker_connected", host=connection.host, queue=self._queue)
         self.problem = ""
         self._has_tried.set()
@@ -272,7 +272,7 @@ class BrokerBuffer:
 
     async def _publish(self, message: bytes) -> None:
         connection = self._connection
-        if connection is None or self.is_away:
+        if connection is None or self.is_unavailable:
             raise BrokerUnavailable(self.problem)
         try:
             await connection.publish(self._queue, message, self._confirm_s)
@@ -288,7 +288,7 @@ class BrokerBuffer:
             self._connection = None
         if str(error) != self.problem:
             _LOG.warning("broker_unavailable", error=str(error), queue=self._queue)
-        self._set_away(str(error) or type(error).__name__)
+        self._set_unavailable(str(error) or type(error).__name__)
         # An unconfirmed message may arrive or not, so no other may follow it in the same series.
         self._current = UNNUMBERED
         self._series = {number: one for number, one in self._series.items() if one.confirmed}
@@ -299,9 +299,9 @@ class BrokerBuffer:
         self._is_idle.set()
         self._measure()
 
-    def _set_away(self, problem: str) -> None:
-        if not self.is_away:
-            self._away_since = time.monotonic()
+    def _set_unavailable(self, problem: str) -> None:
+        if not self.is_unavailable:
+            self._unavailable_since = time.monotonic()
         self.problem = problem
         meters.gauge("boathook_buffer_unavailable", 1)
 

@@ -1,8 +1,8 @@
 """Notifies senders and workers of due deliveries through RabbitMQ.
 
-A message names recipients, each with the time at which it has something due; PostgreSQL alone knows which deliveries
-these are. So a message that is lost, doubled or late harms nothing: its receiver asks PostgreSQL. Publishers do
-not rely on it either: what is not confirmed in time, they announce through PostgreSQL instead.
+A message names recipients, each with the time at which it has something due; only PostgreSQL stores which deliveries
+these are. So a message that is lost, doubled or late harms nothing: its receiver queries PostgreSQL. Publishers do not
+rely on it either: what is not confirmed in time, they announce through PostgreSQL instead.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ DueRecipient = tuple[str, float]
 Receive = Callable[[Sequence[DueRecipient]], None]
 
 MAX_NAMES: Final = 256
-"""Most recipients of one message; other processes share the next ones."""
+"""Maximum recipients of one message; other processes share the next ones."""
 _MAX_RECIPIENT: Final = 512
 _MAX_BYTES: Final = 1 << 20
 _MAX_WAITING: Final = 100_000
-"""Most recipients that wait to be published."""
+"""Maximum recipients that wait to be published."""
 _RESOLUTION_S: Final = 0.1
 _PREFETCH: Final = 32
 _PUBLISH_INTERVAL_S: Final = 0.005
@@ -43,12 +43,12 @@ _LOG = get_logger("lane")
 
 
 def decode(body: bytes) -> list[DueRecipient]:
-    """Return the recipients that a message names. Raises ValueError if it is none of the lane's."""
+    """Return the recipients that a message names. Raises ValueError if it is not one of the lane's."""
     if len(body) > _MAX_BYTES:
         raise ValueError("the message is too large to be one of the delivery lane's")
     named = _DECODER.decode(body)
     if len(named) > MAX_NAMES or not all(0 < len(name) <= _MAX_RECIPIENT and name.isprintable() for name, _ in named):
-        raise ValueError("the message is none of the delivery lane's")
+        raise ValueError("the message is not one of the delivery lane's")
     return named
 
 
@@ -71,7 +71,7 @@ class DueLane:
         self._failure: asyncio.Future[None] | None = None
         """Gets the error of the open connection."""
         self._waiting: dict[str, set[DueRecipient]] = defaultdict(set)
-        """What `put` has taken, by queue."""
+        """Recipients passed to `put`, by queue."""
         self._has_waiting = asyncio.Event()
         self._problem = "no broker has been reached yet"
 

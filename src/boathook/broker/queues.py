@@ -22,7 +22,7 @@ DUE_HANDLERS: Final = "boathook.due.handlers"
 DELAYS_S: Final = (5, 60, 3_600, 10_800, 86_400)
 """One queue for each, because messages expire at the head of a queue only."""
 DELAY_SLACK_S: Final = 0.5
-"""How much too long a delay may be: of a retry after an hour, some milliseconds are over when it is recorded."""
+"""Maximum excess of a delay: of a retry after an hour, some milliseconds are over when it is recorded."""
 WALK_INTERVAL_S: Final = 10.0
 """Interval of looking for due deliveries that the lane lost; a message that waited longer is of no use."""
 _DELAY_QUEUES: Final = {

@@ -37,7 +37,7 @@ after a month."""
 
 
 class RedisLeases:
-    """Leases tokens from one server; it connects when it is first asked, and again after an error.
+    """Leases tokens from one server; it connects at the first call, and again after an error.
 
     Args:
         url: the server, such as ``redis://127.0.0.1:6379/0``.
@@ -57,7 +57,7 @@ class RedisLeases:
         """Charge what was spent, and return the tokens granted to each source; see `LeaseTokens`.
 
         Raises:
-            RedisUnavailable: there is no answer in time, or another one than to this question.
+            RedisUnavailable: there is no valid answer to this call in time.
         """
         keys = [_KEY.format(source=one.source) for one in requests]
         arguments = [value for one in requests for value in (repr(one.per_second), one.burst, one.spent, one.wanted)]
@@ -65,7 +65,7 @@ class RedisLeases:
             granted = await self._call("eval", _LEASE, len(keys), *keys, *arguments)
             if not isinstance(granted, list) or len(granted) != len(requests):
                 self._drop()
-                raise RedisUnavailable("Redis answers something else than it was asked")
+                raise RedisUnavailable("Redis sent an unexpected answer")
         return {one.source: tokens for one, tokens in zip(requests, granted, strict=True)}
 
     async def check(self) -> str:

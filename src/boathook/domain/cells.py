@@ -1,4 +1,4 @@
-"""Which cell a source or application belongs to. A cell is a complete installation on a PostgreSQL of its own."""
+"""Assigns sources and applications to cells. A cell is a complete installation on a PostgreSQL of its own."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApplicationAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """The cell that an application has moved to, as one cell knows it: the highest revision is right."""
+    """The cell that an application has moved to, according to one cell: the highest revision is right."""
 
     application: str
     """Its public id."""

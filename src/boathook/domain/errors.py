@@ -102,7 +102,7 @@ class SpoolUnavailable(IngestError):
 
 
 class BrokerUnavailable(IngestError):
-    """No RabbitMQ broker does what was asked in time; whether it has a message is then unknown."""
+    """No RabbitMQ broker completed an operation in time; whether it has a message is then unknown."""
 
 
 class BrokerRefused(BrokerUnavailable):
@@ -221,10 +221,10 @@ class InvalidTransition(BoathookError):
 
 
 class WrongCell(BoathookError):
-    """An application belongs to another cell, which must be asked instead.
+    """An application belongs to another cell, to which the request must be sent instead.
 
     Args:
-        application: its public id, or the name that it was asked for by.
+        application: its public id, or the name in the request.
         cell: the name of its cell.
         revision: the version of its routes that names the cell: of two cells that disagree, the one with the higher
             revision is right. 0 if it is unknown.

@@ -49,7 +49,7 @@ NOUNS = {
     ALERT: "alert",
     SILENCE: "silence",
 }
-"""What the ids with each prefix name."""
+"""The kind of object that ids with each prefix identify."""
 
 
 def make(now_ms: int, entropy: int) -> UUID:

@@ -93,7 +93,7 @@ class _Writer:
         self._is_whole = is_whole
         self._levels: list[_Level] = []
         self._wanted = "value"
-        """What may come next: value, first (a value or the end of an array), key, first key, colon, comma, end."""
+        """The token expected next: value, first (a value or the end of an array), key, first key, colon, comma, end."""
         self._length = 0
 
     def write(self) -> None:

@@ -31,7 +31,7 @@ _RANKS: Final = {role: rank for rank, role in enumerate(Role)}
 
 
 class ProofStrength(StrEnum):
-    """What the verification of a request covers; stored with the event, as "verified" can mean different things."""
+    """The coverage of a request's verification; stored with the event, because "verified" can mean different things."""
 
     BODY = "body signed"
     METADATA = "metadata only"
@@ -72,7 +72,7 @@ MAX_DELIVERIES: Final = 32_767
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
-    """What a published message has beside its event, until it is stored."""
+    """The fields of a published message beside its event, until it is stored."""
 
     application_id: UUID
     """The application, found when the message was accepted."""

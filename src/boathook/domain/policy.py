@@ -61,7 +61,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     is_final: bool = False
     """Whether a retry cannot help."""
     retry_after_s: float | None = None
-    """The delay in seconds that the receiver asked for; honored within limits, see `decide`."""
+    """The delay in seconds that the receiver requested; honored within limits, see `decide`."""
 
 
 class Interruption(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,7 +266,7 @@ def decide(state: AttemptState, outcome: Outcome, policy: RetryPolicy, now: date
             decision = _try_again(state, policy, now, jitter, None, outcome.code, outcome.error)
             return _apply_retry_after(decision, state, policy, now, outcome.retry_after_s)
         case Retry(after=after, code=code):
-            return _try_again(state, policy, now, jitter, after, code, f"the handler asked for a retry: {code}")
+            return _try_again(state, policy, now, jitter, after, code, f"the handler requested a retry: {code}")
         case Interruption():
             return _retry_free(state, policy, now, jitter, outcome)
         case _:

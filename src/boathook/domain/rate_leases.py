@@ -1,4 +1,4 @@
-"""What a gateway asks for when it leases tokens of a source's rate, which all gateways share."""
+"""Requests of a gateway for tokens of a source's rate, which all gateways share."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -12,11 +12,11 @@ class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True):
     per_second: float
     """The rate that all gateways share."""
     burst: int
-    """Most tokens that can be leased at once by all gateways together."""
+    """Maximum number of tokens that all gateways together can lease at once."""
     spent: int
     """Requests that have passed without a leased token since the last lease; they are charged, whatever is granted."""
     wanted: int
-    """Most tokens to grant."""
+    """Maximum number of tokens to grant."""
 
 
 LeaseTokens = Callable[[Sequence[LeaseRequest]], Awaitable[Mapping[str, object]]]

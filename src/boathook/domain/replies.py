@@ -34,7 +34,7 @@ def check_status(status: int, forbidden_statuses: frozenset[int] = STOP_STATUSES
     if status not in range(200, 600):
         raise ValueError(f"the status {status!r} is not a final status; use one from 200 to 599, such as 200")
     if status in range(300, 400):
-        raise ValueError(f"the status {status} would send the sender elsewhere; write another, such as 200")
+        raise ValueError(f"the status {status} is a redirect; use another, such as 200")
     if status in forbidden_statuses:
         raise ValueError(f"the status {status} makes this sender stop sending; use another, such as 422 or 500")
     return status
@@ -58,7 +58,7 @@ def make_reply(
     raw, usual_type = _encode(body)
     check_status(status, forbidden_statuses)
     if len(raw) > MAX_BODY:
-        raise ValueError(f"the body has {len(raw)} bytes; {MAX_BODY} is the most")
+        raise ValueError(f"the body has {len(raw)} bytes; the maximum is {MAX_BODY}")
     if raw and status in _BODILESS:
         raise ValueError(f"a reply with the status {status} has no body; write another status, or b'' as the body")
     return Reply(status=status, body=raw, content_type=check_media_type(content_type or usual_type))

@@ -76,7 +76,7 @@ WebSocketRouter = Callable[[str], Application | WebSocketRefusal]
 
 
 class ServerConnection(Protocol):
-    """What the registry holds: a connection, or the WebSocket that replaced it."""
+    """An entry of the registry: a connection, or the WebSocket that replaced it."""
 
     transport: asyncio.Transport
 

@@ -29,14 +29,14 @@ Message = MutableMapping[str, Any]
 
 
 class ListenerState(Protocol):
-    """What an exchange needs of its listener."""
+    """The part of a listener that an exchange uses."""
 
     date_line: bytes
     is_draining: bool
 
 
 class ExchangeConnection(Protocol):
-    """What an exchange needs of its connection."""
+    """The part of a connection that an exchange uses."""
 
     transport: asyncio.Transport
     flow: FlowControl
@@ -52,10 +52,10 @@ class ExchangeConnection(Protocol):
 
 
 class DirectHandler(Protocol):
-    """Answers small whole requests to the paths it knows, without a task or an ASGI message for each."""
+    """Answers small whole requests to the paths it handles, without a task or an ASGI message for each."""
 
     def max_body(self, path: str) -> int:
-        """Return the largest body in bytes that it takes at *path*; -1 where requests go to the ASGI application."""
+        """Return the maximum body in bytes that it accepts at *path*; -1 if requests go to the ASGI application."""
         ...
 
     def handle(self, exchange: "Exchange") -> None:

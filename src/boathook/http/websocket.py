@@ -58,7 +58,7 @@ class _Phase(Enum):
 
 
 class WebSocketRegistry(Protocol):
-    """What a socket needs of its listener."""
+    """The part of a listener that a socket uses."""
 
     limits: LimitSettings
     connections: ConnectionLimiter
@@ -68,7 +68,7 @@ class WebSocketRegistry(Protocol):
 
 
 class WebSocketConnection(asyncio.Protocol):
-    """One WebSocket, on a connection whose HTTP request has asked for it.
+    """One WebSocket, on a connection whose HTTP request is an upgrade to it.
 
     Args:
         registry: what all connections of the listener share; it has counted this connection already.
@@ -215,7 +215,7 @@ class WebSocketConnection(asyncio.Protocol):
             self.transport.abort()
 
     def shutdown(self) -> None:
-        """Ask the peer to reconnect to another process."""
+        """Close with a status that makes the peer reconnect to another process."""
         if self._phase is _Phase.OPENING:
             self._refuse(closing_response(503))
         elif self._phase is _Phase.OPEN:
@@ -291,7 +291,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._enter(_Phase.CLOSING)
         self._notify_disconnect(close.code if close else 1006, close.reason if close else "")
 
-    # What the application asks for
+    # Requests of the application
 
     async def receive(self) -> Message:
         """Return the next event; after the end, return the disconnect event again."""

@@ -154,7 +154,7 @@ class IngestApp:
     """
 
     _unavailable: Mapping[str, str]
-    _knows_all: bool
+    _has_all_sources: bool
 
     def __init__(
         self,
@@ -190,28 +190,29 @@ class IngestApp:
         compiled_sources: Mapping[str, CompiledSource],
         unavailable: Mapping[str, str] = MappingProxyType({}),
         *,
-        knows_all: bool = True,
+        has_all_sources: bool = True,
     ) -> None:
-        """Replace all sources between two requests; a request that has begun goes on with its source as it was.
+        """Replace all sources between two requests; a request that has begun continues with its old source.
 
         Args:
             compiled_sources: the source of each path.
             unavailable: the sources of the paths that are answered 503, because their settings cannot be used.
-            knows_all: whether all sources are known; if not, unknown ones are answered 503 and not 404.
+            has_all_sources: whether all sources are loaded; if not, other paths below ``/in/`` are answered 503, not
+                404.
         """
         self._compiled_sources = dict(compiled_sources)
         self._by_name = {compiled.source: compiled for compiled in compiled_sources.values()}
         secrets = (compiled.verifier.secret_query for compiled in self._by_name.values())
         self._secret_queries = frozenset(name for name in secrets if name is not None)
         self._unavailable = unavailable
-        self._knows_all = knows_all
+        self._has_all_sources = has_all_sources
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
         path = scope["path"]
         compiled = self._compiled_sources.get(path)
         if compiled is None:
-            if path in self._unavailable or (not self._knows_all and path.startswith(SOURCE_PREFIX)):
+            if path in self._unavailable or (not self._has_all_sources and path.startswith(SOURCE_PREFIX)):
                 await _send(*self.unavailable(path), send)
                 return
             await self._forward(scope, receive, send)
@@ -324,7 +325,7 @@ class IngestApp:
     def reject_early(
         self, compiled: CompiledSource, method: str, headers: Headers, client: str, request_id: str, now: float
     ) -> Response | None:
-        """Reject a request by what is known before its body is read."""
+        """Reject a request by its head, before its body is read."""
         if method not in compiled.methods:
             allow = ", ".join(sorted(compiled.methods)).encode()
             return error_response(405, "method", request_id, (b"allow", allow))
@@ -341,7 +342,7 @@ class IngestApp:
         return None
 
     async def process(self, compiled: CompiledSource, request: Request, request_id: str) -> Response:
-        """Verify a request, and store the event that it brings or answer what else it is."""
+        """Verify a request; store its event, or answer its handshake."""
         if compiled.ensure_fresh is not None and time.monotonic() > compiled.fresh_until:
             await compiled.ensure_fresh()
             # It may have been changed or removed while this process did not run.
@@ -368,7 +369,7 @@ class IngestApp:
         now: float,
         decoder: Decoder | None,
     ) -> Response:
-        """Do what follows from a verdict: fetch the public key it needs, store the event, or answer without one."""
+        """Act on a verdict: fetch the public key it needs, store the event, or answer without one."""
         if isinstance(verdict, KeyRequired) and self._verification_io is not None:
             verdict = await self._verification_io.verify_with_key(
                 compiled.source, compiled.verifier, verdict, request, now, decoder
@@ -389,7 +390,7 @@ class IngestApp:
     def build_event(
         self, compiled: CompiledSource, request: Request, verified: Verified, now: float, decoder: Decoder | None
     ) -> NewEvent:
-        """Return the event that a verified request brings. Raises TooManyDeliveries."""
+        """Return the event of a verified request. Raises TooManyDeliveries."""
         body = request.body if decoder is None or decoder.decoded is None else decoder.decoded
         event = self._event_builder.event(compiled.source, verified, body, request.headers.get("content-type", ""), now)
         if verified.timestamp is not None:
@@ -475,7 +476,7 @@ def fault_response(error: Exception, compiled: CompiledSource, request_id: str) 
 
 
 def _unavailable(error: IngestError | DatabaseError) -> str:
-    """Return the reason for a 503: which of the places for an event was the last to refuse it."""
+    """Return the reason for a 503: the store or buffer that was the last to refuse the event."""
     match error:
         case SpoolUnavailable():
             return "spool_unavailable"
@@ -543,7 +544,7 @@ def _with_reply(reply: Reply | None, answer: Response) -> Response:
 
 
 def make_decoder(compiled: CompiledSource, request: Request) -> Decoder | None:
-    """Return what undoes the request's Content-Encoding; None where it has none."""
+    """Return the decoder of the request's Content-Encoding; None if it has none."""
     encoding = request.headers.get("content-encoding", "").lower()
     if encoding not in compiled.encodings:
         return None
@@ -562,7 +563,7 @@ def read_headers(raw: list[tuple[bytes, bytes]]) -> Headers:
 def make_request(
     compiled: CompiledSource, scope: Mapping[str, Any], headers: Headers, body: bytes, client: str
 ) -> Request:
-    """Return what verification reads of a request."""
+    """Return a request in the form that verification reads."""
     path = scope["raw_path"].decode("latin-1")
     query = scope["query_string"].decode("latin-1")
     base = compiled.public_url or f"http://{headers.get('host', '')}"

@@ -58,12 +58,12 @@ class BrokerFirstBuffer:
     @property
     def is_stuck(self) -> bool:
         """Whether the spool's disk does not respond while it is needed."""
-        return self.broker.is_away and self.spool is not None and self.spool.is_stuck
+        return self.broker.is_unavailable and self.spool is not None and self.spool.is_stuck
 
     @property
     def is_rejecting(self) -> bool:
         """Whether neither brokers nor the spool accept events."""
-        return self.broker.is_away and (self.spool is None or self.spool.is_rejecting)
+        return self.broker.is_unavailable and (self.spool is None or self.spool.is_rejecting)
 
     @property
     def rejection_reason(self) -> str:
@@ -74,7 +74,7 @@ class BrokerFirstBuffer:
     @property
     def warning(self) -> str:
         """Why no broker accepts events, in one sentence; empty if one does."""
-        return f"no broker accepts events: {self.broker.problem}" if self.broker.is_away else ""
+        return f"no broker accepts events: {self.broker.problem}" if self.broker.is_unavailable else ""
 
     @property
     def waiting_events(self) -> int:
@@ -159,7 +159,7 @@ class BrokerFirstBuffer:
             return False
         await self._publish_checkpoints()
         has_more = self.broker.note_stored(await self._read_marks(self.broker.series_to_read()))
-        if self.broker.away_s >= _LEAVE_AFTER_S and self.broker.waiting:
+        if self.broker.unavailable_s >= _LEAVE_AFTER_S and self.broker.waiting:
             _LOG.warning(
                 "buffer_left_behind",
                 events=self.broker.leave_behind(),
@@ -169,7 +169,7 @@ class BrokerFirstBuffer:
         return has_more
 
     async def _publish_checkpoints(self) -> None:
-        if not self.broker.is_away:
+        if not self.broker.is_unavailable:
             try:
                 await self.broker.publish_checkpoints()
             except BrokerUnavailable as error:
@@ -193,7 +193,7 @@ class BrokerFirstBuffer:
                 return
             if error is None:
                 done.set_result(None)
-            elif can_publish and not self.broker.is_away:
+            elif can_publish and not self.broker.is_unavailable:
                 self.broker.append(payload, done)
             else:
                 done.set_exception(error)

@@ -1,4 +1,4 @@
-"""What holds a gateway's events while PostgreSQL does not accept them; the intake fills and drains it."""
+"""The interface of buffers: they hold a gateway's events while PostgreSQL does not accept them."""
 
 import asyncio
 from typing import Protocol
@@ -11,7 +11,7 @@ class Buffer(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """Whether PostgreSQL has everything that was appended, as far as it is known, and nothing is being written."""
+        """Whether PostgreSQL has everything that was appended, as far as known, and nothing is being written."""
         ...
 
     @property
@@ -31,12 +31,12 @@ class Buffer(Protocol):
 
     @property
     def warning(self) -> str:
-        """What is wrong while events are still accepted, in one sentence; empty if nothing is."""
+        """The problem while events are still accepted, in one sentence; empty if there is none."""
         ...
 
     @property
     def waiting_events(self) -> int:
-        """Number of events that wait, as far as it is known."""
+        """Number of waiting events, as far as known."""
         ...
 
     def append(self, payload: bytes) -> "asyncio.Future[None]":
@@ -56,11 +56,11 @@ class Buffer(Protocol):
         ...
 
     async def left(self) -> int:
-        """Return how many events PostgreSQL lacks. Raises DatabaseError if that cannot be found out."""
+        """Return how many events PostgreSQL lacks. Raises DatabaseError if that cannot be determined."""
         ...
 
     async def oldest(self) -> Segment | None:
-        """Return what the intake has to store next; None if there is nothing, or another gateway has to go first."""
+        """Return the segment to store next; None if there is none, or another gateway must store its events first."""
         ...
 
     async def finish(self, segment: Segment) -> None:

@@ -7,7 +7,8 @@ moved since it was accepted.
 
 The body of a post is a MessagePack array of records as in the spool. Its hash is in the header Content-Digest (RFC
 9530), and that header is signed as a body in Standard Webhooks 1.0.0, so that only bodies of other cells are read. The
-answer has a receipt for each event. In the same way, a cell asks the others for an application that it does not have.
+answer has a receipt for each event. In the same way, a cell queries the others for an application that it does not
+have.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ from boathook.observability.log import get_logger
 EVENTS_PATH: Final = "/cells/events"
 APPLICATIONS_PATH: Final = "/cells/applications"
 HELD: Final = "_held"
-"""Stands for a cell, which no cell is named: its spool has the events that no cell accepts yet."""
+"""A reserved name in place of a cell's: its spool has the events that no cell accepts yet."""
 _MAX_PENDING: Final = 64 << 20
 """Bytes of posts that a gateway reads at the same time, above which it begins with no other."""
 _MAX_AGE_S: Final = 300
@@ -88,7 +89,7 @@ class _Refusal(msgspec.Struct):
 
 
 class ApplicationQuestion(msgspec.Struct):
-    """Asks a cell whether it has an application."""
+    """A query to a cell: whether it has an application."""
 
     organization: str
     reference: str
@@ -96,10 +97,10 @@ class ApplicationQuestion(msgspec.Struct):
 
 
 Post = Callable[[str, Mapping[str, str], bytes, float, int], Awaitable[tuple[int, bytes]]]
-"""Posts a body with headers to a URL, given a timeout and the most bytes of the answer; returns status and body. Raises
-FetchFailed."""
+"""Posts a body with headers to a URL, given a timeout and the maximum bytes of the answer; returns status and body.
+Raises FetchFailed."""
 OnRefusal = Callable[[Assignment | ApplicationAssignment], Awaitable[None]]
-"""Is called with the assignment by which another cell refuses events."""
+"""Called with the assignment by which another cell refuses events."""
 
 
 class ApplicationReader(Protocol):
@@ -343,7 +344,7 @@ class CellIntakes:
         return receipts
 
     def _home_of_application(self, application: str) -> str:
-        """Return the cell of an application. Where none is known, this one's database tells."""
+        """Return the cell of an application. If no move is known, it is this cell, whose database decides."""
         known = self._moved.get(application)
         return self.directory.own if known is None else known.cell
 
@@ -375,7 +376,7 @@ class CellIntakes:
 
 
 def refuse_others(settings: Settings, router: Callable[[], Router]) -> Elsewhere | None:
-    """Return what refuses events of other cells, where nothing can post them; None if there is only one cell.
+    """Return a function that refuses events of other cells, if nothing can post them; None if there is only one cell.
 
     Args:
         settings: name the cells.
@@ -399,7 +400,7 @@ def refuse_others(settings: Settings, router: Callable[[], Router]) -> Elsewhere
 
 
 class CellReceiver:
-    """Accepts the events that gateways of other cells post, and tells them whether an application is here.
+    """Accepts the events that gateways of other cells post, and answers whether an application is here.
 
     Args:
         cells: finds the cell of each source.

@@ -1,8 +1,8 @@
 """The direct path of ingest: small whole requests, from the parser to the group commit without a task for each.
 
 Everything that the ASGI application does with a request is done here by the same functions in the same order. What
-needs I/O before it can be answered, such as a public key that has to be fetched, goes on in a task of its own.
-The 2xx is written by the committer itself, once the append has returned (`_PendingResponse.set_result`).
+needs I/O before it can be answered, such as a public key that has to be fetched, continues in a task of its own. The
+2xx is written by the committer itself, once the append has returned (`_PendingResponse.set_result`).
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class DirectIngest:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def max_body(self, path: str) -> int:
-        """Return the largest body that the source at *path* takes; -1 where none does, or senders wait for replies."""
+        """Return the maximum body of the source at *path*; -1 if there is none, or senders wait for replies."""
         compiled = self._app.source_at(path)
         return -1 if compiled is None or compiled.inline is not None else compiled.max_body
 

@@ -62,7 +62,7 @@ class EventSink(EventAcceptor, Protocol):
     """Makes events durable without a task for each; `boathook.ingest.intake.Intake` is the real one."""
 
     def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
-        """Take an event in for *waiter*, which gets its receipt or the reason why there is none."""
+        """Accept an event for *waiter*, which gets its receipt or the reason why there is none."""
         ...
 
 
@@ -157,7 +157,7 @@ class EventWriter:
                 if self._reroute is None:
                     raise
                 events = await self._reroute(events)
-        raise RoutesChanged("the routes changed again and again while events were stored")
+        raise RoutesChanged("the routes kept changing while events were stored")
 
     async def _append_routed(self, store: Store, events: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
         """Store events in *store*, or in the cells that they belong to under the current routes."""

@@ -1,7 +1,7 @@
 """Stores secrets that senders pass in a handshake request, as files that all gateways of this host read.
 
-An unauthenticated client that knows the source's URL could send a secret before the real sender does. Therefore only
-the first secret is accepted, and it verifies nothing until an operator has confirmed it. The operator shows it to the
+An unauthenticated client that has the source's URL could send a secret before the real sender does. Therefore only the
+first secret is accepted, and it verifies nothing until an operator has confirmed it. The operator shows it to the
 sender, which rejects a secret it did not send.
 """
 

@@ -194,7 +194,7 @@ class HealthEndpoints:
             return None
         await intake.buffer.check_writable()
         if intake.mode is not Mode.DIRECT:
-            return f"{intake.buffer.waiting_events} events wait, as PostgreSQL does not take them"
+            return f"{intake.buffer.waiting_events} events wait, because PostgreSQL does not accept them"
         return None
 
     async def _prometheus(self) -> Response:
@@ -235,7 +235,7 @@ async def _check_source(compiled: CompiledSource) -> str | None:
     )
     verdict = compiled.verifier.verify(request, time.time())
     if not compiled.is_unsigned and not isinstance(verdict, Rejected):
-        return "a request without any proof was let in"
+        return "a request without any proof was accepted"
     return None
 
 

@@ -65,7 +65,7 @@ _LOG = get_logger("ingest")
 
 
 class Mode(StrEnum):
-    """Where events go."""
+    """The destination of events."""
 
     DIRECT = "direct"
     SPOOLING = "spooling"
@@ -125,7 +125,7 @@ class Intake:
         self._drain_task: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
         self.mode = Mode.DIRECT
-        """Where events go now."""
+        """The current destination of events."""
 
     @property
     def waiting(self) -> int:
@@ -153,15 +153,17 @@ class Intake:
         """Why the buffer accepts no events, in one sentence."""
         return "" if self.buffer is None else self.buffer.rejection_reason
 
-    async def start(self, *, is_away: bool = False) -> None:
+    async def start(self, *, is_store_unavailable: bool = False) -> None:
         """Start the committers, and drain the buffer if it holds events.
 
         Args:
-            is_away: start in spooling mode, because the store is known to be unavailable.
+            is_store_unavailable: start in spooling mode, because the store is known to be unavailable.
         """
         self._report_unavailable(0)
-        if self.buffer is not None and (await self.buffer.open() or is_away):
-            self._switch_to_spool("events wait in the buffer" if not is_away else "it has not been reached yet")
+        if self.buffer is not None and (await self.buffer.open() or is_store_unavailable):
+            self._switch_to_spool(
+                "events wait in the buffer" if not is_store_unavailable else "it has not been reached yet"
+            )
         self._tasks = [asyncio.create_task(self._run_committer(), name=f"intake:{n}") for n in range(self._committers)]
         if self.buffer is not None:
             self._drain_task = asyncio.create_task(self._run_drain(self.buffer), name="intake:drain")
@@ -202,7 +204,7 @@ class Intake:
         return await receipt
 
     def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
-        """Take an event in for *waiter*, which gets its receipt or one of the errors of `accept`."""
+        """Accept an event for *waiter*, which gets its receipt or one of the errors of `accept`."""
         if self._elsewhere is not None and (other := self._elsewhere(event)) is not None:
             other.put(event, waiter)
             return

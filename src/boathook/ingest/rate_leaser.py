@@ -14,7 +14,7 @@ from boathook.observability import meters
 from boathook.observability.log import get_logger
 
 _MIN_INTERVAL_S: Final = 0.01
-"""Time between two leases if tokens have run out, and the store had as many as were wanted the last time."""
+"""Time between two leases if tokens have run out, and the store granted all that were requested last time."""
 _COUNT_INTERVAL_S: Final = 1.0
 """Time between two counts of the gateways."""
 _REMEMBERED_COUNTS: Final = 3

@@ -11,7 +11,7 @@ CHECK_TIMEOUT_S: Final = 5.0
 
 
 async def database_problems(database: Database | None) -> list[str]:
-    """Return what prevents use of the database, in sentences; None is a database that was not reached yet."""
+    """Return the reasons why the database cannot be used, in sentences; None is a database that was not reached yet."""
     if database is None:
         return ["PostgreSQL has not been reached yet"]
     try:

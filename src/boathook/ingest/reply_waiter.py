@@ -106,7 +106,7 @@ def _within_s(name: str, source: SourceSettings, recipe: Recipe) -> float:
         return _DEFAULT_TIMEOUT_S if allowed_s is None else allowed_s * _TIMEOUT_SHARE
     if allowed_s is not None and source.reply_within_s >= allowed_s:
         raise ConfigError(
-            f"sources.{name}.reply_within_s: {recipe.title} waits only {allowed_s:g} seconds for an answer; write less,"
+            f"sources.{name}.reply_within_s: {recipe.title} waits only {allowed_s:g} seconds for a reply; use less,"
             f" such as {allowed_s * _TIMEOUT_SHARE:.1f}, or remove the key"
         )
     return source.reply_within_s
@@ -120,7 +120,7 @@ def _fallback(name: str, source: SourceSettings, forbidden_statuses: frozenset[i
     status = source.fallback_status or 200
     if status in forbidden_statuses:
         raise ConfigError(
-            f"sources.{name}.fallback_status: {status} makes {source.provider} stop sending; write another, such as 200"
+            f"sources.{name}.fallback_status: {status} makes {source.provider} stop sending; use another, such as 200"
         )
     return Reply(
         status=status,

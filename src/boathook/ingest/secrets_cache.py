@@ -78,7 +78,7 @@ class SecretsCache:
             if self.known or self._file.exists():
                 write_file(self._file, [_row(one) for one in self.known])
         except OSError as error:
-            note = "a start without PostgreSQL would not know the latest secrets"
+            note = "a start without PostgreSQL would not have the latest secrets"
             _LOG.error("source_secrets_not_kept", file=str(self._file), error=str(error), note=note)
 
 

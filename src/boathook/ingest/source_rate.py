@@ -24,23 +24,23 @@ LEASE_INTERVAL_S: Final = 0.1
 TOKEN_LIFE_S: Final = 1.0
 """How long leased tokens are valid, but for one: what a gateway did not need then must not pass at another time."""
 _MAX_TOKENS: Final = 1_000_000_000
-"""Maximum number of tokens in a request; what stores take for a number."""
+"""Maximum number of tokens in a request; stores accept no larger number."""
 _MARGIN: Final = 1.5
 """Tokens to lease for each request of the last interval."""
 _DECAY: Final = 0.8
 """Share of the requests expected in an interval that is still expected if fewer come."""
 _REFILL_SHARE: Final = 0.25
-"""How often a gateway without requests asks for the one token that it keeps: a share of the time between two."""
+"""Interval at which an idle gateway requests the one token that it keeps, as a share of the time between two tokens."""
 _MAX_REFILL_S: Final = 10.0
 _WHOLE: Final = 1 - 1e-6
-"""What counts as a whole token, as sums of fractions are not exact."""
+"""Minimum that counts as a whole token, because sums of fractions are not exact."""
 
 
 class SourceRate:
     """The rate of one source in one gateway.
 
-    Time is passed in, as monotonic seconds. The caller leases: `ask` returns what to ask for, and `grant` or `fail`
-    takes how that ended.
+    Time is passed in, as monotonic seconds. The caller leases: `ask` returns the request, and `grant` or `fail` takes
+    how that ended.
 
     Args:
         source: the source.
@@ -116,7 +116,7 @@ class SourceRate:
             self._leased = 1
 
     def ask(self, now: float) -> LeaseRequest | None:
-        """Return what to ask the store for; None if there is nothing to ask for or to report."""
+        """Return the next request to the store; None if there is nothing to request or to report."""
         if not self.is_shared:
             return None
         self._drop_expired(now)
@@ -146,7 +146,7 @@ class SourceRate:
         Args:
             request: what `ask` returned.
             granted: the store's answer; not trusted.
-            asked_at: when the store was asked. The tokens' life begins then, because the answer may be late.
+            asked_at: when the request was sent. The tokens' life begins then, because the answer may be late.
         """
         tokens = granted if isinstance(granted, int) else 0
         tokens = min(max(0, tokens), request.wanted)

@@ -52,7 +52,7 @@ class CompiledSource(msgspec.Struct, kw_only=True):
     renew: Callable[[], Verifier | None] | None = None
     """For a source with a handshake secret: returns a new verifier once the secret has changed."""
     fresh_until: float = math.inf
-    """Until when (monotonic) the verifier is known to have the current secrets."""
+    """Time (monotonic) until which the verifier is sure to have the current secrets."""
     ensure_fresh: Callable[[], Awaitable[None]] | None = None
     """Refreshes the secrets once `fresh_until` has passed."""
     answers: dict[int, Counter] = msgspec.field(default_factory=dict)

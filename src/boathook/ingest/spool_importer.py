@@ -30,7 +30,7 @@ ProgressCallback = Callable[[int], None]
 
 
 class ImportScope(StrEnum):
-    """Which events to import."""
+    """The selection of events to import."""
 
     AGAIN = "again"
     """Events that were drained before, for a database that was restored from a backup."""

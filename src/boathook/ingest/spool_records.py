@@ -71,7 +71,7 @@ def decode(record: bytes) -> NewEvent:
                 return _event(found, Publication(**asdict(publication)))
     except (msgspec.DecodeError, ValueError) as error:
         raise UnreadableRecord(str(error)) from error
-    raise UnreadableRecord(f"format {record[:1].hex()} is not known here; a later boathook may know it")
+    raise UnreadableRecord(f"format {record[:1].hex()} is not supported; a later boathook may support it")
 
 
 def _event(found: Any, publication: Publication | None) -> NewEvent:

@@ -44,7 +44,7 @@ def save_stored_sources(data_dir: Path, rows: Sequence[StoredSource]) -> None:
     try:
         write_file(file, [_row(one) for one in rows])
     except OSError as error:
-        note = "a start without PostgreSQL would not know the latest stored sources"
+        note = "a start without PostgreSQL would not have the latest stored sources"
         _LOG.error("stored_sources_not_saved", file=str(file), error=str(error), note=note)
 
 

@@ -88,7 +88,7 @@ class VerificationIO:
 
     async def _fetch_key(self, source: str, verifier: Verifier, url: str, now: float) -> None:
         ring = verifier.ring
-        if not ring.knows(url) and self._new_keys.wait_s(source, time.monotonic()) > 0:
+        if not ring.has(url) and self._new_keys.wait_s(source, time.monotonic()) > 0:
             meters.count("boathook_key_fetches_total", source=source, outcome="limited")
             return
         try:

@@ -18,7 +18,7 @@ DOCS: Final = "https://github.com/boathook/boathook/blob/main/docs/reference/con
 
 
 class KeyEncoding(StrEnum):
-    """How the secret of a generic source is encoded."""
+    """The encoding of a generic source's secret."""
 
     TEXT = "text"
     HEX = "hex"

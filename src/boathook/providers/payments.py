@@ -162,7 +162,7 @@ SQUARE: Final = Recipe(
     title="Square",
     docs="https://developer.squareup.com/docs/webhooks/step3validate",
     grade=ProofStrength.BODY,
-    # The URL is signed as registered, so the source must know its public URL.
+    # The URL is signed as registered, so the source needs its public URL.
     proof=Hmac(
         headers=(SignatureHeaders(signature="x-square-hmacsha256-signature"),),
         template="{url}{body}",
@@ -199,11 +199,11 @@ _ADYEN_SIGNED: Final = (
 )
 _ADYEN_PLAIN: Final = tuple(name for name in _ADYEN_SIGNED if name not in {"merchantReference", "amount.value"})
 _MAX_ADYEN_ITEMS: Final = 100
-"""JSON notifications hold one item, and SOAP notifications at most six."""
+"""JSON notifications contain one item, SOAP notifications at most six."""
 
 
 def _state_items(reader: RequestReader, _secret: str) -> SignedParts | str:
-    """Return what Adyen signs of each item: eight of its fields joined by colons, empty if absent.
+    """Return the signed bytes of each item of Adyen: eight of its fields joined by colons, empty if absent.
 
     https://docs.adyen.com/development-resources/webhooks/secure-webhooks/verify-hmac-signatures
     """
@@ -289,13 +289,13 @@ ADYEN: Final = Recipe(
 )
 
 BRAINTREE_CHALLENGE: Final = re.compile(r"[a-f0-9]{20,32}")
-"""The challenge that Braintree asks to be signed when a webhook is set up."""
+"""The challenge in Braintree's verification request, which the reply signs."""
 _BRAINTREE_PAYLOAD: Final = re.compile(r"[A-Za-z0-9+/=\n]+\n")
-"""Signed payloads end in a newline, which no challenge does: an answered challenge can never pass for an event."""
+"""Signed payloads end in a newline; challenges never do, so the reply to a challenge never signs an event."""
 
 
 def _state_payload(reader: RequestReader, _secret: str) -> SignedParts | str:
-    """Return what Braintree signs: its payload as base64 text with its final newline, which forms may drop.
+    """Return the signed bytes of Braintree: its payload as base64 text with its final newline, which forms may drop.
 
     https://developer.paypal.com/braintree/docs/guides/webhooks/parse/python; the newline and the allowed characters are
     those of its SDK for Python, ``braintree``.

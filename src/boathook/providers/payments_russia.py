@@ -66,7 +66,7 @@ YOOKASSA: Final = Recipe(
 
 
 def _state_query(reader: RequestReader, _secret: str) -> SignedParts | str:
-    """Return what CloudPayments signs of a GET: the raw query; the same in the npm package ``cloudpayments``."""
+    """Return the signed bytes of a GET of CloudPayments: the raw query, as in the npm package ``cloudpayments``."""
     return (SignedPart(Header("content-hmac"), reader.request.query.encode()),)
 
 
@@ -137,7 +137,7 @@ CLOUDPAYMENTS: Final = Recipe(
 
 
 def _state_root_fields(reader: RequestReader, password: str) -> SignedParts | str:
-    """Return what T-Bank hashes: the values of the root's scalar fields and the password, sorted by name.
+    """Return the hashed bytes of T-Bank: the values of the root's scalar fields and the password, sorted by name.
 
     https://developer.tbank.ru/eacq/intro/developer/token
     """

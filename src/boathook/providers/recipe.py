@@ -28,7 +28,7 @@ FINAL_4XX: Final = frozenset({400, 403, 404, 405, 406, 410, 413, 415, 422, 429})
 
 
 class EventId(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the sender's event id is."""
+    """The location of the sender's event id."""
 
     selectors: tuple[Selector | tuple[Selector, ...], ...] = ()
     """The first selector with a value is used; a tuple is a composed id, of which all parts are required."""
@@ -43,7 +43,7 @@ class EventId(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventType(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the event type is."""
+    """The location of the event type."""
 
     selectors: tuple[Selector | tuple[Selector, ...], ...] = ()
     """The first selector with a value is used; the present parts of a tuple are joined by dots."""
@@ -147,7 +147,7 @@ class Handshake(msgspec.Struct, frozen=True, kw_only=True):
     """Selectors with a value in events and never in the challenge, so that an event that resembles it is not lost."""
     method: str = "POST"
     is_proven: bool = True
-    """Whether it is answered only after the request's proof is verified; some senders ask before they can sign."""
+    """Whether it is answered only after the request's proof is verified; some senders send it before they can sign."""
     token: tuple[Selector, str] | None = None
     """A selector that must have the value of one of the source's settings, such as Meta's ``hub.verify_token``."""
     status: int = 200
@@ -178,7 +178,7 @@ class BodyFormat(StrEnum):
 
 
 class Confidence(StrEnum):
-    """How a fact is known."""
+    """The source of a fact."""
 
     PRIMARY = "V"
     """From the vendor's own documentation or code."""
@@ -217,14 +217,14 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything boathook knows about one sender."""
+    """All facts about one sender."""
 
     name: str
     title: str
     docs: str
     """URL of the sender's own documentation."""
     grade: ProofStrength
-    """What its proof covers."""
+    """The coverage of its proof."""
     proof: Proof
     sample: Sample
     aliases: tuple[str, ...] = ()
@@ -258,8 +258,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     retries_for_days: float | None = None
     """Days from the first attempt to the last; dedup keys are kept longer. None if unknown."""
     checked: tuple[str, ...] = ()
-    """What it is tested against, as texts for users: ``stripe (Python), both ways``, ``3 vectors of its
-    documentation``."""
+    """The libraries and vectors it is tested against, as texts for users: ``stripe (Python), both ways``, ``3 vectors
+    of its documentation``."""
     setup: tuple[str, ...] = ()
     """How to set up its webhook, as steps for users; ``{url}`` stands for the source's URL."""
     is_secret_chosen: bool = False
@@ -271,7 +271,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def signs_url(self) -> bool:
-        """Whether the signature covers the URL, so that the source must know its public URL."""
+        """Whether the signature covers the URL, so that the source needs its public URL."""
         return self.needs_url or (isinstance(self.proof, Hmac) and "{url}" in self.proof.template)
 
     @property

@@ -15,7 +15,7 @@ from boathook.providers.request_reader import BasicPassword, Form, Header, Json,
 from boathook.providers.signature_formats import Plain, SignatureFormat
 
 TOLERANCE_S: Final = 300.0
-"""How far a signed timestamp may be in the past or the future, unless the source overrides it."""
+"""Maximum distance of a signed timestamp from now, in the past or the future, unless the source overrides it."""
 
 
 class SignatureHeaders(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class SignatureHeaders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimestampFormat(StrEnum):
-    """How a timestamp is written."""
+    """The format of a timestamp."""
 
     SECONDS = "s"
     MILLISECONDS = "ms"
@@ -56,7 +56,7 @@ class SignedPart(NamedTuple):
     """One part of a request that has its own signature."""
 
     selector: Selector
-    """Where the signature is; a `Json` path without ``*``."""
+    """The location of the signature; a `Json` path without ``*``."""
     signed: bytes
     alternatives: tuple[bytes, ...] = ()
     """Other bytes that may have been signed instead, for senders that sign in several ways; at most a few."""

@@ -1,4 +1,4 @@
-"""Set-up guides: the steps at each provider, the URL to enter, and where to find its secret.
+"""Set-up guides: the steps at each provider, the URL to enter, and the location of its secret.
 
 ``{url}`` stands for the source's URL at boathook. Facts of the recipe, such as the sender's timeout and retries, are
 not repeated here.

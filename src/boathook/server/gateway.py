@@ -561,7 +561,7 @@ class IngestRuntime:
             await self._secret_reloader.ensure_fresh()
         if self._cells is not None:
             await self._cells.start()
-        await self.intake.start(is_away=not self._gateway_database.connected.is_set())
+        await self.intake.start(is_store_unavailable=not self._gateway_database.connected.is_set())
         self._quarantine.start()
         self._tasks.append(asyncio.create_task(self._sample()))
         self._tasks.append(asyncio.create_task(self._watch_gaps()))
@@ -594,7 +594,7 @@ class IngestRuntime:
 
     def _set_sources(self) -> None:
         compiled = self._sources.compiled
-        self._ingest_app.set_sources(compiled.by_path, compiled.unavailable, knows_all=compiled.is_known)
+        self._ingest_app.set_sources(compiled.by_path, compiled.unavailable, has_all_sources=compiled.is_known)
 
     def _save_sources(self) -> None:
         """Save what a start without PostgreSQL needs, and delete handshake secrets of removed sources; in a thread."""

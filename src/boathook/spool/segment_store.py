@@ -46,7 +46,7 @@ class SpoolLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of the spool."""
 
     max_bytes: int = 1 << 30
-    """Most bytes of waiting events."""
+    """Maximum bytes of waiting events."""
     segment_bytes: int = 8 << 20
     max_disk_used: float = 0.9
     """Share of the disk in use above which no event is accepted."""

@@ -80,7 +80,7 @@ class _Variation(NamedTuple):
 
 
 def explain(case: RejectedRequest, reason: Reason, others: Mapping[str, Check]) -> str | None:
-    """Return what would have made the proof valid, or None if no common mistake explains the rejection.
+    """Return the change that would have made the proof valid, or None if no common mistake explains the rejection.
 
     Args:
         case: the source and the request.

@@ -69,7 +69,7 @@ class Handshakes:
     """The HTTP methods of the challenges."""
 
     def __init__(self, recipe: Recipe, spec: SourceSpec, settings: Mapping[str, str]) -> None:
-        # A secret is captured only once: a client that knows this URL must not be able to replace it later.
+        # A secret is captured only once: a client that has this URL must not be able to replace it later.
         shakes = [one for one in recipe.handshakes if not (isinstance(one.answer, CaptureSecret) and spec.secrets)]
         self.methods = frozenset(one.method for one in shakes)
         self._unproven = tuple(_compile(one, spec, settings) for one in shakes if not one.is_proven)

@@ -119,7 +119,7 @@ class CompiledSchema:
         self._validator = _validator(_document(schema))
 
     def fault(self, document: Any) -> str | None:
-        """Return what is wrong with a parsed JSON value, and where, or None if it is valid."""
+        """Return the first violation in a parsed JSON value, with its path, or None if it is valid."""
         return _fault(self._validator, document)
 
 

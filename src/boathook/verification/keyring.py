@@ -6,7 +6,7 @@ import msgspec
 
 MAX_KEYS: Final = 64
 MAX_BYTES: Final = 1_048_576
-"""Maximum bytes of one certificate or key set; Google's largest is a hundredth of it."""
+"""Maximum bytes of one certificate or key set; Google's largest has a hundredth of that."""
 FRESH_S: Final = 3_600.0
 STALE_S: Final = 86_400.0
 RETRY_S: Final = 60.0
@@ -64,7 +64,7 @@ class KeyRing:
         entry.good_until = max(entry.good_until, now + RETRY_S)
         return True
 
-    def knows(self, url: str) -> bool:
+    def has(self, url: str) -> bool:
         """Return whether there is content from *url*, of any age."""
         return url in self._entries
 

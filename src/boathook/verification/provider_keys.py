@@ -26,7 +26,7 @@ class Keys(msgspec.Struct, frozen=True):
     """A key pair."""
 
     private: str
-    """PEM, PKCS #8: what `sign` and `signed_request` take as secret."""
+    """PEM, PKCS #8; the secret to pass to `sign` and `signed_request`."""
     public: str
     """In the format of the source's ``secrets``; for senders whose key is fetched, the content of their key URL: a
     certificate in PEM, or a JWK set."""

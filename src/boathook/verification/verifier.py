@@ -48,14 +48,14 @@ class BodySchema:
     """Validates whole bodies against a source's JSON Schema.
 
     Args:
-        fault: returns what is wrong with a parsed document.
+        fault: returns the first violation in a parsed document.
     """
 
     def __init__(self, fault: Callable[[Any], str | None]) -> None:
         self._fault = fault
 
     def find_error(self, body: bytes) -> str | None:
-        """Return what is wrong with a body, naming the field, or None if it is valid."""
+        """Return the first violation in a body, with its field, or None if it is valid."""
         document = parse(body)
         return "the body is not JSON" if document is UNREADABLE else self._fault(document)
 
