@@ -29,20 +29,20 @@ def test_the_sample_of_each_app_is_printed_and_is_a_configuration(tmp_path: Path
     assert checked.returncode == 0, checked.stderr
 
 
-def test_it_is_printed_whatever_the_configuration_there_says(tmp_path: Path):
+def test_it_is_printed_despite_an_invalid_configuration(tmp_path: Path):
     (tmp_path / "boathook.toml").write_text("[nonsense")
     assert run(tmp_path, "apps", "sample", "boathook.apps.music").stdout.startswith("#")
 
 
 @pytest.mark.parametrize("name", ["shop", "../apps/billing", ""])
-def test_what_is_no_ready_made_app_is_refused_with_those_that_are(tmp_path: Path, name: str):
+def test_an_unknown_app_is_refused_with_the_known_ones(tmp_path: Path, name: str):
     refused = run(tmp_path, "apps", "sample", name)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.strip().endswith(f"use {', '.join(NAMES)}")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_page_of_each_app_tells_how_to_begin(name: str):
+def test_the_readme_of_each_app_tells_how_to_start(name: str):
     told = (APPS / name / "README.md").read_text()
     assert f"boathook apps sample {name} > boathook.toml" in told
     assert "503" in told

@@ -26,7 +26,7 @@ def trial(*, differences: tuple[str, ...] = (), statuses: tuple[int, ...] = (200
     return SimulationResult(seed=5, answers=answers, effects={"things kept": 2}, differences=differences)
 
 
-def test_an_answer_that_should_have_been_another_is_told_without_the_secret_in_the_address():
+def test_an_unexpected_status_is_reported_without_url_secrets():
     answers = ResponseCounts()
     for status in (200, 202, 503):
         answers.note(Request(), status, {200, 202})
@@ -49,7 +49,7 @@ def test_one_object_is_printed_as_json(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.parametrize("wrong", [trial(differences=("a is b",)), trial(statuses=(200, 500))])
-def test_whatever_is_not_as_it_must_be_ends_with_1(wrong: SimulationResult, capsys: pytest.CaptureFixture[str]):
+def test_any_deviation_exits_with_1(wrong: SimulationResult, capsys: pytest.CaptureFixture[str]):
     for as_json in (True, False):
         with pytest.raises(typer.Exit) as ended:
             finish(wrong, as_json=as_json)
@@ -58,7 +58,7 @@ def test_whatever_is_not_as_it_must_be_ends_with_1(wrong: SimulationResult, caps
         assert "a is b" in said or "POST /hook was answered 500" in said
 
 
-def test_of_many_differences_the_first_are_told(capsys: pytest.CaptureFixture[str]):
+def test_only_the_first_differences_are_listed(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(typer.Exit):
         finish(trial(differences=tuple(f"thing {n} differs" for n in range(100))), as_json=True)
     told = json.loads(capsys.readouterr().out)["differences"]
@@ -99,14 +99,14 @@ async def test_books_are_waited_for_until_they_agree():
     assert found == []
 
 
-async def test_books_that_never_agree_are_told_of_in_the_end():
+async def test_lasting_differences_are_reported():
     async def compare() -> list[str]:
         return ["a"]
 
     assert await settle(compare, is_idle, 0.3) == (["a"], True)
 
 
-async def test_books_that_go_on_changing_are_waited_for_beyond_the_wait(clock: Clock):
+async def test_waiting_continues_while_differences_change(clock: Clock):
     """As on a busy machine: each change takes nearly as long as is waited for one."""
     found = [[*"abcdefgh"[left:]] for left in range(9) for _ in range(4)]
 
@@ -133,7 +133,7 @@ async def test_books_are_waited_for_while_something_is_under_way(clock: Clock):
     assert await settle(compare, is_busy, 2.0) == ([], True)
 
 
-async def test_what_is_under_way_for_too_long_is_not_finished(clock: Clock):
+async def test_work_in_progress_for_too_long_is_unfinished(clock: Clock):
     async def compare() -> list[str]:
         clock.now += 1.0
         return ["a"]

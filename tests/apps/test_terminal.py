@@ -11,7 +11,7 @@ def shown(capsys, monkeypatch, row: dict[str, str]) -> str:
     return capsys.readouterr().out
 
 
-def test_an_id_stands_on_one_line_to_be_copied(capsys, monkeypatch):
+def test_an_id_is_on_one_line_to_be_copied(capsys, monkeypatch):
     words = "the reason is told at length " * 4
     out = shown(
         capsys, monkeypatch, {"id": ID, "recipient": "handler:fleet.apply", "note": words, "code": "RaiseError"}
@@ -20,7 +20,7 @@ def test_an_id_stands_on_one_line_to_be_copied(capsys, monkeypatch):
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_what_a_pipe_reads_is_on_one_line_and_whole(capsys, monkeypatch):
+def test_piped_rows_are_on_one_line_and_not_truncated(capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     words = ("the reason is told at length " * 40).strip()
     print_rows([{"id": ID, "note": words}], as_json=False)

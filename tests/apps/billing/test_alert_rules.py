@@ -33,7 +33,7 @@ def server(tmp_path_factory, admin_url, pg_template, alert_receiver) -> Iterator
 
 
 @pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
-def test_an_unlinked_payment_is_told_of_and_that_it_was_linked(server: BillingServer, alert_receiver: AlertReceiver):
+def test_an_unlinked_payment_fires_until_it_is_linked(server: BillingServer, alert_receiver: AlertReceiver):
     waits, known = unique("payment"), unique("payment")
     server.send_payment(known, email=server.user())
     server.await_applied(known)
@@ -46,7 +46,7 @@ def test_an_unlinked_payment_is_told_of_and_that_it_was_linked(server: BillingSe
     assert "billing.unlinked_payments" in {one["rule"] for one in server.listing("alerts", "history")}
 
 
-def test_what_the_owner_sets_wins_over_what_the_app_declares(tmp_path):
+def test_user_settings_override_the_apps_alert_rules(tmp_path):
     from boathook import config
 
     file = tmp_path / "boathook.toml"

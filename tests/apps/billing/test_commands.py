@@ -14,7 +14,7 @@ def row_of(server, email: str) -> dict:
     return row
 
 
-def test_subscriptions_print_email_status_end_and_how_many_payments_were_applied(server):
+def test_subscriptions_lists_email_status_end_and_payments(server):
     email = f"{unique('anna')}@example.com"
     server.cli("billing", "users", "add", email)
     assert row_of(server, email) == {
@@ -30,7 +30,7 @@ def test_subscriptions_print_email_status_end_and_how_many_payments_were_applied
     )
 
 
-def test_a_user_is_added_once_whatever_the_capitals(server):
+def test_adding_a_user_is_case_insensitive(server):
     email = f"{unique('Bea')}@example.com"
     first = json.loads(server.cli("billing", "users", "add", email, "--json").stdout)
     again = json.loads(server.cli("billing", "users", "add", email.upper(), "--json").stdout)
@@ -68,7 +68,7 @@ def test_payments_are_listed_by_status_problem_and_whether_they_wait(server):
     assert fine[:8] in server.cli("billing", "payments").stdout.replace("\n", "")
 
 
-def test_link_takes_the_number_of_the_payment_and_its_id_with_the_provider(server):
+def test_link_accepts_the_payment_number_or_provider_id(server):
     for name in ("id", "provider"):
         email, payment, event = server.user(), unique("pay"), unique("evt")
         server.send_payment(payment, email=None, event_id=event)
@@ -86,7 +86,7 @@ def refused(server, *arguments: str) -> str:
     return done.stderr
 
 
-def test_link_refuses_what_is_unknown_ambiguous_or_another_users(server):
+def test_link_refuses_unknown_ambiguous_or_foreign_payments(server):
     email, other, payment = server.user(), server.user(), unique("pay")
     assert "there is no payment" in refused(server, "link", unique("pay"), email)
     server.send_payment(payment, email=email)
@@ -102,7 +102,7 @@ def test_link_refuses_what_is_unknown_ambiguous_or_another_users(server):
     assert f"write tilda/{payment} or tilda/{number}" in refused(server, "link", number, other)
 
 
-def test_link_says_so_where_the_payment_does_not_go_on(server):
+def test_link_reports_why_the_payment_is_not_applied(server):
     email, wrong, event = server.user(), unique("pay"), unique("evt")
     server.send_payment(wrong, email=None, amount="1.00", event_id=event)
     server.send_payment(pending := unique("pay"), "pending", email=None)
@@ -112,7 +112,7 @@ def test_link_says_so_where_the_payment_does_not_go_on(server):
     assert "RECEIVED" in server.cli("billing", "link", pending, email).stdout
 
 
-def test_a_limit_beyond_all_rows_and_an_argument_that_is_no_text_are_told_as_such(server):
+def test_invalid_arguments_are_reported_without_a_database_error(server):
     for wrong in (["payments", "--limit", "9" * 20], ["link", "\udcff", server.user()]):
         done = server.cli("billing", *wrong, check=False)
         assert done.returncode in {1, 2}
@@ -132,7 +132,7 @@ def test_plans_are_those_of_the_settings_and_kept_in_their_table(server):
     wait_until(lambda: len(server.rows("select from billing.plans where is_offered")) == 2)
 
 
-def test_simulate_sends_what_it_says_and_is_answered_as_it_should_be(server):
+def test_simulate_sends_its_requests_and_finds_no_differences(server):
     done = server.cli("billing", "simulate", "--url", server.base, "--count", "10", "--seed", "5", "--json")
     result = json.loads(done.stdout)
     assert (result["unexpected"], result["differences"]) == (0, [])
@@ -140,7 +140,7 @@ def test_simulate_sends_what_it_says_and_is_answered_as_it_should_be(server):
     assert result["sent"] == sum(result["answers"].values()) >= 10
 
 
-def test_simulate_names_the_fix_where_nobody_answers(server):
+def test_simulate_suggests_a_fix_for_an_unreachable_url(server):
     assert "is `boathook serve` running there" in refused(
         server, "simulate", "--url", "http://127.0.0.1:1", "--count", "1"
     )

@@ -85,21 +85,21 @@ CASES = [
 
 
 @pytest.mark.extended("plays alert rules with promtool; that their metrics exist stays")
-def test_each_fires_when_it_should_and_not_otherwise(promtool: str, tmp_path: Path):
+def test_each_alert_fires_only_in_its_case(promtool: str, tmp_path: Path):
     assert play_alerts(promtool, RULES, CASES, tmp_path) == ""
 
 
-def test_mutant_a_case_that_expects_otherwise_is_told_of(promtool: str, tmp_path: Path):
+def test_mutant_a_wrong_expectation_is_reported(promtool: str, tmp_path: Path):
     alert, fires, after, series = CASES[0]
     assert alert in play_alerts(promtool, RULES, [(alert, not fires, after, series)], tmp_path)
 
 
-def test_each_of_the_alerts_has_a_case_in_which_it_fires_and_one_in_which_it_does_not():
+def test_each_alert_has_a_firing_and_a_non_firing_case():
     assert len(ALERTS) == 9
     assert {(case[0], case[1]) for case in CASES} == {(alert, fires) for alert in ALERTS for fires in (True, False)}
 
 
-def test_the_readme_says_what_to_do_about_each_alert():
+def test_the_readme_documents_each_alert():
     told = (FOLDER / "README.md").read_text()
     assert [alert for alert in ALERTS if f"| `{alert}` |" not in told] == []
 
@@ -175,7 +175,7 @@ def test_counters_that_alerts_watch_are_shown_from_nought_on(server):
     wait_until(lambda: 'billing_payments_recovered_total{provider="tilda"}' in httpx.get(f"{server.base}/metrics").text)
 
 
-def test_every_series_that_the_rules_and_the_readme_name_is_really_shown(shown):
+def test_every_documented_metric_is_exported(shown):
     text = httpx.get(f"{shown.base}/metrics").text
     families = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
     in_rules = {

@@ -100,7 +100,7 @@ async def extend(pool, payment):
         return await payment_store.extend(connection, payment, 30, "month")
 
 
-async def test_a_refund_is_reversed_once_however_often_it_is_told_at_the_same_time(pool):
+async def test_concurrent_refunds_are_reversed_once(pool):
     await apply_copies(pool, 1)
     payment = (await store_payment(pool)).payment
     refund = Notice(external_payment_id="p1", status=Status.REFUNDED)

@@ -28,7 +28,7 @@ def body(**changes) -> bytes:
     return json.dumps({**WHOLE, **changes}).encode()
 
 
-def test_a_whole_payload_is_read_as_it_was_told():
+def test_a_full_payload_is_read():
     assert read_notice(body()) == Notice(
         external_payment_id="p1",
         status=Status.SUCCEEDED,
@@ -55,7 +55,7 @@ def test_a_whole_payload_is_read_as_it_was_told():
         ("REFUNDED", Status.REFUNDED),
     ],
 )
-def test_a_status_is_read_whatever_word_and_case_the_provider_uses(word, status):
+def test_a_status_is_read_in_any_spelling(word, status):
     assert read_status(word) is status
 
 
@@ -77,7 +77,7 @@ def test_an_amount_is_never_a_float():
     [("990." + "0" * 20_000, True), ("990." + "0" * 20_000 + "1", False), ("989." + "9" * 20_000, False)],
     ids=("endless noughts", "a trifle more", "a trifle less"),
 )
-def test_an_amount_of_endless_digits_stays_what_it_is_beside_a_price_and_can_be_stored(written, is_price):
+def test_an_amount_with_many_digits_is_exact_and_storable(written, is_price):
     told = f'{{"external_payment_id":"p","status":"paid","amount":{written}}}'.encode()
     amount = read_notice(told).amount
     assert (amount == Decimal("990.00")) is is_price
@@ -98,18 +98,18 @@ def test_an_empty_email_is_none():
     assert read_notice(body(email="  ")).email is None
 
 
-def test_a_moment_without_zone_is_utc_and_an_impossible_one_is_unknown():
+def test_a_time_without_zone_is_utc_and_an_invalid_one_none():
     assert read_notice(body(paid_at="2026-01-31 12:00")).paid_at == datetime(2026, 1, 31, 12, tzinfo=UTC)
     assert read_notice(body(paid_at="2026-02-30T12:00:00Z")).paid_at is None
 
 
 @pytest.mark.parametrize("beyond", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
-def test_a_moment_beyond_the_calendar_of_utc_is_unknown(beyond):
+def test_a_time_outside_the_utc_calendar_is_none(beyond):
     assert CHECK.is_valid({**WHOLE, "paid_at": beyond})
     assert read_notice(body(paid_at=beyond)).paid_at is None
 
 
-def test_late_is_a_success_that_is_told_long_after_it_was_paid():
+def test_a_success_reported_long_after_payment_is_late():
     told, allowed = read_notice(body()), timedelta(hours=24)
     assert told.paid_at is not None
     assert not told.is_late(told.paid_at + timedelta(hours=24), allowed)
@@ -170,7 +170,7 @@ def test_the_schema_refuses_a_broken_payload(broken):
     ],
     ids=str,
 )
-def test_the_schema_lets_through_what_is_odd_but_clear(changes):
+def test_the_schema_accepts_unusual_but_clear_values(changes):
     assert CHECK.is_valid({**WHOLE, **changes})
     read_notice(body(**changes))
 
@@ -180,7 +180,7 @@ ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_na
 
 
 @given(st.fixed_dictionaries(dict.fromkeys(WHOLE, ANYTHING)))
-def test_whatever_the_schema_lets_through_can_be_read_and_stored(told):
+def test_everything_the_schema_accepts_can_be_read_and_stored(told):
     if not CHECK.is_valid(told):
         return
     notice = read_notice(json.dumps(told).encode())

@@ -25,7 +25,7 @@ def own(tmp_path, admin_url, pg_template):
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_dead_letters_apply_by_a_replay_once_their_plan_is_corrected(own: BillingServer):
+def test_replayed_dead_letters_apply_once_their_plan_is_corrected(own: BillingServer):
     email, wrong, unknown = own.user(), unique("evt"), unique("evt")
     own.send_payment(cheap := unique("pay"), email=email, amount="1500.00", event_id=wrong)
     own.send_payment(gone := unique("pay"), email=email, plan_id="promo", event_id=unknown)
@@ -45,7 +45,7 @@ def test_dead_letters_apply_by_a_replay_once_their_plan_is_corrected(own: Billin
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_a_price_that_changes_while_a_payment_waits_for_its_user_makes_it_a_mismatch_with_its_alert(own: BillingServer):
+def test_a_price_change_makes_a_waiting_payment_a_mismatch(own: BillingServer):
     email, payment, event = f"{unique('later')}@example.com", unique("pay"), unique("evt")
     own.send_payment(payment, email=email, event_id=event)
     own.await_payment(payment, problem="USER_MISSING")
@@ -61,7 +61,7 @@ def test_a_price_that_changes_while_a_payment_waits_for_its_user_makes_it_a_mism
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_an_error_that_is_none_of_the_users_is_tried_ever_more_rarely_and_applies_once_its_cause_is_gone(
+def test_an_internal_error_is_retried_with_backoff_until_fixed(
     server: BillingServer,
 ):
     email, payment, event = f"broken-{unique('later')}@example.com", unique("pay"), unique("evt")

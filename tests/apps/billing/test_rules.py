@@ -41,7 +41,7 @@ def test_a_success_extends_by_its_plan():
 
 
 @pytest.mark.parametrize("status", [Status.RECEIVED, Status.FAILED])
-def test_non_success_is_ignored_whatever_the_payment_is_by_now(status):
+def test_non_success_is_ignored_in_any_payment_status(status):
     for later in Status:
         assert SHOP.decide(notice(status), replace(PAID, status=later)) == NoChange("NON_SUCCESS_STATUS")
 
@@ -50,17 +50,17 @@ def test_an_applied_payment_is_not_applied_again():
     assert decide(is_applied=True) == NoChange("ALREADY_APPLIED")
 
 
-def test_a_success_that_comes_after_its_refund_is_not_applied():
+def test_a_success_after_its_refund_is_not_applied():
     assert decide(status=Status.REFUNDED) == NoChange("ALREADY_REFUNDED")
 
 
-def test_a_refund_reverses_once_what_was_applied():
+def test_a_refund_reverses_an_applied_payment_once():
     assert decide(Status.REFUNDED, status=Status.REFUNDED, is_applied=True) == Reverse()
     again = decide(Status.REFUNDED, status=Status.REFUNDED, is_applied=True, is_reversed=True)
     assert again == NoChange("ALREADY_REVERSED")
 
 
-def test_a_refund_of_what_was_never_applied_changes_nothing():
+def test_a_refund_of_an_unapplied_payment_changes_nothing():
     assert decide(Status.REFUNDED, status=Status.REFUNDED) == NoChange("NEVER_APPLIED")
 
 
@@ -75,7 +75,7 @@ def test_a_payment_without_user_waits_and_one_without_email_too():
     assert problem(email=None) is None
 
 
-def test_a_wrong_amount_or_currency_is_final_whoever_paid():
+def test_a_wrong_amount_or_currency_is_final():
     assert problem(amount=Decimal("989.99")) is Problem.AMOUNT_MISMATCH
     assert problem(amount=Decimal("990.01"), user_id=None) is Problem.AMOUNT_MISMATCH
     assert problem(currency="USD") is Problem.AMOUNT_MISMATCH
@@ -87,7 +87,7 @@ def test_a_payment_that_names_no_currency_is_in_that_of_the_settings():
     assert problem(currency=None, shop=Shop(SHOP.plans, "USD")) is Problem.AMOUNT_MISMATCH
 
 
-def test_a_payment_that_names_no_plan_is_for_the_one_of_its_price():
+def test_a_payment_without_a_plan_gets_the_plan_of_its_price():
     assert decide(plan_id=None, amount=Decimal(9900)) == Extend(YEAR)
     assert problem(plan_id=None, amount=Decimal(1)) is Problem.AMOUNT_MISMATCH
     assert problem(plan_id=None, amount=None) is Problem.PLAN_UNKNOWN
@@ -100,7 +100,7 @@ def test_a_plan_that_is_not_sold_is_final():
     assert problem(shop=Shop((), "RUB")) is Problem.PLAN_UNKNOWN
 
 
-def test_an_amount_that_is_not_told_is_taken_as_the_price_unless_it_is_required():
+def test_a_missing_amount_counts_as_the_price_unless_required():
     assert decide(amount=None) == Extend(MONTH)
     assert problem(amount=None, shop=replace(SHOP, require_amount=True)) is Problem.AMOUNT_MISMATCH
 

@@ -31,7 +31,7 @@ def requests(simulation: Simulation) -> list[SimulatedRequest]:
     return [step for step in simulation.steps if isinstance(step, SimulatedRequest)]
 
 
-def test_the_same_seed_makes_the_same_traffic_and_another_seed_other_ids():
+def test_equal_seeds_give_equal_traffic_and_others_other_ids():
     assert make_simulation().steps == make_simulation().steps
     assert make_simulation().expected() == make_simulation().expected()
     assert not make_simulation().expected().payments.keys() & make_simulation(seed=4).expected().payments.keys()
@@ -49,14 +49,14 @@ def test_the_same_seed_makes_the_same_traffic_and_another_seed_other_ids():
     ],
     ids=["hex", "base64", "secret"],
 )
-def test_what_is_to_be_accepted_is_proven_and_what_is_forged_is_not(sender, prove):
+def test_only_requests_to_be_accepted_are_signed(sender, prove):
     for request in requests(make_simulation(sender)):
         is_proven = request.headers[sender.header] == prove(request.body)
         assert is_proven is (request.expect != 401)
         assert request.path == sender.path
 
 
-def test_every_trouble_is_in_it():
+def test_every_problem_is_simulated():
     simulation = make_simulation()
     expected, told = simulation.expected(), requests(simulation)
     entries = expected.payments.values()
@@ -71,7 +71,7 @@ def test_every_trouble_is_in_it():
     assert any(isinstance(step, Arrival) for step in simulation.steps[len(simulation.steps) // 2 :])
 
 
-def test_what_is_to_be_credited_is_what_is_to_be_applied():
+def test_credited_and_applied_payments_are_equal():
     expected = make_simulation().expected()
     applied = sum(entry.is_applied for entry in expected.payments.values())
     assert applied == sum(account.payments_applied for account in expected.accounts.values())

@@ -86,16 +86,16 @@ def test_an_order_of_tilda_is_applied_once_when_it_is_paid(shop: BillingServer):
     assert subscription["payments_applied"] == 1
 
 
-def test_the_question_that_tilda_asks_when_the_address_is_saved_is_answered(shop: BillingServer):
+def test_tildas_url_check_is_answered(shop: BillingServer):
     assert send_order(shop, b"test=test", key="") == 200
 
 
-def test_a_form_that_is_no_order_is_seen_as_a_dead_letter_and_leaves_the_books_alone(shop: BillingServer):
+def test_a_form_without_an_order_is_a_dead_letter(shop: BillingServer):
     before = len(shop.rows("select from billing.payments"))
     assert send_order(shop, urlencode({"Email": "a@b.c", "tranid": unique("form"), "formid": "form8"}).encode()) == 200
     wait_until(lambda: shop.rows("select from boathook.delivery where state = 'dead' and code = 'BROKEN_PAYLOAD'"))
     assert len(shop.rows("select from billing.payments")) == before
 
 
-def test_simulate_says_that_it_does_not_speak_forms(shop: BillingServer):
+def test_simulate_reports_that_forms_are_unsupported(shop: BillingServer):
     assert "billing.form" in shop.cli("billing", "simulate", "--count", "1", check=False).stderr

@@ -130,7 +130,7 @@ async def test_lists_hold_ones_own_only(both_users: tuple[UserObjects, UserObjec
         assert [row["id"] for row in rows] == [id]
 
 
-async def test_events_go_to_the_owners_webhooks_only(cabinet: Cabinet, receiver: Receiver):
+async def test_events_go_only_to_the_clients_own_webhooks(cabinet: Cabinet, receiver: Receiver):
     first, second = await cabinet.client(), await cabinet.client()
     await first.webhook(receiver, "/first")
     await second.webhook(receiver, "/second")
@@ -140,7 +140,7 @@ async def test_events_go_to_the_owners_webhooks_only(cabinet: Cabinet, receiver:
 
 
 @pytest.mark.parametrize("token", ["", "cdk_wrong", "bhk_x", "é", "x" * 10_000])
-async def test_without_ones_token_nothing_is_told(cabinet: Cabinet, token: str):
+async def test_without_a_valid_token_the_api_answers_401(cabinet: Cabinet, token: str):
     async with httpx.AsyncClient(base_url=cabinet.running.base) as http:
         for path in ("me", "webhooks", "webhooks/1", "products", "products/1"):
             headers = {"authorization": f"Bearer {token}".strip().encode()[:8_000]}
@@ -199,7 +199,7 @@ class TestWebhooks:
             ({"url": "https://user:pw@shop.example/"}, "url"),
         ],
     )
-    async def test_a_mistake_is_400_and_names_the_field(self, cabinet: Cabinet, change: Any, field: str):
+    async def test_an_invalid_field_is_400_with_its_name(self, cabinet: Cabinet, change: Any, field: str):
         shop = await cabinet.client()
         whole = {"url": URL, "types": {}} | change
         made = await shop.do("POST", "webhooks", {"url": URL, "types": {}})
@@ -229,7 +229,7 @@ class TestWebhooks:
         )
         assert (await shop.do("GET", f"webhooks/{made['id']}"))["types"] == ALL
 
-    async def test_a_test_goes_to_this_webhook_alone(self, cabinet: Cabinet, receiver: Receiver):
+    async def test_a_test_goes_to_this_webhook_only(self, cabinet: Cabinet, receiver: Receiver):
         shop = await cabinet.client()
         one, _ = await shop.webhook(receiver, "/one", {Entity.SHIFTS: True}), await shop.webhook(receiver, "/two")
         await shop.do("POST", f"webhooks/{one['id']}/test")
@@ -238,7 +238,7 @@ class TestWebhooks:
         await shop.do("PATCH", f"webhooks/{one['id']}", {"active": False})
         assert (await shop.ask("POST", f"webhooks/{one['id']}/test")).status_code == 409
 
-    async def test_show_what_was_sent_and_what_came_back(self, cabinet: Cabinet):
+    async def test_show_the_request_and_the_response(self, cabinet: Cabinet):
         async with Receiver(lambda _path, number: 418 if number == 1 else 204).open() as receiver:
             shop = await cabinet.client()
             webhook = await shop.webhook(receiver, "/a")
@@ -308,7 +308,7 @@ class TestObjects:
         for query in ("limit=x", "limit=-1", "after=9999999999999999999999", "limit=1000"):
             assert (await shop.ask("GET", f"products?{query}")).status_code == 400
 
-    async def test_changes_at_once_are_each_told_with_a_revision_of_its_own(self, cabinet: Cabinet):
+    async def test_concurrent_changes_have_their_own_revisions(self, cabinet: Cabinet):
         shop = await cabinet.client()
         tea = await shop.product()
         await asyncio.gather(*(shop.do("PATCH", f"products/{tea['id']}", {"price": price}) for price in range(1, 11)))
@@ -353,7 +353,7 @@ async def test_bad_requests_are_answered_4xx_as_json(
     assert answer.json()["error"]["message"]
 
 
-async def test_a_delivery_that_is_none_is_404(cabinet: Cabinet):
+async def test_an_unknown_delivery_is_404(cabinet: Cabinet):
     shop = await cabinet.client()
     made = await shop.do("POST", "webhooks", {"url": URL, "types": {}})
     for name in ("x", "dlv_x", "dlv_01h455vb4pex5vsknk084sn02q4_0", "%00"):
@@ -361,7 +361,7 @@ async def test_a_delivery_that_is_none_is_404(cabinet: Cabinet):
         assert (await shop.ask("POST", f"webhooks/{made['id']}/replay", {"delivery": "dlv_x"})).status_code == 404
 
 
-async def test_the_log_tells_no_secrets(cabinet: Cabinet):
+async def test_the_log_contains_no_secrets(cabinet: Cabinet):
     shop = await cabinet.client()
     made = await shop.do("POST", "webhooks", {"url": URL, "types": {}})
     secret = (await shop.do("GET", f"webhooks/{made['id']}/secret"))["secret"]
@@ -387,7 +387,7 @@ async def test_the_commands_list_users_and_webhooks(cabinet: Cabinet):
     assert "Traceback" not in refused.stderr
 
 
-def test_made_up_shops_get_all_their_webhooks(cabinet: Cabinet):
+def test_simulated_shops_get_all_their_webhooks(cabinet: Cabinet):
     done = cabinet.running.cli(
         "cashdesk", "simulate", "--url", cabinet.running.base, "--count", "60", "--shops", "3", "--seed", "11", "--json"
     )

@@ -177,7 +177,7 @@ MUTATIONS: tuple[Callable[[Receiver], object], ...] = (
 )
 
 
-async def test_the_judge_can_fail(running: CashdeskServer, receiver: Receiver):
+async def test_the_comparison_detects_damage(running: CashdeskServer, receiver: Receiver):
     """Mutant: a change that was not published and one that was published but never happened are both found."""
     cabinet, shop = await begin(running.start(), receiver)
     async with at_work(cabinet, shop, 5) as statuses:

@@ -94,7 +94,7 @@ class TestForms:
             (ReceiptForm, {"shift_id": 2**63, "items": [{"product_id": 1, "quantity": 1}]}, "shift_id"),
         ],
     )
-    def test_a_mistake_is_named_by_its_field(self, form: Any, document: Any, field: str):
+    def test_an_invalid_value_names_its_field(self, form: Any, document: Any, field: str):
         for given in (document, json.dumps(document).encode()):
             with pytest.raises(BadField) as caught:
                 read(form, given)
@@ -103,11 +103,11 @@ class TestForms:
     @pytest.mark.parametrize(
         "body", [b"", b"{", b"[]", b"null", b"\xff", b'{"name": "\\ud800", "price": 1}', b"[" * 9_999]
     )
-    def test_what_is_no_object_is_refused(self, body: bytes):
+    def test_a_non_object_is_refused(self, body: bytes):
         with pytest.raises(BadField):
             read(ProductForm, body)
 
-    def test_types_left_out_are_not_wanted(self):
+    def test_omitted_types_are_not_subscribed(self):
         assert read(TypesForm, b'{"shifts": true}').wanted() == {entity: entity == Entity.SHIFTS for entity in Entity}
 
     def test_the_largest_receipt_fits_its_column(self):
@@ -132,7 +132,7 @@ class TestDrive:
         assert verdict["sign"] is None
         assert str(verdict["declined"]).startswith("TOTAL_TOO_LARGE")
 
-    async def test_is_away_as_often_as_it_is_told_to_be(self):
+    async def test_is_busy_at_the_configured_rate(self):
         drive, away = SimulatedDrive(DriveSettings(seconds=0, busy=0.3)), 0
         for number in range(500):
             try:
@@ -188,7 +188,7 @@ class ResponseCounts:
 
 
 class TestSimulator:
-    def test_knows_what_its_webhooks_must_bring(self):
+    def test_knows_which_changes_its_webhooks_must_deliver(self):
         shop, answers = Shop("cdk_x", 7), ResponseCounts()
         for _ in range(400):
             request = shop.write()
@@ -200,7 +200,7 @@ class TestSimulator:
         kinds = {(change.entity, change.action) for change in shop.changes}
         assert len(kinds) >= 14, "a long day has nearly everything in it"
 
-    def test_expects_nothing_of_kinds_that_are_not_wanted(self):
+    def test_expects_only_subscribed_entities(self):
         shop, answers = Shop("cdk_x", 7), ResponseCounts()
         for _ in range(50):
             request = shop.write()
@@ -226,7 +226,7 @@ class TestSimulator:
         shop.answered(shop.write(), 500, b"oops")
         assert len(shop.surprises) == 1
 
-    def test_reads_what_an_event_tells(self):
+    def test_reads_a_change_from_an_event(self):
         payload = {"type": "shifts", "action": "DELETE", "object": {"id": 4, "revision": 2}}
         assert read_change(payload) == Change(Entity.SHIFTS, Action.DELETE, 4, 2)
 

@@ -51,7 +51,7 @@ async def add_and_fail(shop: Client) -> None:
         raise Boom
 
 
-async def test_published_apart_it_is_told_of_what_never_happened(cabinet: Cabinet):
+async def test_an_event_published_in_its_own_transaction_survives_a_rollback(cabinet: Cabinet):
     """Mutant: an event in a transaction of its own outlives the rollback of what it tells of."""
     shop = await cabinet.client()
     async with cabinet.bound_app():
@@ -72,7 +72,7 @@ async def publish_apart_and_fail(shop: Client) -> None:
         raise Boom
 
 
-async def test_what_the_api_refuses_is_neither_done_nor_published(cabinet: Cabinet):
+async def test_refused_requests_change_and_publish_nothing(cabinet: Cabinet):
     shop = await cabinet.client()
     await shop.shift()
     known = len(cabinet.payloads(shop.user))
@@ -85,7 +85,7 @@ async def test_what_the_api_refuses_is_neither_done_nor_published(cabinet: Cabin
     assert len(cabinet.payloads(shop.user)) == known
 
 
-async def test_the_state_is_that_of_the_moment(cabinet: Cabinet):
+async def test_an_event_has_the_state_at_its_time(cabinet: Cabinet):
     """A receiver that was away hears of each change with the state it made, though the row has the last one only."""
     is_there = False
     bodies: list[Any] = []
@@ -192,7 +192,7 @@ async def test_every_kind_has_create_update_and_delete(cabinet: Cabinet, receive
     assert heard == set(EVENT_TYPES)
 
 
-async def test_the_state_of_a_failed_receipt_says_why(cabinet: Cabinet):
+async def test_a_failed_receipt_has_the_reason(cabinet: Cabinet):
     shop = await cabinet.client()
     sale = await shop.sale(price=600_000)
     receipt, operation = await ended(shop, sale, "FAILED")
@@ -217,7 +217,7 @@ async def test_an_inactive_webhook_gets_nothing(cabinet: Cabinet, receiver: Rece
     assert (receiver.requests["/off"], receiver.requests["/on"]) == (0, 2)
 
 
-async def test_delays_are_kept_and_after_the_last_it_is_dropped_with_its_record(cabinet: Cabinet):
+async def test_a_delivery_follows_its_delays_and_is_then_dropped(cabinet: Cabinet):
     """Each failure is followed by the next wait; the sixth is the last. The record stays, and can be sent again."""
     answers = iter([500, 404, 302, 503, 429, 500])
 
@@ -302,7 +302,7 @@ async def test_any_2xx_is_success(cabinet: Cabinet, status: int):
         assert receiver.requests["/a"] == 1
 
 
-async def test_one_that_is_gone_is_switched_off_until_it_is_saved_again(cabinet: Cabinet):
+async def test_a_410_disables_a_webhook_until_it_is_saved(cabinet: Cabinet):
     async with receiving(lambda _path, number: 410 if number == 1 else 204) as receiver:
         shop = await cabinet.client()
         webhook = await shop.webhook(receiver, "/a")
@@ -352,7 +352,7 @@ async def test_the_endpoint_lookup_is_cached_also_when_empty(cabinet: Cabinet, r
     assert receiver.heard["/a"].total() <= 2
 
 
-async def test_a_webhook_made_meanwhile_gets_the_very_next_event(cabinet: Cabinet, receiver: Receiver):
+async def test_a_new_webhook_gets_the_next_event(cabinet: Cabinet, receiver: Receiver):
     shop = await cabinet.client()
     async with cabinet.bound_app():
         await add(shop, "before")
@@ -440,7 +440,7 @@ async def add_and_hear(cabinet: Cabinet, shop: Client, receiver: Receiver) -> No
 
 
 class TestFiscalisation:
-    async def test_is_a_long_operation_whose_end_is_announced(self, cabinet: Cabinet, receiver: Receiver):
+    async def test_is_an_operation_whose_end_is_published(self, cabinet: Cabinet, receiver: Receiver):
         shop = await cabinet.client()
         await shop.webhook(receiver, "/a", {Entity.RECEIPTS: True, Entity.OPERATIONS: True})
         sale = await shop.sale()
@@ -476,7 +476,7 @@ class TestFiscalisation:
         await ended(shop, first, "DONE")
         assert len([one for one in cabinet.payloads(shop.user) if one["type"] == "receipts"]) == 2
 
-    async def test_keeps_prices_of_the_moment(self, cabinet: Cabinet):
+    async def test_keeps_the_prices_at_its_time(self, cabinet: Cabinet):
         shop = await cabinet.client()
         product, shift = await shop.product(price=70), await shop.shift()
         body = {"shift_id": shift["id"], "items": [{"product_id": product["id"], "quantity": 3}]}

@@ -59,7 +59,7 @@ def measure(server: FleetServer) -> tuple[float, float, list[int]]:
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_every_request_of_a_burst_is_taken_and_handlers_that_stand_still_delay_no_answer(server: FleetServer):
+def test_a_burst_is_accepted_and_stalled_handlers_delay_no_response(server: FleetServer):
     for _ in range(3):  # on a busy machine one measurement says little
         usual, stalled, stalled_cars = measure(server)
         if stalled <= 2 * usual:

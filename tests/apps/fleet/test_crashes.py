@@ -100,7 +100,7 @@ def test_the_tables_are_right_after_crashes_in_failures(server: FleetServer, tmp
     judge(server, simulation)
 
 
-def test_the_tables_are_right_after_everything_was_killed_again_and_again(server: FleetServer):
+def test_the_tables_are_correct_after_repeated_kills(server: FleetServer):
     server.start()
     simulation = story(seed=99)
     with ThreadPoolExecutor(1) as threads:
@@ -132,7 +132,7 @@ def finished(tmp_path_factory, admin_url, pg_template) -> Iterator[tuple[str, Si
         "update fleet.branches set stamp = null where stamp is not null",
     ],
 )
-def test_mutant_the_judge_finds_damage(damage: str, finished: tuple[str, Simulation]):
+def test_mutant_the_comparison_detects_damage(damage: str, finished: tuple[str, Simulation]):
     url, simulation = finished
     with psycopg.connect(url) as connection:
         assert differences(connection, simulation.expected()) == []

@@ -81,7 +81,7 @@ def test_the_list_is_paged_and_filtered(server: FleetServer):
     ("method", "path"),
     [("GET", DEAD), ("POST", f"{DEAD}/x/replay"), ("POST", f"{DEAD}/cleanup"), ("DELETE", f"{DEAD}/x")],
 )
-def test_nobody_decides_without_a_token(method: str, path: str, server: FleetServer):
+def test_decisions_require_a_token(method: str, path: str, server: FleetServer):
     assert httpx.request(method, server.base + path, timeout=300).status_code == 401
 
 
@@ -138,7 +138,7 @@ def test_errors_are_logged_though_their_transaction_is_undone(server: FleetServe
     assert rows[0]["kind"] == "RaiseError"
 
 
-def test_dead_letters_are_told_by_telegram_and_collapsed(server: FleetServer, bot: BotApi):
+def test_dead_letters_are_sent_by_telegram_and_collapsed(server: FleetServer, bot: BotApi):
     assert alerted_dead_letters(bot) >= 5
     texts = [text for text in bot.taken if text.startswith("Dead letter: fleet.apply")]
     assert len(texts) < 5, "repeats were not collapsed"
@@ -152,13 +152,13 @@ def test_the_metrics_count_the_dead(server: FleetServer):
 @pytest.mark.parametrize(
     "query", [f"{DEAD}?type=", f"{DEAD}?source=", "/api/rentprog/errors?kind=", "/api/rentprog/cars?after="]
 )
-def test_a_question_with_nul_is_400_and_no_fault_of_the_database(query: str, server: FleetServer):
+def test_a_query_with_nul_is_400(query: str, server: FleetServer):
     answer = server.client.get(f"{query}%00")
     assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
 
 
 @pytest.mark.parametrize("days", [10_000, 36_500])
-def test_the_cleanup_of_what_is_older_than_boathook_finds_nothing(days: int, server: FleetServer):
+def test_a_cleanup_with_a_huge_age_finds_nothing(days: int, server: FleetServer):
     answer = server.client.post(f"{DEAD}/cleanup", params={"days": days})
     assert (answer.status_code, answer.json().get("ignored")) == (200, 0)
     assert server.cli("fleet", "dead", "cleanup", "--days", "1e12").stdout.startswith("0 dead letters")
@@ -189,7 +189,7 @@ def hasty(tmp_path_factory, admin_url, pg_template, bot):
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_a_dead_letter_is_tried_again_by_the_schedule_and_then_left_to_operators(hasty: FleetServer, bot: BotApi):
+def test_a_dead_letter_is_replayed_by_schedule_then_left_to_operators(hasty: FleetServer, bot: BotApi):
     car = new_id()
     hasty.send_event("car_create", {"id": car, "poison": "yes"})
     (plan,) = until(lambda: hasty.rows("select * from fleet.dead_retry where given_up_at is not null"))
@@ -200,7 +200,7 @@ def test_a_dead_letter_is_tried_again_by_the_schedule_and_then_left_to_operators
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_a_dead_letter_whose_cause_is_gone_is_handled_by_itself(hasty: FleetServer):
+def test_a_dead_letter_whose_cause_is_fixed_is_replayed_automatically(hasty: FleetServer):
     car = new_id()
     hasty.send_event("car_create", {"id": car, "poison": "yes"})
     until(lambda: len(dead(hasty)) == 2)

@@ -40,7 +40,7 @@ def frames_until(socket: ClientConnection, wanted: set[str]) -> list[dict]:
     return found
 
 
-def test_a_change_is_told_to_browsers(server: FleetServer):
+def test_a_change_is_sent_to_browsers(server: FleetServer):
     with browser(server) as socket:
         assert socket.subprotocol == "boathook"
         hello = frame(socket)
@@ -56,14 +56,14 @@ def test_a_change_is_told_to_browsers(server: FleetServer):
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
-def test_nobody_listens_without_a_token(token: str, server: FleetServer):
+def test_live_connections_require_a_token(token: str, server: FleetServer):
     with pytest.raises(InvalidStatus) as refused, browser(server, token=token):
         pass
     assert refused.value.response.status_code in {401, 403}
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_who_comes_back_gets_the_latest_of_all_that_changed_meanwhile(server: FleetServer):
+def test_a_reconnect_gets_the_latest_state_of_missed_changes(server: FleetServer):
     with browser(server) as socket:
         version = frame(socket)["version"]
     cars = [str(new_id()) for _ in range(3)]
@@ -96,7 +96,7 @@ def test_versions_rise_and_nothing_is_left_out_under_load(server: FleetServer):
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_a_hint_that_is_lost_costs_some_seconds_and_no_news(server: FleetServer):
+def test_a_lost_notification_delays_but_loses_no_change(server: FleetServer):
     with browser(server) as socket:
         frame(socket)
         # Written without the handler, so that there is no notification.
@@ -122,7 +122,7 @@ def test_a_lost_connection_to_the_database_is_made_good(server: FleetServer):
 
 
 @pytest.mark.parametrize("since", ["x", "-1", "1e3", "9" * 30])
-def test_an_impossible_position_closes_the_connection_and_says_why(since: str, server: FleetServer):
+def test_an_invalid_position_closes_the_connection_with_a_reason(since: str, server: FleetServer):
     with browser(server, f"?since={since}") as socket, pytest.raises(ConnectionClosed) as closed:
         socket.recv(timeout=300)
     assert closed.value.rcvd is not None
@@ -137,7 +137,7 @@ def test_the_page_is_open_and_holds_no_data(server: FleetServer):
     assert "innerHTML" not in page.text, "what strangers wrote is shown as text"
 
 
-def test_browsers_that_go_leave_no_error(server: FleetServer):
+def test_disconnecting_browsers_cause_no_error(server: FleetServer):
     for _ in range(5):
         with browser(server) as socket:
             frame(socket)

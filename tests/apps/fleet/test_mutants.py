@@ -74,7 +74,7 @@ async def out_of_order(url: str) -> dict[str, Any]:
     return await state(url)
 
 
-async def test_what_is_older_never_overwrites_what_is_newer(url: str):
+async def test_an_older_change_never_overwrites_a_newer_one(url: str):
     assert (await out_of_order(url))["state"] == "minute 5"
 
 
@@ -96,7 +96,7 @@ async def forgotten(url: str) -> dict[str, Any]:
     return await state(url)
 
 
-async def test_what_is_older_overwrites_nothing_though_the_log_has_forgotten(url: str):
+async def test_an_older_change_overwrites_nothing_after_log_retention(url: str):
     assert (await forgotten(url))["state"] == "minute 5"
 
 
@@ -164,7 +164,7 @@ async def test_mutant_without_collecting_each_change_costs_an_upsert(url: str):
     assert (await many(url, is_announced_always=True))["upserts"] == 50
 
 
-async def test_a_mark_whose_announcement_came_to_nothing_is_announced_again(url: str):
+async def test_a_dirty_mark_with_a_lost_announcement_is_announced_again(url: str):
     async with transaction(url) as tx:
         assert await note(tx, 1)
     async with transaction(url) as tx:
@@ -200,7 +200,7 @@ async def _read_feed(url: str, seen: list[int]) -> list[int]:
         return [row["version"] for row in await feed_since(tx, max(seen, default=0), limit=100)]
 
 
-async def test_whoever_has_seen_one_version_has_seen_all_below(url: str):
+async def test_versions_become_visible_in_order(url: str):
     assert await overtaking_changes(url) == [1, 2]
 
 
@@ -221,7 +221,7 @@ async def test_mutant_without_the_lock_a_reader_misses_a_change(url: str, monkey
     assert await overtaking_changes(url) == [2]
 
 
-async def test_the_deletion_wins_over_updates_of_before_and_loses_to_those_after(url: str):
+async def test_a_deletion_beats_earlier_updates_and_loses_to_later_ones(url: str):
     async with transaction(url) as tx:
         await note(tx, 1, state="there")
         await note(tx, 5, action=Action.DELETE)

@@ -41,7 +41,7 @@ CAR = {"id": 5, "number": "X123YZ77", "updated_at": "2026-11-21T10:00:00Z"}
         {"event": "car_update", "payload": {**CAR, "number": "old", "changes": {"number": ["old", "X123YZ77"]}}},
     ],
 )
-def test_every_shape_says_the_same(document):
+def test_every_payload_shape_parses_to_the_same_change(document):
     said = parse(document)
     assert isinstance(said, Change), said
     assert (said.entity, said.action, said.id, said.stamp) == (Entity.CAR, Action.UPDATE, "5", AT)
@@ -145,7 +145,7 @@ def test_a_clock_that_is_ahead_counts_as_the_present():
         ("9999-12-31T23:59:59-12:00", None),
     ],
 )
-def test_moments_are_read_in_every_form(written, at):
+def test_timestamps_are_read_in_every_format(written, at):
     assert read_timestamp(written) == at
 
 
@@ -207,7 +207,7 @@ def test_hostile_bodies_are_unknown(body):
 
 
 @pytest.mark.own_process
-def test_what_nests_too_deep_is_unknown():
+def test_a_too_deeply_nested_payload_is_unknown():
     value: object = 1
     for _ in range(MAX_DEPTH + 2):
         value = [value]
@@ -228,7 +228,7 @@ def test_values_of_the_wrong_kind_are_left_out_of_the_columns():
 
 
 @pytest.mark.parametrize("word", ["carpet_updated", "newest", "modified_by_nobody_at_all"])
-def test_a_word_that_only_begins_like_an_entity_is_none(word):
+def test_a_word_starting_like_an_entity_is_not_one(word):
     assert find_entity(word) is None
 
 

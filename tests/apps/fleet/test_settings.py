@@ -36,13 +36,13 @@ def bare(monkeypatch):
         ("WEBHOOK_DLQ_TTL_DAYS", "7", "dead_days", 7.0),
     ],
 )
-def test_the_owners_environment_names_are_honoured_as_a_preset(name, text, key, value, monkeypatch):
+def test_legacy_environment_variables_are_a_preset(name, text, key, value, monkeypatch):
     monkeypatch.setenv(name, text)
     assert getattr(FleetSettings.model_validate({}), key) == value
 
 
-def test_every_name_of_the_preset_is_judged_here():
-    judged = {mark.args[1][row][0] for mark in test_the_owners_environment_names_are_honoured_as_a_preset.pytestmark
+def test_every_variable_of_the_preset_is_tested():
+    judged = {mark.args[1][row][0] for mark in test_legacy_environment_variables_are_a_preset.pytestmark
               for row in range(len(mark.args[1]))}  # fmt: skip
     assert judged == set(PRESET)
 
@@ -67,7 +67,7 @@ def test_the_table_wins_over_the_environment(monkeypatch):
         ("WEBHOOK_DLQ_RETRY_SEC", "60;70"),
     ],
 )
-def test_nonsense_in_the_environment_is_an_error_that_names_the_variable(name, text, monkeypatch):
+def test_an_invalid_variable_is_an_error_naming_it(name, text, monkeypatch):
     monkeypatch.setenv(name, text)
     with pytest.raises(ConfigError, match=name):
         FleetSettings.model_validate({})
@@ -81,7 +81,7 @@ def test_telegram_is_taken_from_the_environment(monkeypatch):
     assert "secret" not in repr(telegram)
 
 
-def test_telegram_is_taken_from_the_environment_beside_other_keys_of_its_table(monkeypatch):
+def test_telegram_variables_are_merged_with_its_table(monkeypatch):
     monkeypatch.setenv("TELEGRAM_BOT_TOKEN", "1:secret")
     monkeypatch.setenv("TELEGRAM_CHAT_ID", "-100")
     telegram = FleetSettings.model_validate({"telegram": {"per_minute": 5}}).telegram

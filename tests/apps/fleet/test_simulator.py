@@ -13,7 +13,7 @@ SENDER = Sender(token="t", umnico_token="u")
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_request_says_what_the_simulator_means(seed):
+def test_every_request_parses_to_the_intended_change(seed):
     simulation = Simulation(SENDER, histories=60, seed=seed)
     expected = simulation.expected()
     said = [read(request.body) for request in simulation.requests if request.expect == 200]
@@ -31,14 +31,14 @@ def test_every_request_says_what_the_simulator_means(seed):
     )
 
 
-def test_equal_seeds_tell_equal_stories():
+def test_equal_seeds_give_equal_histories():
     one, other, third = (Simulation(SENDER, histories=20, seed=seed) for seed in (1, 1, 2))
     assert [request.path for request in one.requests] == [request.path for request in other.requests]
     assert set(one.expected().things) == set(other.expected().things)
     assert not set(one.expected().things) & set(third.expected().things)
 
 
-def test_every_kind_of_trouble_is_there():
+def test_every_problem_is_simulated():
     requests = Simulation(SENDER, histories=40, seed=1).requests
     assert {200, 400, 401} == {request.expect for request in requests}
     assert len({request.body for request in requests}) < len(requests), "no duplicates"
@@ -47,7 +47,7 @@ def test_every_kind_of_trouble_is_there():
     }  # fmt: skip
 
 
-def test_what_is_written_as_ruby_is_read_back():
+def test_ruby_hashes_round_trip():
     value = {"id": 1, "a": None, "b": 'x "y" \\ {', "c": 1.5, "d": {"e": "ж"}, "f": True, "g": ""}
     assert read_hash(write_hash(value)) == value
 

@@ -30,7 +30,7 @@ def server(tmp_path_factory, admin_url, pg_template, bot):
         yield running
 
 
-def test_a_critical_error_is_told_in_the_form_the_bot_api_wants(server: FleetServer, bot: BotApi):
+def test_a_critical_error_is_sent_as_the_bot_api_expects(server: FleetServer, bot: BotApi):
     server.send_event("car_create", {"id": new_id()})
     until(lambda: bot.taken)
     assert bot.taken[0].startswith("Acknowledging takes ")
@@ -38,7 +38,7 @@ def test_a_critical_error_is_told_in_the_form_the_bot_api_wants(server: FleetSer
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_a_server_in_trouble_loses_no_alarm_and_repeats_are_collapsed(server: FleetServer, bot: BotApi):
+def test_no_alert_is_lost_while_telegram_fails_and_repeats_are_collapsed(server: FleetServer, bot: BotApi):
     server.send_event("car_create", {"id": new_id()})
     until(lambda: server.rows("select from fleet.alarm where announced_at is null"))
     taken, moments = len(bot.taken), []
@@ -82,7 +82,7 @@ def test_the_command_sends_one_message(server: FleetServer, bot: BotApi):
     assert "Проверка" in bot.taken
 
 
-def test_the_command_says_what_is_wrong_without_the_token(server: FleetServer, bot: BotApi, tmp_path):
+def test_the_command_reports_the_error_without_the_token(server: FleetServer, bot: BotApi, tmp_path):
     folder = tmp_path / "wrong"
     folder.mkdir()
     fleet = f'[fleet.telegram]\ntoken = "1:other-secret"\nchat_id = "{CHAT}"\napi = "{bot.url}"\n'
@@ -98,7 +98,7 @@ def test_the_token_is_in_no_log(server: FleetServer):
     assert not server.rows("select from boathook.event where encode(body, 'escape') like '%%telegram-test-secret%%'")
 
 
-async def test_an_answer_that_repeats_the_address_does_not_give_the_token_away():
+async def test_a_response_echoing_the_url_does_not_reveal_the_token():
     class Echo:
         async def request(self, _method, address, **_options):
             return SimpleNamespace(status=404, body=json.dumps({"ok": False, "description": f"no {address}"}).encode())

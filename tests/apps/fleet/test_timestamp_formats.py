@@ -6,5 +6,5 @@ from boathook.apps.fleet.timestamp_formats import read_timestamp
 
 
 @pytest.mark.parametrize("absurd", [-(10**18), -1e18, -1e308, 10**299, 1e308, "9999999999999999", -1, 0])
-def test_a_number_that_is_no_moment_is_none(absurd):
+def test_an_invalid_number_is_no_timestamp(absurd):
     assert read_timestamp(absurd) is None

@@ -45,7 +45,7 @@ def test_each_stage_is_known(word):
 
 
 @pytest.mark.parametrize("code", [400, 451, 500, 531, "501"])
-def test_a_code_of_400_or_more_is_an_error_whatever_the_stage(code):
+def test_a_code_of_400_or_more_is_an_error_at_any_stage(code):
     assert only(kie("complete", code)).stage is Stage.ERROR
 
 
@@ -78,7 +78,7 @@ def test_lists_of_clips_are_a_task_for_each():
     assert found[0].clips[0].audio_url == CLIP["audio_url"]
 
 
-def test_the_header_tells_the_stage_where_the_body_does_not():
+def test_the_stage_is_read_from_the_header_if_not_in_the_body():
     assert only({"code": 200, "data": [{"clip_id": "c1"}]}, kind="song.completed").stage is Stage.COMPLETE
 
 
@@ -87,7 +87,7 @@ def test_addresses_of_other_kinds_are_left_out(url):
     assert only(kie(data=[{**CLIP, "audio_url": url}])).clips[0].audio_url is None
 
 
-def test_clips_without_an_id_are_numbered_and_those_with_one_id_count_once():
+def test_clips_without_an_id_are_numbered_and_duplicates_merged():
     found = only(kie(data=[{}, {}, {"id": "a"}, {"id": "a", "title": "again"}])).clips
     assert [clip.id for clip in found] == ["clip-1", "clip-2", "a"]
 
@@ -100,11 +100,11 @@ def test_no_more_clips_than_allowed():
 @pytest.mark.parametrize(
     "document", [None, 17, "x", [], {}, {"data": None}, {"data": {"task_id": ""}}, {"data": {"task_id": True}}]
 )
-def test_what_names_no_task_is_nothing(document):
+def test_a_callback_without_a_task_is_ignored(document):
     assert read_callbacks(document) == ()
 
 
-def test_what_postgresql_cannot_store_is_replaced():
+def test_characters_postgresql_cannot_store_are_replaced():
     found = only(kie(data=[{**CLIP, "title": "a\x00b\ud800"}]))
     assert found.clips[0].title == "a\N{REPLACEMENT CHARACTER}b?"
 
@@ -125,7 +125,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_no_document_makes_it_raise_and_all_it_says_can_be_stored(document):
+def test_any_document_is_read_without_raising_and_storable(document):
     for one in read_callbacks(document):
         assert 0 < len(one.task_id) <= 200
         assert tuple(clip_of(json.loads(json.dumps(clip.as_json()))) for clip in one.clips) == one.clips

@@ -127,7 +127,7 @@ async def states() -> Counter[str]:
 
 @pytest.mark.extended("needs thousands of rows, objects or connections")
 @pytest.mark.usefixtures("music")
-async def test_a_bucket_of_2500_objects_is_gone_through_page_by_page(place):
+async def test_a_bucket_of_2500_objects_is_cleaned_page_by_page(place):
     kept: list[str] = []
     gone: list[str] = []
     async with app.hook.transaction() as tx:
@@ -161,7 +161,7 @@ async def test_a_bucket_of_2500_objects_is_gone_through_page_by_page(place):
 
 
 @pytest.mark.usefixtures("music")
-async def test_objects_of_failed_and_deleted_tracks_go_once_they_are_old_enough(place):
+async def test_old_objects_of_failed_and_deleted_tracks_are_removed(place):
     old = [await add("f", status="failed"), await add("d", status="deleted")]
     fresh = await add("f2", status="failed", since=NOW)
     complete = await add("c")
@@ -172,7 +172,7 @@ async def test_objects_of_failed_and_deleted_tracks_go_once_they_are_old_enough(
 
 
 @pytest.mark.usefixtures("music")
-async def test_orphans_go_by_their_age(place):
+async def test_old_orphans_are_removed(place):
     await add("wanted", state="wanted")
     keys = {name: f"{stem_of(name, 'c')}.mp3" for name in ("orphan", "newer", "newest", "wanted")}
     for name, age in (("orphan", 8), ("newer", 6), ("newest", 0), ("wanted", 30)):
@@ -186,7 +186,7 @@ async def test_orphans_go_by_their_age(place):
 
 
 @pytest.mark.usefixtures("music")
-async def test_what_is_not_ours_is_never_touched(place):
+async def test_foreign_objects_are_never_touched(place):
     names = ["tracks/notes.txt", "tracks/a/b/c.mp3", "tracks/a/b.exe", "tracks/a/.hidden.mp3", "elsewhere/a/b.mp3"]
     for name in names:
         place.put(name, OLD)
@@ -196,7 +196,7 @@ async def test_what_is_not_ours_is_never_touched(place):
 
 
 @pytest.mark.usefixtures("music")
-async def test_what_is_missing_is_wanted_again_while_its_address_may_answer(place):
+async def test_recently_lost_files_are_requested_again(place):
     fresh = NOW - timedelta(days=2)
     lost_lately, lost_long_ago = await add("a", since=fresh), await add("z", since=OLD)
     there = await add("m", since=fresh)
@@ -217,7 +217,7 @@ async def test_what_is_missing_is_wanted_again_while_its_address_may_answer(plac
 
 
 @pytest.mark.usefixtures("music")
-async def test_files_that_come_back_with_their_disk_are_stored_as_before(place):
+async def test_files_on_a_remounted_disk_are_stored_again(place):
     """A disk that is not mounted while storage is cleaned must not cost its files once it is back."""
     keys = [await add("long-ago"), await add("failed-since")]
     assert (await clean()).missing == 2
@@ -233,7 +233,7 @@ async def test_files_that_come_back_with_their_disk_are_stored_as_before(place):
 
 @pytest.mark.usefixtures("music", "place")
 @pytest.mark.parametrize("place", ["folder"], indirect=True)
-async def test_files_that_are_not_tried_any_more_are_failed():
+async def test_abandoned_files_are_marked_as_failed():
     """A worker that dies at the last attempt says nothing of the file it was at."""
     await add("tried", state="retrying")
     await add("never", state="wanted")
@@ -252,7 +252,7 @@ async def test_files_that_are_not_tried_any_more_are_failed():
 
 
 @pytest.mark.usefixtures("music")
-async def test_rows_are_compared_over_pages_even_where_whole_pages_are_missing(place, monkeypatch):
+async def test_rows_are_compared_across_missing_pages(place, monkeypatch):
     monkeypatch.setattr("boathook.apps.music.cleaning.PAGE", 3)
     keys = [await add(f"t{number:02}") for number in range(20)]
     present = {0, 1, 2, 3, 11, 12, 19}
@@ -275,7 +275,7 @@ async def test_a_dry_run_counts_and_changes_nothing(place):
 
 
 @pytest.mark.usefixtures("music")
-async def test_an_object_that_was_stored_anew_since_it_was_listed_stays(place):
+async def test_an_object_stored_after_listing_is_kept(place):
     key = f"{stem_of('orphan', 'c')}.mp3"
     place.put(key, OLD)
     storage = app.storage()
@@ -349,7 +349,7 @@ async def test_memory_does_not_grow_with_the_bucket(place):
     assert await peak(40) < 1.5 * await peak(4)
 
 
-async def test_leftovers_of_downloads_go_by_their_age(tmp_path):
+async def test_old_partial_downloads_are_removed(tmp_path):
     for name, age in (("old.part", 8), ("old.part.json", 8), ("young.part", 1)):
         (tmp_path / name).write_bytes(b"x")
         moment = (NOW - timedelta(days=age)).timestamp()
@@ -393,7 +393,7 @@ def owner(**changes):
         (seen(timedelta(days=-1)), None, CleanupAction.YOUNG),
     ],
 )
-def test_what_becomes_of_an_object(found, row, fate):
+def test_the_fate_of_an_object_depends_on_row_and_age(found, row, fate):
     assert decide(found, row, RULES, NOW) is fate
 
 

@@ -131,7 +131,7 @@ def server_has(server: MusicServer, callbacks: int) -> bool:
     return len(server.rows("select from music.callback")) >= callbacks
 
 
-def test_everything_dies_and_is_started_again(make, file_server):
+def test_everything_is_killed_and_restarted(make, file_server):
     make.start()
     simulator = Simulator(Reseller(secret=SECRET, files=file_server.url, at=time.time()), songs=24, seed=3)
     with ThreadPoolExecutor(1) as pool:
@@ -145,7 +145,7 @@ def test_everything_dies_and_is_started_again(make, file_server):
     decide(make, simulator.expected())
 
 
-def test_the_judge_can_fail(make, file_server: SlowStudio):
+def test_the_comparison_detects_damage(make, file_server: SlowStudio):
     make.start()
     simulator = Simulator(Reseller(secret=SECRET, files=file_server.url, at=time.time()), songs=2, seed=5)
     send_all(make, simulator)

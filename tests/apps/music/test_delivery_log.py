@@ -70,7 +70,7 @@ def test_1_list(server, failed):
     assert (row["code"], row["standing"]) == ("URL_EXPIRED", "failed")
 
 
-def test_1_list_goes_on_behind_the_last_one_seen(server, failed):
+def test_1_list_continues_after_the_last_id(server, failed):
     whole = [row["id"] for row in listed(server, kind="file", limit="250")]
     pages, after = [], None
     while True:
@@ -140,7 +140,7 @@ def test_5_clean_up(server):
         "/deliveries?after=x",
     ],
 )
-def test_questions_that_make_no_sense_are_answered_with_a_reason(server, path):
+def test_invalid_requests_get_a_reason(server, path):
     response = server.api("GET", path)
     assert response.status_code in (404, 422), response.text
     assert response.json()["error"]
@@ -162,7 +162,7 @@ def test_commands_end_with_a_sentence_and_no_traceback(server):
         assert ended.stderr.strip(), words
 
 
-def test_a_file_that_failed_can_be_fetched_again_by_hand(server, file_server):
+def test_a_failed_file_can_be_retried_by_command(server, file_server):
     task = unique()
     server.register(task)
     name = f"{task}-1"

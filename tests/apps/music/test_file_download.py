@@ -60,7 +60,9 @@ async def test_two_workers_at_one_file_leave_one_whole_file(work, tmp_path):
     assert there(tmp_path) == [Path(kept[0].key).name]
 
 
-async def test_what_was_fetched_is_not_fetched_again_because_storing_failed(work, file_server, tmp_path, monkeypatch):
+async def test_a_downloaded_file_is_not_downloaded_again_after_a_storage_error(
+    work, file_server, tmp_path, monkeypatch
+):
     async def put(self, path, key, **_):
         raise StorageFailed("no room", "NO_ROOM")
 
@@ -77,7 +79,7 @@ async def test_what_was_fetched_is_not_fetched_again_because_storing_failed(work
     ("folder", "code", "is_final"),
     [("/gone/", "URL_EXPIRED", True), ("/page/", "NOT_AUDIO", True), ("/broken/", "DOWNLOAD_FAILED", False)],
 )
-async def test_why_a_file_is_not_kept_is_told(work, tmp_path, folder, code, is_final):
+async def test_a_download_failure_has_a_code_and_finality(work, tmp_path, folder, code, is_final):
     from dataclasses import replace
 
     with pytest.raises(DownloadFailed) as caught:

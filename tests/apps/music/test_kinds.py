@@ -23,7 +23,7 @@ AUDIO = {"mp3", "wav", "flac", "ogg", "m4a"}
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_files_are_told_by_their_first_bytes(name):
+def test_file_types_are_detected_by_magic_bytes(name):
     right, wrong = (Kind.AUDIO, Kind.COVER) if name in AUDIO else (Kind.COVER, Kind.AUDIO)
     found = format_of(right, HEADS[name])
     assert found is not None
@@ -47,7 +47,7 @@ def test_everything_else_is_refused(kind, head):
 
 
 @given(st.text(min_size=1, max_size=300), st.text(min_size=1, max_size=300))
-def test_names_hold_safe_characters_only_whatever_the_ids(task, clip):
+def test_object_names_are_safe_for_any_ids(task, clip):
     stem = stem_of(task, clip)
     assert re.fullmatch(r"tracks/[A-Za-z0-9_-]{1,100}/[A-Za-z0-9_-]{1,100}", stem)
     assert is_own(f"{stem}.mp3")
@@ -67,5 +67,5 @@ def test_no_id_can_take_the_name_that_another_is_given():
 @pytest.mark.parametrize(
     "key", ["tracks/a.mp3", "tracks/a/b/c.mp3", "other/a/b.mp3", "tracks/a/b.exe", "tracks/a/b", "tracks/../b.mp3"]
 )
-def test_what_is_not_ours_is_not_taken_for_it(key):
+def test_foreign_keys_are_not_own(key):
     assert not is_own(key)

@@ -77,13 +77,13 @@ async def test_without_forward_only_stages_it_would(monkeypatch):
     assert await value(STATUS) == "first"
 
 
-async def test_files_are_wanted_once_however_often_a_song_is_told_of():
+async def test_repeated_callbacks_request_files_once():
     await register()
     await take(Stage.COMPLETE, Stage.COMPLETE, Stage.COMPLETE)
     assert await value(WANTED) == 2
 
 
-async def test_without_the_guard_they_would_be_wanted_each_time(monkeypatch):
+async def test_without_the_guard_repeated_callbacks_request_files_again(monkeypatch):
     from boathook.apps.music import files
 
     monkeypatch.setattr(files, "_WANT", files._WANT.replace("where f.state in ('removed', 'missing')", "where true"))

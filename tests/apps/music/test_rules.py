@@ -37,7 +37,7 @@ def song(server, file_server):
         ({}, "suno:{}:text"),
     ],
 )
-def test_the_delivery_id_is_x_delivery_id_else_x_webhook_id_else_suno_task_stage(server, headers, wanted):
+def test_the_delivery_id_is_read_from_headers_or_task_and_stage(server, headers, wanted):
     task = unique()
     server.register(task)
     named = {name: value.format(task) for name, value in headers.items()}
@@ -48,7 +48,7 @@ def test_the_delivery_id_is_x_delivery_id_else_x_webhook_id_else_suno_task_stage
     assert server.api("GET", f"/tracks/{task}").json()["callbacks"][0]["delivery_id"] == wanted.format(task)
 
 
-def test_a_captured_request_under_another_delivery_id_is_no_second_event(server):
+def test_a_replay_with_another_delivery_id_is_no_second_event(server):
     task = unique()
     server.register(task)
     sent = proof(task)
@@ -139,7 +139,7 @@ def test_an_unknown_track_answers_202_and_waits(server, file_server):
 
 
 @pytest.mark.parametrize("way", ["api", "command", "sql"])
-def test_what_waits_is_applied_once_as_soon_as_the_track_is_known(server, file_server, way):
+def test_waiting_callbacks_apply_once_when_the_track_is_registered(server, file_server, way):
     task = unique()
     server.send_callback(task, "text", answer=202)
     server.send_callback(task, "complete", answer=202, clips=[clip(f"{task}-1", file_server.url)])
@@ -162,7 +162,7 @@ def test_what_waits_is_applied_once_as_soon_as_the_track_is_known(server, file_s
     assert wanted[0]["n"] == 2
 
 
-def test_a_callback_and_its_registration_at_one_moment_never_miss_each_other(server):
+def test_a_concurrent_callback_and_registration_always_meet(server):
     tasks = [unique() for _ in range(12)]
     (keeper,) = server.children("keeper")
     keeper.suspend()  # otherwise its chore, which looks after plain SQL, would bring them together
@@ -207,7 +207,7 @@ def test_a_second_complete_stores_nothing_twice(server, file_server, song):
 
 
 @pytest.mark.extended("downloads large files; the tests of the client's caps stay")
-def test_a_download_that_breaks_off_is_gone_on_with(server, file_server, song):
+def test_an_interrupted_download_is_resumed(server, file_server, song):
     task, _ = song
     name = f"{task}-broken"
     server.send_callback(task, "complete", clips=[clip(name, file_server.url, "/broken/")])
@@ -229,7 +229,7 @@ def test_an_expired_address_is_dead_with_a_clear_code_and_visible(server, file_s
     assert {row["error_code"] for row in listed if row["task_id"] == task} == {"URL_EXPIRED"}
 
 
-def test_fresh_addresses_of_an_expired_file_are_tried(server, file_server, song):
+def test_new_urls_of_an_expired_file_are_tried(server, file_server, song):
     task, _ = song
     name = f"{task}-fresh"
     server.send_callback(
@@ -240,7 +240,7 @@ def test_fresh_addresses_of_an_expired_file_are_tried(server, file_server, song)
     server.await_files(task, "stored", "stored")
 
 
-def test_what_is_no_audio_is_not_stored_whatever_the_server_calls_it(server, file_server, song):
+def test_a_file_that_is_not_audio_is_not_stored(server, file_server, song):
     task, _ = song
     server.send_callback(task, "complete", clips=[clip(f"{task}-page", file_server.url, "/page/")])
     files = server.await_files(task, "failed", "failed")
@@ -248,7 +248,7 @@ def test_what_is_no_audio_is_not_stored_whatever_the_server_calls_it(server, fil
     assert not (server.folder / "data" / "music" / "tracks" / task).exists()
 
 
-def test_ids_in_requests_cannot_choose_where_files_lie(server, file_server):
+def test_ids_in_requests_cannot_escape_the_folder(server, file_server):
     task = "../../../etc/" + unique()
     server.register(task)
     name = f"..%2f{unique()}"
@@ -338,7 +338,7 @@ def by_hmac(body: bytes, secret: str = SECRET) -> dict[str, str]:
 
 
 @pytest.mark.extended("tries hostile input once more; the tables of hostile input stay")
-def test_addresses_of_the_inside_are_never_asked(guarded, canary):
+def test_internal_addresses_are_never_requested(guarded, canary):
     task = unique()
     guarded.rows("insert into music.track (task_id) values (%s)", task)
     body = callback(task, "complete", clips=inside(canary.port))
@@ -348,7 +348,7 @@ def test_addresses_of_the_inside_are_never_asked(guarded, canary):
     assert canary.asked == []
 
 
-def test_callbacks_may_be_proven_by_an_hmac_of_the_owners_choice(guarded):
+def test_callbacks_may_be_signed_by_a_configured_hmac(guarded):
     task = unique()
     guarded.rows("insert into music.track (task_id) values (%s)", task)
     body = callback(task, "text")
@@ -462,14 +462,14 @@ def test_tracks_are_listed_shown_and_deleted(server, song):
     assert server.api("GET", "/tracks?status=nonsense").status_code == 422
 
 
-def test_cleaning_by_hand_tells_what_it_did(server):
+def test_the_cleanup_command_reports_what_it_did(server):
     done = json.loads(server.cli("music", "cleanup", "--dry-run", "--json").stdout)
     assert done["dry_run"] is True
     assert done["seen"] == done["young"] + done["foreign"] + done["kept"]
     assert "objects" not in server.cli("music", "cleanup").stderr.splitlines()
 
 
-def test_what_happens_is_counted(server, song):
+def test_callbacks_and_files_are_counted_in_metrics(server, song):
     task, clips = song
     server.send_callback(task, "complete", clips=clips)
     server.await_files(task, *["stored"] * 4)

@@ -41,7 +41,7 @@ def refusal(folder: Path, music: str) -> str:
         ("token", "suno", ProofStrength.TOKEN, {"scheme": "token"}),
     ],
 )
-def test_each_provider_proves_callbacks_and_names_deliveries_alike(tmp_path, provider, named, grade, scheme):
+def test_each_provider_verifies_callbacks_and_reads_the_delivery_id(tmp_path, provider, named, grade, scheme):
     settings = loaded(tmp_path, f'provider = "{provider}"\nsecret = "{SECRET}"\n')
     verifier = Verifier(source_spec(settings, "suno"))
     made = signed_request(named, SECRET, callback("t1", "text"), timestamp=time.time(), **scheme)
@@ -55,13 +55,13 @@ def test_each_provider_proves_callbacks_and_names_deliveries_alike(tmp_path, pro
     assert (verdict.grade, verdict.dedup_key) == (grade, "d1")
 
 
-def test_a_callback_without_proof_is_taken_only_where_the_owner_says_so(tmp_path):
+def test_unsigned_callbacks_are_accepted_only_if_configured(tmp_path):
     source = loaded(tmp_path, 'provider = "unsigned"\n').sources["suno"]
     assert (source.provider, source.unsigned, source.secrets) == ("suno", True, ())
     assert 'provider = "unsigned"' in refusal(tmp_path, 'provider = "suno"\n')
 
 
-def test_the_source_answers_202_until_it_is_known_what_became_of_a_callback(tmp_path):
+def test_the_source_is_inline_with_a_202_fallback(tmp_path):
     source = loaded(tmp_path, f'secret = "{SECRET}"\n').sources["suno"]
     assert (source.mode, source.fallback_status, source.paths) == ("inline", 202, ("/api/suno/callback",))
     assert json.loads(source.fallback_body) == {"ok": True, "status": "accepted"}

@@ -50,7 +50,7 @@ def test_every_request_is_signed_as_botocore_signs_it(method, endpoint, key, que
 
 
 @pytest.mark.parametrize("change", [{"body_sha256": "0" * 64}, {"region": "eu-west-1"}, {"at": AT.replace(second=13)}])
-def test_another_body_region_or_moment_has_another_signature(change):
+def test_another_body_region_or_time_has_another_signature(change):
     given = {"body_sha256": EMPTY, "credentials": Credentials("a", "b"), "region": "us-east-1", "at": AT}
     url = "https://s3.example.com/bucket/key"
     assert (

@@ -51,7 +51,7 @@ async def listed(storage: Storage, prefix: str, size: int = 1_000) -> list[list[
     return [list(page) async for page in storage.pages(prefix, size=size)]
 
 
-async def test_what_is_put_is_there_and_what_is_deleted_is_gone(storage, tmp_path):
+async def test_objects_are_stored_replaced_and_deleted(storage, tmp_path):
     await put(storage, tmp_path, "tracks/t/c.mp3", b"abc")
     await put(storage, tmp_path, "tracks/t/c.mp3", b"abcdef")
     found = await storage.head("tracks/t/c.mp3")
@@ -80,7 +80,7 @@ async def test_pages_hold_everything_once_in_the_order_of_keys(storage, tmp_path
     assert [one.key for page in pages for one in page] == sorted(key for key in keys if key.startswith("tracks/"))
 
 
-async def test_an_empty_file_and_a_large_one_come_whole(storage, tmp_path):
+async def test_empty_and_large_files_are_stored_completely(storage, tmp_path):
     large = os.urandom(3_000_001)
     await put(storage, tmp_path, "tracks/t/empty.mp3", b"")
     await put(storage, tmp_path, "tracks/t/large.mp3", large)
@@ -123,7 +123,7 @@ async def test_no_link_leads_out_of_the_folder(tmp_path):
     assert (outside / "c.mp3").exists()
 
 
-async def test_a_file_being_stored_is_not_listed_and_leaves_nothing_when_it_fails(tmp_path):
+async def test_a_partially_stored_file_is_not_listed(tmp_path):
     folder = LocalFolder(tmp_path / "kept")
     with pytest.raises(StorageFailed, match=r"tracks/t/c\.mp3 cannot be stored"):
         await folder.put(tmp_path / "absent", "tracks/t/c.mp3", content_type="audio/mpeg", sha256="")
@@ -135,7 +135,7 @@ async def test_a_file_being_stored_is_not_listed_and_leaves_nothing_when_it_fail
 # The bucket
 
 
-async def test_a_file_that_arrives_otherwise_is_signed_otherwise(s3_server, http, tmp_path):
+async def test_an_upload_is_signed_with_its_sha256(s3_server, http, tmp_path):
     seen = {}
 
     class Watching:
@@ -177,7 +177,7 @@ def scripted_storage(s3_server, *answers, monkeypatch):
 BUSY = HttpResponse(503, {}, b"<Error><Code>SlowDown</Code><Message>please</Message></Error>")
 
 
-async def test_a_busy_service_is_asked_again_and_not_for_ever(s3_server, monkeypatch):
+async def test_a_busy_service_is_retried_a_limited_number_of_times(s3_server, monkeypatch):
     storage, http = scripted_storage(
         s3_server, BUSY, FetchFailed("broke off"), HttpResponse(204, {}, b""), monkeypatch=monkeypatch
     )
@@ -189,7 +189,7 @@ async def test_a_busy_service_is_asked_again_and_not_for_ever(s3_server, monkeyp
     assert (caught.value.code, http.asked) == ("SlowDown", 3)
 
 
-async def test_a_refusal_is_not_asked_again(s3_server, monkeypatch):
+async def test_a_refusal_is_not_retried(s3_server, monkeypatch):
     refusal = HttpResponse(403, {}, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
     storage, http = scripted_storage(s3_server, refusal, monkeypatch=monkeypatch)
     with pytest.raises(StorageFailed):
@@ -207,7 +207,7 @@ async def test_a_refusal_is_not_asked_again(s3_server, monkeypatch):
         b"<ListBucketResult><Contents><Key>tracks/a/b.mp3</Key></Contents></ListBucketResult>",
     ],
 )
-async def test_a_listing_that_cannot_be_believed_is_an_error(body, s3_server, monkeypatch):
+async def test_an_inconsistent_listing_is_an_error(body, s3_server, monkeypatch):
     storage, _ = scripted_storage(s3_server, HttpResponse(200, {}, body), monkeypatch=monkeypatch)
     with pytest.raises(StorageFailed):
         await listed(storage, "tracks/")
