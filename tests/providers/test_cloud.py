@@ -75,7 +75,7 @@ def test_okta_sends_its_token_and_many_events():
     assert refusal(okta.verify(request(OKTA, {}), NOW)) == Reason.TOKEN_MISSING
 
 
-def test_okta_may_send_its_token_in_a_header_of_the_owners_choice():
+def test_okta_token_header_can_be_configured():
     okta = verifier("okta", "api-key-1", header="X-Api-Key")
     assert isinstance(okta.verify(request(OKTA, {"x-api-key": "api-key-1"}), NOW), Verified)
     assert refusal(okta.verify(request(OKTA, {"authorization": "api-key-1"}), NOW)) == Reason.TOKEN_MISSING
@@ -127,7 +127,7 @@ def test_auth0s_json_lines_are_kept_whole():
 
 
 @pytest.mark.judge("openai")
-def test_openais_own_package_accepts_what_we_sign_and_we_what_standard_webhooks_signs():
+def test_openai_signatures_agree_with_its_package():
     from openai import InvalidWebhookSignatureError, OpenAI
 
     client = OpenAI(api_key="none").webhooks
@@ -224,7 +224,7 @@ def sign_by_hand(keys: Keys, message: dict[str, Any], version: str = "2", **chan
 @pytest.mark.judge("sns")
 @pytest.mark.parametrize("version", ["1", "2"])
 @pytest.mark.parametrize("subject", sampled([{}, {"Subject": None}], keep=1))
-def test_what_is_signed_by_amazons_rules_is_accepted_by_its_package_and_by_us(judge, sns_keys, version, subject):
+def test_sns_signatures_are_accepted_by_amazons_package_and_boathook(judge, sns_keys, version, subject):
     message = {name: value for name, value in (NOTIFICATION | subject).items() if value is not None}
     body = sign_by_hand(sns_keys, message, version)
     assert judge.asks("sns", "verify", body=body, certificate=sns_keys.public) is True
@@ -274,7 +274,7 @@ def test_odd_messages_are_refused_and_raise_nothing(sns_keys, changes):
     assert refusal(sns(sns_keys).verify(request(altered, {}), NOW))
 
 
-def test_raw_message_delivery_goes_unsigned_and_is_refused(sns_keys):
+def test_sns_raw_message_delivery_is_unsigned_and_refused(sns_keys):
     raw = {"x-amz-sns-message-type": "Notification", "x-amz-sns-rawdelivery": "true"}
     for body in (b'{"a":1}', b"[]", b"plain", json.dumps({"Timestamp": MOMENT}).encode()):
         assert refusal(sns(sns_keys).verify(request(body, raw), NOW))
@@ -323,13 +323,13 @@ def test_certificates_are_fetched_from_amazons_own_addresses_only(sns_keys, addr
 
 @pytest.mark.parametrize("region", ["us-east-1", "ap-southeast-2", "us-gov-west-1", "us-iso-east-1", "mx-central-1"])
 @pytest.mark.parametrize("end", ["", ".cn"])
-def test_a_certificate_not_yet_known_is_asked_for(sns_keys, region, end):
+def test_an_unknown_sns_certificate_is_requested(sns_keys, region, end):
     address = CERTIFICATE.replace("eu-central-1", region).replace(".com/", f".com{end}/")
     body = sign_by_hand(sns_keys, NOTIFICATION, SigningCertURL=address)
     assert sns(sns_keys).verify(request(body, {}), NOW) == KeyRequired(url=address)
 
 
-def test_mutant_with_a_looser_pattern_a_foreign_bucket_would_be_asked_for_the_key(sns_keys, monkeypatch):
+def test_mutant_a_looser_pattern_fetches_the_key_from_a_foreign_bucket(sns_keys, monkeypatch):
     """The pattern that Amazon's own package has."""
     loose = re.compile(r"https://sns\.[a-zA-Z0-9\-]{3,}\.amazonaws\.com(\.cn)?/.*\.pem")
     key = replace(cloud.SNS.proof.key, pattern=loose)
@@ -361,7 +361,7 @@ def test_a_subscription_is_confirmed_by_a_visit(judge, sns_keys):
         f"{HOST}?Action=ConfirmSubscription&TopicArn={TOPIC}&Token=2336&AuthenticateOnUnsubscribe=true",
     ],
 )
-def test_only_amazons_confirmation_is_visited_even_where_the_signature_is_right(sns_keys, address):
+def test_only_amazons_confirmation_urls_are_requested(sns_keys, address):
     verdict = sns(sns_keys).verify(request(sign_by_hand(sns_keys, CONFIRMATION, SubscribeURL=address), {}), NOW)
     assert isinstance(verdict, Rejected)
     assert (verdict.status, verdict.reason) == (400, Reason.CHALLENGE_REFUSED)
@@ -449,7 +449,7 @@ def test_googles_own_package_accepts_our_tokens_and_we_pyjwts(google_keys):
     assert "authorization" not in verdict.kept_headers
 
 
-def test_pubsubs_key_set_is_asked_for_at_googles_own_address(google_keys):
+def test_pubsub_key_set_is_requested_from_google(google_keys):
     judged = verifier("pubsub", secrets=(), audience=AUDIENCE, email=EMAIL)
     assert judged.verify(request(PUSH, google_token(google_keys, NOW)), NOW) == KeyRequired(url=CERTS)
 
@@ -516,7 +516,7 @@ def test_unwrapped_messages_of_pubsub_are_named_by_header(google_keys):
     assert (verdict.dedup_key, verdict.type) == ("m7", "OBJECT_FINALIZE")
 
 
-def test_equal_messages_of_pubsub_without_an_id_are_both_told(google_keys):
+def test_equal_pubsub_messages_without_an_id_are_both_events(google_keys):
     """Without written metadata, nothing tells a second message from a second sending."""
     judged, headers = pubsub(google_keys, NOW), google_token(google_keys, NOW)
     first, second = (judged.verify(request(b"tick", headers), moment) for moment in (NOW, NOW + 1))
@@ -550,13 +550,13 @@ def test_graph_puts_its_token_into_every_notice():
         assert refusal(graph.verify(request(graph_body(*states), {}), NOW))
 
 
-def test_graphs_lifecycle_notices_are_named_by_what_is_to_be_done():
+def test_graph_lifecycle_notifications_are_typed_by_their_event():
     body = graph_body("state-1", lifecycleEvent="reauthorizationRequired")
     verdict = verifier("graph", "state-1").verify(request(body, {}), NOW)
     assert [item.type for item in verdict.items] == ["reauthorizationRequired"]
 
 
-def test_two_equal_notices_without_an_id_are_both_told():
+def test_two_equal_graph_notifications_without_an_id_are_both_events():
     graph = verifier("graph", "state-1")
     first, second = (graph.verify(request(graph_body("state-1"), {}), moment) for moment in (NOW, NOW + 1))
     assert keys_of(first) != keys_of(second)
@@ -607,7 +607,7 @@ def test_names_and_aliases():
 
 
 @pytest.mark.parametrize(("name", "final"), [("okta", {400, 404, 410, 429}), ("sns", {400, 403, 404, 410})])
-def test_a_final_4xx_is_never_said_to_senders_that_give_up_at_it(name, final):
+def test_statuses_that_stop_a_sender_are_refused(name, final):
     stops = find_recipe(name).stop_statuses
     assert final <= stops
     for status in final:

@@ -128,7 +128,7 @@ def test_gitlab_does_not_take_svixs_names_for_its_own():
 
 
 @pytest.mark.judge("gitlab")
-def test_gitlabs_secret_token_is_a_scheme_of_its_own():
+def test_gitlab_secret_token_is_a_separate_scheme():
     gitlab = verifier("gitlab", "glwt-1", scheme="token")
     headers = {"x-gitlab-token": "glwt-1", "idempotency-key": "f5e5f430", "x-gitlab-event": "Push Hook"}
     verdict = gitlab.verify(request(b'{"ref":"refs/heads/main"}', headers), NOW)
@@ -280,7 +280,7 @@ def test_mutant_without_the_hash_a_token_would_hold_for_every_address(judge, mon
     assert isinstance(jira.verify(connect_request(token, url=URL + "/other"), NOW), Verified)
 
 
-def test_a_connect_source_must_know_its_address():
+def test_a_jira_connect_source_needs_a_public_url():
     with pytest.raises(ConfigError, match=r"sources\.test\.public_url"):
         verifier("jira", SECRET, scheme="connect", public_url="")
 
@@ -332,7 +332,7 @@ def test_a_retry_of_linears_that_keeps_its_first_stamp_is_taken(late_s):
     assert late.dedup_key == first.dedup_key
 
 
-def test_the_owner_may_narrow_linears_window():
+def test_linear_tolerance_can_be_configured():
     sent = linear_request(LINEAR_BODY % (NOW * 1000))
     narrow = verifier("linear", SECRET, tolerance_s=60.0)
     assert refusal(narrow.verify(sent, NOW + 61)) == Reason.TIMESTAMP_TOO_OLD
@@ -399,7 +399,7 @@ def test_other_tokens_are_not_netlifys(headers):
     assert refusal(verifier("netlify", LONG_SECRET).verify(request(b"{}", headers), NOW))
 
 
-def test_mutant_without_its_claim_netlifys_token_would_go_with_any_body(monkeypatch):
+def test_mutant_without_the_claim_check_a_netlify_token_fits_any_body(monkeypatch):
     careless = replace(code.NETLIFY, proof=replace(code.NETLIFY.proof, check_claims=lambda _claims, _facts: None))
     monkeypatch.setattr("boathook.verification.source.find_recipe", lambda _name: careless)
     sent = request(b'{"altered":true}', netlify_token(b"{}"))
@@ -495,7 +495,7 @@ def test_samples_bring_an_id_and_a_type_of_their_own(recipe):
 
 
 @pytest.mark.parametrize("name", ["bitbucket", "jira", "sentry", "pagerduty"])
-def test_a_final_4xx_is_never_said_to_senders_that_give_up_at_it(name):
+def test_statuses_that_stop_a_sender_are_refused(name):
     stops = find_recipe(name).stop_statuses
     for status in (400, 403, 404, 410, 422):
         with pytest.raises(ValueError, match="stop sending"):
@@ -505,12 +505,12 @@ def test_a_final_4xx_is_never_said_to_senders_that_give_up_at_it(name):
     assert (429 in stops) == (name in {"bitbucket", "sentry"})
 
 
-def test_senders_that_come_back_after_any_refusal_have_no_final_statuses():
+def test_only_some_senders_have_stop_statuses():
     stopping = {recipe.name for recipe in code.RECIPES if recipe.stop_statuses}
     assert stopping == {"bitbucket", "jira", "sentry", "pagerduty"}
 
 
-def test_what_is_said_of_them_can_be_shown():
+def test_descriptions_can_be_written_as_json():
     for recipe in code.RECIPES:
         shown = json.loads(json.dumps(recipe.describe()))
         assert shown["checked"]

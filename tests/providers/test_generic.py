@@ -80,7 +80,7 @@ def test_a_token_and_no_proof_at_all():
     ],
 )
 @pytest.mark.parametrize(("provider", "own"), [("unsigned", {}), ("rentprog", {}), ("hmac", {"header": "X-Sig"})])
-def test_an_owner_may_say_what_a_sender_wants_to_hear(provider, own, settings, expected):
+def test_the_reply_can_be_configured(provider, own, settings, expected):
     source = verifier(provider, secrets=(), unsigned=True, **own, **settings)
     verdict = source.verify(request(b"{}", {}), NOW)
     assert isinstance(verdict, Verified)
@@ -98,7 +98,7 @@ def test_an_owner_may_say_what_a_sender_wants_to_hear(provider, own, settings, e
         ({"reply_body": ["x"]}, r"sources\.test\.reply_body: write text in quotes"),
     ],
 )
-def test_a_reply_that_would_mean_something_else_is_refused(settings, message):
+def test_an_invalid_reply_is_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         verifier("unsigned", secrets=(), unsigned=True, **settings)
 

@@ -81,7 +81,7 @@ def _headers_read(verifier: Verifier, genuine: Request) -> list[str]:
 @every
 @some
 @given(data=st.data())
-def test_whatever_headers_and_bodies_hold_there_is_a_verdict(provider_source: ProviderSource, data: st.DataObject):
+def test_arbitrary_headers_and_bodies_get_a_verdict(provider_source: ProviderSource, data: st.DataObject):
     _, verifier, genuine, bodies = prepare(provider_source.label)
     headers = dict(genuine.headers)
     for name in data.draw(st.lists(st.sampled_from(_headers_read(verifier, genuine)), max_size=4)):
@@ -99,7 +99,7 @@ def test_whatever_headers_and_bodies_hold_there_is_a_verdict(provider_source: Pr
 @every
 @some
 @given(data=st.data())
-def test_whatever_a_proven_body_holds_there_is_a_verdict(provider_source: ProviderSource, data: st.DataObject):
+def test_arbitrary_signed_bodies_get_a_verdict(provider_source: ProviderSource, data: st.DataObject):
     _, standing, genuine, bodies = prepare(provider_source.label)
     verifier = _trusting(standing)
     verdict = verifier.verify(replace(genuine, body=data.draw(bodies)), NOW)

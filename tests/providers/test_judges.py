@@ -12,14 +12,14 @@ DIGEST = hmac.new(SECRET.encode(), BODY, "sha256")
 
 
 @pytest.mark.parametrize("provider", ["github", "notion"])
-def test_those_that_sign_accept_their_own_and_nothing_else(judge, provider):
+def test_signing_libraries_accept_only_their_own_signature(judge, provider):
     signature = judge.asks(provider, "sign", secret=SECRET, body=BODY)
     assert signature == "sha256=" + DIGEST.hexdigest()
     assert judge.asks(provider, "verify", secret=SECRET, body=BODY, signature=signature) is True
     assert judge.asks(provider, "verify", secret=SECRET, body=BODY + b" ", signature=signature) is False
 
 
-def test_shopify_names_what_it_found(judge):
+def test_shopify_library_reports_what_it_verified(judge):
     headers = {
         "X-Shopify-Hmac-Sha256": base64.b64encode(DIGEST.digest()).decode(),
         "X-Shopify-Topic": "orders/create",

@@ -38,7 +38,7 @@ def test_a_request_for_one_is_refused_by_all_others(provider_source: ProviderSou
     assert taken == []
 
 
-def test_mutant_the_matrix_sees_a_shared_secret():
+def test_mutant_the_matrix_detects_a_shared_secret():
     """Two sources that sign alike and share a secret do take each other's requests, so the matrix can fail."""
     ours = next(provider_source for provider_source in GUARDED if provider_source.label == "github")
     theirs = replace(
@@ -68,7 +68,7 @@ def _flip(text: bytes, position: int) -> bytes:
 
 
 @guarded
-def test_without_its_proof_it_is_refused_with_a_status_that_means_nothing_else(provider_source: ProviderSource):
+def test_without_a_proof_it_is_refused_with_401(provider_source: ProviderSource):
     sample = provider_source.recipe.sample
     request = replace(
         provider_source.request(provider_source.sign_sample()),
@@ -86,7 +86,7 @@ def test_without_its_proof_it_is_refused_with_a_status_that_means_nothing_else(p
 
 
 @every
-def test_the_same_request_again_has_the_same_key_and_another_has_another(provider_source: ProviderSource):
+def test_equal_requests_have_equal_keys_and_others_differ(provider_source: ProviderSource):
     verifier = provider_source.verifier()
     if provider_source.recipe.id.is_repeatable and not provider_source.recipe.id.selectors:
         pytest.skip("its requests may repeat and mean something else")
@@ -112,7 +112,7 @@ def test_names_and_aliases_are_unique_and_plain():
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
-def test_a_recipe_says_what_its_users_need(recipe):
+def test_a_recipe_is_completely_described(recipe):
     assert recipe.docs.startswith("https://"), recipe.docs
     assert recipe.title
     described = recipe.describe()
@@ -202,7 +202,7 @@ def test_every_provider_promised_is_there():
         find_recipe(name)
 
 
-def test_a_sample_needs_no_body_of_ones_own():
+def test_a_sample_needs_no_body():
     signed = signed_request("stripe", "whsec_x")
     assert signed.method == "POST"
     assert "stripe-signature" in signed.headers

@@ -71,13 +71,13 @@ def test_x_checks(gateway):
     assert send(gateway, "x").status_code == 200
 
 
-def test_dropbox_is_heard_each_time(gateway):
+def test_dropbox_notifications_are_never_duplicates(gateway):
     answer = gateway.get("/in/dropbox", params={"challenge": "abc123"})
     assert (answer.status_code, answer.text, answer.headers["x-content-type-options"]) == (200, "abc123", "nosniff")
     assert [send(gateway, "dropbox").json()["duplicate"] for _ in range(2)] == [False, False]
 
 
-def test_intercom_looks_in(gateway):
+def test_intercom_head_requests_are_answered(gateway):
     answer = gateway.head("/in/intercom")
     assert (answer.status_code, answer.content) == (200, b"")
     assert gateway.get("/in/intercom").status_code == 405
@@ -95,7 +95,7 @@ def test_discord_pings_and_probes(gateway):
     assert send(gateway, "discord", None, DISCORD.private).status_code == 204
 
 
-def test_vk_confirms_and_is_told_ok(gateway):
+def test_vk_gets_its_confirmation_and_ok(gateway):
     answer = gateway.post("/in/vk", content=b'{"type":"confirmation","group_id":1}')
     assert (answer.status_code, answer.content) == (200, b"1a2b3c4d")
     assert [send(gateway, "vk").content for _ in range(2)] == [b"ok", b"ok"]
@@ -115,7 +115,7 @@ def test_slack_verifies_and_its_commands_show_nothing(gateway):
     assert (answer.status_code, answer.content) == (200, b"")
 
 
-def test_xero_is_answered_in_silence(gateway):
+def test_xero_responses_have_no_body(gateway):
     intent = b'{"events":[],"lastEventSequence":0,"firstEventSequence":0,"entropy":"S0m3r4Nd0mt3xt"}'
     for body, secret, status in ((intent, SECRET, 200), (intent, "another", 401), (None, SECRET, 200)):
         answer = send(gateway, "xero", body, secret)

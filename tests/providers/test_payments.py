@@ -204,13 +204,13 @@ def by_library(judge: Judge, body: bytes, secret: str | None = None, now: float 
 
 
 @judged
-def test_what_the_library_signs_is_taken(judge):
+def test_signatures_of_the_library_are_accepted(judge):
     verdict = verified(source(judge.provider, judge.secret, **judge.settings), by_library(judge, sample(judge)), NOW)
     assert verdict.grade is ProofStrength.BODY
 
 
 @judged
-def test_what_boathook_signs_the_library_takes(judge):
+def test_the_library_accepts_boathooks_signatures(judge):
     body, now = sample(judge), time.time()
     signed = signed_request(judge.provider, judge.secret, body, url=URL, timestamp=now, **judge.settings)
     assert signed.body == body
@@ -295,7 +295,7 @@ def test_square_signs_the_address():
     assert find_recipe("square").signs_url
 
 
-def test_razorpays_id_is_not_signed_so_the_body_is_remembered():
+def test_razorpay_replay_key_is_the_body():
     first = from_signed(signed_request("razorpay", "a secret", id="one"))
     again = replace(first, headers={**first.headers, "x-razorpay-event-id": "two"})
     verdicts = [verified(source("razorpay", "a secret"), request, NOW) for request in (first, again)]
@@ -303,7 +303,7 @@ def test_razorpays_id_is_not_signed_so_the_body_is_remembered():
     assert verdicts[0].replay_material == verdicts[1].replay_material is not None
 
 
-def test_gocardless_sends_batches_whose_items_count_one_by_one():
+def test_gocardless_batches_are_split_into_items():
     events = [
         {"id": "EV1", "resource_type": "payments", "action": "confirmed"},
         {"id": "EV2", "resource_type": "mandates", "action": "cancelled"},
@@ -321,7 +321,7 @@ def test_gocardless_sends_batches_whose_items_count_one_by_one():
 
 
 @pytest.mark.judge("mollie")
-def test_mollies_classic_webhooks_are_events_each_because_all_look_alike():
+def test_mollie_classic_webhooks_are_never_duplicates():
     # The request of https://docs.mollie.com/reference/webhooks
     request = make_request(
         b"id=tr_5B8cwPMGnU6qLbRvo7qEZo", {"content-type": FORM, "user-agent": "Mollie HTTP client/1.0"}
@@ -332,7 +332,7 @@ def test_mollies_classic_webhooks_are_events_each_because_all_look_alike():
     assert verdicts[0].dedup_key != verdicts[1].dedup_key
 
 
-def test_mollies_classic_webhooks_need_the_owners_word():
+def test_mollie_classic_webhooks_need_unsigned():
     with pytest.raises(ConfigError, match="unsigned"):
         source("mollie")
 
@@ -403,7 +403,7 @@ def test_an_item_without_signature_or_no_item_at_all_is_refused():
         assert rejection_reason(verifier, make_request(body, {}), NOW) is Reason.SIGNATURE_MISSING
 
 
-def test_mutant_looking_at_the_first_item_only_would_let_forged_ones_in(monkeypatch):
+def test_mutant_checking_only_the_first_adyen_item_accepts_forged_ones(monkeypatch):
     """As `Adyen.util.is_valid_hmac_notification` does, which looks no further than the first."""
     document = json.loads(adyen_body(PAID, REFUNDED))
     document["notificationItems"][1]["NotificationRequestItem"]["amount"]["value"] = 9_999_999
@@ -457,13 +457,13 @@ def braintree_request(kind: str, **changes: str) -> Request:
 @pytest.mark.parametrize(
     "kind", ["subscription_went_past_due", "dispute_opened", "check", "transaction_disbursed", "oauth_access_revoked"]
 )
-def test_what_braintree_signs_is_taken(kind):
+def test_braintree_signatures_are_accepted(kind):
     verdict = verified(source("braintree", PRIVATE, public_key=PUBLIC), braintree_request(kind), NOW)
     assert (verdict.grade, verdict.type) == (ProofStrength.BODY, kind)
 
 
 @pytest.mark.judge("braintree")
-def test_what_boathook_signs_braintree_takes():
+def test_braintree_accepts_boathooks_signatures():
     signed = signed_request("braintree", PRIVATE, public_key=PUBLIC)
     fields = {name: values[0] for name, values in parse_qs(signed.body.decode()).items()}
     notification = GATEWAY.webhook_notification.parse(fields["bt_signature"], fields["bt_payload"])
@@ -480,7 +480,7 @@ def test_a_newline_that_the_form_lost_is_put_back():
     verified(source("braintree", PRIVATE, public_key=PUBLIC), request, NOW)
 
 
-def test_what_braintree_refuses_is_refused():
+def test_invalid_braintree_requests_are_refused():
     verifier = source("braintree", PRIVATE, public_key=PUBLIC)
     good = braintree_request("check")
     for request in altered(good):
@@ -610,7 +610,7 @@ def paypal_source(key: rsa.RSAPrivateKey) -> Any:
 
 
 @pytest.mark.judge("paypal")
-def test_what_paypal_signs_is_taken(paypal_key):
+def test_paypal_signatures_are_accepted(paypal_key):
     verdict = verified(paypal_source(paypal_key), paypal_request(paypal_key), NOW)
     assert (verdict.grade, verdict.type) == (ProofStrength.METADATA, "PAYMENT.CAPTURE.COMPLETED")
     assert verdict.dedup_key == "WH-2WR32451HC0233532-67976317FL4543714"
@@ -618,7 +618,7 @@ def test_what_paypal_signs_is_taken(paypal_key):
 
 
 @pytest.mark.judge("paypal")
-def test_what_boathook_signs_is_what_paypals_library_expects():
+def test_paypals_library_expects_boathooks_signatures():
     keys = make_keys("paypal", webhook_id=WEBHOOK_ID)
     signed = signed_request("paypal", keys.private, EVENT.encode(), webhook_id=WEBHOOK_ID, timestamp=NOW)
     expected = paypalrestsdk.WebhookEvent._get_expected_sig(
@@ -632,7 +632,7 @@ def test_what_boathook_signs_is_what_paypals_library_expects():
         public.verify(signature, expected.encode() + b"0", padding.PKCS1v15(), hashes.SHA256())
 
 
-def test_what_paypal_refuses_is_refused(paypal_key):
+def test_invalid_paypal_requests_are_refused(paypal_key):
     verifier, good = paypal_source(paypal_key), paypal_request(paypal_key)
     for request in altered(good):
         assert rejection_reason(verifier, request, NOW) is Reason.SIGNATURE_MISMATCH
@@ -650,7 +650,7 @@ def test_a_retry_with_its_first_stamp_is_taken_three_days_later(paypal_key):
     verified(paypal_source(paypal_key), paypal_request(paypal_key, now=NOW - 3 * 86_400), NOW)
 
 
-def test_an_unknown_certificate_is_asked_for(paypal_key):
+def test_an_unknown_paypal_certificate_is_requested(paypal_key):
     verdict = source("paypal", webhook_id=WEBHOOK_ID).verify(paypal_request(paypal_key), NOW)
     assert verdict == KeyRequired(url=CERT_URL)
 
@@ -670,7 +670,7 @@ def test_an_unknown_certificate_is_asked_for(paypal_key):
         "https://www.paypal.com/v1/notifications/certs/CERT-1",
     ],
 )
-def test_a_forged_request_does_not_choose_where_certificates_come_from(paypal_key, url):
+def test_a_forged_request_cannot_choose_the_certificate_url(paypal_key, url):
     request = paypal_request(paypal_key, **{"PAYPAL-CERT-URL": url})
     assert rejection_reason(source("paypal", webhook_id=WEBHOOK_ID), request, NOW) is Reason.SIGNATURE_MALFORMED
 
@@ -678,7 +678,7 @@ def test_a_forged_request_does_not_choose_where_certificates_come_from(paypal_ke
 @pytest.mark.parametrize(
     "host", ["api.paypal.com", "api.sandbox.paypal.com", "api-m.paypal.com", "api-m.sandbox.paypal.com"]
 )
-def test_paypals_own_hosts_are_asked(paypal_key, host):
+def test_certificates_are_requested_from_paypals_hosts(paypal_key, host):
     url = f"https://{host}/v1/notifications/certs/CERT-360caa42-fca2a594-1d93a270"
     verdict = source("paypal", webhook_id=WEBHOOK_ID).verify(
         paypal_request(paypal_key, **{"PAYPAL-CERT-URL": url}), NOW
@@ -720,14 +720,14 @@ def forged_from(good: Request) -> Request:
     return replace(good, body=body)
 
 
-def test_a_forgery_by_paypals_weak_checksum_is_only_a_replay_of_what_was_captured(paypal_key):
+def test_a_forgery_by_paypals_weak_checksum_counts_as_a_replay(paypal_key):
     verifier, good = paypal_source(paypal_key), paypal_request(paypal_key)
     genuine, forged = (verified(verifier, request, NOW) for request in (good, forged_from(good)))
     assert (forged.dedup_key, forged.grade) == ("WH-forged", ProofStrength.METADATA)
     assert genuine.replay_material == forged.replay_material is not None
 
 
-def test_mutant_without_remembering_transmissions_the_forgery_would_be_an_event(paypal_key, monkeypatch):
+def test_mutant_without_once_only_signatures_the_forgery_is_an_event(paypal_key, monkeypatch):
     careless = replace(payments.PAYPAL, proof=replace(payments.PAYPAL.proof, is_signed_once=False))
     monkeypatch.setattr("boathook.verification.source.find_recipe", lambda _name: careless)
     verifier, good = paypal_source(paypal_key), paypal_request(paypal_key)
@@ -739,7 +739,7 @@ def test_mutant_without_remembering_transmissions_the_forgery_would_be_an_event(
 
 
 @pytest.mark.parametrize("recipe", payments.RECIPES, ids=lambda recipe: recipe.name)
-def test_what_they_are_answered_is_200_and_none_is_known_to_stop_at_a_status(recipe):
+def test_replies_are_200_and_there_are_no_stop_statuses(recipe):
     for one in (recipe, *recipe.schemes.values()):
         assert one.reply is None or one.reply.status == 200
         assert one.checked

@@ -90,7 +90,7 @@ def test_the_addresses_next_to_yookassas_are_refused(client):
     )
 
 
-def test_every_network_of_yookassas_library_lies_in_ours():
+def test_yookassa_networks_cover_those_of_its_library():
     networks = payments_russia.YOOKASSA.proof
     assert isinstance(networks, Addresses)
     ours = [ip_network(text) for text in networks.networks]
@@ -134,7 +134,7 @@ def test_cloudpayments_package_and_boathook_agree_on_posts(judge, body):
 
 
 @pytest.mark.judge("cloudpayments")
-def test_cloudpayments_package_and_boathook_agree_on_gets(judge):
+def test_cloudpayments_get_signatures_agree_with_its_package(judge):
     verifier = source("cloudpayments", SECRET, scheme="get")
     request = got({**NOTICE, "kind": "pay"})
     by_package = judge.asks("cloudpayments", "sign", secret=SECRET, body=request.query.encode())
@@ -150,7 +150,7 @@ def test_cloudpayments_package_and_boathook_agree_on_gets(judge):
     assert judge.asks("cloudpayments", "verify", url=signed.url + "0", **question) is False
 
 
-def test_what_cloudpayments_refuses_is_refused():
+def test_invalid_cloudpayments_requests_are_refused():
     verifier = source("cloudpayments", SECRET)
     body = urlencode(NOTICE).encode()
     for request in altered(make_request(body, content_hmac(body))):
@@ -172,7 +172,7 @@ def test_a_check_and_its_payment_are_two_events():
         assert len(keys) == 2
 
 
-def test_a_captured_notice_under_another_kind_is_seen_to_be_the_same_bytes():
+def test_a_cloudpayments_replay_of_another_kind_has_the_same_replay_key():
     body = urlencode(NOTICE).encode()
     verifier = source("cloudpayments", SECRET)
     verdicts = [
@@ -245,7 +245,7 @@ def test_each_root_field_of_tbank_is_signed(name):
     assert rejection_reason(verifier, tbank_request(added, TOKEN), NOW) is Reason.SIGNATURE_MISMATCH
 
 
-def test_what_tbank_cannot_have_sent_is_refused():
+def test_invalid_tbank_requests_are_refused():
     verifier = source("t-bank", PASSWORD)
     assert (
         rejection_reason(source("t-bank", "other"), tbank_request(DOCUMENTED, TOKEN), NOW) is Reason.SIGNATURE_MISMATCH
@@ -320,7 +320,7 @@ def aiorobokassa_accepts(pairs: dict[str, str], password: str, algorithm: str = 
 @pytest.mark.judge("robokassa")
 @pytest.mark.parametrize("algorithm", ["md5", "sha1", "sha256", "sha384", "sha512"])
 @pytest.mark.parametrize("make", [posted, got], ids=["post", "get"])
-def test_robokassas_notices_are_taken(make, algorithm):
+def test_robokassa_notifications_are_accepted(make, algorithm):
     settings = {"algorithm": algorithm} | ({"scheme": "get"} if make is got else {})
     verifier = source("robokassa", PASSWORD_2, **settings)
     signature = robokassa_signature(PAID, PASSWORD_2, algorithm)
@@ -335,7 +335,7 @@ def test_robokassas_notices_are_taken(make, algorithm):
 @pytest.mark.judge("robokassa")
 @pytest.mark.parametrize("algorithm", ["md5", "sha256", "sha512"])
 @pytest.mark.parametrize("scheme", ["", "get"])
-def test_what_boathook_signs_aiorobokassa_takes(scheme, algorithm):
+def test_aiorobokassa_accepts_boathooks_signatures(scheme, algorithm):
     settings = {"algorithm": algorithm, "scheme": scheme}
     if scheme:
         signed = signed_request(
@@ -352,7 +352,7 @@ def test_what_boathook_signs_aiorobokassa_takes(scheme, algorithm):
 
 
 @pytest.mark.parametrize("name", ["OutSum", "InvId", "Shp_login", "Shp_Item"])
-def test_what_robokassa_signs_cannot_be_changed(name):
+def test_changed_robokassa_fields_are_refused(name):
     verifier = source("robokassa", PASSWORD_2)
     signed = {**PAID, "SignatureValue": robokassa_signature(PAID, PASSWORD_2)}
     assert rejection_reason(verifier, posted({**signed, name: signed[name] + "1"}), NOW) is Reason.SIGNATURE_MISMATCH
@@ -363,7 +363,7 @@ def test_what_robokassa_signs_cannot_be_changed(name):
     assert rejection_reason(verifier, twice, NOW) in {Reason.SIGNATURE_MISMATCH, Reason.SIGNATURE_MISSING}
 
 
-def test_what_robokassa_cannot_have_sent_is_refused():
+def test_invalid_robokassa_requests_are_refused():
     signed = posted({**PAID, "SignatureValue": robokassa_signature(PAID, PASSWORD_2)})
     assert rejection_reason(source("robokassa", "password #1"), signed, NOW) is Reason.SIGNATURE_MISMATCH
     assert (
@@ -375,7 +375,7 @@ def test_what_robokassa_cannot_have_sent_is_refused():
     assert rejection_reason(source("robokassa", PASSWORD_2), posted({**PAID, "SignatureValue": asked}), NOW)
 
 
-def test_a_real_robokassa_payment_is_no_copy_of_a_test_under_the_same_number():
+def test_a_robokassa_payment_is_no_duplicate_of_a_test():
     verifier = source("robokassa", PASSWORD_2, "test password #2")
     real, tested = (
         verified(verifier, posted({**PAID, "SignatureValue": robokassa_signature(PAID, password)}), NOW)
@@ -385,7 +385,7 @@ def test_a_real_robokassa_payment_is_no_copy_of_a_test_under_the_same_number():
     assert real.replay_material != tested.replay_material
 
 
-def test_a_captured_robokassa_notice_written_otherwise_is_the_same_notice():
+def test_a_rewritten_robokassa_notification_has_the_same_replay_key():
     verifier = source("robokassa", PASSWORD_2)
     signature = robokassa_signature(PAID, PASSWORD_2)
     notices = ({"SignatureValue": signature}, {"SignatureValue": signature.upper()}, {"Fee": "9"})
@@ -417,7 +417,7 @@ ORDER = {"Name": "Вася", "tranid": "1001:2002", "formid": "form1001"}
     ],
     ids=["default", "header", "field"],
 )
-def test_tildas_key_is_looked_for_where_the_owner_says(settings, headers, fields):
+def test_tilda_key_location_can_be_configured(settings, headers, fields):
     verifier = source("tilda", SECRET, **settings)
     verdict = verified(verifier, posted({**ORDER, **fields}, headers), NOW)
     assert (verdict.grade, verdict.type, verdict.dedup_key) == (ProofStrength.TOKEN, "form1001", "1001:2002")
@@ -428,14 +428,14 @@ def test_tildas_key_is_looked_for_where_the_owner_says(settings, headers, fields
     assert rejection_reason(verifier, wrong, NOW) is Reason.TOKEN_MISMATCH
 
 
-def test_a_paid_order_is_told_beside_its_submission():
+def test_a_paid_tilda_order_is_another_event_than_its_submission():
     verifier = source("tilda", SECRET)
     paid = {**ORDER, "payment[orderid]": "77", "payment[systranid]": "pay-1", "payment[amount]": "10"}
     keys = [verified(verifier, posted(pairs, {"x-api-key": SECRET}), NOW).dedup_key for pairs in (ORDER, paid)]
     assert keys == ["1001:2002", "1001:2002.pay-1"]
 
 
-def test_a_paid_order_is_told_apart_where_its_payment_comes_as_json_too():
+def test_a_paid_tilda_order_is_distinguished_with_a_json_payment():
     verifier = source("tilda", SECRET)
     orders = [{**ORDER, "payment": f'{{"sys":"yakassa","systranid":"{number}"}}'} for number in ("0", "pay-1")]
     keys = [verified(verifier, posted(pairs, {"x-api-key": SECRET}), NOW).dedup_key for pairs in orders]
@@ -443,7 +443,7 @@ def test_a_paid_order_is_told_apart_where_its_payment_comes_as_json_too():
 
 
 @pytest.mark.judge("tilda")
-def test_tildas_question_when_the_address_is_saved_is_answered_and_no_event():
+def test_tilda_url_check_is_answered_and_no_event():
     """https://help-ru.tilda.cc/forms/webhook: test=test by POST, and 200 is awaited."""
     for verifier in (source("tilda", SECRET), source("tilda", unsigned=True)):
         answer = verifier.verify(posted({"test": "test"}), NOW)
@@ -452,7 +452,7 @@ def test_tildas_question_when_the_address_is_saved_is_answered_and_no_event():
     assert isinstance(source("tilda", SECRET).verify(posted({"test": "tested"}), NOW), Rejected)
 
 
-def test_tilda_without_a_key_needs_the_owners_word():
+def test_tilda_without_a_key_needs_unsigned():
     with pytest.raises(ConfigError, match="unsigned"):
         source("tilda")
     assert verified(source("tilda", unsigned=True), posted(ORDER), NOW).grade is ProofStrength.NONE

@@ -37,7 +37,7 @@ def reason(verdict: object) -> str:
 
 
 @pytest.mark.judge("suno")
-def test_suno_signs_task_and_moment_as_its_documentation_shows():
+def test_suno_signature_covers_task_and_timestamp():
     suno = verifier("suno", SECRET)
     verdict = suno.verify(suno_request(song()), NOW)
     assert (verdict.type, verdict.dedup_key, verdict.grade) == (
@@ -78,7 +78,7 @@ def test_each_stage_of_a_suno_task_is_an_event():
         ({"taskId": "t1", "data": {"callbackType": "complete"}}, "suno:t1:complete", "complete"),
     ],
 )
-def test_sunos_other_callbacks_name_the_task_otherwise(document, key, type):
+def test_suno_other_callbacks_have_their_own_task_field(document, key, type):
     verdict = verifier("suno", SECRET).verify(suno_request(document, task="t1"), NOW)
     assert (verdict.dedup_key, verdict.type) == (key, type)
 
@@ -115,7 +115,7 @@ def test_no_unsigned_header_takes_the_name_of_another_tasks_event():
     assert suno.verify(squatting, NOW).dedup_key == "id:id:suno:other:complete"
 
 
-def test_a_captured_suno_request_under_another_delivery_id_is_no_other_event():
+def test_a_suno_replay_with_another_delivery_id_has_the_same_replay_key():
     suno = verifier("suno", SECRET)
     sent = suno_request(song())
     first = suno.verify(replace(sent, headers=dict(sent.headers) | {"x-delivery-id": "d1"}), NOW)
@@ -125,7 +125,7 @@ def test_a_captured_suno_request_under_another_delivery_id_is_no_other_event():
 
 
 @pytest.mark.parametrize("scheme", ["hmac", "token"])
-def test_suno_names_its_events_alike_however_it_proves_itself(scheme):
+def test_suno_keys_are_equal_in_every_scheme(scheme):
     made = signed_request("suno", SECRET, json.dumps(song()).encode(), timestamp=NOW, scheme=scheme)
     verdict = verifier("suno", SECRET, scheme=scheme).verify(
         request(made.body, dict(made.headers), query=made.url.partition("?")[2]), NOW
@@ -141,7 +141,7 @@ def test_we_make_what_suno_makes():
 
 
 @pytest.mark.judge("suno-musicapi")
-def test_musicapi_signs_moment_and_body():
+def test_musicapi_signature_covers_timestamp_and_body():
     body = json.dumps(CLIPS).encode()
     signature = "sha256=" + hmac.new(SECRET.encode(), STAMP.encode() + b"." + body, "sha256").hexdigest()
     headers = {
@@ -170,7 +170,7 @@ def test_sunoapi_com_signs_the_body():
     assert sign("suno-sunoapi", SECRET, body)["x-signature"] == headers["x-signature"]
 
 
-def test_what_nobody_published_is_marked_so():
+def test_undocumented_proofs_are_marked():
     for name in ("rentprog", "umnico"):
         assert find_recipe(name).confidence["proof"] is Confidence.MEMORY
     assert find_recipe("suno-sunoapi").confidence["proof"] is Confidence.SECONDARY
@@ -198,7 +198,7 @@ TYPES = {"rentprog": "booking_update", "umnico": "message.incoming"}
     ],
     ids=["by itself", "query", "header", "bearer", "basic"],
 )
-def test_presets_take_a_token_wherever_the_owner_puts_it(name, settings, headers, query):
+def test_preset_token_location_can_be_configured(name, settings, headers, query):
     source = verifier(name, "geheim", **settings)
     verdict = source.verify(request(BOOKING, headers, query=query), NOW)
     assert (verdict.type, verdict.grade) == (TYPES[name], ProofStrength.TOKEN)
@@ -227,7 +227,7 @@ def test_presets_sign_as_the_generic_provider(name):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets_take_all_only_where_the_owner_says_so(name):
+def test_presets_accept_unsigned_requests_only_if_configured(name):
     with pytest.raises(ConfigError, match=r"sources\.test\.secrets"):
         verifier(name, secrets=())
     verdict = verifier(name, secrets=(), unsigned=True).verify(request(BOOKING, {}), NOW)

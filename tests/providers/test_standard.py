@@ -124,12 +124,12 @@ def test_svixs_own_vector_is_accepted():
         ({}, None, THEN - 301, "timestamp_in_future"),
     ],
 )
-def test_what_the_vector_did_not_sign_is_refused(changes, body, now, expected):
+def test_changed_test_vectors_are_refused(changes, body, now, expected):
     sent = replace(VECTOR, headers={**VECTOR.headers, **changes}, body=VECTOR.body if body is None else body)
     assert reason(v1a().verify(sent, now)) == expected
 
 
-def test_both_kinds_of_signature_may_come_together_and_keys_be_rotated():
+def test_both_signature_versions_may_be_combined_and_keys_rotated():
     keys = make_keys("standard-webhooks", scheme="v1a")
     assert keys.public.startswith("whpk_")
     ours = sign("standard-webhooks", keys.private, BODY, scheme="v1a", timestamp=NOW, id="msg_1")
@@ -154,5 +154,5 @@ def test_a_public_key_is_no_secret_of_the_symmetric_form():
         verifier("standard-webhooks", PUBLIC)
 
 
-def test_gone_would_make_them_stop():
+def test_410_is_a_stop_status():
     assert find_recipe("standard-webhooks").stop_statuses == {410}

@@ -47,7 +47,7 @@ def test_a_type_that_is_set_is_the_type_that_is_read(source: ProviderSource) -> 
 
 
 @pytest.mark.parametrize("name", sorted(NO_TYPE))
-def test_a_sender_without_a_type_says_so(name: str) -> None:
+def test_a_provider_without_event_types_is_explained(name: str) -> None:
     source = next(one for one in SIGNABLE if one.label == name)
     with pytest.raises(ConfigError, match="no event type that can be set"):
         edit_request(source.recipe, blank(source), type="a.b")
@@ -72,7 +72,7 @@ def test_a_field_that_cannot_be_set_is_named(body: bytes, path: str) -> None:
         edit_request(find_recipe("stripe"), Signed("POST", "http://a", {}, body), fields={path: 1})
 
 
-def test_what_is_not_edited_stays_as_it_is() -> None:
+def test_an_unedited_request_is_unchanged() -> None:
     for source in SIGNABLE:
         assert edit_request(source.recipe, blank(source)) == replace(blank(source))
 
