@@ -445,7 +445,7 @@ async def test_an_unreadable_ca_file_is_a_tls_failure(tmp_path):
         for name in ("none.pem", "empty.pem"):
             async with open_sender(ca_file=str(tmp_path / name)) as post:
                 answer = await post(f"https://127.0.0.1:{server.getsockname()[1]}/")
-                assert (answer.failure, "certificate" in answer.error) == (TransportFailure.TLS, True)
+                assert (answer.failure, name in answer.error) == (TransportFailure.TLS, True)
 
 
 def test_tls_connections_are_kept_and_verified_in_production_s_loop(tmp_path):
