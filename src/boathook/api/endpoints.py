@@ -205,10 +205,10 @@ async def rotate_secret(
     key = await endpoint_secrets.rotate_secret(
         call.work, call.application, endpoint_id, secret=given.key, grace=given.grace
     )
-    return Response(status_code=204) if _wants_nothing(request) else answer_json(200, {"key": key})
+    return Response(status_code=204) if _accepts_no_content(request) else answer_json(200, {"key": key})
 
 
-def _wants_nothing(request: Request) -> bool:
+def _accepts_no_content(request: Request) -> bool:
     """Return whether the client treats any response but 204 as an error."""
     found = _VOID_ROTATION.search(request.headers.get("user-agent", ""))
     return found is not None and (int(found[1]), int(found[2])) < _ROTATION_ANSWERS_SINCE

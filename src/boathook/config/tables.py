@@ -244,7 +244,7 @@ class WorkerSettings(Table):
 
 
 class DeliverySettings(Table):
-    """Settings of the notifications that tell senders and workers about due deliveries."""
+    """Settings of the notifications about due deliveries, for senders and workers."""
 
     lane: Literal["postgresql", "rabbitmq"]
 

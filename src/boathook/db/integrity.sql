@@ -398,7 +398,7 @@ having count(*) > 1
 -- name: find_wrong_key_bodies
 -- Finds dedup keys with another body hash than their event; keys of items hash only a part of the body.
 select id, null::integer as ordinal, 'SHA-256 ' || left(encode(body_sha256, 'hex'), 12) || '…, as of its body' as expected,
-    'key ' || key || ' knows ' || left(encode(known_sha256, 'hex'), 12) || '…' as found
+    'key ' || key || ' has ' || left(encode(known_sha256, 'hex'), 12) || '…' as found
 from unlike
 where id is not null and event_id is not null
 

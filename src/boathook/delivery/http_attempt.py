@@ -250,7 +250,7 @@ def redact(response: bytes, secrets: Iterable[bytes]) -> bytes:
 def _cut_off(response: bytes, secret: bytes) -> int | None:
     """Return the offset of a secret that is cut off at the end of the response, or None.
 
-    A receiver that knows the secret can repeat its first bytes many times. After `_MAX_PLACES` matches, the first
+    A receiver that has the secret can repeat its first bytes many times. After `_MAX_PLACES` matches, the first
     match is returned, which redacts too much.
     """
     first = offset = response.find(secret[:_MIN_PART], max(0, len(response) - len(secret) + 1))

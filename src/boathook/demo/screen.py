@@ -66,7 +66,7 @@ def write(folder: Folder, port: int, secret: str, *, is_serving: bool, has_apps:
     yield f"{command} billing subscriptions --json"
     yield f"{command} fleet cars"
     yield f"{command} music tracks list"
-    yield f"# the cash registers' cabinet is http://127.0.0.1:{port}/cabinet/ and asks for the token that this prints"
+    yield f"# the cash registers' cabinet is http://127.0.0.1:{port}/cabinet/ and requires the token that this prints"
     yield f"{command} cashdesk users add 'Tea & Co'"
 
 

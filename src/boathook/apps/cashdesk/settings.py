@@ -15,7 +15,7 @@ class DriveSettings(BaseModel):
     busy: Annotated[float, Field(ge=0, le=1)] = 0.0
     """The share of attempts that fail because it is busy."""
     largest: Annotated[int, Field(gt=0)] = 100_000_000
-    """The largest total it accepts, in minor units; it declines larger ones."""
+    """Maximum total it accepts, in minor units; it declines larger ones."""
     seed: str = "boathook"
     """Drives with the same seed return the same signs and failures."""
 
