@@ -49,9 +49,7 @@ def post(running: BoathookProcess, key: str, kind: str = "payment.paid") -> None
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-def test_the_spool_in_use_is_told_while_postgresql_is_away_and_once(
-    make, own_server: OwnServer, alert_receiver: AlertReceiver
-) -> None:
+def test_spool_in_use_fires_once_during_an_outage(make, own_server: OwnServer, alert_receiver: AlertReceiver) -> None:
     running = make(extra=SETTINGS.format(url=alert_receiver.url, secret=SECRET))
     post(running, "before")
     until(lambda: rows(own_server, "select from boathook.metric_sample"))
@@ -69,7 +67,7 @@ def has_looked_since(connection: psycopg.Connection, last: tuple) -> bool:
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-def test_killed_keepers_neither_tell_twice_nor_forget(
+def test_killed_keepers_neither_repeat_nor_lose_alerts(
     make, own_server: OwnServer, alert_receiver: AlertReceiver
 ) -> None:
     extra = SETTINGS.format(url=alert_receiver.url, secret=SECRET)

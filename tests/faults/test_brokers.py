@@ -88,7 +88,7 @@ def finish(env: Environment, *, has_new_gateway: bool = False) -> None:
     assert not broken, verdict.report
 
 
-def test_postgresql_is_away_under_load_and_no_sender_notices(env: Environment, cluster: Cluster, vhost: str):
+def test_postgresql_outage_with_brokers_fails_no_request(env: Environment, cluster: Cluster, vhost: str):
     start(env, cluster, vhost)
     env.begin(rate=RATE)
     env.warm(30, timeout_s=300)
@@ -100,7 +100,7 @@ def test_postgresql_is_away_under_load_and_no_sender_notices(env: Environment, c
     assert metric(env, "boathook_buffer_appended_total") > 100
 
 
-def test_the_leader_is_killed_too_and_no_sender_notices(env: Environment, cluster: Cluster, vhost: str):
+def test_losing_the_queue_leader_too_fails_no_request(env: Environment, cluster: Cluster, vhost: str):
     start(env, cluster, vhost)
     env.begin(rate=RATE)
     env.warm(30, timeout_s=300)
@@ -133,9 +133,7 @@ def test_a_gateway_killed_with_its_disk_loses_nothing(env: Environment, cluster:
     finish(env, has_new_gateway=True)  # it does not know of the events that the former one published
 
 
-def test_without_postgresql_brokers_and_disk_the_answer_is_503_and_nothing_else(
-    env: Environment, cluster: Cluster, vhost: str
-):
+def test_without_postgresql_brokers_and_disk_requests_get_503(env: Environment, cluster: Cluster, vhost: str):
     start(env, cluster, vhost, then="refuse")
     env.begin(rate=RATE)
     env.warm(30, timeout_s=300)
@@ -164,9 +162,7 @@ def _refused(env: Environment, signed: set[int]) -> list[int]:
     return [fact.status for fact in answers if fact.number in signed]
 
 
-def test_the_delivery_lane_loses_its_leader_and_then_all_brokers_and_everything_is_delivered(
-    env: Environment, cluster: Cluster, vhost: str
-):
+def test_deliveries_survive_the_loss_of_all_brokers(env: Environment, cluster: Cluster, vhost: str):
     start(env, cluster, vhost, lane="rabbitmq")
     until(lambda: metric(env, "boathook_due_lane_unavailable") == 0)
     env.begin(rate=RATE)
@@ -191,7 +187,7 @@ def test_the_delivery_lane_loses_its_leader_and_then_all_brokers_and_everything_
     finish(env)
 
 
-def test_doctor_is_content_with_three_copies_and_names_a_missing_node(env: Environment, cluster: Cluster, vhost: str):
+def test_doctor_accepts_three_copies_and_names_a_missing_node(env: Environment, cluster: Cluster, vhost: str):
     start(env, cluster, vhost, lane="rabbitmq")
     until(lambda: all(len(cluster.queue(vhost, name)["members"]) == 3 for name in LANE_QUEUES))
     found = findings(env)

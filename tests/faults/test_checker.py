@@ -365,7 +365,7 @@ def _long_life(attempts: int) -> tuple[Edge, ...]:
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_what_is_sound_passes(name: str):
+def test_a_consistent_history_passes(name: str):
     verdict = look(SOUND[name](sound()))
     assert verdict.is_sound, verdict.report
 
@@ -378,7 +378,7 @@ def test_the_summary_counts_everything():
     )
 
 
-def test_the_timeline_tells_all_about_the_first_counter_example():
+def test_the_timeline_describes_the_first_counterexample():
     verdict = look(
         sound().change(effects=(*sound().store.effects, Effect(number=10, key="e2", event="i2", attempt=1, sha="s2")))
     )

@@ -45,7 +45,7 @@ def test_gateway_and_worker_are_killed_under_load(boathook: Callable[..., Boatho
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-def test_everything_is_killed_and_started_again(boathook: Callable[..., BoathookProcess], settle_and_judge):
+def test_everything_is_killed_and_restarted(boathook: Callable[..., BoathookProcess], settle_and_judge):
     running = boathook()
     with Sender(running.base) as sender:
         for _ in range(2):
@@ -110,7 +110,7 @@ def _frozen(processes: Sequence[psutil.Process]) -> Iterator[None]:
             process.resume()
 
 
-def test_no_point_is_forgotten():
+def test_every_failpoint_is_covered():
     walked = [
         *GATEWAY_POINTS,
         *chain.from_iterable(WORKER_POINTS.values()),

@@ -55,7 +55,7 @@ CUTS = {
 
 
 @pytest.mark.parametrize("cut", sampled(CUTS.values(), keep=1), ids=CUTS)
-async def test_a_cut_network_is_found_out(server: OwnServer, wire: Proxy, cut: dict[str, bool | str], is_quick: None):
+async def test_a_cut_network_is_detected(server: OwnServer, wire: Proxy, cut: dict[str, bool | str], is_quick: None):
     async with open_database(server.wired(wire.port)) as database:
         await wait_for_heartbeat(database)
         wire.set(**cut)
@@ -64,7 +64,7 @@ async def test_a_cut_network_is_found_out(server: OwnServer, wire: Proxy, cut: d
         await wait_until_available(database)
 
 
-async def test_connections_that_are_reset_are_made_anew(server: OwnServer, wire: Proxy, is_quick: None):
+async def test_reset_connections_are_reopened(server: OwnServer, wire: Proxy, is_quick: None):
     async with open_database(server.wired(wire.port)) as database:
         await wait_for_heartbeat(database)
         assert wire.reset() >= 2
@@ -79,7 +79,7 @@ async def test_connections_that_are_reset_are_made_anew(server: OwnServer, wire:
 @pytest.mark.parametrize(
     "cut", sampled([{"is_stalled": True}, {"deaf": "up"}, {"deaf": "down"}, {}], keep=1), ids=[*CUTS, "reset"]
 )
-async def test_a_listener_hears_again_after_its_connection_was_cut(server: OwnServer, wire: Proxy, cut, is_quick):
+async def test_a_listener_reconnects_after_a_cut(server: OwnServer, wire: Proxy, cut, is_quick):
     heard: list[str] = []
     async with open_database(server.wired(wire.port)) as database, open_database(server.url) as other:
         await database.listen("news", heard.append)
@@ -189,7 +189,7 @@ def island(server: OwnServer) -> Iterator[Island]:
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-async def test_a_pulled_cable_is_found_out_within_five_seconds(island: Island):
+async def test_a_pulled_cable_is_detected_within_five_seconds(island: Island):
     async with open_database(island.url) as database:
         await wait_for_heartbeat(database)
         island.pull()
@@ -199,9 +199,7 @@ async def test_a_pulled_cable_is_found_out_within_five_seconds(island: Island):
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-async def test_the_system_gives_up_a_connection_that_nobody_acknowledges(
-    island: Island, monkeypatch: pytest.MonkeyPatch
-):
+async def test_the_kernel_closes_an_unacknowledged_connection(island: Island, monkeypatch: pytest.MonkeyPatch):
     """A single connection may be cut while others are not, as by a router that forgets it; no pulse tells of that."""
     monkeypatch.setattr(server_monitor.ServerMonitor, "_mark_unavailable", lambda _pulse, _error: None)
     async with open_database(island.url) as database:
@@ -217,9 +215,7 @@ async def test_the_system_gives_up_a_connection_that_nobody_acknowledges(
 
 
 @pytest.mark.soak
-async def test_without_the_systems_watch_such_a_connection_would_be_waited_for(
-    island: Island, monkeypatch: pytest.MonkeyPatch
-):
+async def test_without_socket_timeouts_such_a_connection_hangs(island: Island, monkeypatch: pytest.MonkeyPatch):
     """Mutant of the test above, which shows that it can fail."""
     monkeypatch.setattr(server_monitor.ServerMonitor, "_mark_unavailable", lambda _pulse, _error: None)
     monkeypatch.setattr(connection_module, "_SOCKET_OPTIONS", ())

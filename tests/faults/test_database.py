@@ -99,7 +99,7 @@ def test_copies_around_an_outage(env: Environment) -> None:
     mutant=Mutant("overtakes_the_spool", breaks=frozenset({"C6"})),
     tier="extended",
 )
-def test_newer_events_go_behind_the_spool(env: Environment) -> None:
+def test_newer_events_queue_behind_the_spool(env: Environment) -> None:
     host = env.start(roles="gateway", is_wired=True, settings={"database": {"ingest_batch_size": 16}})
     hands = env.start(roles="worker,keeper")
     assert host.wire is not None

@@ -72,7 +72,7 @@ def wait_for_an_open_transaction(server: OwnServer) -> None:
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-def test_everything_goes_on_after_a_hang_without_a_restart(make: Callable[..., BoathookProcess], server: OwnServer):
+def test_everything_resumes_after_a_hang_without_a_restart(make: Callable[..., BoathookProcess], server: OwnServer):
     running = make()
     clerk, before = Clerk(running), crew(running)
     assert all(before.values())
@@ -100,9 +100,7 @@ def test_everything_goes_on_after_a_hang_without_a_restart(make: Callable[..., B
 
 
 @pytest.mark.soak
-def test_who_is_started_or_stopped_while_it_hangs_waits_or_goes(
-    make: Callable[..., BoathookProcess], server: OwnServer
-):
+def test_processes_start_and_stop_during_a_hang(make: Callable[..., BoathookProcess], server: OwnServer):
     running = make()
     with frozen(server):
         for role in ROLES:

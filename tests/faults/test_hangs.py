@@ -53,9 +53,7 @@ async def wait_for_something_else(connection: Connection) -> None:
 @pytest.mark.extended("waits for intervals and deadlines of the product")
 @pytest.mark.parametrize("is_connected", [True, False], ids=["kept", "new"])
 @pytest.mark.parametrize("with_connection", sampled([ask, ask_in_transaction, wait_for_something_else], keep=1))
-async def test_a_use_with_a_limit_ends_when_it_is_over_though_the_server_hangs(
-    server: OwnServer, with_connection, is_connected: bool
-):
+async def test_a_call_with_a_timeout_ends_in_time_during_a_hang(server: OwnServer, with_connection, is_connected: bool):
     async with open_database(server.url) as database:
         if is_connected:
             await database.fetchval("select 1")
@@ -69,7 +67,7 @@ async def test_a_use_with_a_limit_ends_when_it_is_over_though_the_server_hangs(
         assert await database.fetchval("select 1") == 1
 
 
-async def test_a_proxy_that_closes_each_connection_is_not_taken_for_the_server(monkeypatch: pytest.MonkeyPatch):
+async def test_a_proxy_closing_each_connection_counts_as_an_outage(monkeypatch: pytest.MonkeyPatch):
     """As one does whose server is gone. The driver's error for it is also one that servers answer with."""
     monkeypatch.setattr(server_monitor, "HEARTBEAT_INTERVAL_S", 0.01)
     was_unavailable: list[bool] = []
@@ -101,7 +99,7 @@ def is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_monitor, "MIN_TIMEOUT_S", 0.5)
 
 
-async def test_a_hang_is_found_out_and_its_end_as_well(server: OwnServer):
+async def test_a_hang_and_its_end_are_detected(server: OwnServer):
     async with open_database(server.url) as database:
         await wait_for_heartbeat(database)
         with frozen(server):
@@ -110,7 +108,7 @@ async def test_a_hang_is_found_out_and_its_end_as_well(server: OwnServer):
 
 
 @pytest.mark.extended("is judged by the clock")
-async def test_a_hang_is_found_out_within_five_seconds(server: OwnServer):
+async def test_a_hang_is_detected_within_five_seconds(server: OwnServer):
     async with open_database(server.url) as database:
         await wait_for_heartbeat(database)
         with frozen(server):
@@ -118,7 +116,7 @@ async def test_a_hang_is_found_out_within_five_seconds(server: OwnServer):
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-async def test_without_a_pulse_those_who_wait_for_a_hung_server_would_go_on_waiting(
+async def test_without_the_heartbeat_callers_of_a_hung_server_keep_waiting(
     server: OwnServer, is_quick: None, monkeypatch: pytest.MonkeyPatch
 ):
     """Mutant of the test above, which shows that it can fail."""
@@ -129,7 +127,7 @@ async def test_without_a_pulse_those_who_wait_for_a_hung_server_would_go_on_wait
             await time_to_fail(database, 4)
 
 
-async def test_a_stopped_server_is_found_out_at_once(server: OwnServer, is_quick: None):
+async def test_a_stopped_server_is_detected_at_once(server: OwnServer, is_quick: None):
     async with open_database(server.url) as database:
         await wait_for_heartbeat(database)
         await asyncio.to_thread(server.stop)
@@ -146,7 +144,7 @@ async def test_a_long_statement_is_no_hang(server: OwnServer, is_quick: None):
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-async def test_a_process_that_stood_still_does_not_blame_the_server(server: OwnServer, is_quick: None):
+async def test_a_suspended_process_does_not_report_an_outage(server: OwnServer, is_quick: None):
     async with open_database(server.url) as database:
         await wait_for_heartbeat(database)
         asked = asyncio.create_task(database.fetchval("select 1 from pg_sleep(2)"))
@@ -157,9 +155,7 @@ async def test_a_process_that_stood_still_does_not_blame_the_server(server: OwnS
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-async def test_a_server_without_a_connection_to_spare_is_not_away_and_gives_one_when_it_can(
-    server: OwnServer, is_quick: None
-):
+async def test_a_server_out_of_connections_is_not_an_outage(server: OwnServer, is_quick: None):
     async with open_database(server.url) as database:
         async with taken(server, all_but=0):
             with pytest.raises(DatabaseUnavailable, match=FULL):
@@ -186,7 +182,7 @@ async def shop(server: OwnServer) -> AsyncIterator[Database]:
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 @pytest.mark.parametrize("moment", ["before the effect", "after the effect", "before the settle"])
-async def test_a_handler_caught_in_a_hang_longer_than_its_lease_takes_effect_once(
+async def test_a_handler_in_a_hang_longer_than_its_lease_has_one_effect(
     server: OwnServer, shop: Database, is_quick: None, moment: str
 ):
     hook, hanging = Boathook(), []
@@ -221,7 +217,7 @@ async def test_a_handler_caught_in_a_hang_longer_than_its_lease_takes_effect_onc
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-async def test_more_long_handlers_than_connections_all_have_their_turn(server: OwnServer, shop: Database):
+async def test_more_long_handlers_than_connections_all_run(server: OwnServer, shop: Database):
     """Fifty more than there are connections, while other clients leave too few of them."""
     hook, running, most = Boathook(), 0, 0
 
@@ -264,7 +260,7 @@ def take_all(url: str) -> list[psycopg.Connection]:
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-async def test_a_keeper_whose_server_hung_is_the_keeper_no_more_until_it_is_elected_again(
+async def test_a_keeper_is_re_elected_after_a_hang(
     server: OwnServer, shop: Database, is_quick: None, monkeypatch: pytest.MonkeyPatch
 ):
     seats: list[str] = []

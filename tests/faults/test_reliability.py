@@ -23,7 +23,7 @@ def test_the_page_names_every_scenario_and_every_invariant():
         assert (check.__doc__ or "").startswith(f"{name}: ")
 
 
-def test_the_page_is_what_the_results_say():
+def test_the_page_is_up_to_date():
     scenarios = report.load_scenarios()
     assert report.render(report.read(), scenarios) in report.PAGE.read_text(), "run `python -m tests.faults.rig.report`"
 

@@ -80,7 +80,7 @@ class TestProxy:
         assert ask(client, b"ping") == b"ping"
         assert time.monotonic() - began >= 0.2
 
-    def test_a_stall_is_silent_and_ends_with_the_healing(self, wire: Proxy, client: socket.socket):
+    def test_a_stall_passes_nothing_until_healed(self, wire: Proxy, client: socket.socket):
         wire.set(is_stalled=True)
         client.sendall(b"ping")
         client.settimeout(0.2)
@@ -126,7 +126,7 @@ class TestProxy:
         assert client.recv(10) == b""
 
 
-def test_the_recorder_writes_down_all_that_is_sent_and_answered(tmp_path: Path):
+def test_the_recorder_records_all_requests_and_responses(tmp_path: Path):
     with Recorder(tmp_path) as outside:
         address = outside.receiver.removeprefix("http://")
         outside.answer("/in/stripe", Behaviour(status=503))
@@ -153,7 +153,7 @@ def test_the_recorder_writes_down_all_that_is_sent_and_answered(tmp_path: Path):
     assert sum(isinstance(fact, Arrived) for fact in facts) == len(answers)
 
 
-def test_unanswered_events_are_given_up_only_when_told(tmp_path: Path):
+def test_settling_fails_while_events_are_unanswered(tmp_path: Path):
     with Recorder(tmp_path) as outside:
         outside.answer("/in/stripe", Behaviour(status=500))
         address = outside.receiver.removeprefix("http://")
@@ -185,7 +185,7 @@ class TestOwnServer:
         one.close()
 
     @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-    def test_a_frozen_server_answers_nothing_and_goes_on(self, server: OwnServer):
+    def test_a_frozen_server_does_not_answer_and_resumes(self, server: OwnServer):
         with psycopg.connect(server.url, autocommit=True) as db:
             server.freeze()
             with pytest.raises(psycopg.OperationalError):
@@ -194,7 +194,7 @@ class TestOwnServer:
             assert db.execute("select 1").fetchone() == (1,)
 
     @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-    def test_a_killed_server_comes_back_with_what_was_committed(self, server: OwnServer):
+    def test_a_killed_server_restarts_with_committed_rows(self, server: OwnServer):
         with psycopg.connect(server.url, autocommit=True) as db:
             db.execute("create table kept as select 1 as n")
         server.kill_all()

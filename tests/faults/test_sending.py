@@ -124,7 +124,7 @@ def _has_come_to(receiver: Receiver, goal: int) -> bool:
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-def test_the_judge_can_fail(boathook: Callable[..., BoathookProcess], receiver: Receiver):  # noqa: F811
+def test_the_comparison_detects_damage(boathook: Callable[..., BoathookProcess], receiver: Receiver):  # noqa: F811
     """Mutant: a message that is lost, and one that comes more often than a crash explains, are found."""
     running = boathook(roles="worker,keeper", senders=1, extra=CONFIG, wait=False)
     until(lambda: running.children("sender"))

@@ -98,7 +98,7 @@ async def test_nothing_is_acknowledged_before_the_standby_has_it(
 
 
 @pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
-async def test_a_cancelled_commit_would_be_seen_though_the_standby_lacks_it(
+async def test_a_cancelled_commit_is_visible_without_the_standby(
     shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant of the test above, which shows that it can fail."""
@@ -135,7 +135,7 @@ async def send_reading(shop: ApiClient) -> int:
 
 
 @pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
-async def test_at_some_number_of_them_nothing_more_is_begun(
+async def test_too_many_waiting_commits_stop_new_transactions(
     shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "MAX_STALLED", 1)
@@ -216,7 +216,7 @@ async def test_it_would_be_acknowledged_at_once(
 
 @pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
 @pytest.mark.parametrize("is_forgotten", [False, True])
-async def test_a_received_event_that_comes_again_waits_too(
+async def test_a_repeated_event_waits_for_the_standby(
     is_forgotten: bool, shop: ApiClient, own_server: OwnServer, standby: Standby
 ) -> None:
     event = await make_received(shop, own_server, standby, is_forgotten=is_forgotten)
@@ -252,7 +252,7 @@ async def make_buffered(shop: ApiClient, own_server: OwnServer, standby: Standby
 
 @pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
 @pytest.mark.parametrize("is_forgotten", [False, True])
-async def test_a_buffered_message_that_is_drained_again_waits_too(
+async def test_a_message_drained_again_waits_for_the_standby(
     is_forgotten: bool, shop: ApiClient, own_server: OwnServer, standby: Standby
 ) -> None:
     message = await make_buffered(shop, own_server, standby, is_forgotten=is_forgotten)
@@ -317,7 +317,7 @@ REPEATS = [
 
 @pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
 @pytest.mark.parametrize(("request_", "headers", "status"), REPEATS)
-async def test_a_repeat_that_reads_what_the_standby_lacks_waits_too(
+async def test_a_repeated_request_waits_for_the_standby(
     request_: tuple[Any, ...], headers: dict[str, str], status: int,
     shop: ApiClient, own_server: OwnServer, standby: Standby,
 ) -> None:  # fmt: skip
@@ -336,7 +336,7 @@ NOT_IN_A_GROUP: Any = staticmethod(lambda _scope: None)
 
 @pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
 @pytest.mark.parametrize("mark", ["now", "pg_current_xact_id"])
-async def test_without_a_record_in_the_log_a_repeat_would_be_acknowledged_at_once(
+async def test_without_a_wal_record_a_repeat_is_acknowledged_at_once(
     mark: str, shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant of the test above; even a transaction id alone waits for nothing."""
@@ -355,7 +355,7 @@ async def test_without_a_record_in_the_log_a_repeat_would_be_acknowledged_at_onc
 @pytest.mark.parametrize(
     ("request_", "status"), [((PUBLISH, MESSAGE), 409), (("/app?get_if_exists=true", APPLICATION), 200)]
 )
-async def test_what_exists_would_be_acknowledged_at_once(
+async def test_without_replication_existing_rows_are_acknowledged_at_once(
     request_: tuple[Any, ...], status: int,
     shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

@@ -53,7 +53,7 @@ async def lose_power_after_a_change(shop: Database, server: OwnServer) -> int:
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-async def test_what_is_accepted_after_a_reload_survives_a_crash(shop: Database, own_server: OwnServer) -> None:
+async def test_events_accepted_after_a_reload_survive_a_crash(shop: Database, own_server: OwnServer) -> None:
     assert await lose_power_after_a_change(shop, own_server) == 50
 
 
@@ -123,7 +123,7 @@ async def test_settings_are_read_again_with_each_sign_of_life(
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-async def test_they_are_read_of_the_server_that_comes_after(shop: Database, own_server: OwnServer) -> None:
+async def test_settings_are_read_again_after_a_restart(shop: Database, own_server: OwnServer) -> None:
     own_server.stop("fast")
     with (own_server.data / "postgresql.auto.conf").open("a") as settings:
         settings.write("fsync = off\n")
@@ -166,7 +166,7 @@ def figure(running: BoathookProcess, name: str) -> float:
 
 
 @pytest.mark.extended("whole installations, with PostgreSQL and its settings changed under them")
-def test_while_it_is_unsafe_events_go_into_the_spool_and_somebody_is_told(
+def test_unsafe_settings_divert_events_to_the_spool_and_alert(
     make, own_server: OwnServer, alert_receiver: AlertReceiver
 ) -> None:
     extra = QUICK.format(url=alert_receiver.url, secret=SECRET) + RULE
@@ -207,7 +207,7 @@ def test_while_it_is_unsafe_events_go_into_the_spool_and_somebody_is_told(
 
 
 @pytest.mark.extended("whole installations, with PostgreSQL and its settings changed under them")
-def test_where_there_is_no_spool_they_are_refused(make, own_server: OwnServer) -> None:
+def test_without_a_spool_events_are_refused(make, own_server: OwnServer) -> None:
     running = make(extra="[spool]\nenabled = false\n")
     assert post(running, "before") == 200
     own_server.set(full_page_writes="off")
@@ -222,7 +222,7 @@ def test_where_there_is_no_spool_they_are_refused(make, own_server: OwnServer) -
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-async def test_who_believes_every_server_would_accept_on_its_word(
+async def test_without_the_safety_check_an_unsafe_server_is_accepted(
     shop: Database, own_server: OwnServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant of the tests above: what is read is not held against the server."""

@@ -242,7 +242,7 @@ def _wait_ticks(env: Environment, more: int) -> None:
     mutant=Mutant("commits_effects_first", breaks=frozenset({"C5", "C7"})),
     tier="soak",
 )
-def test_copy_goes_on(env: Environment) -> None:
+def test_database_copy_continues(env: Environment) -> None:
     env.start(settings={"worker": {"concurrency": 2}})
     env.begin(rate=200, kinds={"move.made": 0.8, "flaky.made": 0.2})
     env.warm(300)

@@ -68,7 +68,7 @@ def test_long_work_shows_how_far_it_is(name):
     assert "Progress(" in module_of(ALL[name])
 
 
-def test_every_command_says_what_it_does_and_shows_an_example():
+def test_every_command_has_help_and_an_example():
     silent = [
         name for name, command in ALL.items() if not command.help or "Example: boathook" not in (command.epilog or "")
     ]

@@ -95,16 +95,16 @@ def environment_of_image() -> dict[str, str]:
 
 
 class TestImage:
-    def test_the_linter_finds_nothing(self):
+    def test_the_linter_passes(self):
         done = run(program("hadolint"), DOCKERFILE)
         assert done.returncode == 0, done.stdout
 
-    def test_mutant_the_linter_finds_what_is_wrong(self, tmp_path):
+    def test_mutant_the_linter_detects_an_unpinned_package(self, tmp_path):
         wrong = tmp_path / "Dockerfile"
         wrong.write_text(DOCKERFILE.read_text().replace("tini=0.19.*", "tini"))
         assert "DL3008" in run(program("hadolint"), wrong).stdout
 
-    def test_everything_that_is_copied_is_there_and_is_handed_to_the_builder(self):
+    def test_copied_files_exist_and_are_in_the_build_context(self):
         allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
         for rest in given("COPY"):
             *sources, _ = [word for word in rest.split() if not word.startswith("--")]
@@ -112,7 +112,7 @@ class TestImage:
                 assert all((ROOT / source).exists() for source in sources), rest
                 assert all(any(fnmatch(source, pattern) for pattern in allowed) for source in sources), rest
 
-    def test_the_locked_packages_can_be_installed_as_it_says(self):
+    def test_the_locked_packages_can_be_installed(self):
         (line,) = [rest for rest in given("RUN") if "requirements/run.lock" in rest]
         words = shlex.split(line)
         assert "--require-hashes" in words
@@ -120,13 +120,13 @@ class TestImage:
         done = run(sys.executable, "-m", *words[words.index("pip") :], "--dry-run", "--no-index", "--quiet")
         assert done.returncode == 0, done.stderr
 
-    def test_what_it_leaves_out_is_in_the_lock(self):
+    def test_uninstalled_packages_are_in_the_lock(self):
         line = next(rest for rest in given("RUN") if "pip uninstall" in rest)
         names = re.search(r"uninstall --yes ([\w -]+)", line)[1].split()
         locked = (ROOT / "requirements/run.lock").read_text()
         assert [name for name in names if name != "pip" and not re.search(rf"^{name}==", locked, re.MULTILINE)] == []
 
-    def test_what_it_starts_is_a_command(self):
+    def test_its_entrypoint_is_a_valid_command(self):
         (entry,), (command,) = map(json.loads, given("ENTRYPOINT")), map(json.loads, given("CMD"))
         assert entry[:2] == ["tini", "--"]
         parse_command([*entry[2:], *command])
@@ -136,7 +136,7 @@ class TestImage:
         assert len(names) > 2
         assert [name for name in names if not is_setting(name)] == []
 
-    def test_it_does_not_run_as_root_and_keeps_what_must_last_in_a_volume(self):
+    def test_it_runs_as_a_user_and_keeps_data_in_a_volume(self):
         assert given("USER") == ["10001:10001"]
         assert json.loads(given("VOLUME")[0]) == [environment_of_image()["BOATHOOK_DATA_DIR"]]
 
@@ -186,7 +186,7 @@ class TestCompose:
         done = run(program("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", COMPOSE / "compose.yaml")
         assert done.returncode == 0, done.stdout
 
-    def test_what_it_mounts_is_there(self, composed):
+    def test_its_mounts_exist(self, composed):
         binds = [
             one.partition(":")[0] for service in composed["services"].values() for one in service.get("volumes", ())
         ]
@@ -262,7 +262,7 @@ class TestSystemd:
         done = run(program("systemd-analyze"), "verify", "--man=no", *units)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
-    def test_mutant_systemd_does_not_understand_a_key_of_nobody(self, installed, tmp_path):
+    def test_mutant_systemd_rejects_an_unknown_key(self, installed, tmp_path):
         wrong = tmp_path / "wrong.service"
         wrong.write_text((installed / "boathook.service").read_text().replace("KillMode", "KilMode"))
         assert "KilMode" in run(program("systemd-analyze"), "verify", "--man=no", wrong).stderr
@@ -286,7 +286,7 @@ class TestSystemd:
         done = run(program("systemd-analyze"), "security", "--offline=true", f"--threshold={MAX_EXPOSED * 10:g}", path)
         assert done.returncode == 0, done.stdout[-400:]
 
-    def test_what_is_hardened_in_one_is_hardened_in_all(self):
+    def test_all_units_have_the_same_hardening(self):
         texts = [(SYSTEMD / name).read_text().partition("# What it may use.")[2] for name in SERVICES]
         assert texts[0]
         assert set(texts) == {texts[0]}
@@ -353,7 +353,7 @@ class TestKubernetes:
         assert "commonLabels" not in kustomization
 
     @pytest.mark.parametrize("workload", WORKLOADS, ids=name_of)
-    def test_each_workload_finds_its_pods_and_bears_its_own_label(self, workload):
+    def test_each_workload_selects_only_its_pods(self, workload):
         assert selected(workload["spec"]["selector"]["matchLabels"]) == [workload]
 
     @pytest.mark.parametrize("workload", WORKLOADS, ids=name_of)
@@ -371,7 +371,7 @@ class TestKubernetes:
         }
 
     @pytest.mark.parametrize("workload", WORKLOADS, ids=name_of)
-    def test_each_pod_is_asked_where_a_gateway_answers(self, workload):
+    def test_each_pod_has_gateway_probes(self, workload):
         (container,) = pod_of(workload)["containers"]
         probes = {name: container[name]["httpGet"]["path"] for name in container if name.endswith("Probe")}
         assert probes == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
@@ -393,7 +393,7 @@ class TestKubernetes:
         assert [one["name"] for one in container["env"] if not is_setting(one["name"])] == []
 
     @pytest.mark.parametrize("workload", WORKLOADS, ids=name_of)
-    def test_a_spool_outlives_its_pod_or_there_is_none(self, workload):
+    def test_a_spool_is_on_a_retained_volume_or_disabled(self, workload):
         pod = pod_of(workload)
         variables = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
         mounted = {one["mountPath"]: one["name"] for one in pod["containers"][0]["volumeMounts"]}
@@ -404,7 +404,7 @@ class TestKubernetes:
             kept = {"whenDeleted": "Retain", "whenScaled": "Retain"}
             assert workload["spec"]["persistentVolumeClaimRetentionPolicy"] == kept
 
-    def test_senders_are_led_to_gateways_with_a_spool_alone(self):
+    def test_ingress_routes_senders_to_gateways_with_a_spool(self):
         services = {one["metadata"]["name"]: one for _, one in RESOURCES if one["kind"] == "Service"}
         (found,) = selected(services["boathook-gateway"]["spec"]["selector"])
         assert found["kind"] == "StatefulSet"
@@ -421,7 +421,7 @@ class TestKubernetes:
         covered = [selected(one["spec"]["selector"]["matchLabels"])[0]["metadata"]["name"] for one in budgets]
         assert sorted(covered) == sorted(one["metadata"]["name"] for one in WORKLOADS)
 
-    def test_no_pod_reaches_what_the_guard_refuses(self):
+    def test_network_policies_deny_the_guards_networks(self):
         policy = next(one for _, one in RESOURCES if one["metadata"].get("name") == "boathook-strangers")
         blocks = [one["ipBlock"] for one in policy["spec"]["egress"][0]["to"]]
         shut = {ip_network(one) for block in blocks for one in block["except"]}
@@ -429,7 +429,7 @@ class TestKubernetes:
         denied_6 = {network for network, _ in addresses._DENIED_6 if network.subnet_of(addresses._PUBLIC_6)}
         assert shut == {network for network, _ in addresses._DENIED_4} | denied_6
 
-    def test_its_settings_are_settings_and_their_secrets_are_told_of(self, tmp_path):
+    def test_its_settings_are_valid_and_their_secrets_listed(self, tmp_path):
         toml = (KUBERNETES / "base/boathook.toml").read_text()
         for name in (used := set(re.findall(r"/run/secrets/boathook/([\w-]+)", toml))):
             (tmp_path / name).write_text("postgresql://db/boathook" if "url" in name else "a-secret-of-some-length")
@@ -499,24 +499,24 @@ class TestHelm:
         assert done.returncode == 0, done.stderr
         return [one for one in yaml.safe_load_all(done.stdout) if one]
 
-    def test_it_finds_nothing(self):
+    def test_helm_lint_passes(self):
         done = run("helm", "lint", "--strict", write_chart.CHART)
         assert done.returncode == 0, done.stdout
 
-    def test_what_it_renders_is_what_the_manifests_say(self):
+    def test_the_rendered_chart_equals_the_manifests(self):
         found = [plain(one) for one in self.rendered() if one["kind"] not in {"ConfigMap", "Job"}]
         base = [one for path, one in manifests() if path.parent.name == "base" and path.name != "kustomization.yaml"]
         assert sorted(json.dumps(one, sort_keys=True) for one in found) == sorted(
             json.dumps(one, sort_keys=True) for one in base
         )
 
-    def test_what_it_renders_fits_the_schemas_of_kubernetes(self):
+    def test_the_rendered_chart_fits_the_kubernetes_schemas(self):
         found = self.rendered("--set", "ingress.enabled=true")
         assert {"Ingress", "Job", "ConfigMap", "StatefulSet"} <= {one["kind"] for one in found}
         for one in found:
             kubernetes_validate.validate(one, kubernetes_validate.latest_version(), strict=True)
 
-    def test_what_is_chosen_is_in_it(self):
+    def test_chosen_values_are_rendered(self):
         found = self.rendered(
             "--set", "ingress.enabled=true,ingress.host=in.example.org,worker.replicas=7,image.tag=v2"
         )

@@ -66,7 +66,7 @@ def test_every_benchmark_is_on_the_page_on_performance():
     assert [name for name in BENCHMARKS if f"| {name} |" not in page and f"benchmarks {name}`" not in page] == []
 
 
-def test_no_page_is_left_of_a_provider_that_is_gone(generated):
+def test_no_page_of_a_removed_provider_is_left(generated):
     assert set((DOCS / "reference/providers").iterdir()) == {
         page for page in generated if page.parent.name == "providers"
     }
@@ -91,7 +91,7 @@ class TestEverythingIsDocumented:
         names = {f"{place}.{name}" for place, cls in lent.items() for name in vars(cls) if not name.startswith("_")}
         assert [name for name in sorted(names - FOR_BOATHOOK) if not re.search(rf"\b{name}\b", told)] == []
 
-    def test_every_command_with_what_it_does(self):
+    def test_every_command_with_its_help(self):
         page = read("reference/cli.md")
         for name, command in write_docs.commands():
             assert re.search(rf"^## `{re.escape(name)}[ `]", page, re.MULTILINE), name
@@ -162,17 +162,17 @@ def is_group(line: str) -> bool:
     return hasattr(command, "commands") and not command.invoke_without_command
 
 
-def test_a_group_of_commands_is_told_from_a_command():
+def test_a_command_group_is_distinguished_from_a_command():
     assert is_group("boathook config")
     assert not is_group("boathook config show --json")
 
 
-def test_the_page_on_upgrades_knows_which_kinds_of_migrations_there_are():
+def test_the_upgrade_page_names_the_existing_migration_kinds():
     posts = list((ROOT / "src/boathook/db/migrations").glob("*_post_*.sql"))
     assert ("All up to now are *pre*." in read("how-to/upgrade.md")) is (not posts)
 
 
-def test_package_indexes_find_what_the_readme_links():
+def test_readme_links_are_absolute():
     targets = re.findall(r"\]\(([^)\s]+)\)", BLOCK.sub("", (ROOT / "README.md").read_text(encoding="utf-8")))
     assert len(targets) > 30
     assert [target for target in targets if not target.startswith("https://")] == []

@@ -120,7 +120,7 @@ class TestPython:
                 module = importlib.import_module(node.module or "")
                 assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
 
-    def test_mutant_a_handler_with_an_argument_of_nobody_is_found(self):
+    def test_mutant_a_handler_with_an_unknown_argument_is_found(self):
         block = next(block for block in BLOCKS if block.name == "docs/tutorial/quickstart.md:python:1")
         wrong = Block(block.page, block.number, "python", block.text.replace('d")', 'd", ordered_by="id")'))
         with pytest.raises(TypeError):
@@ -185,7 +185,7 @@ class TestSettings:
         config.load(file)
 
     @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
-    def test_a_providers_source_is_ready_with_the_secret_that_its_page_asks_for(self, recipe, tmp_path, monkeypatch):
+    def test_a_providers_example_compiles_with_its_secret(self, recipe, tmp_path, monkeypatch):
         secret = recipe.sample.secret
         if isinstance(recipe.proof, Asymmetric):
             secret = make_keys(recipe.name, **recipe.sample.settings).public
@@ -226,7 +226,7 @@ class TestCommands:
             ["boathook", "send", "--type", "invoice.paid"],
         ],
     )
-    def test_mutant_what_it_does_not_understand_is_found(self, words):
+    def test_mutant_an_invalid_command_is_found(self, words):
         with pytest.raises(Misunderstood):
             parse_command(words)
 
@@ -244,7 +244,7 @@ class TestCommands:
             ),
         ],
     )
-    def test_commands_are_found_wherever_they_stand(self, shell, found):
+    def test_commands_are_found_anywhere_in_a_line(self, shell, found):
         assert list(commands(shell)) == found
 
     @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ class TestCommands:
         ],
         ids=" ".join,
     )
-    def test_what_needs_no_server_runs(self, words, tmp_path):
+    def test_commands_without_a_server_run(self, words, tmp_path):
         (tmp_path / "boathook.toml").write_text('[sources.stripe]\nsecrets = ["env:STRIPE_SECRET"]\n')
         done = boathook_command(*words, cwd=tmp_path, env=dict(os.environ))
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -284,7 +284,7 @@ class TestOtherLanguages:
         assert crossplane.parse(str(file), single=True, strict=True)["errors"] == []
 
     @pytest.mark.parametrize("page", PAGES, ids=name_of)
-    def test_every_block_says_what_it_is(self, page):
+    def test_every_block_names_its_language(self, page):
         fences = re.findall(r"^ *```(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
         assert "" not in fences[::2], "a block without a language is read by nobody; write text"
 

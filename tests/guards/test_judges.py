@@ -34,11 +34,11 @@ def judged(request: pytest.FixtureRequest) -> set[str]:
     return {line.removeprefix("judged: ") for line in done.stdout.splitlines() if line.startswith("judged: ")}
 
 
-def test_every_recipe_that_claims_a_check_has_a_test_in_which_others_judge(judged: set[str]):
+def test_every_claimed_check_has_a_test_with_another_library(judged: set[str]):
     assert CLAIMED - judged == set()
 
 
-def test_every_judge_is_named_in_the_registry(judged: set[str]):
+def test_every_library_check_is_claimed(judged: set[str]):
     assert judged - CLAIMED == set()
 
 

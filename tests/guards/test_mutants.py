@@ -47,7 +47,7 @@ def test_every_change_differs_from_the_code_in_one_place():
     assert len({one.source for one in plain}) == len(plain)
 
 
-def test_a_sample_keeps_its_changes_when_others_come():
+def test_a_sample_is_stable_when_code_is_added():
     earlier, later = (
         mutants_of("folder.py", MODULE),
         mutants_of("folder.py", MODULE + "\n\ndef new() -> int:\n    return 7\n"),
@@ -84,6 +84,6 @@ def test_a_sync_that_no_test_misses_is_reported(tmp_path: Path):
 
 
 @pytest.mark.extended("runs pytest on copies of the code; what changes a line is tested by itself")
-def test_tests_that_do_not_see_the_copy_are_refused(tmp_path: Path):
+def test_tests_that_do_not_import_the_copy_are_refused(tmp_path: Path):
     with pytest.raises(RuntimeError, match=r"do not import folder\.py from the copy"):
         alive(tmp_path, FOREIGN)

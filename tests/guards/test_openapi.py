@@ -63,7 +63,7 @@ def test_a_page_that_writes_itself_would_be_untyped():
     assert untyped(spec)
 
 
-def test_a_page_leaves_out_the_way_back_where_there_is_none():
+def test_a_page_omits_a_missing_prev_iterator():
     empty = pages.ListOf[int](data=[], iterator=None, done=True)
     assert empty.model_dump(by_alias=True) == {"data": [], "iterator": None, "done": True}
     full = pages.ListOf[int](data=[1], iterator="b", prev_iterator="-a", done=True)

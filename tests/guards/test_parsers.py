@@ -215,12 +215,12 @@ def found() -> dict[str, set[str]]:
     return {file.as_posix(): kinds for file in served if (kinds := found_in((SOURCE / file).read_text()))}
 
 
-def test_every_parser_is_entered_with_its_caps():
+def test_every_parser_is_registered_with_its_limits():
     entered = {name: set(caps) for name, caps in CAPS.items()}
     assert found() == entered, "enter new parsers in CAPS with what bounds them, and take out those that are gone"
 
 
-def test_every_cap_is_a_number_that_code_has():
+def test_every_limit_is_a_number_in_the_code():
     settings = config.load(None, {})
     named = {cap for caps in CAPS.values() for one in caps.values() for cap in one} - {OURS, OWNER}
     assert all(_number(cap, settings) > 0 for cap in named)
@@ -231,7 +231,7 @@ def _number(cap: str, settings: config.Settings) -> float:
     return attrgetter(name)(settings if module == "settings" else importlib.import_module(module))
 
 
-def test_a_parser_that_is_not_entered_is_seen():
+def test_an_unregistered_parser_is_detected():
     """The mutant: modules that bring a parser, or a walk without an end."""
     assert found_in("import yaml\nload = yaml.safe_load") == {"yaml"}
     assert found_in("async def f(text):\n    return await to_thread(json.loads, text)") == {"json"}

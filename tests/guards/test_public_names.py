@@ -23,7 +23,7 @@ def test_all_is_sorted_and_small():
     assert len(boathook.__all__) <= MAX
 
 
-def test_all_is_what_the_root_shows():
+def test_all_equals_the_names_of_the_package():
     assert shown() == list(boathook.__all__)
 
 
@@ -35,12 +35,12 @@ def test_a_name_that_is_not_public_is_not_found():
     assert dir(boathook) == boathook.__all__
 
 
-def test_every_public_name_says_what_it_does():
+def test_every_public_name_has_a_docstring():
     silent = [name for name in boathook.__all__ if not inspect.getdoc(getattr(boathook, name))]
     assert silent == []
 
 
-def test_every_public_method_says_what_it_does():
+def test_every_public_method_has_a_docstring():
     classes = [value for name in boathook.__all__ if inspect.isclass(value := getattr(boathook, name))]
     silent = [
         f"{cls.__name__}.{name}"

@@ -44,7 +44,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize("modules", sampled(ROLES, keep=2))
-def test_nothing_is_imported_in_vain(modules: str) -> None:
+def test_no_unneeded_module_is_imported(modules: str) -> None:
     assert HEAVY & loaded_by(f"import {modules}") <= ROLES[modules]
 
 
@@ -53,12 +53,12 @@ def test_the_pytest_plugin_costs_next_to_nothing_where_it_is_not_used() -> None:
     assert plugin == {"boathook", "boathook.testing", "boathook.testing.plugin"}
 
 
-def test_mutant_an_import_in_vain_is_seen() -> None:
+def test_mutant_an_unneeded_import_is_detected() -> None:
     assert HEAVY & loaded_by("import boathook, rich") > ROLES["boathook"]
 
 
 @pytest.mark.extended("starts processes of its own; signals and exit codes stay")
-def test_what_proofs_need_is_loaded_while_the_gates_are_compiled() -> None:
+def test_verification_modules_are_imported_when_sources_are_compiled() -> None:
     code = (
         "from boathook import config; from boathook.ingest.sources import compile_sources;"
         "compile_sources(config.load(overrides={'sources.a': %r}))"
@@ -112,16 +112,16 @@ def test_a_command_imports_its_own_module_alone() -> None:
         assert modules - {"commands"} <= {own} | ALSO.get(own, set()), name
 
 
-def test_the_list_of_commands_imports_none_of_them() -> None:
+def test_listing_commands_imports_none_of_them() -> None:
     assert modules_of_commands([[]]) == {"": {"commands"}}
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-def test_mutant_a_list_that_imports_commands_is_seen() -> None:
+def test_mutant_a_list_that_imports_commands_is_detected() -> None:
     assert modules_of_commands([[]], "all") == {"": MODULES}
 
 
-def test_the_list_of_commands_says_of_each_what_its_own_help_says() -> None:
+def test_the_command_list_matches_each_commands_help() -> None:
     group = typer.main.get_command(app)
     for name, entry in COMMAND_ENTRIES.items():
         command = group.commands[name]  # type: ignore[attr-defined]

@@ -36,7 +36,7 @@ def statements_in(code: str) -> list[str]:
     ]
 
 
-def test_no_other_room_holds_sql():
+def test_no_other_package_contains_sql():
     found = {
         str(path.relative_to(PACKAGE)): statements
         for path in PACKAGE.rglob("*.py")
@@ -46,7 +46,7 @@ def test_no_other_room_holds_sql():
     assert found == {}
 
 
-def test_a_statement_in_another_room_would_be_found():
+def test_a_statement_in_another_package_is_found():
     assert statements_in('def peek(db):\n    return db.fetch("select id from boathook.event")') == [
         "select id from boathook.event"
     ]

@@ -66,7 +66,7 @@ PROMISES: dict[int, list[str]] = {
          "apps/cashdesk/test_api.py::test_simulated_shops_get_all_their_webhooks"],
     27: ["faults/test_database.py::test_stopped",
          "unit/test_spool.py::TestShelves::test_events_are_drained_in_order_over_many_segments"],
-    28: ["faults/test_hangs.py::test_a_hang_is_found_out_and_its_end_as_well"],
+    28: ["faults/test_hangs.py::test_a_hang_and_its_end_are_detected"],
     29: ["faults/test_disks.py::test_spool_disk_full",
          "unit/test_spool.py::TestSegments::test_a_corrupt_record_counts_as_lost_and_later_ones_are_read"],
     30: ["simulation/test_simulation.py::test_no_seed_breaks_an_invariant",
@@ -113,13 +113,13 @@ def test_each_promise_is_kept_by_a_test_of_make_test(default_tier: set[str]):
     assert gone == {}, "promises without their test in make test"
 
 
-def test_each_family_of_faults_has_a_scenario_with_its_mutant_in_make_test(default_tier: set[str]):
+def test_each_fault_family_has_a_scenario_and_mutant_in_make_test(default_tier: set[str]):
     for family, test in FAULT_FAMILIES.items():
         runs = [name for name in default_tier if name.startswith(f"faults/{family}.py::{test}[")]
         assert len(runs) == 2, f"{family}: {runs}"
 
 
-def test_what_make_test_leaves_out_is_listed_with_its_reason():
+def test_tests_left_out_of_make_test_are_listed_with_a_reason():
     expected = left_out()
     begin, end = "<!-- extended -->\n", "<!-- end -->\n"
     text = README.read_text()

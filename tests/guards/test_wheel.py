@@ -29,7 +29,7 @@ def metadata_of(wheel: ZipFile):
     return Parser().parsestr(wheel.read(name).decode())
 
 
-def test_it_holds_every_file_of_the_package(wheel):
+def test_it_contains_every_file_of_the_package(wheel):
     files = {
         f"boathook/{path.relative_to(PACKAGE)}"
         for path in PACKAGE.rglob("*")
@@ -38,7 +38,7 @@ def test_it_holds_every_file_of_the_package(wheel):
     assert files - set(wheel.namelist()) == set()
 
 
-def test_the_statements_the_schema_and_the_settings_are_in(wheel):
+def test_it_contains_sql_the_schema_and_default_settings(wheel):
     names = set(wheel.namelist())
     assert {
         "boathook/defaults.toml",
@@ -48,7 +48,7 @@ def test_the_statements_the_schema_and_the_settings_are_in(wheel):
     assert any(name.startswith("boathook/db/migrations/") and name.endswith(".sql") for name in names)
 
 
-def test_each_app_brings_its_tables_its_page_and_settings_to_begin_with(wheel):
+def test_each_app_has_migrations_a_readme_and_sample_settings(wheel):
     names = set(wheel.namelist())
     apps = sorted({path.parent.name for path in (PACKAGE / "apps").glob("*/__init__.py")})
     assert apps
@@ -57,12 +57,12 @@ def test_each_app_brings_its_tables_its_page_and_settings_to_begin_with(wheel):
         assert any(name.startswith(f"boathook/apps/{app}/migrations/0001_") for name in names), app
 
 
-def test_it_holds_nothing_else(wheel):
+def test_it_contains_nothing_else(wheel):
     unexpected = [name for name in wheel.namelist() if not name.startswith(("boathook/", "boathook-"))]
     assert unexpected == []
 
 
-def test_it_installs_the_command_and_tells_its_extras(wheel):
+def test_it_has_the_command_and_its_extras(wheel):
     [points] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
     assert "[console_scripts]\nboathook = boathook.cli:main" in wheel.read(points).decode()
     assert "[pytest11]\nboathook = boathook.testing.plugin" in wheel.read(points).decode()

@@ -147,7 +147,7 @@ def test_every_exception_is_needed() -> None:
         assert any(banned(one, (word,)) for tree in trees for one in (*messages(tree), *names(tree))), (place, word)
 
 
-def test_mutant_a_planted_word_is_seen() -> None:
+def test_mutant_a_planted_word_is_detected() -> None:
     planted = {
         "src/boathook/pages/templates/a.html": "<p>Nobody is owed anything.</p>",
         "src/boathook/pages/templates/b.html": '{{ parts.empty("It stands here.") }}',
@@ -170,7 +170,7 @@ def test_mutant_a_planted_word_is_seen() -> None:
     assert [path for path, text in planted.items() if not complaints(path, text)] == []
 
 
-def test_mutant_a_plain_word_is_not_taken_for_a_banned_one() -> None:
+def test_mutant_a_plain_word_is_not_reported() -> None:
     plain = {
         "src/boathook/pages/templates/a.html": "<p>Recommended: understands <b>standards</b>.</p>{# nobody reads #}",
         "src/boathook/db/a.py": 'QUERY = "select told from notice"\n"""A mention of ``retold`` stories; there is no other, and none is no longer kept."""',

@@ -110,7 +110,7 @@ async def _aside(kind: Kind, seed: int, ops: list[Op]) -> tuple[list[Any], dict[
 
 
 @pytest.mark.parametrize("seed", sampled(range(12), keep=4))
-async def test_the_fake_database_does_what_postgresql_does(db: Database, seed: int) -> None:
+async def test_the_fake_database_behaves_like_postgresql(db: Database, seed: int) -> None:
     difference = await compare(db, seed)
     assert difference is None, difference
 
@@ -123,7 +123,7 @@ async def test_the_fake_database_sends_as_postgresql_does(db: Database, seed: in
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-async def test_the_fake_database_does_what_postgresql_does_for_hours(db: Database) -> None:
+async def test_the_fake_database_behaves_like_postgresql_for_hours(db: Database) -> None:
     for seed in range(100, 10_100):
         difference = await compare(db, seed) or await compare(db, seed, SENDING)
         assert difference is None, difference
@@ -131,7 +131,7 @@ async def test_the_fake_database_does_what_postgresql_does_for_hours(db: Databas
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 @pytest.mark.parametrize("kind", [HANDLING, SENDING], ids=["handling", "sending"])
-async def test_a_fake_that_ignores_fences_is_told_from_postgresql(
+async def test_a_fake_that_ignores_fences_differs_from_postgresql(
     kind: Kind, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: the comparison can fail."""

@@ -26,7 +26,7 @@ def simulated() -> Iterator[None]:
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 @pytest.mark.parametrize("mutant", [_parameter(mutant) for mutant in mutants.ALL])
-def test_the_simulation_finds_what_is_wrong(
+def test_the_simulation_detects_each_mutant(
     mutant: mutants.Mutant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mutant(monkeypatch)

@@ -35,7 +35,7 @@ def judge(result: Result) -> None:
 
 
 @pytest.mark.parametrize("seed", kept_seeds("sending"))
-def test_what_a_seed_of_sending_has_found_once_stays_mended(seed: int) -> None:
+def test_past_sending_seeds_still_pass(seed: int) -> None:
     judge(runner.run_sending(seed))
 
 
@@ -45,7 +45,7 @@ def test_no_seed_of_sending_breaks_an_invariant(seed: int) -> None:
 
 
 @pytest.mark.extended("runs as many seeds as it takes to reach every rare state; 20 seeds stay")
-def test_no_seed_of_sending_breaks_an_invariant_and_every_rare_state_is_reached() -> None:
+def test_no_sending_seed_breaks_an_invariant_and_rare_states_are_reached() -> None:
     REACHED.clear()
     for seed in range(1, MAX + 1):
         judge(runner.run_sending(seed))
@@ -56,7 +56,7 @@ def test_no_seed_of_sending_breaks_an_invariant_and_every_rare_state_is_reached(
     assert not missing, f"never reached in {MAX} seeds: {missing}"
 
 
-def test_where_nothing_fails_nothing_is_sent_twice_and_nothing_rare_is_reached() -> None:
+def test_without_faults_nothing_is_sent_twice_or_rare() -> None:
     """Mutant of the rare states that must be reached, and of what excuses a duplicate."""
     REACHED.clear()
     for seed in range(1, 6):
@@ -71,7 +71,7 @@ def test_where_nothing_fails_nothing_is_sent_twice_and_nothing_rare_is_reached()
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 @pytest.mark.parametrize("mutant", mutants.ALL, ids=lambda mutant: mutant.__name__)
-def test_the_simulation_of_sending_finds_what_is_wrong(
+def test_the_sending_simulation_detects_each_mutant(
     mutant: mutants.Mutant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mutant(monkeypatch)

@@ -28,7 +28,7 @@ def judge(result: Result) -> None:
 
 
 @pytest.mark.parametrize("seed", kept_seeds())
-def test_what_a_seed_has_found_once_stays_mended(seed: int) -> None:
+def test_past_seeds_still_pass(seed: int) -> None:
     judge(runner.run(seed))
 
 

@@ -130,18 +130,18 @@ def profile(examples: int, steps: int) -> settings:
     )  # fmt: skip
 
 
-def test_no_course_of_events_breaks_an_invariant() -> None:
+def test_no_sequence_of_events_breaks_an_invariant() -> None:
     run_state_machine_as_test(Installation, settings=profile(30, 25))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_no_long_course_of_events_breaks_an_invariant() -> None:
+def test_no_long_sequence_of_events_breaks_an_invariant() -> None:
     run_state_machine_as_test(Installation, settings=profile(3_000, 80))
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-def test_a_course_of_events_that_breaks_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sequence_that_breaks_an_invariant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: without memory of keys, sending one event twice is enough."""
     mutants.forgetting_keys(monkeypatch)
     with pytest.raises(AssertionError, match="C3"):
@@ -150,7 +150,7 @@ def test_a_course_of_events_that_breaks_one_is_found(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_what_breaks_one_is_shrunk_to_a_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_violation_is_shrunk_to_a_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     mutants.forgetting_keys(monkeypatch)
     with pytest.raises(AssertionError, match="C3") as caught:
         run_state_machine_as_test(Installation, settings=profile(100, 12))
