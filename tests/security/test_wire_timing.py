@@ -31,7 +31,6 @@ INNOCENT = {
     "name == self.signature": "the name of a scheme, such as v1",
     "count == MAX_SIGNATURES": "numbers",
     "tokens == request.wanted": "numbers of tokens of a rate",
-    "recipe.name in setup_guides.USER_CHOSEN_SECRETS": "the name of a sender",
 }
 """Comparisons that are called like those of proofs and are none, and why."""
 COMPARING = ("ingest", "verification", "providers", "domain")

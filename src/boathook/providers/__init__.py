@@ -3,8 +3,6 @@
 import difflib
 from typing import Final
 
-from msgspec.structs import replace
-
 from boathook.domain.errors import ConfigError
 from boathook.providers import (
     chat,
@@ -16,12 +14,11 @@ from boathook.providers import (
     payments_russia,
     productivity,
     resellers,
-    setup_guides,
     standard,
 )
 from boathook.providers.recipe import Recipe
 
-_FAMILIES: Final[tuple[Recipe, ...]] = (
+RECIPES: Final[tuple[Recipe, ...]] = (
     *payments.RECIPES,
     *payments_russia.RECIPES,
     *commerce.RECIPES,
@@ -32,15 +29,6 @@ _FAMILIES: Final[tuple[Recipe, ...]] = (
     *resellers.RECIPES,
     *standard.RECIPES,
     *generic.RECIPES,
-)
-
-RECIPES: Final[tuple[Recipe, ...]] = tuple(
-    replace(
-        recipe,
-        setup=setup_guides.SETUP_STEPS.get(recipe.name, ()),
-        is_secret_chosen=recipe.name in setup_guides.USER_CHOSEN_SECRETS,
-    )
-    for recipe in _FAMILIES
 )
 """All recipes, in the order of listings."""
 

@@ -93,6 +93,14 @@ SLACK = Recipe(
     retries_for_days=1.0,
     checked=("slack_sdk (Python), both ways", "1 vector of its documentation"),
     confidence={"retries": Confidence.SECONDARY},
+    setup=(
+        (
+            "At api.slack.com/apps open the app, then Basic Information, and copy the signing secret into the "
+            "source's secrets. Start boathook."
+        ),
+        "Under Event Subscriptions enable events and enter {url} as Request URL; Slack verifies it immediately.",
+        "Subscribe to the events, then install the app again.",
+    ),
 )
 
 DISCORD = Recipe(
@@ -127,6 +135,14 @@ DISCORD = Recipe(
     retries="events: for up to 10 minutes with backoff; interactions: never",
     retries_for_days=0.01,
     checked=("discord-interactions (Python), which verifies", "1 vector of webhook.co's registry"),
+    setup=(
+        (
+            "In Discord's Developer Portal open the application, and copy its public key into the source's "
+            "secrets. Start boathook."
+        ),
+        ("Under Webhooks enter {url} as endpoint URL and enable the events; or enter it as Interactions Endpoint URL."),
+        "Discord regularly sends test requests with invalid signatures, so some rejections are expected.",
+    ),
 )
 _TELEGRAM_TYPES: Final = (
     "message", "edited_message", "channel_post", "edited_channel_post", "business_connection", "business_message",
@@ -154,6 +170,15 @@ TELEGRAM = Recipe(
     retries="a reasonable number of times; undelivered updates are kept for a day",
     retries_for_days=1.0,
     checked=("built by hand from its documentation",),
+    setup=(
+        "Choose a long random text of letters, digits, _ and -, and put it into the source's secrets.",
+        (
+            "Call setWebhook of the Bot API with url={url}, secret_token set to that text, and allowed_updates as "
+            "you need."
+        ),
+        "To rotate, add the new text to the source's secrets, call setWebhook with it, then end the old secret.",
+    ),
+    is_secret_chosen=True,
 )
 
 VK = Recipe(
@@ -187,6 +212,15 @@ VK = Recipe(
     retries="several times; paused after several consecutive errors",
     checked=("built by hand from its documentation",),
     confidence={"retries": Confidence.SECONDARY},
+    setup=(
+        "In the community open Manage, API usage, Callback API, and add a server.",
+        (
+            "Set confirmation of the source to the string that the server must return, choose a long random "
+            "secret key, put it into the source's secrets, and start boathook."
+        ),
+        "Enter {url}, the same secret key, confirm, and choose the event types.",
+    ),
+    is_secret_chosen=True,
 )
 
 META = Recipe(
@@ -240,6 +274,17 @@ META = Recipe(
         "answer_within_s": Confidence.MEMORY,
         "retries": Confidence.SECONDARY,
     },
+    setup=(
+        (
+            "At developers.facebook.com open the app, and put its App Secret, from Settings, Basic, into the "
+            "source's secrets."
+        ),
+        "Choose a random verify_token for the source, and start boathook.",
+        (
+            "Under Webhooks (or WhatsApp, Configuration) enter {url} as callback URL and the same verify token, "
+            "then subscribe to the fields."
+        ),
+    ),
 )
 
 X = Recipe(
@@ -292,6 +337,13 @@ X = Recipe(
     retries="not published; past events can be requested again",
     checked=("built by hand from its documentation",),
     confidence={"type": Confidence.SECONDARY},
+    setup=(
+        "Put the app's consumer secret (API key secret) into the source's secrets, and start boathook.",
+        (
+            "Register {url} with POST /2/webhooks, then subscribe the accounts. X sends a verification request "
+            "repeatedly, and stops sending events after a wrong reply."
+        ),
+    ),
 )
 
 ZOOM = Recipe(
@@ -324,6 +376,13 @@ ZOOM = Recipe(
     retries="3 times: after 5, 20 and 60 minutes",
     retries_for_days=0.1,
     checked=("1 vector of elastic/beats for the challenge", "built by hand from its documentation"),
+    setup=(
+        (
+            "In the Zoom App Marketplace open the app, Features, and copy the secret token into the source's "
+            "secrets. Start boathook."
+        ),
+        "Enable Event Subscriptions, enter {url} as endpoint URL, press Validate, and choose the events.",
+    ),
 )
 
 RECIPES = (SLACK, DISCORD, TELEGRAM, VK, META, X, ZOOM)

@@ -179,6 +179,16 @@ OKTA = Recipe(
     retries_for_days=0.1,
     checked=("built by hand from its documentation",),
     confidence={"retries_for_days": Confidence.MEMORY},
+    setup=(
+        "In Okta's Admin Console open Workflow, then Event Hooks, and create one.",
+        (
+            "Enter {url}, choose the events, and set an authentication field, such as Authorization, and a long "
+            "random authentication secret."
+        ),
+        "Put the same secret into the source's secrets. If the field is not Authorization, set header to its name.",
+        "Start boathook, then press Verify: Okta sends one verification request before it sends events.",
+    ),
+    is_secret_chosen=True,
 )
 
 AUTH0 = Recipe(
@@ -202,6 +212,12 @@ AUTH0 = Recipe(
     retries="3 times, then again together with later events; a stream that fails for 7 days is paused",
     retries_for_days=7.0,
     checked=("built by hand from its documentation",),
+    setup=(
+        "In Auth0's Dashboard open Monitoring, then Streams, and create a Custom Webhook.",
+        "Enter {url}, the content type application/json and the format JSON Lines or Array.",
+        "Choose a long random authorization token, and put the same token into the source's secrets.",
+    ),
+    is_secret_chosen=True,
 )
 
 OPENAI = Recipe(
@@ -226,6 +242,11 @@ OPENAI = Recipe(
         "1 vector of the tests of its own package",
     ),
     confidence={"retries": Confidence.SECONDARY, "retries_for_days": Confidence.SECONDARY},
+    setup=(
+        "In OpenAI's platform open the project's settings, then Webhooks, and create one.",
+        "Enter {url} and choose the event types.",
+        "Copy the signing secret, which is shown once and begins with whsec_, into the source's secrets.",
+    ),
 )
 
 SNS = Recipe(
@@ -274,6 +295,14 @@ SNS = Recipe(
     "20 s apart",
     retries_for_days=0.1,
     checked=("sns-validator (npm), its verifying half", "built by hand from its documentation"),
+    setup=(
+        "Set topic_arn of the source to the topic's ARN, and start boathook.",
+        "In the SNS console open the topic and create a subscription with the protocol HTTPS and the endpoint {url}.",
+        (
+            "Keep raw message delivery disabled: raw messages are not signed. There is no secret; boathook "
+            "fetches Amazon's certificate and confirms the subscription automatically."
+        ),
+    ),
 )
 
 PUBSUB = Recipe(
@@ -332,6 +361,14 @@ PUBSUB = Recipe(
     retries_for_days=7.0,
     checked=("google-auth (Python), its verifying half", "PyJWT (Python), its signing half"),
     confidence={"type": Confidence.SECONDARY},
+    setup=(
+        "In Google Cloud create a push subscription of the topic with the endpoint {url}.",
+        "Enable authentication, choose a service account, and set an audience.",
+        (
+            "In the source, set email to the service account's address and audience to that audience. There is "
+            "no secret; boathook fetches Google's keys automatically."
+        ),
+    ),
 )
 
 MICROSOFT_GRAPH = Recipe(
@@ -369,6 +406,15 @@ MICROSOFT_GRAPH = Recipe(
     ),
     retries_for_days=0.2,
     checked=("built by hand from its documentation",),
+    setup=(
+        (
+            "Put a long random text into the source's secrets and start boathook: Microsoft Graph sends a "
+            "verification request when the subscription is created."
+        ),
+        "POST to /subscriptions with notificationUrl {url}, and the same text as clientState.",
+        "A subscription expires within days: renew it regularly by a program.",
+    ),
+    is_secret_chosen=True,
 )
 
 RECIPES: tuple[Recipe, ...] = (OKTA, AUTH0, OPENAI, SNS, PUBSUB, MICROSOFT_GRAPH)

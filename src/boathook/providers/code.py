@@ -145,6 +145,13 @@ GITHUB = Recipe(
     # A redelivery can be requested for 3 days on github.com, and for 7 days on Enterprise Server.
     retries_for_days=7.0,
     checked=("@octokit/webhooks-methods (npm), both ways", "1 vector of its documentation"),
+    setup=(
+        "In the repository, organization or app open Settings, then Webhooks, and add a webhook.",
+        "Enter {url} as payload URL, the content type application/json, and choose the events.",
+        "Choose a long random secret, and put the same secret into the source's secrets.",
+        "GitHub does not retry automatically: resend failed deliveries with Redeliver under Recent Deliveries.",
+    ),
+    is_secret_chosen=True,
 )
 
 _GITLAB_BODY = (
@@ -176,6 +183,14 @@ _GITLAB = Recipe(
     answer_within_s=10.0,
     retries="none automatic; 4 consecutive failures pause the hook, 40 disable it",
     checked=("standardwebhooks (Python), both ways",),
+    setup=(
+        "In the project or group open Settings, then Webhooks, and add one.",
+        "Enter {url} and choose the triggers.",
+        (
+            "Create a signing token, which begins with whsec_, and put it into the source's secrets. If GitLab "
+            'offers only the secret token, choose a long random one and set scheme = "token".'
+        ),
+    ),
 )
 _GITLAB_TOKEN = replace(
     _GITLAB,
@@ -209,6 +224,13 @@ BITBUCKET = Recipe(
     answer_within_s=10.0,
     retries="2 more times, and only after a 5xx; bodies over 256 KB are dropped unsent",
     checked=("1 vector of its documentation",),
+    setup=(
+        "In the repository open Repository settings, then Webhooks, and add one.",
+        "Enter {url} and choose the triggers.",
+        "Choose a long random secret, and put the same secret into the source's secrets.",
+        "Bitbucket silently drops bodies above 256 KB.",
+    ),
+    is_secret_chosen=True,
 )
 
 _JIRA = Recipe(
@@ -228,6 +250,15 @@ _JIRA = Recipe(
     retries="up to 5 times within about half an hour, after 408, 409, 425, 429, 5xx or no response",
     retries_for_days=0.1,
     checked=("1 vector of its documentation",),
+    setup=(
+        "In Jira open Settings, System, WebHooks, and create one.",
+        "Enter {url}, choose the events, and optionally narrow them with JQL.",
+        (
+            "Choose a long random secret, and put the same secret into the source's secrets. Connect apps use "
+            'another scheme: set scheme = "connect" and put their shared secret into the source\'s secrets.'
+        ),
+    ),
+    is_secret_chosen=True,
 )
 _JIRA_CONNECT = replace(
     _JIRA,
@@ -281,6 +312,11 @@ LINEAR = Recipe(
     retries_for_days=0.5,
     checked=("@linear/sdk (npm), its verifying half",),
     confidence={"volatile": Confidence.MEMORY},
+    setup=(
+        "In Linear open Settings, API, and create a webhook.",
+        "Enter {url} and choose the data change events.",
+        "Copy the signing secret into the source's secrets.",
+    ),
 )
 
 VERCEL = Recipe(
@@ -304,6 +340,14 @@ VERCEL = Recipe(
         "retries": Confidence.MEMORY,
         "retries_for_days": Confidence.MEMORY,
     },
+    setup=(
+        "In Vercel open the team's Settings, then Webhooks, and create one.",
+        "Enter {url}, and choose events and projects.",
+        (
+            "Copy the secret, which is shown once, into the source's secrets. Webhooks of an integration are "
+            "signed with the integration's client secret instead."
+        ),
+    ),
 )
 
 NETLIFY = Recipe(
@@ -329,6 +373,12 @@ NETLIFY = Recipe(
     retries="not published; 6 consecutive failures disable the hook",
     checked=("PyJWT (Python), both ways",),
     confidence={"type": Confidence.SECONDARY, "retries": Confidence.MEMORY, "body": Confidence.SECONDARY},
+    setup=(
+        "In Netlify open the project's configuration, Notifications, and add an HTTP POST request.",
+        "Choose the event and enter {url}.",
+        "Choose a long random JWS secret token, and put the same token into the source's secrets.",
+    ),
+    is_secret_chosen=True,
 )
 
 CIRCLECI = Recipe(
@@ -347,6 +397,12 @@ CIRCLECI = Recipe(
     answer_within_s=10.0,
     retries="yes, on a schedule that is not published",
     checked=("3 vectors of its documentation",),
+    setup=(
+        "In CircleCI open the project's settings, then Webhooks, and add one.",
+        "Enter {url} and choose workflow or job completed.",
+        "Choose a long random secret token, and put the same token into the source's secrets.",
+    ),
+    is_secret_chosen=True,
 )
 
 SENTRY = Recipe(
@@ -370,6 +426,12 @@ SENTRY = Recipe(
     "in 24 hours end the subscription",
     retries_for_days=0.1,
     checked=("built by hand from its documentation",),
+    setup=(
+        "In Sentry open Settings, Developer Settings, and create an internal integration.",
+        "Enter {url} as webhook URL and enable the resources.",
+        "Copy the integration's client secret into the source's secrets.",
+        "Sentry waits one second and never retries.",
+    ),
 )
 
 PAGERDUTY = Recipe(
@@ -392,6 +454,11 @@ PAGERDUTY = Recipe(
     retries_for_days=2.0,
     checked=("built by hand from its documentation",),
     confidence={"keep": Confidence.SECONDARY},
+    setup=(
+        "In PagerDuty open Integrations, then Generic Webhooks (v3), and add one.",
+        "Enter {url} and choose scope and events.",
+        "Copy the signing secret, which is shown once, into the source's secrets.",
+    ),
 )
 
 RECIPES = (GITHUB, GITLAB, BITBUCKET, JIRA, LINEAR, VERCEL, NETLIFY, CIRCLECI, SENTRY, PAGERDUTY)

@@ -83,6 +83,18 @@ SHOPIFY: Final = Recipe(
     retries=("8 times within 4 hours; a webhook created through the Admin API is deleted after 8 consecutive failures"),
     retries_for_days=4 / 24,
     checked=("@shopify/shopify-api (npm), both ways",),
+    setup=(
+        (
+            "For an app, subscribe in its shopify.app.toml or through the Admin API; for one shop, open Settings, "
+            "Notifications, Webhooks."
+        ),
+        "Enter {url}, the format JSON, and the topic. A subscription covers one topic.",
+        (
+            "Put the app's client secret into the source's secrets; for a shop's own webhooks it is the key "
+            "below the list of webhooks."
+        ),
+        "After a rotation Shopify may sign with the old secret for up to an hour.",
+    ),
 )
 
 WOOCOMMERCE: Final = Recipe(
@@ -111,6 +123,13 @@ WOOCOMMERCE: Final = Recipe(
     retries="never; a webhook is disabled after more than 5 consecutive failures",
     retries_for_days=0.0,
     checked=("requests built by hand after its source, class-wc-webhook.php",),
+    setup=(
+        "In WordPress open WooCommerce, Settings, Advanced, Webhooks, and add one.",
+        "Enter {url} as delivery URL, choose the topic, and set the status to Active.",
+        "Choose a long random secret, and put the same secret into the source's secrets.",
+        "WooCommerce never retries, and disables the webhook after five failures in a row.",
+    ),
+    is_secret_chosen=True,
 )
 
 
@@ -198,6 +217,15 @@ _TWILIO: Final = Recipe(
     retries_for_days=4 / 24,
     checked=("twilio (Python), both ways",),
     confidence={"id": Confidence.SECONDARY, "type": Confidence.SECONDARY},
+    setup=(
+        "In Twilio's Console open the phone number or messaging service.",
+        (
+            "Enter {url} as its webhook, with the method POST, exactly as shown here, and set public_url to "
+            "its base URL: Twilio signs the URL."
+        ),
+        "Put the account's Auth Token into the source's secrets. To rotate it, promote the secondary token.",
+        'To reply with TwiML, use mode = "inline": the handler sets the reply.',
+    ),
 )
 TWILIO: Final = replace(
     _TWILIO,
@@ -241,6 +269,14 @@ SENDGRID: Final = Recipe(
     retries="with backoff for up to 24 hours after the event",
     retries_for_days=1.0,
     checked=("sendgrid (Python), both ways",),
+    setup=(
+        "In SendGrid open Settings, Mail Settings, Event Webhook, and create one.",
+        "Enter {url} as Post URL and choose the actions.",
+        (
+            "Enable Signed Event Webhook, and copy the verification key, which is a public key, into the "
+            "source's secrets."
+        ),
+    ),
 )
 
 
@@ -285,6 +321,12 @@ _MAILGUN: Final = Recipe(
     retries="after 5, 10 and 15 minutes, 1, 2 and 4 hours; delivery notifications: never",
     retries_for_days=8 / 24,
     checked=("requests built by hand from its documentation",),
+    setup=(
+        "In Mailgun open Sending, then Webhooks, choose the domain, and add a webhook.",
+        "Enter {url} for each event type.",
+        "Copy the HTTP webhook signing key, under API Security, into the source's secrets.",
+        "Mailgun signs a timestamp and a token, not the body: do not trust the body.",
+    ),
 )
 MAILGUN: Final = replace(
     _MAILGUN,
@@ -337,6 +379,12 @@ POSTMARK: Final = Recipe(
     retries_for_days=10.5 / 24,
     checked=("requests built by hand from its documentation",),
     confidence={"id": Confidence.SECONDARY},
+    setup=(
+        "In Postmark open the server, the message stream, then Webhooks, and add one.",
+        "Enter {url}, and under Basic auth a user name and a long random password.",
+        "Set username of the source to the user name, and put the password into password or the secrets.",
+    ),
+    is_secret_chosen=True,
 )
 
 RECIPES = (SHOPIFY, WOOCOMMERCE, TWILIO, SENDGRID, MAILGUN, POSTMARK)

@@ -178,6 +178,10 @@ def _reply(options: Options) -> ExpectedReply | None:
     return ExpectedReply(body=(body,) if body else (), status=status or 200, content_type=content_type or usual)
 
 
+_NAMES_STEP: Final = (
+    "If events have an id, set id_header or id_path to its location, so that a repeated request is recognized. "
+    "Without an id, requests with equal bodies count as the same event."
+)
 _SAMPLE: Final = b'{"id":"boathook-sample","type":"sample"}'
 
 RECIPES = (
@@ -194,6 +198,17 @@ RECIPES = (
         example_settings={"header": "X-Signature", "algorithm": "sha256", "encoding": "hex", "template": "{body}"},
         configure=configure_hmac,
         checked=("hashlib and hmac of Python, for every algorithm and encoding",),
+        setup=(
+            "At the sender, enter {url} as the webhook's URL.",
+            (
+                "Look up in its documentation which header contains the signature and which bytes are signed. Set "
+                "header, algorithm, encoding and template of the source accordingly, and prefix if the signature "
+                "has one."
+            ),
+            "Put the shared secret into the source's secrets.",
+            _NAMES_STEP,
+        ),
+        is_secret_chosen=True,
     ),
     Recipe(
         name="token",
@@ -207,6 +222,16 @@ RECIPES = (
         settings=TOKEN_SETTINGS,
         configure=configure_token,
         checked=("requests built by hand",),
+        setup=(
+            "At the sender, enter {url} as the webhook's URL.",
+            (
+                "Choose a long random token. Have the sender put it in a header, the Basic password or the URL, "
+                "and set header, username or query of the source accordingly."
+            ),
+            "Put the same token into the source's secrets. It authenticates the sender, but does not protect the body.",
+            _NAMES_STEP,
+        ),
+        is_secret_chosen=True,
     ),
     Recipe(
         name="unsigned",
@@ -220,5 +245,13 @@ RECIPES = (
         settings=ID_AND_TYPE_SETTINGS,
         configure=configure_id_and_type,
         checked=("requests built by hand",),
+        setup=(
+            "At the sender, enter {url} as the webhook's URL.",
+            (
+                "Anyone who has the URL can send anything: set unsigned = true, set addresses to the sender's "
+                "networks if it publishes them, and let the handler fetch the data from the sender's API."
+            ),
+            _NAMES_STEP,
+        ),
     ),
 )

@@ -76,6 +76,18 @@ STRIPE: Final = Recipe(
     retries_for_days=3.0,
     checked=("stripe (Python), both ways",),
     confidence={"answer_within_s": Confidence.SECONDARY},
+    setup=(
+        "In Stripe's Dashboard open Workbench, then Webhooks, and add a webhook endpoint as destination.",
+        "Enter {url} as the endpoint's URL and choose the events that your handlers process.",
+        (
+            "Reveal the endpoint's signing secret and copy all of it, whsec_ included, into the source's "
+            "secrets. Each endpoint has its own secret, in test mode and in live mode."
+        ),
+        (
+            "To rotate, roll the secret in Workbench with a delay of up to 24 hours, during which Stripe signs "
+            "with both secrets."
+        ),
+    ),
 )
 
 
@@ -155,6 +167,18 @@ PAYPAL: Final = Recipe(
     retries_for_days=3.0,
     checked=("paypalrestsdk (Python) for the signed bytes, both ways; RSA and certificate by cryptography",),
     confidence={"answer_within_s": Confidence.MEMORY},
+    setup=(
+        "In PayPal's Developer Dashboard open the app (Sandbox or Live), and add a webhook.",
+        "Enter {url} and choose the event types.",
+        (
+            "Set webhook_id of the source to the webhook's ID, which is part of the signed bytes. There is no "
+            "secret; boathook fetches PayPal's certificate automatically."
+        ),
+        (
+            "The signature covers only a CRC-32 of the body: if money is involved, fetch the resource from "
+            "PayPal's API. Requests of PayPal's webhook simulator have no valid signature and are rejected."
+        ),
+    ),
 )
 
 SQUARE: Final = Recipe(
@@ -185,6 +209,11 @@ SQUARE: Final = Recipe(
     retries="for up to 24 hours with backoff; disabled after 3 weeks of failures",
     retries_for_days=1.0,
     checked=("squareup (Python): it accepts what boathook signs", "requests built by hand from its documentation"),
+    setup=(
+        "In Square's Developer Console open the application, then Webhooks, Subscriptions, and add a subscription.",
+        ("Enter {url} exactly as shown here, and set public_url to its base URL: Square signs the URL."),
+        "Choose the events, then copy the signature key into the source's secrets.",
+    ),
 )
 
 _ADYEN_SIGNED: Final = (
@@ -286,6 +315,16 @@ ADYEN: Final = Recipe(
     retries_for_days=30.0,
     checked=("Adyen (Python), both ways, item by item",),
     confidence={"reply": Confidence.SECONDARY},
+    setup=(
+        "In Adyen's Customer Area open Developers, then Webhooks, and add a Standard webhook.",
+        "Enter {url}, the method JSON, and choose the events.",
+        (
+            "Under Security generate an HMAC key, which is hexadecimal, and copy it into the source's secrets. "
+            "Webhooks of Platforms, Management and Banking use another scheme: for them set scheme = "
+            '"platforms".'
+        ),
+        "Adyen retries only the oldest failed item and delays later ones, so one rejected item blocks all others.",
+    ),
 )
 
 BRAINTREE_CHALLENGE: Final = re.compile(r"[a-f0-9]{20,32}")
@@ -369,6 +408,15 @@ BRAINTREE: Final = Recipe(
     retries="hourly for 24 hours, in the sandbox for 3 hours",
     retries_for_days=1.0,
     checked=("braintree (Python), both ways, events and challenge",),
+    setup=(
+        "In Braintree's Control Panel open API, then Webhooks, and create a webhook.",
+        (
+            "Before you save it, set public_key of the source to the public key of your API keys, copy the "
+            "private key into the source's secrets, and start boathook: Braintree verifies the URL when it is "
+            "saved."
+        ),
+        "Enter {url} as the destination and choose the notifications.",
+    ),
 )
 
 GOCARDLESS: Final = Recipe(
@@ -395,6 +443,15 @@ GOCARDLESS: Final = Recipe(
         "gocardless_pro (Python): it accepts what boathook signs",
         "requests built by hand from its documentation",
     ),
+    setup=(
+        "In the GoCardless dashboard open Developers, Create, and add a webhook endpoint.",
+        (
+            "Enter {url} and a secret, or let GoCardless generate one, and put the same secret into the source's "
+            "secrets."
+        ),
+        "One request contains many events; each is handled separately.",
+    ),
+    is_secret_chosen=True,
 )
 
 _MOLLIE_NEXT: Final = Recipe(
@@ -434,6 +491,18 @@ MOLLIE: Final = Recipe(
     retries_for_days=2.0,
     checked=("a request of its documentation",),
     confidence={"retries": Confidence.MEMORY, "retries_for_days": Confidence.MEMORY},
+    setup=(
+        (
+            "For signed webhooks create one in Mollie's dashboard under Developers, Webhooks, and set scheme = "
+            '"next-gen".'
+        ),
+        "Enter {url}, choose the events, and copy the signing secret into the source's secrets.",
+        (
+            "Classic webhooks have no signature: pass {url} as webhookUrl of each payment, set unsigned = "
+            "true, and let the handler fetch the payment from Mollie's API. The request contains only the "
+            "payment's id."
+        ),
+    ),
 )
 
 RAZORPAY: Final = Recipe(
@@ -455,6 +524,12 @@ RAZORPAY: Final = Recipe(
     # It can resend an event on request until the event is 15 days old: https://razorpay.com/docs/webhooks/faqs/.
     retries_for_days=15.0,
     checked=("razorpay (Python): it accepts what boathook signs", "requests built by hand from its documentation"),
+    setup=(
+        "In Razorpay's Dashboard open Account & Settings, then Webhooks, and add a webhook.",
+        "Enter {url} and a long random secret, and put the same secret into the source's secrets.",
+        "Choose the active events. After a day of failures Razorpay disables the webhook and sends an e-mail.",
+    ),
+    is_secret_chosen=True,
 )
 
 COINBASE_COMMERCE: Final = Recipe(
@@ -474,6 +549,11 @@ COINBASE_COMMERCE: Final = Recipe(
     retries="for up to 3 days, at most an hour apart",
     retries_for_days=3.0,
     checked=("coinbase-commerce (Python), both ways",),
+    setup=(
+        "In Coinbase Commerce open Settings, then Notifications, and add an endpoint.",
+        "Enter {url} and choose the events.",
+        "Show the shared secret and copy it into the source's secrets.",
+    ),
 )
 
 PADDLE: Final = Recipe(
@@ -501,6 +581,11 @@ PADDLE: Final = Recipe(
     retries="up to 60 times in 3 days, in the sandbox 3 times in 15 minutes; each attempt has a new signature",
     retries_for_days=3.0,
     checked=("paddle-python-sdk (Python), both ways",),
+    setup=(
+        "In Paddle open Developer tools, then Notifications, and add a webhook destination.",
+        "Enter {url} and choose the events.",
+        "Copy the secret key of the destination, which begins with pdl_ntfset_, into the source's secrets.",
+    ),
 )
 
 RECIPES: Final[tuple[Recipe, ...]] = (

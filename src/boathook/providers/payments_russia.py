@@ -62,6 +62,15 @@ YOOKASSA: Final = Recipe(
     retries="for 24 hours",
     retries_for_days=1.0,
     checked=("the networks of yookassa (Python)",),
+    setup=(
+        "In YooKassa's account open Integration, then HTTP notifications.",
+        "Enter {url} and choose the events, such as payment.succeeded and refund.succeeded.",
+        (
+            "There is no signature: boathook accepts requests from YooKassa's networks only, so behind a proxy "
+            "set server.trusted_proxies. Let the handler fetch the payment from YooKassa's API before it acts "
+            "on it."
+        ),
+    ),
 )
 
 
@@ -133,6 +142,15 @@ CLOUDPAYMENTS: Final = Recipe(
         "retries": Confidence.MEMORY,
         "retries_for_days": Confidence.MEMORY,
     },
+    setup=(
+        "In CloudPayments' account open the site's settings, and enable the notifications you need.",
+        ("For each, enter {url} with ?kind= and the notification's name, such as {url}?kind=pay, and the method POST."),
+        "Copy the site's API Secret into the source's secrets.",
+        (
+            'The reply to a Check notification decides whether the payment may proceed: use mode = "inline" '
+            "for it, and reply with a code of CloudPayments."
+        ),
+    ),
 )
 
 
@@ -173,6 +191,11 @@ T_BANK: Final = Recipe(
     retries="hourly for 24 hours, then daily for a month or not at all: the sender documents both",
     retries_for_days=31.0,
     checked=("a vector of its documentation", "requests built by hand from its documentation"),
+    setup=(
+        "In T-Bank's merchant account open the shop, then Terminals, and edit the terminal.",
+        "Enter {url} as the URL of HTTP notifications, or pass it as NotificationURL of each payment.",
+        "Put the terminal's password into the source's secrets. Test and live terminals have different passwords.",
+    ),
 )
 
 _ROBOKASSA_SETTINGS: Final = (
@@ -253,6 +276,14 @@ ROBOKASSA: Final = Recipe(
     retries="repeatedly until it gets the expected reply; the schedule is not published",
     checked=("aiorobokassa (Python): it accepts what boathook signs", "requests built by hand from its documentation"),
     confidence=_ROBOKASSA_SURE,
+    setup=(
+        "In Robokassa's account open the shop's technical settings.",
+        'Enter {url} as Result URL, with the method POST; for GET set scheme = "get".',
+        (
+            "Put Password #2 into the source's secrets; test mode has its own. If the shop uses a hash other "
+            "than MD5, set algorithm."
+        ),
+    ),
 )
 
 
@@ -312,6 +343,18 @@ TILDA: Final = Recipe(
     retries_for_days=0.01,
     checked=("requests built by hand from its documentation",),
     confidence={"id": Confidence.SECONDARY, "type": Confidence.SECONDARY, "proof": Confidence.SECONDARY},
+    setup=(
+        "In Tilda open the site's settings, then Forms, and add a Webhook.",
+        (
+            "Enter {url}. In its settings enable an API key, choose how it is sent, and set header or field of "
+            "the source accordingly."
+        ),
+        (
+            "Choose a long random key, and put the same key into the source's secrets. Then connect the "
+            "webhook to the forms and publish the site."
+        ),
+    ),
+    is_secret_chosen=True,
 )
 
 RECIPES: Final[tuple[Recipe, ...]] = (YOOKASSA, CLOUDPAYMENTS, T_BANK, ROBOKASSA, TILDA)

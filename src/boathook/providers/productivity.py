@@ -72,6 +72,14 @@ DROPBOX = Recipe(
     retries_for_days=0.1,
     checked=("built by hand from its documentation",),
     confidence={"type": Confidence.MEMORY},
+    setup=(
+        "In the Dropbox App Console open the app, put its App secret into the source's secrets, and start boathook.",
+        "Under Webhooks enter {url}; Dropbox sends one verification request.",
+        (
+            "A notification only names the accounts whose files have changed: let the handler fetch the changes "
+            "from Dropbox's API."
+        ),
+    ),
 )
 
 NOTION = Recipe(
@@ -100,6 +108,13 @@ NOTION = Recipe(
     retries="up to 8 times within a day, with backoff",
     retries_for_days=1.0,
     checked=("@notionhq/client (npm), both ways",),
+    setup=(
+        (
+            "At notion.so/my-integrations open the integration, then Webhooks, and create a subscription for "
+            "{url}. The source needs no secrets: Notion sends one."
+        ),
+        "Then run `boathook sources secret` with the source's name, and paste its output into Notion.",
+    ),
 )
 
 INTERCOM = Recipe(
@@ -132,6 +147,13 @@ INTERCOM = Recipe(
         "volatile": Confidence.SECONDARY,
         "handshakes": Confidence.MEMORY,
     },
+    setup=(
+        (
+            "In Intercom's Developer Hub open the app, and put its client secret into the source's secrets. Start "
+            "boathook."
+        ),
+        "Under Webhooks enter {url} as endpoint URL and choose the topics.",
+    ),
 )
 
 ZENDESK = Recipe(
@@ -168,6 +190,11 @@ ZENDESK = Recipe(
     retries="409: up to 3 times; 429 and 503: as Retry-After says; paused if most requests of 5 minutes fail",
     checked=("built by hand from its documentation",),
     confidence={"answer_within_s": Confidence.SECONDARY, "retries": Confidence.SECONDARY, "id": Confidence.SECONDARY},
+    setup=(
+        "In Zendesk's Admin Center open Apps and integrations, Webhooks, and create one.",
+        "Enter {url}, the method POST and the format JSON, and choose the events, or connect it to a trigger.",
+        "Reveal the signing secret and copy it into the source's secrets.",
+    ),
 )
 
 _HUBSPOT_ITEMS = BatchItems(
@@ -203,6 +230,14 @@ HUBSPOT = Recipe(
     retries="up to 10 times within a day, at varying intervals",
     retries_for_days=1.0,
     checked=("hubspot-api-client (Python), both ways, v1, v2 and v3", "2 vectors of its documentation"),
+    setup=(
+        "In HubSpot's developer account open the app, then Webhooks.",
+        (
+            "Enter {url} as target URL exactly as shown here, set public_url to its base URL, and create the "
+            "subscriptions: HubSpot signs the URL."
+        ),
+        "Put the app's client secret into the source's secrets.",
+    ),
 )
 
 HUBSPOT_V1 = replace(
@@ -257,6 +292,14 @@ DOCUSIGN = Recipe(
         "retries_for_days": Confidence.MEMORY,
         "id": Confidence.SECONDARY,
     },
+    setup=(
+        "In Docusign's Admin open Integrations, Connect, and add a custom configuration.",
+        "Enter {url}, the format JSON, and choose the events.",
+        (
+            "Under Connect Keys add a key, copy it into the source's secrets (it is shown once), and enable "
+            "Include HMAC Signature."
+        ),
+    ),
 )
 
 TYPEFORM = Recipe(
@@ -278,6 +321,14 @@ TYPEFORM = Recipe(
     retries="after 408, 423, 429 and 503 every 2 to 3 minutes for 10 hours, otherwise within 11 hours with backoff",
     retries_for_days=1.0,
     checked=("built by hand from its documentation",),
+    setup=(
+        "In Typeform open the form, Connect, Webhooks, and add one.",
+        (
+            "Enter {url}, choose a long random secret, put the same secret into the source's secrets, and "
+            "enable the webhook."
+        ),
+    ),
+    is_secret_chosen=True,
 )
 
 CALENDLY = Recipe(
@@ -301,6 +352,11 @@ CALENDLY = Recipe(
     retries_for_days=1.0,
     checked=("built by hand from its documentation",),
     confidence={"id": Confidence.SECONDARY, "proof": Confidence.SECONDARY},
+    setup=(
+        "Create a webhook subscription through Calendly's API, POST /webhook_subscriptions, with the url {url}.",
+        "Pass a long random signing_key, and put the same key into the source's secrets.",
+    ),
+    is_secret_chosen=True,
 )
 
 XERO = Recipe(
@@ -332,6 +388,16 @@ XERO = Recipe(
     retries_for_days=31.0,
     checked=("built by hand from its documentation",),
     confidence={"retries": Confidence.SECONDARY, "retries_for_days": Confidence.SECONDARY},
+    setup=(
+        (
+            "At developer.xero.com open the app, then Webhooks; copy the webhooks key into the source's secrets "
+            "and start boathook."
+        ),
+        (
+            "Enter {url} as delivery URL and send the intent to receive: Xero sends requests with valid and "
+            "invalid signatures, and expects the invalid ones to be rejected."
+        ),
+    ),
 )
 
 RECIPES = (

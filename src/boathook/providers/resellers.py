@@ -58,6 +58,11 @@ _SUNO_BY_FIELDS: Final = Recipe(
     retries="after 1, 5 and 15 minutes",
     retries_for_days=0.02,
     checked=("requests built by hand from its documentation",),
+    setup=(
+        "Pass {url} as callBackUrl of each request to kie.ai or sunoapi.org.",
+        "In the reseller's settings create a webhook HMAC key and put it into the source's secrets.",
+        "The signature covers the task's id and the timestamp, not the body: fetch the result from its API.",
+    ),
 )
 
 _SUNO: Final = replace(
@@ -102,6 +107,10 @@ _SUNO_MUSICAPI: Final = Recipe(
     retries="3 times",
     checked=("requests built by hand from its documentation",),
     confidence={"retries": Confidence.MEMORY},
+    setup=(
+        "In musicapi.ai's settings enter {url} as webhook URL, or pass it with each request.",
+        "Copy the webhook secret into the source's secrets.",
+    ),
 )
 
 _SUNO_SUNOAPI: Final = Recipe(
@@ -122,10 +131,14 @@ _SUNO_SUNOAPI: Final = Recipe(
     retries="3 times",
     checked=("requests built by hand from its documentation",),
     confidence={"proof": Confidence.SECONDARY, "retries": Confidence.MEMORY},
+    setup=(
+        "Pass {url} as callback URL of each request to sunoapi.com.",
+        "Copy the webhook secret from your account into the source's secrets.",
+    ),
 )
 
 
-def _preset(name: str, title: str, docs: str, sample: Sample, type: EventType) -> Recipe:
+def _preset(name: str, title: str, docs: str, sample: Sample, type: EventType, setup: tuple[str, ...]) -> Recipe:
     """Return the recipe of a sender that does not document its proof; the settings define it.
 
     By default, a token is expected in the URL, because every system lets its users choose the URL. There is no reliable
@@ -143,6 +156,8 @@ def _preset(name: str, title: str, docs: str, sample: Sample, type: EventType) -
         settings=TOKEN_SETTINGS,
         configure=configure_default_token,
         checked=("requests built by hand",),
+        setup=setup,
+        is_secret_chosen=True,
         confidence=dict.fromkeys(("docs", "proof", "type", "sample", "retries"), Confidence.MEMORY),
     )
     by_mac = replace(
@@ -171,6 +186,14 @@ RECIPES = (
         EventType(
             selectors=(Json("event"), Json("type"), (Json("entity"), Json("action")), (Json("model"), Json("action")))
         ),
+        (
+            "In RentProg's integration settings enter {url} as webhook URL.",
+            (
+                "Choose a long random token. Have RentProg send it in a header and set header of the source to its "
+                "name, or append it to the URL as a parameter and set query to the parameter's name."
+            ),
+            "Put the same token into the source's secrets.",
+        ),
     ),
     _preset(
         "umnico",
@@ -181,5 +204,10 @@ RECIPES = (
             b'"datetime":1763700000000,"message":{"text":"hello"}}}'
         ),
         EventType(selectors=(Json("type"), Json("event"))),
+        (
+            "In Umnico open Settings, API, and enter {url} as webhook URL.",
+            "Choose a long random token, append it to the URL as a parameter, and set query to the parameter's name.",
+            "Put the same token into the source's secrets.",
+        ),
     ),
 )

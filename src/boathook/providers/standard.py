@@ -68,14 +68,25 @@ _STANDARD: Final = Recipe(
     "24 h",
     retries_for_days=3.2,
     checked=("standardwebhooks (Python), both ways", "svix (Python), both ways"),
+    setup=(
+        "At the sender, add an endpoint with the URL {url} and choose the event types.",
+        (
+            "Copy the endpoint's signing secret, which begins with whsec_, into the source's secrets. For "
+            'Ed25519 set scheme = "v1a" and copy the public key, which begins with whpk_.'
+        ),
+    ),
 )
 
 
-def _through_svix(name: str, title: str, docs: str, body: bytes) -> Recipe:
+def _through_svix(name: str, title: str, docs: str, body: bytes, step: str) -> Recipe:
     """Return the recipe of a sender that sends through Svix."""
     return replace(
         _STANDARD,
         name=name,
+        setup=(
+            step,
+            "Copy the endpoint's signing secret, which begins with whsec_, into the source's secrets.",
+        ),
         aliases=(),
         title=title,
         docs=docs,
@@ -115,11 +126,13 @@ RECIPES: Final = (
         "Resend",
         "https://resend.com/docs/webhooks/verify-webhooks-requests",
         b'{"type":"email.delivered","created_at":"2026-11-21T10:00:00Z","data":{"email_id":"boathook-sample"}}',
+        "In Resend open Webhooks, add one, enter {url} and choose the events.",
     ),
     _through_svix(
         "clerk",
         "Clerk",
         "https://clerk.com/docs/webhooks/overview",
         b'{"type":"user.created","object":"event","timestamp":1763700000000,"data":{"id":"user_boathook-sample"}}',
+        "In Clerk's Dashboard open Configure, Webhooks, add an endpoint, enter {url} and choose the events.",
     ),
 )
