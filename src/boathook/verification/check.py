@@ -39,9 +39,7 @@ class NoCheck:
 
     def __init__(self, spec: SourceSpec) -> None:
         if spec.secrets:
-            raise ConfigError(
-                f"sources.{spec.name}.unsigned: there are secrets too; remove either them or unsigned = true"
-            )
+            raise ConfigError(f"sources.{spec.name}.unsigned: there are secrets too; remove them or unsigned = true")
 
     @property
     def proof_headers(self) -> frozenset[str]:
