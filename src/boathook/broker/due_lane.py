@@ -98,7 +98,7 @@ class DueLane:
         await notify(recipients)
 
     def put(self, recipient: str, due_at: float, wait_s: float) -> None:
-        """Name a recipient that has a delivery due in *wait_s*, once it is due; forget it if that is not possible."""
+        """Name a recipient that has a delivery due in *wait_s*, once it is due; drop it if that is not possible."""
         waiting = self._waiting[queue_for(recipient, wait_s)]
         if self.is_available and len(waiting) < _MAX_WAITING:
             # Of many retries, those that are due at about the same time share a name.

@@ -35,7 +35,7 @@ _MAX_QUEUE_BYTES: Final = 4 << 30
 _MAX_LANE_BYTES: Final = 64 << 20
 _FIRST_WITH_DEFAULT_LIMIT: Final = 4
 """RabbitMQ 4 deletes a message that was delivered 20 times, unless the limit is -1. RabbitMQ 3.10 has no limit by
-itself, and with -1 it deletes a message that was delivered once."""
+default, and with -1 it deletes a message that was delivered once."""
 
 Arguments = Mapping[str, str | int | bool]
 

@@ -126,7 +126,7 @@ class RedisLeases:
             self._keep(asyncio.ensure_future(_close(client)))
 
     def _keep(self, task: "asyncio.Future[Any]") -> None:
-        """Keep a task until it ends, and let its error be forgotten."""
+        """Keep a reference to a task until it ends, and ignore its error."""
         self._ending.add(task)
         task.add_done_callback(self._forget)
 

@@ -7,7 +7,7 @@ MAX_CONDITIONS: Final = 200
 """Maximum number of conditions in one filter, so that one route cannot slow down every request."""
 
 ABSENT: Final = object()
-"""Stands for a missing value; JSON null counts as present."""
+"""Represents a missing value; JSON null counts as present."""
 
 Condition = Callable[[Any], bool]
 

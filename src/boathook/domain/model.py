@@ -120,7 +120,7 @@ class NewEvent(msgspec.Struct, kw_only=True):
     volatile: tuple[str, ...] = ()
     """JSON paths that may differ between two requests for the same event without being a conflict."""
     items: tuple["NewBatchItem", ...] = ()
-    """The items of a batch: each is deduplicated by itself, and only new ones are delivered."""
+    """The items of a batch: each is deduplicated separately, and only new ones are delivered."""
     publication: Publication | None = None
     """Set for a message that was accepted without PostgreSQL; its recipients are decided when it is stored."""
 

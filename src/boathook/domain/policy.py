@@ -227,7 +227,7 @@ class RetryDefaults(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: RetryPolicy = RETRY_PRESETS["standard-webhooks"]
 
     def of(self, source: str | None) -> RetryPolicy:
-        """Return the policy of handlers for events of *source*; None stands for published events."""
+        """Return the policy of handlers for events of *source*; None means published events."""
         return self.policy if source is None else self.by_source.get(source, self.policy)
 
 
@@ -376,7 +376,7 @@ class BreakerStatus(msgspec.Struct, frozen=True, kw_only=True):
                 return False
 
     def after(self, breaker: Breaker, error: BaseException | None, now: datetime) -> "BreakerStatus":
-        """Return the status after an attempt that raised *error*; None stands for success."""
+        """Return the status after an attempt that raised *error*; None means success."""
         if error is None:
             return BreakerStatus()
         if not isinstance(error, breaker.errors):

@@ -109,7 +109,7 @@ class Exchange:
         self.message_event.set()
 
     def half_close(self) -> None:
-        """Record that the client sends nothing more: it is gone, or only reads the rest of this response."""
+        """Record that the client sends nothing more: it has disconnected, or only reads the rest of this response."""
         self.is_half_closed = True
         self.keep_alive = False
         self.message_event.set()
@@ -138,12 +138,12 @@ class Exchange:
         connection.on_response_complete()
 
     def handle(self) -> None:
-        """Have a whole request answered by its handler, unless the client is gone."""
+        """Pass a whole request to its handler, unless the client has disconnected."""
         if self.handler is not None and not self.disconnected:
             self.handler.handle(self)
 
     def respond(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        """Write a whole answer; a client that is gone gets none."""
+        """Write a whole response, unless the client has disconnected."""
         if self.disconnected or self._connection.transport.is_closing():
             return
         self._start = {"status": status, "headers": headers}

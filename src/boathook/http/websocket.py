@@ -38,13 +38,13 @@ application that does not read for long loses the connection."""
 _READ_CHUNK: Final = 1_024
 """Bytes that are parsed as frames at a time."""
 _MAX_FRAMES_PER_TURN: Final = 256
-"""Frames that are read before other connections get their turn; one read may bring 43,000 empty ones."""
+"""Frames that are read before other connections get their turn; one read may contain 43,000 empty ones."""
 _PING_INTERVAL_S: Final = 20.0
 _PONG_TIMEOUT_S: Final = 20.0
 _CLOSE_TIMEOUT_S: Final = 3.0
 _APP_EXIT_TIMEOUT_S: Final = 10.0
-"""Seconds an application may take to end after its peer is gone; one that only waits for something to send would not
-end."""
+"""Maximum seconds until an application ends after its peer has disconnected; one that only waits for data to send would
+not end."""
 _RESTART: Final = 1012
 _FAULT: Final = 1011
 _LOG = get_logger("http")
@@ -306,7 +306,7 @@ class WebSocketConnection(asyncio.Protocol):
         return message
 
     async def send(self, message: Message) -> None:
-        """Send a message of the application; wait while the peer does not read. Raises OSError once it is gone."""
+        """Send a message of the application; wait while the peer does not read. Raises OSError if it disconnects."""
         if self._flow.write_paused and self._phase is not _Phase.GONE:
             await self._flow.drain()
         kind = message["type"]

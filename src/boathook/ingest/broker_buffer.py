@@ -97,7 +97,7 @@ class BrokerFirstBuffer:
         return is_waiting
 
     async def adopt(self) -> bool:
-        """Adopt spools of processes that have died; what they published is drained by any gateway."""
+        """Adopt spools of dead processes; any gateway drains what they published."""
         await self._publish_checkpoints()
         return self.spool is not None and await self.spool.adopt()
 

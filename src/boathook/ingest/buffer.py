@@ -48,7 +48,7 @@ class Buffer(Protocol):
         ...
 
     async def adopt(self) -> bool:
-        """Look for events that processes left which have died since; return whether events are waiting."""
+        """Look for events of processes that have died since; return whether events are waiting."""
         ...
 
     async def flush(self) -> None:

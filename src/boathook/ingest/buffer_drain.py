@@ -35,7 +35,7 @@ from boathook.observability.log import get_logger
 from boathook.spool.segment import Record
 
 AdvanceMark = Callable[[int, int, int, datetime | None], Awaitable[Gap]]
-"""Notes that a batch has arrived: its series, first and last sequence, and when its last event was accepted."""
+"""Records that a batch is stored: its series, first and last sequence, and when its last event was accepted."""
 
 _PREFETCH: Final = 16
 _CHECK_INTERVAL_S: Final = 1.0
@@ -52,7 +52,7 @@ class BufferDrain:
     Args:
         access: the brokers.
         writer: stores events under the current routes.
-        advance_mark: notes what has arrived.
+        advance_mark: records what is stored.
         is_available: whether PostgreSQL was available a moment ago.
         note_stored: called for each stored event.
         batch: maximum number of events in one commit.
@@ -132,7 +132,7 @@ class BufferDrain:
     async def _store(
         self, connection: BrokerConnection, group: Sequence[tuple[Delivery, Batch | None]], timeout_s: float
     ) -> None:
-        """Commit the events of messages, note that they have arrived, and acknowledge the messages, in this order."""
+        """Commit the events of messages, record that they are stored, and acknowledge the messages, in this order."""
         records = [record for _, batch in group if batch is not None for record in _records(batch)]
         for start in range(0, len(records), self._batch):
             async for result in self._writer.bring(records[start : start + self._batch], timeout_s):

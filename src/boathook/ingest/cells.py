@@ -55,7 +55,7 @@ _MAX_STAMP: Final = 12
 _TIMEOUT_S: Final = 10.0
 _MAX_ANSWER: Final = 1 << 20
 _MAX_GROUP_BYTES: Final = 900_000
-"""Bytes of records above which a post takes no further event: proxies let a megabyte pass."""
+"""Bytes of records above which no further event is added to a post: proxies allow a megabyte."""
 
 _MAX_SHOWN: Final = 500
 _UNSIGNED: Final = b'{"ok":false,"error":"the signature or its time is wrong; compare cells.secret and the clocks"}'

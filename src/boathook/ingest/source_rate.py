@@ -1,6 +1,6 @@
 """Limits one source's requests in one gateway to its part of a rate that all gateways share.
 
-A gateway that is alone limits requests by itself. Several gateways lease tokens from a store ahead of need, so that no
+A single gateway limits requests without a store. Several gateways lease tokens from a store ahead of need, so that no
 request waits for one. The store is not trusted. Three rules hold whatever it answers, and whether it answers at all:
 
 - ceiling: a gateway never lets more pass than it would alone;
