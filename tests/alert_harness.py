@@ -58,7 +58,7 @@ def webhook(url: str, **more: Any) -> dict[str, Any]:
 
 
 async def insert_sample(db: Database, host: str, gauges: Any) -> None:
-    """Store what a host has measured."""
+    """Store a host's sample."""
     await metric_samples.insert(db, [HostSample(host, datetime.now(UTC), MetricSnapshot(span_s=10, gauges=gauges))])
 
 
@@ -181,7 +181,7 @@ AlertCase = tuple[str, bool, str, dict[str, str]]
 
 
 def play_alerts(promtool: str, rules: Path, cases: Iterable[AlertCase], folder: Path) -> str:
-    """Return what promtool says of alerts that fire when they should not or the other way round; empty where all is well.
+    """Return promtool's report of alerts that fire or stay silent unexpectedly; empty if none.
 
     What an alert's labels are is not judged.
     """

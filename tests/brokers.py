@@ -48,7 +48,7 @@ class Cluster:
         return name
 
     def queue(self, vhost: str, name: str) -> dict:
-        """Return what the management API says of a queue."""
+        """Return the management API's data of a queue."""
         found = request(self.nodes[0], "GET", f"/queues/{vhost}/{quote(name, safe='')}")
         assert isinstance(found, dict)
         return found

@@ -22,7 +22,7 @@ _HARMLESS = {"PYTHONPATH", "PYTHONUNBUFFERED"}
 def boathook_command(
     *arguments: str, cwd: Path, env: Mapping[str, str], timeout: float = 300
 ) -> "subprocess.CompletedProcess[str]":
-    """Run ``python -m boathook`` with these arguments and return what it wrote and the code it ended with.
+    """Run ``python -m boathook`` with these arguments and return its output and exit code.
 
     The process is forked from the fork server, which has already imported boathook. A new interpreter is started only
     when the environment changes how Python starts.

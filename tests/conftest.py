@@ -59,7 +59,7 @@ _accept = asyncio.selector_events.BaseSelectorEventLoop._accept_connection2  # t
 
 
 def _close_with_accepted(loop: Any) -> None:
-    """Close an event loop with what its servers accepted in their last moment: no task of theirs has seen it yet."""
+    """Close an event loop with the connections accepted last, which have no task yet."""
     accepted = [one for one in list(loop._transports.values()) if one._server is not None]
     if accepted and not loop.is_closed() and asyncio._get_running_loop() is None:
         for transport in accepted:
@@ -71,7 +71,7 @@ def _close_with_accepted(loop: Any) -> None:
 async def _accept_if_open(
     loop: Any, factory: Any, accepted: Any, extra: Any, context: Any, server: Any, *more: Any
 ) -> None:
-    """Close what a server accepted just before it was closed itself: asyncio drops it, after an assertion of its own."""
+    """Close a connection accepted just before its server was closed: asyncio would drop it."""
     if server is not None and server._sockets is None:
         accepted.close()
     else:
@@ -117,7 +117,7 @@ _MAX_CONNECTIONS = 1_200
 
 
 def _place_for_servers() -> Path:
-    """Return a folder in memory where there is room: making a thousand databases is mostly waiting for a disk."""
+    """Return a folder in memory if there is room: creating databases is mostly disk waits."""
     if _PLACE not in os.environ:  # xdist's processes, which must agree, inherit it
         has_room = os.access(_MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(_MEMORY).free > _ROOM
         os.environ[_PLACE] = str(_MEMORY) if has_room else tempfile.gettempdir()
@@ -135,7 +135,7 @@ _RUN_ID = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name this run of the tests, alike in all of xdist's processes."""
+    """Give this test run a name shared by all xdist processes."""
     worker = getattr(config, "workerinput", None)
     config.stash[_RUN_ID] = worker["run_id"] if worker else uuid.uuid4().hex[:12]
     _place_for_servers()
@@ -146,19 +146,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Let the garbage collector run again, but never through what was collected: it would take half a second a time."""
+    """Enable garbage collection again, with collected items frozen: scanning them takes half a second."""
     gc.freeze()
     gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Hand the name to one of xdist's processes."""
+    """Pass the name to an xdist process."""
     node.workerinput["run_id"] = node.config.stash[_RUN_ID]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove what the run has made, once all of xdist's processes are done with it."""
+    """Remove the run's files after all xdist processes have ended."""
     if hasattr(config, "workerinput"):
         return
     run_id = config.stash[_RUN_ID]
@@ -178,7 +178,7 @@ def _shared_folder(run_id: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
-    """Undo what a test has set up of logging, so that the next one of its process sees what it logs."""
+    """Restore logging after a test, so that the next one sees its own log lines."""
     form, level = structlog.get_config(), logging.getLogger().level
     yield
     log.flush()  # while the test's output is captured: its lines are written by a thread
@@ -212,7 +212,7 @@ def pg_server(run_id: str) -> Iterator[EmbeddedServer | None]:
 
 
 def _allows_connections(url: str) -> bool:
-    """Return whether the server allows as many as the boathooks of all processes need; otherwise set it for the next start."""
+    """Return whether the server allows enough connections; otherwise set it for the next start."""
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute(f"alter system set max_connections = {_MAX_CONNECTIONS}")
         # Otherwise it starts a process for one of the tests' databases nearly each second.

@@ -122,7 +122,7 @@ def created(admin_url: str, template: str | None = None) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a fresh copy of the template is like: its schema's fingerprint and the rows that migrations put in."""
+    """A fresh copy of the template: its schema's fingerprint and the rows of migrations."""
 
     schemas: frozenset[str]
     tables: tuple[Table, ...]

@@ -23,7 +23,7 @@ def find_program(name: str) -> str:
 
 
 def install(folder: Path, *, timeout: float) -> None:
-    """Install what a folder's lock file names, unless it is there; xdist's processes wait for one another."""
+    """Install the packages of a folder's lock file unless present; xdist processes wait for each other."""
     lock_file = folder / "package-lock.json"
     wanted = hashlib.sha256(lock_file.read_bytes()).hexdigest()
     stamp = folder / "node_modules" / ".installed"

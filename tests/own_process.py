@@ -17,7 +17,7 @@ from _pytest.runner import runtestprotocol
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a marked test in a fork, and report what it reports."""
+    """Run a marked test in a fork, and report its reports."""
     if item.get_closest_marker("own_process") is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)

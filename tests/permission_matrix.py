@@ -59,7 +59,7 @@ def portal_asks() -> list[Ask]:
 
 
 def is_granted(rule: AccessRule, kind: str) -> bool:
-    """Return what the table says of a kind of holder, read without the code under test."""
+    """Return the table's decision on a kind of token, read without the code under test."""
     if rule.is_public or kind == "nobody":
         return rule.is_public
     if kind == "organization":
@@ -70,13 +70,13 @@ def is_granted(rule: AccessRule, kind: str) -> bool:
 
 
 def is_covered(rule: AccessRule, role: str) -> bool:
-    """Return what the table says of an operator, read without the code under test."""
+    """Return the table's decision on an operator, read without the code under test."""
     roles = [str(one) for one in Role]
     return rule.role is not None and roles.index(role) >= roles.index(str(rule.role))
 
 
 def wrong(found: dict[Ask, int], refusals: set[int], is_allowed: Callable[[AccessRule], bool]) -> list[str]:
-    """Return the requests that were answered otherwise than the table says."""
+    """Return the requests whose response differs from the table."""
     assert len(found) > 20, "there are too few routes"
     return [
         f"{one.method} {one.path}: {status}, {one.permission}"

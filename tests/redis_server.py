@@ -49,7 +49,7 @@ class RedisServer:
         return False
 
     def kill(self) -> None:
-        """End it without warning; what it knew is gone."""
+        """Kill it; its data is lost."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(300)

@@ -42,7 +42,7 @@ async def eventually(
 
 
 def run_and_close(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
-    """Do *work* in a loop and close it, in a thread without another loop: `tests.conftest` closes what is left there."""
+    """Run *work* in a loop and close it, in a thread without another loop."""
     try:
         loop.run_until_complete(work)
     finally:

@@ -1,4 +1,4 @@
-"""A stand-in for a server of Svix's API: what an import reads of it, with its pages, errors and silences.
+"""Fake server of Svix's API: the objects that an import reads, with pages, errors and timeouts.
 
 Written from the public source and OpenAPI of svix/svix-webhooks: ids are a prefix and 27 letters that rise with time,
 `iterator` is the last row's id, sets come in any order, an Ed25519 secret shows its public half, sensitive headers show
@@ -41,7 +41,7 @@ NO_ROUTE = Answer(404)
 
 
 class SvixServer:
-    """One environment, changed by its methods and read over HTTP.
+    """One environment, changed by methods and read over HTTP.
 
     `script` is asked before each GET, by its path with the query; what it returns is answered instead.
     """
@@ -146,7 +146,7 @@ class SvixServer:
         return Answer(200, {"data": data, "iterator": last, "done": len(shown) == len(keys)})
 
     def _shuffled(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return a row whose sets come in another order each time."""
+        """Return a row with its sets in random order."""
         sets = {name: row[name] for name in ("eventTypes", "filterTypes", "channels", "featureFlags") if row.get(name)}
         return row | {name: self._random.sample(value, len(value)) for name, value in sets.items()}
 

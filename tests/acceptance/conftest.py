@@ -182,7 +182,7 @@ class BoathookProcess:
         return (self.folder / "serve.log").read_text(errors="replace")
 
     def wait_logged(self, text: str) -> None:
-        """Wait until a text is in the log, which is written a moment after what it is about."""
+        """Wait until a text is in the log, which is written slightly later."""
         until(lambda: text in self.log())
 
     def children(self, role: str) -> list[psutil.Process]:
@@ -218,7 +218,7 @@ class BoathookProcess:
         self._check_patch()
 
     def _check_patch(self) -> None:
-        """Fail if a test's sitecustomize.py patches what is gone: Python reports that and goes on without it."""
+        """Fail if the target of a test's sitecustomize.py patch is missing; Python only prints that error."""
         assert "Error in sitecustomize" not in self.log(), self.log()[:3000]
 
     def stop(self) -> int:

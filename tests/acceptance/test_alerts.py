@@ -1,4 +1,4 @@
-"""Each rule on a real server: the condition is brought about as it is in life, the alert fires, is told, and recovers."""
+"""Each rule on a real server: its condition occurs, the alert fires, is sent, and recovers."""
 
 import contextlib
 import json

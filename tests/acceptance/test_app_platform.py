@@ -1,4 +1,4 @@
-"""What a real boathook lends an app: chores in its keeper, metrics from all processes, its vitals, its operators."""
+"""Platform services for apps in a real boathook: chores, metrics, health and operators."""
 
 import json
 from collections.abc import Iterator

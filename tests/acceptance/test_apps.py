@@ -1,4 +1,4 @@
-"""The app that docs/reference/apps.md shows, in a real boathook: one line loads it, and it does what the page says."""
+"""The app of docs/reference/apps.md runs in a real boathook as the page describes."""
 
 import hashlib
 import hmac
@@ -22,7 +22,7 @@ PAGE = ROOT / "docs/reference/apps.md"
 
 
 def shown(language: str) -> list[str]:
-    """Return what the page shows in a language."""
+    """Return the page's code block in a language."""
     return [block.text for block in blocks(PAGE) if block.language == language]
 
 
@@ -36,7 +36,7 @@ def write_app(folder: Path) -> None:
 
 
 class Parcels(BoathookProcess):
-    """A boathook whose boathook.toml has the lines that the page shows, and no app of the owner's."""
+    """A boathook configured as the page shows, without a user app."""
 
     own = ""
 
@@ -52,7 +52,7 @@ class Parcels(BoathookProcess):
         (self.folder / "boathook.toml").write_text(self._configuration(extra))
 
     def scan(self, parcel: str, state: str = "moving", *, at: float = 0, secret: str = SECRET) -> int:
-        """Tell of one scan as the carrier does; return the status."""
+        """Send one scan as the carrier; return the status."""
         scan = {"scan": f"{parcel}-{state}-{at}", "type": f"parcel.{state}", "parcel": parcel, "at": at or time.time()}
         body = json.dumps(scan).encode()
         mac = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()

@@ -1,4 +1,4 @@
-"""Batches through the real command line and real sockets: each item has one effect, whatever is sent again or killed."""
+"""Batches over real sockets: each item has one effect despite repeats and kills."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""The benches past one host run on real brokers and gateways, and say what is missing where there are none."""
+"""Benchmarks with several hosts run on real brokers and gateways, and name missing programs."""
 
 import json
 import os
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def measure(name: str) -> dict[str, Any]:
-    """Return what the command prints."""
+    """Return the command's output."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", name, "--seconds", "0.5", "--json"],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""`python -m benchmarks console` visits every page there is, over HTTP, and judges them by their target."""
+"""`python -m benchmarks console` visits every page over HTTP and compares it with its target."""
 
 import json
 import os
@@ -22,7 +22,7 @@ EVENTS = 2_000
 
 @pytest.fixture(scope="module")
 def figures(admin_url: str) -> dict[str, Any]:
-    """What the command prints of a short history."""
+    """Return the command's output for a short history."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "console", "--events", str(EVENTS), "--seconds", "0.5", "--json"],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""A source with a schema over real sockets: what is refused, what the quarantine keeps, and that no key is occupied."""
+"""A source with a schema over real sockets: rejections, the quarantine, and unused dedup keys."""
 
 import hashlib
 import hmac
@@ -42,7 +42,7 @@ def send(running: BoathookProcess, body: bytes | dict[str, Any], *, secret: str 
 
 
 def reverified(running: BoathookProcess) -> dict[str, str]:
-    """Judge all again; return what came of each, by the detail. The command fails where some stay refused."""
+    """Verify all rejections again; return the outcomes by detail. The command fails if some stay rejected."""
     done = running.cli("rejections", "reverify", "--source", "payments", "--json", check=False)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     return {row["detail"]: row["outcome"] for row in rows}

@@ -79,7 +79,7 @@ class Cells:
         return httpx.request(method, url, json=body, headers=headers, timeout=60)
 
     def move(self, to: str, source: str = "stripe") -> str:
-        """Move a source; return what the command printed."""
+        """Move a source; return the command's output."""
         return self.processes["c1"].cli("cells", "move", source, "--to", to).stdout
 
 
@@ -120,7 +120,7 @@ def other_than(cell: str) -> str:
 
 
 def settle(cells: Cells, cell: str, key: str) -> None:
-    """Wait until nothing passes by the gateways of the other cell, whose memory would recognize what it has seen."""
+    """Wait until no event bypasses the other cell's gateways, whose dedup cache would recognize it."""
     cells.send(cell, key)
     until(lambda: key in cells.stored(cell))
 
@@ -410,7 +410,7 @@ def test_an_application_moves_under_load_and_loses_and_doubles_nothing(cells: Ce
 
 
 def ask_until_known(cells: Cells, method: str, path: str, body: Any) -> httpx.Response | None:
-    """Ask c2 for an application of c1; return the answer unless c1 was not heard in time."""
+    """Ask c2 for an application of c1; return the response unless c1 timed out."""
     answer = cells.ask("c2", method, path, body)
     return answer if answer.status_code == 421 else None
 

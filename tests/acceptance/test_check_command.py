@@ -1,4 +1,4 @@
-"""`boathook check` beside a boathook at work, with the database away, and with events that wait in the spool."""
+"""`boathook check` beside a busy boathook, without the database, and with events in the spool."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ CHECKS = 5
 
 
 class Stream(threading.Thread):
-    """Sends signed events of all kinds, one after the other, until it is told to end."""
+    """Sends signed events of all kinds, one after the other, until stopped."""
 
     def __init__(self, running: BoathookProcess) -> None:
         super().__init__(daemon=True)
@@ -66,7 +66,7 @@ def cli(tmp_path: Path, pg_url: str) -> Cli:
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Path:
-    """A data folder in whose spool three events wait, one lies that PostgreSQL refused, and one segment is damaged."""
+    """A data folder whose spool has three waiting events, a rejected one and a damaged segment."""
     root = tmp_path / "data" / "spool"
     for folder, number in ((root / "0001", 3), (root / REJECTED_FOLDER, 1)):
         folder.mkdir(parents=True)

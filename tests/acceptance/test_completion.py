@@ -1,4 +1,4 @@
-"""Completion by a real shell, and what a mistyped command is answered."""
+"""Shell completion in a real shell, and suggestions for mistyped commands."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Connections that are kept open shut nobody out: idle ones make room, and some places are kept for clients with few."""
+"""Held connections lock no one out: idle ones are evicted, and some are reserved for small clients."""
 
 import contextlib
 import resource

@@ -1,4 +1,4 @@
-"""`boathook dead groups` and what is decided about a whole group at a shell; and bulk work that survives a kill."""
+"""`boathook dead groups`, decisions about whole groups, and bulk jobs that survive a kill."""
 
 import json
 from collections.abc import Callable

@@ -156,7 +156,7 @@ def test_tampering_with_the_store_is_detected(demo: Callable[..., Demo], corrupt
 
 
 def systems_agree(text: str) -> list[str]:
-    """Return which of the four systems the table says agree with what was sent to them."""
+    """Return which of the four systems the table reports as consistent."""
     return re.findall(r"^ (\w+) +[1-9]\d* +[1-9]\d* +\d+ +[1-9]\d* .* agree\s*$", text, re.MULTILINE)
 
 
@@ -247,7 +247,7 @@ def _shell(line: str) -> subprocess.CompletedProcess[str]:
 
 
 def _request(line: str, port: int) -> bool:
-    """Run a printed request, by hand where the machine has no curl; return whether it counted as a duplicate."""
+    """Send a printed request, without curl if missing; return whether it was a duplicate."""
     if shutil.which("curl") is None:
         line = f'curl() {{ {sys.executable} -c {shlex.quote(POOR_CURL)} "$@"; }}; {line}'
     done = _shell(line)
@@ -266,7 +266,7 @@ def test_a_foreign_folder_is_not_emptied(demo: Callable[..., Demo], folder: Path
 
 
 def _take_quiet_port(taken: socket.socket) -> int:
-    """Bind below the ephemeral ports, so that no client takes the next port meanwhile."""
+    """Bind below the ephemeral ports, so that no client gets the next port."""
     while True:
         port = random.randrange(20_000, 32_000)
         with contextlib.suppress(OSError):

@@ -47,7 +47,7 @@ Transaction.newer = believe
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """One of the three, and what it tells of a thing."""
+    """One of the three senders and its events."""
 
     source: str
     handler: str
@@ -196,7 +196,7 @@ class Shop(BoathookProcess):
         return [row["handler"] for row in rows]
 
     def state(self, sender: Sender, thing: str) -> tuple[str, int]:
-        """What is kept of a thing, and how often it was written."""
+        """Return a thing's stored state and number of writes."""
         [row] = self.rows("select state, changes from demo.latest where thing = %s", sender.thing(thing))
         return row["state"], row["changes"]
 

@@ -24,7 +24,7 @@ COMPOSE = Path(__file__).parents[2] / "deploy/compose"
 
 
 class Manager:
-    """The socket on which a service manager hears of a service."""
+    """The notify socket of a service manager."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -34,7 +34,7 @@ class Manager:
         self.heard: list[str] = []
 
     def hear(self) -> list[str]:
-        """Return all that was heard until now."""
+        """Return all notifications received so far."""
         while True:
             try:
                 self.heard.append(self._line.recv(4096).decode())

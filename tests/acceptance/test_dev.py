@@ -61,7 +61,7 @@ class Developer:
         return (self.folder / "dev.log").read_text()
 
     def wait_for(self, pattern: str, after: int = 0) -> re.Match[str]:
-        """Wait for a line that matches, in what is printed after so many characters."""
+        """Wait for a matching line in the output after a position."""
 
         def find() -> list[re.Match[str]]:
             assert self.process.poll() is None, self.text()

@@ -60,7 +60,7 @@ def send(running: BoathookProcess, source: str, headers: Mapping[str, str], body
 
 
 def refused(running: BoathookProcess, source: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
-    """Send what is refused without a word of why, and return what the operator is shown of it."""
+    """Send a request that is rejected without details; return what the operator sees."""
     answer = send(running, source, headers, body)
     assert (answer.status, answer.json["error"]) == (401, "unauthorized")
     assert re.sub(rb"req_[0-9a-f]+", b"", answer.body) == b'{"ok":false,"error":"unauthorized","request_id":""}'

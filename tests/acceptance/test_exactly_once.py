@@ -20,13 +20,13 @@ def rows(url: str, sql: str) -> list[tuple]:
 
 @pytest.fixture(scope="module")
 def fixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file whose presence mends the handler of ``broken.*``."""
+    """The file whose existence fixes the handler of ``broken.*``."""
     return tmp_path_factory.mktemp("shop") / "fixed"
 
 
 @pytest.fixture(scope="module")
 def shared(shared_boathook: Callable[..., BoathookProcess], fixed: Path) -> BoathookProcess:
-    """The boathook of all tests that leave it as it is; they tell their events apart by key."""
+    """A boathook shared by tests that do not change it; event keys keep them apart."""
     return shared_boathook(SHOP_FIXED=str(fixed), BOATHOOK_WORKER_MEMORY_MB="4096")
 
 

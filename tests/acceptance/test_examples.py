@@ -1,4 +1,4 @@
-"""The programs in examples/ run in their frameworks and judge real requests."""
+"""The programs in examples/ run in their frameworks and verify real requests."""
 
 import importlib.util
 import sys

@@ -407,7 +407,7 @@ def test_a_slow_client_is_closed_in_time(make_gateway: Callable[..., Gateway], b
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_slow_client_stays_when_the_deadlines_are_far(make_gateway: Callable[..., Gateway]):
-    """The mutant: without the short deadlines the same silence is borne."""
+    """The mutant: with long deadlines the same client is not cut off."""
     one = make_gateway(limits={"head_timeout_s": 60})
     with one.connect() as client:
         client.sendall(b"POST /in/open HT")
@@ -615,7 +615,7 @@ def test_draining_under_load_fails_no_request(make_gateway: Callable[..., Gatewa
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_killing_under_load_fails_requests(make_gateway: Callable[..., Gateway]):
-    """The mutant: what the drain prevents does happen without it."""
+    """The mutant: without a drain requests fail."""
     one = make_gateway(commit_s=0.05)
     load = Load(one, clients=12, keep_alive=True)
     load.wait_for(50)

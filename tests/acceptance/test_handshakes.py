@@ -1,4 +1,4 @@
-"""Every sender's question before events flow, asked over real sockets: answered if it is right, and never an event."""
+"""Every provider's handshake over real sockets: answered if valid, and never an event."""
 
 import hashlib
 import hmac
@@ -69,7 +69,7 @@ BRAINTREE = "20f9f8ed05f77439fe955c977e4c8a53"
 
 @dataclass(frozen=True)
 class Case:
-    """A question, and what it must be answered; None as the body where nothing may be said but a status."""
+    """A challenge and its expected response; body None means a status without details."""
 
     source: str
     status: int

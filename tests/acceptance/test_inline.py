@@ -114,7 +114,7 @@ def make_inline(boathook: Make) -> Make:
 
 @pytest.fixture(scope="module")
 def shared(shared_boathook: Make) -> BoathookProcess:
-    """The boathook of all tests that neither stop nor kill it; they tell their events apart by key and type."""
+    """A boathook shared by tests that do not stop it; event keys and types keep them apart."""
     return made(shared_boathook, toml=INLINE_SOURCE + HASTY)
 
 
@@ -126,14 +126,14 @@ def ask(
 
 
 def effects(running: BoathookProcess, key: str) -> list[int]:
-    """Return the attempts whose effect for one event is committed."""
+    """Return the attempts with a committed effect of one event."""
     with psycopg.connect(running.database_url) as connection:
         rows = connection.execute("select attempt from shop.effect where event_key = %s order by id", [key]).fetchall()
     return [row[0] for row in rows]
 
 
 def counted(running: BoathookProcess, name: str, **labels: str) -> float:
-    """Return a metric's value over the series that bear these labels."""
+    """Return a metric's sum over the series with these labels."""
     found = httpx.get(f"{running.base}/metrics", timeout=300).text.splitlines()
     wanted = [f'{label}="{value}"' for label, value in labels.items()]
     return sum(

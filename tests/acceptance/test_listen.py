@@ -31,7 +31,7 @@ EXTRA = """
 
 
 class Local:
-    """A server of one's own that keeps what it gets."""
+    """A local server that records its requests."""
 
     def __init__(self) -> None:
         self.got: list[tuple[str, str, dict[str, str], bytes]] = []
@@ -141,7 +141,7 @@ def post(running: BoathookProcess, name: str, kind: str = "payment.paid", **more
 
 
 def listens(running: BoathookProcess, listening: Listening, local_or_lines: Callable[[], int]) -> None:
-    """Wait until a listener hears: it is told of markers until one has come."""
+    """Send markers until the listener has received one."""
     before = local_or_lines()
 
     def has_come() -> bool:

@@ -56,7 +56,7 @@ def listen(running: BoathookProcess, key: str) -> Iterator[Callable[..., Listeni
 
 
 def commit(running: BoathookProcess, events: list[Any]) -> None:
-    """Store events as a gateway does, whose ids were made when they say."""
+    """Store events as a gateway does, with ids of earlier times."""
 
     async def run() -> None:
         database = await Database.open(running.database_url, purpose="test", size=1)
@@ -70,7 +70,7 @@ def commit(running: BoathookProcess, events: list[Any]) -> None:
 
 
 def late(source: str) -> list[Any]:
-    """Return events whose ids were made up to 58 seconds ago."""
+    """Return events with ids up to 58 seconds old."""
     now, run = datetime.now(UTC), time.time_ns()
     ages = [age for age in (58, 50, 40, 30, 20, 10, 4, 0) for _ in range(10)]
     return [

@@ -84,7 +84,7 @@ class Stripe:
         self.client.post(f"/_config/webhooks/{name}", data={"url": url, "secret": SECRET}).raise_for_status()
 
     def create(self, what: str, /, *, status: int = 200, **form: Any) -> dict[str, Any]:
-        """POST a form whose nested keys are written as Stripe wants them, a[b]."""
+        """POST a form with nested keys in Stripe's notation, a[b]."""
         answer = self.client.post(f"/v1/{what}", data=_flat(form))
         assert answer.status_code == status, answer.text
         return answer.json()

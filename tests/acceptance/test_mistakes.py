@@ -1,4 +1,4 @@
-"""Mistakes of the first hour: each is answered by one sentence that names what is wrong and what to write instead."""
+"""Beginners' mistakes: each gets one sentence with the problem and the fix."""
 
 import socket
 import sys
@@ -24,7 +24,7 @@ HOOKS = 'from boathook import Boathook, Event\nhook = Boathook()\n@hook.on("{}",
 
 
 class Mistake(NamedTuple):
-    """What somebody wrote and typed, and what the answer must contain."""
+    """A mistake and the texts that its error must contain."""
 
     typed: str
     settings: str | None

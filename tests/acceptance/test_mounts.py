@@ -342,7 +342,7 @@ def test_frames_right_after_the_head_are_read(mounted_app: BoathookProcess):
 
 
 def test_an_upgrade_behind_an_unanswered_request_is_refused(mounted_app: BoathookProcess):
-    """The answer that is owed comes first."""
+    """The pending response comes first."""
     with socket.create_connection(("127.0.0.1", mounted_app.port), timeout=300) as wire:
         upgrade = (ASK + KEY + "Upgrade: websocket\r\n\r\n").encode()
         wire.sendall(b"GET /open HTTP/1.1\r\nHost: a\r\n\r\n" + upgrade)
@@ -405,7 +405,7 @@ async def test_a_client_that_does_not_read_is_cut_off(mounted_app: BoathookProce
 
 
 async def hears(running: BoathookProcess, channel: str) -> ClientConnection:
-    """Return a client that surely hears: the first message of a process may come before its connection is made."""
+    """Return a client that is connected: early live messages may precede its connection."""
     ws = await connect(url(running, f"/open/live?channel={channel}"))
     assert await ws.recv() == "listening"
 

@@ -1,4 +1,4 @@
-"""The wheel in an empty environment, far from the repository: what a user gets is all that is needed."""
+"""The wheel works in an empty environment outside of the repository."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ class Installation:
         self.bin = folder / "venv" / "bin"
 
     def run(self, *command: str | Path, timeout: float = 300, cwd: Path | None = None) -> str:
-        """Run a command to its end and return what it prints."""
+        """Run a command and return its output."""
         done = subprocess.run(
             command,
             cwd=cwd or self.folder,

@@ -1,4 +1,4 @@
-"""The alert rules for boathook itself, judged by Prometheus's own tool, and by what a gateway really shows."""
+"""boathook's alert rules, checked by promtool and against a gateway's real metrics."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Batches as four senders write them: each item has one effect under its own name, in whatever company it comes again."""
+"""Batches of four providers: each item has one effect under its own key in any batch."""
 
 import json
 import time

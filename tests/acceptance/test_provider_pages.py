@@ -1,4 +1,4 @@
-"""What the page of each provider says to write and to run works: all of them together, on one running boathook."""
+"""The settings and commands of every provider page work, all on one running boathook."""
 
 import os
 from collections.abc import Iterator

@@ -118,7 +118,7 @@ NEVER = {403, 406, 410}
 
 @dataclass
 class Talk:
-    """What was said to one source and what it answered."""
+    """The requests to one source and their responses."""
 
     first: RawResponse
     again: RawResponse
@@ -160,7 +160,7 @@ def sent(provider_source: ProviderSource, word: str = "told01") -> Signed:
 
 
 def forged(provider_source: ProviderSource) -> Signed:
-    """The same request with one byte changed: of what is signed, or of the proof where no signature covers the body."""
+    """The same request with one byte of the signed content or of the proof changed."""
     signed = sent(provider_source, "forged")
     if provider_source.recipe.grade is ProofStrength.BODY and signed.body:
         middle = signed.body.index(b"forged") if b"forged" in signed.body else len(signed.body) // 2
@@ -182,7 +182,7 @@ def client_of(provider_source: ProviderSource, *, is_stranger: bool = False) -> 
 
 @pytest.fixture(scope="module")
 def talks(running: BoathookProcess) -> dict[str, Talk]:
-    """Talk to every source, then read back what the command line shows of it."""
+    """Send requests to every source, then read the results with the command line."""
     found = {}
     for provider_source in REACHED:
         signed = sent(provider_source)
@@ -312,7 +312,7 @@ LIES = {
 
 
 class TestPublicUrl:
-    """Where the URL is signed, the configured one counts, whatever proxies and senders claim."""
+    """The configured URL is the signed one, regardless of proxies and senders."""
 
     def test_square_signs_the_address_as_configured(self, running: BoathookProcess):
         target, secret = TARGET.format(source="square"), secret_of("square")

@@ -1,4 +1,4 @@
-"""Readers of metrics and pages beside the intake: they hardly slow it down, however often they ask."""
+"""Readers of metrics and pages hardly slow down the intake."""
 
 import contextlib
 import statistics
@@ -82,7 +82,7 @@ def seconds_of(running: BoathookProcess, client: httpx.Client, key: str) -> list
 
 
 def ratio(running: BoathookProcess, path: str) -> float:
-    """Return the median beside readers as a multiple of the undisturbed one, both measured in turns."""
+    """Return the median latency beside readers divided by the undisturbed one, measured in turns."""
     alone, beside = list[float](), list[float]()
     with httpx.Client(timeout=300) as client:
         seconds_of(running, client, f"{path}_first")

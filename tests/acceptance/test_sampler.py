@@ -1,4 +1,4 @@
-"""What hosts count reaches PostgreSQL, whatever becomes of their processes."""
+"""Counts of hosts reach PostgreSQL despite killed and stopped processes."""
 
 from collections.abc import Callable
 

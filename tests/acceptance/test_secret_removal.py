@@ -1,4 +1,4 @@
-"""Secrets of sources are removed for good, whatever the gateways go through meanwhile, and the kept ones are never refused."""
+"""Removed source secrets are rejected in any gateway state, and kept ones never are."""
 
 import contextlib
 import threading
@@ -34,7 +34,7 @@ def running(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
 
 
 def asked_while_frozen(running: BoathookProcess, removed: str) -> tuple[Counter[int], Counter[int]]:
-    """Remove a secret while the gateway is frozen; return how requests were answered that had come meanwhile."""
+    """Remove a secret while the gateway is frozen; return the statuses of requests sent meanwhile."""
     id = add(running, removed)
     until(partial(is_known, running.base, removed))
     with ThreadPoolExecutor(12) as senders:
@@ -57,7 +57,7 @@ def test_a_gateway_frozen_during_the_removal_rejects_the_secret(running: Boathoo
 
 @pytest.mark.extended("the mutant of a test that is left out")
 def test_mutant_without_the_refresh_a_thawed_gateway_accepts_it(boathook: Callable[..., BoathookProcess]):
-    """The mutant: what has waited is judged by what was known before the frost."""
+    """The mutant: waiting requests are verified with stale secrets."""
     unsafe = boathook(roles="gateway,keeper", start=False)
     (unsafe.folder / "sitecustomize.py").write_text(
         "from boathook.ingest import secret_reloader\nsecret_reloader.MAX_STALENESS_S = 9e9\n"
@@ -67,13 +67,13 @@ def test_mutant_without_the_refresh_a_thawed_gateway_accepts_it(boathook: Callab
 
 
 def on_disk(running: BoathookProcess) -> str:
-    """Return what is kept for a start without PostgreSQL."""
+    """Return the secrets saved for a start without PostgreSQL."""
     file = running.folder / FILE
     return file.read_text() if file.exists() else ""
 
 
 def asked_while_starting(running: BoathookProcess, removed: str) -> Counter[int]:
-    """Remove a secret while the gateway is down; return how requests were answered that came as it started."""
+    """Remove a secret while the gateway is down; return the statuses of requests during its start."""
     id = add(running, removed)
     until(lambda: id in on_disk(running))
     running.kill_all()
@@ -105,7 +105,7 @@ def test_a_gateway_down_during_the_removal_rejects_the_secret(running: BoathookP
 def test_mutant_a_gateway_opening_with_saved_secrets_accepts_it(
     boathook: Callable[..., BoathookProcess],
 ):
-    """The mutant: requests come in before it is known what was removed."""
+    """The mutant: requests are accepted before removals are read."""
     unsafe = boathook(roles="gateway,keeper", start=False)
     (unsafe.folder / "sitecustomize.py").write_text(LATE)
     assert asked_while_starting(unsafe.start(), "whsec_removed in the night")[200]

@@ -1,4 +1,4 @@
-"""One boathook with many sources, spoken to by the senders' own signing code: who gets in, who does not, and as what."""
+"""One boathook with many sources, and requests signed by the providers' own libraries."""
 
 import gzip
 import json
@@ -147,7 +147,7 @@ def stored(running: BoathookProcess, request: SignedRequest) -> list[tuple]:
 
 
 def effects(running: BoathookProcess, request: SignedRequest) -> list[tuple]:
-    """Return what the handler did about a pull request's body, once nothing more is owed."""
+    """Return the handler's effects for a pull request's body, once no delivery is pending."""
     until(lambda: rows(running, "select count(*) from boathook.delivery") == [(0,)])
     title = json.loads(request.body)["pull_request"]["title"]
     return rows(running, "select event_key from shop.effect where handler = %s", title)

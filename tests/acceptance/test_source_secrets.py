@@ -49,7 +49,7 @@ def add(running: BoathookProcess, secret: str, *more: str) -> str:
 
 
 class Load:
-    """A sender that never pauses, with the secret it is told to use."""
+    """A sender that never pauses and uses the given secret."""
 
     def __init__(self, base: str, secret: str) -> None:
         self.base, self.secret = base, secret

@@ -1,4 +1,4 @@
-"""What the command line says of sources: which senders there are, which settings are wrong and how to mend them."""
+"""`boathook sources`: the list of providers, and invalid settings with their fixes."""
 
 import json
 import subprocess
@@ -147,7 +147,7 @@ async def broken(event: Event, tx: Transaction) -> None:
 
 @pytest.fixture(scope="module")
 def running(shared_boathook: Any) -> BoathookProcess:
-    """A boathook for all tests here, which tell their events apart by type."""
+    """A boathook shared by all tests here; event types keep them apart."""
     one: BoathookProcess = shared_boathook(start=False)
     (one.folder / "shop.py").write_text(HANDLERS)
     sources = '[sources.stripe]\nsecrets = ["whsec_acceptance"]\n'
@@ -156,7 +156,7 @@ def running(shared_boathook: Any) -> BoathookProcess:
 
 
 class TestGrade:
-    """What the proof covers is shown wherever an event is."""
+    """The proof strength is shown with every event."""
 
     @pytest.mark.extended("starts several servers of its own")
     def test_it_is(self, running: BoathookProcess):

@@ -90,7 +90,7 @@ def import_reports(done: Any) -> dict[str, dict[str, Any]]:
 
 
 def left_behind(gateway: BoathookProcess, postgres: OwnServer, *keys: str) -> Path:
-    """Have a gateway die while PostgreSQL is away, and return its spool as it lies on the disk of the lost host."""
+    """Kill a gateway during an outage; return its spool on the disk of the lost host."""
     postgres.stop()
     send(gateway, *keys)
     gateway.kill_all()
@@ -210,7 +210,7 @@ def test_mutant_without_again_a_restored_database_lacks_events(gateway: Boathook
 
 
 def found(gateway: BoathookProcess, check: str) -> dict[str, Any]:
-    """Return what the doctor finds."""
+    """Return the doctor's findings."""
     findings = map(json.loads, gateway.cli("doctor", "--json", check=False).stdout.splitlines())
     return next(one for one in findings if one["check"] == check)
 

@@ -1,4 +1,4 @@
-"""A boathook that starts while PostgreSQL is away: what it takes meanwhile is owed to its handlers like anything else."""
+"""A boathook started during an outage accepts events and delivers them to handlers later."""
 
 import contextlib
 import time

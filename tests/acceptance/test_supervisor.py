@@ -1,4 +1,4 @@
-"""The supervisor and its children: starting, dying, being killed, stopping, and what each tells the operator."""
+"""The supervisor and its children: start, crash, kill, stop, and their log lines."""
 
 import json
 import os
@@ -24,7 +24,7 @@ GATEWAY = "gateway"
 
 @pytest.fixture(scope="module")
 def shared(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
-    """The gateway of all tests that neither stop nor kill it; they tell their events apart by key."""
+    """A gateway shared by tests that do not stop it; event keys keep them apart."""
     return shared_boathook(roles=GATEWAY)
 
 

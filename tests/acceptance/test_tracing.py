@@ -1,4 +1,4 @@
-"""Traces of events across real processes, told to a real receiver of OTLP and decoded by OpenTelemetry's own classes."""
+"""Traces across real processes, sent to an OTLP receiver and decoded by OpenTelemetry."""
 
 import http.server
 import json

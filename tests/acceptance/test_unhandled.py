@@ -1,4 +1,4 @@
-"""A handler that names the wrong source, and how its events reach it once that is mended: with real processes."""
+"""A handler with a misspelt source, and how its events reach it once fixed, in real processes."""
 
 import textwrap
 from collections.abc import Callable

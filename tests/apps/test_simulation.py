@@ -1,4 +1,4 @@
-"""How apps are tried out: what is counted, how long books are waited for, and what is printed."""
+"""The app simulators' counts, waiting and output."""
 
 import json
 import types

@@ -110,7 +110,7 @@ class SampleData:
         until(lambda: len(self.receiver.to("/good")) >= 2)
 
     def decide(self) -> None:
-        """Ignore a dead letter with a note, with the command line."""
+        """Ignore a dead letter with a note, by the command line."""
         dead = self.server.running.listing("dead", "list")
         self.server.running.cli("dead", "ignore", dead[0]["id"], "--note", self.text().replace("\x00", " "), "--yes")
 

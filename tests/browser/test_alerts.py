@@ -43,7 +43,7 @@ summary = "<i>all of {{subject}}</i> is sent again"
 
 @pytest.fixture(scope="module")
 def console(shared_boathook: Callable[..., BoathookProcess], alert_receiver: AlertReceiver) -> Iterator[ConsoleServer]:  # noqa: F811
-    """A boathook that tells of alerts, and the admin anna."""
+    """A boathook with alerts, and the admin anna."""
     extra = SETTINGS.format(url=alert_receiver.url, secret=SECRET)
     running = shared_boathook(roles="gateway,worker,console,keeper", senders=1, extra=extra)
     until(lambda: httpx.get(f"{running.base}/console/sign-in").status_code == 200)

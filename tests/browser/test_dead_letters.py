@@ -1,4 +1,4 @@
-"""Dead letters on the console: told in words, run again, ignored with a note, purged, and in bulk after a rehearsal."""
+"""Dead letters in the console: described, replayed, ignored with a note, purged, and in bulk after a preview."""
 
 from collections.abc import Callable
 

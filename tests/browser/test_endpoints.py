@@ -66,7 +66,7 @@ def test_event_types_are_searched_and_selected_in_a_tree(admin_page: CheckedPage
 
 
 def agree(page: Page) -> None:
-    """Answer what is asked before something that cannot be taken back."""
+    """Confirm an irreversible action."""
     page.get_by_role("dialog").get_by_role("button", name="Confirm").click()
 
 

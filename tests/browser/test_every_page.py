@@ -62,7 +62,7 @@ def pages(filled_console: ConsoleServer, browser: Browser) -> list[str]:
 
 
 def kind_of(path: str) -> str:
-    """Return an address without what makes it one of many alike."""
+    """Return a URL without the parts that differ between pages of one kind."""
     return _OWN_WORDS.sub("*", _IDS.sub("*", path.partition("?")[0]))
 
 
@@ -194,7 +194,7 @@ def test_a_clipped_table_is_detected(filled_console: ConsoleServer, reader: Page
 
 
 def clipped_cells(page: Page, width: int | None) -> list[str]:
-    """Return the cells of tables that are not wholly in sight on a screen of that many pixels, or as it is."""
+    """Return the table cells that are not fully visible at that screen width, or at the current one."""
     if width is not None:
         page.set_viewport_size({"width": width, "height": 900})
     page.evaluate(_TWO_FRAMES)

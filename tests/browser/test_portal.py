@@ -17,7 +17,7 @@ pytestmark = pytest.mark.extended("the pages are seen by the tour of every page 
 
 @pytest.fixture(scope="module")
 def product() -> Iterator[Receiver]:
-    """The operator's own product, whose page has the portal within it."""
+    """The operator's product, whose page embeds the portal."""
     with open_receiver() as product:
         product.kind = "text/html"
         yield product
@@ -28,7 +28,7 @@ def console(
     shared_boathook: Callable[..., BoathookProcess],  # noqa: F811
     product: Receiver,
 ) -> Iterator[ConsoleServer]:
-    """A boathook whose portal may be shown within the product, by either of the two names of this host."""
+    """A boathook whose portal may be embedded in the product, under either name of this host."""
     elsewhere = product.base.replace("127.0.0.1", "localhost")
     running = shared_boathook(
         roles="gateway,worker,console,keeper",

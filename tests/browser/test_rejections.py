@@ -25,7 +25,7 @@ def refuse(console: ConsoleServer, body: bytes, headers: dict[str, str]) -> str:
 
 @pytest.fixture
 def laid_out_anew(console: ConsoleServer) -> str:
-    """A request whose JSON a proxy has written anew on its way."""
+    """A request whose JSON was reformatted by a proxy."""
     body, headers = signed(payload("laid-out-anew"))
     return refuse(console, json.dumps(json.loads(body), indent=4).encode(), headers)
 

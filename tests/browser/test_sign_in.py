@@ -1,4 +1,4 @@
-"""Signing in to the console: who gets in, who does not, and what a foreign page can do."""
+"""Signing in to the console: valid and invalid sign-ins, and attacks by foreign pages."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Alerts where it counts: PostgreSQL is lost, and the keeper is killed. Each is told once all the same."""
+"""Alerts during an outage of PostgreSQL and after a killed keeper are sent exactly once."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -57,7 +57,7 @@ def start(env: Environment, cluster: Cluster, vhost: str, *, lane: str = "postgr
 
 
 def metric(env: Environment, name: str) -> float:
-    """Return the sum of a metric's series whose names or first labels are these, as the gateway shows it."""
+    """Return a metric's sum over the series with this name or first labels, as the gateway exports it."""
     lines = httpx.get(f"{env.host.base}/metrics", timeout=30).text.splitlines()
     return sum(
         float(line.rpartition(" ")[2])

@@ -1,4 +1,4 @@
-"""The checker finds what is broken: hand-made histories and stores, each with one damage, and sound ones that pass."""
+"""The checker detects each kind of damage in hand-made histories and passes consistent ones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -153,7 +153,7 @@ def answers(world: World, *, before_s: float, after_s: float, status: int = 200)
 
 
 def _swap(world: World) -> World:
-    """Let e3 take effect before e1, whom it follows in the line."""
+    """Let e3 take effect before e1, its predecessor in the order."""
     numbers = {"i1": 4, "i3": 1}
     return world.change(
         effects=tuple(replace(one, number=numbers.get(one.event, one.number)) for one in world.store.effects)
@@ -161,7 +161,7 @@ def _swap(world: World) -> World:
 
 
 def _swap_all(world: World) -> World:
-    """Let the store itself believe that e3 came first: only the history knows better."""
+    """Let the store itself claim that e3 came first: only the history contradicts it."""
     seqs = {"i1": 3, "i3": 1}
     swapped = _swap(world)
     return swapped.change(edges=tuple(replace(one, seq=seqs.get(one.event, one.seq)) for one in swapped.store.edges))

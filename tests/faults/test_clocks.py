@@ -8,7 +8,7 @@ from tests.faults.rig.scenario import scenario
 
 
 def _clocks(env: Environment, *patches: str) -> dict[str, str]:
-    """Return the environment of a host whose clock is wrong, with the mutant's own patch after it."""
+    """Return the environment of a host with a wrong clock, followed by the mutant's own patch."""
     names = [*patches, env.mutant.patch] if env.mutant.patch else patches
     return {"PYTHONPATH": f"{MUTANTS}:{ROOT}", "BOATHOOK_MUTANT": ",".join(names)}
 

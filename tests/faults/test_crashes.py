@@ -1,4 +1,4 @@
-"""Processes die at every named moment, and the store still agrees with the sender's own record."""
+"""Processes die at every failpoint, and the store still agrees with the senders' record."""
 
 import contextlib
 import os
@@ -204,7 +204,7 @@ def sound(shared_boathook: Callable[..., BoathookProcess]) -> tuple[str, set[str
 
 
 class TestTheJudgeCanFail:
-    """Mutant: each kind of damage, done by hand to a copy of a sound store, is found."""
+    """Mutant: each kind of manual damage to a copy of a consistent store is detected."""
 
     @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
     @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ class Island:
         self._relay.stdout.readline()
 
     def pull(self) -> None:
-        """Take the far end of the cable out: what is sent is lost without an error on this side."""
+        """Unplug the far end of the cable: sent packets are lost without a local error."""
         _ip("-n", self.name, "link", "set", f"{self.name}b", "down")
 
     def plug(self) -> None:
@@ -200,7 +200,7 @@ async def test_a_pulled_cable_is_detected_within_five_seconds(island: Island):
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_the_kernel_closes_an_unacknowledged_connection(island: Island, monkeypatch: pytest.MonkeyPatch):
-    """A single connection may be cut while others are not, as by a router that forgets it; no pulse tells of that."""
+    """One connection may be cut without the others, unseen by the heartbeat."""
     monkeypatch.setattr(server_monitor.ServerMonitor, "_mark_unavailable", lambda _pulse, _error: None)
     async with open_database(island.url) as database:
         await database.fetchval("select 1")

@@ -1,4 +1,4 @@
-"""Disks fail, fill up, forget and change what they hold; processes run out of descriptors."""
+"""Disks that fail, fill up, lose or change data, and processes out of descriptors."""
 
 import contextlib
 import json
@@ -62,13 +62,13 @@ def refused(env: Environment) -> int:
 
 
 def wait_refused(env: Environment, more: int = 10) -> None:
-    """Wait until so many more requests than at this moment are refused."""
+    """Wait until this many more requests were rejected."""
     goal = refused(env) + more
     until(lambda: refused(env) >= goal, timeout=PATIENT_S)
 
 
 def post(env: Environment, host: Host, event: SignedEvent, timeout_s: float = 20.0) -> httpx.Response:
-    """Send one event by hand."""
+    """Send one event."""
     headers = {"content-type": "application/json", "stripe-signature": signature(env.load(), event)}
     return httpx.post(f"http://{host.address}{PATH}", content=event.body, headers=headers, timeout=timeout_s)
 
@@ -324,7 +324,7 @@ def test_database_disk_full(env: Environment) -> None:
 
 
 def _panic(env: Environment) -> bool:
-    """Have PostgreSQL want one more file for its log, and return whether it panics; its own log has no room to say so."""
+    """Let PostgreSQL request one more WAL file, and return whether it panics; its log has no room."""
     for _ in range(20):
         try:
             with psycopg.connect(env.server.url, autocommit=True, connect_timeout=10) as db:
@@ -342,7 +342,7 @@ def _panic(env: Environment) -> bool:
 
 @contextlib.contextmanager
 def _few_descriptors(pid: int, free: int) -> Iterator[None]:
-    """Leave a process so many descriptors besides those it has open."""
+    """Limit a process to this many descriptors besides its open ones."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     highest = max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir())
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1 + free, before[1]))
@@ -489,7 +489,7 @@ def test_backup_restored(env: Environment) -> None:
 
 
 def rot(host: Host) -> tuple[Path, str]:
-    """Change one letter of an event in the middle of the oldest segment that waits, and return both."""
+    """Change one letter of an event in the middle of the oldest waiting segment; return both."""
     path = min(host.data.glob(f"spool/*/*{PENDING_SUFFIX}"))
     data = path.read_bytes()
     records = read_segment(data).records

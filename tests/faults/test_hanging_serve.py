@@ -49,7 +49,7 @@ def crew(running: BoathookProcess) -> dict[str, set[int]]:
 
 
 class Clerk:
-    """Asks the API."""
+    """An API client."""
 
     def __init__(self, running: BoathookProcess) -> None:
         self._url = f"{running.base}/api/v1/app"

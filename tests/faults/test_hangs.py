@@ -68,7 +68,7 @@ async def test_a_call_with_a_timeout_ends_in_time_during_a_hang(server: OwnServe
 
 
 async def test_a_proxy_closing_each_connection_counts_as_an_outage(monkeypatch: pytest.MonkeyPatch):
-    """As one does whose server is gone. The driver's error for it is also one that servers answer with."""
+    """Like a proxy whose server is gone; servers cause the same error."""
     monkeypatch.setattr(server_monitor, "HEARTBEAT_INTERVAL_S", 0.01)
     was_unavailable: list[bool] = []
 
@@ -170,7 +170,7 @@ async def test_a_server_out_of_connections_is_not_an_outage(server: OwnServer, i
 
 @pytest.fixture
 async def shop(server: OwnServer) -> AsyncIterator[Database]:
-    """A database on the server that may hang, beside a table of the user's own; empty at each test's end."""
+    """A database on the server that may hang, with a user table; emptied after each test."""
     await migrate(server.url)
     async with open_database(server.url, size=10) as database:
         await database.execute("create table if not exists deed (n int)")

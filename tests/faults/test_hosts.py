@@ -204,7 +204,7 @@ def test_rolling_restart_of_hosts(env: NetworkEnvironment) -> None:
 
 
 def _failures(history: History) -> tuple[int, list[str]]:
-    """Return how many signed requests found nobody listening, and how the others without 2xx ended."""
+    """Return how many signed requests could not connect, and how the others without 2xx ended."""
     signed = {fact.number for fact in history if isinstance(fact, Sent) and fact.is_signed}
     silent = [fact.why for fact in history if isinstance(fact, Silent) and fact.number in signed]
     answers = [fact for fact in history if isinstance(fact, Answered) and fact.number in signed]

@@ -102,7 +102,7 @@ def test_resets(env: Environment) -> None:
 
 
 def _crawl(env: Environment, fault: str, slowly: Callable[[Proxy], None]) -> None:
-    """Let senders wait for 5 s, which is longer than boathook lets a request wait for PostgreSQL."""
+    """Let senders wait for 5 s, longer than boathook waits for PostgreSQL."""
     _, wire = _wired(env)
     env.begin(rate=RATE, timeout_s=5.0, most_at_once=5_000)
     env.warm(30)

@@ -1,4 +1,4 @@
-"""Receivers of messages fail, and those who send them die."""
+"""Failing receivers of messages, and dying sender processes."""
 
 from dataclasses import replace
 

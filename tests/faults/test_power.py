@@ -1,4 +1,4 @@
-"""The power goes: only what has reached the disk is left, of the spool and of PostgreSQL."""
+"""Power cuts: only synced data of the spool and of PostgreSQL is left."""
 
 import random
 from collections import defaultdict
@@ -46,7 +46,7 @@ def accepted_keys(history: History) -> set[str]:
 
 @dataclass(slots=True)
 class Cuts:
-    """What was found after all cuts of a run."""
+    """The findings after all cuts of a run."""
 
     cuts: int = 0
     missing: set[str] = field(default_factory=set)
@@ -81,7 +81,7 @@ def _read(root: Path) -> tuple[dict[str, bytes], int, int]:
 
 
 def _has_rubbish(root: Path) -> bool:
-    """Return whether something lies behind a segment's records, told from the raw bytes and not by the reader."""
+    """Return whether bytes follow a segment's records, read from the raw bytes."""
     for path in root.glob(f"*/*{PENDING_SUFFIX}"):
         data = path.read_bytes()
         contents = read_segment(data)
@@ -92,7 +92,7 @@ def _has_rubbish(root: Path) -> bool:
 
 
 def _cut(env: Environment, host: Host, disk: Image, copy: Path, dice: random.Random) -> set[str]:
-    """Cut the power once, and return what was answered 2xx before."""
+    """Cut the power once, and return the events answered 2xx before."""
     with still(host.processes("gateway")):
         # Still ones answer nothing, and what they have answered is written down in the time of a copy.
         newest = max(disk.folder.glob(f"spool/*/*{PENDING_SUFFIX}"), default=None)
@@ -177,7 +177,7 @@ def test_many_power_cuts_of_the_spool(env: Environment) -> None:
 
 
 def _cut_server(env: Environment, disk: Image) -> Image:
-    """Cut the power of PostgreSQL's disk, go on with what is left on it, and return that disk."""
+    """Cut the power of PostgreSQL's disk, continue with the remaining data, and return that disk."""
     env.fault("the power of PostgreSQL is cut")
     pid = env.server.server.pid()
     assert pid is not None

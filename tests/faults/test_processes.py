@@ -1,4 +1,4 @@
-"""Processes and PostgreSQL die, freeze and come back under load."""
+"""Processes and PostgreSQL die, freeze and restart under load."""
 
 from tests.faults.rig.environment import Environment
 from tests.faults.rig.mutants import UNFENCED, Mutant

@@ -1,4 +1,4 @@
-"""The parts of the rig do what they say; a fault that does not happen proves nothing."""
+"""The parts of the fault rig work; a fault that does not happen proves nothing."""
 
 import importlib.util
 import os

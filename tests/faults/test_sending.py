@@ -1,4 +1,4 @@
-"""Senders die at every named moment, and each message still arrives: once, or again where it was on its way."""
+"""Senders die at every failpoint, and each message still arrives: once, or again if it was in flight."""
 
 import asyncio
 import threading
@@ -30,7 +30,7 @@ concurrency = 40
 
 
 class Receiver:
-    """A sink in a thread of its own, for tests whose senders are processes."""
+    """A receiver in its own thread, for tests with sender processes."""
 
     def __init__(self) -> None:
         self.sink = Sink(lambda _: Reply(after_s=0.002))
@@ -55,7 +55,7 @@ class Receiver:
 
     @property
     def arrived(self) -> Counter[str]:
-        """How often each message came."""
+        """The number of times each message arrived."""
         return Counter(self.sink.messages)
 
 
@@ -86,7 +86,7 @@ def open_sends(url: str) -> int:
 
 
 def judge(running: BoathookProcess, receiver: Receiver, owed: set[str], *, most_twice: int) -> None:
-    """Assert that all arrived, that only what was on its way came twice, and that the books balance."""
+    """Assert that all messages arrived, only those in flight twice, and that the store is consistent."""
     until(lambda: open_sends(running.database_url) == 0)
     arrived = receiver.arrived
     assert set(arrived) == owed

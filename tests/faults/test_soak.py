@@ -1,4 +1,4 @@
-"""The long form of the crash tests: a nemesis at random for minutes, judged by the sender's own record.
+"""Long crash tests: random faults for minutes, checked against the senders' record.
 
 ``SOAK_MINUTES`` says how long (10), ``SOAK_SEED`` repeats the choices of an earlier run.
 """

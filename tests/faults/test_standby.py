@@ -1,4 +1,4 @@
-"""A synchronous standby hangs: nothing is acknowledged that it lacks, neither at first nor to those who send again."""
+"""A synchronous standby hangs: nothing that it lacks is acknowledged, at first or on a repeat."""
 
 import asyncio
 import contextlib
@@ -71,7 +71,7 @@ def waiting(url: str) -> int:
 
 
 def end_waiting(url: str) -> None:
-    """End the sessions that wait for the standby, as a restart does: what they have committed is seen from now on."""
+    """End the sessions waiting for the standby, as a restart does: their commits become visible."""
     ask(url, "select pg_terminate_backend(pid, 60000) from pg_stat_activity where wait_event = 'SyncRep'")
 
 
@@ -152,7 +152,7 @@ async def test_too_many_waiting_commits_stop_new_transactions(
 
 
 async def cancel_waiting(shop: ApiClient, own_server: OwnServer, standby: Standby) -> int:
-    """Return how a message is answered whose commit somebody cancels while it waits."""
+    """Return the response to a message whose commit is cancelled while waiting."""
     standby.pause()
     first = asyncio.create_task(send(shop, **KEY))
     await eventually(lambda: waiting(own_server.url) == 1)
@@ -173,7 +173,7 @@ async def test_a_commit_that_an_operator_cancels_is_not_acknowledged(
 async def test_it_would_be_taken_for_done(
     shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Mutant of the test above: PostgreSQL tells it in a warning, and answers as to any commit."""
+    """Mutant of the test above: PostgreSQL only warns, and answers as to any commit."""
     monkeypatch.setattr(database, "_check_replicated", lambda _connection: None)
     assert await cancel_waiting(shop, own_server, standby) == 202
 
@@ -204,7 +204,7 @@ async def test_it_would_be_acknowledged_at_once(
     is_forgotten: bool, statement: str,
     shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Mutant of the test below: what is read of an event leaves no mark in the log."""
+    """Mutant of the test below: reading an event writes no WAL record."""
     event = await make_received(shop, own_server, standby, is_forgotten=is_forgotten)
     silent = (
         events.SQL[statement].replace(" for share", "").replace(", pg_logical_emit_message(true, 'boathook', '')", "")

@@ -225,7 +225,7 @@ def test_without_a_spool_events_are_refused(make, own_server: OwnServer) -> None
 async def test_without_the_safety_check_an_unsafe_server_is_accepted(
     shop: Database, own_server: OwnServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Mutant of the tests above: what is read is not held against the server."""
+    """Mutant of the tests above: the settings read are not assessed."""
     monkeypatch.setattr(server_monitor, "assess_safety", lambda _row: Safety())
     own_server.set(fsync="off")
     await eventually(lambda: shop.monitor.level)

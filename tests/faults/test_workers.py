@@ -1,4 +1,4 @@
-"""Those who do the work die together, freeze at the worst moment, collide, and are told to do it again."""
+"""Workers die together, freeze at the worst time, collide, and get replays."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the documentation's pages and deploy/ hold: blocks of code, and command lines of boathook."""
+"""Reads code blocks and boathook command lines from the documentation and deploy/."""
 
 import functools
 import re
@@ -55,7 +55,7 @@ def commands(shell: str) -> Iterator[list[str]]:
 
 
 def _is_called(words: Sequence[str], place: int, word: str) -> bool:
-    """Return whether a word is boathook as a program: by itself, by its path, or behind what runs it."""
+    """Return whether a word is the boathook program: by name, by path, or run by another program."""
     if Path(word).name != "boathook":
         return False
     before = words[max(0, place - 2) : place]
@@ -64,7 +64,7 @@ def _is_called(words: Sequence[str], place: int, word: str) -> bool:
 
 
 def _simple(line: str) -> Iterator[list[str]]:
-    """Yield the words of each simple command of a line: what stands between pipes, without redirections."""
+    """Yield the words of each simple command of a line, without pipes and redirections."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
     words: list[str] = []

@@ -6,7 +6,7 @@ import pytest
 
 
 def judged_by(items: Iterable[pytest.Item]) -> set[str]:
-    """Return the providers that the judge marks of these tests name."""
+    """Return the providers named by the judge marks of these tests."""
     return {mark.args[0] for item in items for mark in item.iter_markers("judge")}
 
 

@@ -1,4 +1,4 @@
-"""What lies in deploy/ is read by the tools that judge such files, and agrees with boathook and with itself."""
+"""Files in deploy/ pass their tools' linters and agree with boathook and each other."""
 
 import http.server
 import json
@@ -234,7 +234,7 @@ class TestCompose:
 
 
 def unit(name: str) -> dict[str, list[str]]:
-    """Return what a unit says, by section and key."""
+    """Return a unit's settings by section and key."""
     found: dict[str, list[str]] = {}
     section = ""
     for line in (SYSTEMD / name).read_text().splitlines():
@@ -532,7 +532,7 @@ class TestHelm:
 
 
 def plain(rendered: dict[str, Any]) -> dict[str, Any]:
-    """Return what Helm renders without what it adds to a manifest."""
+    """Return Helm's output without its additions to a manifest."""
     del rendered["metadata"]["labels"]
     if rendered["kind"] in {"StatefulSet", "Deployment"}:
         del rendered["spec"]["template"]["metadata"]["annotations"]

@@ -1,4 +1,4 @@
-"""The documentation fails when it lies: generated pages are current, and every name, link and example is real."""
+"""The documentation is correct: generated pages are current, and every name, link and example exists."""
 
 import ast
 import functools
@@ -129,7 +129,7 @@ def source_keys() -> set[str]:
 
 @functools.cache
 def counted_names() -> set[str]:
-    """Return every metric's name that stands as text in the code, the table itself left out."""
+    """Return every metric name in the code, except in the table itself."""
     names: set[str] = set()
     for path in (ROOT / "src").rglob("*.py"):
         if path.name != "metrics.py":
@@ -195,7 +195,7 @@ def test_the_site_names_each_page_once():
 
 
 class _Site(yaml.SafeLoader):
-    """Reads mkdocs.yml, whose tags name Python functions, without them."""
+    """Reads mkdocs.yml without its tags for Python functions."""
 
 
 _Site.add_multi_constructor("tag:yaml.org,2002:python/", lambda _loader, _suffix, _node: None)

@@ -1,4 +1,4 @@
-"""Every block of code in the documentation is run, or read by what it is written for."""
+"""Every code block in the documentation is run, or parsed by its target program."""
 
 import ast
 import asyncio
@@ -55,7 +55,7 @@ BODY = b'{"id":"evt_1","type":"invoice.paid"}'
 
 
 def fragments() -> dict[str, dict[str, Any]]:
-    """Return what pieces of a function stand on, by block; they are run as the body of one."""
+    """Return code that partial function bodies need, by block; both run as one body."""
     request = SimpleNamespace(headers=sign("stripe", "whsec_...", BODY))
     endpoint = "whsec_dGhpcyBlbmRwb2ludCdzIG93bg=="
     message = SimpleNamespace(headers=sign("standard-webhooks", endpoint, BODY, id="msg_1"))
@@ -90,7 +90,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_block(block: Block, **names: Any) -> dict[str, Any]:
-    """Run a block as a module of its own, and return what it defines."""
+    """Run a block as its own module, and return its names."""
     module = {"__name__": "example", "__file__": str(Path.cwd() / "example.py"), **names}
     exec(compile(block.text, block.name, "exec"), module)
     return module
@@ -140,7 +140,7 @@ print([post(given["body"]), post(given["body"] + " ")])
 
 
 class TestMovingFromAView:
-    """The page's views judge real requests, and its handlers are taken by boathook."""
+    """The page's views verify real requests, and boathook accepts its handlers."""
 
     SECRET = "whsec_for_docs"
 

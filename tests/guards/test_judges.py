@@ -1,4 +1,4 @@
-"""What the registry says a recipe was checked against is what the tests check it against."""
+"""Each recipe's claimed check matches the tests that perform it."""
 
 import subprocess
 import sys

@@ -54,7 +54,7 @@ class TestEachLock:
 
 @pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock.name != "dev.lock"], ids=lambda lock: lock.name)
 def test_the_same_versions_are_tested(lock):
-    """Where a package is wanted may be told more narrowly for fewer packages."""
+    """Locks for fewer packages may have narrower markers."""
     tested = pins(ROOT / "requirements/dev.lock")
     for name, chosen in pins(lock).items():
         if lock.name == "release.lock" and name not in tested:

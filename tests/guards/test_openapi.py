@@ -31,7 +31,7 @@ def answers(spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def untyped(spec: dict[str, Any]) -> list[str]:
-    """Return where a document says nothing of what a list or an answer holds."""
+    """Return where a document has an untyped list or response."""
     schemas = spec["components"]["schemas"]
     wrong = [path for path, items in arrays(spec) if not items or not {"type", "$ref", "anyOf"} & items.keys()]
     for name, schema in answers(spec):

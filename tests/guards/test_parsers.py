@@ -176,7 +176,7 @@ def found_in(source: str) -> set[str]:
 
 
 def _dotted(node: ast.expr) -> str:
-    """Return a name with its dots; what is no name, as a call is, becomes a question mark."""
+    """Return a dotted name; parts that are no names, such as calls, become a question mark."""
     if isinstance(node, ast.Attribute):
         return f"{_dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else "?"
@@ -199,7 +199,7 @@ def _recursive(tree: ast.Module) -> Iterator[str]:
 
 
 def _called(function: ast.FunctionDef, *, is_method: bool) -> set[str]:
-    """Return the names that a function calls, or hands to a call, such as to map(), of its scope."""
+    """Return the names of its scope that a function calls or passes to a call, such as to map()."""
     own = {one.arg for one in [*function.args.args, *function.args.kwonlyargs]}
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
     now = [call for call in calls if not _dotted(call.func).endswith(LATER)]

@@ -1,4 +1,4 @@
-"""What processes need not import to start: each of these takes longer than much of what they do need."""
+"""Slow modules that processes must not import at their start."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""SQL lives in one room: statements stand in the database's .sql files, each under a verb and opened by a sentence."""
+"""SQL is in the .sql files of the database package only, each statement with a verb and a comment."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Words that users read, and names in the code, are standard terms: no word of a private dialect comes back."""
+"""Words that users read, and names in the code, are standard terms of the field."""
 
 import ast
 import io
@@ -46,13 +46,13 @@ LITERAL = re.compile(r'"([^"]*)"')
 
 
 def banned(text: str, words: Iterable[str]) -> list[str]:
-    """Return the banned words that a text has as whole words, in any letter case."""
+    """Return the banned whole words of a text, in any letter case."""
     found = {word.lower() for word in re.findall(r"[a-z]+", text, re.IGNORECASE)}
     return sorted(found.intersection(words))
 
 
 def shown_by_template(text: str) -> str:
-    """Return what a page shows: its text, and the texts in its expressions."""
+    """Return a page's visible text, including texts in its expressions."""
     expressions = re.findall(r"\{[{%].*?[%}]\}", text, re.DOTALL)
     literals = [one for part in expressions for one in LITERAL.findall(part) if " " in one]
     return "\n".join([JINJA.sub("\n", text), *literals])

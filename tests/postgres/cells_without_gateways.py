@@ -1,4 +1,4 @@
-"""Cells without gateways: three databases with their APIs, and what is posted from one to another."""
+"""Cells without gateways: three databases with their APIs, and the posts between them."""
 
 import contextlib
 import json

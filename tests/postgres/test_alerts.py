@@ -87,7 +87,7 @@ async def test_dead_deliveries_alert_until_they_are_removed(db, receiver):
 
 
 async def later_deaths_of_another_leave_the_alert(db, monkeypatch) -> bool:
-    """Return whether an alert goes on while the latest deaths, which alone are looked through, are another's."""
+    """Return whether an alert keeps firing while the latest deaths, the only ones scanned, are another's."""
     monkeypatch.setitem(kept.SQL, "count_dead", kept.SQL["count_dead"].replace("limit 20000", "limit 2"))
     letters = DeadLetterStore(db)
     async with open_harness(db, settings_of(rules=DEAD)) as harness:
@@ -484,7 +484,7 @@ class StillClock:
 
 
 class TestAlone:
-    """What a host tells while PostgreSQL is away."""
+    """Alerts sent by a host without PostgreSQL."""
 
     RULES: ClassVar = {"spooled": {"metric": "boathook_spool_events", "by": ["host"], "above": 0, "clear_s": 0}}
 

@@ -1,4 +1,4 @@
-"""Events, deliveries, dead letters, rejections and conflicts by the API: lists, details, replays, and whose they are."""
+"""Events, deliveries, dead letters, rejections and conflicts in the API: lists, details, replays, ownership."""
 
 import base64
 import contextlib
@@ -502,7 +502,7 @@ def _other(theirs: dict[str, str], name: str) -> str:
 
 
 async def leaks(api: ApiClient, store: Store) -> list[str]:
-    """Return the answers in which an organization sees or changes what is another's."""
+    """Return the responses that show or change another organization's data."""
     inbound = name_of(await die(store, "inbound"))
     theirs = {"default": await tenant_of(store, "default"), "b": await tenant_of(store, "b")}
     tokens = {name: api.as_token(await make_token(api.context, name)) for name in theirs}

@@ -39,7 +39,7 @@ async def open_deliveries(api: ApiClient) -> list[Any]:
 
 
 async def balances(api: ApiClient) -> bool:
-    """Whether the books balance after what was done."""
+    """Whether the store is consistent."""
     return (await integrity.check_integrity(api.context.database, dedup_days=30, is_deep=True)).violations == ()
 
 

@@ -1,4 +1,4 @@
-"""The audit: searched in bounded looks, and sealed row by row without making any writer wait."""
+"""The audit log: bounded searches, and seals row by row without blocking writers."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Two keepers may be there for a moment, as one is cut off and has not noticed: the audit stays one chain."""
+"""Two keepers may overlap while one is cut off: the audit log stays one chain."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ WAIT = "perform pg_advisory_lock(42); perform pg_advisory_unlock(42);"
 
 
 async def seal_by_many(db: Database) -> list[BaseException]:
-    """Let keepers seal what operators write meanwhile; return what went wrong."""
+    """Let several keepers seal while operators write; return the problems."""
     writing = [note(db, 10, actor=f"cli:{name}") for name in ("anna", "boris", "clara", "dora") for _ in range(5)]
     sealing = [audit.seal(db) for _ in range(30)]
     found = await asyncio.gather(*writing, *sealing, return_exceptions=True)
@@ -31,7 +31,7 @@ async def test_the_seals_of_keepers_that_overlap_are_one_chain(db: Database):
 
 
 async def test_without_their_lock_the_chain_would_break(db: Database):
-    """The mutant: one goes on from the seal that it has seen last, although another one has sealed meanwhile."""
+    """The mutant: a keeper continues from a seal that is no longer the last."""
     function = await db.fetchval(FUNCTION)
     assert LOCK in function
     assert LOOP in function

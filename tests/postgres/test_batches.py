@@ -107,7 +107,7 @@ async def sender(db: Database) -> Sender:
 
 
 async def pending_deliveries(db: Database) -> list[tuple[str, int, str, str]]:
-    """Return recipient, ordinal, path and type of what is owed, in the order it was owed."""
+    """Return recipient, ordinal, path and type of pending deliveries, in order."""
     rows = await db.fetch("select recipient, ordinal, item_path, item_type from boathook.delivery order by seq")
     return [tuple(row) for row in rows]
 
@@ -148,7 +148,7 @@ async def test_a_batch_with_one_new_item_delivers_that_one(sender: Sender):
 
 
 async def test_without_the_fresh_join_an_item_is_delivered_twice(sender: Sender, monkeypatch: pytest.MonkeyPatch):
-    """The mutant: without the join to what is new, an item of two batches is owed by both, and the books see it."""
+    """The mutant: an item of two batches is delivered for both, which the check detects."""
     monkeypatch.setitem(
         batches.SQL, "append_batch", batches.SQL["append_batch"].replace("join fresh f on f.key = i.key", "")
     )
@@ -265,7 +265,7 @@ async def test_a_retry_after_an_unknown_outcome_changes_nothing(sender: Sender):
 
 
 async def test_the_second_try_waits_for_the_first_that_is_still_under_way(sender: Sender):
-    """A gateway that lost its connection tries again while PostgreSQL is still committing what it sent first."""
+    """A gateway retries while PostgreSQL is still committing its first attempt."""
     new = await sender.event(thing("1"), thing("2"))
     async with sender.db.transaction() as connection:
         stored = await batches.append_batch(connection, new, sender.store._memory)
@@ -377,7 +377,7 @@ async def test_mutant_item_keys_locked_in_batch_order_are_held_while_waiting(sen
 
 
 async def test_overlapping_concurrent_batches_deliver_each_item_once(pg_url: str, sender: Sender):
-    """Eight writers on two pools, forty items in random batches beside plain events: no deadlock, each owed once."""
+    """Eight writers on two pools, forty items in random batches: no deadlock, one delivery each."""
     seed = time.time_ns()
     print(f"seed {seed}")  # noqa: T201 - repeats the run
     dice = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Live messages on a real PostgreSQL: told by commits alone, heard by every process that listens."""
+"""Live messages on a real PostgreSQL: sent by commits only, received by every listening process."""
 
 import asyncio
 import gc
@@ -16,7 +16,7 @@ async def publish_live(db: Database, channel: str, *messages: object) -> None:
 
 
 async def open_ears(db: Database, *hearings: Subscription) -> None:
-    """Return once each of them hears, and has heard nothing yet."""
+    """Return once each subscription is connected and empty."""
     for hearing in hearings:
         hearing.put("ready?")
 

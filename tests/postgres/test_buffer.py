@@ -104,7 +104,7 @@ def _fail(*_: object) -> None:
 
 
 class Gateway:
-    """What a gateway process has of it: an intake with its buffer, and the drain of the shared queues."""
+    """The parts of a gateway under test: an intake with its buffer, and the drain of the shared queues."""
 
     drain_class = BufferDrain
 
@@ -159,7 +159,7 @@ class Gateway:
         return [await self.intake.accept(event(key)) for key in keys]
 
     async def accept_while_away(self, *keys: str) -> None:
-        """Take events in while PostgreSQL is away, and let it come back."""
+        """Accept events during an outage of PostgreSQL, and end the outage."""
         self.store.is_away = True
         receipts = await self.accept(*keys)
         assert all(isinstance(one, Accepted) and one.is_spooled for one in receipts)
@@ -169,7 +169,7 @@ class Gateway:
         await eventually(lambda: self.intake.mode is Mode.DIRECT)
 
     async def stored(self) -> list[str]:
-        """Return the keys of what is in PostgreSQL, in the order in which it got there."""
+        """Return the keys stored in PostgreSQL, in the order of storing."""
         rows = await self.db.fetch("select dedup_key from boathook.event")
         keys = [row["dedup_key"] for row in rows]
         assert len(set(keys)) == len(keys), "an event is there twice"
@@ -482,7 +482,7 @@ class TestDrain:
 
 
 class _FailsOnce:
-    """Lets the first batch of a store fail."""
+    """A store whose first batch fails."""
 
     def __init__(self, store: Store) -> None:
         self.has_failed = False

@@ -60,7 +60,7 @@ def in_an_hour() -> str:
 
 @dataclass
 class Gateway:
-    """What a gateway process has for publishing, on a PostgreSQL that can be cut off."""
+    """The publishing parts of a gateway, with a PostgreSQL that can be cut off."""
 
     db: Database
     wire: Proxy
@@ -247,7 +247,7 @@ async def test_mutant_without_that_they_overtake(gateway: Gateway, monkeypatch: 
 
 
 class LostAnswers:
-    """Lets commits of messages succeed, and loses what PostgreSQL says of them."""
+    """Lets commits of messages succeed, and loses the responses."""
 
     def __init__(self, times: int) -> None:
         self.times = times
@@ -263,7 +263,7 @@ class LostAnswers:
 async def test_a_commit_with_a_lost_response_makes_one_message(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first attempt is committed, and so is the second, from the intake: what is left is the copy in the spool."""
+    """The first attempt and the intake's commit succeed; the spool holds a third copy."""
     await gateway.publish()
     await gateway.db.execute("delete from boathook.delivery")
     await gateway.db.execute("truncate boathook.event, boathook.dedup")
@@ -598,7 +598,7 @@ SMALL = SpoolLimits(segment_bytes=4096, max_bytes=8192, max_disk_used=1.0)
 
 
 async def fill(gateway: Gateway) -> tuple[list[str], httpx.Response]:
-    """Publish until the spool is full; return the ids of what was accepted, and the last response."""
+    """Publish until the spool is full; return the accepted ids and the last response."""
     await gateway.api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
     assert await gateway.access._read()
     await gateway.cut()

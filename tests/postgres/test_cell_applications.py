@@ -1,4 +1,4 @@
-"""Applications that move from one cell to another: what is copied, what is refused where, and what an interruption costs."""
+"""Moving applications between cells: copied data, refused requests, and interruptions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""Assignments of sources to cells in PostgreSQL, and what a move copies."""
+"""Assignments of sources to cells in PostgreSQL, and the data copied by a move."""
 
 import pytest
 

@@ -368,7 +368,7 @@ async def test_mutant_if_it_were_not_taken_back_it_would_be_lost(world: World):
 
 
 async def lose_answer_and_return(world: World) -> None:
-    """Let the other cell store a message without an answer, and its application come back."""
+    """Let the other cell store a message without a response, and move its application back."""
     world.network.mute.add("c2")
     await world.publish("one")
     await world.fail_once()
@@ -424,7 +424,7 @@ async def test_the_return_waits_for_an_uncommitted_publish(world: World):
 
 
 async def test_a_message_passed_back_by_the_other_cell_is_delivered(world: World):
-    """It waited in a spool there, and the application came back before that was drained."""
+    """It was spooled there, and the application returned before the drain."""
     world.network.spooling.add("c2")
     published = await world.publish("one")
     await world.work()

@@ -58,7 +58,7 @@ def count(outcome: str, chore: str = "tidy") -> float:
 
 
 class Busy:
-    """A chore that takes a while and minds no cancellation, and what was seen of it."""
+    """A slow chore that ignores cancellation, with its observations."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -1,4 +1,4 @@
-"""Indexes of tables in use: writers go on while they are built, and what was cut off anywhere is done by migrating again."""
+"""Concurrent index builds: writers are not blocked, and migrating again completes interrupted builds."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ FORGET = "delete from boathook.migration where name = $1"
 
 
 async def drop_indexes(url: str, *names: str) -> list[str]:
-    """Bring a database to where it lacks these indexes of dead letters, and return what had made them."""
+    """Drop these indexes of dead letters, and return their definitions."""
     async with connected(url) as connection:
         definitions = [
             await connection.fetchval("select pg_get_indexdef(to_regclass('boathook.' || $1))", name) for name in names
@@ -105,7 +105,7 @@ def transactional(url: str, folder: Path) -> None:
 
 
 async def longest_write_in_the_build(url: str) -> float:
-    """Return for what share of the time of migrating a writer had to wait at most, with 100,000 dead letters."""
+    """Return the longest write's share of the migration's time, with 100,000 dead letters."""
     async with connected(url) as writer:
         await writer.execute(DEAD, 100_000)
         began = time.monotonic()
@@ -133,7 +133,7 @@ async def test_in_a_transaction_they_would_wait_for_it(url: str):
 
 
 class Lines:
-    """What is logged."""
+    """The logged lines."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, dict[str, object]]] = []
@@ -196,7 +196,7 @@ async def test_a_build_killed_while_dropping_is_completed_too(url: str):
 
 
 async def test_without_dropping_it_a_half_built_index_would_stay(url: str, monkeypatch: pytest.MonkeyPatch):
-    """Mutant of the two before: `if not exists` passes by what is there, whole or not."""
+    """Mutant of the two before: `if not exists` skips an invalid index."""
     await leave_half_built(url)
     monkeypatch.setitem(concurrent_indexes.SQL, "find_remnants", "select null where $1 = $2")
     assert REVISION in await migrate(url)
@@ -204,7 +204,7 @@ async def test_without_dropping_it_a_half_built_index_would_stay(url: str, monke
 
 
 async def migrated_together(url: str) -> list[list[str] | BaseException]:
-    """Let two migrate at once, of whom one builds while the other waits for its turn."""
+    """Run two migrations concurrently: one builds while the other waits for the lock."""
     async with held(url, READ):
         both = [asyncio.create_task(migrate(url)) for _ in range(2)]
         await waiting(url, "create index concurrently%")
@@ -219,7 +219,7 @@ async def test_concurrent_migrations_build_in_turn(url: str):
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_waiting_in_a_lock_statement_blocks_the_build(url: str, monkeypatch: pytest.MonkeyPatch):
-    """Mutant of the test before: who waits for the lock has a snapshot, for which the build waits."""
+    """Mutant of the test before: a lock statement holds a snapshot, which blocks the build."""
     taken = migrations._TRY_LOCK.replace("pg_try_advisory_lock", "pg_advisory_lock").replace(
         "select ", "select true from "
     )

@@ -1,4 +1,4 @@
-"""What a connection to PostgreSQL knows when it is opened."""
+"""The type codecs of a new PostgreSQL connection."""
 
 import asyncpg
 import pytest

@@ -232,7 +232,7 @@ def test_a_path_that_cannot_be_mounted_is_named(path):
 
 
 async def test_a_broken_app_does_not_affect_the_api(opened, pg_url, app):
-    """Its own pages go on answering 503: a fault of ours must not look like a wrong address."""
+    """Its own pages keep answering 503, not 404: the URL is right."""
     console, client = opened(pg_url, **{"server.app": app("raise RuntimeError('broken')")})
     console.open(Intake(EventStore()))
 

@@ -1,4 +1,4 @@
-"""The page of alerts: what fires, what is silenced and by whom, and whether a channel takes a test."""
+"""The alerts page: firing alerts, silences with their authors, and channel tests."""
 
 import json
 from datetime import timedelta

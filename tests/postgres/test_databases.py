@@ -36,7 +36,7 @@ def pool(admin_url: str, pg_template: str) -> Iterator[Pool]:
 
 
 def add_row(connection: Connection, table: Table) -> None:
-    """Put a row into a table, whatever its constraints say."""
+    """Insert a row into a table, ignoring its constraints."""
     name = sql.Identifier(*table)
     quoted = name.as_string(connection)
     for (check,) in connection.execute(CHECKS, [quoted]).fetchall():

@@ -1,4 +1,4 @@
-"""Dead letters that failed alike: found, counted, told in words, and decided about in the background."""
+"""Groups of dead letters: found, counted, described, and decided about in the background."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -91,7 +91,7 @@ async def finish(context: AppContext, task: Task) -> bulk_jobs.JobProgress:
 
 
 async def interrupted_step(context: AppContext) -> None:
-    """Make a step of the task whose turn it is, and be killed before it is committed."""
+    """Run a step of the next task, killed before its commit."""
     async with context.database.transaction() as connection:
         taken = await tasks.lock_next(connection)
         assert taken is not None

@@ -33,7 +33,7 @@ SETTLE = sql_functions.SETTLE.sql(lambda position: f"${position}")
 async def add_deliveries(
     db: Database, recipient: str = "handler:a", count: int = 1, order_key: str | None = None
 ) -> list[UUID]:
-    """Store events, each owed to *recipient*, and return their ids in accept order."""
+    """Store events, each with a delivery to *recipient*, and return their ids in accept order."""
     version = await db.fetchval("select version from boathook.route_version")
     events = []
     for number in range(count):

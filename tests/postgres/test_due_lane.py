@@ -1,4 +1,4 @@
-"""RabbitMQ notifies senders and workers of due deliveries; what is missing there, they find in PostgreSQL."""
+"""RabbitMQ notifies senders and workers of due deliveries; lost notifications are found in PostgreSQL."""
 
 import asyncio
 import contextlib
@@ -63,7 +63,7 @@ class LyingLane(DueLane):
 
 
 class Gateway:
-    """What a gateway has of the lane; it counts the notifications of PostgreSQL that it needs."""
+    """The delivery lane of a gateway, counting its PostgreSQL notifications."""
 
     def __init__(self, lane: DueLane, db: Database) -> None:
         self.lane = lane
@@ -141,7 +141,7 @@ async def test_an_endpoint_and_a_handler_are_notified(db: Database, tables: dict
 async def test_without_messages_deliveries_start_only_with_the_walk(
     db: Database, tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
-    """The mutant of the test above, and what a broker loses that confirms and drops everything."""
+    """The mutant of the test above: a broker that confirms and drops everything."""
     monkeypatch.setattr(dispatcher, "WALK_INTERVAL_S", NEVER_S)
     async with (
         Sink().open() as sink,

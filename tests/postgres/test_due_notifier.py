@@ -25,7 +25,7 @@ PROBE = "probe:listening"
 
 @contextlib.asynccontextmanager
 async def rarely_polling(db: Database) -> AsyncIterator[Dispatcher[EndpointAttempt]]:
-    """Run a sender that polls once an hour; begin the block once it hears notifications."""
+    """Run a sender that polls once an hour; start the block once it receives notifications."""
     async with running_sender(db, **HOUR) as sender:
         queues: Any = sender._queues
         include, heard = queues.include, asyncio.Event()

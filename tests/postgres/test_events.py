@@ -190,7 +190,7 @@ async def test_a_route_registered_during_a_commit_is_not_missed(db: Database):
 
 
 async def test_without_the_lock_it_would_be_missed(db: Database, monkeypatch: pytest.MonkeyPatch):
-    """The mutant: a guard that only reads lets an event pass by a recipient that is there before the answer."""
+    """The mutant: a guard that only reads lets an event miss a concurrently added recipient."""
     monkeypatch.setitem(
         SQL, "append_events", SQL["append_events"].replace("where version = $1 for share", "where version = $1")
     )

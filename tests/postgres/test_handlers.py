@@ -24,7 +24,7 @@ QUICK = RetryPolicy(first_s=0.01, max_attempts=3)
 
 @pytest.fixture
 async def shop(db: Database) -> Database:
-    """A database beside a table of the user's own."""
+    """A database with a user table."""
     await db.execute("create table deed (n int)")
     return db
 
@@ -268,13 +268,13 @@ async def test_a_sacrificed_transaction_runs_again_as_the_same_attempt(shop: Dat
 
 
 async def steal(db: Database) -> None:
-    """Do what a keeper and another worker would to a lease that ran out."""
+    """Let a keeper reap an expired lease and another worker claim it."""
     await db.execute("update boathook.delivery set lease_until = now() - interval '1 second' where state = 'leased'")
     await DeliveryStore(db, RetryDefaults()).reap()
 
 
 async def test_a_zombie_commits_nothing(shop: Database) -> None:
-    """A worker frozen past its lease goes on where it was, like after SIGSTOP and SIGCONT."""
+    """A worker frozen past its lease continues, as after SIGSTOP and SIGCONT."""
     hook = Boathook()
     goes_on, started = asyncio.Event(), asyncio.Event()
 
@@ -341,7 +341,7 @@ async def test_a_handler_losing_its_lease_is_cancelled(shop: Database) -> None:
 async def test_a_lost_connection_during_the_commit_is_looked_up(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit went through, but its answer never came: the effect must not be done again."""
+    """The commit succeeded without a response: the effect must not be repeated."""
     hook = Boathook()
     lost: list[bool] = []
 

@@ -101,7 +101,7 @@ async def test_a_router_with_a_prefix_that_leaves_deliveries_to_others(example, 
 
 
 def test_without_postgresql_it_takes_events_into_the_spool(example, folder, monkeypatch):
-    """In FastAPI's client of tests, which leaves out what is optional in ASGI."""
+    """With FastAPI's test client, which omits optional parts of ASGI."""
     monkeypatch.setenv("SHOP_DATABASE_URL", "postgresql://127.0.0.1:1/none")
     app = FastAPI()
     app.include_router(Webhooks().router)

@@ -1,4 +1,4 @@
-"""The books of a healthy store in every state balance; whatever breaks one is found, by its own rule."""
+"""A healthy store in every state passes the check; each kind of damage is found by its own rule."""
 
 import asyncio
 import hashlib
@@ -102,7 +102,7 @@ async def store(db: Database) -> Store:
 
 
 async def filled(db: Database) -> Store:
-    """Return a store with every state there is, and whatever an operator may have done."""
+    """Return a store with every state, and the results of all operator actions."""
     made = Store(db)
     await made.accept("nobody")
     await made.end(await made.accept("good", "a"))
@@ -145,7 +145,7 @@ async def filled(db: Database) -> Store:
 
 
 async def sent(store: Store) -> None:
-    """Add messages: owed to an endpoint, resent by hand, expunged, sent to an endpoint made later, and one without a recipient."""
+    """Add messages: delivered, resent, expunged, sent to a later endpoint, and one without a recipient."""
     acme = await add_application(store.db, "acme")
     endpoint = await add_endpoint(store.db, acme)
     outbox = Outbox()
@@ -224,7 +224,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def arrive(pg_url: str):
-    """Accept an event with a delivery, as others do between two looks."""
+    """Accept an event with a delivery between two queries."""
     connection = psycopg.connect(pg_url, autocommit=True)
     numbers = itertools.count()
 
@@ -373,7 +373,7 @@ async def test_it_rests_after_each_query_as_configured(store: Store, monkeypatch
 
 
 async def emptied(store: Store, pg_url: str) -> integrity.IntegrityReport:
-    """Verify while a week is emptied as retention does it, just so that a look waits for that."""
+    """Check while retention empties a week, so that a query waits for it."""
     event = await event_of(store, "nobody")
     key = "delete from boathook.dedup where event_id <> $1"
     for table in ("event where id <> $1", "conflict where event_id <> $1", "rejection where event_id is not null"):
@@ -402,7 +402,7 @@ async def emptied(store: Store, pg_url: str) -> integrity.IntegrityReport:
 
 @pytest.fixture
 def memory_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at the dedup memory alone, so that it is this look which waits."""
+    """Check the dedup memory only, so that this query waits."""
     monkeypatch.setattr(integrity, "SCANS", (invariants.DEDUP_MEMORY,))
     monkeypatch.setitem(integrity.SQL, "find_extent", "select null::uuid as first, null::uuid as last, now() as now")
     monkeypatch.setitem(
@@ -436,7 +436,7 @@ async def test_each_imbalance_is_explained_by_examples(store: Store):
 
 
 async def break_many(store: Store, number: int) -> None:
-    """Store that many events of which a delivery is lost, each with a key of nothing beside it."""
+    """Store this many events with a lost delivery, each with an orphaned key."""
     await store.db.execute(
         """
         with made as materialized (

@@ -1,4 +1,4 @@
-"""The books balance at every moment of a store under full work: nothing that is on its way is taken for damage."""
+"""A store under full load is consistent at all times: work in progress is not reported as damage."""
 
 import asyncio
 import itertools
@@ -45,7 +45,7 @@ PAUSE_S = 0.02
 
 @dataclass(slots=True)
 class Traffic:
-    """What goes on beside the check: requests, workers, operators, a keeper."""
+    """The load beside the check: requests, workers, operators, a keeper."""
 
     db: Database
     rng: random.Random = field(default_factory=lambda: random.Random(6))
@@ -98,7 +98,7 @@ class Traffic:
         self.done.add(way)
 
     async def operate(self) -> None:
-        """Decide about a few dead letters, or run events again."""
+        """Decide about a few dead letters, or replay events."""
         dead, pace = Selection(ListFilter()), ReplaySchedule(await delivery_commands.read_clock(self.db))
         await asyncio.sleep(PAUSE_S)
         if await delivery_commands.purge_dead(self.db, dead, ACTION, limit=2):
@@ -115,7 +115,7 @@ class Traffic:
             self.done.add("replayed")
 
     async def keep(self) -> None:
-        """Do a round of upkeep, which empties and drops old weeks, and thins out what is left of others."""
+        """Run maintenance, which empties and drops old weeks, and deletes parts of others."""
         await asyncio.sleep(PAUSE_S)
         report = await run_maintenance(self.db, RETENTION)
         self.done.update(kind for (kind, _), number in report.dropped.items() if number)
@@ -170,7 +170,7 @@ async def for_ever(step: Callable[[], Coroutine[object, object, None]]) -> None:
 
 @pytest.fixture
 async def traffic(db: Database, pg_url: str) -> AsyncIterator[Traffic]:
-    """A store under full work, whose old weeks are dropped meanwhile; it is kept small, not slow."""
+    """A store under full load, whose old weeks are dropped meanwhile; it is kept small, not slow."""
     busy = await Database.open(pg_url, purpose="busy", size=WORKERS + 6)
     made = Traffic(busy)
     await made.fill_old_weeks()

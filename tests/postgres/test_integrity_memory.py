@@ -1,4 +1,4 @@
-"""The walk along the dedup memory: it finds a range's keys by a small index, and fits its ranges to what looks take."""
+"""The check of the dedup memory: it finds a range's keys by a small index, and adapts its range size."""
 
 import json
 from typing import Final
@@ -37,7 +37,7 @@ SETTLE: Final = (
 
 
 class Memory:
-    """A store of many events whose keys are remembered, over many pages."""
+    """A store of many events whose dedup keys fill many pages."""
 
     def __init__(self, db: Database, url: str) -> None:
         self.db = db
@@ -48,7 +48,7 @@ class Memory:
         await self.db.execute(FILL, self.first_ms, first, last)
 
     async def settle(self) -> None:
-        """Let vacuum free what is gone, and tell the planner what there is."""
+        """Vacuum and analyze."""
         connection = await asyncpg.connect(self.url)
         for statement in SETTLE:
             await connection.execute(statement)
@@ -63,7 +63,7 @@ class Memory:
         return {one.check: one.count for one in found.violations}
 
     async def pages_of(self, first: int, last: int) -> tuple[int, int]:
-        """Return how many pages of dedup memory a look at a range reads, and how many there are."""
+        """Return the number of dedup pages that a query for a range reads, and of all pages."""
         arguments = [self.id_of(first), self.id_of(last), [self.id_of(1)], [await self.key_of(1)], [], [], 30.0]
         async with self.db.acquire() as connection, connection.transaction():
             await connection.execute(integrity.SQL["prepare_look"])
@@ -170,7 +170,7 @@ async def test_damage_is_found_on_any_page(memory: Memory, rule: str, is_reused:
 
 @pytest.mark.extended("needs thousands of rows, objects or connections")
 async def test_the_bounds_of_ranges_part_no_event_from_its_keys(memory: Memory, monkeypatch: pytest.MonkeyPatch):
-    """Whatever the size, each event is in one range with all its keys, and what is between two events in one of both."""
+    """For any size, each event and its keys are in the same range."""
     for n in (101, 202, 303):
         await memory.db.execute(LONE, memory.id_of(n))
     between = UUID(int=memory.id_of(400).int + 1)
@@ -198,7 +198,7 @@ async def test_the_same_index_finds_expired_keys(memory: Memory):
 
 
 def fitted(rows: int, *, fixed_s: float, each_s: float, looks: int = 40) -> list[int]:
-    """Return the sizes that a walk comes to where a look takes *fixed_s* and *each_s* for each row."""
+    """Return the range sizes for queries that take *fixed_s* and *each_s* per row."""
     walk = replace(invariants.DEDUP_MEMORY, rows=rows)
     size, sizes = integrity._RangeSize(walk), []
     for _ in range(looks):

@@ -1,4 +1,4 @@
-"""Who listens hears of each event once, whatever the order of commits, and of nothing that is not theirs."""
+"""A feed emits each matching event once, in any order of commits."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,14 +23,14 @@ NOW = datetime.now(UTC)
 
 
 def made(key: str, at: datetime, **more: Any) -> NewEvent:
-    """Return an event whose id was made at a moment."""
+    """Return an event with an id of this time."""
     kind = more.pop("type", "t")
     new = event(key, **more)
     return replace(new, id=ids.make(int(at.timestamp() * 1000), new.id.int & ((1 << 74) - 1)), type=kind)
 
 
 async def keys(tail: EventFeed, now: datetime) -> list[str]:
-    """Return the dedup keys of all there is to hear at a moment."""
+    """Return the dedup keys that the feed emits at this time."""
     heard, has_more = [], True
     while has_more:
         events, has_more = await tail.poll(now)
@@ -204,7 +204,7 @@ class TestRoute:
 
 
 class _Away:
-    """A tail whose database is away for some looks."""
+    """A feed whose database fails for some polls."""
 
     def __init__(self, looks: int) -> None:
         self.looks = looks
@@ -235,7 +235,7 @@ async def test_a_waiting_listener_is_logged_once_per_outage(db: Database):
 
 
 async def heard_after_a_break(db: Database) -> set[str]:
-    """Commit an event 59 seconds after its id was made, and let the connection break before it is heard."""
+    """Commit an event 59 seconds after its id was made, and reconnect before it is emitted."""
     store, tail = EventStore(db), EventFeed(db, FeedFilter(), NOW)
     now = NOW + timedelta(seconds=60)
     assert await keys(tail, now) == []

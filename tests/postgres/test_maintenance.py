@@ -1,4 +1,4 @@
-"""Upkeep: what is old goes, what is owed stays, and every row that goes is counted."""
+"""Maintenance: old rows are deleted and counted, and pending deliveries keep their events."""
 
 import asyncio
 import hashlib
@@ -35,7 +35,7 @@ def new_id(moment: datetime) -> UUID:
 
 
 async def make_week(db: Database, moment: datetime) -> None:
-    """Make the partitions of a moment's week, as upkeep did at the time."""
+    """Create the partitions of a past week."""
     monday = (moment - timedelta(days=moment.weekday())).replace(hour=0, minute=0, second=0, microsecond=0)
     low, high = ids.first_of(monday), ids.first_of(monday + timedelta(days=7))
     for table in TABLES:
@@ -465,7 +465,7 @@ async def test_content_is_deleted_in_batches_except_during_a_replay(
 async def test_without_the_second_check_content_of_a_replay_is_deleted(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mutant: deleting what was picked without asking again what is owed of it."""
+    """The mutant: content is deleted without checking for deliveries again."""
     event_id = await add_event(db, NOW)
     await db.execute("update boathook.event set content_until = now() - interval '1 s'")
 

@@ -65,7 +65,7 @@ async def test_unsendable_messages_are_not_replayed(store: Store, reason: str):
 async def test_without_the_endpoint_check_unsendable_messages_are_replayed(
     store: Store, reason: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """The mutant: dead letters are revived whatever became of their endpoint or content."""
+    """The mutant: dead letters are revived without a check."""
     honest = delivery_commands.SQL["lock_dead"]
     look = "(not $11::boolean or (e.expunged_at is null and boathook.accepts_deliveries(d.recipient)))"
     assert look in honest

@@ -1,4 +1,4 @@
-"""Who passes the door of a mounted application, with real keys and without a network."""
+"""Access to a mounted application, with real keys and without a network."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ from tests.support import eventually
 
 
 class MountClient:
-    """Calls a door, and remembers what the application saw and what came back."""
+    """Calls a mount, and records the application's requests and the responses."""
 
     def __init__(self, db: Database, *, is_open: bool = False, recheck_s: float = 30.0, **settings: object) -> None:
         self.seen: list[dict] = []
@@ -128,7 +128,7 @@ async def test_a_cross_site_websocket_is_refused_despite_a_valid_key(db):
 
 
 async def test_without_the_origin_check_it_is_accepted(db, monkeypatch: pytest.MonkeyPatch):
-    """The mutant: what the check is there for."""
+    """The mutant: the check is removed."""
     monkeypatch.setattr(mounts, "is_same_origin", lambda *_: True)
     token = await make_token(make_context(db))
     client = MountClient(db)

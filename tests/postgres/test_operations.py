@@ -393,7 +393,7 @@ class TestReverify:
         assert await store.one("select count(*) from boathook.event") == 0
 
     async def test_time_is_that_of_receipt(self, store: Store):
-        """A Stripe signature of a week ago holds if the request came a week ago, and not if it came today."""
+        """A week-old Stripe signature is valid if the request was received a week ago, and not today."""
         week_ago = int(time.time()) - 7 * 86_400
         body = b'{"id": "evt_1", "type": "payment.paid"}'
         signature = hmac.new(b"right", f"{week_ago}.".encode() + body, hashlib.sha256).hexdigest()

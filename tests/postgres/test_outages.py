@@ -1,4 +1,4 @@
-"""PostgreSQL goes away under handlers: what it cut off is recorded, not held against them, and bounded all the same."""
+"""Outages of PostgreSQL under handlers: recorded, not counted as handler failures, and bounded."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ ONCE = RetryPolicy(max_attempts=1)
 
 @pytest.fixture
 async def shop(db: Database) -> Database:
-    """A database beside a table of the user's own."""
+    """A database with a user table."""
     await db.execute("create table deed (n int)")
     return db
 

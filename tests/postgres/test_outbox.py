@@ -1,4 +1,4 @@
-"""Publishing: who gets a message, also where routes change meanwhile, and which messages are the same."""
+"""Publishing: recipients, also while routes change, and duplicate messages."""
 
 import asyncio
 import contextlib
@@ -223,7 +223,7 @@ async def _publish_and_undo(db: Database, outbox: Outbox, application: str) -> N
 
 
 async def _after_a_rollback(db: Database) -> tuple[list[str], str]:
-    """Publish where a version was read whose transaction was undone; return who is owed and who is there."""
+    """Publish after reading a version that was rolled back; return the recipients and the real endpoint."""
     acme, outbox = await add_application(db), Outbox()
     await publish(db, outbox, acme)
     with pytest.raises(_Undone):

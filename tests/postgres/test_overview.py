@@ -1,4 +1,4 @@
-"""What the overview says: of an empty store, of trouble, while PostgreSQL is away, and of a million deliveries."""
+"""The overview: of an empty store, with problems, without PostgreSQL, and of a million deliveries."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""The table of permissions: complete, asked by every door, and what would be seen without each safeguard."""
+"""The table of permissions: complete, enforced by every route, and mutants without each check."""
 
 import re
 from pathlib import Path
@@ -61,7 +61,7 @@ def fill(tenant: Tenant, path: str) -> str:
 
 
 def without_streams(asks: list[Ask]) -> list[Ask]:
-    """Return all but those whose answers have no end, which the client of this process would wait for."""
+    """Return all routes but streaming ones, whose responses never end."""
     return [one for one in asks if not one.path.endswith(ENDLESS)]
 
 
@@ -99,7 +99,7 @@ def test_pages_ask_for_permissions_by_their_names():
     ],
 )
 def test_a_limited_token_has_no_organization_permissions(principal, may):
-    """No such key is made today; one that is made tomorrow is refused until the table says otherwise."""
+    """No such key exists today; a future one is refused unless the table allows it."""
     holder = Principal(key_id=new_id(), organization="default", **principal)
     asked = {Permission.APPLICATION_LIST, Permission.ENDPOINT_SECRET_VIEW, Permission.APP_CALL}
     assert {one for one in asked if holder.may(one)} == may

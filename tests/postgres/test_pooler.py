@@ -81,7 +81,7 @@ def pooler(db: Database) -> Iterator[Pooler]:
 
 @pytest.fixture(params=["", DROPS], ids=["refuses settings", "drops settings"])
 async def pooled(pooler: Pooler, request: pytest.FixtureRequest) -> AsyncIterator[Database]:
-    """A pool behind a PgBouncer in session mode; PostgreSQL compiles whatever it is asked, and lets it take its time."""
+    """A pool behind a PgBouncer in session mode; PostgreSQL compiles every query with a long timeout."""
     database = await open_pool(pooler("session", request.param))
     yield database
     await database.close()

@@ -37,7 +37,7 @@ async def endpoint(api: ApiClient, **fields: Any) -> str:
 
 
 def behind(api: ApiClient) -> ApiClient:
-    """Return a client of the same API without what stands in front of the toolkit's routes."""
+    """Return a client of the same API without the fast publish route."""
     client = ApiClient(api.context, "", Api(api.context, build_app()))
     client.headers["authorization"] = api.headers["authorization"]
     return client

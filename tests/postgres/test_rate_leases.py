@@ -1,4 +1,4 @@
-"""Rates that gateways share, on a real PostgreSQL and a real Redis, and with servers that lie, fail, hang and forget."""
+"""Rates shared by gateways, on a real PostgreSQL and Redis, and with faulty servers."""
 
 import asyncio
 import contextlib
@@ -183,7 +183,7 @@ async def equals(call: Callable[[], Awaitable[int]], number: int) -> bool:
 
 
 class Gateway:
-    """What a gateway process has of it: the rate of one source, and the task that leases."""
+    """The rate of one source in a gateway, and its leasing task."""
 
     kind = SourceRate
 

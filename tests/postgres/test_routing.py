@@ -47,7 +47,7 @@ def to(name: str, **more) -> Route:
 
 
 class RoutingStore(Store):
-    """A store whose events are routed by what is registered, as a gateway does it."""
+    """A store whose events are routed by the registered routes, as in a gateway."""
 
     async def receive(self, key: str, type: str = "payment.paid", body: bytes = b"{}", **more) -> UUID:
         made = await self.routed(new_event(key, type=type, body=body, **more))
@@ -392,7 +392,7 @@ class TestBatches:
 
 class TestTheMomentOfRegistration:
     async def past(self, db: Database) -> None:
-        """Do what the keeper does, without end."""
+        """Run the keeper's tasks until none is left."""
         while await runner.run_step(db, Outbox()):
             pass
 

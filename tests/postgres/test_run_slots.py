@@ -25,7 +25,7 @@ async def begun_at(connection: Any) -> Any:
 
 
 async def attempt(slot: RunSlot, claimed_s: float | None = None, *statements: str) -> Any:
-    """Run an attempt that was claimed at this moment, and return when its transaction began."""
+    """Run an attempt claimed at this time, and return the start of its transaction."""
     connection, mark = await slot.begin(time.monotonic() if claimed_s is None else claimed_s)
     assert await connection.fetchval("select current_setting('boathook.mark')") == mark
     for statement in statements:
@@ -49,7 +49,7 @@ async def test_commit_starts_the_next_transaction(slot: RunSlot, monkeypatch: py
 
 
 async def test_a_claim_never_uses_an_older_transaction(slot: RunSlot, db: Database):
-    """Otherwise now() in the handler would be before its event was accepted."""
+    """Otherwise now() in the handler could be before its event was accepted."""
     await attempt(slot)
     accepted_at = await db.fetchval("select clock_timestamp()")
     assert await attempt(slot) > accepted_at

@@ -282,7 +282,7 @@ async def test_unsent_samples_are_stored_later_even_after_a_restart(db: Database
 
 
 async def test_a_killed_sampler_loses_and_doubles_nothing(db: Database, tmp_path: Path) -> None:
-    """The next one goes on from what its file says, and what was stored meanwhile is not stored again."""
+    """The next one continues from its file, and does not store samples twice."""
     meters.reset()
     killed = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.2)
     assert killed._is_elected()
@@ -358,7 +358,7 @@ async def test_samples_of_an_outage_are_stored_afterwards(fresh_server: FreshSer
 
 
 async def test_two_who_roll_up_at_once_neither_lose_nor_double_anything(db: Database) -> None:
-    """As two keepers do of whom one has lost its seat and does not know it yet."""
+    """Like two keepers, one of which has lost its lock unnoticed."""
     await keep(db, host_sample("a", NOON), host_sample("a", NOON + timedelta(seconds=10)))
     async with db.transaction() as other:
         await other.execute(metric_samples.SQL["lock_roll_up"])

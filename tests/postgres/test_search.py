@@ -44,7 +44,7 @@ async def put(
     store: Store, key: str, *, at: datetime | None = None, source: str = "stripe", type: str = "payment.paid",
     body: bytes = b"{}", to: tuple[str, ...] = (),
 ) -> UUID:  # fmt: skip
-    """Accept an event as the gateway does, at a moment."""
+    """Accept an event at a given time, as the gateway does."""
     made = new_event(key, to=to, body=body)
     made = replace(
         made, id=id_at(at) if at else made.id, source=source, type=type, key_hash=scoped_hash(source, key.encode())

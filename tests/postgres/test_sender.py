@@ -1,4 +1,4 @@
-"""Senders: what is owed arrives signed, once; limits hold over all senders; failures are judged, told and survived."""
+"""Senders: signed deliveries, limits across all senders, and failures with their consequences."""
 
 import asyncio
 import json
@@ -726,7 +726,7 @@ async def test_an_operational_webhook_reports_a_disabled_endpoint(db: Database) 
 
 
 async def test_a_failing_operational_endpoint_triggers_no_messages(db: Database) -> None:
-    """An operational endpoint's own failures would otherwise beget messages to itself for ever."""
+    """Otherwise its failures would publish messages to itself forever."""
     endpoint = await listen(db)
     async with running_sender(db, outbound={"breaker_after": 0}):
         await add_deliveries(db, endpoint)

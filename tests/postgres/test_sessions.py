@@ -48,7 +48,7 @@ class SessionKit:
         return isinstance(self.adapter, sessions.AsyncSessions)
 
     def handler(self, hook: Boathook, body: Callable[[Event, Any, Callable[..., Any]], Any], **options: Any) -> None:
-        """Declare a handler whose *body* is a generator of things to await or, in a sync one, to have called."""
+        """Declare a handler from *body*, a generator of awaitables or, if sync, of calls."""
 
         async def run_async(event: Event, session: Any) -> Any:
             steps, answer = body(event, session, self.execute), None
@@ -71,7 +71,7 @@ class SessionKit:
 
 
 def entered(block: Any) -> Any:
-    """Enter a block and keep it: dropped, it would leave by itself."""
+    """Enter a block and keep a reference: garbage collection would leave it."""
     block.__enter__()
     return block
 
@@ -276,7 +276,7 @@ async def take_over(db: Database) -> None:
 
 
 async def lose_the_lease_meanwhile(shop: Database, kit: SessionKit) -> None:
-    """Run a handler whose lease is taken while it works."""
+    """Run a handler that loses its lease while running."""
     hook = Boathook()
     loop = asyncio.get_running_loop()
     began = asyncio.Event()
@@ -340,7 +340,7 @@ async def test_a_reply_is_committed_with_the_success(shop: Database, kit: Sessio
 
 
 async def cut_the_connection_once(shop: Database, kit: SessionKit) -> None:
-    """Run a handler, allowed one attempt, under whose first attempt its connection is ended by the server."""
+    """Run a handler with one attempt whose connection is terminated by the server once."""
     hook = Boathook()
 
     def body(event: Event, session: Any, execute: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Imports from a stand-in for Svix: a hostile set-up, twice; refusals, pages that change, deletions, dry runs."""
+"""Imports from a fake Svix server: edge cases, repeats, rejections, changing pages, deletions, dry runs."""
 
 import contextlib
 import json
@@ -100,7 +100,7 @@ class Hostile:
 
 
 def fill(svix: SvixServer) -> Hostile:
-    """Set up what has lost something, or stopped an import, before."""
+    """Set up cases that have lost data or stopped an import in the past."""
     svix.page = 2
     svix.add_type(
         "invoice.paid", schemas={"1": {"type": "object"}}, groupName="invoices", featureFlags=["c", "beta", "a"]

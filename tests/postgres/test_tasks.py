@@ -1,4 +1,4 @@
-"""Tasks: messages owed again exactly once each, whatever interrupts it, and counts and purges in the background."""
+"""Tasks: messages replayed exactly once despite interruptions, and background counts and purges."""
 
 import random
 from collections.abc import AsyncIterator
@@ -59,7 +59,7 @@ async def run(factory: MessageFactory, task: Task) -> Task:
 
 @pytest.fixture
 async def factory(db: Database) -> AsyncIterator[MessageFactory]:
-    """A bag whose books have to balance in the end, whatever was owed again."""
+    """A message factory whose store must be consistent in the end."""
     yield await MessageFactory(db).open()
     found = await integrity.check_integrity(db, dedup_days=30, is_deep=True)
     assert found.violations == ()

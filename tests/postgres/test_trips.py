@@ -17,7 +17,7 @@ PACKAGE = ROOT / "src/boathook"
 
 @pytest.fixture(scope="module")
 def trips(admin_url: str) -> dict[str, Any]:
-    """What the command prints."""
+    """The command's output."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.trips", "--json"],
         cwd=ROOT,

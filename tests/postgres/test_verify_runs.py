@@ -1,4 +1,4 @@
-"""Checks of the books in the background: one at a time, made anew where their maker died, broken off when stopped."""
+"""Background integrity checks: one at a time, restarted if their process died, cancelled on stop."""
 
 import asyncio
 import functools

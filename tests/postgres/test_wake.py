@@ -52,7 +52,7 @@ async def row_of(db: Database, event_id: UUID) -> Any:
 
 
 async def put_off(db: Database, *, due_in_s: float | None = LONG_S) -> UUID:
-    """Store an event whose delivery has failed, and waits or is dead."""
+    """Store an event whose delivery has failed, and is waiting or dead."""
     (event_id,) = await add_deliveries(db)
     (work,) = await claim(DeliveryStore(db, RetryDefaults()))
     assert await DeliveryStore(db, RetryDefaults()).record_failed_attempts([back(work, due_in_s=due_in_s)]) == [True]
@@ -181,7 +181,7 @@ Step = Callable[[], Awaitable[object]]
 
 
 class Race:
-    """One event that waits for a reason, told by a row, and both sides of the race as single steps."""
+    """An event waiting for a row, with both sides of the race as single steps."""
 
     def __init__(self, db: Database, event_id: UUID) -> None:
         self._db = db
@@ -213,7 +213,7 @@ class Race:
         await self._waker.__aexit__(None, None, None)
 
     async def run(self, order: Sequence[str]) -> None:
-        """Take the steps in an order; one that has to wait for the other side goes on when it can."""
+        """Run the steps in an order; a blocked step continues when it can."""
         steps: dict[str, Step] = {
             "try": self.try_it,
             "put off": self.put_off,

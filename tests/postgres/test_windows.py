@@ -1,4 +1,4 @@
-"""Time windows over what is stored: those that meet share no row and miss none, and readers by cursor get every row."""
+"""Time windows over lists: adjacent ones share and miss no row, and cursors return every row."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -72,7 +72,7 @@ class Ground:
         return len((await self.api.ask(200, "GET", f"{path}?{query}"))["data"])
 
     async def in_work(self, act: Callable[[UnitOfWork, Any], Awaitable[int]]) -> int:
-        """Run an action whose effects are undone."""
+        """Run an action in a transaction that is rolled back."""
         app_context = self.api.context
         async with self.db.acquire() as connection:
             transaction = connection.transaction()
@@ -268,7 +268,7 @@ async def test_a_kept_iterator_returns_late_commits(ground: Ground):
 
 
 async def test_resuming_after_the_newest_row_misses_late_commits(ground: Ground, monkeypatch: pytest.MonkeyPatch):
-    """The mutant: ids are not committed in their order, so the newest id seen is no place to go on from."""
+    """The mutant: ids are not committed in order, so the newest id is no safe cursor."""
     monkeypatch.setattr(time_ranges, "resume_at", lambda last, _now: last)
     stored, seen = await read_with_a_late_row(ground)
     assert len(stored - seen) == 1

@@ -75,7 +75,7 @@ async def test_order_keys_keep_accept_order_over_two_workers(shop: Database) -> 
 
 
 async def is_quick_one_done(shop: Database, patience_s: float) -> bool:
-    """Flood a worker with a slow handler's work, and return whether a quick handler's is done while it goes on."""
+    """Flood a worker with a slow handler's events; return whether a quick handler still finishes."""
     hook, done, go_on = Boathook(), asyncio.Event(), asyncio.Event()
 
     @hook.on("slow")
@@ -182,7 +182,7 @@ async def test_retry_policy_is_the_handlers_then_the_sources_then_the_default(
 async def test_a_run_that_cannot_start_is_released_and_not_counted(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store goes away between the claim and the handler, more often than the policy would forgive."""
+    """The store fails between claim and handler more often than the policy allows."""
     hook, left = Boathook(), 12
     connect = RunSlot.connection
 

@@ -51,7 +51,7 @@ class Judge:
         )
 
     def asks(self, provider: str, action: str, **question: Any) -> Any:
-        """Return what the provider's package answers; False where it throws."""
+        """Return the provider package's result; False if it throws."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         question = {
@@ -84,7 +84,7 @@ def _clock(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def judge() -> Iterator[Judge]:
-    """The senders' npm packages, ready to be asked."""
+    """The providers' npm packages."""
     install(FOLDER, timeout=300)
     asked = Judge(find_program("node"))
     yield asked

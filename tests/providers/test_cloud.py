@@ -1,4 +1,4 @@
-"""Clouds, identity and OpenAI: judged by the senders' own packages, their vectors, or requests built by hand."""
+"""Clouds, identity and OpenAI, checked by the providers' packages, vectors, or requests built by hand."""
 
 import base64
 import json
@@ -201,7 +201,7 @@ def sns_keys() -> Keys:
 
 
 def sns(sns_keys: Keys, **changes: Any) -> Verifier:
-    """A source whose ring holds the certificate, as if it had been fetched."""
+    """A source with the certificate in its key ring."""
     judged = verifier("sns", secrets=(), **{"topic_arn": TOPIC} | changes)
     judged.ring.put(CERTIFICATE, sns_keys.public.encode(), NOW)
     return judged
@@ -394,7 +394,7 @@ def google_keys() -> Keys:
 
 
 def pubsub(google_keys: Keys, now: float, **changes: Any) -> Verifier:
-    """A source whose ring holds Google's key set, as if it had been fetched."""
+    """A source with Google's key set in its key ring."""
     judged = verifier("pubsub", secrets=(), **{"audience": AUDIENCE, "email": EMAIL} | changes)
     judged.ring.put(CERTS, google_keys.public.encode(), now)
     return judged
@@ -517,7 +517,7 @@ def test_unwrapped_messages_of_pubsub_are_named_by_header(google_keys):
 
 
 def test_equal_pubsub_messages_without_an_id_are_both_events(google_keys):
-    """Without written metadata, nothing tells a second message from a second sending."""
+    """Without metadata, a second message equals a repeated one."""
     judged, headers = pubsub(google_keys, NOW), google_token(google_keys, NOW)
     first, second = (judged.verify(request(b"tick", headers), moment) for moment in (NOW, NOW + 1))
     assert first.dedup_key != second.dedup_key

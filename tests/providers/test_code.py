@@ -1,4 +1,4 @@
-"""Code, builds and incidents: judged by the senders' own packages, their documented vectors, or requests built by hand."""
+"""Code, builds and incidents, checked by the providers' packages, vectors, or requests built by hand."""
 
 import hashlib
 import hmac

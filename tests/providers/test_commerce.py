@@ -1,4 +1,4 @@
-"""Shops, mail and telephony: judged by their own packages, else by requests built by hand from their documentation."""
+"""Shops, mail and telephony, checked by the providers' packages or requests built by hand."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""Sources whose owner says how their sender signs, by signatures computed with Python's own hmac."""
+"""Generic sources with a configured scheme, checked by Python's own hmac."""
 
 import base64
 import hmac

@@ -41,7 +41,7 @@ def documents(names: list[str]) -> st.SearchStrategy[object]:
 
 @functools.cache
 def prepare(label: str) -> tuple[ProviderSource, Verifier, Request, st.SearchStrategy[bytes]]:
-    """A provider's source, its genuine request, and bodies that look a little like its own."""
+    """Return a provider's source, its genuine request, and similar bodies."""
     provider_source = next(one for one in ALL if one.label == label)
     genuine = provider_source.request(provider_source.sign_sample())
     words = sorted({word for word in _words(genuine.body) if word})

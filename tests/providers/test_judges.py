@@ -1,4 +1,4 @@
-"""The npm judges themselves: they tell right from wrong, and answer only for what they were asked."""
+"""The npm packages themselves accept valid signatures and reject invalid ones."""
 
 import base64
 import hashlib

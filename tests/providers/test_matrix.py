@@ -39,7 +39,7 @@ def test_a_request_for_one_is_refused_by_all_others(provider_source: ProviderSou
 
 
 def test_mutant_the_matrix_detects_a_shared_secret():
-    """Two sources that sign alike and share a secret do take each other's requests, so the matrix can fail."""
+    """Sources with an equal scheme and secret accept each other's requests."""
     ours = next(provider_source for provider_source in GUARDED if provider_source.label == "github")
     theirs = replace(
         next(provider_source for provider_source in GUARDED if provider_source.label == "meta"), secrets=ours.secrets

@@ -1,4 +1,4 @@
-"""Payment senders: their own libraries judge what boathook signs, and boathook what those sign."""
+"""Payment providers: their libraries verify boathook's signatures, and boathook theirs."""
 
 import base64
 import hmac
@@ -192,7 +192,7 @@ judged = pytest.mark.parametrize(
 
 
 def sample(judge: Judge) -> bytes:
-    """The recipe's own sample, with letters and spacing that a parser would not keep."""
+    """The recipe's sample, with characters and spacing that a parser would not preserve."""
     recipe = find_recipe(judge.provider)
     scheme = judge.settings.get("scheme")
     body = (recipe.schemes[scheme] if scheme else recipe).sample.body
@@ -341,7 +341,7 @@ def test_mollie_classic_webhooks_need_unsigned():
 
 
 def adyen_body(*items: dict[str, Any], key: str = HEX_KEY) -> bytes:
-    """A notification whose items Adyen's library has signed."""
+    """A notification with items signed by Adyen's library."""
     signed = [
         {**item, "additionalData": {"hmacSignature": Adyen.util.generate_notification_sig(item, key).decode()}}
         for item in items
@@ -404,7 +404,7 @@ def test_an_item_without_signature_or_no_item_at_all_is_refused():
 
 
 def test_mutant_checking_only_the_first_adyen_item_accepts_forged_ones(monkeypatch):
-    """As `Adyen.util.is_valid_hmac_notification` does, which looks no further than the first."""
+    """Like `Adyen.util.is_valid_hmac_notification`."""
     document = json.loads(adyen_body(PAID, REFUNDED))
     document["notificationItems"][1]["NotificationRequestItem"]["amount"]["value"] = 9_999_999
     forged = json.dumps(document).encode()
@@ -525,7 +525,7 @@ def test_a_challenge_in_another_alphabet_is_not_signed(text):
 
 
 def forge(payload: str, answer: Challenge) -> Request:
-    """An event whose payload and signature are a challenge and its answer."""
+    """An event whose payload and signature are a challenge and its response."""
     fields = {"bt_signature": answer.body.decode(), "bt_payload": payload}
     return make_request(urlencode(fields).encode(), {"content-type": FORM})
 
@@ -588,7 +588,7 @@ def certificate(key: rsa.RSAPrivateKey) -> bytes:
 def paypal_request(
     key: rsa.RSAPrivateKey, *, now: float = NOW, webhook_id: str = WEBHOOK_ID, **changes: str
 ) -> Request:
-    """A transmission whose signed bytes PayPal's own library has put together."""
+    """A transmission whose signed bytes are built by PayPal's library."""
     stamp = datetime.fromtimestamp(int(now), UTC).isoformat().replace("+00:00", "Z")
     identifier = "69cd13f0-d67a-11e5-baa3-778b53f4ae55"
     signed = paypalrestsdk.WebhookEvent._get_expected_sig(identifier, stamp, webhook_id, EVENT)

@@ -1,4 +1,4 @@
-"""Payment senders in Russia: libraries and documented vectors judge what boathook signs, and boathook what they sign."""
+"""Russian payment providers, checked by libraries and documented vectors in both directions."""
 
 import base64
 import hashlib
@@ -160,7 +160,7 @@ def test_invalid_cloudpayments_requests_are_refused():
 
 
 def test_a_check_and_its_payment_are_two_events():
-    """They hold the same transaction; the owner's addresses tell them apart, and else their bodies do."""
+    """They have the same transaction; the configured URLs or else their bodies differ."""
     check, paid = NOTICE, {**NOTICE, "DateTime": "2026-11-21 10:00:01", "AuthCode": "A1B2C3"}
     verifier = source("cloudpayments", SECRET)
     for queries in (("kind=check", "kind=pay"), ("", "")):
@@ -260,7 +260,7 @@ def test_invalid_tbank_requests_are_refused():
 
 
 def test_a_password_in_a_forged_request_is_not_hashed():
-    """Otherwise a sender of a field Password could choose what is hashed."""
+    """Otherwise a field Password would let a sender choose the hashed text."""
     fields = {**DOCUMENTED, "Password": "mine"}
     token = hashlib.sha256("".join(str(fields[name]) for name in sorted(fields) if name != "Data").encode()).hexdigest()
     verifier = source("t-bank", PASSWORD)

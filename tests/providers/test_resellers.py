@@ -1,4 +1,4 @@
-"""Resellers of music and car-rental systems, by requests built by hand: none of them has a library of its own."""
+"""Resellers of music and car-rental systems, with requests built by hand: none has a library."""
 
 import base64
 import hashlib

@@ -149,7 +149,7 @@ def test_only_a_public_key_will_do(secret):
 
 
 def test_a_public_key_is_no_secret_of_the_symmetric_form():
-    """If a public key were taken for a secret, everyone who knows it could sign."""
+    """If a public key were a secret, everyone who knows it could sign."""
     with pytest.raises(ConfigError, match=r"sources\.test\.secrets\[0\]"):
         verifier("standard-webhooks", PUBLIC)
 

@@ -1,4 +1,4 @@
-"""Requests that `boathook trigger` edits: the type and the fields that were asked for are those that boathook reads."""
+"""Requests edited by `boathook trigger`: boathook reads the requested type and fields."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Senders that offices work with, judged by their own libraries, their documentation's vectors, and by hand."""
+"""Office providers, checked by their libraries, documented vectors, and requests built by hand."""
 
 import base64
 import hashlib
@@ -45,7 +45,7 @@ BODIES = {
 
 
 def by_hand(provider: str, body: bytes, secret: str = SECRET, at: float = NOW) -> dict[str, str]:
-    """The headers that a provider's documentation asks for."""
+    """The headers required by a provider's documentation."""
     stamp, moment = str(int(at)), datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
     match provider:
         case "dropbox":  # https://www.dropbox.com/developers/reference/webhooks

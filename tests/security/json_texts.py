@@ -138,5 +138,5 @@ TEXTS: Final = (*READ, *NOT_READ, *EITHER)
 
 
 def within(text: bytes) -> bytes:
-    """Return *text* at every place of a document that sources, filters and orders of the tests look at."""
+    """Return *text* at every position of a document that sources, filters and orders of the tests read."""
     return b'{"id":%b,"type":%b,"data":{"id":%b,"key":%b,"n":%b}}' % ((text,) * 5)

@@ -12,7 +12,7 @@ _TIMEOUT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class TimedResponse:
-    """What a request was answered."""
+    """The response to a request."""
 
     status: int
     body: bytes

@@ -317,7 +317,7 @@ class TestMigrations:
 
 @pytest.fixture
 async def small(pg_url: str) -> AsyncIterator[Database]:
-    """Two connections of a console whose statements may take half a second."""
+    """Two connections of a console with a statement timeout of half a second."""
     opened = await Database.open(pg_url, purpose="small", size=2, statement_timeout_s=0.5, is_reset=False)
     yield opened
     await opened.close()
@@ -400,7 +400,7 @@ async def test_an_unexpected_app_failure_is_logged_and_the_api_stays(
 
 @asynccontextmanager
 async def deaf_to_the_end(pg_url: str) -> AsyncIterator[str]:
-    """Stand between us and PostgreSQL, and pass on everything but that a connection has ended."""
+    """Proxy PostgreSQL, passing on everything but the end of a connection."""
     parts = urlsplit(pg_url)
     tasks: set[asyncio.Task[None]] = set()
     writers: list[asyncio.StreamWriter] = []

@@ -1,4 +1,4 @@
-"""Attacks on the cashdesk app: it answers with its own errors and goes on."""
+"""Attacks on the cashdesk app: it responds with its own errors and keeps working."""
 
 import asyncio
 import json
@@ -50,12 +50,12 @@ async def test_a_cross_origin_login_is_refused(cabinet: Cabinet, origin: str | N
 
 
 async def log_in(http: httpx.AsyncClient, token: str, **headers: str) -> int:
-    """Return what a login is answered; the client holds the session from then on, if there is one."""
+    """Return the status of a login; the client keeps the session, if any."""
     return (await http.post("/cabinet/", data={"token": token}, headers=headers)).status_code
 
 
 async def is_in(http: httpx.AsyncClient) -> bool:
-    """Whether the page shows webhooks rather than asking who is there."""
+    """Whether the page shows webhooks rather than the login form."""
     return "Log out" in (await http.get("/cabinet/")).text
 
 
@@ -170,7 +170,7 @@ async def test_the_api_answers_in_json_for_any_accept_header(cabinet: Cabinet):
 
 
 async def test_the_page_needs_no_slash_at_the_end(cabinet: Cabinet):
-    """A redirect would name a host: behind a proxy the gateway does not know by which it was asked for."""
+    """A redirect would name a host, which the gateway does not know behind a proxy."""
     async with httpx.AsyncClient(base_url=cabinet.running.base) as http:
         plain, slashed = [await http.get(path) for path in ("/cabinet", "/cabinet/")]
     assert (plain.status_code, plain.text) == (200, slashed.text)

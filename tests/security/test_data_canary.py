@@ -1,4 +1,4 @@
-"""No secret is found where it need not be: a whole boathook whose every secret is a canary, searched in all it leaves.
+"""No secret is found where it need not be: all secrets of a boathook are canaries, searched in its files.
 
 The secrets of endpoints and what they answer have a scenario of their own, tests/acceptance/svix/test_canary.py; this
 one is about what comes in: sources, tokens in addresses, told secrets, the settings of apps, the database's password.
@@ -169,7 +169,7 @@ class Scenario:
         return self.canaries[name]
 
     def play(self) -> None:
-        """Receive, refuse, handle, fail, be asked wrongly."""
+        """Receive, reject and handle events, fail, and get invalid requests."""
         with httpx.Client(base_url=self.running.base, timeout=300) as self.http:
             self._receive()
             self._refuse()
@@ -207,7 +207,7 @@ class Scenario:
         return json.dumps({"id": name}).encode(), {"content-type": "application/json"}
 
     def _refuse(self) -> None:
-        """Send right secrets to wrong places, and wrong ones beside them."""
+        """Send valid secrets to wrong places, and wrong ones besides them."""
         known = self.canaries
         body, headers = self._plain("refused")
         loud = headers | {
@@ -280,7 +280,7 @@ class Scenario:
         return found | processes(running) | dump(self.url) | files(running.folder)
 
     def _ask(self, commands: list[list[str]]) -> list[str]:
-        """Return what the command line says to each of these."""
+        """Return the command line's output for each of these."""
         done = subprocess.run(
             [sys.executable, "-c", MANY],
             cwd=self.running.folder,
@@ -303,7 +303,7 @@ class Scenario:
                     yield f"rejections reverify {row['id']}" if listing == "rejections" else f"{listing} list"
 
     def _complaints(self) -> bytes:
-        """Return what is said of configurations that are wrong beside their secrets."""
+        """Return the errors about configurations that are invalid besides their secrets."""
         right = (self.running.folder / "boathook.toml").read_text()
         known = self.canaries
         wrong = {

@@ -28,7 +28,7 @@ SAMPLES = 8
 
 @dataclass(frozen=True)
 class Measured:
-    """What a flood and the genuine events after it have cost."""
+    """The cost of a flood and of the genuine events after it."""
 
     seconds: float
     statuses: set[int]
@@ -83,7 +83,7 @@ class Measured:
 
 
 def flooded(running: BoathookProcess, forgeries: int, real: int) -> Measured:
-    """Flood the gateway with the ids of genuine events, then send those, then stop it and read what was written."""
+    """Flood the gateway with the ids of genuine events, send those, stop it, and read its writes."""
     url = running.database_url
     before = isolated_gateway.counts(url)
     requests = [forged(f"evt_{n % real}", n // real) for n in range(forgeries)]

@@ -112,7 +112,7 @@ hook.mount("/yard", page, is_open=True)
 
 
 class HostileReceiver:
-    """A receiver whose status line and body are the corpus, one text after another."""
+    """A receiver whose status lines and bodies are the corpus."""
 
     def __init__(self) -> None:
         self._bound = socket.create_server(("127.0.0.1", 0))
@@ -182,7 +182,7 @@ def drive(server: BoathookServer, hostile: HostileReceiver) -> Counter[str]:
 
 
 def faults_of_json(log: bytes, expected: Counter[str]) -> list[str]:
-    """Return what is wrong with a log of JSON lines."""
+    """Return the faults of a log in JSON format."""
     found, seen = [], Counter[str]()
     for line in log.split(b"\n")[:-1]:
         if len(line) > MAX_LENGTH or re.search(rb"[^\x20-\x7e]", line):
@@ -219,7 +219,7 @@ def word_of_text(line: bytes) -> str | None:
 
 
 def faults_of_text(log: bytes, expected: Counter[str]) -> list[str]:
-    """Return what is wrong with a log in text format, where lines that are indented belong to the record above."""
+    """Return the faults of a log in text format, where indented lines belong to the record above."""
     found, seen = [], Counter[str]()
     for line in log.split(b"\n")[:-1]:
         if len(line) > MAX_LENGTH or re.search(rb"[^\x20-\x7e]", line):

@@ -1,4 +1,4 @@
-"""Texts of senders lead to no other files, take no memory that other senders need, and make no pattern slow.
+"""Sender input cannot choose files, exhaust memory of others, or make a pattern slow.
 
 And what is not there at all: nothing that runs code out of data, and no way to change what the audit says.
 """
@@ -47,7 +47,7 @@ NAMES = [
 
 
 def escaped(folder: Path) -> list[str]:
-    """Return what stands in a folder but directly in its one room for such files."""
+    """Return the files outside the folder's dedicated subfolder."""
     return [
         str(file)
         for file in folder.rglob("*")
@@ -180,7 +180,7 @@ CHANGES = re.compile(
 
 
 def changing(text: str) -> bool:
-    """Return whether a text holds a statement that changes or removes what the audit says."""
+    """Return whether a text has a statement that changes or deletes audit rows."""
     return CHANGES.search(text) is not None
 
 
@@ -207,7 +207,7 @@ def test_mutant_a_statement_that_does_is_detected(text: str):
 
 
 class Sink:
-    """An intake that stores nothing and knows what it was given."""
+    """An intake that stores nothing and records its events."""
 
     def __init__(self) -> None:
         self.taken: list[NewEvent] = []
@@ -259,7 +259,7 @@ class Door:
 
 
 async def occupied(door: Door) -> list[str]:
-    """Let forgers try, then a good sender; return what they have taken away from it."""
+    """Send forged requests, then a genuine one; return the resources that the former took."""
     for number in range(400):
         key = f"evt_{number % 20}"
         body, _ = signed(payload(key))

@@ -1,4 +1,4 @@
-"""What proves a request to one source proves nothing to another, nor later, nor where no secret is configured.
+"""A request's proof is invalid for other sources, at other times, and where no secret is configured.
 
 Every provider and scheme against every other, replayed at every moment, with every header a careless sender may add,
 and configured in every wrong way.
@@ -207,7 +207,7 @@ REPEATABLE: Final = {"dropbox", "mollie"}
 
 
 def known_by(verdict: Verdict) -> set[str]:
-    """Return the keys by which the database knows what was accepted before."""
+    """Return the dedup keys of a verified request."""
     assert isinstance(verdict, Verified), verdict
     if verdict.items:
         return {item.dedup_key for item in verdict.items}

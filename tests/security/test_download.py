@@ -1,4 +1,4 @@
-"""Downloads from hostile servers and beside hostile files end with the right file or with FetchFailed."""
+"""Downloads from hostile servers and beside hostile files end with the right file or FetchFailed."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ def client():
 
 
 class Server:
-    """Answers every request with the same bytes, whatever is asked."""
+    """Answers every request with the same bytes."""
 
     def __init__(self, *head: str) -> None:
         self._answer = "\r\n".join(("HTTP/1.1 200 OK", *head, "", "hello")).encode("latin-1")

@@ -61,7 +61,7 @@ if "serve" in getattr(sys, "orig_argv", ()):
 
 
 class Grown:
-    """What one process holds, counted by itself."""
+    """The objects and descriptors of one process, counted by itself."""
 
     def __init__(self, running: BoathookProcess, role: str = "gateway") -> None:
         (child,) = running.children(role)
@@ -198,7 +198,7 @@ class Traffic:
 async def drive(
     running: BoathookProcess, doing: Callable[[KeepAliveClient], Awaitable[int]], number: int
 ) -> Counter[int]:
-    """Let so many come, eight at a time; return what they were answered."""
+    """Send this many requests, eight at a time; return their statuses."""
     seen: Counter[int] = Counter()
     left = iter(range(number))
 
@@ -229,7 +229,7 @@ KINDS: Final = {
 
 
 def grown_by(running: BoathookProcess, traffic: Traffic, kind: str) -> dict[str, Any]:
-    """Return by what a gateway grows while so many come, once as many have been there before."""
+    """Return a gateway's growth during this many requests, after as many warm-up ones."""
     number, statuses = KINDS[kind]
     doing = getattr(traffic, kind)
     assert set(asyncio.run(drive(running, doing, number))) <= statuses
@@ -239,7 +239,7 @@ def grown_by(running: BoathookProcess, traffic: Traffic, kind: str) -> dict[str,
 
 
 def settled(running: BoathookProcess, role: str, before: Grown, objects: float) -> dict[str, Any]:
-    """Return by what a process has grown, once those who left last are gone from it."""
+    """Return a process's growth, once its last clients are gone."""
     looks: list[dict[str, Any]] = []
 
     def are_gone() -> bool:

@@ -1,4 +1,4 @@
-"""Attacks on the music app: it reports what is wrong and loses nothing."""
+"""Attacks on the music app: it reports errors and loses nothing."""
 
 import json
 from dataclasses import replace
@@ -25,7 +25,7 @@ BUCKET = Bucket(endpoint="http://127.0.0.1:9", name="b", region="us-east-1", cre
 
 
 class FixedResponse:
-    """An HTTP client whose service answers always alike."""
+    """An HTTP client with a fixed response."""
 
     def __init__(self, answer: HttpResponse) -> None:
         self._answer = answer

@@ -1,4 +1,4 @@
-"""Hostile texts through the parsers that meet strangers' text: an answer or a known refusal, soon, and no crash.
+"""Hostile texts for the parsers of untrusted input: a result or a known error, fast, and no crash.
 
 Each runs in a fork with a limit of processor time, so that a crash, or a time that grows faster than the text, is seen.
 """

@@ -69,7 +69,7 @@ HEADERS = {
 
 @pytest.mark.parametrize("label", HEADERS)
 async def test_a_captured_request_takes_no_later_events_name(db: Database, label: str):
-    """Or the event to come, whose id may be guessed, would be taken for its copy and lost."""
+    """Otherwise a later event with a guessable id would be dropped as a duplicate."""
     gateway = Gateway(db, label)
     own, added = HEADERS[label]
     _, first = genuine(label)

@@ -44,7 +44,7 @@ from tests.unit.test_spool import SMALL, Failing, drained
 
 
 class Disk(RealDisk):
-    """A disk on which chosen calls fail as told."""
+    """A disk on which chosen calls fail."""
 
     def __init__(self) -> None:
         self.unreadable: list[int] = []

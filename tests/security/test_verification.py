@@ -1,4 +1,4 @@
-"""What an attacker does who has seen genuine requests, but no secret: send them again, written otherwise."""
+"""Attackers with captured requests but no secret, who resend them rewritten."""
 
 import base64
 import hmac
@@ -179,7 +179,7 @@ def test_other_headers_make_no_other_event(label: str):
 
 
 def only(label: str, **values: object) -> tuple[Verified, Verdict]:
-    """What is said of a genuine JSON request, and of the same with some values replaced."""
+    """The facts of a genuine JSON request, and of the same with some values replaced."""
     verifier, request = genuine(label)
     document = json.loads(request.body)
     other = replace(request, body=json.dumps({**document, **values}).encode())

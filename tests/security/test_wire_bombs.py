@@ -22,7 +22,7 @@ MAX_CPU = 20.0
 
 @dataclass(frozen=True)
 class Bomb:
-    """A signed body with its encoding, and what it may be answered."""
+    """A signed body with its encoding, and the allowed statuses."""
 
     name: str
     encoding: bytes

@@ -57,7 +57,7 @@ CORPUS = (*MOMENTS, *IDS, *SIGNATURES, *FLOODS)
 
 @pytest.fixture(autouse=True)
 def when_they_were_signed() -> Iterator[None]:
-    """The moment at which the tests were collected, however long ago: the gateway judges by the clock."""
+    """Set the clock to the time of collection, when the requests were signed."""
     with time_machine.travel(NOW):
         yield
 

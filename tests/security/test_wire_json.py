@@ -1,4 +1,4 @@
-"""Whatever the body of a proven request holds: no fault of ours, and the bytes come back as they came."""
+"""Any body of a verified request is stored byte for byte, without a server error."""
 
 import hashlib
 import hmac
@@ -123,7 +123,7 @@ BODIES = (*TEXTS, *map(within, TEXTS))
 
 
 def changed(bodies: Iterable[bytes], come_back: Iterable[bytes]) -> list[bytes]:
-    """Return the bodies that came back otherwise than they were sent, cut to their beginnings."""
+    """Return the bodies that were stored changed, truncated."""
     return [body[:60] for body, back in zip(bodies, come_back, strict=True) if body != back]
 
 

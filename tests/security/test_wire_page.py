@@ -1,4 +1,4 @@
-"""tests/security/README.md is true: every row has a test that is there under its name, a target and a figure."""
+"""tests/security/README.md is correct: every row has an existing test, a target and a figure."""
 
 import ast
 import re
@@ -23,7 +23,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 def faults(text: str) -> list[str]:
-    """Return what is wrong with the rows of the page."""
+    """Return the faults of the page's rows."""
     return [f"{row[0]}: {fault}" for row in rows(text) for fault in _faults(row)]
 
 

@@ -56,7 +56,7 @@ class GoodTraffic:
             self.failed.append(f"{body!r}: {status}")
 
     def p99_s(self) -> float:
-        """Return how long one answer in a hundred took or longer, and forget what has been measured."""
+        """Return the 99th percentile of the measured times, and clear them."""
         measured, self.spent_s = sorted(self.spent_s), []
         return measured[math.floor(len(measured) * 0.99)]
 
@@ -67,7 +67,7 @@ class GoodTraffic:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What came of a crowd beside good traffic."""
+    """The result of slow clients beside good traffic."""
 
     slow_clients: dict[str, dict[str, float]]
     failed: list[str]
@@ -86,7 +86,7 @@ class LoadResult:
 
 
 def beside(one: Gateway, *, clients: int, calm_s: float, give_up_s: float) -> LoadResult:
-    """Send good traffic, alone for a while and then beside a crowd of slow clients."""
+    """Send good traffic, alone for a while and then beside slow clients."""
     before = one.seen.num_fds()
     good = GoodTraffic(one)
     try:

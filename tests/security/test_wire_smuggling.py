@@ -1,4 +1,4 @@
-"""Requests that two readers could understand differently: each is refused, or read in the one way that is meant."""
+"""Ambiguous requests: each is refused, or read as intended."""
 
 import contextlib
 import json
@@ -63,7 +63,7 @@ def marks(one: Gateway) -> list[str]:
 
 
 def misread(one: Gateway, cut: Callable[[bytes], list[bytes]], *, ends: bool = False) -> dict[str, object]:
-    """Return what was answered and stored of each vector that was read in another way than is meant."""
+    """Return the responses and stored bodies of each vector that was not read as intended."""
     wrong: dict[str, object] = {}
     for vector in VECTORS:
         found = responses_and_events(one, vector, cut(vector.wire), ends=ends)
@@ -82,7 +82,7 @@ def test_each_vector_is_refused_or_read_as_intended(cut: Callable[[bytes], list[
 
 
 def test_a_request_after_a_valid_one_is_stored():
-    """The mutant of the mark: it is a request that would be answered, wherever it is read as one."""
+    """The mutant of the mark: it is answered wherever it is read as a request."""
     with gateway() as one:
         assert statuses(one.ask(MARK + MARK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))) == [200, 200]
         assert list(one.stored().values()) == [BODY]
@@ -190,7 +190,7 @@ def unread_marks(one: Gateway, proxy: Proxy) -> list[str]:
 
 
 def echo(one: Gateway, proxy: Proxy, word: bytes) -> bytes:
-    """Return what is answered to an honest request through the proxy."""
+    """Return the response to an honest request through the proxy."""
     got = one.ask(b"GET /echo/%s HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n" % word, port=proxy.port)
     return got.rpartition(b"\r\n\r\n")[2]
 

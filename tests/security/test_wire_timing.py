@@ -1,4 +1,4 @@
-"""How long a refusal takes tells nothing of the secret: all comparisons are in constant time, which is measured too."""
+"""The time of a rejection reveals nothing of the secret: comparisons are in constant time, also measured."""
 
 import ast
 import hmac
@@ -38,7 +38,7 @@ COMPARING = ("ingest", "verification", "providers", "domain")
 
 
 def comparisons(code: str) -> set[str]:
-    """Return the comparisons with ``==``, ``!=`` or ``in`` whose operands are called like proofs or secrets."""
+    """Return comparisons with ``==``, ``!=`` or ``in`` whose operands are named like proofs or secrets."""
     found = set()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Compare) and any(isinstance(op, ast.Eq | ast.NotEq | ast.In) for op in node.ops):
@@ -119,7 +119,7 @@ def test_mutant_a_plain_comparison_is_not_recorded(monkeypatch: pytest.MonkeyPat
 
 
 def wrong_at(place: int, number: int) -> Request:
-    """Return a request whose signature differs from the right one at one character."""
+    """Return a request whose signature is wrong at one character."""
     sent = signed("github", b'{"n":%d}' % number)
     value = sent.headers["x-hub-signature-256"]
     place = place if place < 0 else len("sha256=") + place

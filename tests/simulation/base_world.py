@@ -53,7 +53,7 @@ class BaseWorld:
         raise NotImplementedError
 
     async def scenario(self) -> None:
-        """Run what the seed has drawn, and check the invariants."""
+        """Run the seed's plan, and check the invariants."""
         raise NotImplementedError
 
     # The trace

@@ -70,7 +70,7 @@ class Connection:
     # The server's side
 
     def lose(self) -> None:
-        """End the session: what was not committed is undone, and the client hears of it."""
+        """End the session: uncommitted changes are rolled back, and the client notices."""
         if self.is_lost:
             return
         self.is_lost = True

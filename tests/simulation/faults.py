@@ -95,7 +95,7 @@ def _wake(world: BaseWorld) -> None:
 
 
 async def operate(world: BaseWorld, kinds: Sequence[str], every_s: float) -> None:
-    """Let operators replay, ignore and wake what they find, and deployments change the routes."""
+    """Let operators replay, ignore and wake deliveries, and deployments change the routes."""
     while kinds:
         await asyncio.sleep(world.rng.expovariate(1 / every_s))
         process = world.process("operator")

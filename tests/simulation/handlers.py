@@ -22,7 +22,7 @@ class Killed(BaseException):
 
 
 class FinalError(Exception):
-    """What the handlers call final."""
+    """An exception that handlers declare as final."""
 
 
 def make_hook(world: "World") -> Boathook:

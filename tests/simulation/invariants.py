@@ -53,7 +53,7 @@ class Recorder:
         self.tables.watchers.append(self.watch)
 
     def watch(self, transaction: Transaction) -> None:
-        """Judge a commit before it is taken over."""
+        """Check a commit before it is applied."""
         try:
             self._judge(transaction)
         except Violation as violation:
@@ -141,7 +141,7 @@ class Recorder:
         self.handed_at[event.id] = self._moment = self._moment + 1
 
     def told(self, event: NewEvent, first: UUID, *, is_spooled: bool = False) -> None:
-        """A sender was answered 2xx; *is_spooled* where it may be in the spool at this moment."""
+        """A sender was answered 2xx; *is_spooled* if the event may be in the spool."""
         self.answered[event.id] = first
         self.answered_at[event.id] = self._moment = self._moment + 1
         if not is_spooled and first not in self.tables.committed["event"]:
@@ -154,7 +154,7 @@ class Recorder:
         return [key for key, row in self.tables.committed["delivery"].items() if row.state != "dead"]
 
     def conclude(self, spooled: set[UUID], *, is_quiet: bool) -> None:
-        """Judge what is left; *is_quiet* where everything had the time to end, *spooled* the keys that are in the spool."""
+        """Check the final state; *is_quiet* if everything had time to end, *spooled* the keys in the spool."""
         try:
             self._judge_answers(spooled)
             self._judge_arrivals()
@@ -163,7 +163,7 @@ class Recorder:
             self.violations.append(str(violation))
 
     def _judge_arrivals(self) -> None:
-        """Of one gateway, what was answered before another was brought is before that one in each line."""
+        """Events of one gateway answered before another was sent precede it in each order."""
         line = {
             row.event_id: row for row in self.accepted_rows.values() if row.order_key is not None and not row.is_replay
         }

@@ -212,7 +212,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         process.is_paused = process.is_still = True
 
     def resume(self, process: Process) -> None:
-        """Let a frozen process go on, with everything that fell due meanwhile."""
+        """Resume a frozen process, with everything that fell due meanwhile."""
         process.is_paused = False
         process.is_still = process.is_dead
         if process.ready and not process.is_still and not process.is_busy:
@@ -220,7 +220,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._busy.append(process)
 
     def kill(self, process: Process) -> None:
-        """End a process in the middle of whatever it does."""
+        """End a process at any point."""
         process.is_dead = process.is_still = True
         process.is_paused = False
         for told in process.on_death:

@@ -20,7 +20,7 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def without_fences(patch: pytest.MonkeyPatch) -> None:
-    """A process whose lease was lost may still end the delivery."""
+    """A process that lost its lease may still end the delivery."""
     patch.setattr(lease_statements, "holds", lambda row, _fence: row is not None and row.leased_by is not None)
 
 
@@ -55,7 +55,7 @@ def without_rescue(patch: pytest.MonkeyPatch) -> None:
 
 
 def answering_before_the_disk_has_it(patch: pytest.MonkeyPatch) -> None:
-    """The spool acknowledges what lies in the page cache."""
+    """The spool acknowledges data in the page cache."""
     patch.setattr(disk.File, "sync", lambda _self: None)
 
 
@@ -105,7 +105,7 @@ def going_direct_past_the_spool(patch: pytest.MonkeyPatch) -> None:
 
 
 def claiming_out_of_order(patch: pytest.MonkeyPatch) -> None:
-    """A claim does not look at what else has the same order key."""
+    """A claim ignores other deliveries with the same order key."""
 
     def is_due(t: Transaction, row: Row, watermark: Any) -> bool:
         return row.state == "pending" and watermark <= row.due_at <= t.now and row.crashes < 2

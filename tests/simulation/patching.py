@@ -56,7 +56,7 @@ def _loop() -> VirtualLoop:
 
 
 def wall() -> dt.datetime:
-    """Return what the wall clock of the running process shows."""
+    """Return the running process's wall clock."""
     loop = _loop()
     return BEGINNING + timedelta(seconds=loop.now) + PROCESS.get(loop.world).clock_ahead
 

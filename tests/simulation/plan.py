@@ -68,7 +68,7 @@ def _some(rng: random.Random, chance: float, highest: float) -> float:
 
 
 def draw(seed: int) -> Plan:
-    """Return what *seed* draws; the same for the same seed, whatever else has been drawn."""
+    """Return the plan of *seed*, independent of other draws."""
     rng = random.Random(f"plan {seed}")
     plan = _draw(seed, rng)
     # Some seeds go where it is darkest: workers that wake up after their leases, power cuts in the middle of a

@@ -123,7 +123,7 @@ class Server:
                 session.request.worry()
 
     def wake(self) -> None:
-        """Go on where it stopped."""
+        """Continue where it stopped."""
         self.is_silent = False
         todo, self.silenced = self.silenced, deque()
         for do in todo:

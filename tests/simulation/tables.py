@@ -126,7 +126,7 @@ class Health(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What a handler did in its transaction."""
+    """A handler's effect in its transaction."""
 
     event_id: UUID
     ordinal: int
@@ -135,7 +135,7 @@ class Effect(NamedTuple):
 
 
 class Blocked(Exception):
-    """Another transaction holds what a statement needs."""
+    """Another transaction holds a required lock."""
 
     def __init__(self, holder: "Transaction") -> None:
         super().__init__()
@@ -157,7 +157,7 @@ TABLES = (
 
 
 class Tables:
-    """What is committed, and who holds which locks."""
+    """Committed rows, and the holders of locks."""
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self.clock = clock
@@ -177,7 +177,7 @@ class Tables:
         self.notify: Callable[[str, str], None] = lambda _channel, _payload: None
 
     def snapshot(self) -> Mapping[str, dict[Any, Any]]:
-        """Return what is committed at this moment, for a statement that goes on for a while."""
+        """Return the committed rows at this time, for a long statement."""
         return {name: dict(rows) for name, rows in self.committed.items()}
 
 
@@ -269,7 +269,7 @@ class Transaction:
     # The end
 
     def commit(self) -> None:
-        """Take everything over, let others at it, and tell who listens."""
+        """Apply all writes, release the locks, and notify listeners."""
         tables = self.tables
         if self.writes or self.effects or self.audit:
             for watch in tables.watchers:
@@ -311,7 +311,7 @@ def owe(
     is_blocked: bool,
     **more: Any,
 ) -> None:
-    """Write a delivery that is owed."""
+    """Write a pending delivery."""
     row = Row(event_id, ordinal, recipient, t.tables.next_seq, more.pop("enqueued_at", t.now), more.pop("due_at", t.now),
               order_key=order_key, is_blocked=is_blocked, **more)  # fmt: skip
     t.tables.next_seq += 1

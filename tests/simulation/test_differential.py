@@ -41,7 +41,7 @@ SENDING = Kind(draw_sends, SendPlayer, RealSendingDatabase, FakeSendingDatabase)
 
 
 class _Even:
-    """Chance without chance, on both sides alike."""
+    """A deterministic random source, equal on both sides."""
 
     @staticmethod
     def random() -> float:

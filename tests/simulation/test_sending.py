@@ -1,4 +1,4 @@
-"""Seeds of sending: what is owed reaches its endpoint, in order and within limits, whatever fails."""
+"""Seeds of sending: messages reach their endpoints, in order and within limits, under any faults."""
 
 import os
 import subprocess

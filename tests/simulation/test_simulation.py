@@ -1,4 +1,4 @@
-"""Seeds of the simulation: nothing is lost, doubled or overtaken, whatever fails, and all that is worth seeing is seen."""
+"""Seeds of the simulation: nothing is lost, duplicated or reordered under any faults; rare states occur."""
 
 import os
 import subprocess

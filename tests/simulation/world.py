@@ -249,7 +249,7 @@ class World(BaseWorld):
             return None
 
     def _judge_refusal(self, error: BoathookError) -> None:
-        """A gateway whose disk is well takes events whether the database is there or not, until it stops or is full."""
+        """A gateway with a working disk accepts events with or without the database, until it stops or is full."""
         is_well = not (self.plan.disk_full or self.plan.disk_failing)
         is_ours = "the file exists" in str(error) or (is_well and not any(word in str(error) for word in _FULL))
         if isinstance(error, SpoolUnavailable) and is_ours:
@@ -295,7 +295,7 @@ class World(BaseWorld):
         self.run_until_done(asyncio.sleep(seconds))
 
     def heal_and_conclude(self) -> None:
-        """End all faults, give everything the time to end, and judge what is left."""
+        """End all faults, let everything end, and check the final state."""
         self.run_until_done(self._calm_down())
         self.run_until_done(self._judge_end(is_quiet=True))
 

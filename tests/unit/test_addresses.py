@@ -1,4 +1,4 @@
-"""Addresses: which texts are ones, what Python and libcurl might read differently, and which may be dialled."""
+"""Addresses: valid texts, parser differences between Python and libcurl, and denied networks."""
 
 import socket
 from ipaddress import ip_address, ip_network

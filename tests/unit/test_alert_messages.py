@@ -1,4 +1,4 @@
-"""Messages about alerts: each channel's own form, judged by others' servers and libraries, and nothing in them but text."""
+"""Alert messages in each channel's format, checked by other servers and libraries, with escaped text."""
 
 import asyncio
 import contextlib
@@ -164,7 +164,7 @@ class TestSlack:
 
 
 class MailServer:
-    """Takes mail as a server by others does."""
+    """Fake SMTP server."""
 
     def __init__(self):
         self.messages = []

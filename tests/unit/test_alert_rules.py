@@ -41,7 +41,7 @@ def snapshot(at, series):
 
 
 def chart(*told):
-    """Return a window of ``(host, seconds ago, {metric: {labels: value}})``, counters as they stood then."""
+    """Return a window of ``(host, seconds ago, {metric: {labels: value}})`` with counter values of that time."""
     made, before = window(), dict[str, MetricSnapshot]()
     for host, seconds, series in sorted(told, key=lambda one: -one[1]):
         now = snapshot(ago(seconds).timestamp(), series)

@@ -1,4 +1,4 @@
-"""Where alerts stand: they wait before they fire, and before they recover, and nothing else moves them."""
+"""Alert states: delays before firing and recovering, and no other transitions."""
 
 from datetime import UTC, datetime, timedelta
 

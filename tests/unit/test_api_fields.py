@@ -1,4 +1,4 @@
-"""The values of bodies and queries of the API: moments as clients write them, null for what was left out, and strangers."""
+"""Values of API bodies and queries: timestamps, nulls, and unknown fields."""
 
 import importlib
 import inspect

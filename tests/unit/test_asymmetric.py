@@ -91,7 +91,7 @@ def b64(raw):
 
 
 def pasted(scheme, *keys, **changes):
-    """A check whose keys the owner pasted as PEM."""
+    """A check with keys configured as PEM."""
     fields = {
         "read_signed_parts": state_body,
         "scheme": scheme,
@@ -103,7 +103,7 @@ def pasted(scheme, *keys, **changes):
 
 
 def fetched(ring, scheme=SignatureAlgorithm.RSA_SHA256, **changes):
-    """A check whose certificate stands at an address in a header."""
+    """A check with a certificate URL in a header."""
     key = FetchedKey(selector=Header("x-cert-url"), pattern=PATTERN)
     proof = Asymmetric(**({"read_signed_parts": state_body, "scheme": scheme, "key": key} | changes))
     return AsymmetricCheck(proof, SourceSpec(name="test", provider="sender"), {}, ring)

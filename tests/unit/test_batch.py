@@ -1,4 +1,4 @@
-"""Batches of records as messages: they come back as they were, and damage is found and costs as little as it can."""
+"""Batches of records as messages: they round-trip, and damage is detected with minimal loss."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Sources with a schema: what is refused once the proof has held, what the sender is told, and that nothing comes before."""
+"""Sources with a schema: rejections after verification, the response's detail, and nothing before it."""
 
 import hashlib
 import hmac

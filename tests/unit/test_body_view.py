@@ -126,7 +126,7 @@ HOSTILE = st.text(alphabet="a'\"\\ \n\t$`!*?~#&|;<>(){}[]%^é=@-", max_size=40)
 
 @pytest.mark.parametrize("shell", [name for name in ("sh", "dash", "bash", "zsh", "ksh", "fish") if shutil.which(name)])
 def test_the_shell_passes_the_sent_request_to_curl(shell, tmp_path):
-    """A stand-in for curl writes down its arguments."""
+    """A fake curl records its arguments."""
     fake = tmp_path / "curl"
     fake.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done\n')
     fake.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What may be told live, and how one reader's messages wait for it."""
+"""Valid live messages, and a subscription's queue."""
 
 import asyncio
 import json

@@ -36,7 +36,7 @@ def form(text: str, query: bytes = b"") -> bytes:
 
 
 def shuffled(value: Any, dice: random.Random) -> Any:
-    """Return a document whose objects have their keys in another order."""
+    """Return a document with its object keys in random order."""
     if isinstance(value, dict):
         keys = list(value)
         dice.shuffle(keys)
@@ -127,7 +127,7 @@ def test_numbers_that_differ_in_any_digit_differ(one: str, other: str):
 
 
 def test_read_as_floats_numbers_that_differ_would_be_the_same(monkeypatch: pytest.MonkeyPatch):
-    """The mutant: another message would be taken for the one before, and be lost."""
+    """The mutant: another message would be dropped as a duplicate."""
     monkeypatch.setattr(idempotency, "_EXACT", msgspec.json.Decoder())
     one, other = OTHER_NUMBERS[3]
     assert form(f'{{"eventType":"a","payload":{{"n":{one}}}}}') == form(

@@ -420,7 +420,7 @@ async def test_two_sources_that_change_places_stop_nothing(monkeypatch: pytest.M
 
 
 class Full(Intake):
-    """An intake for another cell whose spool is full."""
+    """An intake for another cell with a full spool."""
 
     def put(self, event: NewEvent, waiter: Any) -> None:
         waiter.set_exception(SpoolUnavailable("full"))
@@ -568,7 +568,7 @@ async def test_a_cell_reports_whether_it_has_an_application(reference: str, stat
 
 
 class Asking:
-    """A finder of applications of the cell c1, and what the gateways of c2 and c3 answer."""
+    """An application finder of the cell c1, with the responses of c2's and c3's gateways."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[str] = []

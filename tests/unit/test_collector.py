@@ -82,7 +82,7 @@ def test_a_child_starts_with_garbage_collection_off():
 
 
 def started(role: str) -> str:
-    """Start a child that tells whether the collector is on and blind to what was imported."""
+    """Start a child that reports whether garbage collection is on and imports are frozen."""
     code = "import asyncio, gc, os, sys, boathook.server.child; from boathook.server.fork_server import ForkServer\n"
     code += "boathook.server.child.run_child = lambda *_: print(gc.isenabled(), gc.get_freeze_count() > 1_000)\n"
     code += "server = ForkServer.start(['keeper'])\n"

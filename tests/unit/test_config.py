@@ -1,4 +1,4 @@
-"""Settings: where each comes from, and what a wrong one is told."""
+"""Settings: their sources and layers, and errors about invalid ones."""
 
 from ipaddress import ip_network
 from pathlib import Path

@@ -175,7 +175,7 @@ KEPT = {
 
 
 async def send_both_ways(script, monkeypatch, *, requests=1):
-    """Return for each way the results of one or more requests, and how many connections and requests came."""
+    """Return for each transport the results of the requests, and the number of connections and requests."""
     seen = []
     for way in ("pool", "libcurl"):
         with monkeypatch.context() as patch:
@@ -210,7 +210,7 @@ def test_both_transports_keep_the_same_connections(monkeypatch, name):
 
 
 def read_pieces(pieces):
-    """Return what a reader makes of these pieces of a connection, which ends behind them."""
+    """Return a reader's result for these pieces of a connection, which then ends."""
     reader = ResponseReader(4_096)
     try:
         for piece in pieces:
@@ -260,7 +260,7 @@ def test_mutant_a_slow_pattern_takes_long_to_parse_a_head(monkeypatch):
 
 
 class Scripted:
-    """A server with a script for each connection: what it writes for each request, None to close it instead."""
+    """A server with a script for each connection: the response to each request, None to close."""
 
     def __init__(self, *scripts):
         self.scripts = list(scripts)

@@ -1,4 +1,4 @@
-"""What the demo makes of an outage of PostgreSQL, and of a machine without RabbitMQ."""
+"""The demo's verdict on an outage of PostgreSQL, and on a machine without RabbitMQ."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What the demo makes of the four systems' own words, and what reaches them of the reader's environment."""
+"""The demo's reading of the four systems' results, and the environment passed to them."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What an operator is told about a refused request: each usual mistake by name, no secret, and only after a refusal."""
+"""Hints about a rejected request: common mistakes by name, no secret, and only after a rejection."""
 
 import gzip
 import json

@@ -134,7 +134,7 @@ class Side:
         return connection, wire
 
     async def talk(self, pieces: Sequence[bytes], answers: int) -> str:
-        """Send pieces over one connection; return what came back once there are that many answers."""
+        """Send pieces over one connection; return the output after that many responses."""
         connection, wire = self.connect()
         for piece in pieces:
             connection.data_received(piece)

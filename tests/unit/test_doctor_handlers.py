@@ -1,4 +1,4 @@
-"""What is said of handlers that no event can reach: of sources that are not there, and types that nobody sends."""
+"""Findings about unreachable handlers: unknown sources and impossible types."""
 
 from pathlib import Path
 

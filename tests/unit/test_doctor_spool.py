@@ -1,4 +1,4 @@
-"""What the doctor says about the spool: its place on the disk, and the records there that wait for an operator."""
+"""The doctor's findings about the spool: its disk, and records waiting for an operator."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.unit.test_spool_survey import dead, refuse, written
 
 
 class Usage(NamedTuple):
-    """What a disk holds, in bytes."""
+    """Free and total bytes of a disk."""
 
     total: int
     used: int
@@ -26,7 +26,7 @@ Look = Callable[..., dict[str, Finding]]
 
 @pytest.fixture
 def look(tmp_path: Path, monkeypatch) -> Look:
-    """Look at the spool under this test's folder, on a disk with much room that is not in memory."""
+    """Examine the spool under this test's folder, on a large disk that is not in memory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(spool, "_kind_of", lambda _folder: "ext4")
 

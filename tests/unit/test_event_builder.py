@@ -1,4 +1,4 @@
-"""Events made of verified requests: whose keys can meet, and how large a batch may be."""
+"""Events built from verified requests: their dedup keys, and the size limits of batches."""
 
 import asyncio
 import hashlib
@@ -119,7 +119,7 @@ async def test_rerouting_beyond_the_maximum_is_refused():
 
 
 class Shelf:
-    """An intake that keeps what it is given."""
+    """An intake that records its events."""
 
     def __init__(self) -> None:
         self.events: list[NewEvent] = []

@@ -1,4 +1,4 @@
-"""The event loops of tests: what a server has accepted in its last moment is closed with its loop."""
+"""The event loops of tests close connections accepted last."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ from tests.support import eventually
 
 
 def leave_an_accepted_connection() -> None:
-    """Close a loop whose server has accepted a connection that nobody has closed."""
+    """Close a loop whose server has an accepted connection left open."""
 
     async def accept() -> socket.socket:
         loop: Any = asyncio.get_running_loop()

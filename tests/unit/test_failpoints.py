@@ -1,4 +1,4 @@
-"""Named places at which a process dies: one or several, each as often as it is told to."""
+"""Failpoints at which a process dies: one or several, each after a number of passes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The fetcher over real sockets and TLS on loopback: what it fetches, and all that it does not."""
+"""The fetcher over real sockets and TLS on loopback: accepted and refused URLs and responses."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
 
 
 class Server:
-    """A TLS server whose answer a test chooses; it counts the connections it accepts and the requests it reads."""
+    """A TLS server with a configurable response; it counts connections and requests."""
 
     def __init__(self, context):
         self.answer: bytes | tuple[bytes, ...] = OK
@@ -240,7 +240,7 @@ def test_only_plain_addresses_of_https_are_fetched(server, fetcher, url):
 
 
 def resolving(monkeypatch, addresses):
-    """Let every name stand for these addresses, and be asked for each time."""
+    """Resolve every name to these addresses, without a cache."""
     found = [(2, 1, 6, "", (address, 0)) for address in addresses]
     monkeypatch.setattr(resolver, "FRESH_S", 0.0)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)

@@ -1,4 +1,4 @@
-"""The fork server: what it answers when it can fork, when it cannot, and when it is gone."""
+"""The fork server: its responses when it can fork, cannot fork, and is gone."""
 
 import os
 import subprocess
@@ -105,7 +105,7 @@ except OSError as error:
 
 
 def test_children_start_without_what_only_the_api_and_the_pages_need() -> None:
-    """They take as long to import as the rest; the first request to them does it."""
+    """Those take as long to import as the rest."""
     code = (
         "import sys; from boathook.server import fork_server; fork_server.import_modules(fork_server._MODULES);"
         "print([name for name in ('fastapi', 'jinja2', 'boathook.api') if name in sys.modules])"

@@ -1,4 +1,4 @@
-"""What is sent to a developer's own server in place of the sender, and what a listener remembers."""
+"""Requests forwarded to a developer's server, and the listener's memory of seen events."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""The guard over real sockets: whose certificates are believed, and what goes through a proxy, which is told what."""
+"""The guard over real sockets: trusted certificates, and connections through a proxy."""
 
 import asyncio
 import base64
@@ -172,7 +172,7 @@ async def test_http_2_is_used_if_the_receiver_offers_it(authority, http2_port):
 
 
 class Proxy:
-    """A proxy on loopback that notes whom it was asked for."""
+    """A proxy on loopback that records its targets."""
 
     def __init__(self, *, refuses=False, context=None):
         self.asked = []
@@ -242,7 +242,7 @@ class Proxy:
 
 @pytest.fixture
 def resolver(monkeypatch):
-    """Names of receivers that stand for chosen addresses."""
+    """Receiver names with chosen addresses."""
     known = {"receiver.test": ["127.0.0.1"]}
     plain = socket.getaddrinfo
 

@@ -1,4 +1,4 @@
-"""Questions before events flow: what is answered, what is refused, and what is never an event."""
+"""Handshakes: answered, refused, and never an event."""
 
 import hashlib
 import hmac
@@ -127,7 +127,7 @@ def test_a_get_is_an_event_only_if_configured():
 
 
 def test_an_unproven_question_is_never_an_event():
-    """Whatever is answered without proof is answered only: no shape of it makes an event."""
+    """A challenge answered without a proof never becomes an event."""
     for shake in (
         CRC,
         Handshake(when=(Query("crc"),), answer=Echo(selector=Query("crc")), method="POST", is_proven=False),

@@ -1,4 +1,4 @@
-"""An attempt in words: the request, what is recorded of it, and what its answer means."""
+"""HTTP attempts: the request, its record, and the classified response."""
 
 import json
 import time

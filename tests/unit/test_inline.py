@@ -22,7 +22,7 @@ YES = Reply(status=200, body=b"yes", content_type="text/plain")
 
 
 class FakeStore:
-    """What is known of events, as a waiting room reads it."""
+    """Event states, as read by a reply waiter."""
 
     def __init__(self) -> None:
         self.known: dict[UUID, ReplyStatus] = {}

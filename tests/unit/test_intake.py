@@ -1,4 +1,4 @@
-"""Group commit: who travels with whom, who fails alone, and who is answered from memory."""
+"""Group commit: batches, single failures, and duplicates answered from memory."""
 
 import asyncio
 import hashlib
@@ -34,7 +34,7 @@ def event(key: str, body: bytes = b"{}", *, deliveries: tuple[NewDelivery, ...] 
 
 
 class Shelf:
-    """A store whose commits wait to be let through, and which refuses what it is told to."""
+    """A store whose commits can be held back, and which rejects chosen events."""
 
     def __init__(self, judge: Callable[[NewEvent], Exception | Receipt] | None = None) -> None:
         self.batches: list[list[str]] = []

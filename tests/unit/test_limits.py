@@ -1,4 +1,4 @@
-"""Rates, connection counts, and whose address counts."""
+"""Rates, connection limits, and client addresses."""
 
 import resource
 from ipaddress import ip_network

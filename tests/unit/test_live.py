@@ -1,4 +1,4 @@
-"""What is live in the console: one producer for all readers, and no reader gets old data."""
+"""The console's live state: one producer for all readers, and no reader gets old data."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -52,7 +52,7 @@ async def test_a_slow_reader_gets_only_the_newest_state(counting: Counting) -> N
 
 
 async def test_queueing_readers_get_stale_states(counting: Counting) -> None:
-    """The mutant of the test above, without what it tests."""
+    """The mutant of the test above, with a queue."""
     live = made(counting)
 
     async def queueing() -> AsyncGenerator[StateUpdate, None]:
@@ -72,7 +72,7 @@ async def test_queueing_readers_get_stale_states(counting: Counting) -> None:
 
 
 async def stale_readings(live: LiveState, counting: Counting, updates: AsyncGenerator[StateUpdate, None]) -> int:
-    """Return how many states a reader is told that were old when it came back from being slow."""
+    """Return how many stale states a slow reader got."""
     await anext(updates)
     looks = counting.looks
     await eventually(lambda: counting.looks > looks + 5)
@@ -135,7 +135,7 @@ async def test_one_operator_cannot_use_all_reader_slots(counting: Counting) -> N
 
 
 async def rooms(live: LiveState, names: list[str], *, asked: str) -> list[bool]:
-    """Return whether there is room for *asked* before, with each reader that comes, and with each that goes."""
+    """Return whether *asked* may read: first, with each added reader, and with each removed one."""
     readers = [live.updates(name) for name in names]
     found = [live.has_room(asked)]
     for reader in readers:

@@ -1,4 +1,4 @@
-"""Apps are found, checked and joined to the settings, and every mistake is told with where it is."""
+"""Apps are found, checked and merged with the settings, and every error names its location."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Log lines as text: what was done is one sentence, and no field can forge a line."""
+"""Log lines as text: one sentence each, and no field can forge a line."""
 
 import io
 import re

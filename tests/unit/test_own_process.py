@@ -1,4 +1,4 @@
-"""Tests that run in a process of their own report there what they would have reported here."""
+"""Tests in their own process report the same as in this one."""
 
 from pathlib import Path
 

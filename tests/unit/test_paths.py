@@ -1,4 +1,4 @@
-"""Which paths hide letters."""
+"""Paths with needless percent-encoding."""
 
 import pytest
 

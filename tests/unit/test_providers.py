@@ -1,4 +1,4 @@
-"""The recipes, judged by code that is not ours, and the register that finds them."""
+"""The recipes, checked by other libraries, and their registry."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""What the quarantine keeps of a request holds no token, whatever source it came to."""
+"""The quarantine stores no token of a request, for any source."""
 
 import pytest
 

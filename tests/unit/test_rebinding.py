@@ -1,4 +1,4 @@
-"""Names that change what they stand for: a deceiving name server in a network of its own, and not one packet too many."""
+"""DNS rebinding: a hostile name server in its own network, and no packet to a denied address."""
 
 import functools
 import json

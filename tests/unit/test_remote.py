@@ -1,4 +1,4 @@
-"""Requests to the operator's own servers: what is sent, what limits hold, and which go through the proxy."""
+"""Requests to the operator's own servers: their content, limits, and use of the proxy."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What a gateway answers at `/`, and a browser while the console starts or has failed to."""
+"""The gateway's response at `/`, and to browsers while the console starts or has failed to."""
 
 import json
 from typing import Any

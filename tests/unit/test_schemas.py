@@ -1,4 +1,4 @@
-"""JSON Schemas of event types: what fits, what is refused, and that nothing written into one can hang or fetch."""
+"""JSON Schemas of event types: valid and invalid payloads, and schemas that could hang or fetch."""
 
 import socket
 from typing import Any
@@ -91,7 +91,7 @@ def test_a_deep_schema_is_refused():
 
 
 def doubling(depth):
-    """Each definition asks twice for the next, so the work doubles with each."""
+    """Each definition refers twice to the next, so the work doubles with each."""
     last = {f"d{depth}": {"type": "string"}}
     twice = {f"d{n}": {"anyOf": [{"$ref": f"#/definitions/d{n + 1}"}] * 2} for n in range(depth)}
     return {"$ref": "#/definitions/d0", "definitions": twice | last}

@@ -1,4 +1,4 @@
-"""The gates of a running gateway follow the secrets of their sources, and let nothing pass that has ended."""
+"""A running gateway's sources follow changed secrets, and never accept an expired one."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ def made(text: str, *, source: str = "git", expires_in: timedelta | None = None,
 
 
 class FakeStore:
-    """What the database tells; None: it is away."""
+    """The secrets in the database; None: it is unavailable."""
 
     def __init__(self, known: Sequence[SourceSecret] | None = ()) -> None:
         self.known = known

@@ -1,4 +1,4 @@
-"""The sender over real sockets on loopback: what it sends, what it makes of any answer, and that nothing leaks."""
+"""The sender over real sockets on loopback: its requests, results of any response, and no leaks."""
 
 import asyncio
 import base64

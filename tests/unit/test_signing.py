@@ -1,4 +1,4 @@
-"""Keys, MACs and encodings, judged by published vectors and by the standardwebhooks package."""
+"""Keys, MACs and encodings, checked by published vectors and the standardwebhooks package."""
 
 import base64
 import hashlib

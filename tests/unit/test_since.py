@@ -1,4 +1,4 @@
-"""What a handler may ask for of the past."""
+"""The `since` option of handlers."""
 
 from datetime import timedelta
 

@@ -22,7 +22,7 @@ Store = Callable[[LeaseRequest, float], object]
 
 
 class HonestStore:
-    """What the statement lease_tokens and the script of Redis do."""
+    """A store that behaves like the statement lease_tokens and the Redis script."""
 
     def __init__(self) -> None:
         self.allowed_at: dict[str, float] = {}
@@ -111,7 +111,7 @@ WRONG = st.one_of(
 
 
 def wrong_store(answers: Sequence[Any]) -> Store:
-    """Return a store that answers whatever it likes, fails, and repeats what it has answered before."""
+    """Return a store with arbitrary results, failures and repeated results."""
     given: list[Any] = [0]
 
     def answer(_request: LeaseRequest, _now: float) -> object:
@@ -321,7 +321,7 @@ def test_a_wrong_grant_is_recovered_from(granted: object):
 
 
 class Trusting(SourceRate):
-    """Mutant: it adds what the store says."""
+    """Mutant: it adds the store's grant unchecked."""
 
     def grant(self, request: LeaseRequest, granted: object, asked_at: float) -> None:
         super().grant(request, granted, asked_at)

@@ -1,4 +1,4 @@
-"""The spool on a real file system: what is written durably comes back, in order, and damage is told from a torn end."""
+"""The spool on a real file system: durable records are read in order, and damage differs from a torn end."""
 
 import asyncio
 import errno
@@ -28,7 +28,7 @@ SMALL = SpoolLimits(segment_bytes=4096, max_bytes=1 << 20, max_disk_used=1.0)
 
 
 def written(*groups: Sequence[bytes], seal: bool = False) -> bytes:
-    """Return a segment whose groups were made durable one after another."""
+    """Return a segment with these groups written durably one after another."""
     framer, sequence, synced = SegmentEncoder(1), 1, 0
     data = framer.header
     for group in groups:
@@ -44,7 +44,7 @@ def payloads(data: bytes) -> list[bytes]:
 
 
 def drained(shelf: SegmentStore) -> list[bytes]:
-    """Empty a shelf and return what was in it."""
+    """Drain a spool and return its records."""
     found = []
     while (segment := shelf.oldest()) is not None:
         found += [record.payload for record in segment.contents.records]
@@ -310,7 +310,7 @@ class TestFailingDisks:
 
 
 class Leaving(RealDisk):
-    """A disk whose next creation fails, and whose file cannot be taken away either."""
+    """A disk whose next creation fails, and whose file cannot be removed either."""
 
     def __init__(self) -> None:
         self.creations_fail = 0
@@ -355,7 +355,7 @@ class TestSequences:
 
 
 class Synced:
-    """What the disk surely knows: the names in each folder and the bytes of each file at their latest sync."""
+    """The durable state of a disk: names and bytes at the latest syncs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: dict[Path, set[str]] = {}
@@ -580,7 +580,7 @@ class TestFormat:
 
 
 class Powered(RealDisk):
-    """A disk that tells before each sync what a power cut could leave of the file: each page as it is now or was then."""
+    """A disk that records before each sync the possible states of a file after a power cut."""
 
     def __init__(self, *, is_head_synced: bool = True) -> None:
         self.left: list[bytes] = []

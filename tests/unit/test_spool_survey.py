@@ -42,7 +42,7 @@ def event(key: str, body: bytes = b"{}") -> NewEvent:
 
 
 class Database:
-    """A store that knows what it has, refuses what it is told to, and may go away after so many batches."""
+    """A store that rejects chosen events, and may fail after a number of batches."""
 
     def __init__(self) -> None:
         self.order: list[str] = []
@@ -181,7 +181,7 @@ class TestLooking:
 
 @contextlib.contextmanager
 def looking_at(folder: Path):
-    """Hold what a look holds for a moment, until the function that is lent is called, or to the end."""
+    """Hold the lock that an inspection holds briefly, until the yielded function is called, or to the end."""
     descriptors = [os.open(folder, os.O_RDONLY)]
     fcntl.flock(descriptors[0], fcntl.LOCK_SH)
 

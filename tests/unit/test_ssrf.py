@@ -1,4 +1,4 @@
-"""Every vector of tests/ssrf_vectors.txt: at the table, and through the sender with canaries that must hear nothing."""
+"""Every vector of tests/ssrf_vectors.txt, checked by the table and through the sender with canaries."""
 
 import asyncio
 import contextlib

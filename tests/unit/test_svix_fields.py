@@ -1,4 +1,4 @@
-"""Objects of Svix's API as values of actions: whatever they hold, they are read, or refused by field."""
+"""Objects of Svix's API as values of actions: read, or refused by field."""
 
 from collections.abc import Callable
 from typing import Any

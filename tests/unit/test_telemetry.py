@@ -27,7 +27,7 @@ from tests.support import too_dear
 
 @pytest.fixture(autouse=True)
 def _clean():
-    """Let each test begin with boathook's own metrics, whatever apps other tests have loaded in this process."""
+    """Start each test with boathook's own metrics only."""
     apps, mirrors = {name: METRICS[name] for name in METRICS.keys() - {metric.name for metric in TABLE}}, MIRRORS[:]
     for name in apps:
         del METRICS[name]
@@ -249,7 +249,7 @@ def test_a_reader_that_has_stopped_costs_lines_not_the_process():
 
 @pytest.fixture
 def declared() -> Iterator[None]:
-    """Forget what a test declares."""
+    """Remove the metrics that a test declares."""
     known, shown = dict(METRICS), list(MIRRORS)
     yield
     METRICS.clear()
@@ -258,7 +258,7 @@ def declared() -> Iterator[None]:
 
 
 def series(name: str, snapshot: MetricSnapshot) -> list[str]:
-    """Return the lines of the text format that tell a metric's values."""
+    """Return the lines of a metric in the text format."""
     return [line for line in to_prometheus(snapshot).decode().splitlines() if line.startswith(name)]
 
 

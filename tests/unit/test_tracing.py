@@ -1,4 +1,4 @@
-"""Ids of traces and spans: the same in every process, whatever a sender claims."""
+"""Ids of traces and spans: the same in every process for any sender's header."""
 
 import subprocess
 import sys

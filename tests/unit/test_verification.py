@@ -1,4 +1,4 @@
-"""`verify` and `boathook.testing` as their users meet them: by the page that tells of them, and with what goes wrong."""
+"""`verify` and `boathook.testing` as used by their users, by the documentation's code, and their errors."""
 
 import email.message
 import json
@@ -39,7 +39,7 @@ def signature(**more: Any) -> dict[str, str]:
 
 @dataclass
 class Shop:
-    """What the program of the page finds around it in an application."""
+    """Names that the documentation's program expects in its application."""
 
     secret: str = "whsec_..."
     stored: list[tuple[str, bytes]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Keys fetched, subscriptions confirmed and told secrets kept, through the ingest path with a stand-in for fetching."""
+"""Fetched keys, confirmed subscriptions and handshake secrets, through the ingest path with a fake fetcher."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ SENT_SECRET = "secret_0123456789abcdef"
 
 
 class Web:
-    """What lies where; it counts what is asked for, and fails for what is not there."""
+    """Fake pages by URL; it counts requests, and fails for missing pages."""
 
     def __init__(self, **pages):
         self.pages = pages
@@ -46,7 +46,7 @@ class Web:
 
 
 class Gateway:
-    """The ingest path of one process, whose store is a list and whose quarantine is another."""
+    """The ingest path of one process, with lists as store and quarantine."""
 
     def __init__(self, folder, web, **sources):
         self.settings = load(None, {"server": {"data_dir": str(folder)}, "sources": sources})
@@ -91,7 +91,7 @@ def keys():
 
 
 def note(keys, **changes):
-    """A message of SNS as it would be sent at this moment."""
+    """An SNS message with the current time."""
     body = {"Type": "Notification", "MessageId": "m1", "TopicArn": TOPIC, "Message": "{}"} | changes
     body |= {"SignatureVersion": "2", "SigningCertURL": changes.get("SigningCertURL", CERTIFICATE)}
     return signed_request("sns", keys.private, json.dumps(body).encode(), topic_arn=TOPIC)

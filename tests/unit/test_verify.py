@@ -1,4 +1,4 @@
-"""Verification by the order of its work: proof first, then a look into the body. Each safeguard has its mutant."""
+"""Verification in its order: the proof first, then the body. Each safeguard has its mutant."""
 
 import gzip
 import hashlib

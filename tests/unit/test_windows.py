@@ -1,4 +1,4 @@
-"""Windows of time over lists of ids: what is shown with which of cursor, before and after."""
+"""Time windows over lists of ids, with cursor, before and after."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -90,7 +90,7 @@ def test_adjacent_windows_share_no_row_and_miss_none(cuts: list[datetime], momen
 
 
 def test_with_an_exclusive_start_windows_that_meet_would_lose_rows(monkeypatch: pytest.MonkeyPatch):
-    """The mutant: what was made in the millisecond of a window's start belongs to no window."""
+    """The mutant: rows of the start's millisecond are in no window."""
     rows = [made(NOW - timedelta(days=3) + number * MS) for number in range(40)]
     cuts = [NOW - timedelta(days=3) + number * 10 * MS for number in range(5)]
     bound = windows.first_from

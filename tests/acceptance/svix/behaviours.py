@@ -1,4 +1,4 @@
-"""Where each behaviour that users of Svix's server rely on is tested.
+"""Maps each behaviour that users of Svix's server rely on to its test.
 
 The lines are those of the list of that server's own end-to-end tests; a test is named by its file and its name, with its
 class before it if it has one. What boathook does otherwise on purpose is said in `ON_PURPOSE`.

@@ -1,4 +1,4 @@
-"""Builds a program for each official client, runs it, and takes it through the scenario.
+"""Builds a program for each official client, runs it, and plays the scenario with it.
 
 A program calls its client's methods with the client's own types, as it is told line by line, and answers what the
 client read. Between the client and boathook a proxy records what both really said.
@@ -57,7 +57,7 @@ def need(program: str, *least: int) -> str:
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
-    """Run a step of a build at low priority and return what it printed."""
+    """Run a build step at low priority and return its output."""
     done = subprocess.run(
         ["nice", "-n", "10", *command],
         cwd=cwd,
@@ -252,7 +252,7 @@ class Client:
 
 
 class Play:
-    """One client's way through the scenario; every call is judged as it is made."""
+    """One client's run of the scenario; every call is checked."""
 
     def __init__(self, language: str, client: Client, recorder: Recorder, token: str, receiver: Receiver) -> None:
         self.client = client
@@ -272,7 +272,7 @@ class Play:
         self.called: set[str] = set()
 
     def take(self, step: Step) -> None:
-        """Make a step's call and judge it; nothing if the client has no such method."""
+        """Make a step's call and check it; do nothing if the client has no such method."""
         name = self.client.names.get(step.method)
         if name is None or (step.after and not self._can(step.after)):
             return
@@ -289,7 +289,7 @@ class Play:
         return method in self.client.names and method not in self.faults
 
     def _judge_fault(self, name: str, step: Step) -> None:
-        """Make a call that the client fails at by itself: once it does not, it is a fault no more."""
+        """Make a call known to fail in the client; fail once it succeeds."""
         seen = len(self.recorder.exchanges)
         answer = self._make(name, step, step.body, {})
         assert "failure" in answer, f"CLIENT_FAULTS names a call that the client can make: {step.method}"
@@ -303,7 +303,7 @@ class Play:
         return self._call(name, step) == []
 
     def _call(self, name: str, step: Step) -> list[str]:
-        """Make the call and return what is wrong with it."""
+        """Make the call and return its faults."""
         body = self._body(name, step)
         options = self._filled(dict(step.options))
         seen = len(self.recorder.exchanges)
@@ -333,7 +333,7 @@ class Play:
         return "endpoint.update" in self.client.offered
 
     def _filled(self, value: Any) -> Any:
-        """Return a value with what was kept in place of names."""
+        """Return a value with placeholders replaced by kept values."""
         match value:
             case str() if value.startswith("$"):
                 return self.kept[value[1:]]
@@ -374,7 +374,7 @@ def sorted_lists(value: Any) -> Any:
 
 
 def answer_faults(made: Exchange, step: Step) -> Iterator[str]:
-    """Yield what is wrong with boathook's answer."""
+    """Yield the faults of boathook's response."""
     usual = METHODS[step.method].status
     if made.status != step.status if step.status else made.status not in usual:
         yield f"boathook answered {made.status}"
@@ -383,7 +383,7 @@ def answer_faults(made: Exchange, step: Step) -> Iterator[str]:
 
 
 def reading_faults(made: Exchange, step: Step, answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how what the client read differs from what boathook sent."""
+    """Yield the differences between the client's result and boathook's response."""
     if "failure" in answer:
         yield f"the client failed: {answer['failure']}"
     elif made.status >= 400:
@@ -398,14 +398,14 @@ def reading_faults(made: Exchange, step: Step, answer: Mapping[str, Any]) -> Ite
 
 
 def value_faults(wanted: Any, answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how what the client read is not what was wanted."""
+    """Yield the differences between the client's result and the expected value."""
     value = answer.get("value", answer.get("error"))
     if not holds(value, renamed(wanted, value)):
         yield f"the client read {value}"
 
 
 def agrees(read: Any, sent: Any) -> bool:
-    """Whether all that one side read is what the other sent; what is null may be left out, times lose microseconds."""
+    """Whether a client's value equals the sent one; null fields may be omitted, times lose microseconds."""
     match read:
         case None:
             return True
@@ -462,7 +462,7 @@ def holds(value: Any, wanted: Any) -> bool:
 
 
 def renamed(wanted: Any, value: Any) -> Any:
-    """Return what is wanted as a client of the older generation names it."""
+    """Return the expected value with the names of the older client generation."""
     if isinstance(wanted, dict) and isinstance(value, dict) and "eventTypes" in wanted and "filterTypes" in value:
         return {"filterTypes" if key == "eventTypes" else key: one for key, one in wanted.items()}
     return wanted
@@ -475,7 +475,7 @@ def pick(value: Any, path: str) -> Any:
 
 
 def written(value: Any) -> str:
-    """Return an option as it stands in a query."""
+    """Return an option as written in a query."""
     match value:
         case bool():
             return str(value).lower()

@@ -1,4 +1,4 @@
-"""What the official Svix clients ask of boathook, and what must come back: every method of each client at least once.
+"""Scenario for the official Svix clients: requests and expected responses of every method.
 
 `METHODS` names every method that any of the clients has, with its request and boathook's answer; docs/reference/svix-clients.md
 is written from it. `STEPS` is the way through them that each client goes. Names are those of the newest clients;
@@ -459,7 +459,7 @@ OLDER_NAMES: Final = {
 
 
 def current_name(name: str) -> str:
-    """Return what the newest clients call a method."""
+    """Return the newest clients' name of a method."""
     name = name.rstrip("_")
     name = OLDER_NAMES.get(name, name).replace("operational_webhook_endpoint.", "operational_webhook.endpoint.")
     if name.startswith("integration."):
@@ -469,7 +469,7 @@ def current_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """Stands for any text that a pattern matches as a whole."""
+    """Equals any text that a pattern matches completely."""
 
     pattern: str
 
@@ -510,7 +510,7 @@ class Step:
 
 
 def identifier(prefix: str) -> Like:
-    """Return what stands for any id of a kind."""
+    """Return a value that equals any id of a kind."""
     return Like(f"{prefix}_[0-9A-Za-z]{{27}}")
 
 

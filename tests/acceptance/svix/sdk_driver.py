@@ -1,4 +1,4 @@
-"""Calls every resource of a server with one version of the official `svix` package, as its users do.
+"""Calls every resource of a server with one version of the official `svix` package.
 
 Arguments: JSON with ``base``, ``token``, the receivers ``good`` (answers 200), ``bad`` (answers 500) and ``ops``, and
 ``folder``, where the package is installed (empty: among the interpreter's own). Prints JSON: ``facts``, what came of

@@ -1,4 +1,4 @@
-"""What the API keeps of applications and endpoints, asked over plain HTTP."""
+"""Applications and endpoints in the API, over plain HTTP."""
 
 import base64
 import secrets

@@ -1,4 +1,4 @@
-"""Who may ask, what the catalog of event types shows to whom, and all answers that are no resource."""
+"""Authorization, the visibility of event types, and responses without a resource."""
 
 from typing import Any
 

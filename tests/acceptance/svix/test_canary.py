@@ -68,7 +68,7 @@ def dump(url: str) -> dict[str, bytes]:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Return what the server wrote to its folder, but its configuration."""
+    """Return the files that the server wrote to its folder, except its configuration."""
     return {
         str(file.relative_to(folder)): file.read_bytes()
         for file in folder.rglob("*")
@@ -171,7 +171,7 @@ class Scenario:
         assert app.api.post(path, body, headers=once | {"idempotency-key": "rotation"})["key"] == body["key"]
 
     def _errors(self, app: Application, endpoint: dict[str, Any]) -> None:
-        """Requests with secrets that are refused: what they are told must not hold the secrets."""
+        """Make invalid requests with secrets; the error responses must not contain them."""
         path = f"{app.path}/endpoint"
         bad = self.canary("secret that is refused")
         requests: list[tuple[str, str, Any]] = [

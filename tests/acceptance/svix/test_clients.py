@@ -1,4 +1,4 @@
-"""The official Python client, in old and new versions, goes through every resource of a running server.
+"""The official Python client, in old and new versions, uses every resource of a running server.
 
 Each version runs in a process and an organization of its own. `sdk_driver.py` prints facts; what they must be is said
 here once for all of them. The clients of other languages are tested in `test_official_clients.py`.
@@ -137,7 +137,7 @@ GONE = {"auth.dashboard": (2, 0)}
 
 
 def folder_of(version: str, shared: Path) -> Path:
-    """Install one version with what it needs, once for all of xdist's processes."""
+    """Install one version with its dependencies, once for all xdist processes."""
     folder = shared / f"svix-{version}"
     lock = ROOT / "requirements" / f"svix-{version}.lock"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
@@ -156,7 +156,7 @@ def folder_of(version: str, shared: Path) -> Path:
 
 
 class Run:
-    """One client's way through the API, and what its receivers got meanwhile."""
+    """One client's run through the API, and the requests its receivers got."""
 
     def __init__(self, server: BoathookServer, receiver: Receiver, name: str) -> None:
         self.good = receiver.mailbox()
@@ -185,7 +185,7 @@ class Run:
         return self.report
 
     def judge_receivers(self) -> None:
-        """What came is signed with the keys the client was given."""
+        """Check that received messages are signed with the keys given to the client."""
         old, new = self.report["secrets"]["good"]
         first: Received = next(r for r in self.good.received if r.header("x-shop") == "two")
         assert first.header("authorization") == "Bearer k"

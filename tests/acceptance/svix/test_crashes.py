@@ -20,7 +20,7 @@ PUBLISHING = tuple(point for point in FAILPOINTS if point.startswith("publish.")
 
 @pytest.fixture(scope="module")
 def fragile(admin_url, pg_template, tmp_path_factory) -> Iterator[BoathookServer]:
-    """A boathook of this module's own, whose processes are killed."""
+    """A boathook for this module only, whose processes are killed."""
     with open_database(admin_url, pg_template) as url, open_server(tmp_path_factory.mktemp("fragile"), url) as opened:
         yield opened
 

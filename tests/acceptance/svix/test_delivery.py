@@ -1,4 +1,4 @@
-"""What reaches receivers, and what the API then says of it: the whole way through a running boathook."""
+"""Delivery to receivers and its attempts in the API, end to end."""
 
 import base64
 import json
@@ -369,7 +369,7 @@ class TestSignatures:
             assert abs(int(request.header("webhook-timestamp")) - time.time()) < 300
 
     def test_an_altered_body_is_not_signed(self, app, receiver):
-        """The mutant: the judges refuse what is not as it was sent."""
+        """The mutant: the checks reject an altered body."""
         box = receiver.mailbox()
         endpoint = app.endpoint(box)
         app.send()

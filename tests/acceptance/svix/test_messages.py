@@ -1,4 +1,4 @@
-"""What the API says of messages and their attempts, and how they are sent again, asked over plain HTTP."""
+"""Messages, their attempts and resending in the API, over plain HTTP."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

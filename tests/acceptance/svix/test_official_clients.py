@@ -14,7 +14,7 @@ from tests.acceptance.svix.server import unique_name
 
 @pytest.fixture
 def play(request, server, receiver):
-    """One client's program, and what it needs for the scenario."""
+    """One client's program with the fixtures of the scenario."""
     command = PROGRAMS[request.param]()
     recorder = Recorder(server.base)
     client = None
@@ -39,7 +39,7 @@ def test_an_official_client_gets_what_it_expects_from_every_method(play):
 
 
 def judge_receivers(play):
-    """What was sent is signed with the keys that the client read, the former one along with the new one."""
+    """Check that messages are signed with both the previous and the current key."""
     first = next(one for one in play.good.received if one.header("x-shop") == "two")
     assert first.header("authorization") == "Bearer k"
     assert first.is_signed_by(play.kept["former"])
@@ -109,7 +109,7 @@ class TestTheScenario:
 
 
 class TestMutants:
-    """What the scenario must notice: answers that clients cannot read, and that are not what was asked for."""
+    """Wrong responses that the scenario must detect."""
 
     CREATE = Step("application.create", body={"name": "Shop"}, value={"name": "Shop"})
 

@@ -1,4 +1,4 @@
-"""schemathesis sends whatever the served OpenAPI document allows, and much that it does not, and judges the answers.
+"""schemathesis tests the served OpenAPI document with valid and invalid requests.
 
 Every path names real objects of an organization made for it, so that requests get past the door. The seed is in the
 command line that a failure shows.

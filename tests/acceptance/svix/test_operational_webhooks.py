@@ -1,4 +1,4 @@
-"""The operator is told of endpoints and attempts by webhooks that go the same way as all others."""
+"""Operational webhooks about endpoints and attempts are delivered like all messages."""
 
 from typing import Any
 

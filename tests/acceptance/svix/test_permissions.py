@@ -1,4 +1,4 @@
-"""Each route of the API, console and portal, asked by each kind of caller, answers as the table of permissions says."""
+"""Each route of the API, console and portal enforces the table of permissions."""
 
 import json
 import secrets
@@ -151,7 +151,7 @@ async def pages_of(client: httpx.AsyncClient, asks: list[Ask], shop: Shop) -> di
 
 
 def shown(texts: dict[str, str], *canaries: str) -> list[str]:
-    """Return where one of these texts stands."""
+    """Return the position of one of these texts."""
     return [path for path, text in texts.items() if any(canary in text for canary in canaries)]
 
 

@@ -1,4 +1,4 @@
-"""No operation of the API lets one tenant see or change what is another's.
+"""No operation of the API gives a tenant access to another tenant's objects.
 
 The matrix is made from the served OpenAPI document: every operation is asked with every kind of foreign token, with the
 ids of tenant A's real objects. What every answer must be follows from whom the operation is for, which is said below for
@@ -421,6 +421,6 @@ def test_the_matrix_detects_a_server_that_mixes_up_tenants(server, receiver):
 
 
 def test_the_tenants_objects_are_as_they_were_created(tenant):
-    """What the matrix asked about was really there."""
+    """The objects that the matrix requested really existed."""
     assert tenant.api.get(tenant.app.path)["uid"] == f"{MARK}-app"
     assert tenant.app.status(tenant.message, tenant.endpoint) not in {None, FAIL}

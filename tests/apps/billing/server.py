@@ -89,7 +89,7 @@ class BillingServer(AppServer):
         return (found[0]["state"], found[0]["why"]) if found and found[0]["state"] else None
 
     def await_end(self, key: str, state: str, why: str | None = None) -> None:
-        """Wait until `apply` has ended so. What it rolled back then, only `record` stores, so wait for that too."""
+        """Wait until `apply` has ended with this outcome, and `record` has stored what was rolled back."""
         wait_until(lambda: self.delivery_state(key) == (state, why))
         wait_until(lambda: (self.delivery_state(key, "record") or ("pending",))[0] not in {"pending", "leased"})
 
@@ -134,7 +134,7 @@ started = BillingServer.started
 
 
 def wait_until(predicate: Callable[[], Result]) -> Result:
-    """Wait for the predicate's first true value and return it."""
+    """Wait for the predicate's first truthy value and return it."""
     return until(predicate, timeout=PATIENCE_S)
 
 

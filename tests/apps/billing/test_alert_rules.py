@@ -1,4 +1,4 @@
-"""A payment that waits for its user is told of, by a rule that the app declares and its owner may change."""
+"""The app's alert rule on payments waiting for a user, which users may change."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The books come out right whatever order, copies and concurrency the traffic comes with."""
+"""Subscriptions are correct for any order, duplicates and concurrency of the traffic."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Processes die at every named moment between two irreversible steps, and the books still come out right."""
+"""Processes die at every failpoint, and subscriptions are still correct."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is counted, and the alerts, judged by Prometheus's own tool."""
+"""The app's metrics and its alert rules, checked by promtool."""
 
 import re
 import shutil

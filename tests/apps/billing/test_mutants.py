@@ -24,7 +24,7 @@ FOLDER = Path(boathook.apps.billing.__file__).parent
 
 @dataclass(frozen=True)
 class Fact:
-    """What the books need to know of an event."""
+    """The fields of an event that the payment store needs."""
 
     id: uuid.UUID
     accepted_at: datetime

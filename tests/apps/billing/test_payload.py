@@ -1,4 +1,4 @@
-"""What a provider tells is read exactly, and what is broken is told from what is odd."""
+"""Provider payloads are read exactly, and invalid ones are distinguished from unusual ones."""
 
 import json
 from datetime import UTC, datetime, timedelta

@@ -13,7 +13,7 @@ A_MINUTE = timedelta(minutes=1)
 
 
 def paid(server, email: str | None, **fields) -> tuple[str, str]:
-    """Tell of a success; return the payment's id and the event's."""
+    """Send a success; return the payment's id and the event's."""
     payment, event = unique("pay"), unique("evt")
     server.send_payment(payment, email=email, event_id=event, **fields)
     return payment, event

@@ -1,4 +1,4 @@
-"""What was wrong is put right, and what had to wait for that goes on."""
+"""Payments that failed or waited are applied once their cause is fixed."""
 
 import pytest
 

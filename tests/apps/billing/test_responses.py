@@ -1,4 +1,4 @@
-"""What the provider hears, however its requests are proven."""
+"""Responses to the provider for every kind of proof."""
 
 import json
 from typing import Any

@@ -18,7 +18,7 @@ ORDER = {"orderid": "1001", "systranid": "0", "amount": "990", "currency": "RUB"
 
 
 def apart(email: str = "anna@example.com", **payment: str) -> bytes:
-    """Return an order whose payment stands in fields of its own."""
+    """Return an order whose payment is in separate fields."""
     told = {f"payment[{name}]": value for name, value in {**ORDER, **payment}.items()}
     return urlencode({"Name": "Анна", "Email": email, "tranid": unique("1:2"), "formid": "form7", **told}).encode()
 

@@ -82,7 +82,7 @@ async def both_users(cabinet: Cabinet, receiver: Receiver) -> tuple[UserObjects,
 
 
 async def test_another_users_objects_are_404_everywhere(cabinet: Cabinet, both_users: tuple[UserObjects, UserObjects]):
-    """The owner of the same objects is answered otherwise by each of these requests, so that 404 means something."""
+    """The owner gets another status for each of these requests, so that 404 is meaningful."""
     mine, theirs = both_users
     await wait_until_delivered(cabinet, mine.shop.user)
     await wait_until_delivered(cabinet, theirs.shop.user)

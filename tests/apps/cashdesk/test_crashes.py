@@ -1,4 +1,4 @@
-"""Processes die at every named moment while shops work: what was committed is told, and nothing else is."""
+"""Processes die at every failpoint while shops work: exactly the committed changes are delivered."""
 
 import asyncio
 import contextlib
@@ -63,7 +63,7 @@ async def _work(cabinet: Cabinet, shop: Shop, statuses: list[int]) -> None:
 
 
 def committed(cabinet: Cabinet, shop: Client) -> set[Change]:
-    """Return every change there was, by the rows themselves: a row at revision 3 was made once and changed twice.
+    """Return every committed change, derived from the rows: revision 3 means one creation and two updates.
 
     Of deleted rows the events alone can tell, which is why these are judged by `never_happened` too.
     """
@@ -78,7 +78,7 @@ def committed(cabinet: Cabinet, shop: Client) -> set[Change]:
 
 
 def never_happened(cabinet: Cabinet, shop: Client, heard: set[Change]) -> set[Change]:
-    """Return what was told although the rows say otherwise."""
+    """Return delivered changes that contradict the rows."""
     wrong = set()
     for entity in Entity:
         revisions = dict(cabinet.rows(f"select id, revision from cashdesk.{entity} where user_id = %s", shop.user.id))
@@ -95,7 +95,7 @@ def is_so(change: Change, revisions: dict[int, int]) -> bool:
 
 
 def judge(cabinet: Cabinet, shop: Client, receiver: Receiver) -> None:
-    """Assert that each webhook was told all that is committed of its kinds, nothing else, and that the books balance."""
+    """Assert that each webhook got exactly the committed changes of its types, and the store is consistent."""
     changes = committed(cabinet, shop)
     everything = set(receiver.heard["/all"])
     assert len(changes) > 20, "a matrix of a shop that did nothing proves nothing"

@@ -1,4 +1,4 @@
-"""What is published, to whom it goes and how it is tried: each rule of the cabinet, on a real server."""
+"""Publication, routing and retries of the cabinet's webhooks, on a real server."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -31,7 +31,7 @@ class Boom(Exception):
 
 
 async def test_publication_is_inside_the_business_transaction(cabinet: Cabinet, receiver: Receiver):
-    """What is rolled back was never published; a second one, which is committed, was."""
+    """A rolled back change is not published; a committed one is."""
     shop = await cabinet.client()
     await shop.webhook(receiver, "/a")
     async with cabinet.bound_app():
@@ -52,7 +52,7 @@ async def add_and_fail(shop: Client) -> None:
 
 
 async def test_an_event_published_in_its_own_transaction_survives_a_rollback(cabinet: Cabinet):
-    """Mutant: an event in a transaction of its own outlives the rollback of what it tells of."""
+    """Mutant: the event of a rolled back change is delivered."""
     shop = await cabinet.client()
     async with cabinet.bound_app():
         with pytest.raises(Boom):
@@ -86,7 +86,7 @@ async def test_refused_requests_change_and_publish_nothing(cabinet: Cabinet):
 
 
 async def test_an_event_has_the_state_at_its_time(cabinet: Cabinet):
-    """A receiver that was away hears of each change with the state it made, though the row has the last one only."""
+    """A receiver that was down gets each change with its own state, not the latest one."""
     is_there = False
     bodies: list[Any] = []
 
@@ -132,7 +132,7 @@ def make_due(cabinet: Cabinet, shop: Client) -> None:
 
 @pytest.mark.parametrize("wanted", sampled(Entity, keep=2))
 async def test_types_choose_the_events(cabinet: Cabinet, receiver: Receiver, wanted: Entity):
-    """One business day; each webhook hears of its own kind, all of it, and of nothing else."""
+    """During a business day each webhook gets all events of its types and no others."""
     shop = await cabinet.client()
     await shop.webhook(receiver, "/one", {wanted: True})
     await shop.webhook(receiver, "/rest", ALL | {wanted: False})
@@ -335,7 +335,7 @@ async def test_webhook_and_endpoint_change_together(cabinet: Cabinet, receiver: 
 
 
 async def test_the_endpoint_lookup_is_cached_also_when_empty(cabinet: Cabinet, receiver: Receiver):
-    """A user without webhooks costs one look-up of routes, ever; and the first event after one is made reaches it."""
+    """A user without webhooks needs one route lookup; a new webhook gets the next event."""
     shop = await cabinet.client()
     async with cabinet.bound_app():
         async with hook.transaction() as tx:
@@ -391,7 +391,7 @@ async def lookups(do: Callable[[], Awaitable[None]]) -> int:
 
 @pytest.mark.extended("waits for the breaker; tests/postgres/test_sender.py stays")
 async def test_an_endpoint_that_is_down_is_not_hammered(cabinet: Cabinet):
-    """While 200 events wait for a shop that is down it gets a few requests, and its neighbour gets all of its own."""
+    """A shop that is down gets few of 200 requests, and another shop gets all of its own."""
     async with receiving(lambda path, _number: 503 if path == "/down" else 204) as receiver:
         down, well = await cabinet.client("down"), await cabinet.client("well")
         await down.webhook(receiver, "/down")

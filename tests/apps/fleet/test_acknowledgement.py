@@ -1,4 +1,4 @@
-"""Requests are acknowledged once they are stored: however many come, and whatever becomes of the handling."""
+"""Requests are acknowledged once stored, in bursts and with stalled handlers."""
 
 import json
 import time
@@ -41,7 +41,7 @@ def burst(server: FleetServer) -> tuple[list[int], float, list[int]]:
 
 
 def measure(server: FleetServer) -> tuple[float, float, list[int]]:
-    """Return the 95th percentile of a burst's answers, that of one while no handler can go on, and the latter's cars."""
+    """Return the p95 latency of a burst, that of one with stalled handlers, and the latter's cars."""
     statuses, usual, _ = burst(server)
     assert set(statuses) == {200}
     until(server.is_idle)

@@ -115,7 +115,7 @@ def test_the_tables_are_correct_after_repeated_kills(server: FleetServer):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, admin_url, pg_template) -> Iterator[tuple[str, Simulation]]:
-    """A database in which a whole story is told and handled."""
+    """A database after a complete history was sent and handled."""
     with started(tmp_path_factory.mktemp("fleet"), admin_url, pg_template) as running:
         simulation = story(seed=5)
         send_all(running, simulation)

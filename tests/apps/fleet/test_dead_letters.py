@@ -181,7 +181,7 @@ def test_the_cleanup_ignores_old_dead_letters_and_erases_nothing(server: FleetSe
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory, admin_url, pg_template, bot):
-    """A boathook that cannot write poisoned cars either, and tries dead letters again at once, but only once."""
+    """A boathook that cannot write poisoned cars and replays dead letters at once, but only once."""
     folder = tmp_path_factory.mktemp("fleet")
     with started(folder, admin_url, pg_template, fleet=settings(bot, retry="[0.2]")) as running:
         running.rows(POISON)

@@ -1,4 +1,4 @@
-"""Browsers are told what changes, over a WebSocket, in order and without gaps."""
+"""Changes are sent to browsers over a WebSocket, in order and without gaps."""
 
 import json
 
@@ -33,7 +33,7 @@ def frame(socket: ClientConnection) -> dict:
 
 
 def frames_until(socket: ClientConnection, wanted: set[str]) -> list[dict]:
-    """Return what comes until all these things were told of."""
+    """Return the frames received until all these things have changed."""
     found: list[dict] = []
     while wanted - {one["id"] for one in found}:
         found.append(frame(socket))

@@ -34,7 +34,7 @@ async def url(pg_url: str) -> str:
 
 @contextlib.asynccontextmanager
 async def transaction(url: str) -> AsyncIterator[Any]:
-    """A connection in a transaction, which does what the app asks of boathook's `Transaction`."""
+    """A connection in a transaction with the methods of boathook's `Transaction` that the app uses."""
     connection = await asyncpg.connect(url)
     try:
         async with connection.transaction():
@@ -66,7 +66,7 @@ async def state(url: str) -> dict[str, Any]:
 
 
 async def out_of_order(url: str) -> dict[str, Any]:
-    """Hear of minute 5, then of minute 2."""
+    """Record minute 5, then minute 2."""
     for minute in (5, 2):
         async with transaction(url) as tx:
             await note(tx, minute, accepted=20 - minute, state=f"minute {minute}")
@@ -85,7 +85,7 @@ async def test_mutant_ordered_by_arrival_the_older_state_wins(url: str, monkeypa
 
 
 async def forgotten(url: str) -> dict[str, Any]:
-    """Hear of minute 5, forget the log of it, then hear of minute 2."""
+    """Record minute 5, delete its log, then record minute 2."""
     async with transaction(url) as tx:
         await note(tx, 5, state="minute 5")
     await apply(url)
@@ -175,7 +175,7 @@ async def test_a_dirty_mark_with_a_lost_announcement_is_announced_again(url: str
 
 
 async def overtaking_changes(url: str) -> list[int]:
-    """Let two things be told of at once, the first to begin being the last to commit; read like a browser."""
+    """Record two changes concurrently, committing in reverse order; read them like a browser."""
     async with transaction(url) as tx:
         for car in ("1", "2"):
             arrival = Arrival(event_id=uuid.uuid4(), source="rentprog", type="x", accepted_at=AT)

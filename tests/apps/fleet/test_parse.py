@@ -1,4 +1,4 @@
-"""The parser understands what senders of every age write, and never fails, whatever they write."""
+"""The parser reads payloads of all sender versions, and never raises."""
 
 import json
 from datetime import UTC, datetime

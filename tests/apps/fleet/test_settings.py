@@ -1,4 +1,4 @@
-"""The owner's names in the environment are honoured, the table wins, and nonsense is told by its name."""
+"""Legacy environment variables apply, the table overrides them, and invalid values are named."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The simulator knows what it tells: the parser reads the same from every letter."""
+"""The parser reads from every simulated request the change that the simulator intended."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Critical errors are told to a chat through the real HTTP client, against a stand-in for the Bot API."""
+"""Critical errors are sent to a chat through the real HTTP client and a fake Bot API."""
 
 import json
 import time

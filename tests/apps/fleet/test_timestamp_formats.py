@@ -1,4 +1,4 @@
-"""Moments that no calendar has are none, whatever the clock of the machine makes of them."""
+"""Timestamps outside the calendar are rejected, independent of the machine's clock."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Cleaning: what goes, what stays, what is found missing; through pages of a folder and of a bucket."""
+"""Cleaning: removed, kept and missing objects, paged over a folder and a bucket."""
 
 import json
 import os
@@ -25,7 +25,7 @@ RULES = Rules(min_age=timedelta(hours=1), orphans=timedelta(days=7), done=timede
 
 
 class FolderFiles:
-    """A folder whose files are written without the storage."""
+    """A folder with files written without the storage."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -42,7 +42,7 @@ class FolderFiles:
 
 
 class BucketFiles:
-    """moto's bucket, whose objects are written without the storage."""
+    """moto's bucket with objects written without the storage."""
 
     def __init__(self, s3_server: S3Server) -> None:
         from moto.s3.models import s3_backends

@@ -1,4 +1,4 @@
-"""Processes die at every named moment, and in the end each file of each song is there, whole and once."""
+"""Processes die at every failpoint, and in the end each file of each song is stored once."""
 
 import hashlib
 import time
@@ -35,7 +35,7 @@ def make(tmp_path: Path, admin_url: str, pg_template: str) -> Iterator[MusicServ
 
 
 def send_all(server: MusicServer, simulator: Simulator) -> None:
-    """Send everything, as a sender that tries again until it hears of success or of a refusal."""
+    """Send everything with retries until success or rejection."""
     for one in simulator.steps:
         match one:
             case Registration(task_id=task_id, title=title):

@@ -40,7 +40,7 @@ def standing(server, id: str) -> str:
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_delivery_is_registered_until_it_is_completed(server):
-    """A handler that fails is tried again; meanwhile its delivery stands as registered."""
+    """A failing handler is retried; until then its delivery is registered."""
     task = unique()
     server.rows(f"""
         create function music.refuse() returns trigger language plpgsql as

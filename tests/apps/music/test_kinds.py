@@ -1,4 +1,4 @@
-"""What a file is by its bytes, and what it is called."""
+"""File types by magic bytes, and object names."""
 
 import re
 

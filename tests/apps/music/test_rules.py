@@ -20,7 +20,7 @@ from tests.support import until
 
 @pytest.fixture
 def song(server, file_server):
-    """A registered task, and the clips its completion tells of."""
+    """A registered task and the clips of its completion."""
     task = unique()
     server.register(task, owner="anna", title="Iron Man", prompt={"style": "rock"})
     return task, [clip(f"{task[-8:]}-{number}", file_server.url) for number in (1, 2)]
@@ -281,7 +281,7 @@ def test_a_storage_that_is_down_is_waited_for(server, file_server, song):
 
 
 class Canary:
-    """A server of the inside that must never be asked."""
+    """An internal server that must never get a request."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -326,7 +326,7 @@ def inside(port: int) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory, admin_url, pg_template):
-    """One that may dial nothing private, and whose callbacks are signed by an HMAC of the owner's choice."""
+    """A server that may not connect to private addresses, with callbacks signed by a configured HMAC."""
     how = 'provider = "hmac"\nsource = {header = "X-Sig", prefix = "sha256="}\n'
     with started(tmp_path_factory.mktemp("guarded"), admin_url, pg_template, music=how, allow="") as running:
         yield running

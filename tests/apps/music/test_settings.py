@@ -1,4 +1,4 @@
-"""The table [music]: what source it makes, and what it refuses."""
+"""The table [music]: the source it creates, and the values it rejects."""
 
 import json
 import time

@@ -24,7 +24,7 @@ _background: set[Any] = set()
 
 
 def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Put ``make(what is there)`` in the place of an attribute that must be there."""
+    """Replace an existing attribute with ``make(old)``."""
     if not hasattr(owner, name):
         os.write(2, f"mutant: {owner.__name__} has no {name} any more; mend the patch\n".encode())
         os._exit(70)
@@ -32,7 +32,7 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 
 def answers_before_commit(intake: ModuleType) -> None:
-    """Answer 2xx at once, and hand the event to the intake a moment later."""
+    """Answer 2xx at once, and pass the event to the intake slightly later."""
 
     def make(put: Any) -> Any:
         def answer(self: Any, event: Any, waiter: Any) -> None:
@@ -62,7 +62,7 @@ def forgets_keys(arrival: ModuleType) -> None:
 
 
 def forgets_conflicts(events: ModuleType) -> None:
-    """Take every request with a known key for a copy, whatever its body."""
+    """Treat every request with a known key as a duplicate, with any body."""
 
     def make(repeated: Any) -> Any:
         async def answer(self: Any, connection: Any, event: Any, seen: Any) -> Any:
@@ -97,12 +97,12 @@ def commits_in_memory(database: ModuleType) -> None:
 
 
 def believes_every_answer(attempt: ModuleType) -> None:
-    """Take whatever an endpoint does for a success."""
+    """Treat every response of an endpoint as a success."""
     replace(attempt, "classify_response", lambda _: lambda answer: attempt.Success())
 
 
 def waits_before_sync(disk: ModuleType) -> None:
-    """Sync as ever, only later: what a power cut meets then is often written and not yet synced. This breaks nothing."""
+    """Delay each sync: a power cut then often meets unsynced writes. Breaks nothing."""
 
     def make(sync: Any) -> Any:
         def wait(self: Any) -> None:
@@ -115,12 +115,12 @@ def waits_before_sync(disk: ModuleType) -> None:
 
 
 def syncs_nothing(disk: ModuleType) -> None:
-    """Take what is written to the spool for durable."""
+    """Treat spool writes as durable without a sync."""
     replace(disk._RealFile, "sync", lambda _: lambda self: None)
 
 
 def ignores_failed_syncs(disk: ModuleType) -> None:
-    """Take what the disk failed to sync for durable."""
+    """Treat failed syncs as successful."""
 
     def make(sync: Any) -> Any:
         def try_to(self: Any) -> None:
@@ -148,7 +148,7 @@ def answers_before_sync(spool: ModuleType) -> None:
 
 
 def ignores_a_full_disk(shelf: ModuleType) -> None:
-    """Take what found no room in the spool for durable."""
+    """Treat writes to a full spool as successful."""
 
     def make(write: Any) -> Any:
         def try_to(self: Any, payloads: Any) -> None:
@@ -174,7 +174,7 @@ def keeps_nothing_drained(shelf: ModuleType) -> None:
 
 
 def believes_every_record(segment: ModuleType) -> None:
-    """Look at no checksum of records."""
+    """Skip the checksums of records."""
 
     def make(_: Any) -> Any:
         def frame_at(data: bytes, place: int) -> Any:
@@ -228,7 +228,7 @@ def overtakes_the_spool(intake: ModuleType) -> None:
 
 
 def answers_before_write(spool: ModuleType) -> None:
-    """Answer at once, and hand the event to the spool a moment later."""
+    """Answer at once, and pass the event to the spool slightly later."""
 
     def make(append: Any) -> Any:
         def later(self: Any, payload: bytes) -> Any:
@@ -263,7 +263,7 @@ def hoards_what_it_spools(spool: ModuleType) -> None:
 
 
 def stops_at_once(listener: ModuleType) -> None:
-    """Let go of all connections when told to stop."""
+    """Close all connections when stopping."""
 
     async def drain(self: Any, *, linger_s: float, drain_s: float) -> bool:
         self._server.close()
@@ -291,12 +291,12 @@ def elects_everybody(keeper: ModuleType) -> None:
 
 
 def finishes_lost_attempts(executor: ModuleType) -> None:
-    """Let a handler go on after its lease was lost."""
+    """Let a handler continue after losing its lease."""
     replace(executor.HandlerExecutor, "lose", lambda _: lambda _self, _attempt: None)
 
 
 def commits_effects_first(sessions: ModuleType) -> None:
-    """Commit what a handler did, and a moment later, in a transaction of its own, the end of its delivery."""
+    """Commit a handler's effects, and the end of its delivery in a later transaction."""
 
     class Late:
         def __init__(self, function: Any, mark: str) -> None:
@@ -317,7 +317,7 @@ def commits_effects_first(sessions: ModuleType) -> None:
 
 
 def keeps_every_answer(reader: ModuleType) -> None:
-    """Read whatever an endpoint answers to its end, and keep all of it."""
+    """Read and keep complete responses of endpoints."""
 
     def make(_: Any) -> Any:
         def on_body(self: Any, data: bytes) -> None:
@@ -343,7 +343,7 @@ def looks_at_all_that_was(schedule: ModuleType) -> None:
 
 
 def shift_clock(hours: float) -> Callable[[ModuleType], None]:
-    """Return a patch that sets the wall clock of a process wrong, but for `datetime`; this breaks nothing by itself."""
+    """Return a patch that shifts a process's wall clock, except `datetime`; breaks nothing by itself."""
 
     def patch(clock: ModuleType) -> None:
         replace(clock, "time", lambda real: lambda: real() + hours * 3600)
@@ -353,7 +353,7 @@ def shift_clock(hours: float) -> Callable[[ModuleType], None]:
 
 
 def shift_dates(hours: float) -> Callable[[ModuleType], None]:
-    """Return a patch that sets what `datetime` says in one module wrong; this breaks nothing by itself."""
+    """Return a patch that shifts `datetime` in one module; breaks nothing by itself."""
 
     class Shifted(dt.datetime):
         @classmethod
@@ -369,7 +369,7 @@ def schedules_by_its_own_clock(dispatcher: ModuleType) -> None:
 
 
 def never_forgets(intake: ModuleType) -> None:
-    """Answer copies from memory, whatever has become of the store meanwhile."""
+    """Answer duplicates from memory, regardless of the store."""
     replace(intake.Intake, "clear_dedup_cache", lambda _: lambda self: None)
 
 

@@ -100,7 +100,7 @@ async def move(event: Event, tx: Transaction) -> None:
 
 @hook.on("stripe", "letter.*", order_by="account", retry=_QUICK)
 async def letter(event: Event, tx: Transaction) -> None:
-    """Move one unit and tell the application's endpoints."""
+    """Move one unit and publish a message to the application's endpoints."""
     await _write_effect(event, tx)
     await hook.publish(
         tx,
@@ -169,7 +169,7 @@ async def poison_crash(event: Event, tx: Transaction) -> None:
 
 @hook.on("stripe", "poison.segfault", retry=_POISON)
 async def poison_segfault(event: Event, tx: Transaction) -> None:
-    """Touch what is not there."""
+    """Access invalid memory."""
     await _write_effect(event, tx)
     ctypes.string_at(0)
 

@@ -97,7 +97,7 @@ def judge(
     limits: Limits | None = None,
     told: Mapping[str, int] | None = None,
 ) -> Verdict:
-    """Return the verdict on what was sent, and on what the store and the spool hold of it."""
+    """Return the verdict on the requests, the store and the spool."""
     case = Case(history, store, tuple(spool), limits or Limits(), told or {})
     violations = tuple(violation for check in CHECKS.values() for violation in check(case))
     seconds = [fact.seconds for fact in history if isinstance(fact, Answered) and is_ok(fact.status)]
@@ -132,7 +132,7 @@ def _count(case: Case, violations: Sequence[Violation]) -> Counts:
 
 
 def _timeline(case: Case, subject: str) -> Iterator[str]:
-    """Tell all that is known about a key, an event or a message, oldest first; about everything: the marks."""
+    """Describe all facts about a key, an event or a message, oldest first; for everything: the marks."""
     ids = {event.id for event in case.store.events if subject and subject in {event.id, event.key, event.message}}
     keys = {event.key for event in case.store.events if event.id in ids} | ({subject} if subject else set())
     messages = {event.message for event in case.store.events if event.id in ids and event.message}

@@ -83,7 +83,7 @@ class SmallDisk:
 
 @contextlib.contextmanager
 def small_disk(size: str, *, inodes: int = 0) -> Iterator[SmallDisk]:
-    """Mount a tmpfs of *size*, such as ``600k``, with room for so many files if that is given."""
+    """Mount a tmpfs of *size*, such as ``600k``, optionally with a limited number of files."""
     folder = open_folder()
     options = f"size={size},mode=755" + (f",nr_inodes={inodes}" if inodes else "")
     _do("mount", "-t", "tmpfs", "-o", options, "none", str(folder))
@@ -101,11 +101,11 @@ class Image:
         self.folder = folder
 
     def sync(self) -> None:
-        """Make durable all there is, such as what the scenario has prepared."""
+        """Sync all written data, such as what the scenario has prepared."""
         _do("sync", "--file-system", str(self.folder))
 
     def cut(self, copy: Path) -> Path:
-        """Copy what has reached the disk, and return the copy; no process may write meanwhile, see `still`."""
+        """Copy the data that reached the disk, and return the copy; no process may write meanwhile, see `still`."""
         again = copy.with_suffix(".again")
         _copy(self._path, copy)
         while True:
@@ -156,7 +156,7 @@ _IMAGES: Final[dict[Path, Image]] = {}
 
 
 def server_image(megabytes: int) -> Callable[[Path], AbstractContextManager[Path]]:
-    """Return what a scenario takes as its *place*, so that PostgreSQL lies on an image; see `image_under`."""
+    """Return a *place* for a scenario with PostgreSQL on an image; see `image_under`."""
 
     @contextlib.contextmanager
     def place(_folder: Path) -> Iterator[Path]:
@@ -176,7 +176,7 @@ def image_under(folder: Path) -> Image:
 
 
 def server_on_small_disk(size: str) -> Callable[[Path], AbstractContextManager[Path]]:
-    """Return what a scenario takes as its *place*, so that PostgreSQL lies on a tmpfs of this size."""
+    """Return a *place* for a scenario with PostgreSQL on a tmpfs of this size."""
 
     @contextlib.contextmanager
     def place(_folder: Path) -> Iterator[Path]:
@@ -210,7 +210,7 @@ def mounted(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def still(processes: Sequence[psutil.Process]) -> Iterator[None]:
-    """Stop processes and wait until each thread of theirs has come out of the kernel; let them go on in the end."""
+    """Stop processes and wait until no thread is in the kernel; resume them in the end."""
     assert processes, "there is nobody to stop"
     for process in processes:
         process.send_signal(signal.SIGSTOP)
@@ -234,7 +234,7 @@ def is_still(pid: int) -> bool:
 
 
 def copy_server(server: OwnServer, target: Path) -> Path:
-    """Copy a PostgreSQL's folder as it is at one moment, as a backup of its disk would, and return *target*."""
+    """Copy a PostgreSQL's folder at one point in time, like a disk backup, and return *target*."""
     pid = server.server.pid()
     server.freeze()
     try:

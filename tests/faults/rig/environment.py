@@ -283,7 +283,7 @@ class Environment:
         return host
 
     def use(self, server: OwnServer) -> None:
-        """Go on with another PostgreSQL, such as one restored or booted from a copy; hosts go to it at their next start."""
+        """Continue with another PostgreSQL, such as a restored one; hosts use it from their next start."""
         self._stack.callback(server.close)
         self.server = server
         for host in self.hosts:
@@ -293,7 +293,7 @@ class Environment:
                 host.point_to(server.url)
 
     def enter(self, context: AbstractContextManager[Entered]) -> Entered:
-        """Keep a context open as long as the environment; what was started before it is ended after it."""
+        """Enter a context until the end of the environment; contexts are left in reverse order."""
         return self._stack.enter_context(context)
 
     def proxy(self, target: str | tuple[str, int]) -> Proxy:

@@ -52,7 +52,7 @@ class Silent(_Fact, frozen=True, tag="silent"):
 
 
 class Arrived(_Fact, frozen=True, tag="arrived"):
-    """A message came to a receiver."""
+    """A message was received by a receiver."""
 
     message: str
     """Its webhook-id."""

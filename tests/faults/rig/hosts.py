@@ -65,7 +65,7 @@ class Namespaces:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Be inside with this thread, and with the processes that it starts meanwhile."""
+        """Enter the network namespace with this thread and its child processes."""
         before = [os.open(f"/proc/thread-self/ns/{kind}", os.O_RDONLY) for kind in _KINDS]
         inside = [os.open(f"/proc/{self.pid}/ns/{kind}", os.O_RDONLY) for kind in _KINDS]
         try:
@@ -204,7 +204,7 @@ class NetworkHost(Host):
         return done
 
     def lose(self) -> None:
-        """Lose the host at once, as by a power failure: the others hear nothing more of it; its disk stays."""
+        """Lose the host as in a power failure: the others hear nothing more of it; its disk remains."""
         self._network.remove(self.node)
         self.kill_all()
 

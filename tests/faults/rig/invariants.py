@@ -39,7 +39,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class Case:
-    """A history and a store, with what is looked up in them again and again."""
+    """A history and a store, with cached look-ups."""
 
     history: History
     store: Store
@@ -55,7 +55,7 @@ class Case:
 
     @cached_property
     def signed(self) -> dict[Request, int]:
-        """What was sent with a good signature, and the position of the first time."""
+        """Validly signed events, with the position of the first request."""
         first: dict[Request, int] = {}
         for place, fact in self.sent.values():
             if fact.is_signed:
@@ -64,7 +64,7 @@ class Case:
 
     @cached_property
     def acked(self) -> dict[Request, int]:
-        """What was answered 2xx, and the position of the first such answer."""
+        """Events answered 2xx, with the position of the first such response."""
         first: dict[Request, int] = {}
         for place, fact in enumerate(self.history):
             if isinstance(fact, Answered) and is_ok(fact.status):
@@ -84,12 +84,12 @@ class Case:
 
     @cached_property
     def received(self) -> list[StoredEvent]:
-        """Stored events that came from outside."""
+        """Stored events that were received from outside."""
         return [event for event in self.store.events if not event.message]
 
     @cached_property
     def stored(self) -> frozenset[Request]:
-        """What the store holds of requests: events and conflicts."""
+        """Stored requests: events and conflicts."""
         kept = ((one.key, one.sha) for one in self.store.conflicts)
         return frozenset([*((one.key, one.sha) for one in self.received), *kept])
 
@@ -112,7 +112,7 @@ class Case:
 
     @cached_property
     def excused(self) -> frozenset[tuple[str, str]]:
-        """Events and recipients whose order is free: once dead, others may pass; replays come when they come."""
+        """Events and recipients without an order guarantee: dead letters and replays."""
         dead = {(edge.event, edge.recipient) for edge in self.store.edges if edge.after == "dead"}
         return frozenset(dead | {(one.event, one.recipient) for one in self.store.deliveries if one.is_replay})
 
@@ -128,7 +128,7 @@ def is_refusal(status: int) -> bool:
 
 
 def no_loss(case: Case) -> Iterator[Violation]:
-    """C1: whatever was answered 2xx is stored, or waits in the spool."""
+    """C1: every event answered 2xx is stored or in the spool."""
     safe = case.stored | {(one.key, one.sha) for one in case.spool}
     for key, sha in case.acked:
         if (key, sha) not in safe:
@@ -136,7 +136,7 @@ def no_loss(case: Case) -> Iterator[Violation]:
 
 
 def no_phantom(case: Case) -> Iterator[Violation]:
-    """C2: whatever is stored was sent and proven; what was refused left nothing."""
+    """C2: everything stored was sent and verified; rejected requests left nothing."""
     for key, sha in sorted(case.stored):
         if (key, sha) not in case.signed:
             yield Violation("C2", key, "stored, but never sent with a good signature")
@@ -154,7 +154,7 @@ def one_row(case: Case) -> Iterator[Violation]:
 
 
 def one_end(case: Case) -> Iterator[Violation]:
-    """C4: once all is quiet, each owed delivery has ended in exactly one way."""
+    """C4: finally each delivery has ended in exactly one way."""
     owed = defaultdict(list)
     for one in case.store.deliveries:
         owed[one.event, one.ordinal].append(one)
@@ -323,7 +323,7 @@ def same_bytes(case: Case) -> Iterator[Violation]:
 
 
 def liveness(case: Case) -> Iterator[Violation]:
-    """C11: after the last fault everything comes to an end by itself, in time."""
+    """C11: after the last fault everything completes without help, in time."""
     healed = [fact.at for fact in case.history if isinstance(fact, Marked) and fact.what == HEALED]
     quiet = [fact.at for fact in case.history if isinstance(fact, Marked) and fact.what == QUIET]
     waiting = [one for one in case.spool if not one.is_refused]
@@ -340,7 +340,7 @@ def liveness(case: Case) -> Iterator[Violation]:
 
 
 def outbox(case: Case) -> Iterator[Violation]:
-    """C12: each message arrives where it is owed, and comes again only around a fault."""
+    """C12: each message reaches its endpoints, and is repeated only around a fault."""
     arrived = Counter((fact.message, fact.place) for fact in _arrivals(case) if is_ok(fact.status))
     messages = {event.message: event for event in case.store.events if event.message}
     for one in case.store.deliveries:
@@ -434,7 +434,7 @@ def percentile(values: Iterable[float], rank: float) -> float:
 
 
 def truth(case: Case) -> Iterator[Violation]:
-    """C15: what boathook says of itself is what is found."""
+    """C15: boathook's own figures match the facts."""
     dead = sum(one.state == "dead" for one in case.store.deliveries)
     if case.told.get("dead", dead) != dead:
         yield Violation("C15", "", f"it lists {case.told['dead']} dead letters, there are {dead}")

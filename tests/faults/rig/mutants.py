@@ -25,7 +25,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """What is removed."""
+        """The removed safeguard."""
         return self.label or self.patch.replace("_", " ")
 
 

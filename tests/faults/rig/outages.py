@@ -62,7 +62,7 @@ def run_outage(
     rate: float = RATE,
     drains: float = 0.0,
 ) -> None:
-    """Put the hosts that run through an outage that lasts for so many events, and judge what senders were answered.
+    """Run the hosts through an outage of a number of events, and check the senders' responses.
 
     Args:
         env: the environment with its hosts started.
@@ -143,7 +143,7 @@ def during(history: History) -> list[float]:
 
 
 def drain_rate(env: Environment) -> float:
-    """Return how many events a second the longest drain has brought to PostgreSQL, as the gateways tell; 0: none."""
+    """Return the events per second of the longest drain, from the gateways' logs; 0 if there was none."""
     events, seconds = max(_drains(env), default=(0, 1.0))
     return events / max(seconds, 0.001)
 

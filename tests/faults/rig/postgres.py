@@ -84,7 +84,7 @@ class OwnServer:
                 os.kill(one, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let all of it go on."""
+        """Resume all of its processes."""
         for one in reversed(self._frozen):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one, signal.SIGCONT)
@@ -169,7 +169,7 @@ class Standby:
         self._is_paused = True
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         self._receiver().resume()
         self._is_paused = False
 

@@ -213,7 +213,7 @@ class _Pair:
 
 
 def _abort(writer: asyncio.StreamWriter) -> None:
-    """Close with RST, which only a socket does that is told not to linger."""
+    """Close with RST, by a zero linger time."""
     sock = writer.get_extra_info("socket")
     with contextlib.suppress(OSError):
         if sock is not None and sock.family != socket.AF_UNIX:

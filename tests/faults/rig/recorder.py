@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command is answered."""
+    """The response to a command."""
 
     accepted: int
     """Requests answered 2xx so far."""
@@ -121,7 +121,7 @@ class Recorder:
         self._do(stop=lane)
 
     def settle(self, timeout_s: float = 20.0) -> bool:
-        """Wait until everything begun is accepted or refused; give the rest up then, and return whether there was none."""
+        """Wait until every event is accepted or rejected; then abandon the rest, and return whether there was none."""
         deadline = time.monotonic() + timeout_s
         while self.count().under_way:
             if time.monotonic() > deadline:
@@ -132,17 +132,17 @@ class Recorder:
         return True
 
     def wait_accepted(self, more: int, timeout_s: float = 30.0) -> None:
-        """Wait until so many more requests than at this moment were answered 2xx."""
+        """Wait until this many more requests were answered 2xx."""
         goal = self.count().accepted + more
         until(lambda: self.count().accepted >= goal, timeout=timeout_s, every=0.02)
 
     def wait_events(self, more: int, timeout_s: float = 30.0) -> None:
-        """Wait until so many more events than at this moment were begun, whatever they are answered."""
+        """Wait until this many more events were sent, with any response."""
         goal = self.count().events + more
         until(lambda: self.count().events >= goal, timeout=timeout_s, every=0.02)
 
     def wait_arrived(self, more: int, timeout_s: float = 30.0) -> None:
-        """Wait until so many more messages than at this moment came to receivers."""
+        """Wait until this many more messages reached receivers."""
         goal = self.count().arrived + more
         until(lambda: self.count().arrived >= goal, timeout=timeout_s, every=0.02)
 
@@ -151,7 +151,7 @@ class Recorder:
         self._do(mark=what)
 
     def answer(self, place: str, behaviour: Behaviour) -> None:
-        """Let the receivers answer a path like this from this moment on."""
+        """Set the receivers' response for a path from now on."""
         self._do(behaviours={place: behaviour})
 
     def shut_door(self) -> None:

@@ -232,7 +232,7 @@ def _commit() -> str:
 
 
 def keep(result: Result) -> None:
-    """Write a result down where the report will look for it."""
+    """Save a result for the report."""
     if os.environ.get(RESULTS):
         folder = Path(os.environ[RESULTS])
         folder.mkdir(parents=True, exist_ok=True)

@@ -219,7 +219,7 @@ class Senders:
 
 
 def _companions(load: Load, event: SignedEvent, dice: random.Random) -> Iterator[tuple[SignedEvent, float]]:
-    """Yield what comes with an event, and how many seconds later."""
+    """Yield the copies, conflicts and forgeries of an event with their delays in seconds."""
     if dice.random() < load.copies:
         yield event, dice.choice([0.0, 0.0, 0.2, 1.0])
     if dice.random() < load.conflicts:

@@ -69,7 +69,7 @@ select count(*) from boathook.delivery where state <> 'dead' and (is_blocked or 
 
 
 def read(url: str) -> Store:
-    """Return everything the judgement needs, as of one moment."""
+    """Return all data needed for the verdict, in one snapshot."""
     with psycopg.connect(url, row_factory=psycopg.rows.dict_row) as db:
         db.execute("set transaction isolation level repeatable read, read only")
 

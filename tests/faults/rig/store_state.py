@@ -120,7 +120,7 @@ class Spooled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a scenario allows."""
+    """The limits of a scenario."""
 
     attempts: Mapping[str, int] = field(default_factory=dict)
     """Most attempts of a recipient's deliveries, without free retries; a recipient that is not named has no limit."""

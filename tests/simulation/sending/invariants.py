@@ -133,7 +133,7 @@ class SendingRecorder(Recorder):
             require(number <= allowed, "L2", f"{number} requests in {moments[-1] - moment:.3f} s at a rate of {rate}")
 
     def taken(self, attempt: EndpointAttempt) -> None:
-        """An endpoint has done what a message asked for."""
+        """An endpoint has processed a message."""
         self.takes.setdefault(key_of(attempt), []).append(attempt.delivery.fence)
 
     def told_success(self, attempt: EndpointAttempt) -> None:
@@ -143,7 +143,7 @@ class SendingRecorder(Recorder):
     # Faults
 
     def fault_injected(self, holder: str) -> None:
-        """Something is about to happen to a process: what it holds may be sent again."""
+        """A fault is about to hit a process: its messages may be sent again."""
         for row in self.tables.committed["delivery"].values():
             if row.state == "leased" and row.leased_by == holder:
                 self.broken.add((row.key, row.fence))

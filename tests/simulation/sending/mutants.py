@@ -60,7 +60,7 @@ def probing_all_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignoring_order(patch: pytest.MonkeyPatch) -> None:
-    """A claim does not look at what else has the same order key."""
+    """A claim ignores other deliveries with the same order key."""
     patch.setattr(lease_statements, "is_first", lambda _t, _row: True)
     patch.setattr(sending_statements, "_is_pending", lambda row: row.state == "pending")
 
@@ -79,7 +79,7 @@ def limiting_each_sender_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def metering_nothing(patch: pytest.MonkeyPatch) -> None:
-    """A rate grants whatever is asked of it."""
+    """A rate grants every request."""
 
     def take(_t: Transaction, endpoint_ids: Sequence[UUID], numbers: Sequence[int], _rates: object) -> list[Record]:
         pairs = zip(endpoint_ids, numbers, strict=True)
@@ -89,7 +89,7 @@ def metering_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def believing_every_answer(patch: pytest.MonkeyPatch) -> None:
-    """Whatever comes of a request counts as success."""
+    """Every result of a request counts as success."""
 
     def fine(_answer: Any) -> Success:
         return Success()

@@ -149,7 +149,7 @@ class Courier:
             self._network.carry(self, request)
 
     def close(self) -> None:
-        """Tell nothing more."""
+        """Stop recording."""
         self._is_closed = True
 
     def answer(self, request: OutgoingRequest, took_s: float, reply: Reply) -> None:

@@ -151,7 +151,7 @@ class SendingWorld(BaseWorld):
                 inject_server_fault(self, kind, longest_s)
 
     def _enable(self, receiver: EndpointReceiver) -> None:
-        """Enable an endpoint that was disabled, as its owner does: it begins anew."""
+        """Enable a disabled endpoint, as its owner does: its health is reset."""
         t = Transaction(self.server.tables)
         key = receiver.endpoint.id
         if t.try_hold("endpoint", key) and t.try_hold("health", key):

@@ -1,4 +1,4 @@
-"""Calls methods of the official Python client, as the test beside it asks on standard input.
+"""Calls methods of the official Python client, controlled by the test over standard input.
 
 One argument: the server's address. Prints the names of all methods, then one JSON line for each line that it reads.
 """
