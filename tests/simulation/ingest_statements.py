@@ -17,7 +17,7 @@ def append_events(t: Transaction, version: int, *columns: Any) -> list[Record]:
         sometimes("events routed by outdated routes were refused")
         return single(is_current=False, fresh=[], has_blocked=False)
     fresh: dict[UUID, tuple[Any, ...]] = {}
-    for row in sorted(zip(*rest, strict=True), key=lambda one: one[5]):
+    for row in sorted(zip(*(fill(column, rest[0]) for column in rest), strict=True), key=lambda one: one[5]):
         id_, key, replay_key, memory_ = row[0], row[5], row[6], row[14]
         if not remember(t, Seen(key, replay_key, id_, row[12], t.now + memory_)):
             continue
@@ -36,7 +36,8 @@ def append_events(t: Transaction, version: int, *columns: Any) -> list[Record]:
         for row in t.rows("delivery")
         if row.order_key is not None and row.state != "dead"
     }
-    for event_id, ordinal, recipient, order_key in zip(owed_events, ordinals, recipients, order_keys, strict=True):
+    deliveries = (fill(column, owed_events) for column in (owed_events, ordinals, recipients, order_keys))
+    for event_id, ordinal, recipient, order_key in zip(*deliveries, strict=True):
         if event_id not in fresh:
             continue
         is_blocked = order_key is not None and (recipient, order_key) in lines_seen
@@ -44,6 +45,11 @@ def append_events(t: Transaction, version: int, *columns: Any) -> list[Record]:
         has_blocked = has_blocked or is_blocked
         owe(t, event_id, ordinal, recipient, order_key, is_blocked=is_blocked)
     return single(is_current=True, fresh=list(fresh), has_blocked=has_blocked)
+
+
+def fill(column: Sequence[Any], ids: Sequence[UUID]) -> Sequence[Any]:
+    """Return a column in which one value may stand for as many equal ones as there are ids."""
+    return list(column) * len(ids) if len(column) == 1 else column
 
 
 def count_unhandled(t: Transaction, first: UUID, most: int) -> list[Record]:
