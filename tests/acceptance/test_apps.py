@@ -203,7 +203,7 @@ class TestWithoutTheApp:
         assert done.returncode == 2
         assert 'add load = ["boathook.apps.billing"] under [apps] in boathook.toml' in done.stderr
 
-    def test_another_word_is_no_command(self, mortal: Parcels):
+    def test_an_unknown_command_is_reported(self, mortal: Parcels):
         done = mortal.cli("no-such-thing", check=False)
         assert done.returncode == 2
         assert "No such command" in done.stderr

@@ -95,7 +95,7 @@ def test_there_is_a_script_that_its_shell_can_read(folder, shell):
         (["listen", "--foward-to", "x"], "--forward-to"),
     ],
 )
-def test_a_mistyped_word_is_answered_by_the_nearest_one(folder, words, meant):
+def test_a_mistyped_word_gets_a_suggestion(folder, words, meant):
     done = boathook_command(*words, cwd=folder, env=environment(folder))
     assert done.returncode == 2
     assert meant in done.stderr

@@ -328,7 +328,7 @@ def test_a_repeated_payment_is_booked_and_shipped_once(shop: Shop):
     until(lambda: sorted(shop.effects(result)) == ["book_payment", "ship_order"], timeout=PATIENCE_S)
 
 
-def test_an_edit_is_no_message_to_answer(shop: Shop):
+def test_a_slack_edit_gets_no_reply(shop: Shop):
     key = new_key(SLACK)
     said = {"type": "message", "channel": "C0DEMO", "text": "hello", "event_ts": f"{time.time():.6f}"}
     result = shop.send_again(SLACK, key, {"type": "event_callback", "event_id": key, "event": said})

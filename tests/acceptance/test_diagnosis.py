@@ -111,7 +111,7 @@ class TestStripe:
         assert "300 s" in found["detail"]
 
     @pytest.mark.extended("starts several servers of its own")
-    def test_a_stale_forgery_is_no_late_copy(self, running: BoathookProcess):
+    def test_a_stale_forgery_is_not_called_a_late_copy(self, running: BoathookProcess):
         body = body_of()
         found = refused(running, "stripe", from_stripe(body, at=time.time() - 3_600, secret="whsec_nobodys"), body)
         assert "its signature would not have been valid either" in found["detail"]

@@ -41,7 +41,7 @@ class TestApplications:
         assert (first["uid"], first["metadata"], second["name"]) == ("acme", {"plan": "pro"}, "Beta")
         assert cli.objects("applications", "show", "acme") == [first]
 
-    def test_a_uid_is_taken_once_and_has_a_form(self, cli: Cli):
+    def test_a_uid_must_be_unique_and_valid(self, cli: Cli):
         assert "another application has this uid" in cli.complaint(
             "applications", "create", "x", "--uid", "acme", code=1
         )
@@ -53,7 +53,7 @@ class TestApplications:
         cli.run("applications", "delete", "acme", "--yes")
         assert "unknown application acme" in cli.complaint("applications", "show", "acme", code=1)
 
-    def test_a_portal_link_is_printed_with_what_its_holder_may(self, cli: Cli, pg_url: str):
+    def test_a_portal_link_is_printed_with_its_capabilities(self, cli: Cli, pg_url: str):
         link = cli.run("applications", "portal", "acme", "--expires", "12h", "--read-only", "--theme", "dark").stdout
         assert re.fullmatch(r"http://[\d.:]+/portal\?theme=dark#key=bhk_[\w-]+\n", link)
         (made,) = cli.objects("applications", "portal", "acme", "--may", "CreateAttempts")
@@ -81,7 +81,7 @@ class TestApplications:
 
 
 class TestEndpoints:
-    def test_take_every_setting_and_give_it_up_again(self, cli: Cli, endpoint: str):
+    def test_set_and_reset_every_setting(self, cli: Cli, endpoint: str):
         act(cli, "update", endpoint, "--rate", "5", "--retry", "svix", "--filter", '{"body": {"amount": {"gt": 1}}}')
         act(cli, "update", endpoint, "--channel", "eu", "--order-by", "customer", "--concurrency", "2", "--uid", "one")
         found = seen(cli, "one")

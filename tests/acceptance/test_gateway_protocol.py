@@ -539,7 +539,9 @@ def test_client_rates_use_the_address_behind_a_trusted_proxy(make_gateway: Calla
     ],
     ids=["gzip", "deflate", "bomb", "nested", "garbage", "cut", "brotli", "twice"],
 )
-def test_encodings_are_undone_within_caps_after_the_proof(gateway: Gateway, encoding: bytes, body: bytes, status: int):
+def test_bodies_are_decoded_within_limits_after_verification(
+    gateway: Gateway, encoding: bytes, body: bytes, status: int
+):
     head = b"Content-Encoding: %s\r\nConnection: close\r\n" % encoding
     assert statuses(gateway.ask(post(body, "/in/packed", head + signed_header(body)))) == [status]
     if status != 415:

@@ -203,7 +203,7 @@ def events(running: BoathookProcess) -> int:
 
 
 @pytest.mark.parametrize("case", ANSWERED, ids=str)
-def test_the_right_question_is_answered_to_the_byte_and_is_no_event(running: BoathookProcess, case: Case):
+def test_a_valid_challenge_is_answered_exactly_and_is_no_event(running: BoathookProcess, case: Case):
     answer = ask(running, case)
     assert (answer.status, answer.body) == (case.status, case.answer)
     assert answer.headers.get("content-type", "").startswith(case.kind)

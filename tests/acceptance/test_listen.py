@@ -224,7 +224,7 @@ def test_messages_are_signed_like_deliveries(running, listen, local, key):
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_the_answer_is_shown_and_a_bad_one_with_its_words(running, listen, local):
+def test_responses_are_shown_and_failed_ones_with_their_body(running, listen, local):
     local.status = 500
     post(running, "bad-1", "bad.luck")
     listening = listen("--type", "bad.*", "--since", "10m", "--forward-to", local.url)

@@ -450,7 +450,7 @@ async def test_a_rolled_back_live_message_is_not_received(mounted_app: BoathookP
     await ws.close()
 
 
-async def test_channels_are_apart(mounted_app: BoathookProcess):
+async def test_channels_are_isolated(mounted_app: BoathookProcess):
     ws = await hears(mounted_app, "mine")
     send_request(mounted_app, "POST", "/open/tell?channel=mine2&n=1")
     send_request(mounted_app, "POST", "/open/tell?channel=mine&n=2")

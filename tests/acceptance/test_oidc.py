@@ -92,7 +92,7 @@ def test_a_user_without_a_mapped_group_is_refused(traveller: Traveller):
     assert "eve@example.com has no role here" in answer.text
 
 
-def test_a_name_that_is_not_proven_takes_nobodys_place(running: BoathookProcess, traveller: Traveller):
+def test_an_unverified_email_cannot_take_over_an_operator(running: BoathookProcess, traveller: Traveller):
     running.cli("operators", "create", "owner@example.com", "--role", "admin", "--no-password")
     answer = traveller.sign_in("4")
     assert answer.status_code == 403

@@ -146,7 +146,7 @@ def test_repeated_items_have_no_second_effect_and_new_ones_have_one(running: Boa
     assert running.cli("check").returncode == 0
 
 
-def test_one_forged_item_refuses_the_whole_of_it(running: BoathookProcess, keys: Keys):
+def test_one_forged_item_rejects_the_batch(running: BoathookProcess, keys: Keys):
     body = json.dumps(BATCHES["adyen"][1]([adyen(1), adyen(2)])).encode()
     signed = signed_request("adyen", SECRETS["adyen"], body, url=f"{HOME}/in/adyen")
     dearer = signed.body.replace(b'"pspReference":"PSP2"', b'"pspReference":"PSP3"')

@@ -50,7 +50,7 @@ def running(shared_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
-async def test_its_source_takes_the_senders_request_and_refuses_a_forged_one(recipe, running, monkeypatch):
+async def test_its_source_accepts_a_sample_and_rejects_a_forged_one(recipe, running, monkeypatch):
     for name, value in running.environment.items():
         if name not in os.environ:
             monkeypatch.setenv(name, value)

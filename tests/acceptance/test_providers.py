@@ -276,7 +276,7 @@ def test_unused_methods_are_not_allowed(running: BoathookProcess, provider_sourc
     assert provider_source in OPEN or provider_source.recipe.sample.method == "GET" or counted == [(0,)]
 
 
-def test_no_answer_makes_any_sender_stop(talks: dict[str, Talk]):
+def test_no_response_status_stops_a_sender(talks: dict[str, Talk]):
     statuses = {one.status for talk in talks.values() for one in (talk.first, talk.again, talk.forged) if one}
     assert statuses == {200, 202, 204, 401}
     assert not statuses & (NEVER | set(range(300, 400)))
@@ -284,7 +284,7 @@ def test_no_answer_makes_any_sender_stop(talks: dict[str, Talk]):
         assert talks[provider_source.label].first.status not in provider_source.recipe.stop_statuses
 
 
-def test_one_event_is_shown_whole(running: BoathookProcess, talks: dict[str, Talk]):
+def test_events_show_prints_all_fields(running: BoathookProcess, talks: dict[str, Talk]):
     (event,) = talks["github"].events
     shown = json.loads(running.cli("events", "show", event["id"], "--json").stdout)
     assert {key: shown[key] for key in event} == event

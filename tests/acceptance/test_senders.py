@@ -256,7 +256,7 @@ def test_reverified_with_the_right_secret_it_is_the_same_event(
 
 
 class TestSlack:
-    def test_its_question_is_answered_and_nothing_stored(self, running: BoathookProcess):
+    def test_its_challenge_is_answered_and_not_stored(self, running: BoathookProcess):
         challenge = uuid.uuid4().hex
         payload = {"type": "url_verification", "challenge": challenge, "token": "old"}
         request = slack_request(time.time(), payload, "", "")
@@ -319,7 +319,7 @@ class TestGitHub:
 
 class TestSecrets:
     @pytest.mark.parametrize(("secret", "status"), [("whsec_next", 200), ("whsec_last", 200), ("whsec_gone", 401)])
-    def test_each_of_two_holds_while_they_are_rotated(self, running: BoathookProcess, secret: str, status: int):
+    def test_both_secrets_are_accepted_during_a_rotation(self, running: BoathookProcess, secret: str, status: int):
         request = from_stripe(time.time(), new_key(), source="rotating", secret=secret)
         assert post(running, request).status_code == status
         assert len(stored(running, request)) == (status == 200)

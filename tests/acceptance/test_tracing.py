@@ -273,7 +273,7 @@ def test_spans_contain_no_secrets(running, receiver):
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-def test_a_killed_worker_takes_no_trace_apart(boathook, receiver):
+def test_a_killed_worker_does_not_break_traces(boathook, receiver):
     own = started(boathook, settings(receiver.base))
     traces = []
     for number in range(6):

@@ -118,7 +118,7 @@ async def test_waiting_continues_while_differences_change(clock: Clock):
     assert clock.now > 2.0
 
 
-async def test_books_are_waited_for_while_something_is_under_way(clock: Clock):
+async def test_waiting_continues_while_work_is_in_progress(clock: Clock):
     asked = 0
 
     async def compare() -> list[str]:

@@ -262,7 +262,7 @@ class TestForgery:
         assert "Log in" in (await http.get("/cabinet/")).text
 
 
-async def test_pages_carry_the_headers_that_keep_them_apart(cabinet: Cabinet):  # noqa: F811
+async def test_pages_have_security_headers(cabinet: Cabinet):  # noqa: F811
     async with httpx.AsyncClient(base_url=cabinet.running.base) as http:
         answer = await http.get("/cabinet/")
         assert "default-src 'none'" in answer.headers["content-security-policy"]

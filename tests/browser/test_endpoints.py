@@ -166,7 +166,7 @@ HOSTILE = (
 )
 
 
-def test_hostile_names_payloads_and_answers_are_text(
+def test_hostile_names_payloads_and_responses_are_escaped(
     admin_page: CheckedPage, receiver: Receiver, console: ConsoleServer
 ):
     receiver.kind = "text/html"

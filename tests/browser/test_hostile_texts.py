@@ -62,7 +62,7 @@ def reports(server: ConsoleServer) -> float:
     return sum(float(one) for one in re.findall(r"^boathook_csp_reports_total (\S+)", page, re.MULTILINE))
 
 
-def test_without_either_safeguard_they_would_run(browser: Browser):
+def test_without_both_safeguards_they_run(browser: Browser):
     """The mutant: as markup and without the policy, many of the same texts do run; with the policy alone, none."""
     assert ran(browser, {}) > 60
     assert ran(browser, {"content-security-policy": "default-src 'none'; script-src 'self'; frame-src 'none'"}) == 0

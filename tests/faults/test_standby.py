@@ -170,7 +170,7 @@ async def test_a_commit_that_an_operator_cancels_is_not_acknowledged(
 
 
 @pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
-async def test_it_would_be_taken_for_done(
+async def test_without_the_warning_check_a_cancelled_commit_is_acknowledged(
     shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant of the test above: PostgreSQL only warns, and answers as to any commit."""
@@ -200,7 +200,7 @@ async def make_received(shop: ApiClient, own_server: OwnServer, standby: Standby
 
 @pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
 @pytest.mark.parametrize(("is_forgotten", "statement"), [(False, "append_events"), (True, "find_stored")])
-async def test_it_would_be_acknowledged_at_once(
+async def test_without_replication_a_repeated_event_is_acknowledged_at_once(
     is_forgotten: bool, statement: str,
     shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -264,7 +264,7 @@ async def test_a_message_drained_again_waits_for_the_standby(
 
 
 @pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
-async def test_it_would_be_taken_for_stored_at_once(
+async def test_without_replication_a_drained_message_is_acknowledged_at_once(
     shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant of the test above: publish_messages writes nothing about a message that it knows."""

@@ -58,9 +58,7 @@ async def test_events_accepted_after_a_reload_survive_a_crash(shop: Database, ow
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
-async def test_sessions_that_ask_for_nothing_would_lose_it(
-    own_server: OwnServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_session_settings_events_are_lost(own_server: OwnServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant of the test above, which shows that it can fail."""
 
     async def ask_for_nothing(_url: str, _timeout_s: float) -> dict[str, str]:

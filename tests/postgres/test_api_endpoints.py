@@ -238,7 +238,7 @@ async def test_https_can_be_required(db):
 # Secrets
 
 
-async def test_a_secret_is_made_or_taken_and_shown_in_its_public_form(api, db):
+async def test_a_secret_is_generated_or_given_and_shown_in_public_form(api, db):
     for secret in (
         make_secret(),
         "whsec_" + base64.b64encode(b"x" * 24).decode(),
@@ -314,7 +314,7 @@ AGENTS = [
     ]  # fmt: skip
 
 
-async def test_rotation_answers_what_each_client_understands(api):
+async def test_rotation_status_depends_on_the_clients_user_agent(api):
     for agent, status in AGENTS:
         path = f"{HERE}/{(await make_endpoint(api))['id']}/secret/rotate"
         await api.ask(status, "POST", path, {}, headers={"user-agent": agent})

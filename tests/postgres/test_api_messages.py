@@ -123,7 +123,7 @@ async def test_wrong_values_are_named(api, app):
         assert answer["detail"][0]["loc"] == loc, more
 
 
-async def test_an_event_id_is_taken_once(api, app):
+async def test_an_event_id_is_unique_per_application(api, app):
     await api.ask(202, "POST", "/app/acme/msg", PAID | {"eventId": "e"})
     for body in (PAID, PAID | {"payload": {"n": 2}}):
         answer = await api.ask(409, "POST", "/app/acme/msg", body | {"eventId": "e"})

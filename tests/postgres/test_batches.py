@@ -504,7 +504,7 @@ async def test_without_the_path_one_items_side_effect_would_pass_for_anothers(
     assert len(calls) == 1
 
 
-async def test_a_whole_event_is_its_own_item(shop: Database):
+async def test_an_event_without_items_is_its_own_item(shop: Database):
     hook = Boathook()
     seen: list[tuple[Any, str | None, str]] = []
 

@@ -749,7 +749,7 @@ class TestFile:
         await gateway.heal()
         assert await gateway.stored() == [one["id"] for one in made]
 
-    async def test_its_age_counts_from_the_last_answer_of_the_database(
+    async def test_the_copys_age_counts_from_its_last_refresh(
         self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await gateway.access._save()

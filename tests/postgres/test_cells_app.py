@@ -354,7 +354,7 @@ async def test_a_message_is_delivered_here_once_if_its_application_returned(worl
     assert await world.repeats("c3", "one") == Duplicate(published.event_id)
 
 
-async def test_mutant_if_it_were_not_taken_back_it_would_be_lost(world: World):
+async def test_mutant_without_taking_it_back_a_message_is_lost(world: World):
     await world["c1"].execute("""
         create or replace function boathook.take_back(
             p_ids uuid[], p_keys uuid[], d_events uuid[], d_ordinals smallint[], d_recipients text[], d_order_keys text[],
@@ -438,7 +438,7 @@ async def test_a_message_passed_back_by_the_other_cell_is_delivered(world: World
     assert await world.sent() == {"c1": ["one"], "c2": [], "c3": []}
 
 
-async def test_two_that_take_it_back_at_once_deliver_it_once(world: World):
+async def test_a_message_taken_back_concurrently_is_delivered_once(world: World):
     world.network.spooling.add("c2")
     world.network.mute.add("c2")
     await world.publish("one")
@@ -451,7 +451,7 @@ async def test_two_that_take_it_back_at_once_deliver_it_once(world: World):
     assert await world.sent() == {"c1": ["one"], "c2": [], "c3": []}
 
 
-async def test_it_is_taken_back_although_its_key_has_expired(world: World):
+async def test_a_message_with_an_expired_key_is_taken_back(world: World):
     await world.publish("one")
     await world.move("c1")
     await world["c1"].execute("update boathook.dedup set expires_at = now() - interval '1 day'")

@@ -187,7 +187,7 @@ async def hand_over(db: Database) -> Busy:
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-async def test_a_chore_is_never_done_twice_at_once_though_the_seat_is_lost(db: Database):
+async def test_a_chore_never_runs_twice_at_once_after_a_lost_leader_lock(db: Database):
     assert (await hand_over(db)).most == 1
 
 

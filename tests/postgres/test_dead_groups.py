@@ -114,7 +114,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("error", SHAPES)
-async def test_a_shape_is_an_error_without_what_differs_each_time(db: Database, error):
+async def test_a_shape_is_an_error_without_its_variable_parts(db: Database, error):
     assert await db.fetchval("select boathook.dead_shape($1)", error) == SHAPES[error]
 
 
@@ -357,7 +357,7 @@ class TestInTheBackground:
             0
         ].subject == task.shown_id
 
-    async def test_a_step_that_is_interrupted_is_made_again_whole(
+    async def test_an_interrupted_step_is_repeated_completely(
         self, dead_letters: DeadLetterStore, context: AppContext, monkeypatch
     ):
         monkeypatch.setattr(steps, "STEP", 2)
@@ -419,7 +419,7 @@ class TestInTheBackground:
         with pytest.raises(InvalidValue, match="a number a second"):
             await decide(context, bulk_jobs.replay_group, group.id, rate=rate)
 
-    async def test_there_is_a_bound_to_what_runs_at_once(
+    async def test_running_group_replays_are_limited(
         self, dead_letters: DeadLetterStore, context: AppContext, monkeypatch
     ):
         monkeypatch.setattr("boathook.service.tasks.MAX_PER_ORGANIZATION", 1)

@@ -276,7 +276,7 @@ async def test_mutant_without_the_shared_lock_the_first_to_leave_stops_it(
 
 
 @pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
-async def test_many_who_start_together_share_one(data_dir: Path) -> None:
+async def test_concurrent_starts_share_one_server(data_dir: Path) -> None:
     servers = await asyncio.gather(*(EmbeddedServer.start(data_dir) for _ in range(5)))
     assert len({server.pid() for server in servers}) == 1
     assert [await server.stop() for server in servers] == [False] * 4 + [True]
@@ -385,7 +385,7 @@ async def test_a_path_too_long_for_a_socket_works_all_the_same(data_dir: Path) -
 
 @pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 @pytest.mark.parametrize("name", ['it\'s a "data" folder %s $HOME', "one,two", "größe"])
-async def test_odd_characters_in_the_path_are_no_trap(data_dir: Path, name: str) -> None:
+async def test_odd_characters_in_the_path_are_supported(data_dir: Path, name: str) -> None:
     odd = data_dir / name
     server = await EmbeddedServer.start(odd)
     assert await query(server, "select 1") == 1
@@ -420,7 +420,7 @@ async def test_a_server_that_cannot_start_shows_its_log(data_dir: Path, monkeypa
 
 
 @pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
-async def test_a_failed_start_gives_its_share_back(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_start_releases_its_lock(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(embedded._SETTINGS, "shared_buffers", "nonsense")
     monkeypatch.setattr(embedded, "_POLL_S", 0.0)
     with pytest.raises(DatabaseUnavailable):

@@ -189,7 +189,7 @@ async def test_a_route_registered_during_a_commit_is_not_missed(db: Database):
         await storing
 
 
-async def test_without_the_lock_it_would_be_missed(db: Database, monkeypatch: pytest.MonkeyPatch):
+async def test_without_the_lock_a_new_recipient_is_missed(db: Database, monkeypatch: pytest.MonkeyPatch):
     """The mutant: a guard that only reads lets an event miss a concurrently added recipient."""
     monkeypatch.setitem(
         SQL, "append_events", SQL["append_events"].replace("where version = $1 for share", "where version = $1")
@@ -277,7 +277,7 @@ async def test_dedup_keys_are_locked_in_sorted_order(db: Database):
     assert not await holds_what_is_behind(db, lambda *keys: store.append([event(key) for key in keys]), hash_text)
 
 
-async def test_mutant_keys_claimed_in_the_order_of_the_batch_are_held_while_it_waits(db: Database, monkeypatch):
+async def test_mutant_keys_locked_in_batch_order_are_held_while_waiting(db: Database, monkeypatch):
     unsorted = re.sub(r"\s+order by key\b", "", SQL["append_events"])
     assert unsorted != SQL["append_events"]
     monkeypatch.setitem(SQL, "append_events", unsorted)

@@ -451,7 +451,7 @@ async def test_once_takes_sync_functions_in_both_kinds_of_handlers(shop: Databas
     assert sorted(calls) == [1, 3]
 
 
-async def test_once_refuses_what_json_cannot_hold_and_does_not_do_it_again(shop: Database) -> None:
+async def test_once_refuses_a_non_json_result_without_calling_again(shop: Database) -> None:
     hook, calls = Boathook(), []
 
     def charge() -> object:

@@ -61,7 +61,7 @@ class MountClient:
         return self.got[0]["status"]
 
 
-async def test_a_key_opens_the_door_and_names_who_acts(db):
+async def test_a_key_grants_access_and_sets_the_actor(db):
     token = await make_token(make_context(db))
     client = await MountClient(db).request(authorization=f"Bearer {token}")
     assert client.status == 200

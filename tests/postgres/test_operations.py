@@ -72,7 +72,7 @@ async def assert_balanced(store: Store) -> integrity.Balance:
 
 
 class TestReplayOfDeadLetters:
-    async def test_gives_a_new_budget_and_keeps_what_went_wrong(self, store: Store):
+    async def test_resets_attempts_and_keeps_the_error(self, store: Store):
         (key,) = await mark_dead(store, "one")
         assert await operations.replay_dead(store.db, ALL, ACTION) == 1
         row = await delivery(store, key)
@@ -120,7 +120,7 @@ class TestReplayOfDeadLetters:
         row = await delivery(store, key)
         assert (row["state"], row["replays"], row["attempts"]) == ("dead", 1, 2)
 
-    async def test_a_rate_spreads_what_falls_due(self, store: Store, monkeypatch):
+    async def test_a_rate_spreads_due_times(self, store: Store, monkeypatch):
         monkeypatch.setattr(operations, "BATCH", 3)
         await mark_dead(store, *(f"e{number}" for number in range(8)))
         seen: list[int] = []
@@ -163,7 +163,7 @@ class TestReplayOfDeadLetters:
         assert (group.number, group.recipient, group.code) == (1, "b", "BROKEN")
         assert await operations.replay_dead(store.db, Selection(wanted), ACTION) == 1
 
-    async def test_an_audit_that_fails_takes_the_move_back(self, store: Store, monkeypatch):
+    async def test_a_failing_audit_rolls_back_the_change(self, store: Store, monkeypatch):
         (key,) = await mark_dead(store, "one")
         monkeypatch.setitem(
             delivery_commands.SQL,

@@ -167,7 +167,7 @@ def plain_route(monkeypatch):
     api_module.build_app.cache_clear()
 
 
-def test_the_api_does_not_start_with_a_route_that_asks_for_nothing(db, plain_route):
+def test_the_api_does_not_start_with_a_route_without_permission(db, plain_route):
     with pytest.raises(TypeError, match="forgotten names no permission"):
         build_api(make_context(db))
 
@@ -178,7 +178,7 @@ async def test_without_the_start_check_a_route_without_permission_is_open(db, pl
     assert (await client.get("/thing")).text == "open"
 
 
-def test_the_console_does_not_start_with_a_route_that_asks_for_nothing(db, monkeypatch):
+def test_the_console_does_not_start_with_a_route_without_permission(db, monkeypatch):
     monkeypatch.setattr(
         overview.routes, "entries", [*overview.routes.entries, pages.RouteSpec("GET", "/x", None, forgotten)]
     )

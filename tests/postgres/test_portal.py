@@ -195,7 +195,7 @@ async def attempt_page(customer: CustomerData, db, capability: Capability) -> st
     return str(answer.text)
 
 
-async def test_an_attempt_shows_custom_headers_to_who_may_read_them(customer: CustomerData, db):
+async def test_custom_headers_of_an_attempt_need_the_secret_capability(customer: CustomerData, db):
     assert "north-1" not in await attempt_page(customer, db, Capability.VIEW_BASE)
     assert "north-1" in await attempt_page(customer, db, Capability.VIEW_ENDPOINT_SECRET)
 

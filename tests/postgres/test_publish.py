@@ -196,7 +196,7 @@ async def test_channels_decide(api: ApiClient, db: Database) -> None:
     assert owed == [1, 2, 1]
 
 
-async def test_a_deleted_application_takes_nothing(api: ApiClient, db: Database) -> None:
+async def test_a_deleted_application_accepts_no_messages(api: ApiClient, db: Database) -> None:
     await api.ask(202, "POST", PATH, PLAIN)
     await api.ask(204, "DELETE", "/app/acme")
     await api.ask(404, "POST", PATH, PLAIN)
@@ -211,7 +211,7 @@ async def test_an_event_id_is_for_one_message(api: ApiClient, db: Database) -> N
     assert await stored(db) == 1
 
 
-async def test_an_idempotency_key_is_for_one_request_however_it_is_taken(
+async def test_an_idempotency_key_works_across_both_publish_paths(
     api: ApiClient, db: Database, alone: list[str]
 ) -> None:
     head = {"idempotency-key": "k"}

@@ -113,7 +113,7 @@ class TestEachStore:
         assert await lease([wish(other, 5, burst=3), wish(source, 5)]) == {source: 2, other: 3}
         assert await lease([wish(source, 5), wish(other, 5, burst=3)]) == {source: 0, other: 0}
 
-    async def test_grants_each_token_once_however_many_ask(self, lease: LeaseTokens, source: str):
+    async def test_grants_each_token_once_to_concurrent_requests(self, lease: LeaseTokens, source: str):
         async def ask() -> int:
             return sum([int(str((await lease([wish(source, 3, burst=100)]))[source])) for _ in range(10)])
 

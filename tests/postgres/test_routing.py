@@ -199,7 +199,7 @@ class TestRoute:
         await store.end(second)
         assert await store.claim(first) is not None
 
-    async def test_a_rate_spreads_what_falls_due(self, store: RoutingStore, monkeypatch):
+    async def test_a_rate_spreads_due_times(self, store: RoutingStore, monkeypatch):
         monkeypatch.setattr(operations, "BATCH", 2)
         for number in range(4):
             await store.receive(f"e{number}")
@@ -421,7 +421,7 @@ class TestTheMomentOfRegistration:
         await register(store.db, "shop", [asking])
         assert (await read_routes(store.db)).version == version
 
-    async def test_two_processes_that_register_at_once_ask_once(self, store: RoutingStore):
+    async def test_concurrent_registrations_start_one_task(self, store: RoutingStore):
         await store.receive("one")
         asking = [to("new", since_s=3_600.0)]
         await asyncio.gather(*(register(store.db, "shop", asking) for _ in range(4)))
@@ -429,7 +429,7 @@ class TestTheMomentOfRegistration:
         assert await store.one("select count(*) from boathook.task") == 1
         assert await store.one("select count(*) from boathook.delivery") == 1
 
-    async def test_mutant_without_the_registrys_lock_they_would_ask_twice(self, store: RoutingStore, monkeypatch):
+    async def test_mutant_without_the_registry_lock_two_tasks_start(self, store: RoutingStore, monkeypatch):
         monkeypatch.setitem(route_registry.SQL, "lock_route_version", "select 1")
         owe = route_registry._schedule_backfill
         met = asyncio.Barrier(2)

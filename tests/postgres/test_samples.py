@@ -281,7 +281,7 @@ async def test_unsent_samples_are_stored_later_even_after_a_restart(db: Database
     assert not again._unsent
 
 
-async def test_a_killed_sampler_loses_and_doubles_nothing(db: Database, tmp_path: Path) -> None:
+async def test_a_killed_sampler_loses_and_duplicates_nothing(db: Database, tmp_path: Path) -> None:
     """The next one continues from its file, and does not store samples twice."""
     meters.reset()
     killed = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.2)
@@ -357,7 +357,7 @@ async def test_samples_of_an_outage_are_stored_afterwards(fresh_server: FreshSer
     await sampler.stop()
 
 
-async def test_two_who_roll_up_at_once_neither_lose_nor_double_anything(db: Database) -> None:
+async def test_concurrent_roll_ups_neither_lose_nor_duplicate_samples(db: Database) -> None:
     """Like two keepers, one of which has lost its lock unnoticed."""
     await keep(db, host_sample("a", NOON), host_sample("a", NOON + timedelta(seconds=10)))
     async with db.transaction() as other:

@@ -368,7 +368,7 @@ async def test_a_lost_connection_is_not_held_against_the_handler(shop: Database,
     assert await deeds(shop) == [1]
 
 
-async def test_counted_as_a_failure_it_would_bury_what_an_outage_cut_off(
+async def test_counting_an_interruption_as_a_failure_loses_the_event(
     shop: Database, kit: SessionKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant of the test above, which shows that it can fail."""

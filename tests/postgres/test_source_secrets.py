@@ -176,7 +176,7 @@ async def test_an_expired_secret_cannot_be_restored(db: Database):
     assert line.is_over
 
 
-async def test_a_change_of_the_encryption_key_takes_them_along(db: Database):
+async def test_added_secrets_are_reencrypted_with_a_new_key(db: Database):
     context = context_of(db)
     await add(context, "encrypted with the old key")
     both = SecretBox(["another key, long enough too", KEY])

@@ -344,7 +344,7 @@ async def test_a_wrong_encryption_key_makes_stored_sources_unavailable(
         await change(other, "shop", {"rate": 1})
 
 
-async def test_a_change_of_the_encryption_key_takes_the_settings_along(context: AppContext, db: Database):
+async def test_stored_settings_are_reencrypted_with_a_new_key(context: AppContext, db: Database):
     await add(context, "shop", {**STRIPE, "rate": 7})
     both = SecretBox(["another key, long enough too", KEY])
     found = await endpoint_secrets.reencrypt(db, both, AuditContext(actor="test"))

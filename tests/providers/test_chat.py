@@ -60,7 +60,7 @@ def slack_headers(body: bytes, secret: str = SECRET, stamp: str = STAMP) -> dict
 
 @pytest.mark.judge("slack")
 @pytest.mark.parametrize("body", [TRICKY, b"command=%2Fdo&trigger_id=1.2.3&text=%D0%96+x"])
-def test_slack_what_its_sdk_signs_is_taken(body):
+def test_slack_signatures_of_its_sdk_are_accepted(body):
     verdict = verdict_of("slack", SECRET, slack_headers(body), body)
     assert isinstance(verdict, Verified), verdict
     assert verdict.grade is ProofStrength.BODY
@@ -69,7 +69,7 @@ def test_slack_what_its_sdk_signs_is_taken(body):
 
 @pytest.mark.judge("slack")
 @pytest.mark.parametrize("body", [TRICKY, b"command=%2Fdo&trigger_id=1.2.3&text=%D0%96+x"])
-def test_slack_what_we_sign_its_sdk_takes(body):
+def test_slack_sdk_accepts_boathooks_signatures(body):
     headers = sign("slack", SECRET, body, timestamp=NOW)
     theirs = SignatureVerifier(SECRET, FixedClock())
     assert theirs.is_valid_request(body, headers)
@@ -86,7 +86,7 @@ def test_slack_what_we_sign_its_sdk_takes(body):
         ({"secret": "another"}, Reason.SIGNATURE_MISMATCH),
     ],
 )
-def test_slack_what_its_sdk_refuses_is_refused(change, reason):
+def test_slack_requests_its_sdk_rejects_are_rejected(change, reason):
     body = b'{"type":"plain"}'
     headers = slack_headers(body, **change)
     assert not SignatureVerifier(SECRET, FixedClock()).is_valid_request(body, headers)
@@ -130,7 +130,7 @@ def test_slack_names_events_commands_and_clicks():
         assert verdict.dedup_key == (key or "sha256:" + hashlib.sha256(body).hexdigest())
 
 
-def test_slack_is_answered_with_nothing_that_a_channel_would_show():
+def test_slack_replies_are_not_visible_in_a_channel():
     body = b"command=%2Fdeploy&trigger_id=1.2.3"
     reply = verdict_of("slack", SECRET, slack_headers(body), body).reply
     assert (reply.status, reply.body) == (200, b"")
@@ -138,7 +138,7 @@ def test_slack_is_answered_with_nothing_that_a_channel_would_show():
     assert verdict_of("slack", SECRET, slack_headers(event), event).reply is None
 
 
-def test_slack_asks_for_its_challenge_back_and_must_prove_itself():
+def test_slack_challenge_is_echoed_only_if_signed():
     body = b'{"type":"url_verification","token":"t","challenge":"3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P"}'
     verdict = verdict_of("slack", SECRET, slack_headers(body), body)
     assert isinstance(verdict, Challenge), verdict
@@ -170,7 +170,7 @@ def discord_headers(body: bytes, stamp: str = STAMP, key: Ed25519PrivateKey = DI
 
 @pytest.mark.judge("discord")
 @pytest.mark.parametrize("body", [COMMAND, DISCORD_EVENT, TRICKY])
-def test_discord_what_we_sign_its_library_takes(body):
+def test_discord_library_accepts_boathooks_signatures(body):
     keys = make_keys("discord")
     headers = sign("discord", keys.private, body, timestamp=NOW)
     signature, stamp = headers["x-signature-ed25519"], headers["x-signature-timestamp"]
@@ -218,7 +218,7 @@ def test_discord_the_vector_of_another_registry():
         (b'{"version":1,"application_id":"1","type":0}', 204, b""),
     ],
 )
-def test_discord_pings_are_answered_once_proven(body, status, answer):
+def test_discord_pings_are_answered_only_if_signed(body, status, answer):
     verdict = verdict_of("discord", DISCORD_PUBLIC, discord_headers(body), body)
     assert isinstance(verdict, Challenge), verdict
     assert (verdict.status, verdict.body, verdict.content_type) == (status, answer, "application/json")
@@ -363,7 +363,7 @@ def test_meta_sign_equals_a_manual_signature():
     assert ours == "sha256=" + hmac.new(SECRET.encode(), body, "sha256").hexdigest()
 
 
-def test_meta_batches_fall_apart_into_what_happened():
+def test_meta_batches_are_split_into_items():
     body = meta_body(entry(CHANGE, CHANGE.replace("1", "2")), entry(MESSAGING, key="messaging"), object="page")
     verdict = meta(body)
     assert [(item.path, item.type) for item in verdict.items] == [
@@ -433,7 +433,7 @@ def test_meta_challenge_is_echoed_unsigned():
         (QUESTION.replace("1158201444", "1" * 300), 400),
     ],
 )
-def test_meta_is_not_answered_without_the_token_or_with_a_page(query, status):
+def test_meta_challenge_needs_the_token_and_no_markup(query, status):
     refused(meta_asks(query), Reason.CHALLENGE_REFUSED, status)
 
 
@@ -523,7 +523,7 @@ def x_asks(token: str):
 @pytest.mark.parametrize(
     "token", ["challenge_string", "ZTM4NzYwOTctOTFjMS00Mzg1LTk5NTgtMmYyYmM0NmU5NzQx", "9c1f", "a+b/c="]
 )
-def test_x_challenges_are_answered_with_their_mac(token):
+def test_x_challenge_is_answered_with_its_mac(token):
     verdict = x_asks(token)
     assert isinstance(verdict, Challenge), verdict
     assert json.loads(verdict.body) == {"response_token": x_signature(SECRET, token)}
@@ -613,7 +613,7 @@ def test_zoom_the_challenge_of_other_code():
     assert (verdict.status, verdict.content_type) == (200, "application/json")
 
 
-def test_zoom_must_prove_itself_before_it_is_signed_anything():
+def test_zoom_challenge_needs_a_signature():
     body = b'{"event":"endpoint.url_validation","payload":{"plainToken":"abc"}}'
     refused(verdict_of("zoom", SECRET, {}, body), Reason.SIGNATURE_MISSING)
 

@@ -119,7 +119,7 @@ def test_gitlab_signs_by_standard_webhooks(body):
     assert refusal(gitlab.verify(request(body, headers), now + 301)) == Reason.TIMESTAMP_TOO_OLD
 
 
-def test_gitlab_does_not_take_svixs_names_for_its_own():
+def test_gitlab_ignores_svix_headers():
     headers = {
         name.replace("webhook-", "svix-"): text
         for name, text in sign("gitlab", STANDARD, BODIES[0], timestamp=NOW).items()
@@ -324,7 +324,7 @@ def test_linear_counts_the_signed_time_not_the_headers():
 
 
 @pytest.mark.parametrize("late_s", [60, 3_660, 25_260])
-def test_a_retry_of_linears_that_keeps_its_first_stamp_is_taken(late_s):
+def test_a_late_linear_retry_with_its_first_timestamp_is_accepted(late_s):
     """Its retries come 1 minute, 1 hour and 6 hours after one another."""
     sent = linear_request(LINEAR_BODY % (NOW * 1000))
     first, late = (verifier("linear", SECRET).verify(sent, NOW + moment) for moment in (0, late_s))

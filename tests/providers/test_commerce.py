@@ -447,7 +447,7 @@ def test_mailguns_subaccounts_are_proven_by_the_parents_key():
     assert refusal(verifier("mailgun", "key-parent").verify(request(body, {}), NOW)) == "signature_mismatch"
 
 
-def test_we_make_what_mailgun_makes():
+def test_mailgun_sign_equals_a_manual_signature():
     made = signed_request("mailgun", MAILGUN_KEY, timestamp=NOW)
     signature = json.loads(made.body)["signature"]
     signed = (signature["timestamp"] + signature["token"]).encode()
@@ -460,7 +460,7 @@ BASIC = {"authorization": "Basic " + base64.b64encode(b"postmark:geheim").decode
 
 
 @pytest.mark.judge("postmark")
-def test_postmark_proves_itself_by_the_password_in_its_address():
+def test_postmark_is_verified_by_basic_auth():
     body = find_recipe("postmark").sample.body
     postmark = verifier("postmark", "geheim")
     verdict = postmark.verify(request(body, BASIC), NOW)

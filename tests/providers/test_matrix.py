@@ -20,7 +20,7 @@ guarded = pytest.mark.parametrize("provider_source", GUARDED, ids=str)
 
 
 @every
-def test_its_own_request_is_taken(provider_source: ProviderSource):
+def test_its_own_request_is_accepted(provider_source: ProviderSource):
     verdict = provider_source.verifier().verify(provider_source.request(provider_source.sign_sample()), NOW)
     assert isinstance(verdict, Verified), verdict
     expected = ProofStrength.NONE if isinstance(provider_source.recipe.proof, NoProof) else provider_source.recipe.grade

@@ -99,7 +99,7 @@ def test_yookassa_networks_cover_those_of_its_library():
         assert any(theirs.version == one.version and theirs.subnet_of(one) for one in ours), text
 
 
-def test_an_address_in_a_header_is_nobodys_proof():
+def test_an_address_in_a_header_is_not_trusted():
     forged = make_request(PAYMENT, {"X-Forwarded-For": "77.75.153.1", "X-Real-IP": "77.75.153.1"}, client="192.0.2.1")
     assert rejection_reason(source("yookassa"), forged, NOW) is Reason.ADDRESS_NOT_ALLOWED
 

@@ -134,7 +134,7 @@ def test_suno_keys_are_equal_in_every_scheme(scheme):
 
 
 @pytest.mark.judge("suno")
-def test_we_make_what_suno_makes():
+def test_suno_sign_equals_a_manual_signature():
     made = signed_request("suno", SECRET, json.dumps(song()).encode(), timestamp=NOW)
     assert made.headers["x-webhook-signature"] == suno_request(song()).headers["x-webhook-signature"]
     assert made.headers["x-webhook-timestamp"] == STAMP

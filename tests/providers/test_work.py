@@ -185,7 +185,7 @@ SIGNED = "x-notion-signature"
 
 
 @pytest.mark.judge("notion")
-def test_notion_what_its_package_signs_is_taken(judge):
+def test_notion_signatures_of_its_package_are_accepted(judge):
     signature = judge.asks("notion", "sign", secret=TOKEN, body=CREATED)
     verdict = verdict_of("notion", TOKEN, {SIGNED: signature}, CREATED)
     assert isinstance(verdict, Verified), verdict
@@ -193,14 +193,14 @@ def test_notion_what_its_package_signs_is_taken(judge):
 
 
 @pytest.mark.judge("notion")
-def test_notion_what_we_sign_its_package_takes(judge):
+def test_notion_package_accepts_boathooks_signatures(judge):
     signature = sign("notion", TOKEN, CREATED)[SIGNED]
     assert judge.asks("notion", "verify", secret=TOKEN, body=CREATED, signature=signature) is True
 
 
 @pytest.mark.judge("notion")
 @pytest.mark.parametrize("change", ["body", "secret", "prefix", "missing"])
-def test_notion_what_its_package_refuses_is_refused(judge, change):
+def test_notion_requests_its_package_rejects_are_rejected(judge, change):
     signature = judge.asks("notion", "sign", secret=TOKEN, body=CREATED)
     body = altered(CREATED) if change == "body" else CREATED
     secret = "another" if change == "secret" else TOKEN
@@ -300,7 +300,7 @@ versions = pytest.mark.parametrize("version", ["v1", "v2", "v3"])
 
 @pytest.mark.judge("hubspot")
 @versions
-def test_hubspot_what_its_library_signs_is_taken(version):
+def test_hubspot_signatures_of_its_library_are_accepted(version):
     headers = hubspot_headers(version)
     assert hubspot_takes(version, headers)
     verdict = hubspot(version, headers)
@@ -310,7 +310,7 @@ def test_hubspot_what_its_library_signs_is_taken(version):
 
 @pytest.mark.judge("hubspot")
 @versions
-def test_hubspot_what_we_sign_its_library_takes(version):
+def test_hubspot_library_accepts_boathooks_signatures(version):
     settings = {} if version == "v3" else {"scheme": version}
     signed = signed_request("hubspot", SECRET, HUBSPOT_BODY, url=URL, timestamp=time.time(), **settings)
     assert signed.url == URL
@@ -320,7 +320,7 @@ def test_hubspot_what_we_sign_its_library_takes(version):
 
 @pytest.mark.judge("hubspot")
 @versions
-def test_hubspot_what_its_library_refuses_is_refused(version):
+def test_hubspot_requests_its_library_rejects_are_rejected(version):
     body = HUBSPOT_BODY.replace(b"12345", b"12346")
     assert not hubspot_takes(version, hubspot_headers(version), body)
     refused(hubspot(version, hubspot_headers(version), body), Reason.SIGNATURE_MISMATCH)

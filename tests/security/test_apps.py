@@ -217,7 +217,7 @@ class TestApplicationsThatExit:
         client = await Client(b"").call(self.leave)
         assert client.status == 500
 
-    async def test_end_their_answer_and_not_the_gateway(self):
+    async def test_end_their_response_and_not_the_gateway(self):
         async def begin(_scope, _receive, send) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"half", "more_body": True})

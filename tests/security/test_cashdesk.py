@@ -82,7 +82,7 @@ async def test_a_renewed_token_replaces_the_old_one_and_ends_its_sessions(cabine
         assert (await other.ask("GET", "me")).status_code == 200
 
 
-async def test_a_token_is_renewed_only_for_a_user_who_is_named_beyond_doubt(cabinet: Cabinet):
+async def test_a_token_is_renewed_only_for_an_unambiguous_user(cabinet: Cabinet):
     namesakes = [await cabinet.client("namesake"), await cabinet.client("namesake")]
     unclear = cabinet.running.cli("cashdesk", "users", "renew", "namesake", check=False)
     assert unclear.returncode == 1

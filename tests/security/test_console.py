@@ -156,7 +156,7 @@ async def _key_of(console: ConsoleApp) -> str:
         return (await keys.create(work, name="a program")).token
 
 
-def test_there_is_no_route_that_these_attacks_leave_out(target: AttackTarget):
+def test_every_route_is_attacked(target: AttackTarget):
     routes = [route for route in target.console.app._router.routes if isinstance(route, Route)]
     covered = {BASE + entry.path for entry in ENTRIES}
     portal = {"/portal" + page.path for page in all_pages()}
@@ -202,7 +202,7 @@ async def test_get_requests_change_nothing(target: AttackTarget, who: Role):
     assert await target.state() == before
 
 
-async def test_no_form_is_taken_that_was_forged(target: AttackTarget):
+async def test_forged_forms_are_refused(target: AttackTarget):
     before = await target.state()
     for entry in FORMS:
         for csrf in ("", "x", "é", csrf_token(target.sessions["other"])):
@@ -386,7 +386,7 @@ async def test_a_change_of_the_password_ends_every_other_session(target: AttackT
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 @pytest.mark.parametrize(("change", "left"), CHANGES[:2])
-async def test_without_the_end_of_sessions_who_knew_the_password_would_stay(
+async def test_without_ending_sessions_they_survive_a_password_change(
     target: AttackTarget, monkeypatch, change: Any, left: list[bool]
 ):
     async def keep(*_values: object, **_more: object) -> None:
@@ -467,7 +467,7 @@ def test_own_logins_do_not_raise_the_guess_limit_of_an_address():
     assert let <= 61
 
 
-def test_a_whole_office_signs_in_from_one_address():
+def test_many_operators_can_sign_in_from_one_address():
     tries = LoginRateLimiter()
     for number in range(1_000):
         assert tries.take(f"colleague {number}", "192.0.2.66")

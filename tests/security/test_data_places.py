@@ -271,7 +271,7 @@ async def occupied(door: Door) -> list[str]:
     return found + [f"refused: {statuses}"] * (statuses != [200] * 20)
 
 
-async def test_forgers_take_no_place_no_key_and_no_other_clients_rate():
+async def test_forgeries_use_no_slot_no_dedup_key_and_no_other_clients_rate():
     door = Door()
     assert await occupied(door) == []
     assert len(door.sink.taken) == len(door.asked) == 20

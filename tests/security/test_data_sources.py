@@ -338,7 +338,7 @@ def open_doors(provider_source: ProviderSource) -> list[object]:
 
 
 @every
-def test_no_source_without_a_secret_takes_an_event(provider_source: ProviderSource):
+def test_no_source_without_a_secret_accepts_an_event(provider_source: ProviderSource):
     assert open_doors(provider_source) == []
 
 

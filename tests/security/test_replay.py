@@ -68,7 +68,7 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("label", HEADERS)
-async def test_a_captured_request_takes_no_later_events_name(db: Database, label: str):
+async def test_a_captured_request_cannot_occupy_a_later_events_id(db: Database, label: str):
     """Otherwise a later event with a guessable id would be dropped as a duplicate."""
     gateway = Gateway(db, label)
     own, added = HEADERS[label]

@@ -292,9 +292,7 @@ class TestDraining:
         assert [path.suffix for path in (tmp_path / "1").iterdir()] == [".done"]
         await later.drain()
 
-    async def test_mutant_a_segment_that_is_not_passed_over_is_offered_again_and_again(
-        self, tmp_path: Path, monkeypatch
-    ):
+    async def test_mutant_an_unskipped_segment_is_retried_forever(self, tmp_path: Path, monkeypatch):
         monkeypatch.setattr(intake_module, "_ADOPT_INTERVAL_S", 0.02)
         monkeypatch.setattr(SegmentStore, "_left_in", lambda _, folder: sorted(folder.glob("*.seg")))
         left_by_the_dead(tmp_path, "1", *events_of("a"))

@@ -197,7 +197,7 @@ def test_an_id_besides_the_signed_one_is_ignored(label: str, here: str, there: s
     assert first.dedup_key == second.dedup_key == "msg_boathook-sample"
 
 
-def test_without_the_id_of_the_proof_it_would(monkeypatch: pytest.MonkeyPatch):
+def test_without_the_signed_id_another_id_is_used(monkeypatch: pytest.MonkeyPatch):
     verifier, request = genuine("resend")
     signed = {name.replace("svix-", "webhook-"): text for name, text in request.headers.items()}
     check = verifier.check.check
@@ -218,7 +218,7 @@ def test_a_rewritten_tbank_request_is_the_same_event(change: Callable[[str], str
     assert not is_another_event(first, second)
 
 
-def test_tbanks_values_under_other_names_are_no_other_event():
+def test_tbank_values_under_other_names_are_the_same_event():
     verifier, request = genuine("t-bank")
     first = taken(verifier.verify(request, NOW))
     second = taken(verifier.verify(replace(request, body=request.body.replace(b'"Status"', b'"Statut"')), NOW))

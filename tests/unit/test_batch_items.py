@@ -255,7 +255,7 @@ def test_a_type_may_be_read_by_a_function_that_may_fail():
 # Bounds.
 
 
-def test_ten_thousand_items_are_taken_and_one_more_is_refused():
+def test_more_than_ten_thousand_items_are_refused():
     most = judge(NAMELESS, {"events": list(range(batch_items.MAX_ITEMS))})
     assert len(most.items) == batch_items.MAX_ITEMS == 10_000
     verdict = judge(NAMELESS, {"events": list(range(batch_items.MAX_ITEMS + 1))})
@@ -298,7 +298,7 @@ def test_items_with_different_ids_have_different_storable_keys(names):
 
 
 @given(st.text(max_size=40))
-def test_no_id_takes_a_key_that_boathook_makes(name):
+def test_provider_ids_never_equal_generated_keys(name):
     for own in ("sha256:", "fields:", "item:", "moment:", "id:"):
         assert not batch_items.make_dedup_key(own + name).startswith(own) or own == "id:"
     assert batch_items.make_dedup_key(name) != batch_items.make_dedup_key("id:" + name)

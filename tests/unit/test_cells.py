@@ -204,7 +204,7 @@ async def test_a_store_failure_is_reported_to_the_sending_cell(error: Exception)
 @pytest.mark.parametrize(
     "answer", [(200, b"[]"), (200, b"junk"), (409, b"junk"), (200, b"{}"), (302, b""), (200, b"[[1]]")]
 )
-async def test_an_answer_that_cannot_be_right_stores_nothing(answer: tuple[int, bytes]):
+async def test_an_invalid_response_of_a_cell_stores_nothing(answer: tuple[int, bytes]):
     async def post(*_: object):
         return answer[0], answer[1]
 
@@ -600,7 +600,7 @@ async def test_application_lookups_query_all_cells_and_are_cached(monkeypatch: p
     assert len(asking.asked) == 4
 
 
-async def test_a_cell_that_is_down_delays_an_answer_by_a_second_once(monkeypatch: pytest.MonkeyPatch):
+async def test_an_unavailable_cell_delays_a_lookup_by_a_second_once(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("boathook.service.cells._ASK_TIMEOUT_S", 0.2)
     asking = Asking(monkeypatch)
     asking.answers |= {"c2": None, "c3": b'{"found":true}'}

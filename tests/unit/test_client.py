@@ -81,7 +81,7 @@ async def test_a_file_is_streamed_from_disk(client, tmp_path, method, size):
     assert "transfer-encoding" not in sent.headers
 
 
-async def test_a_file_that_cannot_be_read_or_becomes_shorter_is_no_request(client, tmp_path, monkeypatch):
+async def test_an_unreadable_or_shrinking_file_fails_the_request(client, tmp_path, monkeypatch):
     path = tmp_path / "song.mp3"
     async with Receiver() as receiver:
         error = await refused(client, "song.mp3 cannot be read: No such file", "PUT", receiver.url, body=path)
@@ -113,7 +113,7 @@ async def test_the_response_is_returned_unchanged_for_any_status(client):
         assert len(receiver.requests) == 1  # redirects are not followed
 
 
-async def test_interim_answers_are_passed_over(client):
+async def test_interim_responses_are_skipped(client):
     async with Receiver((b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + OK,)) as receiver:
         assert (await client.request("GET", receiver.url)).body == b"ok"
     async with Receiver((b"HTTP/1.1 103 Early Hints\r\n\r\n" * 20 + OK,)) as receiver:

@@ -153,7 +153,7 @@ async def times_rendered(path: str) -> int:
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics.json"])
-async def test_metrics_are_rendered_once_for_all_who_ask_within_a_second(path: str, monkeypatch: pytest.MonkeyPatch):
+async def test_metrics_are_rendered_once_per_second(path: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(health, "_METRICS_MAX_AGE_S", 3600.0)
     once = await times_rendered(path)
     assert once == 1

@@ -321,7 +321,7 @@ def test_a_too_large_response_is_refused_with_or_without_length(server, fetcher)
     refused(fetcher, server.url + "3", "headers")
 
 
-def test_a_compressed_answer_is_not_unpacked(server, fetcher):
+def test_a_compressed_response_is_not_decompressed(server, fetcher):
     server.answer = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\n\x1f\x8b\x08\x00"
     assert fetcher.fetch_sync(server.url, max_bytes=100) == b"\x1f\x8b\x08\x00"
     assert b"accept-encoding: identity\r\n" in server.requests[0].lower()
@@ -347,7 +347,7 @@ def test_a_failed_url_is_not_retried_for_a_while(server, fetcher, monkeypatch):
     assert fetcher.fetch_sync(server.url, max_bytes=100) == b"hello"
 
 
-def test_mutant_without_that_memory_each_request_would_ask(server, fetcher, monkeypatch):
+def test_mutant_without_the_failure_cache_each_fetch_requests_again(server, fetcher, monkeypatch):
     server.answer = b"HTTP/1.1 404 X\r\ncontent-length: 0\r\n\r\n"
     monkeypatch.setattr(Fetcher, "_remember", lambda *_: None)
     for _ in range(3):

@@ -383,7 +383,7 @@ YOO = recipe(Addresses(networks=("192.0.2.0/24", "2001:db8::/32")), grade=ProofS
         ("x" * 1_000, False),
     ],
 )
-def test_an_address_alone_proves_where_it_must(client, is_allowed):
+def test_an_address_only_recipe_checks_the_client_address(client, is_allowed):
     verdict = judge(source(YOO), b"{}", client=client)
     if is_allowed:
         assert verdict.grade is ProofStrength.ADDRESS

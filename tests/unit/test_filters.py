@@ -205,7 +205,7 @@ def test_source_and_application_decide_first():
     assert ask(router, source=None, application="other") == ()
 
 
-def test_the_line_that_fits_gives_the_order_key():
+def test_the_matching_route_gives_the_order_key():
     router = Router(
         [
             route(filter={"body": {"vip": True}}, order_by="account"),

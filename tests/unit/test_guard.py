@@ -82,7 +82,7 @@ async def test_old_tls_versions_are_refused(authority):
 
 
 @verified_both_ways
-async def test_a_plain_receiver_is_no_https(authority):
+async def test_a_plain_http_receiver_fails_https(authority):
     async with Receiver() as receiver, open_sender(ca_file=authority.file) as post:
         answer = await post(receiver.url.replace("http:", "https:"), timeout_s=0.5)
         assert answer.failure in {TransportFailure.TLS, TransportFailure.TIMEOUT}
@@ -358,6 +358,6 @@ async def test_an_unreachable_proxy_is_a_proxy_failure(resolver):
         assert (await post("https://receiver.test/")).failure is TransportFailure.PROXY
 
 
-async def test_a_reference_to_a_proxy_is_not_taken_for_one():
+async def test_an_unresolved_proxy_reference_is_refused():
     with pytest.raises(ConfigError, match=r"outbound\.proxy"):
         HttpSender(outbound(proxy="env:PROXY"), done=lambda _: None)

@@ -65,7 +65,7 @@ def ask_proven(verifier, document: object, **more):
 # When a question is one.
 
 
-def test_a_proven_question_is_answered_only_with_its_proof():
+def test_a_signed_challenge_is_answered_only_if_valid():
     verifier = source(made(ECHO), KEY)
     question = {"type": "hello", "text": "abc"}
     assert ask_proven(verifier, question) == Challenge(
@@ -126,7 +126,7 @@ def test_a_get_is_an_event_only_if_configured():
     assert isinstance(ask_proven(by_the_owner, {}, method="POST"), Rejected)
 
 
-def test_an_unproven_question_is_never_an_event():
+def test_an_unsigned_challenge_is_never_an_event():
     """A challenge answered without a proof never becomes an event."""
     for shake in (
         CRC,
@@ -375,7 +375,7 @@ def test_unverified_requests_never_raise_or_become_events(name, value, method, b
         assert isinstance(verdict, Challenge | Rejected)
 
 
-def test_a_token_in_a_header_stays_the_proof_of_a_question():
+def test_a_challenge_may_be_verified_by_a_header_token():
     shake = Handshake(when=(Header("x-ask"),), answer=Echo(selector=Header("x-ask")), method="GET")
     verifier = source(recipe(Token(selector=Header("x-token")), handshakes=(shake,)), KEY)
     assert ask(verifier, b"{}", {"x-token": KEY, "x-ask": "abc"}, method="GET").body == b"abc"

@@ -265,7 +265,7 @@ async def test_events_waiting_too_long_for_a_slow_database_are_spooled(store: Fa
     await intake.drain()
 
 
-async def test_stopping_leaves_what_waits_on_disk(store: FakeStore, tmp_path: Path):
+async def test_stopping_spools_waiting_events(store: FakeStore, tmp_path: Path):
     intake = make(store, tmp_path)
     await intake.start()
     store.hangs.clear()

@@ -44,7 +44,7 @@ async def test_a_token_is_requested_by_client_credentials_and_cached():
     assert base64.b64decode(request.headers["authorization"].removeprefix("Basic ")) == b"my+id:s%3Acret%2F%C3%BC"
 
 
-async def test_many_at_once_ask_once_and_other_clients_for_themselves():
+async def test_concurrent_callers_share_a_request_per_client():
     async with Receiver((0.1, GOOD)) as server, open_tokens() as tokens:
         found = await asyncio.gather(*(tokens.token(server.url, "id", "secret") for _ in range(50)))
         assert (set(found), len(server.requests)) == ({"tok-1"}, 1)

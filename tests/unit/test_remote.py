@@ -72,7 +72,7 @@ async def test_redirects_are_not_followed():
     assert other.accepted == 0
 
 
-async def test_a_packed_answer_is_not_unpacked():
+async def test_a_compressed_response_is_not_decompressed():
     packed = (b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\n\x1f\x8b",)
     async with Receiver(packed) as receiver:
         assert (await ask(receiver.url)).body == b"\x1f\x8b"
@@ -101,7 +101,7 @@ async def test_errors_do_not_contain_the_url_path():
     assert "hidden" not in str(error)
 
 
-async def test_no_log_holds_what_address_and_headers_hide(caplog):
+async def test_logs_contain_no_secrets_of_url_and_headers(caplog):
     caplog.set_level(logging.DEBUG)
     async with Receiver() as receiver:
         assert (await ask(f"{receiver.url}?token=hidden", headers={"authorization": "Bearer hidden"})).is_ok

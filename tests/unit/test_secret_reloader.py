@@ -149,7 +149,7 @@ async def test_a_source_without_secrets_rejects_requests(settings: Settings):
     assert passes(compiled, "another one")
 
 
-async def test_one_that_cannot_be_opened_proves_nothing_and_stops_nothing(settings: Settings):
+async def test_an_undecryptable_secret_is_ignored(settings: Settings):
     store = FakeStore([made("encrypted elsewhere", key="a key that is not at hand"), made("added")])
     compiled, rotation = start(settings, store)
     await rotation.refresh()
@@ -157,7 +157,7 @@ async def test_one_that_cannot_be_opened_proves_nothing_and_stops_nothing(settin
     assert passes(compiled, "added")
 
 
-async def test_a_disk_that_takes_nothing_stops_nothing(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+async def test_a_full_disk_does_not_stop_refreshes(settings: Settings, monkeypatch: pytest.MonkeyPatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

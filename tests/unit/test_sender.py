@@ -208,7 +208,7 @@ async def test_a_compressed_body_is_not_unpacked():
         assert (await post(receiver.url)).body == packed
 
 
-async def test_some_interim_answers_are_passed_over():
+async def test_some_interim_responses_are_skipped():
     async with (
         Receiver((b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 X\r\nlink: a\r\n\r\n" + OK,)) as receiver,
         open_sender() as post,
@@ -262,7 +262,7 @@ async def test_an_invalid_response_is_a_read_failure(script, words):
         assert re.search(words, answer.error)
 
 
-async def test_mutant_without_the_limits_a_flood_of_interim_answers_would_be_read_on(monkeypatch):
+async def test_mutant_without_the_limit_all_interim_responses_are_read(monkeypatch):
     set_limit(monkeypatch, "MAX_INTERIM", 10**9)
     async with Receiver((*[b"HTTP/1.1 102 X\r\n\r\n"] * 1_000, OK)) as receiver, open_sender() as post:
         assert (await post(receiver.url)).status == 200

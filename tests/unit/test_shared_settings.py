@@ -24,7 +24,7 @@ def test_postgresql_shares_unless_redis_is_named():
 @pytest.mark.parametrize(
     "url", ["redis://r", "redis://r:6379/3", "rediss://:pass@[::1]:6380", "redis://u:p@r/0?ssl_ca_certs=x"]
 )
-def test_an_address_is_taken(url: str):
+def test_a_valid_url_is_accepted(url: str):
     assert read_redis_url(settings(url)) == url
 
 

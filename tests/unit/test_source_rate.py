@@ -158,7 +158,7 @@ def test_gateways_hold_one_rate(number: int, per_second: float, burst: int, weig
 
 
 @pytest.mark.parametrize("weights", [[60, 60, 60, 60], [200, 0, 0, 0], [100, 100, 0, 0]])
-def test_a_burst_passes_whole_and_not_for_each_gateway(weights: Sequence[int]):
+def test_a_burst_is_shared_by_all_gateways(weights: Sequence[int]):
     gateways = Gateways(4, 0.001, 80, HonestStore())
     gateways.run(1.0, lambda step: weights if step % 10 == 0 else [0] * 4)
     assert 80 - 4 <= len(everything(gateways)) <= 1.5 * 80  # each gateway keeps a token
@@ -287,7 +287,7 @@ def closed_by_a_liar(before: Store | None = None, kind: type[SourceRate] = Sourc
     return len(gateways.passed[0])
 
 
-def test_an_answer_of_nothing_leaves_a_gateway_its_part():
+def test_empty_grants_leave_a_gateway_its_share():
     assert closed_by_a_liar() >= 10 * 20 / 4 - 1
 
 
@@ -328,7 +328,7 @@ class Trusting(SourceRate):
         self._leased += granted  # type: ignore[operator]
 
 
-def test_mutant_a_negative_answer_is_never_made_up_for():
+def test_mutant_a_negative_grant_is_never_recovered_from():
     assert recovered(-(10**18), Trusting) < 0.5 * 10 * 20
 
 

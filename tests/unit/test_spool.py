@@ -58,7 +58,7 @@ class TestSegments:
         assert [(record.sequence, record.payload) for record in contents.records] == [(1, b"a"), (2, b"bb"), (3, b"c")]
         assert (contents.lost, contents.torn, contents.is_sealed) == (0, 0, True)
 
-    def test_room_that_was_reserved_and_never_used_is_no_damage(self):
+    def test_unused_preallocated_space_is_not_damage(self):
         contents = read_segment(written([b"a"]) + bytes(5000))
         assert [record.payload for record in contents.records] == [b"a"]
         assert (contents.lost, contents.torn, contents.is_sealed) == (0, 0, False)
@@ -77,7 +77,7 @@ class TestSegments:
         assert [record.payload[:1] for record in contents.records] == [b"a", b"c"]
         assert contents.lost == 1
 
-    def test_a_hole_in_the_last_group_was_never_answered_for(self):
+    def test_a_hole_in_the_last_group_is_not_counted_as_lost(self):
         data = bytearray(written([b"a" * 50], [b"b" * 50, b"c" * 50]))
         data[HEADER_BYTES + FRAME_BYTES + 60 + FRAME_BYTES] ^= 1
         contents = read_segment(bytes(data))
@@ -159,7 +159,7 @@ class TestShelves:
         assert drained(other) == []
         assert drained(alive) == [b"mine"]
 
-    def test_mutant_without_the_lock_it_is_taken(self, tmp_path: Path):
+    def test_mutant_without_the_lock_a_live_folder_is_adopted(self, tmp_path: Path):
         class Careless(RealDisk):
             def lock(self, folder: Path):
                 class Nothing:

@@ -225,7 +225,7 @@ class TestHeaders:
 
 class TestBody:
     @pytest.mark.parametrize("made", [bytes, bytearray, memoryview])
-    def test_bytes_of_any_kind_are_taken(self, made: Callable[[bytes], Any]):
+    def test_any_bytes_like_body_is_accepted(self, made: Callable[[bytes], Any]):
         assert verify("stripe", SECRET, signature(), made(BODY)).outcome == "event"
 
     @pytest.mark.parametrize("body", [BODY.decode(), json.loads(BODY), None, 5])

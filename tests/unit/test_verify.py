@@ -525,7 +525,7 @@ def test_mutant_treating_githubs_id_as_signed_lets_replays_pass():
     assert one.replay_material is None
 
 
-def test_an_encoding_is_undone_only_after_the_proof_held():
+def test_a_body_is_decoded_only_after_verification():
     calls = []
     packed = gzip.compress(BODY)
 
@@ -620,7 +620,7 @@ def test_arbitrary_signed_bodies_never_raise(body):
 
 
 @pytest.mark.parametrize("provider", SIGNING)
-def test_bytes_that_are_no_text_are_verified_all_the_same(provider):
+def test_binary_bodies_are_verified(provider):
     body = bytes(range(256))
     verdict = verifier(provider).verify(signed(provider, body), NOW)
     assert isinstance(verdict, Verified) or verdict.reason is Reason.BODY_MALFORMED

@@ -254,7 +254,7 @@ class TestSecrets:
         ("svix-libs/2.9.1/python", 200), ("svix-libs/1.62.0/python", 200), ("svix-libs/2.0.0/java", 204),
         ("svix-libs/2.0.0/kotlin", 204), ("svix-libs/2.0.0/csharp", 204), ("curl/8", 200),
     ])  # fmt: skip
-    def test_a_rotation_is_answered_as_the_client_can_read_it(self, app, agent, status):
+    def test_rotation_status_depends_on_the_clients_user_agent(self, app, agent, status):
         endpoint = app.endpoint(UNREACHABLE_URL, disabled=True)
         path = f"{app.path}/endpoint/{endpoint['id']}/secret/rotate"
         app.api.post(path, {}, expect=status, headers={"user-agent": agent})

@@ -150,7 +150,7 @@ class TestResults:
         assert len(box.received) == 1
 
     @pytest.mark.extended("waits for intervals and deadlines of the product")
-    def test_a_receiver_that_asks_for_time_is_given_it(self, app, receiver):
+    def test_retry_after_of_a_receiver_is_respected(self, app, receiver):
         box = receiver.mailbox(Answer(503, headers=(("Retry-After", "1"),)), Answer())
         endpoint = app.endpoint(box, retrySchedule=[0.6])
         message = app.send()

@@ -49,7 +49,7 @@ class TestMessages:
         ):
             assert found(spelling) == [three, one], spelling
 
-    def test_an_event_id_is_taken_once(self, server, app):
+    def test_an_event_id_is_unique(self, server, app):
         body = {"eventType": "a.b", "payload": {}, "eventId": unique_name()}
         made = app.api.post(f"{app.path}/msg", body, expect=202)
         assert app.api.post(f"{app.path}/msg", body, expect=409)["code"]
@@ -234,7 +234,7 @@ class TestAttempts:
 
 
 class TestStatistics:
-    def test_count_what_became_of_attempts(self, app, receiver):
+    def test_count_attempts_by_status(self, app, receiver):
         endpoint = app.endpoint(receiver.mailbox(BROKEN, Answer()), retrySchedule=[0.05])
         path = f"{app.path}/endpoint/{endpoint['id']}/stats"
         assert app.api.get(path) == {"success": 0, "pending": 0, "sending": 0, "fail": 0, "canceled": 0}

@@ -155,7 +155,7 @@ def test_an_organization_is_not_imported_into_itself(move):
     assert len(move.new.pages("/app")) == 1
 
 
-def test_a_server_that_is_no_svix(move, receiver):
+def test_a_server_that_is_not_svix_is_reported(move, receiver):
     done = move.run(url=receiver.mailbox().url, expect=1)
     assert "GET /api/v1/event-type is answered 501" in done.stderr
 

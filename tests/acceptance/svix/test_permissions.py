@@ -129,7 +129,7 @@ async def test_the_console_enforces_the_permissions_of_each_role(server: Boathoo
     assert wrong(found, {401, 403}, lambda rule: is_covered(rule, role)) == []
 
 
-async def test_the_console_sends_who_has_no_session_to_its_door(server: BoathookServer, shared_shop: Shop):
+async def test_the_console_redirects_visitors_to_sign_in(server: BoathookServer, shared_shop: Shop):
     found = await walk(client_with(server.base, "nobody", "boathook"), console_asks(), shared_shop.fill)
     assert set(found.values()) == {303}
 

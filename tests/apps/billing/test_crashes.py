@@ -16,7 +16,7 @@ STEPS = {"accepting": ("accept",), "handling": ("claim", "handler"), "failing": 
 
 
 @pytest.mark.parametrize("steps", STEPS)
-def test_the_books_are_right_after_kills_while(steps, tmp_path, admin_url, pg_template):
+def test_subscriptions_are_correct_after_kills(steps, tmp_path, admin_url, pg_template):
     kinds = [(point, point.partition(".")[0]) for point in FAILPOINTS]
     crashes = CrashSchedule(tmp_path, {point: HITS[kind] for point, kind in kinds if kind in STEPS[steps]})
     assert crashes.hits

@@ -189,7 +189,7 @@ def test_everything_the_schema_accepts_can_be_read_and_stored(told):
     assert notice.amount is None or (notice.amount.is_finite() and notice.amount >= 0)
 
 
-def test_a_body_that_is_no_json_is_an_error_that_names_itself():
+def test_an_invalid_body_raises_with_a_message():
     for wrong in (b"", b"not json", b"[]", b'{"status":"paid"}', b"\xff"):
         with pytest.raises(ValueError, match=r".+"):
             read_notice(wrong)

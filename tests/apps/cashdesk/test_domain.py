@@ -221,7 +221,7 @@ class TestSimulator:
             requests.append(written)
         assert requests[0] == requests[1]
 
-    def test_a_wrong_answer_is_a_surprise(self):
+    def test_an_unexpected_response_is_a_surprise(self):
         shop = Shop("cdk_x", 1)
         shop.answered(shop.write(), 500, b"oops")
         assert len(shop.surprises) == 1

@@ -87,7 +87,7 @@ def decide(server: MusicServer, books: ExpectedState) -> None:
 
 
 @pytest.mark.parametrize("steps", RELEVANT)
-def test_processes_die_while(steps, make, file_server, tmp_path):
+def test_files_are_stored_once_after_kills(steps, make, file_server, tmp_path):
     hits = 1 if steps == "failing" else 2
     crashes = CrashSchedule(tmp_path, dict.fromkeys(RELEVANT[steps], hits))
     assert crashes.hits

@@ -59,7 +59,7 @@ def test_other_ids_have_other_names(one, other):
     assert (stem_of(one, "c") == stem_of(other, "c")) == (one == other)
 
 
-def test_no_id_can_take_the_name_that_another_is_given():
+def test_object_names_of_different_ids_differ():
     given_name = stem_of("../etc", "c").split("/")[1]
     assert stem_of(given_name, "c") != stem_of("../etc", "c")
 

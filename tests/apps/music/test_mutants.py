@@ -64,7 +64,7 @@ STATUS = "select status from music.track where task_id = 't'"
 WANTED = "select count(*) from boathook.event where type = 'file.wanted'"
 
 
-async def test_a_late_stage_does_not_take_a_song_back():
+async def test_a_late_stage_does_not_change_a_complete_song():
     await register()
     await take(Stage.COMPLETE, Stage.FIRST, Stage.ERROR)
     assert await value(STATUS) == "complete"

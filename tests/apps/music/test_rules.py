@@ -394,7 +394,7 @@ def test_size_caps_hold_by_kind(cloudy, file_server):
 
 
 @pytest.mark.extended("starts a server of its own; the tests of the storage stay")
-def test_a_bucket_takes_the_place_of_the_folder_by_configuration(cloudy, file_server, s3_server):
+def test_a_bucket_can_be_configured_instead_of_the_folder(cloudy, file_server, s3_server):
     task = unique()
     cloudy.register(task)
     name = f"{task}-1"
