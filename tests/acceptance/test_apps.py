@@ -100,14 +100,14 @@ def parcels(tmp_path_factory: pytest.TempPathFactory, fresh_url: Callable[[str],
 
 
 @pytest.fixture
-def mortal(tmp_path: Path, fresh_url: Callable[[str], str]) -> Iterator[Parcels]:
+def own_server(tmp_path: Path, fresh_url: Callable[[str], str]) -> Iterator[Parcels]:
     """One of a test's own."""
     running = Parcels(tmp_path, fresh_url("mortal"))
     yield running
     running.kill_all()
 
 
-class TestOneLineLoadsIt:
+class TestLoading:
     def test_its_table_is_made_and_its_handler_books_a_post(self, parcels: Parcels):
         assert parcels.scan("booked") == 200
         until(lambda: parcels.state_of("booked") == "moving")
@@ -197,89 +197,89 @@ class TestTheCommandLine:
 
 
 class TestWithoutTheApp:
-    def test_a_command_of_an_unloaded_app_says_how_to_load_it(self, mortal: Parcels):
-        mortal.configure("[parcels]\nsecret = 'abc'")
-        done = mortal.cli("billing", "users", "add", "a@example.com", check=False)
+    def test_a_command_of_an_unloaded_app_says_how_to_load_it(self, own_server: Parcels):
+        own_server.configure("[parcels]\nsecret = 'abc'")
+        done = own_server.cli("billing", "users", "add", "a@example.com", check=False)
         assert done.returncode == 2
         assert 'add load = ["boathook.apps.billing"] under [apps] in boathook.toml' in done.stderr
 
-    def test_an_unknown_command_is_reported(self, mortal: Parcels):
-        done = mortal.cli("no-such-thing", check=False)
+    def test_an_unknown_command_is_reported(self, own_server: Parcels):
+        done = own_server.cli("no-such-thing", check=False)
         assert done.returncode == 2
         assert "No such command" in done.stderr
 
     @pytest.mark.parametrize("words", [["--help"], ["config", "show"], ["sources", "list"], ["events", "list"]])
-    def test_one_that_cannot_be_loaded_breaks_no_other_command(self, mortal: Parcels, words: list[str]):
-        (mortal.folder / "parcels" / "__init__.py").write_text("1 / 0")
-        done = mortal.cli(*words)
+    def test_one_that_cannot_be_loaded_breaks_no_other_command(self, own_server: Parcels, words: list[str]):
+        (own_server.folder / "parcels" / "__init__.py").write_text("1 / 0")
+        done = own_server.cli(*words)
         assert done.stderr.startswith("boathook: apps.load: importing parcels fails: ZeroDivisionError")
         assert done.stderr.count("boathook:") == 1, done.stderr
 
-    def test_commands_report_why_the_app_cannot_be_imported(self, mortal: Parcels):
-        (mortal.folder / "parcels" / "__init__.py").write_text("1 / 0")
+    def test_commands_report_why_the_app_cannot_be_imported(self, own_server: Parcels):
+        (own_server.folder / "parcels" / "__init__.py").write_text("1 / 0")
         for words in (["parcels", "list"], ["serve"], ["migrate"], ["config", "check"], ["apps"]):
-            done = mortal.cli(*words, check=False)
+            done = own_server.cli(*words, check=False)
             assert done.returncode == 2, words
             assert "apps.load: importing parcels fails: ZeroDivisionError" in done.stderr
-        findings = {row["check"]: row for row in map(json.loads, mortal.cli("doctor", "--json", check=False).stdout.splitlines())}  # fmt: skip
+        findings = {row["check"]: row for row in map(json.loads, own_server.cli("doctor", "--json", check=False).stdout.splitlines())}  # fmt: skip
         assert findings["apps"]["verdict"] == "fail"
 
-    def test_a_command_before_migration_says_to_migrate(self, mortal: Parcels):
-        done = mortal.cli("parcels", "list", check=False)
+    def test_a_command_before_migration_says_to_migrate(self, own_server: Parcels):
+        done = own_server.cli("parcels", "list", check=False)
         assert (
             done.returncode,
             "database migrations are missing: parcels/0001_first; run `boathook migrate`" in done.stderr,
         ) == (2, True)
-        assert "lacks parcels/0001_first" in mortal.cli("migrate", "--check", check=False).stdout
-        assert mortal.cli("migrate").stdout == "applied parcels/0001_first\n"
-        assert mortal.cli("parcels", "list").stdout == ""
+        assert "lacks parcels/0001_first" in own_server.cli("migrate", "--check", check=False).stdout
+        assert own_server.cli("migrate").stdout == "applied parcels/0001_first\n"
+        assert own_server.cli("parcels", "list").stdout == ""
 
 
-def test_a_changed_migration_prevents_serve(mortal: Parcels):
-    mortal.cli("migrate")
-    file = mortal.folder / "parcels" / "migrations" / "0001_first.sql"
+def test_a_changed_migration_prevents_serve(own_server: Parcels):
+    own_server.cli("migrate")
+    file = own_server.folder / "parcels" / "migrations" / "0001_first.sql"
     file.write_text(file.read_text() + "-- later thoughts\n")
-    done = mortal.cli("serve", check=False)
+    done = own_server.cli("serve", check=False)
     assert done.returncode == 1
     assert "parcels/0001_first was changed after it had been applied" in done.stderr
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
-def test_a_worker_that_is_killed_loses_nothing_and_does_nothing_twice(mortal: Parcels):
-    mortal.start()
+def test_a_worker_that_is_killed_loses_nothing_and_does_nothing_twice(own_server: Parcels):
+    own_server.start()
     for number in range(20):
-        assert mortal.scan(f"killed-{number}") == 200
+        assert own_server.scan(f"killed-{number}") == 200
         if number == 10:
-            mortal.kill("worker")
-    until(lambda: len(mortal.query("select 1 from parcels.parcel where state = 'moving'")) == 20)
-    assert mortal.cli("check").returncode == 0
+            own_server.kill("worker")
+    until(lambda: len(own_server.query("select 1 from parcels.parcel where state = 'moving'")) == 20)
+    assert own_server.cli("check").returncode == 0
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_its_counters_survive_a_restart(mortal: Parcels):
-    mortal.start()
+def test_its_counters_survive_a_restart(own_server: Parcels):
+    own_server.start()
     for number in range(3):
-        mortal.scan(f"before-{number}")
-    until(lambda: mortal.counted() == 3)
-    assert mortal.stop() == 0
-    mortal.start()
-    mortal.scan("after")
-    until(lambda: mortal.counted() == 4)
+        own_server.scan(f"before-{number}")
+    until(lambda: own_server.counted() == 3)
+    assert own_server.stop() == 0
+    own_server.start()
+    own_server.scan("after")
+    until(lambda: own_server.counted() == 4)
 
 
 @pytest.mark.extended("starts several servers of its own")
-def test_removing_it_ends_its_routes_and_keeps_its_tables(mortal: Parcels):
-    mortal.start()
-    mortal.scan("kept")
-    until(lambda: mortal.state_of("kept") == "moving")
-    assert mortal.stop() == 0
+def test_removing_it_ends_its_routes_and_keeps_its_tables(own_server: Parcels):
+    own_server.start()
+    own_server.scan("kept")
+    until(lambda: own_server.state_of("kept") == "moving")
+    assert own_server.stop() == 0
 
-    mortal.configure("[parcels]\nsecret = 'still here'")
-    mortal.start()
-    assert mortal.scan("removed") == 404
-    [left] = mortal.listing("apps")
+    own_server.configure("[parcels]\nsecret = 'still here'")
+    own_server.start()
+    assert own_server.scan("removed") == 404
+    [left] = own_server.listing("apps")
     assert (left["module"], left["loaded"]) == ("parcels", False)
-    assert "handlers retired" in mortal.cli("apps", "forget", "parcels", "--yes").stdout
-    assert mortal.listing("apps") == []
-    assert mortal.query("select id from parcels.parcel") == [("kept",)]
-    assert mortal.stop() == 0
+    assert "handlers retired" in own_server.cli("apps", "forget", "parcels", "--yes").stdout
+    assert own_server.listing("apps") == []
+    assert own_server.query("select id from parcels.parcel") == [("kept",)]
+    assert own_server.stop() == 0

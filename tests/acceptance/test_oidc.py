@@ -62,11 +62,11 @@ class Traveller:
         assert answer.status_code in {302, 303}, answer.text
         return str(answer.headers["location"])
 
-    def come_back(self, address: str) -> httpx.Response:
+    def return_to(self, address: str) -> httpx.Response:
         return self.client.get(address)
 
     def sign_in(self, subject: str) -> httpx.Response:
-        return self.come_back(self.prove(self.leave(), subject))
+        return self.return_to(self.prove(self.leave(), subject))
 
     @property
     def account(self) -> str:
@@ -109,9 +109,9 @@ def test_a_disabled_operator_cannot_sign_in(running: BoathookProcess, traveller:
 def test_a_code_works_once_and_only_in_its_browser(running: BoathookProcess, traveller: Traveller):
     address = traveller.prove(traveller.leave(), "1")
     with contextlib.closing(Traveller(running)) as another:
-        assert another.come_back(address).status_code == 400
-    assert traveller.come_back(address).status_code == 303
-    assert traveller.come_back(address).status_code == 400
+        assert another.return_to(address).status_code == 400
+    assert traveller.return_to(address).status_code == 303
+    assert traveller.return_to(address).status_code == 400
 
 
 def test_it_asks_with_a_challenge_and_a_nonce(traveller: Traveller):

@@ -33,7 +33,7 @@ def running(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
     return shared_boathook(roles="gateway,keeper")
 
 
-def asked_while_frozen(running: BoathookProcess, removed: str) -> tuple[Counter[int], Counter[int]]:
+def statuses_while_frozen(running: BoathookProcess, removed: str) -> tuple[Counter[int], Counter[int]]:
     """Remove a secret while the gateway is frozen; return the statuses of requests sent meanwhile."""
     id = add(running, removed)
     until(partial(is_known, running.base, removed))
@@ -49,7 +49,7 @@ def asked_while_frozen(running: BoathookProcess, removed: str) -> tuple[Counter[
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_a_gateway_frozen_during_the_removal_rejects_the_secret(running: BoathookProcess):
-    old, kept = asked_while_frozen(running, "whsec_removed in the frost")
+    old, kept = statuses_while_frozen(running, "whsec_removed in the frost")
     assert set(kept) == {200}
     assert set(old) == {401}
     assert is_gone(running.base, "whsec_removed in the frost")
@@ -62,7 +62,7 @@ def test_mutant_without_the_refresh_a_thawed_gateway_accepts_it(boathook: Callab
     (unsafe.folder / "sitecustomize.py").write_text(
         "from boathook.ingest import secret_reloader\nsecret_reloader.MAX_STALENESS_S = 9e9\n"
     )
-    old, _ = asked_while_frozen(unsafe.start(), "whsec_removed in the frost")
+    old, _ = statuses_while_frozen(unsafe.start(), "whsec_removed in the frost")
     assert old[200]
 
 
@@ -72,7 +72,7 @@ def on_disk(running: BoathookProcess) -> str:
     return file.read_text() if file.exists() else ""
 
 
-def asked_while_starting(running: BoathookProcess, removed: str) -> Counter[int]:
+def statuses_while_starting(running: BoathookProcess, removed: str) -> Counter[int]:
     """Remove a secret while the gateway is down; return the statuses of requests during its start."""
     id = add(running, removed)
     until(lambda: id in on_disk(running))
@@ -98,7 +98,7 @@ def asked_while_starting(running: BoathookProcess, removed: str) -> Counter[int]
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_a_gateway_down_during_the_removal_rejects_the_secret(running: BoathookProcess):
-    assert set(asked_while_starting(running, "whsec_removed in the night")) == {401}
+    assert set(statuses_while_starting(running, "whsec_removed in the night")) == {401}
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
@@ -108,7 +108,7 @@ def test_mutant_a_gateway_opening_with_saved_secrets_accepts_it(
     """The mutant: requests are accepted before removals are read."""
     unsafe = boathook(roles="gateway,keeper", start=False)
     (unsafe.folder / "sitecustomize.py").write_text(LATE)
-    assert asked_while_starting(unsafe.start(), "whsec_removed in the night")[200]
+    assert statuses_while_starting(unsafe.start(), "whsec_removed in the night")[200]
 
 
 def test_a_damaged_file_does_not_affect_stored_secrets(running: BoathookProcess):

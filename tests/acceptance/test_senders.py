@@ -160,7 +160,7 @@ def refused(running: BoathookProcess, request: SignedRequest) -> tuple[str, str,
     return ids.show(ids.REJECTION, identifier), reason, detail
 
 
-def judge_again(running: BoathookProcess, folder: Path, request: SignedRequest, sources: str) -> dict[str, Any]:
+def judge_by_reverify(running: BoathookProcess, folder: Path, request: SignedRequest, sources: str) -> dict[str, Any]:
     """Verify a rejected request again under other settings, and return the output of the command."""
     changed = BoathookProcess(folder, running.database_url, roles="gateway", extra=sources)
     done = changed.cli("rejections", "reverify", refused(running, request)[0], "--json", check=False)
@@ -250,7 +250,7 @@ def test_reverified_with_the_right_secret_it_is_the_same_event(
         monkeypatch.setitem(SECRETS, name, secret)
     request = sender(time.time(), new_key())
     assert post(running, request).status_code == 401
-    judged = judge_again(running, tmp_path, request, SOURCES.format(**SECRETS))
+    judged = judge_by_reverify(running, tmp_path, request, SOURCES.format(**SECRETS))
     assert (judged["outcome"], judged["detail"]) == ("accepted", request.type)
     assert stored(running, request) == [(request.source, request.type, request.key, request.grade, request.body)]
 
@@ -413,7 +413,7 @@ class TestLimits:
             secrets = ["the right one"]
             content_encodings = {now_allowed}
         """
-        assert judge_again(running, tmp_path, request, later)["outcome"] == outcome
+        assert judge_by_reverify(running, tmp_path, request, later)["outcome"] == outcome
         assert [row[4] for row in stored(running, request)] == ([plain.body] if outcome == "accepted" else [])
 
 

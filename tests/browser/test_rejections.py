@@ -24,15 +24,15 @@ def refuse(console: ConsoleServer, body: bytes, headers: dict[str, str]) -> str:
 
 
 @pytest.fixture
-def laid_out_anew(console: ConsoleServer) -> str:
+def reformatted_body(console: ConsoleServer) -> str:
     """A request whose JSON was reformatted by a proxy."""
     body, headers = signed(payload("laid-out-anew"))
     return refuse(console, json.dumps(json.loads(body), indent=4).encode(), headers)
 
 
-def test_a_changed_body_is_recognized_with_a_remedy(admin_page: CheckedPage, laid_out_anew: str):
+def test_a_changed_body_is_recognized_with_a_remedy(admin_page: CheckedPage, reformatted_body: str):
     page = admin_page.go("/rejections/requests?source=stripe&reason=signature_mismatch")
-    page.locator(f"a[href$='{laid_out_anew}']").click()
+    page.locator(f"a[href$='{reformatted_body}']").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Rejected: signature mismatch")
     expect(page.locator("main")).to_contain_text("a proxy parsed and rewrote it")
     expect(page.locator("main")).to_contain_text("Pass the body on byte for byte")
@@ -41,15 +41,17 @@ def test_a_changed_body_is_recognized_with_a_remedy(admin_page: CheckedPage, lai
     expect(page.locator("pre")).to_contain_text("7b 0a 20 20")
 
 
-def test_a_rejected_body_is_downloaded_unchanged(admin_page: CheckedPage, console: ConsoleServer, laid_out_anew: str):
-    page = admin_page.go(f"/rejections/{laid_out_anew}")
+def test_a_rejected_body_is_downloaded_unchanged(
+    admin_page: CheckedPage, console: ConsoleServer, reformatted_body: str
+):
+    page = admin_page.go(f"/rejections/{reformatted_body}")
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
-    body = console.ask("select body from boathook.rejection where boathook.show_id('rej', id) = %s", laid_out_anew)[0][
+    body = console.ask("select body from boathook.rejection where boathook.show_id('rej', id) = %s", reformatted_body)[
         0
-    ]
+    ][0]
     assert download.value.path().read_bytes() == body
-    answer = page.request.get(f"{console.base}/console/rejections/{laid_out_anew}/body")
+    answer = page.request.get(f"{console.base}/console/rejections/{reformatted_body}/body")
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["x-content-type-options"] == "nosniff"
 
@@ -66,9 +68,9 @@ def test_late_unsigned_and_forged_requests_are_distinguished(admin_page: Checked
 
 
 def test_verifying_again_with_the_wrong_secret_stays_rejected(
-    admin_page: CheckedPage, console: ConsoleServer, laid_out_anew: str
+    admin_page: CheckedPage, console: ConsoleServer, reformatted_body: str
 ):
-    page = admin_page.go(f"/rejections/{laid_out_anew}")
+    page = admin_page.go(f"/rejections/{reformatted_body}")
     page.get_by_role("button", name="Verify again").click()
     expect(page.get_by_role("status").first).to_contain_text("Still refused: signature_mismatch")
 

@@ -62,7 +62,7 @@ def test_spool_in_use_fires_once_during_an_outage(make, own_server: OwnServer, a
     assert len(rows(own_server, "select from boathook.alert where rule = 'spool_in_use'")) == 1
 
 
-def has_looked_since(connection: psycopg.Connection, last: tuple) -> bool:
+def has_evaluated_since(connection: psycopg.Connection, last: tuple) -> bool:
     return connection.execute("select from boathook.alert_evaluation where at > %s", last).fetchone() is not None
 
 
@@ -80,7 +80,7 @@ def test_killed_keepers_neither_repeat_nor_lose_alerts(
         for running in (first, second, first):
             running.kill("keeper")
             looked = connection.execute("select at from boathook.alert_evaluation").fetchone()
-            until(partial(has_looked_since, connection, looked))
+            until(partial(has_evaluated_since, connection, looked))
         assert alert_receiver.kinds("waiting") == ["firing"]
         connection.execute("update boathook.delivery set due_at = now() where state = 'pending'")
         alert_receiver.await_kind("waiting", "firing", "recovered")

@@ -203,7 +203,7 @@ def sound(shared_boathook: Callable[..., BoathookProcess]) -> tuple[str, set[str
     return running.database_url, sender.accepted
 
 
-class TestTheJudgeCanFail:
+class TestDamageIsDetected:
     """Mutant: each kind of manual damage to a copy of a consistent store is detected."""
 
     @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")

@@ -135,7 +135,7 @@ def test_failing_syncs(env: Environment) -> None:
     pids = [process.pid for process in host.processes("gateway")]
     with Trace(env.folder, pids, "fdatasync,fsync", fail="fdatasync:error=EIO") as trace:
         env.fault("every sync fails")
-        _wait_until_told(env, host)
+        _wait_until_reported(env, host)
         env.outside.mark("syncs work")
     calls = trace.calls()
     failed = sum(call.name == "fdatasync" and not call.is_fine for call in calls)
@@ -149,7 +149,7 @@ def test_failing_syncs(env: Environment) -> None:
     env.figure("answered 2xx meanwhile", len(lied))
 
 
-def _wait_until_told(env: Environment, host: Host) -> None:
+def _wait_until_reported(env: Environment, host: Host) -> None:
     """Wait until the gateway says that its disk fails; a mutant never does, and some more events are enough there."""
     if env.is_mutant:
         env.outside.wait_events(30)
@@ -523,14 +523,14 @@ def test_rotten_record(env: Environment) -> None:
     until(lambda: not env.spooled(), timeout=PATIENT_S)
     gone = missing(env)
     if not env.is_mutant:
-        _expect_told(env, host, path, gone, key)
+        _expect_reported(env, host, path, gone, key)
     env.begin(**load)
     env.outside.settle(PATIENT_S)
     env.quiesce()
     env.figure("lost and told", len(gone))
 
 
-def _expect_told(env: Environment, host: Host, path: Path, gone: set[str], key: str) -> None:
+def _expect_reported(env: Environment, host: Host, path: Path, gone: set[str], key: str) -> None:
     """Expect that one event is missing, and that this is said everywhere."""
     env.expect("C1", gone == {key}, f"one record is rotten, missing are {sorted(gone)[:9]}")
     env.expect("C15", path.with_suffix(DAMAGED_SUFFIX).exists(), "the damaged segment is not kept")

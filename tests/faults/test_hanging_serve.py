@@ -44,11 +44,11 @@ def send(running: BoathookProcess, key: str, kind: str = "payment.paid", **more:
     return httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=10).status_code
 
 
-def crew(running: BoathookProcess) -> dict[str, set[int]]:
+def children_by_role(running: BoathookProcess) -> dict[str, set[int]]:
     return {role: {child.pid for child in running.children(role)} for role in ROLES}
 
 
-class Clerk:
+class ApiClient:
     """An API client."""
 
     def __init__(self, running: BoathookProcess) -> None:
@@ -74,7 +74,7 @@ def wait_for_an_open_transaction(server: OwnServer) -> None:
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_everything_resumes_after_a_hang_without_a_restart(make: Callable[..., BoathookProcess], server: OwnServer):
     running = make()
-    clerk, before = Clerk(running), crew(running)
+    clerk, before = ApiClient(running), children_by_role(running)
     assert all(before.values())
     assert send(running, "hang_slow", "slow.paid", seconds=SLOW_S) == 200
     wait_for_an_open_transaction(server)
@@ -94,7 +94,7 @@ def test_everything_resumes_after_a_hang_without_a_restart(make: Callable[..., B
     until(lambda: {"hang_slow", "hang_during"} <= set(effect_counts(server.url)), timeout=SETTLED_S + SLOW_S + LATE_S)
     until(lambda: open_deliveries(server.url) == 0)
     until(lambda: clerk.ask()[0].status_code == 200)
-    assert crew(running) == before, "somebody was restarted"
+    assert children_by_role(running) == before, "somebody was restarted"
     assert set(effect_counts(server.url).values()) == {1}
     assert sorted(stored_keys(server.url)) == ["hang_during", "hang_slow"]
 
@@ -110,7 +110,7 @@ def test_processes_start_and_stop_during_a_hang(make: Callable[..., BoathookProc
         assert told.stderr.startswith("boathook: PostgreSQL at database.url cannot be reached: it does not answer")
         assert running.process is not None
         until(lambda: "postgresql_awaited" in running.log())
-    until(lambda: all(crew(running).values()))
+    until(lambda: all(children_by_role(running).values()))
     until(lambda: _is_taking(running))
     until(lambda: "hang_after" in effect_counts(server.url))
     assert running.log().count("child_failed") == 0

@@ -266,7 +266,7 @@ async def test_a_keeper_is_re_elected_after_a_hang(
     seats: list[str] = []
 
     @asynccontextmanager
-    async def noted_seat(database: Database) -> AsyncIterator[Connection | None]:
+    async def recorded_seat(database: Database) -> AsyncIterator[Connection | None]:
         async with elect_keeper(database) as seat:
             seats.append("none" if seat is None else "ours")
             try:
@@ -274,7 +274,7 @@ async def test_a_keeper_is_re_elected_after_a_hang(
             finally:
                 seats.append("left")
 
-    monkeypatch.setattr(keeper, "elect_keeper", noted_seat)
+    monkeypatch.setattr(keeper, "elect_keeper", recorded_seat)
     stop = asyncio.Event()
     settings = load(None, {"database.url": server.url})
     keeping = asyncio.create_task(keeper.run_keeper(settings, stop=stop, beat=lambda: None))

@@ -85,7 +85,7 @@ def open_sends(url: str) -> int:
         return int(row[0])
 
 
-def judge(running: BoathookProcess, receiver: Receiver, owed: set[str], *, most_twice: int) -> None:
+def assert_delivered_once(running: BoathookProcess, receiver: Receiver, owed: set[str], *, most_twice: int) -> None:
     """Assert that all messages arrived, only those in flight twice, and that the store is consistent."""
     until(lambda: open_sends(running.database_url) == 0)
     arrived = receiver.arrived
@@ -103,7 +103,7 @@ def test_senders_die_at_every_point(boathook: Callable[..., BoathookProcess], re
     until(lambda: running.children("sender"))
     owed = add_some_deliveries(running.database_url, receiver.sink.base, 800)
     crashes.wait()
-    judge(running, receiver, owed, most_twice=len(crashes.hits) * IN_FLIGHT)
+    assert_delivered_once(running, receiver, owed, most_twice=len(crashes.hits) * IN_FLIGHT)
     assert running.stop() == 0
 
 
@@ -115,7 +115,7 @@ def test_senders_are_killed_under_load(boathook: Callable[..., BoathookProcess],
         goal = 600 * (number + 1)
         until(partial(_has_come_to, receiver, goal))
         running.kill("sender")
-    judge(running, receiver, owed, most_twice=3 * IN_FLIGHT)
+    assert_delivered_once(running, receiver, owed, most_twice=3 * IN_FLIGHT)
     assert running.stop() == 0
 
 
@@ -129,9 +129,9 @@ def test_the_comparison_detects_damage(boathook: Callable[..., BoathookProcess],
     running = boathook(roles="worker,keeper", senders=1, extra=CONFIG, wait=False)
     until(lambda: running.children("sender"))
     owed = add_some_deliveries(running.database_url, receiver.sink.base, 5)
-    judge(running, receiver, owed, most_twice=0)
+    assert_delivered_once(running, receiver, owed, most_twice=0)
     with pytest.raises(AssertionError):
-        judge(running, receiver, owed | {"msg_lost"}, most_twice=0)
+        assert_delivered_once(running, receiver, owed | {"msg_lost"}, most_twice=0)
     receiver.sink.requests.append(receiver.sink.requests[0])
     with pytest.raises(AssertionError, match="came again"):
-        judge(running, receiver, owed, most_twice=0)
+        assert_delivered_once(running, receiver, owed, most_twice=0)

@@ -65,7 +65,7 @@ PROMISES: dict[int, list[str]] = {
          "apps/music/test_rules.py::test_made_up_traffic_ends_in_the_right_books",
          "apps/cashdesk/test_api.py::test_simulated_shops_get_all_their_webhooks"],
     27: ["faults/test_database.py::test_stopped",
-         "unit/test_spool.py::TestShelves::test_events_are_drained_in_order_over_many_segments"],
+         "unit/test_spool.py::TestSegmentStores::test_events_are_drained_in_order_over_many_segments"],
     28: ["faults/test_hangs.py::test_a_hang_and_its_end_are_detected"],
     29: ["faults/test_disks.py::test_spool_disk_full",
          "unit/test_spool.py::TestSegments::test_a_corrupt_record_counts_as_lost_and_later_ones_are_read"],

@@ -86,7 +86,7 @@ async def test_dead_deliveries_alert_until_they_are_removed(db, receiver):
         assert await harness.open_alerts() == []
 
 
-async def later_deaths_of_another_leave_the_alert(db, monkeypatch) -> bool:
+async def later_deaths_of_another_keep_the_alert(db, monkeypatch) -> bool:
     """Return whether an alert keeps firing while the latest deaths, the only ones scanned, are another's."""
     monkeypatch.setitem(kept.SQL, "count_dead", kept.SQL["count_dead"].replace("limit 20000", "limit 2"))
     letters = DeadLetterStore(db)
@@ -101,14 +101,14 @@ async def later_deaths_of_another_leave_the_alert(db, monkeypatch) -> bool:
 
 
 async def test_later_deaths_of_another_do_not_end_an_alert(db, monkeypatch):
-    assert await later_deaths_of_another_leave_the_alert(db, monkeypatch)
+    assert await later_deaths_of_another_keep_the_alert(db, monkeypatch)
 
 
 async def test_without_those_known_they_would(db, monkeypatch):
     """Mutant of the test above, which shows that it can fail."""
     count = kept.count_dead_letters
     monkeypatch.setattr(kept, "count_dead_letters", lambda connection, known, limit: count(connection, (), limit))
-    assert not await later_deaths_of_another_leave_the_alert(db, monkeypatch)
+    assert not await later_deaths_of_another_keep_the_alert(db, monkeypatch)
 
 
 async def test_a_value_at_the_threshold_is_not_sent(db, receiver):
@@ -483,7 +483,7 @@ class StillClock:
         return self.moment
 
 
-class TestAlone:
+class TestLocalEvaluator:
     """Alerts sent by a host without PostgreSQL."""
 
     RULES: ClassVar = {"spooled": {"metric": "boathook_spool_events", "by": ["host"], "above": 0, "clear_s": 0}}
@@ -580,10 +580,10 @@ async def test_an_unresponsive_channel_does_not_delay_evaluation_or_stop(pg_url,
             await eventually(lambda: silent.requests)
             before = await db.fetchval("select at from boathook.alert_evaluation")
 
-            async def looked_again() -> bool:
+            async def evaluated_again() -> bool:
                 return await db.fetchval("select at from boathook.alert_evaluation") > before
 
-            await eventually(looked_again)  # the rules are looked at all the while
+            await eventually(evaluated_again)  # the rules are looked at all the while
             began = time.monotonic()
         assert time.monotonic() - began < 600  # and stopping does not wait for it
 

@@ -15,7 +15,7 @@ async def publish_live(db: Database, channel: str, *messages: object) -> None:
             await call(connection, *notify_call(channel, message))
 
 
-async def open_ears(db: Database, *hearings: Subscription) -> None:
+async def connect_subscriptions(db: Database, *hearings: Subscription) -> None:
     """Return once each subscription is connected and empty."""
     for hearing in hearings:
         hearing.put("ready?")
@@ -40,7 +40,7 @@ async def next_of(hearing: Subscription) -> object:
 async def test_two_processes_receive_messages_in_commit_order(db, pg_url):
     others = [await Database.open(pg_url, purpose=f"ear{n}", size=2) for n in range(2)]
     hearings = [Subscriber(other).subscribe("cars") for other in others]
-    await open_ears(db, *hearings)
+    await connect_subscriptions(db, *hearings)
     await publish_live(db, "cars", 1, {"two": [2]})
     await publish_live(db, "cars", None)
     for hearing in hearings:
@@ -51,7 +51,7 @@ async def test_two_processes_receive_messages_in_commit_order(db, pg_url):
 
 async def test_a_rolled_back_message_is_not_received(db):
     hearing = Subscriber(db).subscribe("cars")
-    await open_ears(db, hearing)
+    await connect_subscriptions(db, hearing)
     async with db.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
@@ -63,7 +63,7 @@ async def test_a_rolled_back_message_is_not_received(db):
 
 async def test_a_message_is_received_only_after_its_commit(db):
     hearing = Subscriber(db).subscribe("cars")
-    await open_ears(db, hearing)
+    await connect_subscriptions(db, hearing)
     async with db.transaction() as connection:
         await call(connection, *notify_call("cars", "held"))
         await publish_live(db, "cars", "quick")
@@ -81,19 +81,19 @@ async def test_a_process_listens_once_and_only_with_subscribers(db):
     ear = Subscriber(db)
     assert await listening() == 0
     hearings = [ear.subscribe(f"c{n}") for n in range(20)]
-    await open_ears(db, *hearings)
+    await connect_subscriptions(db, *hearings)
     assert await listening() == 1
 
 
 async def test_a_lost_connection_is_made_again(db):
     hearing = Subscriber(db).subscribe("cars")
-    await open_ears(db, hearing)
+    await connect_subscriptions(db, hearing)
     ended = await db.fetch(
         "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'boathook:test:monitor'"
         " and datname = current_database()"
     )
     assert len(ended) == 1
-    await open_ears(db, hearing)
+    await connect_subscriptions(db, hearing)
     await publish_live(db, "cars", "again")
     assert await next_of(hearing) == "again"
 
@@ -109,7 +109,7 @@ async def test_dropped_subscriptions_are_garbage_collected(db):
 
 async def test_foreign_messages_on_our_channel_are_ignored(db):
     hearing = Subscriber(db).subscribe("cars")
-    await open_ears(db, hearing)
+    await connect_subscriptions(db, hearing)
     for text in ("", "{", "[]", '{"c": 7}', '{"c": "cars"}'):
         await db.execute("select pg_notify($1, $2)", CHANNEL, text)
     await publish_live(db, "cars", "sane")

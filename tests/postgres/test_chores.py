@@ -167,7 +167,7 @@ async def test_another_keeper_takes_over_when_the_first_stops(db: Database):
         assert first.runs == done
 
 
-async def lose_seat(db: Database) -> None:
+async def lose_leader_lock(db: Database) -> None:
     """Cut off the keeper's own session, and nothing else of its process."""
     (holder,) = await db.fetch(SEATS)
     await db.execute("select pg_terminate_backend($1)", holder["pid"])
@@ -179,7 +179,7 @@ async def hand_over(db: Database) -> Busy:
     async with kept(db, busy.hook()):
         await eventually(lambda: busy.now)
         async with kept(db, busy.hook()):
-            await lose_seat(db)
+            await lose_leader_lock(db)
             await until_rows(db, SEATS, 1)
             # The chore ends, and is run again by the current keeper.
             await eventually(lambda: busy.runs >= 2)

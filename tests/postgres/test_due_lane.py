@@ -55,7 +55,7 @@ def no_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher, "WALK_INTERVAL_S", NEVER_S)
 
 
-class LyingLane(DueLane):
+class DroppingLane(DueLane):
     """A lane whose broker confirms every message and drops it."""
 
     async def _publish(self, queue: str, due: Sequence[DueRecipient]) -> None:
@@ -145,7 +145,7 @@ async def test_without_messages_deliveries_start_only_with_the_walk(
     monkeypatch.setattr(dispatcher, "WALK_INTERVAL_S", NEVER_S)
     async with (
         Sink().open() as sink,
-        running_gateway(db, tables, LyingLane) as liar,
+        running_gateway(db, tables, DroppingLane) as liar,
         running_gateway(db, tables) as gateway,
     ):
         lost, announced = await add_endpoint(db, f"{sink.base}/lost"), await add_endpoint(db, f"{sink.base}/announced")

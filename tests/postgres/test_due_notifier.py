@@ -83,7 +83,7 @@ class TestSender:
 
     async def test_claims_for_a_known_endpoint_without_a_scan(self, db: Database, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(endpoint_queues, "_LIMITS_AGE_S", 3600.0)
-        looks = self.count_looks(monkeypatch)
+        looks = self.count_scans(monkeypatch)
         async with Sink().open() as sink:
             endpoint = await add_endpoint(db, sink.base)
             async with rarely_polling(db):
@@ -99,7 +99,7 @@ class TestSender:
 
     async def test_reads_the_limits_again_after_a_while(self, db: Database, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(endpoint_queues, "_LIMITS_AGE_S", 0.0)
-        looks = self.count_looks(monkeypatch)
+        looks = self.count_scans(monkeypatch)
         async with Sink().open() as sink:
             endpoint = await add_endpoint(db, sink.base)
             async with rarely_polling(db):
@@ -155,7 +155,7 @@ class TestSender:
                 await self.deliver(db, endpoint, 2)
 
     async def test_leaves_the_recipients_of_others_alone(self, db: Database, monkeypatch: pytest.MonkeyPatch):
-        looks = self.count_looks(monkeypatch)
+        looks = self.count_scans(monkeypatch)
         async with Sink().open() as sink, rarely_polling(db):
             await self.deliver(db, await add_endpoint(db, sink.base), 1)
             before = len(looks)
@@ -164,7 +164,7 @@ class TestSender:
             assert len(looks) == before + 1
 
     @staticmethod
-    def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    def count_scans(monkeypatch: pytest.MonkeyPatch) -> list[None]:
         looks: list[None] = []
         discover = EndpointQueues.discover
 

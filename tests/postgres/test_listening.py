@@ -203,7 +203,7 @@ class TestRoute:
         assert error["detail"][0]["loc"][-1] == field
 
 
-class _Away:
+class _FailingFeed:
     """A feed whose database fails for some polls."""
 
     def __init__(self, looks: int) -> None:
@@ -223,7 +223,7 @@ async def test_a_waiting_listener_is_logged_once_per_outage(db: Database):
         def warning(self, event: str, **_: Any) -> None:
             told.append(event)
 
-    tail = _Away(5)
+    tail = _FailingFeed(5)
     telling = api_listening._EventStream(make_context(db), ListenerSlots(), tail, NOW, {}, Log())
     for _ in range(6):
         assert await telling._poll() == ([], False)
@@ -234,7 +234,7 @@ async def test_a_waiting_listener_is_logged_once_per_outage(db: Database):
     assert told == ["listening_paused"] * 2
 
 
-async def heard_after_a_break(db: Database) -> set[str]:
+async def keys_after_a_reconnect(db: Database) -> set[str]:
     """Commit an event 59 seconds after its id was made, and reconnect before it is emitted."""
     store, tail = EventStore(db), EventFeed(db, FeedFilter(), NOW)
     now = NOW + timedelta(seconds=60)
@@ -247,12 +247,12 @@ async def heard_after_a_break(db: Database) -> set[str]:
 
 
 async def test_a_reconnect_misses_nothing_within_the_overlap(db: Database):
-    assert await heard_after_a_break(db) == {"late", "younger"}
+    assert await keys_after_a_reconnect(db) == {"late", "younger"}
 
 
 async def test_mutant_with_a_shorter_overlap_an_event_is_missed(db: Database, monkeypatch):
     monkeypatch.setattr(event_feed, "RESUME_OVERLAP", OVERLAP)
-    assert await heard_after_a_break(db) == {"younger"}
+    assert await keys_after_a_reconnect(db) == {"younger"}
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")

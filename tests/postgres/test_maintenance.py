@@ -469,7 +469,7 @@ async def test_without_the_second_check_content_of_a_replay_is_deleted(
     event_id = await add_event(db, NOW)
     await db.execute("update boathook.event set content_until = now() - interval '1 s'")
 
-    async def owed_meanwhile() -> int:
+    async def added_before_the_delete() -> int:
         # What `expunge_content` is given is what was picked before a replay that has committed since.
         await db.execute(
             "insert into boathook.delivery (event_id, ordinal, recipient, is_replay) values ($1, 1, 'h', true)"
@@ -479,8 +479,8 @@ async def test_without_the_second_check_content_of_a_replay_is_deleted(
         number: int = await db.fetchval(maintenance.SQL["expunge_content"], [event_id])
         return number
 
-    assert await owed_meanwhile() == 0
+    assert await added_before_the_delete() == 0
     guard = "and not exists (select from boathook.delivery d where d.event_id = e.id and d.state <> 'dead')"
     assert guard in maintenance.SQL["expunge_content"]
     monkeypatch.setitem(maintenance.SQL, "expunge_content", maintenance.SQL["expunge_content"].replace(guard, ""))
-    assert await owed_meanwhile() == 1
+    assert await added_before_the_delete() == 1

@@ -241,7 +241,7 @@ async def test_a_server_that_only_reads_is_waited_for(shop: Database, pg_url: st
         await accept_events(own, {})
         await wait_for_states(own, succeeded=1)
         await own.execute(f"alter database {name} set default_transaction_read_only = on")
-        await eventually(partial(is_told_to_read_only, own, capfd), every=0.5)
+        await eventually(partial(is_rejected_as_read_only, own, capfd), every=0.5)
         await accept_events(own, {})
         await wait_for_states(own, succeeded=1, pending=1)
         await own.execute(f"alter database {name} reset default_transaction_read_only")
@@ -251,7 +251,7 @@ async def test_a_server_that_only_reads_is_waited_for(shop: Database, pg_url: st
         assert await attempts(own) == [(1, "succeeded", None)] * 2
 
 
-async def is_told_to_read_only(own: Database, capfd: pytest.CaptureFixture[str]) -> bool:
+async def is_rejected_as_read_only(own: Database, capfd: pytest.CaptureFixture[str]) -> bool:
     """Tell whether a claim was refused; if none was, end the sessions: they read the setting when they begin.
 
     Once is not enough: a session that has just begun has read it, and is not shown yet.

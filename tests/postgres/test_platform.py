@@ -279,7 +279,7 @@ class TestVitals:
         await platform.close()
 
 
-class TestDeskForDeliveries:
+class TestDeliveryOperations:
     async def test_lists_and_filters_deliveries(self, hook: Boathook, db: Database):
         store = Store(db)
         first, second = await store.accept("one", "handler:a"), await store.accept("two", "handler:b")
@@ -333,7 +333,7 @@ class TestDeskForDeliveries:
         assert (row.state, row.note) == ("ignored", "wrong branch")
 
 
-class TestDeskForEndpoints:
+class TestEndpointOperations:
     async def test_makes_an_application_once_also_when_two_do_so_at_once(self, hook: Boathook):
         async def make() -> str:
             async with hook.transaction() as tx:

@@ -288,7 +288,7 @@ class TestRoute:
         await store.assert_balanced()
 
 
-class TestAtOnce:
+class TestConcurrentRerouting:
     async def two_at_once(self, store: RoutingStore, monkeypatch) -> list:
         """Route one event twice, the first not committing before the second waits for it."""
         unblock = ordering.unblock
@@ -390,7 +390,7 @@ class TestBatches:
         assert await store.owed(plain) == ["handler:all"]
 
 
-class TestTheMomentOfRegistration:
+class TestRegistration:
     async def past(self, db: Database) -> None:
         """Run the keeper's tasks until none is left."""
         while await runner.run_step(db, Outbox()):

@@ -67,7 +67,7 @@ async def put_many(db: Database, number: int, **columns: str) -> None:
     )  # fmt: skip
 
 
-class TestALook:
+class TestSearch:
     async def test_is_by_source_type_key_and_time(self, store: Store):
         now = datetime.now(UTC)
         for days, source, type in ((1, "stripe", "payment.paid"), (2, "github", "push"), (3, "stripe", "invoice.paid")):
@@ -262,7 +262,7 @@ async def test_a_long_history_made_for_tests_balances_and_is_found(pg_url: str, 
     assert [one.event.dedup_key for one in rare.events] == ["evt-10001", "evt-1"]
 
 
-class TestAnId:
+class TestSearchById:
     async def test_of_an_event_message_or_delivery_is_found_at_once(self, store: Store):
         event = await put(store, "one", to=("a",))
         for name in (ids.show("evt", event), ids.show("msg", event), str(event), ids.show_delivery(event, 0)):
@@ -283,7 +283,7 @@ class TestAnId:
         assert found.events == []
 
 
-class TestAKey:
+class TestSearchByKey:
     async def test_is_found_at_once_in_every_source(self, store: Store):
         await put(store, "evt_1", source="github")
         await put(store, "evt_1", source="stripe")
@@ -420,7 +420,7 @@ class TestAComparison:
             await conflicts.compare_conflict(db, id_at(ago(hours=1)))
 
 
-class TestAStory:
+class TestEventHistory:
     async def test_has_deliveries_attempts_effects_reply_notes_and_conflicts(self, store: Store):
         event = await put(store, "good", to=("a", "b"), body=b'{"n":1}')
         await store.fail(event)
@@ -477,7 +477,7 @@ class TestAStory:
         assert (row.size, len(stored.body)) == (500_000, 1_000)
 
 
-class TestOwingOneRecipientAgain:
+class TestReplayDelivery:
     async def test_adds_a_delivery_for_it_alone(self, store: Store):
         event = await put(store, "one", to=("a", "b"))
         await store.end(event)

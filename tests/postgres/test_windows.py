@@ -151,7 +151,7 @@ async def replayed_events(ground: Ground, since: datetime, until: datetime) -> i
     return await delivery_commands.count_events(ground.db, ListFilter(since=since, until=until))
 
 
-async def replayed_letters(ground: Ground, since: datetime, until: datetime) -> int:
+async def replayed_dead_letters(ground: Ground, since: datetime, until: datetime) -> int:
     groups = await delivery_commands.count_dead(ground.db, Selection(ListFilter(since=since, until=until)))
     return sum(group.number for group in groups)
 
@@ -186,7 +186,7 @@ READERS = {
     "usage": usage,
     "purge": purge,
     "events replay": replayed_events,
-    "dead replay": replayed_letters,
+    "dead replay": replayed_dead_letters,
     "events": listed(listings.list_events),
     "deliveries": listed(listings.list_deliveries),
     "dead letters": listed(listings.list_dead_letters),

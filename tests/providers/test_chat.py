@@ -409,7 +409,7 @@ def test_meta_a_body_of_another_shape_is_one_event():
     assert (verdict.items, verdict.type) == ((), "user")
 
 
-def meta_asks(query: str, method: str = "GET"):
+def meta_challenge(query: str, method: str = "GET"):
     source = verifier("meta", SECRET, verify_token="meatyhamhock")
     return source.verify(request({}, method=method, url=f"{URL}?{query}"), NOW)
 
@@ -418,7 +418,7 @@ QUESTION = "hub.mode=subscribe&hub.challenge=1158201444&hub.verify_token=meatyha
 
 
 def test_meta_challenge_is_echoed_unsigned():
-    verdict = meta_asks(QUESTION)
+    verdict = meta_challenge(QUESTION)
     assert isinstance(verdict, Challenge), verdict
     assert (verdict.status, verdict.body, verdict.content_type) == (200, b"1158201444", "text/plain; charset=utf-8")
 
@@ -434,7 +434,7 @@ def test_meta_challenge_is_echoed_unsigned():
     ],
 )
 def test_meta_challenge_needs_the_token_and_no_markup(query, status):
-    refused(meta_asks(query), Reason.CHALLENGE_REFUSED, status)
+    refused(meta_challenge(query), Reason.CHALLENGE_REFUSED, status)
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ def test_meta_challenge_needs_the_token_and_no_markup(query, status):
     [(QUESTION.replace("subscribe", "unsubscribe"), "GET"), ("", "GET"), (QUESTION, "POST")],
 )
 def test_meta_other_unsigned_requests_are_refused(query, method):
-    refused(meta_asks(query, method), Reason.SIGNATURE_MISSING)
+    refused(meta_challenge(query, method), Reason.SIGNATURE_MISSING)
 
 
 def test_meta_signed_get_is_no_event():
@@ -514,7 +514,7 @@ def test_x_activity_keys_depend_on_id_and_filter():
     assert len({first, *others}) == 6
 
 
-def x_asks(token: str):
+def x_challenge(token: str):
     url = f"{URL}?crc_token={quote(token, safe='')}&nonce=abc"
     return verifier("x", SECRET).verify(request({}, method="GET", url=url), NOW)
 
@@ -524,7 +524,7 @@ def x_asks(token: str):
     "token", ["challenge_string", "ZTM4NzYwOTctOTFjMS00Mzg1LTk5NTgtMmYyYmM0NmU5NzQx", "9c1f", "a+b/c="]
 )
 def test_x_challenge_is_answered_with_its_mac(token):
-    verdict = x_asks(token)
+    verdict = x_challenge(token)
     assert isinstance(verdict, Challenge), verdict
     assert json.loads(verdict.body) == {"response_token": x_signature(SECRET, token)}
     assert verdict.content_type == "application/json"
@@ -552,12 +552,12 @@ def test_x_challenge_is_answered_with_its_mac(token):
     ],
 )
 def test_x_is_signed_nothing_that_could_be_an_event(token):
-    assert not isinstance(x_asks(token), Challenge)
+    assert not isinstance(x_challenge(token), Challenge)
 
 
 def test_mutant_a_challenge_resembling_json_forges_an_event(monkeypatch):
     loosened(monkeypatch, find_recipe("x"))
-    stolen = json.loads(x_asks(POSTED.decode()).body)["response_token"]
+    stolen = json.loads(x_challenge(POSTED.decode()).body)["response_token"]
     assert isinstance(verdict_of("x", SECRET, {OAUTH2: stolen}, POSTED), Verified)
 
 
@@ -576,7 +576,7 @@ def zoom_headers(body: bytes, secret: str = SECRET, stamp: str = STAMP) -> dict[
     return {"x-zm-signature": "v0=" + hex_mac(secret, f"v0:{stamp}:", body), "x-zm-request-timestamp": stamp}
 
 
-def zoom_asks(token: str, secret: str = SECRET):
+def zoom_challenge(token: str, secret: str = SECRET):
     body = json.dumps({"payload": {"plainToken": token}, "event_ts": 1, "event": "endpoint.url_validation"}).encode()
     return verdict_of("zoom", secret, zoom_headers(body, secret), body)
 
@@ -604,7 +604,7 @@ def test_zoom_sign_equals_a_manual_signature():
 @pytest.mark.judge("zoom")
 def test_zoom_the_challenge_of_other_code():
     """Source: github.com/elastic/beats, the tests of its http_endpoint input."""
-    verdict = zoom_asks("qgg8vlvZRS6UYooatFL8Aw", "secretValueTest")
+    verdict = zoom_challenge("qgg8vlvZRS6UYooatFL8Aw", "secretValueTest")
     assert isinstance(verdict, Challenge), verdict
     assert json.loads(verdict.body) == {
         "plainToken": "qgg8vlvZRS6UYooatFL8Aw",
@@ -620,13 +620,13 @@ def test_zoom_challenge_needs_a_signature():
 
 @pytest.mark.parametrize("token", ["v0:1658940994:{}", "a:b", '{"a"', "a b", "", "a" * 300, "ключ"])
 def test_zoom_is_signed_nothing_that_could_be_a_request(token):
-    refused(zoom_asks(token), Reason.CHALLENGE_REFUSED, 400)
+    refused(zoom_challenge(token), Reason.CHALLENGE_REFUSED, 400)
 
 
 def test_mutant_a_challenge_with_colons_would_forge_an_event(monkeypatch):
     text = f"v0:{STAMP}:" + STARTED.decode()
     assert NO_COLON.fullmatch(text) is None
     loosened(monkeypatch, find_recipe("zoom"))
-    stolen = json.loads(zoom_asks(text).body)["encryptedToken"]
+    stolen = json.loads(zoom_challenge(text).body)["encryptedToken"]
     forged = {"x-zm-signature": f"v0={stolen}", "x-zm-request-timestamp": STAMP}
     assert isinstance(verdict_of("zoom", SECRET, forged, STARTED), Verified)

@@ -210,16 +210,16 @@ def test_notion_requests_its_package_rejects_are_rejected(judge, change):
     assert isinstance(verdict_of("notion", secret, headers, body), Rejected)
 
 
-def notion_tells(*secrets: str, token: str = TOKEN, **headers: str):
+def notion_handshake(*secrets: str, token: str = TOKEN, **headers: str):
     body = json.dumps({"verification_token": token}).encode()
     return verifier("notion", *secrets).verify(request(headers, body), NOW)
 
 
 def test_notion_token_is_captured_once():
-    told = notion_tells()
+    told = notion_handshake()
     assert isinstance(told, Challenge), told
     assert (told.status, told.body, told.capture) == (200, b"", TOKEN)
-    refused(notion_tells(TOKEN, token="secret_of_a_stranger"), Reason.SIGNATURE_MISSING)
+    refused(notion_handshake(TOKEN, token="secret_of_a_stranger"), Reason.SIGNATURE_MISSING)
 
 
 def test_notion_is_refused_before_its_token_is_captured():
@@ -230,7 +230,7 @@ def test_notion_is_refused_before_its_token_is_captured():
 
 @pytest.mark.parametrize("token", ["", "short", "with spaces in the midst of it", "a" * 300, 'quote"quote"quote"'])
 def test_notion_tokens_are_such_as_notion_makes(token):
-    assert not isinstance(notion_tells(token=token), Challenge)
+    assert not isinstance(notion_handshake(token=token), Challenge)
 
 
 # Intercom.
@@ -286,7 +286,7 @@ def hubspot(version: str, headers, body: bytes = HUBSPOT_BODY, secret: str = SEC
     return verdict_of("hubspot", secret, headers, body, **({} if version == "v3" else {"scheme": version}))
 
 
-def hubspot_takes(version: str, headers, body: bytes = HUBSPOT_BODY, secret: str = SECRET) -> bool:
+def hubspot_library_accepts(version: str, headers, body: bytes = HUBSPOT_BODY, secret: str = SECRET) -> bool:
     signature = headers.get("x-hubspot-signature-v3") or headers["x-hubspot-signature"]
     stamp = headers.get("x-hubspot-request-timestamp")
     try:
@@ -302,7 +302,7 @@ versions = pytest.mark.parametrize("version", ["v1", "v2", "v3"])
 @versions
 def test_hubspot_signatures_of_its_library_are_accepted(version):
     headers = hubspot_headers(version)
-    assert hubspot_takes(version, headers)
+    assert hubspot_library_accepts(version, headers)
     verdict = hubspot(version, headers)
     assert isinstance(verdict, Verified), verdict
     assert (verdict.timestamp is not None) == (version == "v3")
@@ -314,25 +314,25 @@ def test_hubspot_library_accepts_boathooks_signatures(version):
     settings = {} if version == "v3" else {"scheme": version}
     signed = signed_request("hubspot", SECRET, HUBSPOT_BODY, url=URL, timestamp=time.time(), **settings)
     assert signed.url == URL
-    assert hubspot_takes(version, signed.headers)
-    assert not hubspot_takes(version, signed.headers, secret="another")
+    assert hubspot_library_accepts(version, signed.headers)
+    assert not hubspot_library_accepts(version, signed.headers, secret="another")
 
 
 @pytest.mark.judge("hubspot")
 @versions
 def test_hubspot_requests_its_library_rejects_are_rejected(version):
     body = HUBSPOT_BODY.replace(b"12345", b"12346")
-    assert not hubspot_takes(version, hubspot_headers(version), body)
+    assert not hubspot_library_accepts(version, hubspot_headers(version), body)
     refused(hubspot(version, hubspot_headers(version), body), Reason.SIGNATURE_MISMATCH)
     wrong = hubspot_headers(version, secret="another")
-    assert not hubspot_takes(version, wrong)
+    assert not hubspot_library_accepts(version, wrong)
     refused(hubspot(version, wrong), Reason.SIGNATURE_MISMATCH)
 
 
 @pytest.mark.judge("hubspot")
 def test_hubspot_old_requests_are_refused():
     old = hubspot_headers("v3", at=NOW - 301)
-    assert not hubspot_takes("v3", old)
+    assert not hubspot_library_accepts("v3", old)
     refused(hubspot("v3", old), Reason.TIMESTAMP_TOO_OLD)
 
 

@@ -55,7 +55,7 @@ def declaring(name: str, sources: str) -> str:
     return f"{HEAD}\nhook = Boathook({name!r})\n@hook.sources\ndef sources(_):\n    return {sources}\n"
 
 
-class TestMistakesOfOwners:
+class TestInvalidSettings:
     def test_a_module_that_exits_on_import_is_reported(self, place: Place):
         settings = place("import sys\nsys.exit('bye')\n")
         assert "fails: SystemExit: bye" in complaint(lambda: load_apps(settings))
@@ -331,7 +331,7 @@ async def keys_locked(db: Database) -> AsyncIterator[None]:
         yield
 
 
-class TestDoorsWhilePostgresqlFails:
+class TestMountsWhilePostgresqlFails:
     async def test_a_statement_that_takes_too_long_is_answered_503(self, db: Database, small: Database):
         token = await make_token(make_context(db))
         async with keys_locked(db):
@@ -399,7 +399,7 @@ async def test_an_unexpected_app_failure_is_logged_and_the_api_stays(
 
 
 @asynccontextmanager
-async def deaf_to_the_end(pg_url: str) -> AsyncIterator[str]:
+async def ignoring_disconnects(pg_url: str) -> AsyncIterator[str]:
     """Proxy PostgreSQL, passing on everything but the end of a connection."""
     parts = urlsplit(pg_url)
     tasks: set[asyncio.Task[None]] = set()
@@ -431,6 +431,6 @@ async def deaf_to_the_end(pg_url: str) -> AsyncIterator[str]:
 
 
 async def test_opening_a_pool_on_an_unresponsive_server_times_out(pg_url: str):
-    async with deaf_to_the_end(pg_url) as url:
+    async with ignoring_disconnects(pg_url) as url:
         with pytest.raises(DatabaseUnavailable):
             await asyncio.wait_for(Database.open(url, purpose="test", size=1, connect_timeout_s=0.5), 300)

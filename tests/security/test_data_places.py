@@ -55,7 +55,7 @@ def escaped(folder: Path) -> list[str]:
     ]
 
 
-def tell_all(folder: Path) -> None:
+def save_all(folder: Path) -> None:
     inner = folder / "inner"
     inner.mkdir()
     for name in NAMES:
@@ -66,14 +66,14 @@ def tell_all(folder: Path) -> None:
 
 
 def test_no_source_name_escapes_the_handshake_secrets_folder(tmp_path: Path):
-    tell_all(tmp_path)
+    save_all(tmp_path)
     assert escaped(tmp_path) == []
     assert len(list((tmp_path / "inner" / handshake_secrets.FOLDER).iterdir())) > 50
 
 
 def test_mutant_with_unquoted_names_files_escape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(handshake_secrets, "quote", lambda name, safe: name)
-    tell_all(tmp_path)
+    save_all(tmp_path)
     assert escaped(tmp_path) != []
 
 

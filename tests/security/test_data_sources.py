@@ -206,7 +206,7 @@ REPEATABLE: Final = {"dropbox", "mollie"}
 """Whose requests say nothing but that something has changed: each is news, and proves nothing it could bring about."""
 
 
-def known_by(verdict: Verdict) -> set[str]:
+def dedup_keys_of(verdict: Verdict) -> set[str]:
     """Return the dedup keys of a verified request."""
     assert isinstance(verdict, Verified), verdict
     if verdict.items:
@@ -219,13 +219,13 @@ def test_a_replay_at_any_time_with_any_delivery_id_is_deduplicated(provider_sour
     if provider_source.recipe.name in REPEATABLE:
         pytest.skip("it is to be heard each time")
     verifier, request = provider_source.verifier(), provider_source.request(provider_source.sign_sample())
-    first = known_by(verifier.verify(request, NOW))
+    first = dedup_keys_of(verifier.verify(request, NOW))
     proven = provider_source.recipe.grade in {ProofStrength.BODY, ProofStrength.METADATA}
     for moment in MOMENTS:
         for number, again in enumerate(copies(request, verifier) if proven else [request]):
             verdict = verifier.verify(again, NOW + moment)
             if isinstance(verdict, Verified):
-                assert known_by(verdict) & first, (moment, number, verdict)
+                assert dedup_keys_of(verdict) & first, (moment, number, verdict)
 
 
 def copies(request: Request, verifier: Verifier) -> Iterator[Request]:
@@ -266,9 +266,9 @@ def test_mutant_without_the_replay_key_a_replay_is_a_new_event(monkeypatch: pyte
     provider_source = next(one for one in GUARDED if one.recipe.name == "github")
     verifier, request = provider_source.verifier(), provider_source.request(provider_source.sign_sample())
     monkeypatch.setattr(verifier._dedup_keys, "replayed", lambda *_: None)
-    first = known_by(verifier.verify(request, NOW))
+    first = dedup_keys_of(verifier.verify(request, NOW))
     news = [again for again in copies(request, verifier) if isinstance(verdict := verifier.verify(again, NOW), Verified)
-            and not known_by(verdict) & first]  # fmt: skip
+            and not dedup_keys_of(verdict) & first]  # fmt: skip
     assert news != []
 
 
@@ -324,7 +324,7 @@ def forged_requests(provider_source: ProviderSource, spec: SourceSpec) -> Iterat
         yield replace(provider_source.request(signed), client="192.0.2.9")
 
 
-def open_doors(provider_source: ProviderSource) -> list[object]:
+def unsigned_acceptances(provider_source: ProviderSource) -> list[object]:
     """Return the configurations without a secret that take a forged request as an event."""
     found: list[object] = []
     for spec in lacking(provider_source):
@@ -339,7 +339,7 @@ def open_doors(provider_source: ProviderSource) -> list[object]:
 
 @every
 def test_no_source_without_a_secret_accepts_an_event(provider_source: ProviderSource):
-    assert open_doors(provider_source) == []
+    assert unsigned_acceptances(provider_source) == []
 
 
 def test_a_source_is_unsigned_only_if_configured_with_strength_none():
@@ -365,5 +365,5 @@ def test_mutant_accepting_an_empty_secret_opens_a_source(monkeypatch: pytest.Mon
     check = Verifier(replace(spec, secrets=("x",)))
     monkeypatch.setattr("tests.security.test_data_sources.Verifier", lambda _spec: check)
     monkeypatch.setattr("tests.security.test_data_sources.EMPTY", (("x",),))
-    assert open_doors(provider_source) != []
+    assert unsigned_acceptances(provider_source) != []
     assert not isinstance(check.verify(provider_source.request(provider_source.sign_sample()), NOW), Challenge)

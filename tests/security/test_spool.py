@@ -69,7 +69,7 @@ class Disk(RealDisk):
         return super().lock(folder)
 
 
-def left_by_the_dead(root: Path, name: str, *payloads: bytes) -> Path:
+def write_dead_spool(root: Path, name: str, *payloads: bytes) -> Path:
     shelf = SegmentStore(root, SMALL, name=name)
     shelf.write(payloads)
     shelf.close()
@@ -80,7 +80,7 @@ def events_of(*keys: str) -> list[bytes]:
     return [encode(event(key)) for key in keys]
 
 
-class TestForeignThings:
+class TestForeignFiles:
     """Other files in a spool's folder, from a mount point or created by a user."""
 
     @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ class TestForeignThings:
         (tmp_path / "lost+found").mkdir()
 
     def test_foreign_files_do_not_prevent_spooling_or_draining(self, tmp_path: Path):
-        left_by_the_dead(tmp_path, "1", b"old")
+        write_dead_spool(tmp_path, "1", b"old")
         shelf = SegmentStore(tmp_path, SMALL, name="2")
         assert shelf.adopt() == 1
         shelf.write([b"new"])
@@ -107,8 +107,8 @@ class TestForeignThings:
                     raise PermissionError(errno.EACCES, "permission denied")
                 return super().names(folder)
 
-        left_by_the_dead(tmp_path, "1", b"of root")
-        left_by_the_dead(tmp_path, "2", b"ours")
+        write_dead_spool(tmp_path, "1", b"of root")
+        write_dead_spool(tmp_path, "2", b"ours")
         shelf = SegmentStore(tmp_path, SMALL, OfRoot(), name="3")
         with pytest.raises(PermissionError):
             shelf.adopt()
@@ -120,7 +120,7 @@ class TestForeignThings:
 class TestReading:
     @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOMEM, errno.EIO])
     def test_a_temporarily_unreadable_segment_is_retried(self, tmp_path: Path, error: int):
-        left_by_the_dead(tmp_path, "1", b"x")
+        write_dead_spool(tmp_path, "1", b"x")
         disk = Disk()
         shelf = SegmentStore(tmp_path, SMALL, disk, name="2")
         shelf.adopt()
@@ -131,8 +131,8 @@ class TestReading:
         assert drained(shelf) == [b"x"]
 
     def test_a_persistently_unreadable_segment_is_set_aside(self, tmp_path: Path):
-        left_by_the_dead(tmp_path, "1", b"rotten")
-        left_by_the_dead(tmp_path, "2", b"good")
+        write_dead_spool(tmp_path, "1", b"rotten")
+        write_dead_spool(tmp_path, "2", b"good")
         disk = Disk()
         shelf = SegmentStore(tmp_path, SMALL, disk, name="3")
         shelf.adopt()
@@ -144,7 +144,7 @@ class TestReading:
         assert [path.suffix for path in (tmp_path / "1").iterdir()] == [".bad"]
 
     def test_a_lack_of_descriptors_never_sets_a_segment_aside(self, tmp_path: Path):
-        left_by_the_dead(tmp_path, "1", b"x")
+        write_dead_spool(tmp_path, "1", b"x")
         disk = Disk()
         shelf = SegmentStore(tmp_path, SMALL, disk, name="2")
         shelf.adopt()
@@ -169,8 +169,8 @@ class TestFolders:
 
     def test_mutant_named_by_the_clock_alone_they_are_not(self, tmp_path: Path, monkeypatch):
         monkeypatch.setattr(SegmentStore, "_next_folder_name", lambda self: self._name)
-        left_by_the_dead(tmp_path, "00000000000000000900", b"first")
-        left_by_the_dead(tmp_path, "00000000000000000005", b"second")
+        write_dead_spool(tmp_path, "00000000000000000900", b"first")
+        write_dead_spool(tmp_path, "00000000000000000005", b"second")
         last = SegmentStore(tmp_path, SMALL, name="00000000000000000950")
         last.adopt()
         assert drained(last) == [b"second", b"first"]
@@ -198,7 +198,7 @@ class TestFolders:
             def size(self, path: Path) -> int:
                 raise OSError(errno.EIO, "input/output error")
 
-        left_by_the_dead(tmp_path, "1", b"x")
+        write_dead_spool(tmp_path, "1", b"x")
         with pytest.raises(OSError, match="input/output"):
             SegmentStore(tmp_path, SMALL, Blind(), name="2").adopt()
         other = SegmentStore(tmp_path, SMALL, name="3")
@@ -270,7 +270,7 @@ class TestDraining:
 
     async def test_a_disk_that_becomes_read_only_keeps_nothing_from_the_database(self, tmp_path: Path, monkeypatch):
         monkeypatch.setattr(intake_module, "_ADOPT_INTERVAL_S", 0.02)
-        left_by_the_dead(tmp_path, "1", *events_of("a", "b"))
+        write_dead_spool(tmp_path, "1", *events_of("a", "b"))
         disk, fake_store = Disk(), FakeStore()
         disk.is_read_only = True
         intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL, disk, name="2")), within_s=0.2)
@@ -295,7 +295,7 @@ class TestDraining:
     async def test_mutant_an_unskipped_segment_is_retried_forever(self, tmp_path: Path, monkeypatch):
         monkeypatch.setattr(intake_module, "_ADOPT_INTERVAL_S", 0.02)
         monkeypatch.setattr(SegmentStore, "_left_in", lambda _, folder: sorted(folder.glob("*.seg")))
-        left_by_the_dead(tmp_path, "1", *events_of("a"))
+        write_dead_spool(tmp_path, "1", *events_of("a"))
         disk, fake_store = Disk(), FakeStore()
         disk.is_read_only = True
         intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL, disk, name="2")), within_s=0.2)
@@ -461,13 +461,13 @@ class TestLeftovers:
     ):
         shown = self._tell(tmp_path, capfd, enabled=enabled, roles=roles)
         assert "spool_left" not in shown
-        left_by_the_dead(tmp_path / "spool", "1", b"x")
+        write_dead_spool(tmp_path / "spool", "1", b"x")
         assert "boathook spool drain" in self._tell(tmp_path, capfd, enabled=enabled, roles=roles)
 
     def test_a_gateway_with_a_spool_drains_it_without_a_warning(
         self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ):
-        left_by_the_dead(tmp_path / "spool", "1", b"x")
+        write_dead_spool(tmp_path / "spool", "1", b"x")
         assert self._tell(tmp_path, capfd, enabled=True, roles=("gateway", "worker")) == ""
 
     def _tell(self, folder: Path, capfd: pytest.CaptureFixture[str], *, enabled: bool, roles: tuple[str, ...]) -> str:

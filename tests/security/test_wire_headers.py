@@ -56,7 +56,7 @@ CORPUS = (*MOMENTS, *IDS, *SIGNATURES, *FLOODS)
 
 
 @pytest.fixture(autouse=True)
-def when_they_were_signed() -> Iterator[None]:
+def frozen_clock() -> Iterator[None]:
     """Set the clock to the time of collection, when the requests were signed."""
     with time_machine.travel(NOW):
         yield

@@ -181,7 +181,7 @@ class MailServer:
 
 
 @pytest.fixture
-async def post_office(tmp_path):
+async def smtp_server(tmp_path):
     authority = Authority(tmp_path)
     mailbox = MailServer()
 
@@ -206,8 +206,8 @@ class TestMail:
             "to": ["ops@example.com", "anna@example.com"], "ca_file": authority.file, **more,
         }  # fmt: skip
 
-    async def test_sends_over_starttls_with_a_password(self, post_office):
-        mailbox, port, authority = post_office
+    async def test_sends_over_starttls_with_a_password(self, smtp_server):
+        mailbox, port, authority = smtp_server
         assert await send(self.channel(port, authority, username="boathook", password="right")) == Sent()
         ((recipients, message),) = mailbox.messages
         assert recipients == ["ops@example.com", "anna@example.com"]
@@ -215,27 +215,27 @@ class TestMail:
         assert message["Auto-Submitted"] == "auto-generated"
         assert "https://hooks.example.com/console/dead" in message.get_content()
 
-    async def test_a_login_failure_is_reported_without_the_password(self, post_office):
-        _, port, authority = post_office
+    async def test_a_login_failure_is_reported_without_the_password(self, smtp_server):
+        _, port, authority = smtp_server
         outcome = await send(self.channel(port, authority, username="boathook", password="wrong"))
         assert isinstance(outcome, SendFailed)
         assert "rejects the user name or password" in outcome.error
         assert "wrong" not in outcome.error
 
-    async def test_an_untrusted_certificate_is_refused(self, post_office):
-        mailbox, port, authority = post_office
+    async def test_an_untrusted_certificate_is_refused(self, smtp_server):
+        mailbox, port, authority = smtp_server
         outcome = await send(self.channel(port, authority, ca_file=""))
         assert isinstance(outcome, SendFailed)
         assert "not trusted" in outcome.error
         assert mailbox.messages == []
 
-    async def test_recipients_that_are_refused_are_named(self, post_office):
-        _, port, authority = post_office
+    async def test_recipients_that_are_refused_are_named(self, smtp_server):
+        _, port, authority = smtp_server
         outcome = await send(self.channel(port, authority, to=["nobody@example.com"]))
         assert outcome == SendFailed("127.0.0.1 does not accept mail for nobody@example.com (550)")
 
-    async def test_an_unresponsive_server_times_out(self, post_office):
-        _, _, authority = post_office
+    async def test_an_unresponsive_server_times_out(self, smtp_server):
+        _, _, authority = smtp_server
         async with Receiver(script=(60,)) as silent:
             notifier = Notifier(settings_of(channels={"ops": self.channel(silent.port, authority)}, timeout_s=0.3))
             outcome = await notifier.send("ops", bulletin())
@@ -263,8 +263,8 @@ class TestMail:
             is_over.set()
             await eventually(lambda: all(thread.name != "boathook-mail" for thread in threading.enumerate()))
 
-    async def test_tls_from_the_first_byte(self, post_office, tmp_path):
-        _, _, authority = post_office
+    async def test_tls_from_the_first_byte(self, smtp_server, tmp_path):
+        _, _, authority = smtp_server
         greeted = []
 
         async def serve(reader, writer):

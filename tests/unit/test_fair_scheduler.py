@@ -17,7 +17,7 @@ EACH = 4
 WORK_S = 0.001
 
 
-async def begun_together(turns: FairScheduler, *, clients: int = 1) -> int:
+async def started_together(turns: FairScheduler, *, clients: int = 1) -> int:
     """Let readers ask again and again; return the most requests that began in one turn of the event loop."""
     begun, loop_turn, is_over = Counter[int](), 0, False
 
@@ -45,16 +45,16 @@ async def begun_together(turns: FairScheduler, *, clients: int = 1) -> int:
 
 
 async def test_one_reader_starts_at_a_time_during_ingest():
-    assert await begun_together(FairScheduler(lambda: True)) == 1
+    assert await started_together(FairScheduler(lambda: True)) == 1
 
 
 async def test_mutant_without_turns_all_start_together(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(FairScheduler, "_begin", lambda _self: None)
-    assert await begun_together(FairScheduler(lambda: True)) == READERS
+    assert await started_together(FairScheduler(lambda: True)) == READERS
 
 
 async def test_no_reader_waits_without_ingest():
-    assert await begun_together(FairScheduler(lambda: False)) == READERS
+    assert await started_together(FairScheduler(lambda: False)) == READERS
 
 
 async def test_waiting_readers_start_when_ingest_is_idle():

@@ -57,7 +57,7 @@ def ask(verifier, body: bytes = b"", headers=None, **more):
     return verifier.verify(request(body, headers or {}, **more), NOW)
 
 
-def ask_proven(verifier, document: object, **more):
+def ask_signed(verifier, document: object, **more):
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
     return ask(verifier, body, {"x-sig": mac(body)}, **more)
 
@@ -68,13 +68,13 @@ def ask_proven(verifier, document: object, **more):
 def test_a_signed_challenge_is_answered_only_if_valid():
     verifier = source(made(ECHO), KEY)
     question = {"type": "hello", "text": "abc"}
-    assert ask_proven(verifier, question) == Challenge(
+    assert ask_signed(verifier, question) == Challenge(
         status=200, body=b"abc", content_type="text/plain; charset=utf-8"
     )
     forged = ask(verifier, json.dumps(question).encode(), {"x-sig": "0"})
     assert (forged.status, forged.reason) == (401, Reason.SIGNATURE_MISMATCH)
-    assert isinstance(ask_proven(verifier, {"type": "other", "text": "abc"}), Verified)
-    assert isinstance(ask_proven(verifier, {"type": "hello", "text": "abc"}, method="PUT"), Rejected)
+    assert isinstance(ask_signed(verifier, {"type": "other", "text": "abc"}), Verified)
+    assert isinstance(ask_signed(verifier, {"type": "hello", "text": "abc"}, method="PUT"), Rejected)
 
 
 def test_all_that_makes_a_request_the_question_must_be_there():
@@ -104,8 +104,8 @@ def test_all_that_makes_a_request_the_question_must_be_there():
 @pytest.mark.parametrize(("value", "text"), [(1, "1"), ("1", "1"), (True, "true"), (1.5, "1.5")], ids=repr)
 def test_a_number_in_the_question_equals_its_text(value, text):
     verifier = source(made(Handshake(when=((Json("type"), text),), answer=StaticAnswer(body='{"type":1}'))), KEY)
-    assert isinstance(ask_proven(verifier, {"type": value}), Challenge)
-    assert isinstance(ask_proven(verifier, {"type": [value]}), Verified)
+    assert isinstance(ask_signed(verifier, {"type": value}), Challenge)
+    assert isinstance(ask_signed(verifier, {"type": [value]}), Verified)
 
 
 def test_handshake_methods_are_allowed_besides_event_methods():
@@ -117,13 +117,13 @@ def test_handshake_methods_are_allowed_besides_event_methods():
 def test_a_get_is_an_event_only_if_configured():
     verifier = source(made(CRC), KEY)
     for method in ("GET", "HEAD"):
-        verdict = ask_proven(verifier, {}, method=method)
+        verdict = ask_signed(verifier, {}, method=method)
         assert (verdict.status, verdict.reason) == (400, Reason.CHALLENGE_REFUSED)
     by_get = source(made(CRC, methods=frozenset({"GET", "POST"})), KEY)
-    assert isinstance(ask_proven(by_get, {}, method="GET"), Verified)
+    assert isinstance(ask_signed(by_get, {}, method="GET"), Verified)
     by_the_owner = source(made(CRC), KEY, methods=frozenset({"GET"}))
-    assert isinstance(ask_proven(by_the_owner, {}, method="GET"), Verified)
-    assert isinstance(ask_proven(by_the_owner, {}, method="POST"), Rejected)
+    assert isinstance(ask_signed(by_the_owner, {}, method="GET"), Verified)
+    assert isinstance(ask_signed(by_the_owner, {}, method="POST"), Rejected)
 
 
 def test_an_unsigned_challenge_is_never_an_event():
@@ -168,7 +168,7 @@ def test_only_small_unverified_bodies_are_parsed():
 
 @pytest.mark.parametrize("text", [None, 1, True, ["x"], {"a": 1}, "", "x" * 4_097, "a\nb", "a\x00b", "Ж", "\ud800"])
 def test_only_plain_text_is_echoed(text):
-    verdict = ask_proven(source(made(ECHO), KEY), {"type": "hello", "text": text})
+    verdict = ask_signed(source(made(ECHO), KEY), {"type": "hello", "text": text})
     assert (verdict.status, verdict.reason) == (400, Reason.CHALLENGE_REFUSED)
     assert not verdict.may_reverify
 
@@ -290,7 +290,7 @@ def test_an_address_is_visited_only_on_the_senders_own_host():
         made(Handshake(when=(Json("url"),), answer=ConfirmByFetch(selector=Json("url"), pattern=pattern))), KEY
     )
     good = "https://sns.eu-west-1.amazonaws.com/?Action=ConfirmSubscription&Token=abc"
-    assert ask_proven(verifier, {"url": good}).visit == good
+    assert ask_signed(verifier, {"url": good}).visit == good
     for url in (
         "http://169.254.169.254/",
         good.replace("https", "http"),
@@ -301,7 +301,7 @@ def test_an_address_is_visited_only_on_the_senders_own_host():
         "x" * 5_000,
         7,
     ):
-        verdict = ask_proven(verifier, {"url": url})
+        verdict = ask_signed(verifier, {"url": url})
         assert (verdict.status, verdict.reason) == (400, Reason.CHALLENGE_REFUSED), url
     assert isinstance(ask(verifier, json.dumps({"url": good}).encode()), Rejected)
 
@@ -357,8 +357,8 @@ def test_a_reply_may_echo_request_fields():
     body = b"OutSum=1"
     assert ask(source(wants, KEY), body, {"x-sig": mac(body)}).reply.body == b"OK\n"
     again = source(made(reply=ExpectedReply(body=("ok",))), KEY)
-    assert ask_proven(again, {}).reply is ask_proven(again, {}).reply, "rendered once"
-    assert ask_proven(source(made(), KEY), {}).reply is None
+    assert ask_signed(again, {}).reply is ask_signed(again, {}).reply, "rendered once"
+    assert ask_signed(source(made(), KEY), {}).reply is None
 
 
 # Arbitrary requests.

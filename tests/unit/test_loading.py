@@ -150,7 +150,7 @@ def test_a_module_that_is_not_there_is_named(place: Place):
     assert "apps.load: there is no module 'no_such_module_anywhere' in" in complaint(lambda: load_apps(settings))
 
 
-class TestItsTable:
+class TestAppTable:
     def test_is_checked_and_filled_with_defaults(self, place: Place):
         settings = place(PLAIN, toml='[shelf]\nplans = [{id = "month", price = 3}]')
         [hook] = load_apps(settings)
@@ -233,7 +233,7 @@ class TestItsTable:
         assert not is_secret(key)
 
 
-class TestItsSources:
+class TestAppSources:
     def test_are_sources_like_all_others(self, place: Place):
         settings, _ = with_apps(place(PLAIN, toml='[shelf]\nsecret = "env:SHELF"'))
         books = settings.sources["books"]

@@ -391,12 +391,12 @@ async def test_requests_added_while_the_queue_drains_are_started(monkeypatch):
     more = [OutgoingRequest(url="nowhere:2", headers=(), body=b"", timeout_s=5.0)]
     turn = curl_multi.CurlMultiClient.turn
 
-    def hand_over_and_turn(self, events):
+    def add_and_turn(self, events):
         if more:
             sender.send([more.pop()])
         return turn(self, events)
 
-    monkeypatch.setattr(curl_multi.CurlMultiClient, "turn", hand_over_and_turn)
+    monkeypatch.setattr(curl_multi.CurlMultiClient, "turn", add_and_turn)
     # Neither is ever under way, so nothing else ends the sender's wait.
     sender.send([OutgoingRequest(url="nowhere:1", headers=(), body=b"", timeout_s=5.0)])
     assert {await asyncio.wait_for(answered.get(), 300) for _ in range(2)} == {"nowhere:1", "nowhere:2"}

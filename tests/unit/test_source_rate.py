@@ -129,7 +129,7 @@ def fails(_request: LeaseRequest, _now: float) -> object:
     raise ConnectionError("away")
 
 
-class TestAlone:
+class TestSingleGateway:
     @given(RATES, BURSTS, st.lists(st.floats(0, 0.5), min_size=1, max_size=100))
     def test_a_gateway_that_is_alone_limits_as_a_limiter_does(self, per_second: float, burst: int, gaps: list[float]):
         alone, limiter, now = SourceRate("shop", per_second, burst), RateLimiter(per_second, burst), 0.0
@@ -277,7 +277,7 @@ def test_mutant_without_the_ceiling_it_does(monkeypatch: pytest.MonkeyPatch):
     assert opened_by_a_liar() > 100
 
 
-def closed_by_a_liar(before: Store | None = None, kind: type[SourceRate] = SourceRate) -> int:
+def passed_with_a_wrong_store(before: Store | None = None, kind: type[SourceRate] = SourceRate) -> int:
     """Return how many requests of a gateway pass in ten seconds while the store grants nothing."""
     gateways = Gateways(4, 20.0, 20, before or HonestStore(), kind=kind)
     gateways.run(20.0, lambda _step: [1, 0, 0, 0])
@@ -288,12 +288,12 @@ def closed_by_a_liar(before: Store | None = None, kind: type[SourceRate] = Sourc
 
 
 def test_empty_grants_leave_a_gateway_its_share():
-    assert closed_by_a_liar() >= 10 * 20 / 4 - 1
+    assert passed_with_a_wrong_store() >= 10 * 20 / 4 - 1
 
 
 def test_mutant_without_the_floor_nothing_passes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(source_rate._Floor, "wait_s", lambda *_: 1.0)
-    assert closed_by_a_liar() <= 25
+    assert passed_with_a_wrong_store() <= 25
 
 
 def test_mutant_a_gateway_in_debt_for_its_lease_is_blocked(monkeypatch: pytest.MonkeyPatch):
@@ -302,7 +302,7 @@ def test_mutant_a_gateway_in_debt_for_its_lease_is_blocked(monkeypatch: pytest.M
         self._tokens -= 1
 
     monkeypatch.setattr(source_rate._Floor, "take", take)
-    assert closed_by_a_liar() <= 25
+    assert passed_with_a_wrong_store() <= 25
 
 
 def recovered(granted: object, kind: type[SourceRate] = SourceRate) -> int:

@@ -125,7 +125,7 @@ class TestSegments:
             assert contents.lost == 1
 
 
-class TestShelves:
+class TestSegmentStores:
     def test_events_are_drained_in_order_over_many_segments(self, tmp_path: Path):
         shelf = SegmentStore(tmp_path, SMALL)
         sent = [b"%d:" % number + os.urandom(700) for number in range(40)]
@@ -485,7 +485,7 @@ class Filling(RealDisk):
         self.share = 0.5
 
 
-class TestLongLives:
+class TestOverTime:
     def test_a_clock_set_back_keeps_the_folder_order(self, tmp_path: Path):
         earlier = SegmentStore(tmp_path, SMALL, name="500")
         earlier.write([b"earlier"])

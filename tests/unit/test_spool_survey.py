@@ -94,7 +94,7 @@ def suffixes(folder: Path) -> list[str]:
     return [path.suffix for path in sorted(folder.iterdir())]
 
 
-class TestLooking:
+class TestInspection:
     def test_each_folder_reports_its_lock_and_contents(self, tmp_path: Path):
         dead(tmp_path, "a", "b", name="1")
         alive = written(tmp_path, "c", name="2")
@@ -129,7 +129,7 @@ class TestLooking:
 
     def test_a_folder_is_adopted_while_it_is_inspected(self, tmp_path: Path, monkeypatch):
         folder = dead(tmp_path, "a")
-        with looking_at(folder) as stop:
+        with inspecting(folder) as stop:
             monkeypatch.setattr("boathook.spool.disk.time.sleep", lambda _seconds: stop())
             lock = RealDisk().lock(folder)
         assert lock is not None
@@ -138,7 +138,7 @@ class TestLooking:
     def test_mutant_without_lock_retries_inspection_blocks_adoption(self, tmp_path: Path, monkeypatch):
         folder = dead(tmp_path, "a")
         monkeypatch.setattr(disk_module, "_LOCK_TRIES", 1)
-        with looking_at(folder):
+        with inspecting(folder):
             assert RealDisk().lock(folder) is None
 
     def test_a_folder_without_segments_is_not_listed(self, tmp_path: Path, monkeypatch):
@@ -180,7 +180,7 @@ class TestLooking:
 
 
 @contextlib.contextmanager
-def looking_at(folder: Path):
+def inspecting(folder: Path):
     """Hold the lock that an inspection holds briefly, until the yielded function is called, or to the end."""
     descriptors = [os.open(folder, os.O_RDONLY)]
     fcntl.flock(descriptors[0], fcntl.LOCK_SH)
@@ -208,7 +208,7 @@ def refuse(root: Path, key: str) -> Path:
     return file
 
 
-class TestSalvaging:
+class TestImport:
     async def test_dead_process_spools_are_imported_in_order(self, tmp_path: Path, database: Database):
         dead(tmp_path, "a", "b", "c", "d", name="1")
         dead(tmp_path, "e", "f", name="2")
@@ -238,11 +238,11 @@ class TestSalvaging:
         held: list[object] = []
         store = database.append
 
-        async def look_and_store(batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
+        async def inspect_and_store(batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
             held.append(await asyncio.to_thread(RealDisk().lock, folder))
             return await store(batch, within_s=within_s)
 
-        monkeypatch.setattr(database, "append", look_and_store)
+        monkeypatch.setattr(database, "append", inspect_and_store)
         await importer(tmp_path, database, batch=1).drain()
         assert held == [None, None]
         lock = RealDisk().lock(folder)

@@ -335,7 +335,7 @@ def test_a_crash_before_the_name_is_given_leaves_nothing_that_counts(tmp_path, m
     assert HandshakeSecrets(tmp_path).save("notion", "secret_told_afterwards")
 
 
-def tell_at_once(folder, number=16):
+def save_concurrently(folder, number=16):
     barrier = threading.Barrier(number)
     kept = []
 
@@ -356,7 +356,7 @@ def test_of_concurrent_handshakes_one_secret_is_kept(tmp_path):
     for attempt in range(20):
         folder = tmp_path / str(attempt)
         folder.mkdir()
-        (kept,) = tell_at_once(folder)
+        (kept,) = save_concurrently(folder)
         assert HandshakeSecrets(folder).confirm("notion") == f"secret_number_{kept}"
 
 
@@ -364,7 +364,7 @@ def test_mutant_with_a_replacing_rename_several_would_believe_to_be_first(tmp_pa
     monkeypatch.setattr(os, "link", Path.replace)
     monkeypatch.setattr(handshake_secrets, "_read", lambda _file: None)
     monkeypatch.setattr(Path, "unlink", lambda *_: None)
-    assert len(tell_at_once(tmp_path)) > 1
+    assert len(save_concurrently(tmp_path)) > 1
 
 
 @pytest.mark.parametrize("name", ["..", "../../x", "a/b", ".", "ünïcode", "a b"])

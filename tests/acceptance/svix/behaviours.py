@@ -97,14 +97,14 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "headers: really sent, letter case kept": (f"{DELIVERY}::TestHeaders::test_keep_their_case_and_change_at_once",),
     # Filters and limits
-    "filter: by event type": (f"{DELIVERY}::TestWhoGetsWhat::test_by_event_type",),
-    "filter: by channel": (f"{DELIVERY}::TestWhoGetsWhat::test_by_channel",),
+    "filter: by event type": (f"{DELIVERY}::TestRouting::test_by_event_type",),
+    "filter: by channel": (f"{DELIVERY}::TestRouting::test_by_channel",),
     "limit: rate stored and cleared, and kept to": (
         f"{APPS}::TestEndpoints::test_a_patch_changes_one_field_and_leaves_the_others",
         f"{DELIVERY}::TestRates::test_an_endpoint_is_sent_no_more_in_a_second_than_its_rate",
     ),
     "limit: https only": (f"{DOORS}::TestHttpsOnly::test_plain_http_is_refused",),
-    "send-example: svix.ping arrives": (f"{DELIVERY}::TestWhoGetsWhat::test_the_example_ping_has_a_success_payload",),
+    "send-example: svix.ping arrives": (f"{DELIVERY}::TestRouting::test_the_example_ping_has_a_success_payload",),
     # Stats
     "stats: zero, pending and sending counts, since and until, 29 days are 400": (
         f"{MESSAGES}::TestStatistics::test_count_attempts_by_status",
@@ -202,8 +202,8 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
         "tests/postgres/test_sender.py::test_failures_far_apart_begin_a_new_count",
     ),
     "worker: deleted application or endpoint gets nothing": (
-        f"{DELIVERY}::TestWhoGetsWhat::test_disabled_and_deleted_endpoints_get_nothing",
-        f"{DELIVERY}::TestWhoGetsWhat::test_a_deleted_application_is_sent_nothing_more",
+        f"{DELIVERY}::TestRouting::test_disabled_and_deleted_endpoints_get_nothing",
+        f"{DELIVERY}::TestRouting::test_a_deleted_application_is_sent_nothing_more",
     ),
     # Client
     "client: blocked addresses": (

@@ -19,7 +19,7 @@ PUBLISHING = tuple(point for point in FAILPOINTS if point.startswith("publish.")
 
 
 @pytest.fixture(scope="module")
-def fragile(admin_url, pg_template, tmp_path_factory) -> Iterator[BoathookServer]:
+def own_server(admin_url, pg_template, tmp_path_factory) -> Iterator[BoathookServer]:
     """A boathook for this module only, whose processes are killed."""
     with open_database(admin_url, pg_template) as url, open_server(tmp_path_factory.mktemp("fragile"), url) as opened:
         yield opened
@@ -138,27 +138,27 @@ def test_there_are_points_to_be_killed_at():
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 @pytest.mark.parametrize("role", ["sender", "gateway", "keeper"])
-def test_accepted_messages_arrive_after_any_process_is_killed(role, fragile, receiver):
-    app = fragile.application()
+def test_accepted_messages_arrive_after_any_process_is_killed(role, own_server, receiver):
+    app = own_server.application()
     box = receiver.mailbox()
     endpoint = app.endpoint(box)
     with Publisher(app) as publisher:
         publisher.wait(20)
-        assert fragile.running.children(role), f"no process has the role {role}"
-        fragile.running.kill(role)
+        assert own_server.running.children(role), f"no process has the role {role}"
+        own_server.running.kill(role)
         publisher.wait(20)
     judge(app, endpoint, publisher.accepted, box)
 
 
-def test_accepted_messages_arrive_after_a_full_kill_and_restart(fragile, receiver):
-    app = fragile.application()
+def test_accepted_messages_arrive_after_a_full_kill_and_restart(own_server, receiver):
+    app = own_server.application()
     box = receiver.mailbox(Answer(503), Answer(503), Answer(503), Answer())
     endpoint = app.endpoint(box, retrySchedule=[0.2] * 10)
     with Publisher(app) as publisher:
         publisher.wait(20)
-        fragile.running.kill_all()
-    fragile.running.start()
-    wait_for_api(fragile.running)
+        own_server.running.kill_all()
+    own_server.running.start()
+    wait_for_api(own_server.running)
     judge(app, endpoint, publisher.accepted, box)
 
 
@@ -175,5 +175,5 @@ def test_a_message_without_a_delivery_is_missed(server, receiver):
     assert lost([unowed, owed], box) == {unowed}
 
 
-def test_the_log_shows_no_traceback(fragile):
-    assert "Traceback" not in Path(fragile.running.folder, "serve.log").read_text()
+def test_the_log_shows_no_traceback(own_server):
+    assert "Traceback" not in Path(own_server.running.folder, "serve.log").read_text()

@@ -183,7 +183,7 @@ class TestResults:
         assert box.wait()[0].header("authorization") == "Basic " + base64.b64encode(b"shop:open").decode()
 
 
-class TestWhoGetsWhat:
+class TestRouting:
     def test_by_event_type(self, app, api, receiver):
         for name in ("delivery.paid", "delivery.voided"):
             if api.http.get(f"/event-type/{name}").status_code == 404:

@@ -40,12 +40,12 @@ def test_400_for_a_broken_payload_which_becomes_no_event(server, body):
 def test_a_broken_payload_is_kept_as_a_rejection(server):
     body = whole(amount="plenty")
 
-    def told_and_kept() -> list[dict[str, Any]]:
+    def is_kept() -> list[dict[str, Any]]:
         # Only so many a second are kept, and the tests before this one may have used them up.
         server.post(body, x_signature=sign(body))
         return server.rows("select from boathook.rejection where body = %s", body)
 
-    wait_until(told_and_kept)
+    wait_until(is_kept)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ async def _work(cabinet: Cabinet, shop: Shop, statuses: list[int]) -> None:
 def committed(cabinet: Cabinet, shop: Client) -> set[Change]:
     """Return every committed change, derived from the rows: revision 3 means one creation and two updates.
 
-    Of deleted rows the events alone can tell, which is why these are judged by `never_happened` too.
+    Of deleted rows the events alone can tell, which is why these are judged by `phantom_changes` too.
     """
     changes = set()
     for entity in Entity:
@@ -77,7 +77,7 @@ def committed(cabinet: Cabinet, shop: Client) -> set[Change]:
     return changes
 
 
-def never_happened(cabinet: Cabinet, shop: Client, heard: set[Change]) -> set[Change]:
+def phantom_changes(cabinet: Cabinet, shop: Client, heard: set[Change]) -> set[Change]:
     """Return delivered changes that contradict the rows."""
     wrong = set()
     for entity in Entity:
@@ -103,7 +103,7 @@ def judge(cabinet: Cabinet, shop: Client, receiver: Receiver) -> None:
         heard, wanted = set(receiver.heard[path]), {entity for entity in types if types[entity]}
         assert {change for change in changes if change.entity in wanted} - heard == set(), f"{path} missed changes"
         assert {change.entity for change in heard} <= wanted
-        assert never_happened(cabinet, shop, heard) == set()
+        assert phantom_changes(cabinet, shop, heard) == set()
         assert heard == {change for change in everything if change.entity in wanted}, f"{path} and /all differ"
     deleted = {(change.entity, change.id) for change in everything if change.action is Action.DELETE}
     for change in everything:
@@ -127,7 +127,7 @@ async def begin(running: CashdeskServer, receiver: Receiver) -> tuple[Cabinet, C
     return cabinet, shop
 
 
-async def judge_in_the_end(cabinet: Cabinet, shop: Client, receiver: Receiver) -> None:
+async def judge_finally(cabinet: Cabinet, shop: Client, receiver: Receiver) -> None:
     await wait_until_delivered(cabinet, shop.user, timeout=300)
     judge(cabinet, shop, receiver)
 
@@ -145,7 +145,7 @@ async def test_a_process_is_killed_while_shops_work(role: str, running: Cashdesk
             await _more(statuses, 25)
             running.kill(role)
         await _more(statuses, 25)
-    await judge_in_the_end(cabinet, shop, receiver)
+    await judge_finally(cabinet, shop, receiver)
 
 
 async def test_everything_is_killed_and_started_again(running: CashdeskServer, receiver: Receiver):
@@ -157,7 +157,7 @@ async def test_everything_is_killed_and_started_again(running: CashdeskServer, r
         await asyncio.to_thread(running.start)
     async with at_work(cabinet, shop, 3) as statuses:
         await _more(statuses, 30)
-    await judge_in_the_end(cabinet, shop, receiver)
+    await judge_finally(cabinet, shop, receiver)
 
 
 async def test_workers_and_senders_die_at_every_point(running: CashdeskServer, receiver: Receiver, tmp_path: Path):
@@ -167,7 +167,7 @@ async def test_workers_and_senders_die_at_every_point(running: CashdeskServer, r
     async with at_work(cabinet, shop, 4) as statuses:
         await asyncio.to_thread(crashes.wait)
         await _more(statuses, 30)
-    await judge_in_the_end(cabinet, shop, receiver)
+    await judge_finally(cabinet, shop, receiver)
 
 
 MUTATIONS: tuple[Callable[[Receiver], object], ...] = (
@@ -182,7 +182,7 @@ async def test_the_comparison_detects_damage(running: CashdeskServer, receiver: 
     cabinet, shop = await begin(running.start(), receiver)
     async with at_work(cabinet, shop, 5) as statuses:
         await _more(statuses, 60)
-    await judge_in_the_end(cabinet, shop, receiver)
+    await judge_finally(cabinet, shop, receiver)
     heard = copy.deepcopy(receiver.heard)
     for mutate in MUTATIONS:
         mutate(receiver)

@@ -406,7 +406,7 @@ async def test_an_endpoint_that_is_down_is_not_hammered(cabinet: Cabinet):
         assert receiver.requests["/down"] < 60
         before = receiver.requests["/down"]
         make_due(cabinet, down)
-        await add_and_hear(cabinet, well, receiver)
+        await add_and_await(cabinet, well, receiver)
         assert receiver.requests["/down"] - before < 10, "all are due, but only a probe goes out now and then"
 
 
@@ -431,7 +431,7 @@ def pending_deliveries(cabinet: Cabinet, shop: Client) -> int:
     return int(rows[0][0])
 
 
-async def add_and_hear(cabinet: Cabinet, shop: Client, receiver: Receiver) -> None:
+async def add_and_await(cabinet: Cabinet, shop: Client, receiver: Receiver) -> None:
     known = len(receiver.heard["/well"])
     async with cabinet.bound_app():
         for number in range(20):
