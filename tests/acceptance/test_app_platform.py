@@ -43,8 +43,8 @@ async def wash(event: Event, tx: Transaction):
 async def look_round():
     chores.add()
 
-async def vitals(request):
-    return JSONResponse(await hook.platform.vitals())
+async def health(request):
+    return JSONResponse(await hook.platform.health())
 
 async def open_garage(request):
     async with hook.transaction() as tx:
@@ -54,7 +54,7 @@ async def open_garage(request):
             await hook.operations.wake(tx, event_id)
     return JSONResponse({"woken": len(rows)})
 
-hook.mount("/garage", Starlette(routes=[Route("/vitals", vitals), Route("/open", open_garage)]), is_open=True)
+hook.mount("/garage", Starlette(routes=[Route("/health", health), Route("/open", open_garage)]), is_open=True)
 """
 
 
@@ -72,7 +72,7 @@ def garage(admin_url: str, pg_template: str, tmp_path_factory: pytest.TempPathFa
         with psycopg.connect(running.database_url, autocommit=True) as connection:
             connection.execute("create table garage_open (n int)")
         running.start()
-        until(lambda: send_request(running, "GET", "/garage/vitals").status == 200)
+        until(lambda: send_request(running, "GET", "/garage/health").status == 200)
         yield running
         assert running.stop() == 0, running.log()[-3000:]
 
@@ -112,11 +112,11 @@ def test_metrics_of_handlers_and_mirrors_of_the_gateways_own_are_shown(garage: B
     until(lambda: number(garage, 'webhook_requests_total{http_code="200",provider="tilda"}') >= 1)
 
 
-def test_vitals_show_all_processes_with_rates_and_no_problem(garage: BoathookProcess):
-    assert send(garage, "evt_vitals").status == 200
+def test_health_shows_all_processes_with_rates_and_no_problem(garage: BoathookProcess):
+    assert send(garage, "evt_health").status == 200
 
     def found() -> Any:
-        told = json.loads(send_request(garage, "GET", "/garage/vitals").body)
+        told = json.loads(send_request(garage, "GET", "/garage/health").body)
         assert told["problems"] == []
         return (
             told["metrics"]["garage_rounds_total"]["series"]

@@ -251,19 +251,19 @@ class TestVitals:
         meters.count("boathook_requests_total", 3, source="shop", status="200")
         SnapshotFile(tmp_path, "gateway-0").write()
         meters.reset()
-        found = await hook.platform.vitals()
+        found = await hook.platform.health()
         (series,) = found["metrics"]["boathook_requests_total"]["series"]
         assert (series["labels"], series["value"]) == ({"source": "shop", "status": "200"}, 3)
         assert found["problems"] == []
 
     async def test_report_that_postgresql_is_down(self, tmp_path: Path):
         platform = open_platform(settings_for("postgresql://127.0.0.1:1/nowhere", tmp_path))
-        (problem,) = (await platform.vitals())["problems"]
+        (problem,) = (await platform.health())["problems"]
         assert "PostgreSQL does not answer" in problem
 
     async def test_report_missing_migrations(self, empty_url: str, tmp_path: Path):
         platform = open_platform(settings_for(empty_url, tmp_path))
-        (problem,) = (await platform.vitals())["problems"]
+        (problem,) = (await platform.health())["problems"]
         assert "run boathook migrate" in problem
         await platform.close()
 
@@ -273,7 +273,7 @@ class TestVitals:
         await asyncio.sleep(0)
         meters.count("boathook_requests_total", 3, source="sampled", status="200")
         platform = open_platform(settings_for(pg_url, tmp_path), live_metrics=live_metrics)
-        (series,) = (await platform.vitals())["metrics"]["boathook_requests_total"]["series"]
+        (series,) = (await platform.health())["metrics"]["boathook_requests_total"]["series"]
         assert series["per_second"] > 0
         sampling.cancel()
         await platform.close()

@@ -17,6 +17,7 @@ from boathook.service.operators import NewSession
 from boathook.service.svix_import.endpoints import Options, _DesiredEndpoint
 from boathook.service.svix_import.reader import RemoteEndpoint
 from boathook.testing.server_process import ServerProcess
+from boathook.verification.provider_keys import Keys
 
 MARKER = "marker-c0ffee"
 SHOWN = "shown-value"
@@ -28,6 +29,7 @@ RECORDS: tuple[Callable[[], object], ...] = (
     lambda: Options(actor=SHOWN, secrets={"ep_1": MARKER}),
     lambda: RemoteEndpoint(wire={"id": SHOWN}, secret=MARKER, headers={"authorization": MARKER}),
     lambda: _DesiredEndpoint(UNUSED, (SHOWN,), {"authorization": MARKER}, MARKER),
+    lambda: Keys(MARKER, SHOWN),
     lambda: NewSession(cast("Any", SHOWN), MARKER),
     lambda: AuthorizationRequest(state=MARKER, nonce=MARKER, verifier=MARKER, wanted=SHOWN),
     lambda: _PlainRequest(SHOWN, MARKER, "/", ""),

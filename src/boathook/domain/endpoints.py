@@ -120,7 +120,7 @@ def check_header(name: str, value: str) -> None:
             says which.
     """
     if not _TOKEN.fullmatch(name):
-        raise ValueError(f"{name!r} is not a header's name")
+        raise ValueError(f"invalid header name {name!r}")
     if is_reserved(name):
         raise ValueError(f"the header {name} cannot be set by an endpoint")
     if len(value.encode("utf-8", "surrogatepass")) > _MAX_VALUE or not _VALUE.fullmatch(value):

@@ -190,7 +190,7 @@ class Platform(Protocol):
         """Yield the live messages on *channel* from now on; a slow subscriber loses the oldest."""
         ...
 
-    async def vitals(self) -> dict[str, Any]:
+    async def health(self) -> dict[str, Any]:
         """Return the content of ``/metrics.json`` for this host, with ``problems`` as in ``/readyz``."""
         ...
 

@@ -343,10 +343,10 @@ class Connection(HttpToolsProtocol):
     def _websocket_app(self, version: str) -> Application:
         """Return the application for the requested WebSocket; refuse every other upgrade."""
         active = self.active
-        owes = active is not None and (not active.response_complete or bool(self._waiting) or self.flow.write_paused)
+        is_busy = active is not None and (not active.response_complete or bool(self._waiting) or self.flow.write_paused)
         has_body = not {b"content-length", b"transfer-encoding"}.isdisjoint(self._framing_headers)
         is_socket = tuple(value.lower() for name, value in self.headers if name == b"upgrade") == (b"websocket",)
-        if owes or has_body or not is_socket or version != "1.1" or self.parser.get_method() != b"GET":
+        if is_busy or has_body or not is_socket or version != "1.1" or self.parser.get_method() != b"GET":
             raise _Refused(400, "upgrade")
         scope = self._scope(version)
         if has_needless_escapes(scope["raw_path"]):

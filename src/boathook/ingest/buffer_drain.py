@@ -163,7 +163,7 @@ class BufferDrain:
                 series=first.series,
                 after=gap.after,
                 before=_first_event_at(first),
-                note="brokers had confirmed them; ask the senders to send this time again",
+                note="brokers had confirmed them; ask the senders to resend the events of this period",
             )
 
 

@@ -193,7 +193,7 @@ class AppPlatform:
         """
         return _LiveSubscription(self._resources, channel)
 
-    async def vitals(self) -> dict[str, Any]:
+    async def health(self) -> dict[str, Any]:
         """Return the metrics of this host as in ``/metrics.json``, and ``problems`` as in ``/readyz``.
 
         Rates over the last minute are available in gateways and the keeper, which sample; elsewhere they are 0.

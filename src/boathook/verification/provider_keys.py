@@ -6,15 +6,15 @@ import json
 import warnings
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import jwt
-import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.x509.oid import NameOID
 
+from boathook.domain.redaction import RedactedStruct
 from boathook.providers.schemes import Asymmetric, ConfiguredKey, Jwt, PublicKeyFormat, SignatureAlgorithm
 
 _KEY_ID: Final = "boathook-testing"
@@ -22,8 +22,10 @@ _KEY_ID: Final = "boathook-testing"
 _Private = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 
 
-class Keys(msgspec.Struct, frozen=True):
+class Keys(RedactedStruct, frozen=True):
     """A key pair."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"private"})
 
     private: str
     """PEM, PKCS #8; the secret to pass to `sign` and `signed_request`."""

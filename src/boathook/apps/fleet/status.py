@@ -70,7 +70,7 @@ class Figures:
 
 async def read_figures(hook: Boathook) -> Figures:
     """Return the current metrics."""
-    return Figures(await hook.platform.vitals(), f"handler:{hook.name}.")
+    return Figures(await hook.platform.health(), f"handler:{hook.name}.")
 
 
 def describe(figures: Figures, settings: FleetSettings) -> dict[str, Any]:
