@@ -29,7 +29,7 @@ DIALECT = (
 IN_DOCUMENTS = ("errand", "errands", "haul", "hush", "journal", "letterhead", "premises", "salvage")
 """Banned from README and docs; docs/decisions are records of their time."""
 EVERY = frozenset((*NAMES, *PROSE, *DIALECT, *IN_DOCUMENTS))
-ALLOWED = {}
+ALLOWED: dict[tuple[str, str], str] = {}
 """Why a word is right in a folder or file."""
 NO_NOUN = re.compile(
     r"(?<!there )\b(?:is|are) no (?!longer\b|such\b|known\b|shorter\b|better\b|cheaper\b)\w+", re.IGNORECASE
