@@ -374,8 +374,8 @@ REPEATED = pytest.mark.extended("repeats what stays with other values")
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (_without_database, "PostgreSQL refuses database.url: "),
-        pytest.param(_without_password, "PostgreSQL refuses database.url: ", marks=REPEATED),
+        (_without_database, "PostgreSQL rejects database.url: "),
+        pytest.param(_without_password, "PostgreSQL rejects database.url: ", marks=REPEATED),
         pytest.param(_as_standby, "database.url names a standby", marks=REPEATED),
     ],
 )

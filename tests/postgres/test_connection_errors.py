@@ -61,7 +61,7 @@ async def test_a_connect_timeout_is_reported():
 
 async def test_a_database_that_is_not_there_is_no_server_that_is_down(admin_url: str):
     told = await complaint(with_database(admin_url, "no_such_database"))
-    assert told.startswith("PostgreSQL refuses database.url: ")
+    assert told.startswith("PostgreSQL rejects database.url: ")
     assert "no_such_database" in told
     assert told.endswith("correct its user, password or database")
 

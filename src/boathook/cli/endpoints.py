@@ -331,7 +331,7 @@ def change_headers(
 @endpoints.command("test", epilog=example("boathook endpoints test -a acme ep_01h455vb4pex5vsknk084sn02q4"))
 def try_endpoint(
     ctx: typer.Context, endpoint: Reference, application: Owner,
-    type: Annotated[str, typer.Option(help="Event type whose example is sent; svix.ping needs none.")] = "svix.ping",
+    type: Annotated[str, typer.Option(help="Event type whose example is sent; svix.ping needs none.")] = messages.PING,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Send a test message to one endpoint and print the message id."""

@@ -109,7 +109,7 @@ FIELDS: dict[str, FieldInfo] = {field.alias or name: field for name, field in So
 """By their names in boathook.toml."""
 _NAMES = tuple(SourceSettings.model_fields)
 _INLINE_KEYS = ("reply_within_s", "fallback_status", "fallback_body", "fallback_content_type")
-_GENERIC_KEYS = _NAMES[_NAMES.index("header") :]
+_GENERIC_KEYS = _NAMES[_NAMES.index("header") : _NAMES.index("password") + 1]
 """Settings of the generic recipes that are declared here, so that they can be set from the environment."""
 OWN_KEYS = ("secret", *(key for key in FIELDS if key not in {*_GENERIC_KEYS, "schema"}))
 """Keys that are suggested for a misspelled one; ``schema`` is too similar to the recipes' ``scheme``."""

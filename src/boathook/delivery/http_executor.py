@@ -36,7 +36,7 @@ from boathook.observability.log import get_logger
 TOKEN_UNAVAILABLE: Final = "OAUTH"  # noqa: S105 - a code, not a secret
 """Failure code of an attempt for which no access token could be obtained."""
 _CONTENT_DELETED: Final = Failure(code="CONTENT_GONE", error="the message's content was deleted", is_final=True)
-_REFUSED: Final = 401
+_UNAUTHORIZED: Final = 401
 _CONNECTIONS: Final = 4
 _UNANSWERED_S: Final = 60.0
 """Seconds past the endpoint's timeout after which a request without any result is abandoned."""
@@ -84,7 +84,7 @@ class HttpExecutor(Executor[EndpointAttempt]):
         attempt.request_headers = recorded_headers(answer.request, endpoint.target)
         attempt.response = redact(answer.body, endpoint.secrets) if answer.body else b""
         bearer = endpoint.target.bearer
-        if answer.status == _REFUSED and bearer is not None and self._token_cache is not None:
+        if answer.status == _UNAUTHORIZED and bearer is not None and self._token_cache is not None:
             self._token_cache.drop(bearer)
         return classify_response(answer)
 

@@ -102,7 +102,9 @@ class Keeper:
             MaintenanceJob(
                 "dead_letter", DEAD_LETTER_S, lambda: self._dead_letter_expired(retries.endpoints.max_age_s)
             ),
-            MaintenanceJob("free", settings.retention.maintenance_interval_s, lambda: delete_expired(database)),
+            MaintenanceJob(
+                "delete_expired", settings.retention.maintenance_interval_s, lambda: delete_expired(database)
+            ),
             MaintenanceJob("tasks", ROUND_S, lambda: run_tasks(database, outbox)),
             MaintenanceJob("verify", ROUND_S, self._verifying.begin),
             MaintenanceJob("seal", SEAL_S, self._seal),

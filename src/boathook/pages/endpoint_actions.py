@@ -57,7 +57,6 @@ async def _get(scope: ApplicationScope, work: UnitOfWork, application: Applicati
     return await endpoints.get(work, application, scope.context.path["endpoint"])
 
 
-PING_EVENT_TYPE: Final = "svix.ping"
 _TASK_TITLES: Final = {
     TaskOperation.RECOVER: "Recover failed messages",
     TaskOperation.REPLAY_MISSING: "Replay missing messages",
@@ -69,9 +68,9 @@ _MAX_SHOWN_BYTES: Final = 4_096
 @pages.post("/endpoints/{endpoint}/test", Permission.ENDPOINT_TEST)
 async def send_test(scope: ApplicationScope) -> Response:
     """Send the example of an event type to an endpoint, and redirect to the result."""
-    type = scope.field("type") or PING_EVENT_TYPE
+    type = scope.field("type") or messages.PING
     async with scope.work() as (work, application):
-        if type != PING_EVENT_TYPE and type not in await list_type_names(scope, work):
+        if type != messages.PING and type not in await list_type_names(scope, work):
             raise NotFound(f"unknown event type {type}")
         endpoint = await endpoints.get(work, application, scope.context.path["endpoint"])
         sent = await messages.send_example(work, application, endpoint.shown_id, type)

@@ -218,15 +218,15 @@ class _GatewayDatabase:
             raise DatabaseUnavailable("PostgreSQL has not been reached yet")
         return self.database
 
-    async def announce(self, recipients: Collection[str]) -> None:
+    async def notify_due(self, recipients: Collection[str]) -> None:
         """Notify workers and senders of due deliveries to *recipients*."""
         await notify_due(self.require_database(), recipients)
 
-    async def keep(self, batch: Sequence[rejections.NewRejection]) -> None:
+    async def store_rejections(self, batch: Sequence[rejections.NewRejection]) -> None:
         """Store rejections."""
         await rejections.insert(self.require_database(), batch)
 
-    async def find(self, event_ids: Sequence[UUID]) -> list[replies.ReplyStatus]:
+    async def find_replies(self, event_ids: Sequence[UUID]) -> list[replies.ReplyStatus]:
         """Return the handlers' replies to these events."""
         return await replies.find(self.require_database(), event_ids)
 
@@ -393,7 +393,7 @@ class IngestRuntime:
         self._rate_leaser = RateLeaser(
             self._rates, lease, self._gateway_database.count_gateways, gateways=settings.server.gateways
         )
-        self._quarantine = Quarantine(self._gateway_database.keep, per_second=retention.rejections_rate)
+        self._quarantine = Quarantine(self._gateway_database.store_rejections, per_second=retention.rejections_rate)
         self._secret_reloader = SecretReloader(
             sources.live.current,
             sources.compiled.by_name.values(),
@@ -402,7 +402,7 @@ class IngestRuntime:
             on_read=self._update_sources,
             save=self._save_sources,
         )
-        self._reply_waiter = ReplyWaiter(self._gateway_database.find, max_waiting=limits.max_waiting)
+        self._reply_waiter = ReplyWaiter(self._gateway_database.find_replies, max_waiting=limits.max_waiting)
         self._is_started = self._has_reply_tasks = False
         self._fetcher = Fetcher(settings.outbound.allow)
         tracer = tracing.current()
@@ -622,9 +622,9 @@ class IngestRuntime:
     async def announce(self, recipients: Collection[str]) -> None:
         """Notify workers and senders of due deliveries to *recipients*. Raises DatabaseError."""
         if self.due_lane is None:
-            await self._gateway_database.announce(recipients)
+            await self._gateway_database.notify_due(recipients)
         else:
-            await self.due_lane.announce(self._gateway_database.announce, recipients)
+            await self.due_lane.announce(self._gateway_database.notify_due, recipients)
 
     def begin_shutdown(self, within_s: float) -> None:
         """Let no sender wait for a handler longer than *within_s*."""

@@ -55,7 +55,8 @@ async def scan_until_full(
             return ScanPage(rows, place)
 
 
-_PING: Final = "svix.ping"
+PING: Final = "svix.ping"
+"""The type of a test message that needs no example of its own."""
 _PONG: Final = b'{"success":true}'
 JSON_TYPE: Final = "application/json"
 
@@ -269,7 +270,7 @@ async def send_example(
 
 
 async def _example(work: UnitOfWork, type: str, index: int) -> bytes:
-    if type == _PING:
+    if type == PING:
         return _PONG
     found = await event_types.find(work.connection, work.organization, type)
     if found is None:

@@ -151,7 +151,7 @@ def test_wrong_arguments_are_explained(move, svix, flags, code, said):
 
 def test_an_organization_is_not_imported_into_itself(move):
     move.new.post("/app", {"name": "Acme"}, expect=201)
-    assert "name the organization that is imported into" in move.run(token=move.new.token, expect=2).stderr
+    assert "are those of the organization that receives the import" in move.run(token=move.new.token, expect=2).stderr
     assert len(move.new.pages("/app")) == 1
 
 

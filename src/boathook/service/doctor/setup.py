@@ -31,6 +31,7 @@ from boathook.service.doctor import buffer, cells, redis, sending, spool
 from boathook.service.doctor.handlers import CheckStatus, Finding
 from boathook.service.sources import KnownSources
 
+_SUPERVISOR_CONNECTIONS: Final = 4
 _MIB: Final = 1 << 20
 _MIN_DISK: Final = 256 * _MIB
 _LOW_DISK: Final = 2_048 * _MIB
@@ -208,8 +209,16 @@ async def _clock(database: Database) -> Finding:
 
 
 def _connections(settings: Settings, health: DatabaseHealth) -> Finding:
-    needed = settings.server.gateways * (settings.database.ingest_connections + 2)
-    needed += (settings.server.workers + 1) * (settings.database.worker_connections + 2) + 4
+    """Compare what the processes of this host may open, as listed in docs/how-to/scale.md, with the server's limit."""
+    server, database = settings.server, settings.database
+    needed = _SUPERVISOR_CONNECTIONS
+    if "gateway" in server.roles:
+        more = 2 * settings.has_brokers + 9 * ("console" in server.roles)
+        needed += server.gateways * (database.ingest_connections + 8 + more)
+    if "worker" in server.roles:
+        needed += (server.workers + 1) * (database.worker_connections + 4) + server.senders * 5
+    if "keeper" in server.roles:
+        needed += 3
     found = f"PostgreSQL {health.version}, {health.connections} of {health.max_connections} connections in use"
     if needed + 5 > health.max_connections:
         fix = f"raise max_connections above {needed + 5}, or lower server.workers or database.worker_connections"
