@@ -12,7 +12,7 @@ from typing import Any, Final
 import uvloop
 
 from boathook.domain.errors import ConfigError
-from boathook.spool.disk import File, RealDisk
+from boathook.spool.disk import Disk, File
 from boathook.spool.segment_store import SegmentStore, SpoolLimits
 from boathook.spool.spool import Spool
 
@@ -22,21 +22,26 @@ _ROUNDS: Final = 3
 _MAX_BYTES: Final = 8 << 30
 
 
-class _RecordingFile:
+class _RecordingFile(File):
     """A file that keeps the sizes of what is written."""
 
     def __init__(self, file: File, sizes: list[int]) -> None:
+        super().__init__(-1)
         self._file = file
         self._sizes = sizes
-        self.sync = file.sync
-        self.close = file.close
 
     def write(self, data: bytes) -> None:
         self._sizes.append(len(data))
         self._file.write(data)
 
+    def sync(self) -> None:
+        self._file.sync()
 
-class _RecordingDisk(RealDisk):
+    def close(self, size: int | None = None) -> None:
+        self._file.close(size)
+
+
+class _RecordingDisk(Disk):
     """The disk of this machine, and what was written to it at once."""
 
     def __init__(self) -> None:
@@ -65,7 +70,7 @@ def append_rates(folder: Path, seconds: float, report: Callable[[str], None]) ->
     }
 
 
-async def _append(root: Path, disk: RealDisk, seconds: float) -> tuple[int, float]:
+async def _append(root: Path, disk: Disk, seconds: float) -> tuple[int, float]:
     """Return how many records were appended, and in how many seconds."""
     spool = Spool(SegmentStore(root, SpoolLimits(max_bytes=_MAX_BYTES, max_disk_used=1.0), disk))
     await spool.open()
@@ -90,7 +95,7 @@ async def _append(root: Path, disk: RealDisk, seconds: float) -> tuple[int, floa
 def _write_bare(path: Path, sizes: list[int]) -> float:
     """Return the seconds it takes to write groups of these sizes into a file with room for them, each synced."""
     data = os.urandom(max(sizes))
-    file = RealDisk().create(path, sum(sizes))
+    file = Disk().create(path, sum(sizes))
     began = time.perf_counter()
     for size in sizes:
         file.write(data[:size])

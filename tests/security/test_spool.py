@@ -31,7 +31,7 @@ from boathook.observability.live_metrics import LiveMetrics
 from boathook.server import supervisor
 from boathook.spool import inspection
 from boathook.spool import spool as spool_module
-from boathook.spool.disk import RealDisk
+from boathook.spool.disk import Disk
 from boathook.spool.segment import Record
 from boathook.spool.segment_store import SegmentStore, SpoolLimits
 from boathook.spool.spool import Spool
@@ -43,7 +43,7 @@ from tests.unit.test_intake_modes import FakeStore, back
 from tests.unit.test_spool import SMALL, Failing, drained
 
 
-class Disk(RealDisk):
+class FaultyDisk(Disk):
     """A disk on which chosen calls fail."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class TestForeignFiles:
         assert (tmp_path / "lost+found").exists()
 
     def test_an_unreadable_folder_does_not_prevent_adopting_others(self, tmp_path: Path):
-        class OfRoot(RealDisk):
+        class OfRoot(Disk):
             def names(self, folder: Path) -> list[str]:
                 if folder.name == "1":
                     raise PermissionError(errno.EACCES, "permission denied")
@@ -121,7 +121,7 @@ class TestReading:
     @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOMEM, errno.EIO])
     def test_a_temporarily_unreadable_segment_is_retried(self, tmp_path: Path, error: int):
         write_dead_spool(tmp_path, "1", b"x")
-        disk = Disk()
+        disk = FaultyDisk()
         shelf = SegmentStore(tmp_path, SMALL, disk, name="2")
         shelf.adopt()
         disk.unreadable = [error] * 3
@@ -133,7 +133,7 @@ class TestReading:
     def test_a_persistently_unreadable_segment_is_set_aside(self, tmp_path: Path):
         write_dead_spool(tmp_path, "1", b"rotten")
         write_dead_spool(tmp_path, "2", b"good")
-        disk = Disk()
+        disk = FaultyDisk()
         shelf = SegmentStore(tmp_path, SMALL, disk, name="3")
         shelf.adopt()
         disk.unreadable = [errno.EIO] * 5
@@ -145,7 +145,7 @@ class TestReading:
 
     def test_a_lack_of_descriptors_never_sets_a_segment_aside(self, tmp_path: Path):
         write_dead_spool(tmp_path, "1", b"x")
-        disk = Disk()
+        disk = FaultyDisk()
         shelf = SegmentStore(tmp_path, SMALL, disk, name="2")
         shelf.adopt()
         disk.unreadable = [errno.EMFILE] * 50
@@ -194,7 +194,7 @@ class TestFolders:
         assert found == [b"z"]
 
     def test_a_folder_that_cannot_be_scanned_is_released(self, tmp_path: Path):
-        class Blind(RealDisk):
+        class Blind(Disk):
             def size(self, path: Path) -> int:
                 raise OSError(errno.EIO, "input/output error")
 
@@ -226,7 +226,7 @@ class TestFolders:
         assert drained(shelf) == [b"x" * 3000]
 
     def test_check_writable_fails_without_file_locks(self, tmp_path: Path):
-        class Network(RealDisk):
+        class Network(Disk):
             def lock(self, folder: Path):
                 raise OSError(errno.ENOLCK, "no locks available")
 
@@ -236,7 +236,7 @@ class TestFolders:
         assert list(tmp_path.iterdir()) == []
 
     def test_closing_after_a_failed_sync_keeps_other_descriptors_open(self, tmp_path: Path, monkeypatch):
-        file = RealDisk().create(tmp_path / "x", 10)
+        file = Disk().create(tmp_path / "x", 10)
 
         def fail(_descriptor: int) -> None:
             raise OSError(errno.EIO, "input/output error")
@@ -271,7 +271,7 @@ class TestDraining:
     async def test_a_disk_that_becomes_read_only_keeps_nothing_from_the_database(self, tmp_path: Path, monkeypatch):
         monkeypatch.setattr(intake_module, "_ADOPT_INTERVAL_S", 0.02)
         write_dead_spool(tmp_path, "1", *events_of("a", "b"))
-        disk, fake_store = Disk(), FakeStore()
+        disk, fake_store = FaultyDisk(), FakeStore()
         disk.is_read_only = True
         intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL, disk, name="2")), within_s=0.2)
         await intake.start()
@@ -296,7 +296,7 @@ class TestDraining:
         monkeypatch.setattr(intake_module, "_ADOPT_INTERVAL_S", 0.02)
         monkeypatch.setattr(SegmentStore, "_left_in", lambda _, folder: sorted(folder.glob("*.seg")))
         write_dead_spool(tmp_path, "1", *events_of("a"))
-        disk, fake_store = Disk(), FakeStore()
+        disk, fake_store = FaultyDisk(), FakeStore()
         disk.is_read_only = True
         intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL, disk, name="2")), within_s=0.2)
         await intake.start()
@@ -406,7 +406,7 @@ class TestAnswers:
 class TestHangingDisks:
     async def test_a_stuck_disk_refuses_events_until_it_recovers(self, tmp_path: Path, monkeypatch):
         monkeypatch.setattr(spool_module, "_TICK_S", 0.01)
-        disk, fake_store = Disk(), FakeStore()
+        disk, fake_store = FaultyDisk(), FakeStore()
         intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL, disk)), within_s=0.2)
         await intake.start()
         assert intake.accepts_without_database
@@ -437,7 +437,7 @@ class TestHangingDisks:
         if counts_late_ticks:
             tick = Spool._tick
             monkeypatch.setattr(Spool, "_tick", lambda spool, _due: tick(spool, float("inf")))
-        disk = Disk()
+        disk = FaultyDisk()
         spool = Spool(SegmentStore(tmp_path, SMALL, disk))
         await spool.open()
         disk.answers.clear()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from boathook.domain.errors import SpoolUnavailable
 from boathook.spool import disk as disk_module
-from boathook.spool.disk import File, RealDisk
+from boathook.spool.disk import Disk, File
 from boathook.spool.segment import FRAME_BYTES, HEADER_BYTES, SegmentEncoder, read_segment
 from boathook.spool.segment_store import Segment, SegmentStore, SpoolLimits
 from boathook.spool.spool import Spool
@@ -160,7 +160,7 @@ class TestSegmentStores:
         assert drained(alive) == [b"mine"]
 
     def test_mutant_without_the_lock_a_live_folder_is_adopted(self, tmp_path: Path):
-        class Careless(RealDisk):
+        class Careless(Disk):
             def lock(self, folder: Path):
                 class Nothing:
                     def release(self) -> None:
@@ -231,7 +231,7 @@ class TestSegmentStores:
         assert modes == {0o700, 0o600}
 
 
-class Failing(RealDisk):
+class Failing(Disk):
     """A disk whose next calls fail."""
 
     def __init__(self) -> None:
@@ -242,7 +242,7 @@ class Failing(RealDisk):
     def create(self, path: Path, size: int, head: bytes = b"") -> File:
         disk, real = self, super().create(path, size, head)
 
-        class Fragile:
+        class Fragile(File):
             def write(self, data: bytes) -> None:
                 real.write(data)
 
@@ -256,7 +256,7 @@ class Failing(RealDisk):
             def close(self, size: int | None = None) -> None:
                 real.close(size)
 
-        return Fragile()
+        return Fragile(-1)
 
 
 class TestFailingDisks:
@@ -309,7 +309,7 @@ class TestFailingDisks:
         assert not shelf.is_failing
 
 
-class Leaving(RealDisk):
+class Leaving(Disk):
     """A disk whose next creation fails, and whose file cannot be removed either."""
 
     def __init__(self) -> None:
@@ -434,7 +434,7 @@ def descriptors() -> int:
 
 class TestRealDisk:
     def test_space_is_preallocated_and_enospc_raised(self, tmp_path: Path, monkeypatch):
-        disk = RealDisk()
+        disk = Disk()
         disk.create(tmp_path / "roomy", 9_000, b"head").close()
         assert disk.size(tmp_path / "roomy") == 9_000
 
@@ -449,29 +449,29 @@ class TestRealDisk:
         disk.create(tmp_path / "plain", 9_000).close()
 
     def test_a_file_that_was_closed_holds_no_descriptor_and_is_closed_once(self, tmp_path: Path):
-        file = RealDisk().create(tmp_path / "x", 10)
+        file = Disk().create(tmp_path / "x", 10)
         before = descriptors()
         file.close()
         file.close()
         assert descriptors() == before - 1
 
     def test_a_folder_that_another_holds_costs_no_descriptor(self, tmp_path: Path):
-        held = RealDisk().lock(tmp_path)
+        held = Disk().lock(tmp_path)
         assert held is not None
         before = descriptors()
-        assert RealDisk().lock(tmp_path) is None
+        assert Disk().lock(tmp_path) is None
         assert descriptors() == before
         held.release()
 
 
-class Sticky(RealDisk):
+class Sticky(Disk):
     """A disk on which nothing can be renamed."""
 
     def rename(self, old: Path, new: Path) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
-class Filling(RealDisk):
+class Filling(Disk):
     """A disk that is full until something on it is removed."""
 
     def __init__(self) -> None:
@@ -579,7 +579,7 @@ class TestFormat:
         assert [(one.sequence, one.payload) for one in read_segment(bytes.fromhex(GOLDEN)).records] == [(7, b"paid")]
 
 
-class Powered(RealDisk):
+class Powered(Disk):
     """A disk that records before each sync the possible states of a file after a power cut."""
 
     def __init__(self, *, is_head_synced: bool = True) -> None:
@@ -590,7 +590,7 @@ class Powered(RealDisk):
         disk, real = self, super().create(path, size, head)
         durable = path.read_bytes() if self._is_head_synced else bytes(size)
 
-        class Paged:
+        class Paged(File):
             def write(self, data: bytes) -> None:
                 real.write(data)
 
@@ -603,7 +603,7 @@ class Powered(RealDisk):
             def close(self, size: int | None = None) -> None:
                 real.close(size)
 
-        return Paged()
+        return Paged(-1)
 
 
 PAGE = 512

@@ -21,7 +21,7 @@ from boathook.ingest.spool_records import encode
 from boathook.ingest.spooled_events import events, summarize_folder
 from boathook.spool import disk as disk_module
 from boathook.spool import inspection
-from boathook.spool.disk import RealDisk
+from boathook.spool.disk import Disk
 from boathook.spool.inspection import SegmentState, list_folders
 from boathook.spool.segment_store import (
     DAMAGED_SUFFIX,
@@ -131,7 +131,7 @@ class TestInspection:
         folder = dead(tmp_path, "a")
         with inspecting(folder) as stop:
             monkeypatch.setattr("boathook.spool.disk.time.sleep", lambda _seconds: stop())
-            lock = RealDisk().lock(folder)
+            lock = Disk().lock(folder)
         assert lock is not None
         lock.release()
 
@@ -139,7 +139,7 @@ class TestInspection:
         folder = dead(tmp_path, "a")
         monkeypatch.setattr(disk_module, "_LOCK_TRIES", 1)
         with inspecting(folder):
-            assert RealDisk().lock(folder) is None
+            assert Disk().lock(folder) is None
 
     def test_a_folder_without_segments_is_not_listed(self, tmp_path: Path, monkeypatch):
         (tmp_path / "1").mkdir()
@@ -239,13 +239,13 @@ class TestImport:
         store = database.append
 
         async def inspect_and_store(batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
-            held.append(await asyncio.to_thread(RealDisk().lock, folder))
+            held.append(await asyncio.to_thread(Disk().lock, folder))
             return await store(batch, within_s=within_s)
 
         monkeypatch.setattr(database, "append", inspect_and_store)
         await importer(tmp_path, database, batch=1).drain()
         assert held == [None, None]
-        lock = RealDisk().lock(folder)
+        lock = Disk().lock(folder)
         assert lock is not None, "and let go in the end"
         lock.release()
 
@@ -344,9 +344,9 @@ class TestImport:
     async def test_a_disk_failure_is_reported(self, tmp_path: Path, database: Database, monkeypatch):
         refuse(tmp_path, "a")
 
-        def fail(_self: RealDisk, _old: Path, _new: Path) -> None:
+        def fail(_self: Disk, _old: Path, _new: Path) -> None:
             raise OSError(30, "Read-only file system", str(_old))
 
-        monkeypatch.setattr(RealDisk, "rename", fail)
+        monkeypatch.setattr(Disk, "rename", fail)
         with pytest.raises(SpoolUnavailable, match="Read-only file system"):
             await importer(tmp_path, database).retry_refused()

@@ -18,7 +18,7 @@ import msgspec
 from boathook.domain.errors import SpoolUnavailable
 from boathook.domain.model import Accepted, Receipt
 from boathook.ingest.event_writer import EventWriter, Refused, Stored
-from boathook.spool.disk import RealDisk
+from boathook.spool.disk import Disk
 from boathook.spool.inspection import SegmentInfo, SegmentState, list_folders, read_contents
 from boathook.spool.segment import Record, SegmentContents
 from boathook.spool.segment_store import DONE_SUFFIX, SpoolLimits
@@ -125,7 +125,7 @@ class SpoolImporter:
         for segment in await self._find(SegmentState.REFUSED):
             if await self._offer(segment, import_report):
                 with contextlib.suppress(FileNotFoundError):
-                    await _on_disk(partial(RealDisk().rename, segment.path, segment.path.with_suffix(DONE_SUFFIX)))
+                    await _on_disk(partial(Disk().rename, segment.path, segment.path.with_suffix(DONE_SUFFIX)))
         return import_report
 
     async def drain(self) -> ImportReport:

@@ -122,9 +122,7 @@ async def list_firing(connection: Connection) -> list[Alert]:
     return [alert for alert in await kept.list_open(connection) if alert.state is not AlertState.PENDING]
 
 
-async def read_history(connection: Connection, *, before: datetime | None = None, limit: int = 50) -> list[Alert]:
-    """Return recovered alerts, newest first; *before* selects the next page."""
-    return await kept.list_ended(connection, before=before, limit=limit)
+read_history = kept.list_ended
 
 
 async def silence(work: UnitOfWork, *, rule: str, subject: str, text: str, length: timedelta) -> StoredSilence:

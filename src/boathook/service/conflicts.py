@@ -45,9 +45,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a body was too long to compare completely."""
 
 
-async def get(database: Database, conflict_id: UUID) -> ConflictDetail:
-    """Return a conflict with its headers and body. Raises NotFound."""
-    return await event_history.get_conflict(database, conflict_id)
+get = event_history.get_conflict
 
 
 async def compare_conflict(database: Database, conflict_id: UUID) -> Comparison:

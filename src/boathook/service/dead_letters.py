@@ -6,14 +6,13 @@ Actions on whole groups are bulk jobs; see `boathook.service.bulk_jobs`.
 import re
 from collections.abc import Sequence
 from typing import Final
-from uuid import UUID
 
 import msgspec
 
 from boathook.db import dead_letter_groups as store
 from boathook.db import delivery_commands
 from boathook.db.database import Connection, Database
-from boathook.db.dead_letter_groups import MAX_LETTERS, ReplayPreview
+from boathook.db.dead_letter_groups import MAX_LETTERS
 from boathook.db.dead_letter_groups import DeadLetterCursor as DeadLetterCursor  # noqa: PLC0414 - re-exported
 from boathook.db.dead_letter_groups import DeadLetterGroup as DeadLetterGroup  # noqa: PLC0414 - re-exported
 from boathook.db.dead_letter_groups import DeadLetterPage as DeadLetterPage  # noqa: PLC0414 - re-exported
@@ -193,9 +192,8 @@ async def list_groups(
     )
 
 
-async def find_group(database: Database | Connection, key: UUID) -> DeadLetterGroup | None:
-    """Return one group with its types; None if it has no dead letters left."""
-    return await store.find_group(database, key)
+find_group = store.find_group
+preview_replay = store.preview_replay
 
 
 async def list_letters(
@@ -214,11 +212,6 @@ async def list_letters(
         found = await listings.list_deliveries_of(database, *after)
         position = found[0] if found else None
     return await store.list_dead_letters(database, group.key, after=position, limit=limit)
-
-
-async def preview_replay(database: Database | Connection, group: DeadLetterGroup) -> ReplayPreview:
-    """Return what would prevent the dead letters of a group from running if they were replayed."""
-    return await store.preview_replay(database, group)
 
 
 async def search(app_context: AppContext, wanted: ListFilter, before: DeadLetterCursor | None = None) -> DeadLetterPage:

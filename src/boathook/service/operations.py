@@ -19,10 +19,10 @@ from boathook.db import dead_letter_groups, delivery_commands
 from boathook.db import rerouting as routing
 from boathook.db.database import Connection, Database
 from boathook.db.delivery_commands import AuditContext as AuditContext  # noqa: PLC0414 - re-exported
-from boathook.db.delivery_commands import DeadLetterCount, ReplaySchedule
 from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - re-exported
 from boathook.db.delivery_commands import ReplayOutcomes as ReplayOutcomes  # noqa: PLC0414 - re-exported
 from boathook.db.delivery_commands import ReplayResult as ReplayResult  # noqa: PLC0414 - re-exported
+from boathook.db.delivery_commands import ReplaySchedule
 from boathook.db.delivery_commands import Selection as Selection  # noqa: PLC0414 - re-exported
 from boathook.db.queries import listings
 from boathook.db.queries.listings import DeliveryRow
@@ -47,14 +47,9 @@ ProgressCallback = Callable[[int], None]
 """Called with the number processed so far."""
 
 
-async def count_events(database: Database, wanted: ListFilter) -> int:
-    """Return how many events match a filter."""
-    return await delivery_commands.count_events(database, wanted)
-
-
-async def count_dead(database: Database, selection: Selection) -> list[DeadLetterCount]:
-    """Count the dead letters of *selection* by group."""
-    return await delivery_commands.count_dead(database, selection)
+count_events = delivery_commands.count_events
+count_dead = delivery_commands.count_dead
+read_clock = delivery_commands.read_clock
 
 
 async def check_dead(database: Database, keys: Sequence[Key]) -> list[Key]:
@@ -123,11 +118,6 @@ async def replay_delivery(database: Database, key: Key, action: AuditContext) ->
             return delivery, None
         case _ as never:
             assert_never(never)
-
-
-async def read_clock(database: Database) -> datetime:
-    """Return the server's time."""
-    return await delivery_commands.read_clock(database)
 
 
 async def follow_replay(

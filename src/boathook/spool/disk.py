@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 _PRIVATE_FOLDER: Final = 0o700
 _PRIVATE_FILE: Final = 0o600
@@ -16,83 +16,51 @@ _LOCK_PAUSE_S: Final = 0.002
 _NO_FALLOCATE_ERRORS: Final = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 
 
-class File(Protocol):
+class File:
     """A file that is written sequentially."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._is_open = True
 
     def write(self, data: bytes) -> None:
         """Append *data*; it is durable only after `sync`."""
-        ...
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
 
     def sync(self) -> None:
         """Make all written data durable."""
-        ...
+        os.fdatasync(self._descriptor)
 
     def close(self, size: int | None = None) -> None:
         """Close the file if it is open; with *size*, truncate it to that size and make that durable."""
-        ...
+        try:
+            if size is not None:
+                os.ftruncate(self._descriptor, size)
+                os.fsync(self._descriptor)
+        finally:
+            if self._is_open:  # a closed descriptor's number may be in use again
+                self._is_open = False
+                os.close(self._descriptor)
 
 
-class Lock(Protocol):
+class Lock:
     """A lock on a folder."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
 
     def release(self) -> None:
         """Release the lock."""
-        ...
+        os.close(self._descriptor)
 
 
-class Disk(Protocol):
-    """A file system. Every method raises OSError on failure."""
+class Disk:
+    """The file system of this machine. Every method raises OSError on failure."""
 
     def make_folder(self, path: Path) -> None:
         """Create a folder and its parents, readable only by the owner."""
-        ...
-
-    def create(self, path: Path, size: int, head: bytes = b"") -> File:
-        """Create a new file that starts with *head*, and reserve *size* bytes if the file system can."""
-        ...
-
-    def read(self, path: Path) -> bytes:
-        """Return the contents of a file."""
-        ...
-
-    def rename(self, old: Path, new: Path) -> None:
-        """Rename a file within its folder."""
-        ...
-
-    def remove(self, path: Path) -> None:
-        """Remove a file."""
-        ...
-
-    def remove_folder(self, path: Path) -> None:
-        """Remove an empty folder."""
-        ...
-
-    def names(self, folder: Path) -> list[str]:
-        """Return the names in a folder, in alphabetical order; empty if there is no such folder."""
-        ...
-
-    def size(self, path: Path) -> int:
-        """Return the size of a file in bytes."""
-        ...
-
-    def changed_at(self, path: Path) -> float:
-        """Return when a file was last modified, in seconds since 1970."""
-        ...
-
-    def used(self, folder: Path) -> float:
-        """Return the share of the disk under *folder* that is in use, from 0 to 1."""
-        ...
-
-    def lock(self, folder: Path) -> Lock | None:
-        """Lock a folder until it is released or the process ends; return None if another process holds it."""
-        ...
-
-
-class RealDisk:
-    """The file system of this machine."""
-
-    def make_folder(self, path: Path) -> None:
-        """See `Disk`."""
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         for folder in reversed(missing):
             with contextlib.suppress(FileExistsError):
@@ -100,9 +68,9 @@ class RealDisk:
             _sync_folder(folder.parent)
 
     def create(self, path: Path, size: int, head: bytes = b"") -> File:
-        """See `Disk`."""
+        """Create a new file that starts with *head*, and reserve *size* bytes if the file system can."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE)
-        file = _RealFile(descriptor)
+        file = File(descriptor)
         try:
             _reserve(descriptor, size)
             file.write(head)
@@ -116,46 +84,46 @@ class RealDisk:
         return file
 
     def read(self, path: Path) -> bytes:
-        """See `Disk`."""
+        """Return the contents of a file."""
         return path.read_bytes()
 
     def rename(self, old: Path, new: Path) -> None:
-        """See `Disk`."""
+        """Rename a file within its folder."""
         old.rename(new)
         _sync_folder(new.parent)
 
     def remove(self, path: Path) -> None:
-        """See `Disk`."""
+        """Remove a file."""
         path.unlink(missing_ok=True)
         _sync_folder(path.parent)
 
     def remove_folder(self, path: Path) -> None:
-        """See `Disk`."""
+        """Remove an empty folder."""
         path.rmdir()
         _sync_folder(path.parent)
 
     def names(self, folder: Path) -> list[str]:
-        """See `Disk`."""
+        """Return the names in a folder, in alphabetical order; empty if there is no such folder."""
         try:
             return sorted(path.name for path in folder.iterdir())
         except FileNotFoundError:
             return []
 
     def size(self, path: Path) -> int:
-        """See `Disk`."""
+        """Return the size of a file in bytes."""
         return path.stat().st_size
 
     def changed_at(self, path: Path) -> float:
-        """See `Disk`."""
+        """Return when a file was last modified, in seconds since 1970."""
         return path.stat().st_mtime
 
     def used(self, folder: Path) -> float:
-        """See `Disk`."""
+        """Return the share of the disk under *folder* that is in use, from 0 to 1."""
         usage = shutil.disk_usage(folder)
         return 1 - usage.free / usage.total if usage.total else 1.0
 
     def lock(self, folder: Path) -> Lock | None:
-        """See `Disk`."""
+        """Lock a folder until it is released or the process ends; return None if another process holds it."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             is_ours = any(_try_lock(descriptor) for _ in range(_LOCK_TRIES))
@@ -165,39 +133,7 @@ class RealDisk:
         if not is_ours:
             os.close(descriptor)
             return None
-        return _RealLock(descriptor)
-
-
-class _RealLock:
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def release(self) -> None:
-        os.close(self._descriptor)
-
-
-class _RealFile:
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._is_open = True
-
-    def write(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
-
-    def sync(self) -> None:
-        os.fdatasync(self._descriptor)
-
-    def close(self, size: int | None = None) -> None:
-        try:
-            if size is not None:
-                os.ftruncate(self._descriptor, size)
-                os.fsync(self._descriptor)
-        finally:
-            if self._is_open:  # a closed descriptor's number may be in use again
-                self._is_open = False
-                os.close(self._descriptor)
+        return Lock(descriptor)
 
 
 def _reserve(descriptor: int, size: int) -> None:

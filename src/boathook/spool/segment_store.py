@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from boathook.domain.errors import SpoolUnavailable
-from boathook.spool.disk import Disk, File, Lock, RealDisk
+from boathook.spool.disk import Disk, File, Lock
 from boathook.spool.segment import FRAME_BYTES, HEADER_BYTES, SegmentContents, SegmentEncoder, read_segment
 
 PENDING_SUFFIX: Final = ".seg"
@@ -106,7 +106,7 @@ class SegmentStore:
     def __init__(self, root: Path, bounds: SpoolLimits, disk: Disk | None = None, *, name: str = "") -> None:
         self._root = root
         self._bounds = bounds
-        self._disk = RealDisk() if disk is None else disk
+        self._disk = Disk() if disk is None else disk
         self._name = name or f"{time.time_ns():020d}"
         self._own: _ProcessFolder | None = None
         self._adopted: deque[_ProcessFolder] = deque()

@@ -50,16 +50,16 @@ class Spool:
     """Appends events durably and returns them in order.
 
     Args:
-        shelf: the segment store; used from one thread only.
+        segments: the segment store; used from one thread only.
         run: calls a function in that thread; None: in the spool's own thread. Simulations call it directly.
         queue: maximum number of events that wait to be written.
         cell: the cell that the events wait for; empty: they wait for PostgreSQL.
     """
 
     def __init__(
-        self, shelf: SegmentStore, *, run: RunInThread[Any] | None = None, queue: int = 8192, cell: str = ""
+        self, segments: SegmentStore, *, run: RunInThread[Any] | None = None, queue: int = 8192, cell: str = ""
     ) -> None:
-        self._shelf = shelf
+        self._segments = segments
         self._cell = cell
         self._thread = None if run is not None else ThreadPoolExecutor(1, thread_name_prefix="boathook-spool")
         self._run: RunInThread[Any] = run or self._in_thread
@@ -168,7 +168,7 @@ class Spool:
 
     async def check_writable(self) -> None:
         """Test that the disk makes a small file durable, and remove the file. Raises SpoolUnavailable."""
-        await self._call(self._shelf.check_writable)
+        await self._call(self._segments.check_writable)
 
     async def oldest(self) -> Segment | None:
         """Return the segment to drain next; None if there is none.
@@ -176,7 +176,7 @@ class Spool:
         Raises:
             SpoolUnavailable: it cannot be read.
         """
-        return await self._call(self._shelf.oldest)
+        return await self._call(self._segments.oldest)
 
     async def finish(self, segment: Segment) -> None:
         """Set aside a segment whose events are all in PostgreSQL or rejected.
@@ -186,7 +186,7 @@ class Spool:
         """
         failpoint("drain.before_finish")
         try:
-            await self._call(partial(self._shelf.finish, segment))
+            await self._call(partial(self._segments.finish, segment))
         except SpoolUnavailable as error:
             _LOG.error("spool_not_put_aside", segment=str(segment.path), error=str(error))
         if segment.is_damaged:
@@ -196,7 +196,7 @@ class Spool:
 
     async def refuse(self, segment: Segment, sequence: int, payload: bytes) -> None:
         """Store one event of a segment that PostgreSQL rejects. Raises SpoolUnavailable."""
-        await self._call(partial(self._shelf.refuse, segment, sequence, payload))
+        await self._call(partial(self._segments.refuse, segment, sequence, payload))
 
     async def close(self) -> None:
         """Write what was appended and release the folders; the next process drains them."""
@@ -207,7 +207,7 @@ class Spool:
                 await self._writer
             self._writer = None
         with contextlib.suppress(OSError):
-            await self._run(self._shelf.close)
+            await self._run(self._segments.close)
         if self._thread is not None:
             self._thread.shutdown(wait=False)
 
@@ -225,7 +225,7 @@ class Spool:
         began = time.perf_counter()
         try:
             failpoint("spool.before_write")
-            await self._call(partial(self._shelf.write, [payload for payload, _ in group]))
+            await self._call(partial(self._segments.write, [payload for payload, _ in group]))
             failpoint("spool.after_sync")
         except Exception as error:  # noqa: BLE001 - the writer must survive any error and pass it to its callers
             meters.count("boathook_spool_rejected_total", len(group))
@@ -282,13 +282,13 @@ class Spool:
 
     def _adopt(self) -> tuple[int, int]:
         try:
-            self._shelf.adopt()
+            self._segments.adopt()
         finally:
-            self._shelf.tidy(time.time())
-        return self._shelf.count_set_aside()
+            self._segments.tidy(time.time())
+        return self._segments.count_set_aside()
 
     def _read_status(self) -> SpoolStatus:
-        shelf = self._shelf
+        shelf = self._segments
         return SpoolStatus(
             records=shelf.records,
             size=shelf.size,

@@ -111,12 +111,12 @@ def waits_before_sync(disk: ModuleType) -> None:
 
         return wait
 
-    replace(disk._RealFile, "sync", make)
+    replace(disk.File, "sync", make)
 
 
 def syncs_nothing(disk: ModuleType) -> None:
     """Treat spool writes as durable without a sync."""
-    replace(disk._RealFile, "sync", lambda _: lambda self: None)
+    replace(disk.File, "sync", lambda _: lambda self: None)
 
 
 def ignores_failed_syncs(disk: ModuleType) -> None:
@@ -129,7 +129,7 @@ def ignores_failed_syncs(disk: ModuleType) -> None:
 
         return try_to
 
-    replace(disk._RealFile, "sync", make)
+    replace(disk.File, "sync", make)
 
 
 def answers_before_sync(spool: ModuleType) -> None:
