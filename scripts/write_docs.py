@@ -7,8 +7,10 @@ names, and the measured cost of an event. `make docs` runs this; a test compares
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from boathook.cli import app
 from boathook.config import SCHEMA_URL
 from boathook.config.sources import FIELDS
 from boathook.db.invariants import AUDIT_CHAIN, GLOBAL_INVARIANTS, ORDER_KEYS, SCANS, Invariant
+from boathook.domain.policy import RETRY_PRESETS, RetryPolicy
 from boathook.observability.metrics import TABLE, Metric, MetricKind
 from boathook.providers import RECIPES
 from boathook.providers.recipe import CaptureSecret, Confidence, ConfirmByFetch, Echo, Recipe, SignText, StaticAnswer
@@ -28,6 +31,8 @@ from scripts import docs_capacity, docs_providers, docs_python, docs_schema, doc
 
 ROOT = Path(__file__).parents[1]
 DEFAULTS = ROOT / "src/boathook/defaults.toml"
+SENDING = ROOT / "docs/how-to/sending.md"
+POLICY = ROOT / "src/boathook/domain/policy.py"
 ALERTS = ROOT / "src/boathook/observability/alerts.yml"
 ALERT_RULES = ROOT / "src/boathook/config/alert_rules.toml"
 SUBJECTS = {"dead_letters": "recipient", "unhandled": "source", "disabled_endpoints": "endpoint"}
@@ -543,10 +548,29 @@ def alerts(written: str) -> str:
     return _fill_table(written, ALERTS, [_alert(rule) for rule in group["rules"]])
 
 
-def _fill_table(written: str, origin: Path, rows: list[str]) -> str:
+def sending(written: str) -> str:
+    """Return the page on sending: what is *written* by hand of it, with the table of retry presets."""
+    rows = [
+        f"| `{name}` | {_delays(policy)} | {policy.jitter * 100:.0f} % |\n" for name, policy in RETRY_PRESETS.items()
+    ]
+    return _fill_table(written, POLICY, rows, ("preset", "waits between attempts", "varied by up to"))
+
+
+def _delays(policy: RetryPolicy) -> str:
+    """Return the waits of a schedule, such as ``5 s; 5, 30 min``."""
+    units = ((3600, "h"), (60, "min"), (1, "s"))
+    waits = [next((delay / size, unit) for size, unit in units if delay >= size) for delay in policy.delays_s or ()]
+    groups = groupby(waits, itemgetter(1))
+    return "; ".join(f"{', '.join(f'{wait:.3g}' for wait, _ in group)} {unit}" for unit, group in groups) or "none"
+
+
+_RULE_COLUMNS = ("rule", "severity", "it fires when", "what to do")
+
+
+def _fill_table(written: str, origin: Path, rows: list[str], columns: Sequence[str] = _RULE_COLUMNS) -> str:
     start = GENERATED.format(origin=origin.relative_to(ROOT))
     head, _, rest = written.partition(start)
-    table = f"\n\n| rule | severity | it fires when | what to do |\n|---|---|---|---|\n{''.join(rows)}\n<!-- end -->"
+    table = f"\n\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n{''.join(rows)}\n<!-- end -->"
     return f"{head}{start}{table}{rest.partition('<!-- end -->')[2]}"
 
 
@@ -606,6 +630,7 @@ def pages() -> dict[Path, str]:
         docs / "cli.md": cli(),
         docs / "metrics.md": metrics(),
         ROOT / "docs/how-to/alerts.md": alerts((ROOT / "docs/how-to/alerts.md").read_text("utf-8")),
+        SENDING: sending(SENDING.read_text("utf-8")),
         docs / "permissions.md": permissions(),
         docs / "providers.md": providers(),
         docs / "integrity.md": integrity_rules(),
