@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from boathook.console.live import MAX_READERS_PER_OPERATOR
 from tests.browser.conftest import ADMIN, PASSWORD, CheckedPage, ConsoleServer
@@ -192,6 +192,18 @@ def test_open_sections_stay_open_on_updates(console: ConsoleServer, admin_page: 
     expect(page.locator("#n-system summary")).to_contain_text("System: 7 hosts")
     expect(page.locator("#n-system")).to_have_attribute("open", "")
     expect(page.locator('[data-chart="backlog"] .overview-plot')).to_be_visible()
+
+
+def test_charts_opened_before_the_script_runs_stay_open(console: ConsoleServer, admin_page: CheckedPage) -> None:
+    page = admin_page.page
+    held: list[Route] = []
+    page.route("**/overview*.js*", lambda route: held.append(route))  # noqa: PLW0108 - it takes no built-in function
+    page.goto(f"{console.base}/console", wait_until="commit")
+    page.locator("#overview-more > summary").click()
+    until(lambda: bool(held))
+    held[0].continue_()
+    expect(page.locator("#overview-link")).to_have_text("Live", timeout=60_000)
+    expect(page.locator("#overview-more")).to_have_attribute("open", "")
 
 
 def test_the_sidebar_collapses_and_stays_so(admin_page: CheckedPage) -> None:

@@ -88,7 +88,7 @@ def test_a_secret_is_rotated_without_a_restart(admin_page: CheckedPage, console:
     page.get_by_role("button", name="Confirm").click()
     page.get_by_text("removed. Every gateway").wait_for()
     actions = [one for (one,) in console.ask("select action from boathook.audit where subject = 'stripe' order by id")]
-    assert actions[-3:] == ["source.secret.add", "source.secret.end", "source.secret.remove"]
+    assert actions[-3:] == ["source.secret.add", "source.secret.expire", "source.secret.remove"]
 
 
 def test_an_invalid_secret_is_shown_at_its_field(admin_page: CheckedPage):

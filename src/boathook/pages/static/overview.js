@@ -124,11 +124,12 @@
   };
   const refresh = async () => {
     if (document.hidden || region.contains(document.activeElement)) return;
-    const open = new Set([...region.querySelectorAll("[data-chart]:has(details[open])")].map((one) => one.dataset.chart));
-    const isMoreOpen = region.querySelector("#overview-more")?.open;
     const answer = await fetch(region.dataset.charts, { headers: { "HX-Request": "true" } }).catch(() => null);
     if (!answer?.ok) return;
-    region.replaceChildren(...parse(await answer.text()).children);
+    const { children } = parse(await answer.text());
+    const open = new Set([...region.querySelectorAll("[data-chart]:has(details[open])")].map((one) => one.dataset.chart));
+    const isMoreOpen = region.querySelector("#overview-more")?.open;
+    region.replaceChildren(...children);
     for (const figure of region.querySelectorAll("[data-chart]")) {
       const details = figure.querySelector("details");
       if (details) details.open = open.has(figure.dataset.chart);
@@ -142,7 +143,7 @@
     more.open = Boolean(isOpen);
     more.addEventListener("toggle", redraw);
   };
-  watchMore(false);
+  watchMore(document.getElementById("overview-more").open); // it may have been opened before this script ran
   redraw();
   setInterval(refresh, 30000);
   document.addEventListener("boathook:theme", redraw);
