@@ -457,10 +457,8 @@ class ConnectionPool:
             try:
                 self._tls = tls_context(self._settings), now + _TRUST_S
             except OSError as error:
-                why = error.strerror or _describe_reason(error)
-                if self._settings.ca_file:
-                    why = f"{self._settings.ca_file}: {why}"
-                why = f"the trusted certificates cannot be read: {why}"
+                where = f" in {self._settings.ca_file}" if self._settings.ca_file else ""
+                why = f"the trusted certificates{where} cannot be read: {error.strerror or _describe_reason(error)}"
                 raise _ConnectFailed(TransportFailure.TLS, why) from error
         return self._tls[0]
 

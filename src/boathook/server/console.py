@@ -67,12 +67,6 @@ _FAILED_PAGE: Final = b"""<!doctype html>
 _SWITCH_S: Final = sys.getswitchinterval()
 _BUILD_SWITCH_S: Final = 0.0005
 """How long a building thread may keep the event loop waiting; by default, it is 5 ms at each step of the loop."""
-_LAZY_MODULES: Final = (
-    "boathook.verification.asymmetric",
-    "boathook.verification.jwt",
-    "boathook.verification.json_schema",
-)
-"""Modules that requests to the API and the pages need at times; they would import them in the event loop."""
 _NOT_FOUND: Final = b'{"ok":false,"error":"not found"}'
 _HTML: Final = b"text/html; charset=utf-8"
 _VARY: Final = (b"vary", b"accept")
@@ -230,7 +224,8 @@ class Console:
             else:
                 await pages(apply_forwarded_headers(scope, self._settings.server.trusted_proxies), receive, send)
         elif path.startswith(_PREFIX) or self._may_be_mounted(path):
-            if self._may_be_mounted(path) or (api := await self._built(self._api)) is None:
+            api = None if self._may_be_mounted(path) else await self._built(self._api)
+            if api is None:
                 await self._answer_unavailable(scope, send)
             else:
                 await api(scope, receive, send)
@@ -334,19 +329,24 @@ class AppBuilder:
 
     def api(self, app_context: "AppContext") -> Asgi:
         """Return the API; without a database, it publishes messages, and answers 503 otherwise."""
-        for module in _LAZY_MODULES:
-            import_module(module)
+        _import_rarely_used()
         from boathook.api import build_api
 
         return build_api(app_context, self.buffered)
 
     def pages(self, app_context: "AppContext") -> Asgi:
         """Return the pages."""
-        for module in _LAZY_MODULES:
-            import_module(module)
+        _import_rarely_used()
         site = build_site(app_context, self._live_metrics)
         site.warm()
         return site
+
+
+def _import_rarely_used() -> None:
+    """Import modules that some requests to the API and the pages need; they would import them in the event loop."""
+    import_module("boathook.verification.asymmetric")
+    import_module("boathook.verification.jwt")
+    import_module("boathook.verification.json_schema")
 
 
 def _prepare_mounts(

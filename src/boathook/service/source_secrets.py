@@ -167,7 +167,7 @@ async def add(
         source: the source's name.
         text: the secret the sender signs with, or its public key; None generates a secret.
         note_text: a note for operators.
-        expire_others_after: when the other added secrets end; None leaves them unchanged.
+        expire_others_after: when the other added secrets expire; None leaves them unchanged.
 
     Raises:
         NotFound: there is no such source.
@@ -190,7 +190,7 @@ async def add(
         work.connection, id=id, source=source, encrypted=encrypted, note=note_text.strip(), by=work.actor
     )
     ended = 0 if after is None else await source_secrets.expire_others(work.connection, source, id, after)
-    detail = f"{created.shown_id}{f', {ended} others end in {after}' if ended else ''}"
+    detail = f"{created.shown_id}{f', {ended} others expire in {after}' if ended else ''}"
     await record(work.connection, work.actor, "source.secret.add", source, detail)
     return CreatedSecret(created, text, ended)
 
