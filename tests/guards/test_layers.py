@@ -25,7 +25,7 @@ VIOLATIONS = {
     "a package that is not in the plan": ("layers", "utils.py", "import os"),
     "the driver outside db": ("driver", "ingest/intake.py", "import asyncpg"),
     "the AMQP client outside broker": ("amqp-client", "ingest/buffer_drain.py", "import aio_pika"),
-    "the Redis client outside broker": ("redis-client", "ingest/rate_leaser.py", "import redis.asyncio"),
+    "the Redis client outside broker": ("redis-client", "ingest/source_rate.py", "import redis.asyncio"),
     "an HTTP client outside http_client": ("http-client", "handlers/api.py", "import httpx"),
     "the ASGI toolkit outside the interfaces": ("asgi-toolkit", "db/database.py", "import starlette"),
     "ingest reaching handlers": ("ingest-apart", "ingest/intake.py", "import boathook.handlers.api"),

@@ -12,9 +12,8 @@ import pytest
 from boathook import Boathook
 from boathook.config import Settings, load
 from boathook.db.database import Connection, Database
-from boathook.delivery import chores, keeper
-from boathook.delivery.chores import next_time
-from boathook.delivery.keeper import run_keeper
+from boathook.delivery import keeper
+from boathook.delivery.keeper import next_time, run_keeper
 from boathook.domain.errors import ConfigError
 from boathook.observability import meters
 from tests.support import eventually
@@ -193,7 +192,7 @@ async def test_a_chore_never_runs_twice_at_once_after_a_lost_leader_lock(db: Dat
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_mutant_without_the_turn_it_is_done_twice_at_once(db: Database, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(chores, "try_advisory_lock", give_to_all)
+    monkeypatch.setattr(keeper, "try_advisory_lock", give_to_all)
     assert (await hand_over(db)).most >= 2
 
 

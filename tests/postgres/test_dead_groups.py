@@ -17,7 +17,6 @@ from boathook.db.queries import listings
 from boathook.db.queries.listings import ListFilter
 from boathook.db.secret_box import SecretBox
 from boathook.db.tasks import Task, TaskState
-from boathook.delivery import bulk_jobs as steps
 from boathook.delivery import tasks as runner
 from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, LimitReached, NotFound
@@ -336,7 +335,7 @@ class TestInTheBackground:
     async def test_without_the_pause_a_rate_would_be_exceeded(
         self, dead_letters: DeadLetterStore, context: AppContext, monkeypatch
     ):
-        monkeypatch.setattr(steps, "_later", lambda *_: {})
+        monkeypatch.setattr(runner, "_later", lambda *_: {})
         await dead_letters.add_dead(*("x" for _ in range(7)))
         task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id, rate=3.0)
         while await runner.run_step(context.database, Outbox()):
@@ -360,7 +359,7 @@ class TestInTheBackground:
     async def test_an_interrupted_step_is_repeated_completely(
         self, dead_letters: DeadLetterStore, context: AppContext, monkeypatch
     ):
-        monkeypatch.setattr(steps, "STEP", 2)
+        monkeypatch.setattr(runner, "STEP", 2)
         await dead_letters.add_dead(*("x" for _ in range(5)))
         task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id)
         await runner.run_step(context.database, Outbox())
@@ -373,7 +372,7 @@ class TestInTheBackground:
     async def test_two_keepers_at_once_do_nothing_twice(
         self, dead_letters: DeadLetterStore, context: AppContext, monkeypatch
     ):
-        monkeypatch.setattr(steps, "STEP", 1)
+        monkeypatch.setattr(runner, "STEP", 1)
         await dead_letters.add_dead(*("x" for _ in range(9)))
         task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id)
         await asyncio.gather(*(runner.run_tasks(context.database, Outbox(), budget_s=30) for _ in range(3)))

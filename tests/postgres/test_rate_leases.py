@@ -19,8 +19,7 @@ from boathook.db import rate_leases
 from boathook.db.database import Database
 from boathook.domain.errors import BoathookError, DatabaseUnavailable, RedisUnavailable
 from boathook.domain.rate_leases import LeaseRequest, LeaseTokens
-from boathook.ingest.rate_leaser import RateLeaser
-from boathook.ingest.source_rate import SourceRate
+from boathook.ingest.source_rate import RateLeaser, SourceRate
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.server.gateway import IngestRuntime, load_sources
 from boathook.service.doctor import redis as doctor

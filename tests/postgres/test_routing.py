@@ -18,7 +18,6 @@ from boathook.db.queries.listings import ListFilter
 from boathook.db.rerouting import RerouteResult, count_unhandled
 from boathook.db.route_registry import read_router, read_routes, register
 from boathook.db.secret_box import SecretBox
-from boathook.delivery import bulk_jobs as steps
 from boathook.delivery import tasks as runner
 from boathook.domain import ids
 from boathook.domain.errors import DatabaseError, NotFound, ValueRejected
@@ -459,7 +458,7 @@ class TestRegistration:
         assert await store.one("select count(distinct event_id) from boathook.delivery") == stored
 
     async def test_a_killed_keeper_loses_and_repeats_nothing(self, store: RoutingStore, monkeypatch):
-        monkeypatch.setattr(steps, "STEP", 2)
+        monkeypatch.setattr(runner, "STEP", 2)
         for number in range(7):
             await store.receive(f"e{number}")
         await register(store.db, "shop", [to("new", since_s=3_600.0)])

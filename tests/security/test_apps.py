@@ -19,7 +19,7 @@ from boathook.config import load
 from boathook.db.database import Database
 from boathook.db.events import EventStore
 from boathook.db.migrations import list_pending, migrate
-from boathook.delivery import chores
+from boathook.delivery import keeper
 from boathook.domain.errors import ConfigError, DatabaseError, DatabaseUnavailable
 from boathook.handlers.manifest import Chore
 from boathook.http import websocket
@@ -241,7 +241,7 @@ class TestApplicationsThatExit:
         async def leave() -> None:
             raise SystemExit(3)
 
-        await chores._do(chores._Owned("shelf", Chore(name="tidy", every_s=1.0, function=leave)))
+        await keeper._do(keeper._Owned("shelf", Chore(name="tidy", every_s=1.0, function=leave)))
         assert meters.snapshot()["boathook_chores_total"][-1][0] == ["shelf", "tidy", "failed"]
 
 

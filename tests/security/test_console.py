@@ -34,7 +34,7 @@ from boathook.domain.model import Role
 from boathook.pages import context
 from boathook.pages.rendering import csrf_token
 from boathook.portal.app import all_pages
-from boathook.server.proxies import apply_forwarded_headers
+from boathook.server.asgi_guard import apply_forwarded_headers
 from boathook.service import keys, operators
 from boathook.service.authorization import ACCESS_RULES
 from boathook.service.oidc import AuthorizationRequest

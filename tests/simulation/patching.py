@@ -38,7 +38,6 @@ _ENTROPY = ("boathook.spool.segment", "boathook.ingest.event_builder")
 _CODE = (
     "boathook.delivery.handler_executor",
     "boathook.delivery.keeper",
-    "boathook.delivery.chores",
     "boathook.delivery.http_executor",
     "boathook.handlers.runner",
     "boathook.ingest.event_builder",

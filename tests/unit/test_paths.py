@@ -2,7 +2,7 @@
 
 import pytest
 
-from boathook.http.paths import has_needless_escapes
+from boathook.http.asgi import has_needless_escapes
 
 
 @pytest.mark.parametrize(

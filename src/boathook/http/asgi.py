@@ -1,7 +1,9 @@
-"""Types of ASGI applications, boathook's own key in a request's scope, and the body of a request."""
+"""Types of ASGI applications, and what they ask of a request: its body, its raw path, its origin."""
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -29,3 +31,30 @@ async def read_body(receive: Receive, max_bytes: int) -> bytes | None:
         pieces.append(message.get("body", b""))
         size += len(pieces[-1])
     return b"".join(pieces)
+
+
+_NEEDLESS_ESCAPE: Final = re.compile(rb"%(?:2[dDeEfF]|3[0-9]|4[1-9a-fA-F]|5[0-9aAfF]|6[1-9a-fA-F]|7[0-9aA])")
+
+
+def has_needless_escapes(raw_path: bytes) -> bool:
+    """Return whether letters, digits, ``-``, ``.``, ``_`` or ``/`` are percent-encoded, which no client needs to do.
+
+    A proxy that blocks ``/console`` by the raw path would let ``/%63onsole`` pass.
+    """
+    return b"%" in raw_path and _NEEDLESS_ESCAPE.search(raw_path) is not None
+
+
+def authority(url: str) -> str:
+    """Return host and port of a URL, without its scheme's default port; empty if it is not a URL."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return ""
+    host = parts.hostname or ""
+    return host if port in {None, 80, 443} else f"{host}:{port}"
+
+
+def is_own_origin(origin: str, host: str, public_url: str) -> bool:
+    """Return whether *origin* is the requested host or the host of the public URL."""
+    return authority(origin) in {authority(f"//{host}"), authority(public_url)} - {""}

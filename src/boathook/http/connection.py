@@ -32,9 +32,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from boathook.config import LimitSettings, Network
+from boathook.http.asgi import has_needless_escapes
 from boathook.http.exchange import DirectHandler, Exchange, Message, closing_response
 from boathook.http.limits import ConnectionLimiter, is_trusted
-from boathook.http.paths import has_needless_escapes
 from boathook.observability import meters
 from boathook.observability.log import get_logger, is_on
 

@@ -35,10 +35,9 @@ from boathook.domain.errors import (
     TooManyDeliveries,
 )
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
-from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Receive, Send, read_body
+from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Receive, Send, has_needless_escapes, read_body
 from boathook.http.exchange import ERROR_TEXTS
 from boathook.http.limits import FairScheduler, RateLimiter, client_address, client_key
-from boathook.http.paths import has_needless_escapes
 from boathook.ingest.content_encoding import Decoder
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventAcceptor

@@ -27,12 +27,12 @@ from enum import StrEnum
 from functools import partial
 from itertools import chain
 from typing import Final, assert_never
+from uuid import UUID
 
 from boathook.db.due_notifier import DueNotifier
 from boathook.domain.errors import DatabaseError, IngestError, Overloaded, TooManyDeliveries, ValueRejected
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.ingest.buffer import Buffer
-from boathook.ingest.dedup_cache import DedupCache
 from boathook.ingest.event_writer import (
     Elsewhere,
     EventWriter,
@@ -50,6 +50,40 @@ from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
 from boathook.spool.segment import Record
 from boathook.spool.segment_store import Segment
+
+
+class DedupCache:
+    """The keys of the events accepted last, in two generations; when the newer one is full, the older one is dropped.
+
+    Keys and values are plain bytes, which the garbage collector need not traverse.
+
+    Args:
+        size: maximum number of keys in each generation; 0 caches none.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._young: dict[bytes, bytes] = {}
+        self._old: dict[bytes, bytes] = {}
+
+    def clear(self) -> None:
+        """Remove all keys."""
+        self._young, self._old = {}, {}
+
+    def find(self, event: NewEvent) -> UUID | None:
+        """Return the id of the original if *event* is an exact duplicate of it."""
+        key = event.key_hash.bytes
+        seen = self._young.get(key) or self._old.get(key)
+        return UUID(bytes=seen[:16]) if seen is not None and seen[16:] == event.body_sha256 else None
+
+    def remember(self, event: NewEvent, first: UUID) -> None:
+        """Record *first* as the event with this key and body."""
+        if not self._size:
+            return
+        if len(self._young) >= self._size:
+            self._old, self._young = self._young, {}
+        self._young[event.key_hash.bytes] = first.bytes + event.body_sha256
+
 
 PendingEvent = tuple[NewEvent, ReceiptWaiter, float]
 """An event, its waiter, and the time from which it waits."""

@@ -29,7 +29,7 @@ from boathook.domain.errors import (
     Overloaded,
     SendError,
 )
-from boathook.http.origins import is_own_origin
+from boathook.http.asgi import is_own_origin
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.log import get_logger
 from boathook.service.authorization import Permission, requires

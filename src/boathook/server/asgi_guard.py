@@ -1,9 +1,15 @@
-"""Isolates one call of a mounted ASGI application: its errors are logged, and the client always gets a response."""
+"""Stands between the gateway and the ASGI applications behind it.
+
+Their errors are logged, the client always gets a response, and forwarding headers of trusted proxies are applied.
+"""
 
 import json
 from typing import Any, Final
 
+from boathook.config.types import Network
 from boathook.http.asgi import Asgi, Message, Receive, Send
+from boathook.http.limits import client_address, is_trusted
+from boathook.ingest.app import read_headers
 from boathook.observability.log import get_logger
 
 _JSON: Final = (b"content-type", b"application/json")
@@ -158,3 +164,15 @@ def error_messages(status: int, error: str, request_id: str) -> tuple[dict[str, 
         "type": "http.response.body",
         "body": body,
     }
+
+
+def apply_forwarded_headers(scope: dict[str, Any], trusted: tuple[Network, ...]) -> dict[str, Any]:
+    """Return the ASGI scope with the client and scheme that a trusted proxy reports."""
+    peer, port = scope["client"]
+    if not is_trusted(peer, trusted):
+        return scope
+    headers = read_headers(scope["headers"])
+    client = client_address(peer, headers.get("x-forwarded-for"), trusted)
+    is_secure = headers.get("x-forwarded-proto", "").strip().lower() == "https"
+    scheme = f"{scope['scheme']}s" if is_secure else scope["scheme"]
+    return {**scope, "client": (client, port), "scheme": scheme}

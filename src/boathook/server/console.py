@@ -23,7 +23,7 @@ from boathook.http.asgi import Asgi, Receive, Send
 from boathook.http.connection import WebSocketRefusal
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.log import get_logger
-from boathook.server.proxies import apply_forwarded_headers
+from boathook.server.asgi_guard import apply_forwarded_headers
 
 if TYPE_CHECKING:
     from boathook.broker.due_lane import DueLane

@@ -43,11 +43,10 @@ from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.health import HealthEndpoints
 from boathook.ingest.intake import Intake
 from boathook.ingest.quarantine import Quarantine
-from boathook.ingest.rate_leaser import RateLeaser
 from boathook.ingest.reply_waiter import ReplyWaiter
 from boathook.ingest.secret_reloader import SecretReloader
 from boathook.ingest.secrets_cache import SecretsCache
-from boathook.ingest.source_rate import SourceRate
+from boathook.ingest.source_rate import RateLeaser, SourceRate
 from boathook.ingest.sources import CompiledSources, dedup_days_by_source
 from boathook.ingest.spool_records import UNROUTED
 from boathook.ingest.stored_sources_file import read_stored_sources, save_stored_sources

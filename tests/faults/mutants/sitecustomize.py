@@ -287,7 +287,7 @@ def elects_everybody(keeper: ModuleType) -> None:
             yield connection
 
     replace(keeper, "elect_keeper", lambda _: grant)
-    replace(sys.modules["boathook.delivery.chores"], "try_advisory_lock", lambda _: grant)
+    replace(keeper, "try_advisory_lock", lambda _: grant)
 
 
 def finishes_lost_attempts(executor: ModuleType) -> None:
