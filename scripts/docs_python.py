@@ -63,9 +63,9 @@ def _class(name: str, cls: type) -> Iterator[str]:
     if (dataclasses.is_dataclass(cls) and cls.__init__.__doc__ is None) or issubclass(cls, msgspec.Struct):
         yield f"```text\n{cls.__name__}{_signature(cls)}\n```\n\n"
     yield f"{markdown(inspect.getdoc(cls) or '')}\n"
-    for field, text in _fields(cls):
+    for field, text in fields(cls):
         yield f"\n- `{field}`: {text}" if text else f"\n- `{field}`"
-    yield "\n" if _fields(cls) else ""
+    yield "\n" if fields(cls) else ""
     for member, value in _members(cls):
         if isinstance(value, property):
             yield f"\n#### `{name}.{member}`\n\n{markdown(inspect.getdoc(value) or '')}\n"
@@ -81,8 +81,8 @@ def _members(cls: type) -> Iterator[tuple[str, Any]]:
             yield name, plain
 
 
-def _fields(cls: type) -> list[tuple[str, str]]:
-    """Return the annotated fields that are told of, each with the text under it."""
+def fields(cls: type) -> list[tuple[str, str]]:
+    """Return the public fields with their docstrings, as Markdown."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(tree, ast.ClassDef)
     found = []

@@ -1,8 +1,8 @@
 """Writes the generated pages of docs/.
 
 Each page comes from the one place where its facts are kept: `defaults.toml`, the command line's own definition, the
-table of metrics, the recipes, the invariants of the store, the API's own description, the docstrings of the public
-names, and the measured cost of an event. `make docs` runs this; a test compares the pages.
+table of metrics, the recipes, the invariants of the store, the API's own description, the docstrings of public
+names and of a source's settings, and the measured cost of an event. `make docs` runs this; a test compares the pages.
 """
 
 import re
@@ -18,8 +18,7 @@ import typer.main
 import yaml
 
 from boathook.cli import app
-from boathook.config import SCHEMA_URL
-from boathook.config.sources import FIELDS
+from boathook.config import SCHEMA_URL, SourceSettings
 from boathook.db.invariants import AUDIT_CHAIN, GLOBAL_INVARIANTS, ORDER_KEYS, SCANS, Invariant
 from boathook.domain.policy import RETRY_PRESETS, RetryPolicy
 from boathook.observability.metrics import TABLE, Metric, MetricKind
@@ -40,81 +39,6 @@ MAX_LABELS = 60
 """Characters of a rule's labels above which the page leaves them out."""
 CAPACITY = ROOT / "docs/explanation/capacity.md"
 GENERATED = "<!-- Written by `make docs`; edit {origin} instead. -->"
-
-SOURCE_KEYS = {
-    "provider": ("The provider's name; by default the source's name. `boathook sources providers` lists all."),
-    "secrets": (
-        'Signing secrets, as a list of `"env:NAME"` or `"file:PATH"`; each of them is valid, so that a secret can be '
-        "rotated. `secret` takes a single one."
-    ),
-    "paths": 'Additional paths besides `/in/NAME`, such as `["/webhooks/stripe"]`.',
-    "unsigned": "Accept requests without verification. Only for senders that cannot sign.",
-    "addresses": (
-        'Networks that requests may come from, such as `["203.0.113.0/24"]`, in addition to the verification.'
-    ),
-    "tolerance_s": (
-        "Seconds by which a signed timestamp may differ from the clock, in both directions; by default the provider's."
-    ),
-    "max_body": "Maximum request body in bytes; by default `limits.max_body`.",
-    "rate": (
-        "Maximum requests per second, over all gateways; more are answered 429, or 503 if the sender gives up after a "
-        "429. Absent or 0: no limit."
-    ),
-    "burst": "Requests that may come at once before `rate` applies.",
-    "dedup_fields": "JSON paths whose values together identify the event, for senders without event ids.",
-    "dedup_days": (
-        "Days that a dedup key is remembered; by default `retention.dedup_days`, or a day more than the provider "
-        "retries."
-    ),
-    "retry": "Retry schedule of handlers of its events that have none of their own; by default `worker.retry`.",
-    "public_url": ("The public URL for this sender, for providers that sign the URL; by default `server.public_url`."),
-    "methods": 'HTTP methods accepted, of `"GET"`, `"POST"` and `"PUT"`; by default the provider\'s.',
-    "content_encodings": (
-        'Content-Encodings decoded, of `"gzip"` and `"deflate"`; by default `limits.content_encodings`.'
-    ),
-    "mode": (
-        '`"store"`, the default, answers once the event is stored; `"inline"` waits for the handler and sends its '
-        "`event.reply`."
-    ),
-    "reply_within_s": (
-        'Maximum seconds that the sender waits with `mode = "inline"`; by default 70 % of what it allows, or 2 if that '
-        "is unknown."
-    ),
-    "fallback_status": (
-        "Status if the handler gives no reply in time; by default 200. Neither a redirect nor a status that makes "
-        "senders give up."
-    ),
-    "fallback_body": ("Body of that response; by default the reply that the provider expects, or boathook's own."),
-    "fallback_content_type": "Its media type; by default `text/plain; charset=utf-8`.",
-    "schema": (
-        "Format of bodies: a JSON Schema (draft 7), as the table `[sources.NAME.schema]` or as the path of "
-        "its file, relative to the folder of `boathook.toml`; see [handlers](handlers.md#sources-with-a-schema)."
-    ),
-    "header": "`hmac`, `token`: the header with the signature or token.",
-    "algorithm": "`hmac`: the hash, such as `sha256`.",
-    "encoding": "`hmac`: the encoding of the signature, `hex` or `base64`.",
-    "prefix": "`hmac`: text in front of the signature, such as `sha256=`.",
-    "template": "`hmac`: the signed text, such as `{timestamp}.{body}`.",
-    "timestamp_header": "`hmac`: the header with the signed timestamp.",
-    "timestamp_unit": "`hmac`: the format of the timestamp: `s` (seconds, the default), `ms` or `iso`.",
-    "id_header": "`hmac`, `token`, `unsigned`: the header with the event's id.",
-    "id_path": "`hmac`, `token`, `unsigned`: the dotted path to the event's id in a JSON body.",
-    "type_header": "`hmac`, `token`, `unsigned`: the header with the event's type.",
-    "type_path": "`hmac`, `token`, `unsigned`: the dotted path to the event's type in a JSON body.",
-    "reply_status": (
-        "`hmac`, `token`, `unsigned`: the status that the sender expects for an accepted request, 200 to 299."
-    ),
-    "reply_body": "`hmac`, `token`, `unsigned`: the body that the sender expects for an accepted request: `OK`.",
-    "reply_content_type": (
-        "`hmac`, `token`, `unsigned`: the content type of `reply_body`; by default `application/json` for a JSON "
-        "object or array, else `text/plain; charset=utf-8`."
-    ),
-    "key_encoding": "`hmac`: the encoding of the secret, `text`, `hex` or `base64`.",
-    "query": "`token`: the query parameter with the token.",
-    "username": "`token`: the user name of basic authentication.",
-    "password": 'The password of basic authentication, as `"env:NAME"` or `"file:PATH"`.',
-}
-"""The description of each key of a `[sources.NAME]` table, whose keys are those of the settings' model."""
 
 CONFIGURATION = """\
 # Configuration
@@ -213,15 +137,21 @@ def configuration() -> str:
             for entry in entries
         ]
     parts.append(SOURCES)
-    parts += [f"| `{key}` | {_cell(SOURCE_KEYS[key])} |\n" for key in FIELDS]
+    parts += [f"| `{key}` | {_cell(text)} |\n" for key, text in source_keys().items()]
     return "".join(parts)
+
+
+def source_keys() -> dict[str, str]:
+    """Return the description of each key of a `[sources.NAME]` table: the docstring of the setting."""
+    texts = dict(docs_python.fields(SourceSettings))
+    return {field.alias or name: " ".join(texts[name].split()) for name, field in SourceSettings.model_fields.items()}
 
 
 def toml_schema() -> str:
     """Return the JSON Schema of boathook.toml."""
     tables = read_entries(DEFAULTS.read_text(encoding="utf-8"))
     texts = {table: {key: entry.text for entry in entries for key in entry.keys} for table, entries in tables.items()}
-    return docs_schema.schema(texts, SOURCE_KEYS)
+    return docs_schema.schema(texts, source_keys())
 
 
 def _codes(words: Any) -> str:

@@ -37,53 +37,91 @@ class SourceSettings(Table):
     model_config = ConfigDict(extra="allow", frozen=True, serialize_by_alias=True)
 
     provider: str
-    """The recipe's name; defaults to the source's name."""
+    """The provider's name; by default the source's name. `boathook sources providers` lists all."""
     secrets: tuple[Secret, ...] = Field(default=(), repr=False)
-    """References such as ``env:NAME``; a request may be signed with any of them. `Settings.secrets_of` resolves
-    them."""
+    """Signing secrets, as a list of `"env:NAME"` or `"file:PATH"`; each of them is valid, so that a secret can be
+    rotated. `secret` takes a single one."""
     paths: tuple[SourcePath, ...] = ()
+    """Additional paths besides `/in/NAME`, such as `["/webhooks/stripe"]`."""
     unsigned: bool = False
+    """Accept requests without verification. Only for senders that cannot sign."""
     addresses: Networks = ()
-    """Networks from which requests are accepted, in addition to the provider's own check; empty for any."""
+    """Networks that requests may come from, such as `["203.0.113.0/24"]`, in addition to the verification."""
     tolerance_s: Positive | None = None
+    """Seconds by which a signed timestamp may differ from the clock, in both directions; by default the provider's."""
     max_body: PositiveInt | None = None
+    """Maximum request body in bytes; by default `limits.max_body`."""
     rate: NotNegative | None = None
-    """Requests per second; None or 0 for no limit."""
+    """Maximum requests per second, over all gateways; more are answered 429, or 503 if the sender gives up after a 429.
+    Absent or 0: no limit."""
     burst: PositiveInt | None = None
+    """Requests that may come at once before `rate` applies."""
     dedup_fields: tuple[str, ...] = ()
+    """JSON paths whose values together identify the event, for senders without event ids."""
     dedup_days: Positive | None = None
+    """Days that a dedup key is remembered; by default `retention.dedup_days`, or a day more than the provider
+    retries."""
     retry: RetrySchedule | None = None
-    """Retry schedule of handlers for its events that set no policy; None uses `worker.retry`."""
+    """Retry schedule of handlers of its events that have none of their own; by default `worker.retry`."""
     public_url: BaseUrl | None = None
+    """The public URL for this sender, for providers that sign the URL; by default `server.public_url`."""
     methods: tuple[Literal["GET", "POST", "PUT"], ...] | None = None
+    """HTTP methods accepted, of `"GET"`, `"POST"` and `"PUT"`; by default the provider's."""
     content_encodings: Encodings | None = None
+    """Content-Encodings decoded, of `"gzip"` and `"deflate"`; by default `limits.content_encodings`."""
     mode: Literal["store", "inline"] = "store"
-    """Whether the sender gets its reply once the event is stored, or from the handler."""
+    """`"store"`, the default, answers once the event is stored; `"inline"` waits for the handler and sends its
+    `event.reply`."""
     reply_within_s: Positive | None = None
-    """Maximum time that the sender waits for the handler; None uses a fraction of the time that the provider allows."""
+    """Maximum seconds that the sender waits with `mode = "inline"`; by default 70 % of what it allows, or 2 if that is
+    unknown."""
     fallback_status: Status | None = None
+    """Status if the handler gives no reply in time; by default 200. Neither a redirect nor a status that makes senders
+    give up."""
     fallback_body: Annotated[str, Field(max_length=65_536)] | None = None
+    """Body of that response; by default the reply that the provider expects, or boathook's own."""
     fallback_content_type: MediaType | None = None
+    """Its media type; by default `text/plain; charset=utf-8`."""
     body_schema: Annotated[Any, AfterValidator(_schema)] = Field(default=None, alias="schema")
-    """The JSON Schema for verified bodies, or the path of its file, relative to the folder of boathook.toml."""
+    """Format of bodies: a JSON Schema (draft 7), as the table `[sources.NAME.schema]` or as the path of its file,
+    relative to the folder of `boathook.toml`; see [handlers](handlers.md#sources-with-a-schema)."""
     header: str | None = None
+    """`hmac`, `token`: the header with the signature or token."""
     algorithm: str | None = None
+    """`hmac`: the hash, such as `sha256`."""
     encoding: str | None = None
+    """`hmac`: the encoding of the signature, `hex` or `base64`."""
     prefix: str | None = None
+    """`hmac`: text in front of the signature, such as `sha256=`."""
     template: str | None = None
+    """`hmac`: the signed text, such as `{timestamp}.{body}`."""
     timestamp_header: str | None = None
+    """`hmac`: the header with the signed timestamp."""
     timestamp_unit: str | None = None
+    """`hmac`: the format of the timestamp: `s` (seconds, the default), `ms` or `iso`."""
     id_header: str | None = None
+    """`hmac`, `token`, `unsigned`: the header with the event's id."""
     id_path: str | None = None
+    """`hmac`, `token`, `unsigned`: the dotted path to the event's id in a JSON body."""
     type_header: str | None = None
+    """`hmac`, `token`, `unsigned`: the header with the event's type."""
     type_path: str | None = None
+    """`hmac`, `token`, `unsigned`: the dotted path to the event's type in a JSON body."""
     reply_status: int | None = None
+    """`hmac`, `token`, `unsigned`: the status that the sender expects for an accepted request, 200 to 299."""
     reply_body: Annotated[str, Field(coerce_numbers_to_str=True)] | None = None
+    """`hmac`, `token`, `unsigned`: the body that the sender expects for an accepted request: `OK`."""
     reply_content_type: str | None = None
+    """`hmac`, `token`, `unsigned`: the content type of `reply_body`; by default `application/json` for a JSON object or
+    array, else `text/plain; charset=utf-8`."""
     key_encoding: str | None = None
+    """`hmac`: the encoding of the secret, `text`, `hex` or `base64`."""
     query: str | None = None
+    """`token`: the query parameter with the token."""
     username: str | None = None
+    """`token`: the user name of basic authentication."""
     password: Secret | None = Field(default=None, repr=False)
+    """The password of basic authentication, as `"env:NAME"` or `"file:PATH"`."""
 
     @property
     def options(self) -> dict[str, Any]:
