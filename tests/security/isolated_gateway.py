@@ -24,7 +24,7 @@ Sent = tuple[bytes, dict[str, str]]
 SPY: Final = """
 import os
 from boathook.domain import json_document
-from boathook.providers import extractor
+from boathook.providers import request_reader
 from boathook.verification import diagnostics
 
 place = "looks.txt"
@@ -38,7 +38,7 @@ def told(call):
     return spy
 
 json_document.parse = diagnostics.parse = told(json_document.parse)
-extractor.FieldExtractor.extract = told(extractor.FieldExtractor.extract)
+request_reader.FieldExtractor.extract = told(request_reader.FieldExtractor.extract)
 explain = diagnostics.explain
 
 def explaining(*args):

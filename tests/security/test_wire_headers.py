@@ -19,8 +19,8 @@ from boathook.ingest.app import IngestApp
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.sources import CompiledSource
 from boathook.observability import meters
-from boathook.providers import signature_formats
-from boathook.providers.signature_formats import MAX_SIGNATURES
+from boathook.providers import schemes
+from boathook.providers.schemes import MAX_SIGNATURES
 from boathook.verification import asymmetric, signed_content
 from boathook.verification.check import signature_headers
 from boathook.verification.public_keys import is_valid_signature as fits_key
@@ -179,5 +179,5 @@ async def test_at_most_sixteen_signatures_are_tried(provider_source: ProviderSou
 
 async def test_mutant_without_the_limit_all_signatures_are_tried(monkeypatch: pytest.MonkeyPatch):
     provider_source = next(provider_source for provider_source in ALL if provider_source.label == "stripe")
-    monkeypatch.setattr(signature_formats, "MAX_SIGNATURES", 1_000_000)
+    monkeypatch.setattr(schemes, "MAX_SIGNATURES", 1_000_000)
     assert await most_tried(provider_source, monkeypatch) > 16

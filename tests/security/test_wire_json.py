@@ -14,7 +14,7 @@ from boathook.domain import ids
 from boathook.domain.filters import Router
 from boathook.domain.json_document import UNREADABLE, parse
 from boathook.domain.model import Route
-from boathook.providers.extractor import FieldExtractor
+from boathook.providers.request_reader import FieldExtractor
 from tests.acceptance.conftest import BoathookProcess, shared_boathook  # noqa: F401 - one is a fixture
 from tests.security.json_texts import EITHER, NOT_READ, READ, TEXTS, within
 from tests.support import sampled

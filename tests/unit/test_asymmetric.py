@@ -20,12 +20,13 @@ from boathook.providers.schemes import (
     Asymmetric,
     ConfiguredKey,
     FetchedKey,
+    Plain,
     PublicKeyFormat,
     SignatureAlgorithm,
     SignedPart,
     SignedTimestamp,
+    Versioned,
 )
-from boathook.providers.signature_formats import Plain, Versioned
 from boathook.verification import asymmetric, public_keys
 from boathook.verification.asymmetric import AsymmetricCheck
 from boathook.verification.keyring import KeyRing

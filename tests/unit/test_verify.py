@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
-from boathook.providers import RECIPES, extractor
+from boathook.providers import RECIPES, request_reader
 from boathook.providers.schemes import Hmac, TimestampFormat
 from boathook.verification import signed_content
 from boathook.verification.hmac import HmacCheck
@@ -288,7 +288,7 @@ def forged_request(provider):
 @pytest.mark.parametrize("provider", SIGNING)
 def test_a_forged_request_is_rejected_without_parsing_its_body(provider, monkeypatch):
     looks = []
-    monkeypatch.setattr(extractor.FieldExtractor, "extract", lambda _self, body: looks.append(body))
+    monkeypatch.setattr(request_reader.FieldExtractor, "extract", lambda _self, body: looks.append(body))
     monkeypatch.setattr(Verifier, "_read_event", lambda *_args, **_more: looks.append("key"))
     source = verifier(provider)
     forgeries = list(forged_request(provider))
@@ -638,7 +638,7 @@ def test_the_fast_reader_and_the_patient_one_agree(monkeypatch):
         b'{"id":1e3}',
     ]
     fast = [verifier("stripe").verify(signed("stripe", body), NOW) for body in bodies]
-    monkeypatch.setattr(extractor, "_compile", lambda _paths: None)
+    monkeypatch.setattr(request_reader, "_compile", lambda _paths: None)
     assert [verifier("stripe").verify(signed("stripe", body), NOW) for body in bodies] == fast
 
 

@@ -26,6 +26,7 @@ from boathook.providers.schemes import (
     Asymmetric,
     ConfiguredKey,
     Hmac,
+    Plain,
     PublicKeyFormat,
     SignatureAlgorithm,
     SignatureHeaders,
@@ -34,7 +35,6 @@ from boathook.providers.schemes import (
     SignedTimestamp,
     Token,
 )
-from boathook.providers.signature_formats import Plain
 
 _SIGNATURE, _STAMP = "x-signature-ed25519", "x-signature-timestamp"
 

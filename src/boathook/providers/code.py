@@ -15,6 +15,8 @@ from boathook.providers.schemes import (
     FieldMac,
     Hmac,
     Jwt,
+    Pairs,
+    Plain,
     SignatureHeaders,
     SignedPart,
     SignedParts,
@@ -22,7 +24,6 @@ from boathook.providers.schemes import (
     TimestampFormat,
     Token,
 )
-from boathook.providers.signature_formats import Pairs, Plain
 from boathook.providers.standard import STANDARD_HMAC
 
 _LINEAR_RETRIES_S = 28_800.0

@@ -11,8 +11,7 @@ from boathook.domain.signing import Algorithm, Encoding, KeyFormat
 from boathook.providers.options import Options
 from boathook.providers.recipe import JSON, BodyFormat, EventId, EventType, ExpectedReply, Recipe, Sample, Setting
 from boathook.providers.request_reader import BasicPassword, Header, Query
-from boathook.providers.schemes import Hmac, NoProof, SignatureHeaders, TimestampFormat, Token
-from boathook.providers.signature_formats import Plain, fields_of
+from boathook.providers.schemes import Hmac, NoProof, Plain, SignatureHeaders, TimestampFormat, Token, fields_of
 
 DOCS: Final = "https://github.com/boathook/boathook/blob/main/docs/reference/configuration.md"
 

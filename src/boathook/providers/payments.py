@@ -30,7 +30,10 @@ from boathook.providers.schemes import (
     FetchedKey,
     FieldMac,
     Hmac,
+    KeyedPairs,
     NoProof,
+    Pairs,
+    Plain,
     SignatureAlgorithm,
     SignatureHeaders,
     SignedPart,
@@ -38,7 +41,6 @@ from boathook.providers.schemes import (
     SignedTimestamp,
     TimestampFormat,
 )
-from boathook.providers.signature_formats import KeyedPairs, Pairs, Plain
 
 FORM: Final = "application/x-www-form-urlencoded"
 _STRIPE_TYPES: Final = (

@@ -21,8 +21,17 @@ from boathook.providers.recipe import (
     StaticAnswer,
 )
 from boathook.providers.request_reader import Header, Json, Query, RequestReader
-from boathook.providers.schemes import FieldMac, Hmac, SignatureHeaders, SignedPart, SignedParts, TimestampFormat
-from boathook.providers.signature_formats import MAX_SIGNATURES, Pairs, Plain
+from boathook.providers.schemes import (
+    MAX_SIGNATURES,
+    FieldMac,
+    Hmac,
+    Pairs,
+    Plain,
+    SignatureHeaders,
+    SignedPart,
+    SignedParts,
+    TimestampFormat,
+)
 
 _HUBSPOT_SIGNATURE = Header("x-hubspot-signature")
 

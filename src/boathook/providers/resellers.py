@@ -9,8 +9,16 @@ from boathook.domain.signing import Encoding
 from boathook.providers.generic import HMAC_SETTINGS, TOKEN_SETTINGS, configure_default_token, configure_hmac
 from boathook.providers.recipe import BodyFormat, Confidence, EventId, EventType, Recipe, Sample
 from boathook.providers.request_reader import Header, Json, Query, RequestReader
-from boathook.providers.schemes import FieldMac, Hmac, SignatureHeaders, SignedPart, SignedParts, SignedTimestamp, Token
-from boathook.providers.signature_formats import Plain
+from boathook.providers.schemes import (
+    FieldMac,
+    Hmac,
+    Plain,
+    SignatureHeaders,
+    SignedPart,
+    SignedParts,
+    SignedTimestamp,
+    Token,
+)
 
 _SUNO_TASKS: Final = (Json("data.task_id"), Json("data.taskId"), Json("taskId"))
 """Song callbacks use ``task_id``; those of voices and of the market's other models use ``taskId``."""

@@ -18,8 +18,8 @@ from boathook.providers.schemes import (
     SignedPart,
     SignedParts,
     SignedTimestamp,
+    Versioned,
 )
-from boathook.providers.signature_formats import Versioned
 
 _STANDARD_NAMES: Final = SignatureHeaders(signature="webhook-signature", timestamp="webhook-timestamp", id="webhook-id")
 _SVIX_NAMES: Final = SignatureHeaders(signature="svix-signature", timestamp="svix-timestamp", id="svix-id")

@@ -14,8 +14,7 @@ from boathook.domain.errors import ConfigError
 from boathook.domain.signing import Encoding
 from boathook.domain.verification import KeyRequired, Reason, Rejected, Request, SourceSpec
 from boathook.providers.request_reader import Header, RequestReader, Selector
-from boathook.providers.schemes import Asymmetric, ConfiguredKey, FetchedKey, SignatureAlgorithm
-from boathook.providers.signature_formats import MAX_SIGNATURES
+from boathook.providers.schemes import MAX_SIGNATURES, Asymmetric, ConfiguredKey, FetchedKey, SignatureAlgorithm
 from boathook.verification.keyring import KeyRing
 from boathook.verification.public_keys import (
     PublicKey,

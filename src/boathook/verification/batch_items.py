@@ -14,9 +14,15 @@ import msgspec
 from boathook.domain.errors import ConfigError
 from boathook.domain.json_document import get_path, is_too_deep, parse, scalar_text, short_key, split_path
 from boathook.domain.verification import UNKNOWN_TYPE, BatchItem, Reason, Rejected, Request, SourceSpec
-from boathook.providers.extractor import ExtractedFields, make_name_reader
 from boathook.providers.recipe import BatchItems, EventType, Recipe
-from boathook.providers.request_reader import Json, RequestReader, Selector, expand_path
+from boathook.providers.request_reader import (
+    ExtractedFields,
+    Json,
+    RequestReader,
+    Selector,
+    expand_path,
+    make_name_reader,
+)
 
 MAX_TYPE: Final = 200
 _OWN_PREFIXES: Final = ("sha256:", "fields:", "item:", "moment:", "id:", "id-sha256:", "id-fields:")

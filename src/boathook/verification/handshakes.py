@@ -16,7 +16,6 @@ from boathook.domain.errors import ConfigError
 from boathook.domain.json_document import scalar_text
 from boathook.domain.signing import ENCODERS, HmacKey, decode_key
 from boathook.domain.verification import Challenge, Reason, Rejected, Request, SourceSpec
-from boathook.providers.extractor import ExtractedFields, FieldExtractor, FieldReader, make_field_reader
 from boathook.providers.recipe import (
     JSON,
     PLAIN_TEXT,
@@ -28,7 +27,14 @@ from boathook.providers.recipe import (
     SignText,
     StaticAnswer,
 )
-from boathook.providers.request_reader import Json, Selector
+from boathook.providers.request_reader import (
+    ExtractedFields,
+    FieldExtractor,
+    FieldReader,
+    Json,
+    Selector,
+    make_field_reader,
+)
 
 MAX_TEXT: Final = 4_096
 """Maximum characters of a challenge text."""

@@ -9,8 +9,15 @@ from boathook.domain.errors import ConfigError
 from boathook.domain.signing import ENCODERS, HmacKey, decode_key
 from boathook.domain.verification import Reason, Rejected, Request, SourceSpec
 from boathook.providers.request_reader import Header, RequestReader
-from boathook.providers.schemes import FieldMac, Hmac, SignatureHeaders
-from boathook.providers.signature_formats import MAX_SIGNATURES, ParsedSignatures, SignatureFormat, Template
+from boathook.providers.schemes import (
+    MAX_SIGNATURES,
+    FieldMac,
+    Hmac,
+    ParsedSignatures,
+    SignatureFormat,
+    SignatureHeaders,
+    Template,
+)
 from boathook.verification.signed_content import (
     SignedMessage,
     TimestampWindow,

@@ -18,8 +18,7 @@ from boathook.domain.json_document import UNREADABLE, parse
 from boathook.domain.verification import KeyRequired, Reason, Rejected, Request, SourceSpec
 from boathook.providers.options import CREDENTIAL_HEADERS
 from boathook.providers.request_reader import RequestReader
-from boathook.providers.schemes import TOLERANCE_S, Jwt
-from boathook.providers.signature_formats import MAX_SIGNATURES
+from boathook.providers.schemes import MAX_SIGNATURES, TOLERANCE_S, Jwt
 from boathook.verification.keyring import KeyRing
 from boathook.verification.public_keys import MIN_RSA_BITS
 from boathook.verification.signed_content import TimestampWindow

@@ -32,8 +32,8 @@ from boathook.providers.schemes import (
     SignedTimestamp,
     TimestampFormat,
     Token,
+    fields_of,
 )
-from boathook.providers.signature_formats import fields_of
 from boathook.verification import provider_keys as keys
 from boathook.verification.hmac import make_signatures
 from boathook.verification.provider_keys import Keys

@@ -6,8 +6,7 @@ from typing import Final, NamedTuple, assert_never
 from boathook.domain.errors import ConfigError
 from boathook.domain.verification import Reason, Rejected, SourceSpec
 from boathook.providers.request_reader import Form, Header, Json, Query, RequestReader, Selector
-from boathook.providers.schemes import ReadSignedParts, SignedPart, SignedTimestamp, TimestampFormat
-from boathook.providers.signature_formats import SignatureFormat
+from boathook.providers.schemes import ReadSignedParts, SignatureFormat, SignedPart, SignedTimestamp, TimestampFormat
 from boathook.verification.tokens import reject
 
 MAX_TOLERANCE_S: Final = 315_360_000.0

@@ -30,10 +30,9 @@ from boathook.domain.verification import (
     Verdict,
     Verified,
 )
-from boathook.providers.extractor import FieldExtractor
 from boathook.providers.options import CREDENTIAL_HEADERS
 from boathook.providers.recipe import BodyFormat, ExpectedReply, Recipe
-from boathook.providers.request_reader import Header, Query, RequestReader, Selector, read_pairs
+from boathook.providers.request_reader import FieldExtractor, Header, Query, RequestReader, Selector, read_pairs
 from boathook.providers.schemes import Addresses, Asymmetric, FieldMac, Hmac, Proof, Token
 from boathook.verification import diagnostics
 from boathook.verification.batch_items import BatchSplitter, DedupKeyExtractor, batch_type, make_dedup_key
