@@ -112,7 +112,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "domain/json_document.py": {"json": (BODY, DEPTH, "boathook.domain.json_document:MAX_DIGITS")},
     "domain/filters.py": dict.fromkeys(
         ("_branches", "_compile", "_compile_part"),
-        (API, "boathook.domain.filters:MAX_NESTING", "boathook.domain.conditions:MAX_CONDITIONS"),
+        (API, "boathook.domain.filters:MAX_NESTING", "boathook.domain.filters:MAX_CONDITIONS"),
     ),
     "domain/json_text.py": {"json": ("boathook.domain.json_text:MAX_LENGTH",)},
     "handlers/event.py": {"json": (BODY,)},

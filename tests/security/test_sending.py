@@ -14,8 +14,8 @@ from boathook.db.api_keys import ApiKey
 from boathook.delivery.http_attempt import REDACTED, RequestTarget, collect_secrets, redact
 from boathook.delivery.signer import make_secret, read_signer
 from boathook.delivery.tasks import run_tasks
-from boathook.domain.conditions import Budget, compile_condition
 from boathook.domain.errors import InvalidValue
+from boathook.domain.filters import FilterInput, compile_filter
 from boathook.http_client.messages import OutgoingRequest, RequestResult
 from boathook.service import endpoints, tasks
 from boathook.service.authorization import Principal
@@ -65,9 +65,15 @@ def test_headers_are_not_too_many_characters_together():
         read_headers({f"x-{number}": "v" * 4_000 for number in range(5)})
 
 
+def one_of(values):
+    """Return the test of a filter that takes only *values*."""
+    fits = compile_filter({"body": {"x": {"in": values}}})
+    return lambda value: fits(FilterInput({"x": value}, {}))
+
+
 def test_in_filters_are_equally_fast_for_long_lists():
     def took_s(length: int) -> float:
-        fits = compile_condition({"in": list(map(str, range(length)))}, "filter", Budget())
+        fits = one_of(list(map(str, range(length))))
         assert fits("0")
         began = time.process_time()
         for _ in range(2_000):
@@ -78,7 +84,7 @@ def test_in_filters_are_equally_fast_for_long_lists():
 
 
 def test_in_filters_distinguish_json_types():
-    fits = compile_condition({"in": [1, "1", False, None]}, "filter", Budget())
+    fits = one_of([1, "1", False, None])
     assert all(map(fits, (1, 1.0, "1", False, None)))
     assert not any(map(fits, (True, 0, 0.0, "", [1], {"1": 1})))
 

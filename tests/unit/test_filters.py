@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boathook.domain import filters
-from boathook.domain.conditions import MAX_CONDITIONS
-from boathook.domain.filters import FilterInput, Pattern, Router, compile_filter
+from boathook.domain.filters import MAX_CONDITIONS, FilterInput, Pattern, Router, compile_filter
 from boathook.domain.json_document import UNREADABLE, parse
 from boathook.domain.model import NewDelivery, Route
 

@@ -17,14 +17,18 @@ from typing import Any, Final
 import msgspec
 
 from boathook.domain.cells import Assignment
-from boathook.domain.conditions import ABSENT, Budget, compile_condition, is_list
 from boathook.domain.json_document import UNREADABLE, get_path, parse, scalar_text, short_key, split_path
 from boathook.domain.model import MAX_DELIVERIES, NewDelivery, Route
 
 MAX_NESTING: Final = 10
+MAX_CONDITIONS: Final = 200
+"""Maximum number of conditions in one filter, so that one route cannot slow down every request."""
 MAX_PLANS: Final = 4_096
 WHOLE: Final = "*"
 """Used instead of an order path: all deliveries of a recipient run in order, independent of their bodies."""
+
+ABSENT: Final = object()
+"""Represents a missing value; JSON null counts as present."""
 
 Parse = Callable[[bytes], Any]
 """Parses a body as JSON; returns `UNREADABLE` if it is not JSON."""
@@ -72,6 +76,21 @@ class FilterInput(msgspec.Struct, frozen=True):
 
 
 Test = Callable[[FilterInput], bool]
+Condition = Callable[[Any], bool]
+"""A predicate on one value of a body or header."""
+
+
+class _Budget:
+    """The number of conditions that a filter may still contain while it is compiled."""
+
+    def __init__(self) -> None:
+        self.left = MAX_CONDITIONS
+
+    def spend(self, where: str) -> None:
+        """Subtract one condition. Raises ValueError when none is left."""
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError(f"{where}: a filter has at most {MAX_CONDITIONS} conditions")
 
 
 def compile_filter(filter: Mapping[str, Any]) -> Test:
@@ -80,11 +99,10 @@ def compile_filter(filter: Mapping[str, Any]) -> Test:
     Raises:
         ValueError: *filter* is invalid; the message names the location and the fix.
     """
-    budget = Budget()
-    return _compile(filter, "filter", budget, 0)
+    return _compile(filter, "filter", _Budget(), 0)
 
 
-def _compile(filter: Any, where: str, budget: Budget, depth: int) -> Test:
+def _compile(filter: Any, where: str, budget: _Budget, depth: int) -> Test:
     if not isinstance(filter, Mapping) or not filter:
         raise ValueError(f'{where}: write a mapping with "body", "headers", "any", "all" or "not", not {filter!r}')
     if depth > MAX_NESTING:
@@ -92,7 +110,7 @@ def _compile(filter: Any, where: str, budget: Budget, depth: int) -> Test:
     return _all([_compile_part(key, value, f"{where}.{key}", budget, depth) for key, value in filter.items()])
 
 
-def _compile_part(key: str, value: Any, where: str, budget: Budget, depth: int) -> Test:
+def _compile_part(key: str, value: Any, where: str, budget: _Budget, depth: int) -> Test:
     match key:
         case "body":
             return _all(
@@ -122,8 +140,8 @@ def _items(value: Any, where: str) -> Iterable[tuple[str, Any]]:
         yield key, wanted
 
 
-def _branches(value: Any, where: str, budget: Budget, depth: int) -> list[Test]:
-    if not is_list(value) or not value:
+def _branches(value: Any, where: str, budget: _Budget, depth: int) -> list[Test]:
+    if not _is_list(value) or not value:
         raise ValueError(f"{where}: write a list of filters, not {value!r}")
     return [_compile(branch, f"{where}[{position}]", budget, depth + 1) for position, branch in enumerate(value)]
 
@@ -138,12 +156,12 @@ def _any(tests: Sequence[Test]) -> Test:
     return lambda subject: any(test(subject) for test in tests)
 
 
-def _body_condition(path: str, wanted: Any, where: str, budget: Budget) -> Test:
+def _body_condition(path: str, wanted: Any, where: str, budget: _Budget) -> Test:
     try:
         parts = split_path(path)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-    condition = compile_condition(wanted, where, budget)
+    condition = _compile_condition(wanted, where, budget)
 
     def test(subject: FilterInput) -> bool:
         return subject.body is not UNREADABLE and condition(get_path(subject.body, parts, ABSENT))
@@ -151,9 +169,123 @@ def _body_condition(path: str, wanted: Any, where: str, budget: Budget) -> Test:
     return test
 
 
-def _header_condition(name: str, wanted: Any, where: str, budget: Budget) -> Test:
-    condition, lower = compile_condition(wanted, where, budget), name.lower()
+def _header_condition(name: str, wanted: Any, where: str, budget: _Budget) -> Test:
+    condition, lower = _compile_condition(wanted, where, budget), name.lower()
     return lambda subject: condition(subject.headers.get(lower, ABSENT))
+
+
+def _compile_condition(wanted: Any, where: str, budget: _Budget) -> Condition:
+    """Return a predicate: equality for a bare value, or the conjunction of all operators of a mapping.
+
+    Raises:
+        ValueError: *wanted* is neither; the message starts with its location, *where*.
+    """
+    if not isinstance(wanted, Mapping):
+        budget.spend(where)
+        return _equal(_scalar(wanted, where))
+    if not wanted:
+        raise ValueError(f'{where}: write a value or operators such as {{"gt": 100}}')
+    conditions = [_operator(name, operand, f"{where}.{name}", budget) for name, operand in wanted.items()]
+    return conditions[0] if len(conditions) == 1 else lambda value: all(condition(value) for condition in conditions)
+
+
+def _operator(name: str, operand: Any, where: str, budget: _Budget) -> Condition:
+    budget.spend(where)
+    match name:
+        case "eq":
+            return _equal(_scalar(operand, where))
+        case "ne":
+            return _negate(_equal(_scalar(operand, where)))
+        case "in":
+            return _member(operand, where)
+        case "nin":
+            return _negate(_member(operand, where))
+        case "gt" | "gte" | "lt" | "lte":
+            return _ordered(name, operand, where)
+        case "exists":
+            if not isinstance(operand, bool):
+                raise ValueError(f"{where}: write true or false, not {operand!r}")  # noqa: TRY004 - all errors in a filter are ValueErrors
+            return lambda value: (value is not ABSENT) is operand
+        case "contains":
+            return _contains(_scalar(operand, where))
+        case "starts_with":
+            start = _text(operand, where)
+            return lambda value: isinstance(value, str) and value.startswith(start)
+        case "ends_with":
+            end = _text(operand, where)
+            return lambda value: isinstance(value, str) and value.endswith(end)
+        case _:
+            known = "eq, ne, in, nin, gt, gte, lt, lte, exists, contains, starts_with, ends_with"
+            raise ValueError(f"{where}: there is no such operator; write one of {known}")
+
+
+def _equal(wanted: Any) -> Condition:
+    # In Python True equals 1; in JSON they are different values.
+    is_bool = isinstance(wanted, bool)
+    return lambda value: value is not ABSENT and isinstance(value, bool) is is_bool and bool(value == wanted)
+
+
+def _negate(condition: Condition) -> Condition:
+    return lambda value: not condition(value)
+
+
+def _member(operand: Any, where: str) -> Condition:
+    if not _is_list(operand):
+        raise ValueError(f"{where}: write a list of values, not {operand!r}")
+    # Same comparison as `_equal`, but in constant time for lists of any length.
+    members = frozenset((isinstance(wanted, bool), _scalar(wanted, where)) for wanted in operand)
+    return lambda value: not isinstance(value, (list, dict)) and (isinstance(value, bool), value) in members
+
+
+_COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "gt": lambda value, bound: value > bound,
+    "gte": lambda value, bound: value >= bound,
+    "lt": lambda value, bound: value < bound,
+    "lte": lambda value, bound: value <= bound,
+}
+
+
+def _ordered(name: str, bound: Any, where: str) -> Condition:
+    if not _is_number(bound) and not isinstance(bound, str):
+        raise ValueError(f"{where}: write a number or text to compare with, not {bound!r}")
+    compare, kind = _COMPARE[name], _is_number if _is_number(bound) else _is_text
+    return lambda value: kind(value) and compare(value, bound)
+
+
+def _contains(wanted: Any) -> Condition:
+    equal = _equal(wanted)
+
+    def condition(value: Any) -> bool:
+        if isinstance(value, str):
+            return isinstance(wanted, str) and wanted in value
+        return isinstance(value, list) and any(equal(item) for item in value)
+
+    return condition
+
+
+def _scalar(value: Any, where: str) -> Any:
+    if value is None or isinstance(value, (str, bool)) or _is_number(value):
+        return value
+    raise ValueError(f"{where}: write text, a number, true, false or null, not {value!r}")
+
+
+def _text(value: Any, where: str) -> str:
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"{where}: write text, not {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value  # noqa: PLR0124 - NaN is none
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_list(value: Any) -> bool:
+    """Return whether *value* was written as a list."""
+    return isinstance(value, (list, tuple))
 
 
 class _CompiledRoute:
@@ -194,7 +326,11 @@ class Router:
         self._lines: dict[_Origin, list[tuple[int, _CompiledRoute]]] = {}
         for position, route in enumerate(routes):
             origin = (None if route.application is not None else route.source, route.application)
-            self._lines.setdefault(origin, []).append((position, _compile_line(route)))
+            try:
+                line = _CompiledRoute(route)
+            except ValueError as error:
+                raise ValueError(f"route to {route.recipient}: {error}") from None
+            self._lines.setdefault(origin, []).append((position, line))
         self._known: dict[tuple[str | None, str | None, str], _Plan] = {}
 
     def route(
@@ -299,13 +435,6 @@ class _Plan(msgspec.Struct, frozen=True):
     always: tuple[NewDelivery, ...] | None
     """The deliveries, if they depend on neither body, headers nor channels."""
     reads_body: bool
-
-
-def _compile_line(route: Route) -> _CompiledRoute:
-    try:
-        return _CompiledRoute(route)
-    except ValueError as error:
-        raise ValueError(f"route to {route.recipient}: {error}") from None
 
 
 def _order_key(parts: tuple[str, ...], body: Any) -> str | None:

@@ -14,8 +14,8 @@ from msgspec.structs import asdict
 
 from boathook.db.deliveries import DeliveryStore
 from boathook.domain import ids, model
-from boathook.domain.conditions import ABSENT
 from boathook.domain.errors import HandlerMisuse
+from boathook.domain.filters import ABSENT
 from boathook.domain.json_document import UNREADABLE, get_path, parse, split_path
 from boathook.domain.model import Claim
 from boathook.domain.replies import Reply, make_reply
