@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from boathook.delivery.dispatcher import _OUTCOMES as SENDS
-from boathook.observability import ALERT_RULES, dashboards
+from boathook.observability import ALERT_RULES, DASHBOARDS
 from boathook.observability.metrics import METRICS, MetricKind
 from scripts import write_dashboards
 from tests.acceptance.conftest import BoathookProcess, payload, signed
@@ -171,8 +171,8 @@ def gateway(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
 RULES = " ".join(rule["expr"] for rule in ALERTS.values())
 BOARDS = [
     target["expr"]
-    for name in dashboards.NAMES
-    for panel in json.loads(dashboards.read(name))["panels"]
+    for name in DASHBOARDS
+    for panel in json.loads(DASHBOARDS[name].read_text())["panels"]
     for target in panel["targets"]
 ]
 UNSEEN = {"boathook_endpoint_requests_total": set(SENDS.values()), "boathook_alert_messages_total": {"sent", "failed"}}
@@ -254,12 +254,12 @@ def test_prometheus_understands_every_expression_of_the_dashboards(promtool: str
 def test_the_dashboards_are_up_to_date():
     for path, text in write_dashboards.pages().items():
         assert path.read_text(encoding="utf-8") == text, "run make docs"
-    assert tuple(write_dashboards.BOARDS) == dashboards.NAMES
+    assert tuple(write_dashboards.BOARDS) == tuple(DASHBOARDS)
 
 
 def test_the_panels_of_a_dashboard_have_names_and_places_of_their_own():
-    for name in dashboards.NAMES:
-        panels = json.loads(dashboards.read(name))["panels"]
+    for name in DASHBOARDS:
+        panels = json.loads(DASHBOARDS[name].read_text())["panels"]
         assert len({panel["title"] for panel in panels}) == len({panel["id"] for panel in panels}) == len(panels) > 5
         assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
         assert all(panel["description"] for panel in panels)
@@ -271,10 +271,10 @@ def test_the_command_prints_the_rules(gateway: BoathookProcess):
 
 def test_the_command_prints_the_dashboards_or_writes_them(gateway: BoathookProcess):
     printed = [json.loads(line)["uid"] for line in gateway.cli("dashboards").stdout.splitlines()]
-    assert printed == [f"boathook-{name}" for name in dashboards.NAMES]
+    assert printed == [f"boathook-{name}" for name in DASHBOARDS]
     gateway.cli("dashboards", "--out", "boards/of/ours")
     written = {path.name for path in (gateway.folder / "boards/of/ours").iterdir()}
-    assert written == {f"boathook-{name}.json" for name in dashboards.NAMES}
+    assert written == {f"boathook-{name}.json" for name in DASHBOARDS}
     refused = gateway.cli("dashboards", "--out", "boathook.toml", check=False)
     assert refused.returncode == 2
     assert "--out" in refused.stderr

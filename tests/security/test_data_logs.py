@@ -263,11 +263,11 @@ def test_one_input_is_one_line(form: str, admin_url: str, pg_template: str, tmp_
 
 TELL = """
 import json, sys
-from boathook.observability import log, log_text
+from boathook.observability import log
 texts, form, mutant = json.load(sys.stdin), sys.argv[1], sys.argv[2]
 log.configure("info", form, process="p")
 if mutant == "raw":
-    log_text.show = log_text._value = str
+    log._escape = log._value = str
     log._encode = lambda fields: json.dumps(fields, ensure_ascii=False, default=str).replace("\\\\n", "\\n")
 if mutant == "whole":
     log._redact_text = lambda text, longest: text

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boathook.observability import log
-from boathook.observability.log_text import render_text
+from boathook.observability.log import render_text
 
 HANDLER = {
     "recipient": "handler:record_payment",

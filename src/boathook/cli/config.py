@@ -15,7 +15,7 @@ from boathook.cli.options import Json
 from boathook.cli.output import say
 from boathook.domain.errors import ConfigError
 from boathook.domain.plurals import counted
-from boathook.observability import dashboards
+from boathook.observability import DASHBOARDS
 from boathook.service.shown_settings import all_settings
 
 settings_app = typer.Typer(no_args_is_help=True, help="Settings.")
@@ -82,8 +82,8 @@ def print_dashboards(
     ] = None,
 ) -> None:
     """Print the Grafana dashboards, one JSON document per line, or write them to a folder."""
-    for name in dashboards.NAMES:
-        text = dashboards.read(name)
+    for name, file in DASHBOARDS.items():
+        text = file.read_text(encoding="utf-8")
         if to is None:
             sys.stdout.write(json.dumps(json.loads(text), separators=(",", ":")) + "\n")
             continue

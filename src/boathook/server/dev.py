@@ -23,7 +23,7 @@ from watchfiles import PythonFilter, awatch
 
 from boathook.config import FILE_NAME, Settings
 from boathook.db.embedded import EmbeddedServer
-from boathook.observability.log_text import render_text
+from boathook.observability.log import render_text
 from boathook.service.sign_in_link import LIFETIME_S, LINK_PATH, create_token, revoke_tokens
 from boathook.service.source_trial import gateway_url
 
