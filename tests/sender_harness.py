@@ -14,8 +14,7 @@ import msgspec
 
 from boathook.config import Settings, load
 from boathook.db.database import Database
-from boathook.db.delivery_commands import notify_due
-from boathook.db.due_notifier import ANY_RECIPIENT
+from boathook.db.due_notifier import ANY_RECIPIENT, notify_due
 from boathook.db.secret_box import SecretBox
 from boathook.delivery.dispatcher import Dispatcher, Executor
 from boathook.delivery.endpoint_queues import EndpointAttempt

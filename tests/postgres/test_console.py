@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from boathook import Boathook, ConfigError, config
-from boathook.db.database import DUE_CHANNEL
+from boathook.db.due_notifier import DUE_CHANNEL
 from boathook.db.events import EventStore
 from boathook.domain.endpoints import recipient_of
 from boathook.http.connection import WebSocketRefusal

@@ -14,7 +14,7 @@ from boathook.broker.connection import first_connection
 from boathook.broker.due_lane import DueLane, DueRecipient
 from boathook.broker.queues import DUE_ENDPOINTS, queue_for
 from boathook.db.database import Database
-from boathook.db.delivery_commands import notify_due
+from boathook.db.due_notifier import notify_due
 from boathook.delivery import dispatcher
 from boathook.domain.policy import RetryPolicy
 from boathook.handlers.api import Boathook

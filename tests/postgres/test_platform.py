@@ -11,7 +11,8 @@ import pytest
 
 from boathook import Boathook
 from boathook.config import Settings, load
-from boathook.db.database import DUE_CHANNEL, Database
+from boathook.db.database import Database
+from boathook.db.due_notifier import DUE_CHANNEL
 from boathook.db.queries import listings
 from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids

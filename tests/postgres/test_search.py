@@ -10,13 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.history import SOURCES, fill
-from boathook.db import integrity, replays
+from boathook.db import delivery_commands, integrity
 from boathook.db.database import Database
-from boathook.db.delivery_commands import AuditContext
+from boathook.db.delivery_commands import AuditContext, replay_delivery
 from boathook.db.queries import event_history, event_search, listings
 from boathook.db.queries.event_search import EventFilter, FoundEvent, SearchPage
 from boathook.db.queries.listings import ListFilter
-from boathook.db.replays import replay_delivery
 from boathook.domain import ids
 from boathook.domain.content_filter import ContentFilter
 from boathook.domain.errors import DatabaseUnavailable, InvalidState, InvalidTransition, InvalidValue, NotFound
@@ -501,9 +500,9 @@ class TestReplayDelivery:
     async def test_adds_another_without_the_check_for_open_deliveries(self, store: Store, monkeypatch):
         event = await put(store, "one", to=("a",))
         await store.end(event)
-        statement = replays.SQL["owe_again"]
-        monkeypatch.setitem(replays.SQL, "owe_again", statement.replace("and not is_open", ""))
-        assert replays.SQL["owe_again"] != statement
+        statement = delivery_commands.SQL["owe_again"]
+        monkeypatch.setitem(delivery_commands.SQL, "owe_again", statement.replace("and not is_open", ""))
+        assert delivery_commands.SQL["owe_again"] != statement
         for _ in range(2):
             await replay_delivery(store.db, (event, 0), ACTION)
         assert await store.db.fetchval("select count(*) from boathook.delivery") == 2

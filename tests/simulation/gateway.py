@@ -6,8 +6,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from boathook.db import delivery_commands
 from boathook.db.database import Database
+from boathook.db.due_notifier import notify_due
 from boathook.db.events import EventStore
 from boathook.db.route_registry import read_router
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable
@@ -44,7 +44,7 @@ class FakeStore:
         return await EventStore(self._there()).append(batch, within_s=within_s)
 
     async def announce(self, recipients: Collection[str]) -> None:
-        await delivery_commands.notify_due(self._there(), recipients)
+        await notify_due(self._there(), recipients)
 
     async def read_router(self) -> Router:
         return await read_router(self._there(), within_s=self._plan.after_s)

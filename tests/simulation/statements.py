@@ -13,6 +13,7 @@ from boathook.db import (
     dedup,
     deliveries,
     delivery_commands,
+    due_notifier,
     endpoint_deliveries,
     endpoints,
     events,
@@ -67,9 +68,10 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
     delivery_commands: {
         "lock_dead": operator_statements.lock_dead, "lock_dead_of_events": operator_statements.lock_dead_of_events, "revive_dead": operator_statements.revive_dead,
         "settle_dead": operator_statements.settle_dead, "record_actions": operator_statements.record_actions, "lock_pending": operator_statements.lock_pending, "wake_pending": operator_statements.wake_pending,
-        "lock_replays": operator_statements.lock_replays, "add_replays": operator_statements.add_replays, "list_done": operator_statements.list_done, "announce_due": operator_statements.announce_due,
+        "lock_replays": operator_statements.lock_replays, "add_replays": operator_statements.add_replays, "list_done": operator_statements.list_done,
         "read_clock": lambda t: single(clock=t.tables.clock()),
     },
+    due_notifier: {"announce_due": operator_statements.announce_due},
     endpoint_deliveries: {
         name: getattr(sending_statements, name)
         for name in (

@@ -41,7 +41,6 @@ __all__ = [
     "translate_unique_violation",
 ]
 
-DUE_CHANNEL = "boathook_due"
 _CONNECT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 5.0
 _RETRY_INTERVAL_S = 0.5

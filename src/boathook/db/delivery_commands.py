@@ -4,7 +4,7 @@ A command locks its dead letters before it changes anything, and skips those tha
 commands therefore share the work instead of doing it twice.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -14,13 +14,13 @@ import msgspec
 from msgspec.structs import replace
 
 from boathook.db.database import Connection, Database, Record
-from boathook.db.due_notifier import ANY_RECIPIENT, to_payload
+from boathook.db.due_notifier import notify_due
 from boathook.db.ordering import unblock
 from boathook.db.queries import listings
 from boathook.db.queries.listings import ListFilter, choose_event_table, like_pattern
 from boathook.db.statements import load
 from boathook.domain import ids
-from boathook.domain.errors import InvalidTransition
+from boathook.domain.errors import InvalidState, InvalidTransition, NotFound
 from boathook.domain.model import MAX_DELIVERIES
 
 SQL = load(__file__, fragments_of=(listings.__file__,))
@@ -33,6 +33,7 @@ REPLAY_DEAD: Final = "dead.replay"
 IGNORE_DEAD: Final = "dead.ignore"
 PURGE_DEAD: Final = "dead.purge"
 REPLAY_EVENT: Final = "event.replay"
+REPLAY_DELIVERY: Final = "delivery.replay"
 ROUTE_EVENT: Final = "event.route"
 ACCEPT_REJECTION: Final = "rejection.accept"
 
@@ -251,6 +252,25 @@ async def replay_events_in(
     return ReplayResult(len(todo), len(rows), len(dead))
 
 
+async def replay_delivery(database: Database, key: Key, action: AuditContext) -> Key:
+    """Add a delivery of the same event, or item, to the recipient of an ended delivery; return the new delivery.
+
+    Raises:
+        NotFound: no delivery with this key has ended.
+        InvalidState: the event's content was deleted, or its endpoint is deleted or disabled.
+        InvalidTransition: the recipient already has an open delivery or dead letter of it, or the event has the maximum
+            number of deliveries.
+    """
+    async with database.transaction() as connection:
+        await connection.execute(SQL["lock_replays"], [key[0]])
+        row = await _insert_replay(connection, *key)
+        made = (key[0], _added_ordinal(row, ids.show_delivery(*key)))
+        await unblock(connection, [(row["recipient"], row["order_key"])])
+        await record_each(connection, action, REPLAY_DELIVERY, [ids.show_delivery(*key)])
+        await notify_due(connection)
+        return made
+
+
 async def make_due_now(connection: Connection, event_id: UUID, action: AuditContext) -> int:
     """Make all deliveries of an event due once the caller's transaction commits; return the number.
 
@@ -322,16 +342,6 @@ async def mark_rejection_accepted(database: Database, rejection_id: UUID, event_
         return is_marked
 
 
-async def notify_due(to: Database | Connection, recipients: Collection[str] = ANY_RECIPIENT) -> None:
-    """Notify all workers and senders that deliveries to *recipients* are due."""
-    await to.execute(SQL["announce_due"], to_payload(recipients))
-
-
-async def record(connection: Connection, action: AuditContext, name: str, subject: str) -> None:
-    """Record an operator's action in the transaction that makes the change."""
-    await record_each(connection, action, name, [subject])
-
-
 async def record_each(connection: Connection, action: AuditContext, name: str, subjects: Sequence[str]) -> None:
     """Record one operator's action on each of several subjects."""
     await connection.execute(SQL["record_actions"], action.actor, name, list(subjects), action.note)
@@ -362,6 +372,32 @@ async def _add_replays(
             "replay fewer items of it, by --type, or its dead letters alone, by boathook dead replay"
         ) from None
     return rows
+
+
+async def _insert_replay(connection: Connection, event_id: UUID, ordinal: int) -> Record:
+    try:
+        row: Record | None = await connection.fetchrow(SQL["owe_again"], event_id, ordinal)
+    except asyncpg.NumericValueOutOfRangeError:
+        message = f"an event can have {MAX_DELIVERIES} deliveries including replays, and this one has them"
+        raise InvalidTransition(message) from None
+    if row is None:
+        raise NotFound(f"no delivery {ids.show_delivery(event_id, ordinal)} has ended")
+    return row
+
+
+def _added_ordinal(row: Record, name: str) -> int:
+    """Return the ordinal of the new delivery. Raises the reason if none was added."""
+    made: int | None = row["made"]
+    if made is not None:
+        return made
+    if row["is_gone"]:
+        raise InvalidState("the event's content was deleted, so there is nothing to be replayed", "missing_payload")
+    if not row["takes"]:
+        text = f"{row['recipient']} is deleted or disabled; enable the endpoint first, then replay {name}"
+        raise InvalidState(text, "endpoint_disabled")
+    raise InvalidTransition(
+        f"{row['recipient']} already has a pending delivery or dead letter of this event: see its other deliveries"
+    )
 
 
 async def _not_done(connection: Connection, event_ids: Sequence[UUID], action: AuditContext) -> list[UUID]:

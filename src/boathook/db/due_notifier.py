@@ -5,8 +5,12 @@ import contextlib
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final, Protocol
 
+from boathook.db.database import Connection, Database
+from boathook.db.statements import load
 from boathook.domain.errors import DatabaseError
 
+SQL = load(__file__)
+DUE_CHANNEL: Final = "boathook_due"
 MIN_INTERVAL_S: Final = 0.005
 """Minimum interval between notifications: one in every transaction would cost more than the transaction."""
 ANY_RECIPIENT: Final[tuple[str, ...]] = ()
@@ -27,7 +31,7 @@ class DueNotifier:
     """Sends notifications on request, many requests by one notification.
 
     Args:
-        announce: sends a notification to all processes, such as `boathook.db.delivery_commands.notify_due`.
+        announce: sends a notification to all processes, such as `notify_due`.
     """
 
     def __init__(self, announce: Callable[[Collection[str]], Awaitable[None]]) -> None:
@@ -58,10 +62,10 @@ class DueNotifier:
             await asyncio.sleep(MIN_INTERVAL_S)
 
 
-def to_payload(recipients: Collection[str]) -> str:
-    """Return the payload of a notification about these recipients; it names none if they are too many."""
+async def notify_due(to: Database | Connection, recipients: Collection[str] = ANY_RECIPIENT) -> None:
+    """Notify all workers and senders that deliveries to *recipients* are due; name none if they are too many."""
     payload = "\n".join(recipients)
-    return payload if len(payload.encode()) <= _MAX_PAYLOAD else ""
+    await to.execute(SQL["announce_due"], payload if len(payload.encode()) <= _MAX_PAYLOAD else "")
 
 
 def read_payload(payload: str) -> tuple[str, ...]:

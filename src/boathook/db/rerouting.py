@@ -14,7 +14,8 @@ from msgspec.structs import astuple, replace
 
 from boathook.db import delivery_commands
 from boathook.db.database import Connection, Database, Record
-from boathook.db.delivery_commands import PURGE_DEAD, ROUTE_EVENT, AuditContext, ReplaySchedule, notify_due
+from boathook.db.delivery_commands import PURGE_DEAD, ROUTE_EVENT, AuditContext, ReplaySchedule
+from boathook.db.due_notifier import notify_due
 from boathook.db.ordering import unblock
 from boathook.db.route_registry import READ_ROUTES, decode_routes
 from boathook.db.statements import load

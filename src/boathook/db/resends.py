@@ -18,6 +18,7 @@ import msgspec
 from boathook.db import delivery_commands
 from boathook.db.database import Connection, Record
 from boathook.db.delivery_commands import AuditContext
+from boathook.db.due_notifier import notify_due
 from boathook.db.messages import MessageFilter, MessageStatus, fill_statement
 from boathook.db.ordering import unblock
 from boathook.db.statements import load
@@ -156,7 +157,7 @@ async def _unblock_and_record(
     subjects = [_subject(name, row) for row in rows]
     await delivery_commands.record_each(connection, action, name, subjects)
     if rows:
-        await delivery_commands.notify_due(connection)
+        await notify_due(connection)
 
 
 def _keys(router: Router, application: str, row: Record) -> list[str | None]:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeV
 
 from boathook.broker.queues import DELAY_SLACK_S, DELAYS_S, WALK_INTERVAL_S
 from boathook.config import Settings
-from boathook.db.database import DUE_CHANNEL, Database
+from boathook.db.database import Database
 from boathook.db.deliveries import DeliveryStore, Lease
-from boathook.db.due_notifier import ANY_RECIPIENT, read_payload
+from boathook.db.due_notifier import ANY_RECIPIENT, DUE_CHANNEL, read_payload
 from boathook.domain import ids
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.policy import (

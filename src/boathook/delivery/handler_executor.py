@@ -11,8 +11,7 @@ from boathook.broker.queues import DUE_HANDLERS
 from boathook.config import Settings
 from boathook.db.database import Database, wait_for_database
 from boathook.db.deliveries import DeliveryStore, FailedAttempt
-from boathook.db.delivery_commands import notify_due
-from boathook.db.due_notifier import DueNotifier
+from boathook.db.due_notifier import DueNotifier, notify_due
 from boathook.db.live_settings import LiveSettings
 from boathook.delivery.dispatcher import GRACE_S, DatabaseClock, Dispatcher, Executor, Recorder, open_lane
 from boathook.delivery.handler_queues import HandlerAttempt, HandlerQueues

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from boathook.config import Settings
 from boathook.db.database import Database, UnreachedDatabase
-from boathook.db.delivery_commands import notify_due
-from boathook.db.due_notifier import ANY_RECIPIENT, DueNotifier, NotifyDue
+from boathook.db.due_notifier import ANY_RECIPIENT, DueNotifier, NotifyDue, notify_due
 from boathook.domain.errors import BoathookError, DatabaseUnavailable
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.http.connection import WebSocketRefusal

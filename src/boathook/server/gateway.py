@@ -16,7 +16,7 @@ import msgspec
 from boathook.config import Settings
 from boathook.db import buffer_marks, cells, rate_leases, rejections, replies, source_secrets, stored_sources
 from boathook.db.database import Database, check_safety, translate_errors
-from boathook.db.delivery_commands import notify_due
+from boathook.db.due_notifier import notify_due
 from boathook.db.events import EventStore
 from boathook.db.live_settings import LiveSettings
 from boathook.db.migrations import list_pending

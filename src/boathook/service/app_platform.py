@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Final, Generic, Self, TypeVar
 
 from boathook.config import Settings
-from boathook.db import delivery_commands
 from boathook.db.database import Database
-from boathook.db.due_notifier import ANY_RECIPIENT, DueNotifier
+from boathook.db.due_notifier import ANY_RECIPIENT, DueNotifier, notify_due
 from boathook.db.migrations import list_pending
 from boathook.db.pubsub import Subscriber, notify_call
 from boathook.db.secret_box import SecretBox, open_secret_box
@@ -103,7 +102,7 @@ class AppResources:
         self._due_notifier.notify()
 
     async def _notify_due(self, recipients: Collection[str] = ANY_RECIPIENT) -> None:
-        await delivery_commands.notify_due(await self.operations_database(), recipients)
+        await notify_due(await self.operations_database(), recipients)
 
     async def subscriber(self) -> Subscriber:
         """Return the subscriber for live messages. Raises DatabaseUnavailable, ConfigError."""

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from boathook.db import delivery_commands, encrypted_secrets, endpoints
+from boathook.db import encrypted_secrets, endpoints
 from boathook.db.applications import Application
 from boathook.db.audit import record
 from boathook.db.database import Database
@@ -63,7 +63,7 @@ async def reencrypt(
             report(found.number)
     if found.old:
         async with database.transaction() as connection:
-            await delivery_commands.record(connection, action, "endpoint.reencrypt", f"{found.old} encrypted texts")
+            await record(connection, action.actor, "endpoint.reencrypt", f"{found.old} encrypted texts", action.note)
     return found
 
 

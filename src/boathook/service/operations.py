@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from boathook.config import Settings
 from boathook.db import dead_letter_groups, delivery_commands
 from boathook.db import rerouting as routing
+from boathook.db.audit import record
 from boathook.db.database import Connection, Database
 from boathook.db.delivery_commands import AuditContext as AuditContext  # noqa: PLC0414 - re-exported
 from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - re-exported
@@ -24,10 +25,10 @@ from boathook.db.delivery_commands import ReplayOutcomes as ReplayOutcomes  # no
 from boathook.db.delivery_commands import ReplayResult as ReplayResult  # noqa: PLC0414 - re-exported
 from boathook.db.delivery_commands import ReplaySchedule
 from boathook.db.delivery_commands import Selection as Selection  # noqa: PLC0414 - re-exported
+from boathook.db.due_notifier import notify_due
 from boathook.db.queries import listings
 from boathook.db.queries.listings import DeliveryRow
 from boathook.db.queries.listings import ListFilter as ListFilter  # noqa: PLC0414 - re-exported
-from boathook.db.replays import replay_delivery as replay_ended
 from boathook.db.rerouting import RerouteResult
 from boathook.db.route_registry import read_routing
 from boathook.domain import ids
@@ -113,7 +114,7 @@ async def replay_delivery(database: Database, key: Key, action: AuditContext) ->
                 raise InvalidState(text, "endpoint_disabled")
             return delivery, key
         case State.SUCCEEDED | State.IGNORED:
-            return delivery, await replay_ended(database, key, action)
+            return delivery, await delivery_commands.replay_delivery(database, key, action)
         case State.PENDING | State.LEASED:
             return delivery, None
         case _ as never:
@@ -227,7 +228,7 @@ async def _act_on_group(
     async def step(done: int) -> int:
         async with database.transaction() as connection:
             if not done:
-                await delivery_commands.record(connection, action, name, ids.show(ids.DEAD_GROUP, key))
+                await record(connection, action.actor, name, ids.show(ids.DEAD_GROUP, key), action.note)
             keys = await dead_letter_groups.lock_group(
                 connection, key, start, limit=BATCH, is_to_revive=name == dead_letter_groups.REPLAY_GROUP
             )
@@ -373,8 +374,8 @@ async def send(database: Database, settings: Settings, action: AuditContext, mes
         published = await Outbox.of(settings.retention).publish(connection, message)
         receipt = receipt_of(message, published)
         if isinstance(receipt, Accepted):
-            await delivery_commands.record(connection, action, "event.send", ids.show(ids.EVENT, receipt.event_id))
-    await delivery_commands.notify_due(database)
+            await record(connection, action.actor, "event.send", ids.show(ids.EVENT, receipt.event_id), action.note)
+    await notify_due(database)
     return receipt
 
 

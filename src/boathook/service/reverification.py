@@ -14,6 +14,7 @@ from boathook.config import Settings
 from boathook.db import delivery_commands, source_secrets
 from boathook.db.database import Database
 from boathook.db.delivery_commands import AuditContext
+from boathook.db.due_notifier import notify_due
 from boathook.db.events import EventStore
 from boathook.db.queries import listings
 from boathook.db.queries.listings import ListFilter, RejectionRow, StoredRequest
@@ -217,7 +218,7 @@ class SourceReverifier:
         """Store the event with its deliveries under the current routes."""
         event = self._event_builder.event(source, verified, body, content_type, time.time())
         (receipt,) = await self._writer.append([event])
-        await delivery_commands.notify_due(self._database)
+        await notify_due(self._database)
         return receipt
 
 

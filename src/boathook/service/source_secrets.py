@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from boathook.config import Settings, SourceSettings
-from boathook.db import delivery_commands, source_secrets
+from boathook.db import source_secrets
 from boathook.db.audit import record
 from boathook.db.database import Database
 from boathook.db.delivery_commands import AuditContext
@@ -42,7 +42,7 @@ async def show_secret(database: Database, settings: Settings, name: str, action:
     """
     _check_handshake(await with_stored_sources(settings, database), name)
     async with database.transaction() as connection:
-        await delivery_commands.record(connection, action, "source.secret.show", name)
+        await record(connection, action.actor, "source.secret.show", name, action.note)
         secret = HandshakeSecrets(settings.server.data_dir).confirm(name)
         if secret is None:
             raise NotFound(f"the sender of {name} has not sent a secret yet; set up its webhook, then try again")
@@ -58,7 +58,7 @@ async def forget_secret(database: Database, settings: Settings, name: str, actio
     """
     _check_handshake(await with_stored_sources(settings, database), name)
     async with database.transaction() as connection:
-        await delivery_commands.record(connection, action, "source.secret.forget", name)
+        await record(connection, action.actor, "source.secret.forget", name, action.note)
         if not HandshakeSecrets(settings.server.data_dir).forget(name):
             raise NotFound(f"the sender of {name} has not sent a secret")
 

@@ -14,7 +14,7 @@ import msgspec
 from boathook.config import Settings
 from boathook.config.tables import SpoolSettings
 from boathook.db.database import Database, check_safety
-from boathook.db.delivery_commands import notify_due
+from boathook.db.due_notifier import notify_due
 from boathook.db.events import EventStore
 from boathook.db.route_registry import read_router
 from boathook.domain import ids

@@ -1,0 +1,3 @@
+-- name: announce_due
+-- Notifies all workers and senders that deliveries are due.
+select pg_notify('boathook_due', $1)
