@@ -92,7 +92,7 @@ gc.disable()  # while twelve thousand tests are collected, none of which is garb
 _PLACE = "BOATHOOK_TEST_PLACE"
 _SHARED_NAME = "boathook-tests-"
 
-_read_session_settings = database._read_session_settings
+_read_session_settings = database.read_session_settings
 _session_settings: dict[str, dict[str, str]] = {}
 
 
@@ -105,7 +105,7 @@ async def _read_session_settings_once(url: str, timeout_s: float) -> dict[str, s
     return dict(_session_settings[url])
 
 
-database._read_session_settings = _read_session_settings_once
+database.read_session_settings = _read_session_settings_once
 
 
 FreshServer = Callable[[], Awaitable[EmbeddedServer]]

@@ -12,7 +12,7 @@ import pytest
 
 from boathook.db import database, server_monitor
 from boathook.db.database import Database, check_safety
-from boathook.db.safety import Safety
+from boathook.db.server_monitor import Safety
 from boathook.domain.errors import UnsafeDatabase
 from tests.acceptance.conftest import BoathookProcess, boathook_processes, payload, signed
 from tests.alert_harness import QUICK, SECRET, AlertReceiver
@@ -64,7 +64,7 @@ async def test_without_session_settings_events_are_lost(own_server: OwnServer, m
     async def ask_for_nothing(_url: str, _timeout_s: float) -> dict[str, str]:
         return {}
 
-    monkeypatch.setattr(database, "_read_session_settings", ask_for_nothing)
+    monkeypatch.setattr(database, "read_session_settings", ask_for_nothing)
     monkeypatch.setattr(server_monitor, "HEARTBEAT_INTERVAL_S", 0.1)
     shop = await Database.open(own_server.url, purpose="test", size=2)
     assert await lose_power_after_a_change(shop, own_server) < 50

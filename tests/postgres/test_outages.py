@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from boathook.db.availability import retry_on_conflict
+from boathook.db.connection import retry_on_conflict
 from boathook.db.database import Database
 from boathook.db.deliveries import DeliveryStore
 from boathook.domain import policy

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import asyncpg
 
-from boathook.db import deliveries, safety
+from boathook.db import deliveries, server_monitor
 from tests.simulation.lease_statements import settle
 from tests.simulation.loop import Process, VirtualLoop
 from tests.simulation.patching import BEGINNING
@@ -399,7 +399,7 @@ def _execute(
             return [], "rollback"
         case "select 1":
             return [Record(one=1)], None
-        case _ if sql == safety.SQL["read_safety"]:
+        case _ if sql == server_monitor.SQL["read_safety"]:
             return [
                 Record(
                     fsync="on", full_page_writes="on", synchronous_commit="on", synchronous_standby_names="", stalled=0

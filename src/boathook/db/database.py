@@ -9,10 +9,15 @@ from typing import Any, TypeVar, cast
 
 import asyncpg
 
-from boathook.db.availability import (
+from boathook.db.connection import (
     DRIVER_ERRORS,
+    SERVER_KEEPALIVES,
     Connection,
+    SafeConnection,
+    connect,
     is_connection_closed,
+    read_session_settings,
+    reset_statements,
     retry_on_conflict,
     terminate,
     time_limit,
@@ -20,9 +25,16 @@ from boathook.db.availability import (
     translate_errors,
     translate_unique_violation,
 )
-from boathook.db.connection import SERVER_KEEPALIVES, SafeConnection, connect, reset_statements
-from boathook.db.safety import MAX_STALLED, MIN_SERVER_VERSION, SQL, assess_safety, describe_stall
-from boathook.db.server_monitor import NotificationCallback, ServerMonitor, heartbeat_name
+from boathook.db.server_monitor import (
+    MAX_STALLED,
+    MIN_SERVER_VERSION,
+    SQL,
+    NotificationCallback,
+    ServerMonitor,
+    assess_safety,
+    describe_stall,
+    heartbeat_name,
+)
 from boathook.db.sql_functions import REPLICATE, REPLICATE_ARGUMENTS
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable, DatabaseUrlRejected, UnsafeDatabase
 from boathook.observability.log import get_logger
@@ -130,7 +142,7 @@ class Database:
             return connection
 
         with translate_connect_errors():
-            settings |= await _read_session_settings(url, connect_timeout_s)
+            settings |= await read_session_settings(url, connect_timeout_s)
             pool = await asyncpg.create_pool(
                 url,
                 min_size=min_size,
@@ -368,30 +380,6 @@ async def _wait_for_database(stop: asyncio.Event, dial: Callable[[], Awaitable[D
             async with asyncio.timeout(_RETRY_INTERVAL_S):
                 await stop.wait()
     return None
-
-
-async def _read_session_settings(url: str, timeout_s: float) -> dict[str, str]:
-    """Return session settings for durable commits on this server, and for lz4 compression if it is available.
-
-    They must be set at session start, because a reset undoes later settings. Commits wait for a synchronous standby as
-    configured on the server, and at least until it has them on disk, even if other settings change. A role with the
-    name of boathook's schema would find that schema before its own tables, so it gets a search path without it.
-    """
-    # The server may hang at any time, and other work may wait for this pool, so every step has a timeout.
-    connection = await connect(url, timeout=timeout_s, command_timeout=timeout_s)
-    try:
-        rows = await connection.fetch("""
-            select 'synchronous_commit' as name, case level when 'remote_apply' then level else 'on' end as value
-            from current_setting('synchronous_commit') as level
-            union all
-            select name, 'lz4' from pg_settings where name = 'default_toast_compression' and 'lz4' = any (enumvals)
-            union all
-            select 'search_path', 'public'
-            where current_setting('search_path') = '"$user", public' and current_user = 'boathook'
-        """)
-        return {row["name"]: row["value"] for row in rows}
-    finally:
-        await connection.close(timeout=timeout_s)
 
 
 async def _skip_reset(_connection: object) -> None:

@@ -9,8 +9,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from boathook.db.availability import retry_on_conflict
 from boathook.db.batches import append_batch
+from boathook.db.connection import retry_on_conflict
 from boathook.db.database import Connection, Database, Record, translate_errors
 from boathook.db.dedup import delete_expired
 from boathook.db.ordering import unblock

@@ -5,7 +5,7 @@ from datetime import date, datetime
 import msgspec
 
 from boathook.db.database import Database
-from boathook.db.safety import SQL as SAFETY
+from boathook.db.server_monitor import SQL as SERVER_STATEMENTS
 from boathook.db.statements import load
 from boathook.domain import ids
 
@@ -80,7 +80,7 @@ async def read_standby_health(database: Database) -> StandbyHealth:
     """Read the state of the server's standbys."""
     row = await database.fetchrow(SQL["read_standbys"])
     assert row is not None
-    safety = await database.fetchrow(SAFETY["read_safety"])
+    safety = await database.fetchrow(SERVER_STATEMENTS["read_safety"])
     assert safety is not None
     return StandbyHealth(names=safety["synchronous_standby_names"], stalled=safety["stalled"], **row)
 

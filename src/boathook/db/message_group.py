@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import astuple
 
-from boathook.db.availability import translate_errors
+from boathook.db.connection import translate_errors
 from boathook.db.database import Database
 from boathook.db.ordering import unblock
 from boathook.db.statements import load

@@ -10,17 +10,19 @@ callers get an error without waiting, until the server responds again.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final
 
 import asyncpg
+import msgspec
 
-from boathook.db.availability import CONNECTION_ERRORS, DRIVER_ERRORS, first_line, terminate, time_limit
-from boathook.db.safety import SQL, Safety, assess_safety, commit_level
+from boathook.db.connection import CONNECTION_ERRORS, DRIVER_ERRORS, first_line, terminate, time_limit
+from boathook.db.statements import load
 from boathook.domain.errors import DatabaseUnavailable
 from boathook.observability import meters
 from boathook.observability.log import get_logger
 
+SQL: Final = load(__file__)
 HEARTBEAT_INTERVAL_S: Final = 1.0
 """Interval between heartbeats."""
 MIN_TIMEOUT_S: Final = 1.5
@@ -34,7 +36,70 @@ _NO_ANSWER: Final = "PostgreSQL does not answer"
 OpenConnection = Callable[[], Awaitable[asyncpg.Connection]]
 """Opens a connection."""
 NotificationCallback = Callable[[str], None]
-_READ: Final = SQL["read_safety"]
+
+MIN_SERVER_VERSION: Final = 140000
+MAX_STALLED: Final = 32
+"""Commits waiting for a synchronous standby at which no more are started: each occupies a server connection."""
+
+_REMEDIES: Final = {
+    "fsync": "Set fsync = on in postgresql.conf and restart it.",
+    "full_page_writes": "Set full_page_writes = on in postgresql.conf and reload it.",
+    "synchronous_commit": "Set synchronous_commit = on in postgresql.conf, for the role and for the database.",
+}
+_WEAK: Final = {
+    "off": "so a crash can lose what handlers commit in sessions of their own",
+    "local": "so what handlers commit in sessions of their own does not wait for the synchronous standby",
+    "remote_write": "so what handlers commit in sessions of their own may not be on the synchronous standby's disk",
+}
+
+
+class Safety(msgspec.Struct, frozen=True):
+    """The safety problems of a server, as sentences with their fixes."""
+
+    lossy: tuple[str, ...] = ()
+    """Settings that lose commits in a crash, whatever a session requests."""
+    weak: tuple[str, ...] = ()
+    """Defaults of sessions that request nothing, such as handlers' own. boathook's sessions request durable commits."""
+    stalled: int = 0
+    """Commits of this role that have waited for a synchronous standby for more than three seconds."""
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """The part that is compared; the number of waiting commits changes all the time."""
+        return self.lossy, self.weak, bool(self.stalled)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether an operator should check the server."""
+        return any(self.kind)
+
+    def reasons(self, *, allow_lossy: bool = False) -> list[str]:
+        """Return why commits on the server are not safe."""
+        return [*(() if allow_lossy else self.lossy), *([describe_stall(self.stalled)] if self.stalled else ())]
+
+
+def assess_safety(row: asyncpg.Record | Mapping[str, Any]) -> Safety:
+    """Evaluate a row of `read_safety`."""
+    lossy = tuple(
+        f"{name} is off on this server, so it can lose events after boathook has answered 2xx. {_REMEDIES[name]}"
+        for name in ("fsync", "full_page_writes")
+        if row[name] == "off"
+    )
+    return Safety(lossy, _weak(row["synchronous_commit"], row["synchronous_standby_names"]), row["stalled"])
+
+
+def _weak(level: str, standbys: str) -> tuple[str, ...]:
+    if level != "off" and not (level in _WEAK and standbys):
+        return ()
+    return (f"synchronous_commit is {level} on this server, {_WEAK[level]}. {_REMEDIES['synchronous_commit']}",)
+
+
+def describe_stall(commits: int) -> str:
+    """Return a sentence about commits that wait for a standby."""
+    return (
+        f"{commits} commits have waited for a synchronous standby for more than 3 s. Start the standby, or take it out"
+        " of synchronous_standby_names."
+    )
 
 
 def heartbeat_name(purpose: str) -> str:
@@ -176,7 +241,7 @@ class ServerMonitor:
                 for channel in self._channels.keys() - listened:
                     await line.add_listener(channel, self._on_notification)
                     listened.add(channel)
-                row = await line.fetchrow(_READ)
+                row = await line.fetchrow(SQL["read_safety"])
             took_s = time.monotonic() - began
             self._answer_s += _EWMA_WEIGHT * (took_s - self._answer_s)
             if row is not None:
@@ -190,7 +255,7 @@ class ServerMonitor:
         if found.kind != before.kind:
             notes = [*found.reasons(), *found.weak] or ["the server keeps what it commits again"]
             self._log.warning("unsafe_database" if found.is_doubtful else "safe_database", note=" ".join(notes))
-        self.level = commit_level(row["synchronous_commit"])
+        self.level = "remote_apply" if row["synchronous_commit"] == "remote_apply" else "on"
 
     def _on_notification(self, _connection: object, _pid: int, channel: str, payload: object) -> None:
         for callback in self._channels.get(channel, ()):

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from boathook.db import messages
-from boathook.db.availability import retry_on_conflict, translate_errors
+from boathook.db.connection import retry_on_conflict, translate_errors
 from boathook.db.database import Connection, Database, replicate_reads
 from boathook.db.events import find_stored, first_of_each_key
 from boathook.db.message_group import GroupRolledBack, MessageTarget, NewMessageRow, insert_group

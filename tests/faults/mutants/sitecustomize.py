@@ -93,7 +93,7 @@ def commits_in_memory(database: ModuleType) -> None:
 
         return settings
 
-    replace(database, "_read_session_settings", make)
+    replace(database, "read_session_settings", make)
 
 
 def believes_every_answer(attempt: ModuleType) -> None:

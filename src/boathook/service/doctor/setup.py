@@ -19,7 +19,7 @@ from boathook.db.health import DatabaseHealth, read_clock, read_database_health,
 from boathook.db.live_settings import LiveSettings
 from boathook.db.migrations import list_pending
 from boathook.db.rerouting import MAX_COUNTED, count_unhandled
-from boathook.db.safety import describe_stall
+from boathook.db.server_monitor import describe_stall
 from boathook.domain.errors import BoathookError, ConfigError, DatabaseError, DatabaseUrlRejected, UnsafeDatabase
 from boathook.domain.plurals import counted
 from boathook.ingest.secrets_cache import SecretsCache
