@@ -9,7 +9,7 @@ import pytest
 from boathook.db import metric_samples
 from boathook.db.database import Database
 from boathook.db.metric_samples import HostSample
-from boathook.db.queries import recipient_stats
+from boathook.db.queries import summaries
 from boathook.db.route_registry import register
 from boathook.domain.model import Role, Route
 from boathook.observability.metric_snapshot import Buckets, MetricSnapshot
@@ -149,6 +149,6 @@ async def test_a_source_has_its_own_percentiles(vera: PageClient, db: Database):
 async def test_no_figure_of_a_recipient_reads_a_whole_table(db: Database, name: str, arguments: tuple[int, ...]):
     await put_deliveries(db, "handler:h", dead=2_000, due=2_000, scheduled=2_000)
     await db.execute("analyze boathook.delivery")
-    plan = str(await db.fetch(f"explain {recipient_stats.SQL[name]}", "handler:other", *arguments))
+    plan = str(await db.fetch(f"explain {summaries.SQL[name]}", "handler:other", *arguments))
     assert "Index" in plan
     assert "Seq Scan on delivery" not in plan

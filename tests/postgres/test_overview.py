@@ -15,7 +15,7 @@ from boathook.db.database import Database
 from boathook.db.deliveries import DeliveryStore
 from boathook.db.metric_samples import HostSample
 from boathook.db.migrations import migrate
-from boathook.db.queries.latest import MAX_COUNTED, count_open, read_latest_dead_letters
+from boathook.db.queries.summaries import MAX_COUNTED, count_open, read_latest_dead_letters
 from boathook.db.secret_box import open_secret_box
 from boathook.domain.policy import RetryDefaults
 from boathook.handlers.outbox import Outbox

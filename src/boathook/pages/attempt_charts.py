@@ -8,7 +8,7 @@ from starlette.datastructures import QueryParams
 
 from boathook.service.endpoint_stats import TimeBucket
 from boathook.service.live_stats import format_duration, format_rate
-from boathook.service.recipient_stats import LATENCY_BOUNDS_MS, MAX_COUNTED, STATS_RANGES, AttemptStats, RangeName
+from boathook.service.recipient_stats import LATENCY_BOUNDS_MS, MAX_BACKLOG, STATS_RANGES, AttemptStats, RangeName
 
 WIDTH: Final = 600
 HEIGHT: Final = 96
@@ -56,7 +56,7 @@ def attempt_values(attempts: AttemptStats, chosen: RangeName) -> Mapping[str, An
         "chart_width": WIDTH,
         "chart_height": HEIGHT,
         "latencies": build_latencies(attempts.latencies),
-        "most_counted": MAX_COUNTED,
+        "most_counted": MAX_BACKLOG,
         "format_rate": format_rate,
         "took": format_ms,
         **range_values(chosen),

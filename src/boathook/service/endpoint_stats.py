@@ -8,11 +8,11 @@ from uuid import UUID
 import msgspec
 
 from boathook.db.endpoints import Endpoint
-from boathook.db.queries import endpoint_stats, recipient_stats
+from boathook.db.queries import endpoint_stats, summaries
 from boathook.db.queries.endpoint_stats import AttemptStats, SecretValidity, UnhealthyEndpoint
 from boathook.db.queries.endpoint_stats import EndpointHealth as EndpointHealth  # noqa: PLC0414 - re-exported
 from boathook.db.queries.endpoint_stats import TimeBucket as TimeBucket  # noqa: PLC0414 - re-exported
-from boathook.db.queries.recipient_stats import FailedDelivery, RecipientBacklog
+from boathook.db.queries.summaries import FailedDelivery, RecipientBacklog
 from boathook.service.recipient_stats import MAX_FAILURES, StatsRange
 from boathook.service.unit_of_work import UnitOfWork
 
@@ -43,9 +43,9 @@ async def read(work: UnitOfWork, endpoint: Endpoint, wanted: StatsRange, now: da
         health=await endpoint_stats.find_health(connection, endpoint.id),
         disabled_by=disabled_by,
         secrets=await endpoint_stats.list_secrets(connection, endpoint.id),
-        backlog=await recipient_stats.count_backlog(connection, recipient),
+        backlog=await summaries.count_backlog(connection, recipient),
         attempts=await endpoint_stats.measure_attempts(connection, endpoint.id, now, wanted.span, wanted.width),
-        failures=await recipient_stats.list_failures(connection, recipient, limit=MAX_FAILURES),
+        failures=await summaries.list_failures(connection, recipient, limit=MAX_FAILURES),
     )
 
 

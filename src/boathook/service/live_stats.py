@@ -18,15 +18,15 @@ from boathook.db.alerts import Alert
 from boathook.db.database import Database
 from boathook.db.metric_samples import HostSample, read_latest, read_since
 from boathook.db.metric_samples import Sample as Sample  # noqa: PLC0414 - re-exported
-from boathook.db.queries.latest import MAX_COUNTED as MAX_COUNTED  # noqa: PLC0414 - re-exported
-from boathook.db.queries.latest import (
+from boathook.db.queries.summaries import MAX_COUNTED as MAX_COUNTED  # noqa: PLC0414 - re-exported
+from boathook.db.queries.summaries import (
     LatestDeadLetter,
     LatestEvent,
     count_open,
     read_latest_dead_letters,
     read_latest_events,
 )
-from boathook.db.queries.latest import OpenCounts as OpenCounts  # noqa: PLC0414 - re-exported
+from boathook.db.queries.summaries import OpenCounts as OpenCounts  # noqa: PLC0414 - re-exported
 from boathook.domain.errors import DatabaseError, FetchFailed
 from boathook.observability.exposition import from_prometheus
 from boathook.observability.live_metrics import LiveMetrics

@@ -8,13 +8,13 @@ from typing import Final
 import msgspec
 
 from boathook.db.metric_samples import Sample, read_series_since
-from boathook.db.queries import recipient_stats
+from boathook.db.queries import summaries
 from boathook.db.queries.endpoint_stats import LATENCY_BOUNDS_MS as LATENCY_BOUNDS_MS  # noqa: PLC0414 - re-exported
 from boathook.db.queries.endpoint_stats import AttemptStats as AttemptStats  # noqa: PLC0414 - re-exported
 from boathook.db.queries.endpoint_stats import TimeBucket, bucket_starts
-from boathook.db.queries.recipient_stats import MAX_COUNTED as MAX_COUNTED  # noqa: PLC0414 - re-exported
-from boathook.db.queries.recipient_stats import FailedDelivery as FailedDelivery  # noqa: PLC0414 - re-exported
-from boathook.db.queries.recipient_stats import RecipientBacklog as RecipientBacklog  # noqa: PLC0414 - re-exported
+from boathook.db.queries.summaries import MAX_BACKLOG as MAX_BACKLOG  # noqa: PLC0414 - re-exported
+from boathook.db.queries.summaries import FailedDelivery as FailedDelivery  # noqa: PLC0414 - re-exported
+from boathook.db.queries.summaries import RecipientBacklog as RecipientBacklog  # noqa: PLC0414 - re-exported
 from boathook.db.route_registry import read_routes
 from boathook.domain.errors import NotFound
 from boathook.domain.model import Route
@@ -113,8 +113,8 @@ async def read_handler(app_context: AppContext, name: str, wanted: StatsRange, n
     """
     found = await _summarize(app_context, wanted, now, HANDLER + name)
     async with app_context.reading() as connection:
-        backlog = await recipient_stats.count_backlog(connection, HANDLER + name)
-        failures = await recipient_stats.list_failures(connection, HANDLER + name, limit=MAX_FAILURES)
+        backlog = await summaries.count_backlog(connection, HANDLER + name)
+        failures = await summaries.list_failures(connection, HANDLER + name, limit=MAX_FAILURES)
     (summary,) = found
     if not (summary.routes or summary.attempts.total or backlog.pending or backlog.dead):
         raise NotFound(f"unknown handler {name}")

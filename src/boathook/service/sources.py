@@ -12,9 +12,9 @@ from boathook.config import Settings, SourceSettings
 from boathook.config.stored_sources import stored_values
 from boathook.db import source_secrets
 from boathook.db.live_settings import LiveSettings, decrypt_source
-from boathook.db.queries import source_stats
-from boathook.db.queries.source_stats import MAX_SCANNED as MAX_SCANNED  # noqa: PLC0414 - re-exported
-from boathook.db.queries.source_stats import LatestSourceEvent, RejectionSummary
+from boathook.db.queries import summaries
+from boathook.db.queries.summaries import MAX_SCANNED as MAX_SCANNED  # noqa: PLC0414 - re-exported
+from boathook.db.queries.summaries import LatestSourceEvent, RejectionSummary
 from boathook.db.stored_sources import StoredSource
 from boathook.domain.errors import BoathookError, ConfigError, DatabaseError, NotFound
 from boathook.domain.model import ProofStrength
@@ -208,11 +208,11 @@ async def read_added_secrets(app_context: AppContext) -> SecretsCache:
 async def read_latest(work: UnitOfWork, names: Sequence[str]) -> LatestAtSources:
     """Return the latest events and the rejections of these sources."""
     if len(names) == 1:  # the whole range of latest events need not be read
-        found = await source_stats.latest_event_of(work.connection, names[0])
+        found = await summaries.find_latest_of_source(work.connection, names[0])
         events = {} if found is None else {names[0]: found}
     else:
-        events = dict(await source_stats.latest_events(work.connection))
-    return LatestAtSources(events, await source_stats.summarize_rejections(work.connection, names))
+        events = dict(await summaries.list_latest_by_source(work.connection))
+    return LatestAtSources(events, await summaries.summarize_rejections(work.connection, names))
 
 
 def list_providers() -> Sequence[Recipe]:
