@@ -1,4 +1,7 @@
-"""Stores operators, who may sign in to the console, and their sessions; passwords and tokens only as hashes."""
+"""Stores operators, who may sign in to the console, with their sessions and their saved searches for events.
+
+Passwords and tokens are stored only as hashes.
+"""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -41,6 +44,14 @@ class ClientInfo(msgspec.Struct, frozen=True):
 
     client_address: str
     user_agent: str
+
+
+class SavedView(msgspec.Struct, frozen=True):
+    """A saved search of one operator."""
+
+    name: str
+    query: str
+    """The query string of the page of events."""
 
 
 async def insert(connection: Connection, operator: Operator) -> Operator:
@@ -134,6 +145,21 @@ async def end_session(connection: Connection, token_sha256: bytes) -> None:
 async def end_sessions(connection: Connection, operator: UUID, *, but: bytes | None = None) -> None:
     """End all sessions of an operator, except the one with the token *but*."""
     await connection.execute(SQL["end_sessions"], operator, but)
+
+
+async def list_views(connection: Connection, operator_id: UUID) -> list[SavedView]:
+    """Return the views of an operator, ordered by name."""
+    return [SavedView(**dict(row)) for row in await connection.fetch(SQL["list_views"], operator_id)]
+
+
+async def save_view(connection: Connection, operator_id: UUID, view: SavedView, *, limit: int) -> bool:
+    """Store a view, or replace the one with its name; return False if the operator has *limit* others."""
+    return await connection.fetchval(SQL["save_view"], operator_id, view.name, view.query, limit) is not None
+
+
+async def delete_view(connection: Connection, operator_id: UUID, name: str) -> bool:
+    """Delete a view; return False if the operator has none of this name."""
+    return await connection.fetchval(SQL["delete_view"], operator_id, name) is not None
 
 
 def _operator(row: Record) -> Operator:

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from boathook.db import saved_views
-from boathook.db.saved_views import SavedView as SavedView  # noqa: PLC0414 - re-exported
+from boathook.db import operators
+from boathook.db.operators import SavedView as SavedView  # noqa: PLC0414 - re-exported
 from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.service.operators import Operator
 from boathook.service.unit_of_work import UnitOfWork
@@ -15,7 +15,7 @@ _MAX_NAME_LENGTH: Final = 60
 
 async def list_of(work: UnitOfWork, operator: Operator) -> list[SavedView]:
     """Return the views of an operator, ordered by name."""
-    return await saved_views.list_of(work.connection, operator.id)
+    return await operators.list_views(work.connection, operator.id)
 
 
 async def save(work: UnitOfWork, operator: Operator, name: str, query: str) -> SavedView:
@@ -31,12 +31,12 @@ async def save(work: UnitOfWork, operator: Operator, name: str, query: str) -> S
     if not query:
         raise InvalidValue("choose a filter or a time range first; a view without one shows all events", "name")
     view = SavedView(name, query)
-    if not await saved_views.save(work.connection, operator.id, view, limit=MAX_VIEWS):
+    if not await operators.save_view(work.connection, operator.id, view, limit=MAX_VIEWS):
         raise LimitReached(f"an operator can save {MAX_VIEWS} views; delete one first")
     return view
 
 
 async def delete(work: UnitOfWork, operator: Operator, name: str) -> None:
     """Delete a view of an operator. Raises NotFound."""
-    if not await saved_views.delete(work.connection, operator.id, name):
+    if not await operators.delete_view(work.connection, operator.id, name):
         raise NotFound(f"there is no saved view {name[:_MAX_NAME_LENGTH]!r}")
