@@ -18,10 +18,10 @@ from msgspec import structs
 from boathook.api import build_api
 from boathook.config import Settings
 from boathook.db import integrity
+from boathook.db.api_keys import PublishingKey
 from boathook.db.database import Database, UnreachedDatabase
 from boathook.db.events import EventStore
 from boathook.db.message_group import insert_group
-from boathook.db.publishers import PublishingKey
 from boathook.db.route_registry import read_router
 from boathook.db.secret_box import SecretBox
 from boathook.domain import ids

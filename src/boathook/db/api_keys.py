@@ -37,6 +37,15 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
         return ids.show(ids.API_KEY, self.id)
 
 
+class PublishingKey(msgspec.Struct, frozen=True):
+    """A valid API key that may publish to every application of its organization."""
+
+    token_sha256: bytes
+    id: UUID
+    organization: str
+    expires_at: datetime | None
+
+
 async def insert(connection: Connection, key: ApiKey, token_sha256: bytes, lifetime: timedelta | None) -> ApiKey:
     """Store a key by the hash of its token."""
     row = await connection.fetchrow(
@@ -70,6 +79,11 @@ async def list_all(connection: Connection, organization: str | None, *, with_por
 async def list_portal(connection: Connection, organization: str, *, limit: int) -> list[ApiKey]:
     """Return the latest valid portal keys of an organization."""
     return [_key(row) for row in await connection.fetch(SQL["list_portal"], organization, limit)]
+
+
+async def list_publishing_keys(connection: Connection, *, limit: int) -> Sequence[PublishingKey]:
+    """Return the newest valid keys that may publish."""
+    return [PublishingKey(*row) for row in await connection.fetch(SQL["list_publishing_keys"], limit)]
 
 
 async def revoke(connection: Connection, id: UUID) -> bool:

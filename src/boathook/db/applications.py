@@ -1,6 +1,6 @@
 """Stores applications: the tenants that receive messages, each with its organization and its endpoints."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -53,6 +53,16 @@ class PageRequest(msgspec.Struct, frozen=True):
     def bound(self) -> UUID:
         """The cursor, or the end of the list where the page starts."""
         return self.place or (MIN_ID if self.is_ascending else MAX_ID)
+
+
+class PublishingTarget(msgspec.Struct, frozen=True):
+    """An application that messages can be published to."""
+
+    id: UUID
+    organization: str
+    uid: str | None
+    cell: str | None = None
+    """The cell that it has moved to; None if it is here."""
 
 
 async def insert(
@@ -121,6 +131,17 @@ async def list_page(
     sql = with_direction(SQL["list_applications"], is_ascending=window.is_ascending)
     rows = await connection.fetch(sql, organization, window.bound, window.limit, only_with_endpoints, only_all_enabled)
     return [_application(row) for row in rows]
+
+
+async def read_targets_version(connection: Connection) -> str:
+    """Return a text that differs after any change of the applications."""
+    version: str = await connection.fetchval(SQL["read_targets_version"])
+    return version
+
+
+async def list_targets(connection: Connection, *, limit: int) -> Sequence[PublishingTarget]:
+    """Return the newest applications."""
+    return [PublishingTarget(*row) for row in await connection.fetch(SQL["list_targets"], limit)]
 
 
 async def lock_cell(connection: Connection, id: UUID) -> str | None:

@@ -61,3 +61,18 @@ select * from boathook.application where organization = $1 and is_operational an
 -- Stores the application for an organization's operational events, unless it exists.
 insert into boathook.application (id, organization, name, is_operational) values ($1, $2, 'operational webhooks', true)
 on conflict (organization) where is_operational do nothing
+
+-- name: read_targets_version
+-- Returns a text that differs after any change of the applications' ids and uids. The sum changes whichever of two
+-- transactions commits first, unlike the latest time.
+select count(*) || ' ' || coalesce(sum(extract(epoch from updated_at)), 0)
+from boathook.application
+where deleted_at is null and not is_operational
+
+-- name: list_targets
+-- Lists the newest applications.
+select id, organization, uid, cell
+from boathook.application
+where deleted_at is null and not is_operational
+order by id desc
+limit $1

@@ -19,9 +19,10 @@ from uuid import UUID
 import msgspec
 
 from boathook.config import Settings
-from boathook.db import publishers
+from boathook.db import api_keys, applications
+from boathook.db.api_keys import PublishingKey
+from boathook.db.applications import PublishingTarget
 from boathook.db.database import Database, translate_errors
-from boathook.db.publishers import PublishingKey, PublishingTarget
 from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
 from boathook.domain.errors import AccessUnknown, BoathookError, DatabaseError, WrongCell
@@ -182,11 +183,11 @@ class AccessCopy:
         try:
             async with self._database.acquire(within_s=_READ_TIMEOUT_S) as connection:
                 with translate_errors():
-                    keys = await publishers.list_keys(connection, limit=MAX_KEYS)
+                    keys = await api_keys.list_publishing_keys(connection, limit=MAX_KEYS)
                     if time.monotonic() - self._targets_read_at >= _TARGETS_INTERVAL_S:
-                        version = await publishers.read_targets_version(connection)
+                        version = await applications.read_targets_version(connection)
                         if version != self._targets_version:
-                            self._set_targets(await publishers.list_targets(connection, limit=MAX_TARGETS))
+                            self._set_targets(await applications.list_targets(connection, limit=MAX_TARGETS))
                         self._targets_version, self._targets_read_at = version, now.monotonic
         except DatabaseError as error:
             _LOG.debug("access_copy_not_read", error=str(error))
