@@ -1,6 +1,7 @@
 """Stores events: a whole batch in one statement, each event once, together with its deliveries."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import groupby
 from typing import Any, cast
@@ -8,6 +9,7 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
+from msgspec.structs import replace
 
 from boathook.db.batches import append_batch
 from boathook.db.connection import retry_on_conflict
@@ -205,6 +207,46 @@ class EventStore:
         if row is None:
             raise NotFound(f"there is no event {ids.show(ids.EVENT, event_id)}")
         return to_event(row)
+
+
+class _SingleConnection:
+    """A database with a single connection, which is already in a transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @contextlib.asynccontextmanager
+    async def acquire(self, *, within_s: float | None = None) -> AsyncIterator[Connection]:  # noqa: ARG002 - no limit here
+        yield self._connection
+
+    def require_safety(self) -> None:
+        """Accept any server, because everything stored here is rolled back."""
+
+
+class _Rollback(Exception):
+    pass
+
+
+async def run_self_test(database: Database, event: NewEvent, copy_id: UUID) -> str | None:
+    """Store *event* and a copy with id *copy_id*, then roll back; return what went wrong, or None.
+
+    Raises:
+        RoutesChanged: *event* was routed by outdated routes.
+        DatabaseUnavailable: PostgreSQL is unavailable.
+    """
+    problem = None
+    try:
+        async with database.transaction() as connection:
+            store = EventStore(cast("Database", _SingleConnection(connection)))
+            [first] = await store.append([event])
+            [second] = await store.append([replace(event, id=copy_id)])
+            if not isinstance(first, Accepted):
+                problem = "an event that was never seen was not accepted"
+            elif second != Duplicate(event.id):
+                problem = "the second copy of an event was not recognised"
+            raise _Rollback
+    except _Rollback:
+        return problem
 
 
 async def find_stored(connection: Connection, event_ids: Sequence[UUID]) -> set[UUID]:

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
 from boathook.db.database import Database
+from boathook.db.events import run_self_test
 from boathook.db.metric_samples import read_since
-from boathook.db.self_test import run_self_test
 from boathook.domain.errors import BoathookError, DatabaseError
 from boathook.domain.model import ProofStrength
 from boathook.http.asgi import Asgi, Receive, Send
