@@ -15,6 +15,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx._transports.default as transports
 import hypothesis
@@ -24,6 +25,7 @@ import structlog
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 from boathook.db import database, migrations
+from boathook.db.connection import read_session_settings
 from boathook.db.database import Database
 from boathook.db.embedded import EmbeddedServer
 from boathook.observability import log
@@ -92,20 +94,19 @@ gc.disable()  # while twelve thousand tests are collected, none of which is garb
 _PLACE = "BOATHOOK_TEST_PLACE"
 _SHARED_NAME = "boathook-tests-"
 
-_read_session_settings = database.read_session_settings
 _session_settings: dict[str, dict[str, str]] = {}
 
 
 async def _read_session_settings_once(url: str, timeout_s: float) -> dict[str, str]:
     """Read them once for each database of the shared server: a third of the connections of all tests did nothing else."""
     if f"/{_SHARED_NAME}" not in url:
-        return await _read_session_settings(url, timeout_s)
+        return await read_session_settings(url, timeout_s)
     if url not in _session_settings:
-        _session_settings[url] = await _read_session_settings(url, timeout_s)
+        _session_settings[url] = await read_session_settings(url, timeout_s)
     return dict(_session_settings[url])
 
 
-database.read_session_settings = _read_session_settings_once
+mock.patch.object(database, "read_session_settings", _read_session_settings_once).start()
 
 
 FreshServer = Callable[[], Awaitable[EmbeddedServer]]

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, cast
 from uuid import UUID
 
@@ -24,6 +25,11 @@ from boathook.domain.model import Accepted, Duplicate, Event, NewEvent, Origin, 
 SQL = load(__file__)
 
 _MAX_ROUNDS = 5
+_COLUMN_VALUES = attrgetter(
+    "id", "source", "application", "type", "dedup_key", "key_hash", "replay_hash", "grade", "origin", "headers",
+    "content_type", "body", "body_sha256",
+)  # fmt: skip
+"""Returns the columns of an event, in the order of the statement's arguments."""
 
 
 class EventStore:
@@ -79,8 +85,8 @@ class EventStore:
         receipts: list[Receipt] = []
         async with database.acquire(within_s=within_s) as connection:
             with translate_errors():
-                for has_items, run in groupby(batch, _has_items):
-                    if has_items:
+                for items, run in groupby(batch, attrgetter("items")):
+                    if items:
                         receipts += [await append_batch(connection, event, self._memory_for(event)) for event in run]
                     else:
                         receipts += await self._append_run(connection, list(run))
@@ -92,20 +98,15 @@ class EventStore:
     async def _append_run(self, connection: Connection, run: Sequence[NewEvent]) -> list[Receipt]:
         receipts: list[Receipt | None] = [None] * len(run)
         for _ in range(_MAX_ROUNDS):
-            await self._append_once(connection, run, receipts)
+            leaders = first_of_each_key(run, receipts)
+            accepted = await self._insert_or_find(connection, [run[position] for position in leaders])
+            for position in leaders:
+                receipts[position] = accepted.get(run[position].id)
+            if None in receipts:
+                await self._explain(connection, run, receipts)
             if None not in receipts:
                 return cast("list[Receipt]", receipts)
         raise DatabaseError("the dedup memory of these events kept changing while they were stored")
-
-    async def _append_once(
-        self, connection: Connection, batch: Sequence[NewEvent], receipts: list[Receipt | None]
-    ) -> None:
-        leaders = first_of_each_key(batch, receipts)
-        accepted = await self._insert_or_find(connection, [batch[position] for position in leaders])
-        for position in leaders:
-            receipts[position] = accepted.get(batch[position].id)
-        if None in receipts:
-            await self._explain(connection, batch, receipts)
 
     async def _insert_or_find(self, connection: Connection, events: Sequence[NewEvent]) -> dict[UUID, Accepted]:
         """Store the new events. If one is stored already but its key has expired, find the stored ones instead."""
@@ -134,7 +135,8 @@ class EventStore:
         row = await connection.fetchrow(
             SQL["append_events"],
             events[0].routes_version,
-            *map(_short, _columns(map(_row, events))),
+            *map(_short, _columns(map(_COLUMN_VALUES, events))),
+            _short(tuple(len(event.deliveries) for event in events)),
             _short(tuple(map(self._memory_for, events))),
             delivered,
             *map(_short, delivery_columns),
@@ -282,29 +284,6 @@ def first_of_each_key(batch: Sequence[NewEvent], receipts: Sequence[Receipt | No
             if event.replay_hash is not None:
                 seen.add(event.replay_hash)
     return leaders
-
-
-def _row(event: NewEvent) -> tuple[Any, ...]:
-    return (
-        event.id,
-        event.source,
-        event.application,
-        event.type,
-        event.dedup_key,
-        event.key_hash,
-        event.replay_hash,
-        event.grade,
-        event.origin,
-        event.headers,
-        event.content_type,
-        event.body,
-        event.body_sha256,
-        len(event.deliveries),
-    )
-
-
-def _has_items(event: NewEvent) -> bool:
-    return bool(event.items)
 
 
 def _columns(rows: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
