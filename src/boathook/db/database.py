@@ -56,6 +56,7 @@ __all__ = [
 _CONNECT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 5.0
 _RETRY_INTERVAL_S = 0.5
+_TRY_LOCK = "select pg_try_advisory_lock(hashtextextended('boathook.turn:' || $1, 0))"
 
 Record = asyncpg.Record
 Result = TypeVar("Result")
@@ -347,6 +348,21 @@ class UnreachedDatabase(Database):
         """Raise DatabaseUnavailable."""
         self.require_safety()
         yield cast("Connection", None)
+
+
+@contextlib.asynccontextmanager
+async def try_advisory_lock(database: Database, name: str) -> AsyncIterator[Connection | None]:
+    """Acquire the lock of *name* and yield the connection that holds it, or None if another process holds the lock.
+
+    At most one process, over all hosts, holds it. The lock lasts as long as the connection.
+
+    Raises:
+        DatabaseError: PostgreSQL is unavailable or aborted the statement.
+    """
+    async with database.acquire() as connection:
+        with translate_errors():
+            is_ours = await connection.fetchval(_TRY_LOCK, name)
+        yield connection if is_ours else None
 
 
 async def replicate_reads(connection: Connection) -> None:

@@ -22,8 +22,14 @@ import msgspec
 from boathook.alerts.service import AlertService
 from boathook.config import Settings
 from boathook.db import audit
-from boathook.db.advisory_lock import try_advisory_lock
-from boathook.db.database import Connection, Database, is_connection_closed, translate_errors, wait_for_database
+from boathook.db.database import (
+    Connection,
+    Database,
+    is_connection_closed,
+    translate_errors,
+    try_advisory_lock,
+    wait_for_database,
+)
 from boathook.db.deliveries import Backlog, DeliveryStore, elect_keeper
 from boathook.db.endpoint_deliveries import dead_letter_undeliverable, delete_expired
 from boathook.db.live_settings import LiveSettings

@@ -31,9 +31,8 @@ from msgspec.structs import replace
 from boathook.config import Settings
 from boathook.config.tables import CellSettings
 from boathook.db import cells, dedup, route_registry, source_secrets, stored_sources
-from boathook.db.advisory_lock import try_advisory_lock
 from boathook.db.cells import CellApplication
-from boathook.db.database import Database
+from boathook.db.database import Database, try_advisory_lock
 from boathook.domain import ids
 from boathook.domain.cells import ApplicationAssignment, Assignment
 from boathook.domain.errors import ConfigError, DatabaseError, FetchFailed, InvalidState, NotFound
