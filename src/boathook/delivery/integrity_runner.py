@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 
 from boathook.db import integrity, integrity_runs
 from boathook.db.database import Database
-from boathook.db.integrity_report import CheckProgress, IntegrityReport
+from boathook.db.integrity import CheckProgress, IntegrityReport
 from boathook.db.integrity_runs import IntegrityRun
 from boathook.domain.errors import BoathookError, DatabaseError
 from boathook.observability.log import get_logger

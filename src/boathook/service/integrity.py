@@ -8,11 +8,11 @@ from boathook.config import Settings
 from boathook.db import integrity, integrity_runs
 from boathook.db.audit import record
 from boathook.db.database import Database
+from boathook.db.integrity import Balance as Balance  # noqa: PLC0414 - re-exported
+from boathook.db.integrity import CheckProgress as CheckProgress  # noqa: PLC0414 - re-exported
+from boathook.db.integrity import IntegrityReport as IntegrityReport  # noqa: PLC0414 - re-exported
 from boathook.db.integrity import ProgressCallback as ProgressCallback  # noqa: PLC0414 - re-exported
-from boathook.db.integrity_report import Balance as Balance  # noqa: PLC0414 - re-exported
-from boathook.db.integrity_report import CheckProgress as CheckProgress  # noqa: PLC0414 - re-exported
-from boathook.db.integrity_report import IntegrityReport as IntegrityReport  # noqa: PLC0414 - re-exported
-from boathook.db.integrity_report import Violation as Violation  # noqa: PLC0414 - re-exported
+from boathook.db.integrity import Violation as Violation  # noqa: PLC0414 - re-exported
 from boathook.db.integrity_runs import IntegrityRun
 from boathook.domain import ids
 from boathook.domain.errors import InvalidState, NotFound
