@@ -8,9 +8,9 @@ from typing import Any
 from uuid import UUID
 
 from boathook.db.database import Database
-from boathook.db.messages import message_key
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
+from boathook.domain.ids import message_key
 from boathook.service.unit_of_work import new_id
 
 

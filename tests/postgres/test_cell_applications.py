@@ -10,9 +10,9 @@ import pytest
 from boathook.db import cells, dedup
 from boathook.db.cells import ADDED, REPLACED
 from boathook.db.database import Database
-from boathook.db.messages import message_key
 from boathook.domain import ids
 from boathook.domain.errors import AlreadyExists, DatabaseError, InvalidState, NotFound, WrongCell
+from boathook.domain.ids import message_key
 from boathook.handlers.outbox import Message, Outbox
 from boathook.service import applications, endpoints
 from boathook.service import cells as services

@@ -11,12 +11,12 @@ from uuid import UUID
 import msgspec
 
 from boathook.db.database import Connection, Database, translate_unique_violation
-from boathook.db.messages import message_key
 from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.cells import Assignment
 from boathook.domain.endpoints import parse_reference
 from boathook.domain.errors import DatabaseUrlRejected, InvalidState
+from boathook.domain.ids import message_key
 from boathook.domain.model import Event, NewEvent, Origin, ProofStrength, Publication
 
 SQL = load(__file__)

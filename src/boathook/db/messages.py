@@ -1,6 +1,5 @@
 """Messages as an application's owner sees them: the published events and their status at each endpoint."""
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import IntEnum
@@ -146,12 +145,6 @@ def to_page(rows: list[Row], limit: int, *, is_reversed: bool) -> Page[Row]:
     return Page(kept[::-1] if is_reversed else kept, len(rows) <= limit)
 
 
-def message_key(application: str, uid: str) -> UUID:
-    """Return the dedup key of an application's message with this publisher id."""
-    digest = hashlib.sha256(f"application\x00{application}\x00{uid}".encode()).digest()
-    return UUID(bytes=digest[:16])
-
-
 async def record_conflict(connection: Connection, message: NewEvent, first: UUID) -> None:
     """Keep a message that is not stored, because *first* has its id or idempotency key, if the two differ."""
     await connection.execute(
@@ -173,7 +166,7 @@ async def find(connection: Connection, application: str, reference: str) -> Mess
         identifier = _read(reference)
         row = None if identifier is None else await connection.fetchrow(SQL["find_message"], application, identifier)
     else:
-        key = message_key(application, reference)
+        key = ids.message_key(application, reference)
         row = await connection.fetchrow(SQL["find_message_by_key"], application, key, reference)
     return None if row is None else to_message(row)
 
@@ -247,7 +240,7 @@ async def insert_example(connection: Connection, message_id: UUID, example: Exam
         example.application,
         example.type,
         uid,
-        message_key(example.application, uid),
+        ids.message_key(example.application, uid),
         example.body,
         _recipient(example.endpoint_id),
     )
@@ -285,7 +278,7 @@ async def find_ids(connection: Connection, application: str, references: Sequenc
     """Return the ids of an application's messages by reference: ids, or publisher ids."""
     known = {name: identifier for name in references if (identifier := _read(name)) is not None}
     own = [name for name in references if name not in known]
-    keys = [message_key(application, name) for name in own]
+    keys = [ids.message_key(application, name) for name in own]
     rows = await connection.fetch(SQL["find_messages"], application, list(known.values()), keys)
     by_id, by_uid = {row["id"] for row in rows}, {row["dedup_key"]: row["id"] for row in rows}
     found = {name: identifier for name, identifier in known.items() if identifier in by_id}

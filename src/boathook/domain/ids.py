@@ -5,6 +5,7 @@ bits are written as 27 characters of Crockford's base 32 (https://www.crockford.
 the order of time.
 """
 
+import hashlib
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -151,3 +152,8 @@ def read_delivery(text: str) -> tuple[UUID, int]:
     if int(ordinal) > _MAX_ORDINAL:
         raise ValueError(f"no delivery has a number as high as {ordinal}")
     return read(DELIVERY, head), int(ordinal)
+
+
+def message_key(application: str, uid: str) -> UUID:
+    """Return the dedup key of an application's message, a hash, from the id that its publisher gave it."""
+    return UUID(bytes=hashlib.sha256(f"application\x00{application}\x00{uid}".encode()).digest()[:16])

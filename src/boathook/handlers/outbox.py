@@ -20,7 +20,6 @@ from uuid import UUID
 import msgspec
 
 from boathook.config import RetentionSettings
-from boathook.db.messages import message_key
 from boathook.db.route_registry import Routing, decode_routing
 from boathook.db.sql_functions import PUBLISH_MESSAGE, REPLICATE, REPLICATE_ARGUMENTS, ROUTES_FOR, SqlCall
 from boathook.domain import ids
@@ -35,6 +34,7 @@ from boathook.domain.errors import (
     WrongCell,
 )
 from boathook.domain.filters import Router
+from boathook.domain.ids import message_key
 from boathook.domain.model import (
     DEFAULT_ORGANIZATION,
     MAX_DELIVERIES,

@@ -15,10 +15,10 @@ from uuid import UUID
 import msgspec
 
 from boathook.config import Settings
-from boathook.db.messages import message_key
 from boathook.db.secret_box import open_secret_box
 from boathook.domain import ids
 from boathook.domain.errors import AccessUnknown, ApplicationDeleted, NotFound, WrongCell
+from boathook.domain.ids import message_key
 from boathook.domain.model import (
     Accepted,
     Duplicate,

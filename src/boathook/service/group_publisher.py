@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from boathook.db.due_notifier import ANY_RECIPIENT
 from boathook.db.message_group import GroupRolledBack, MessageTarget, NewMessageRow, insert_group
-from boathook.db.messages import message_key
 from boathook.db.route_registry import read_routing
 from boathook.domain.errors import DatabaseUnavailable
+from boathook.domain.ids import message_key
 from boathook.handlers.outbox import CompiledRoutes, Draft, Message
 from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
