@@ -168,9 +168,12 @@ class HmacCheck:
 
     def read(self, request: Request, now: float) -> ParsedHeaders | Rejected:
         """Return the parsed headers, or a rejection if they are malformed or the timestamp is too far from *now*."""
-        names, value = self._find(request)
-        if value is None:
-            known = [known.signature for known in self.proof.headers[:3]]
+        for names in self._headers:
+            value = request.headers.get(names.signature)
+            if value is not None:
+                break
+        else:
+            known = [known.signature for known in self._headers[:3]]
             return reject(Reason.SIGNATURE_MISSING, f"there is no header {' or '.join(known)}")
         parsed = self._read_form(value[:MAX_HEADER])
         if self._any_header:
@@ -198,13 +201,6 @@ class HmacCheck:
                 if signing.equal_constant_time(expected, signature.lower() if self._is_hex else signature):
                     return True
         return False
-
-    def _find(self, request: Request) -> tuple[SignatureHeaders, str | None]:
-        for names in self._headers:
-            value = request.headers.get(names.signature)
-            if value is not None:
-                return names, value
-        return self._headers[0], None
 
     def _read_others(self, request: Request, first: SignatureHeaders, parsed: ParsedSignatures) -> ParsedSignatures:
         """Return the signatures of all signature headers of a request, at most `MAX_SIGNATURES`."""
