@@ -238,7 +238,7 @@ async def read_session_settings(url: str, timeout_s: float) -> dict[str, str]:
         await connection.close(timeout=timeout_s)
 
 
-def is_server_unavailable(error: BaseException) -> bool:
+def _is_server_unavailable(error: BaseException) -> bool:
     """Return whether an error means that PostgreSQL is down, hanging, full, starting up or read-only."""
     if isinstance(error, asyncpg.PostgresError):
         return (error.sqlstate or "").startswith(_UNAVAILABLE_STATES) or _lacks_partition(error)
@@ -276,7 +276,7 @@ def translate_errors() -> Iterator[None]:
     except DRIVER_ERRORS as error:
         kind = (
             DatabaseUnavailable
-            if is_server_unavailable(error)
+            if _is_server_unavailable(error)
             else ValueRejected
             if _is_invalid_value(error)
             else DatabaseError

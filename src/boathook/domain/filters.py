@@ -76,7 +76,7 @@ class FilterInput(msgspec.Struct, frozen=True):
 
 
 Test = Callable[[FilterInput], bool]
-Condition = Callable[[Any], bool]
+_Condition = Callable[[Any], bool]
 """A predicate on one value of a body or header."""
 
 
@@ -174,7 +174,7 @@ def _header_condition(name: str, wanted: Any, where: str, budget: _Budget) -> Te
     return lambda subject: condition(subject.headers.get(lower, ABSENT))
 
 
-def _compile_condition(wanted: Any, where: str, budget: _Budget) -> Condition:
+def _compile_condition(wanted: Any, where: str, budget: _Budget) -> _Condition:
     """Return a predicate: equality for a bare value, or the conjunction of all operators of a mapping.
 
     Raises:
@@ -189,7 +189,7 @@ def _compile_condition(wanted: Any, where: str, budget: _Budget) -> Condition:
     return conditions[0] if len(conditions) == 1 else lambda value: all(condition(value) for condition in conditions)
 
 
-def _operator(name: str, operand: Any, where: str, budget: _Budget) -> Condition:
+def _operator(name: str, operand: Any, where: str, budget: _Budget) -> _Condition:
     budget.spend(where)
     match name:
         case "eq":
@@ -219,17 +219,17 @@ def _operator(name: str, operand: Any, where: str, budget: _Budget) -> Condition
             raise ValueError(f"{where}: there is no such operator; write one of {known}")
 
 
-def _equal(wanted: Any) -> Condition:
+def _equal(wanted: Any) -> _Condition:
     # In Python True equals 1; in JSON they are different values.
     is_bool = isinstance(wanted, bool)
     return lambda value: value is not ABSENT and isinstance(value, bool) is is_bool and bool(value == wanted)
 
 
-def _negate(condition: Condition) -> Condition:
+def _negate(condition: _Condition) -> _Condition:
     return lambda value: not condition(value)
 
 
-def _member(operand: Any, where: str) -> Condition:
+def _member(operand: Any, where: str) -> _Condition:
     if not _is_list(operand):
         raise ValueError(f"{where}: write a list of values, not {operand!r}")
     # Same comparison as `_equal`, but in constant time for lists of any length.
@@ -245,14 +245,14 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 }
 
 
-def _ordered(name: str, bound: Any, where: str) -> Condition:
+def _ordered(name: str, bound: Any, where: str) -> _Condition:
     if not _is_number(bound) and not isinstance(bound, str):
         raise ValueError(f"{where}: write a number or text to compare with, not {bound!r}")
     compare, kind = _COMPARE[name], _is_number if _is_number(bound) else _is_text
     return lambda value: kind(value) and compare(value, bound)
 
 
-def _contains(wanted: Any) -> Condition:
+def _contains(wanted: Any) -> _Condition:
     equal = _equal(wanted)
 
     def condition(value: Any) -> bool:
