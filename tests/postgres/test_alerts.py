@@ -9,8 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from boathook.alerts.evaluator import after_quiet
-from boathook.alerts.local import LocalEvaluator
+from boathook.alerts.evaluator import LocalEvaluator, after_quiet
 from boathook.alerts.notifier import Notifier
 from boathook.alerts.rules import compile_rules
 from boathook.alerts.service import AlertService
@@ -526,7 +525,7 @@ class TestLocalEvaluator:
         counted = MetricSnapshot(gauges=SPOOLED.gauges, counters={"boathook_requests_total": {("s", "200"): 1}})
         began = datetime.now(UTC)
         for moment in (began + timedelta(seconds=10 * n) for n in range(8_640)):
-            monkeypatch.setattr("boathook.alerts.local.datetime", StillClock(moment))
+            monkeypatch.setattr("boathook.alerts.evaluator.datetime", StillClock(moment))
             await alone.run_once(counted)
         kept = alone._window._hosts["me"]
         assert len(kept) < 400

@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from boathook import Boathook, config
 from boathook.alerts.notifier import check_channels
-from boathook.alerts.rules import compile_rules, evaluate_rule
-from boathook.alerts.window import MetricWindow, SeriesSelector
+from boathook.alerts.rules import MetricWindow, SeriesSelector, compile_rules, evaluate_rule
 from boathook.db.metric_samples import HostSample
 from boathook.domain.errors import ConfigError
 from boathook.observability.metric_snapshot import Buckets, MetricSnapshot, decode

@@ -15,7 +15,7 @@ from typing import IO, Final
 
 import msgspec
 
-from boathook.alerts.local import LocalEvaluator
+from boathook.alerts.evaluator import LocalEvaluator
 from boathook.alerts.notifier import Notifier
 from boathook.alerts.rules import known_rules
 from boathook.config import Settings
