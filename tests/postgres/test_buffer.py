@@ -38,7 +38,7 @@ from boathook.ingest.spool_records import encode
 from boathook.observability import meters
 from boathook.service import buffer as buffer_service
 from boathook.service.buffered_publisher import to_event
-from boathook.service.doctor import buffer as doctor
+from boathook.service.doctor import brokers as doctor
 from boathook.service.doctor.handlers import CheckStatus
 from boathook.service.message_store import MessageStore
 from boathook.spool.segment_store import SegmentStore, SpoolLimits
@@ -591,26 +591,26 @@ class TestQueues:
         await buffer.close()
         with pytest.raises(BrokerMisconfigured, match="x-max-length-bytes"):
             await buffer_service.prepare(settings_of(cluster, access))
-        findings = [one async for one in doctor.examine(settings_of(cluster, access))]
+        findings = [one async for one in doctor.examine_rabbitmq(settings_of(cluster, access))]
         assert findings[0].verdict is CheckStatus.FAIL
 
     async def test_doctor_reports_missing_queues_without_creating_them(self, access: BrokerAccess, cluster: Cluster):
         settings = settings_of(cluster, access)
         for _ in range(2):
-            findings = [one async for one in doctor.examine(settings)]
+            findings = [one async for one in doctor.examine_rabbitmq(settings)]
             assert "boathook migrate" in findings[0].fix
 
     async def test_a_queue_with_one_copy_makes_doctor_fail(self, access: BrokerAccess, cluster: Cluster):
         settings = settings_of(cluster, access)
         await buffer_service.prepare(settings)
-        *_, copies = [one async for one in doctor.examine(settings)]
+        *_, copies = [one async for one in doctor.examine_rabbitmq(settings)]
         assert copies.verdict is CheckStatus.FAIL
         assert "1 copy instead of 3" in copies.found
 
     async def test_copies_are_not_checked_without_the_management_api(self, access: BrokerAccess, cluster: Cluster):
         settings = settings_of(cluster, access, management_url="")
         await buffer_service.prepare(settings)
-        *_, copies = [one async for one in doctor.examine(settings)]
+        *_, copies = [one async for one in doctor.examine_rabbitmq(settings)]
         assert copies.verdict is CheckStatus.WARN
         assert copies.found.startswith("not checked")
 

@@ -9,8 +9,8 @@ from boathook.db.database import Database
 from boathook.db.route_registry import read_routes
 from boathook.domain.cells import Assignment
 from boathook.domain.errors import DatabaseUrlRejected
-from boathook.service.doctor import cells as doctor
 from boathook.service.doctor.handlers import CheckStatus
+from boathook.service.doctor.setup import _cells
 from tests.sender_harness import add_application
 
 
@@ -41,8 +41,8 @@ async def test_the_doctor_finds_applications_in_an_unconfigured_cell(db: Databas
     members = {"c1": {"url": "http://127.0.0.1:9", "accepts_new": True}}
     given = {"name": "c1", "secret": "whsec_" + "A" * 32, "members": members}
     settings = load(None, {}).model_copy(update={"cells": CellsSettings.model_validate(given)})
-    assert [one.verdict async for one in doctor.examine(settings, db)] == [CheckStatus.OK]
+    assert [one.verdict async for one in _cells(settings, db)] == [CheckStatus.OK]
     await add_application(db, cell="c9")
-    found = [one async for one in doctor.examine(settings, db)]
+    found = [one async for one in _cells(settings, db)]
     assert [one.verdict for one in found] == [CheckStatus.FAIL, CheckStatus.OK]
     assert "applications have moved to c9, which cells.members lacks" in found[0].found

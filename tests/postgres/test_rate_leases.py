@@ -22,7 +22,7 @@ from boathook.domain.rate_leases import LeaseRequest, LeaseTokens
 from boathook.ingest.source_rate import RateLeaser, SourceRate
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.server.gateway import IngestRuntime, load_sources
-from boathook.service.doctor import redis as doctor
+from boathook.service.doctor import brokers as doctor
 from boathook.service.doctor.handlers import CheckStatus
 from tests.acceptance.test_start_during_outage import target_of, through
 from tests.conftest import open_folder
@@ -435,14 +435,14 @@ class TestRedis:
         await leases.close()
 
     async def test_doctor_reports_that_redis_leases_rates(self, redis_server: RedisServer):
-        [found] = [one async for one in doctor.examine(load(overrides={"shared.redis": redis_server.url}))]
+        [found] = [one async for one in doctor.examine_redis(load(overrides={"shared.redis": redis_server.url}))]
         assert found.verdict is CheckStatus.OK
         assert "leases the rates of sources" in found.found
-        assert [one async for one in doctor.examine(load())] == []
+        assert [one async for one in doctor.examine_redis(load())] == []
 
     @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "redis://127.0.0.1:1/0?socket_timeout=soon"])
     async def test_doctor_warns_that_redis_is_down(self, url: str):
-        [found] = [one async for one in doctor.examine(load(overrides={"shared.redis": url}))]
+        [found] = [one async for one in doctor.examine_redis(load(overrides={"shared.redis": url}))]
         assert found.verdict is CheckStatus.WARN
         assert "shared.redis" in found.fix
 

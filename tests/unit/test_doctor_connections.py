@@ -7,7 +7,7 @@ import pytest
 
 from boathook.config import load
 from boathook.service.doctor import CheckStatus
-from boathook.service.doctor.setup import _connections
+from boathook.service.doctor.database import _connections
 
 ALL = 4 + (1 + 8 + 9) + 2 * (16 + 4) + 5 + 3
 """Supervisor, gateway with console, worker and suspects, sender, keeper: as the table in docs/how-to/scale.md."""

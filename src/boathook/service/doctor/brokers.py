@@ -1,14 +1,16 @@
-"""Diagnoses the brokers: whether they answer, and whether their queues keep what they confirm."""
+"""Diagnoses the brokers: RabbitMQ, whose queues must keep what they confirm, and Redis, which leases shared rates."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
+from boathook.broker.access import read_redis_url
 from boathook.broker.queues import BUFFER_QUEUES, REFUSED_QUEUE, REPLICAS
 from boathook.config import Settings
 from boathook.db.buffer_marks import count_lost
 from boathook.db.database import Database
-from boathook.domain.errors import BrokerUnavailable, ConfigError, FetchFailed
+from boathook.domain.errors import BrokerUnavailable, ConfigError, FetchFailed, RedisUnavailable
 from boathook.domain.plurals import counted
+from boathook.domain.rate_leases import LeaseRequest
 from boathook.service import buffer
 from boathook.service.buffer import QueueMembers, QueueStatus
 from boathook.service.doctor.handlers import CheckStatus, Finding
@@ -17,10 +19,14 @@ _QUEUES: Final = "brokers"
 _MEMBERS: Final = "copies"
 _REFUSED: Final = "refused"
 _LOST: Final = "buffered"
+_REDIS: Final = "redis"
+_REDIS_TIMEOUT_S: Final = 5.0
+_PROBE: Final = LeaseRequest(source="boathook doctor", per_second=1000.0, burst=1, spent=0, wanted=1)
+"""A name that no source can have."""
 
 
-async def examine(settings: Settings) -> AsyncIterator[Finding]:
-    """Yield the findings about the brokers; none if nothing goes there."""
+async def examine_rabbitmq(settings: Settings) -> AsyncIterator[Finding]:
+    """Yield the findings about RabbitMQ; none if nothing goes there."""
     if not settings.uses_rabbitmq:
         return
     try:
@@ -96,3 +102,29 @@ def check_copies(queues: Sequence[QueueMembers]) -> Finding:
                 _MEMBERS, CheckStatus.WARN, found, "start it; without two of three copies nothing is confirmed"
             )
     return Finding(_MEMBERS, CheckStatus.OK, f"every queue has at least {REPLICAS} copies, all of them in use")
+
+
+async def examine_redis(settings: Settings) -> AsyncIterator[Finding]:
+    """Yield the finding about Redis; none if PostgreSQL shares the rates."""
+    if not settings.shared.redis:
+        return
+    try:
+        yield Finding(_REDIS, CheckStatus.OK, await _probe(read_redis_url(settings)))
+    except (RedisUnavailable, ConfigError) as error:
+        found = f"{error}; until it does, each gateway enforces its part of each rate"
+        yield Finding(_REDIS, CheckStatus.WARN, found, "see that shared.redis is right, and that it runs")
+
+
+async def _probe(url: str) -> str:
+    """Lease a token of a rate that nothing uses; return what to say of it. Raises RedisUnavailable."""
+    # Its extra may not be installed.
+    from boathook.broker.redis_leases import RedisLeases
+
+    leases = RedisLeases(url, within_s=_REDIS_TIMEOUT_S)
+    try:
+        granted = (await leases.lease([_PROBE])).get(_PROBE.source)
+        if not isinstance(granted, int) or not 0 <= granted <= 1:
+            raise RedisUnavailable(f"it grants {granted!r} of 1 token")
+        return f"{await leases.check()} leases the rates of sources"
+    finally:
+        await leases.close()
