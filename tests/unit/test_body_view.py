@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from boathook.domain import content_filter
 from boathook.domain.content_filter import ContentFilter
-from boathook.service import body_view, event_history
-from boathook.service.body_view import MASK, MAX_BYTES, BodyFormat, render
-from boathook.service.event_history import CurlRequest, Shell, render_command
+from boathook.service import body_view
+from boathook.service.body_view import MASK, MAX_BYTES, BodyFormat, CurlRequest, Shell, render, render_command
 
 
 def test_json_is_shown_indented_or_raw():
@@ -190,10 +189,10 @@ def test_curl_reads_the_generated_config_file(tmp_path):
 
 
 def test_a_binary_or_large_body_is_read_from_a_file():
-    for body in (b"\x00", b"x" * (event_history.MAX_INLINE_BYTES + 1)):
+    for body in (b"\x00", b"x" * (body_view.MAX_INLINE_BYTES + 1)):
         request = CurlRequest(url="http://h/", headers={}, body=body, file="e.bin")
         assert "--data-binary '@e.bin'" in render_command(request)
-        assert event_history.needs_file(request)
+        assert body_view.needs_file(request)
 
 
 def test_secrets_are_masked_in_a_command_unless_requested():

@@ -11,9 +11,9 @@ from boathook.console import exports
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.errors import InvalidValue
 from boathook.pages import query_params
-from boathook.service import audit
-from boathook.service.audit import AuditCursor, AuditPage, AuditRow
+from boathook.service import listings
 from boathook.service.authorization import Permission
+from boathook.service.listings import AuditCursor, AuditPage, AuditRow
 
 routes = Routes()
 AUDIT_PATH: Final = f"{BASE}/audit"
@@ -48,8 +48,8 @@ async def list_rows(context: ConsoleContext) -> Response:
         rows=[(row, subject_url(row)) for row in found.rows],
         wishes=params,
         error=error,
-        actions=await audit.list_actions(context.app_context),
-        head=await audit.read_head(context.app_context),
+        actions=await listings.list_audited_actions(context.app_context.database),
+        head=await listings.read_audit_head(context.app_context.database),
         looked_back_to=found.place and found.place.at,
         is_full=found.is_full,
         more=query_params.build_url(AUDIT_PATH, params, before=cursor) if cursor else "",
@@ -93,8 +93,8 @@ def subject_url(row: AuditRow) -> str:
 
 async def _search(context: ConsoleContext, before: AuditCursor | None, limit: int) -> AuditPage:
     query = context.query
-    return await audit.search(
-        context.app_context,
+    return await listings.search_audit(
+        context.app_context.database,
         actor=query_params.get_text(query, "actor"),
         action=query_params.get_text(query, "action"),
         subject=query_params.get_text(query, "subject"),

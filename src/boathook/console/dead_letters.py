@@ -13,7 +13,7 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.domain.plurals import counted
 from boathook.pages import query_params
-from boathook.service import audit, bulk_jobs, dead_letters, listings
+from boathook.service import bulk_jobs, dead_letters, listings
 from boathook.service.authorization import Permission
 from boathook.service.dead_letters import DeadLetterCursor, DeadLetterGroup, DeadLetterPage, Key
 from boathook.service.listings import DeliveryRow, ListFilter
@@ -99,7 +99,7 @@ async def show_group(context: ConsoleContext, status: int = 200, **errors: str) 
         advice=dead_letters.advise(group.recipient, group.code),
         letters=_describe_all(rows),
         more=query_params.build_url(here, {}, after=rows[-1].id) if len(rows) == _LETTERS else "",
-        history=await audit.list_of_subject(context.app_context, group.id, limit=_HISTORY),
+        history=await listings.list_audit(context.app_context.database, ListFilter(limit=_HISTORY), subject=group.id),
         errors=errors,
         is_ignoring="ignore" in errors or "ignore" in context.query,
         note=query_params.get_text(context.form, "note") or "",

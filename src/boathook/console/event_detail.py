@@ -17,18 +17,17 @@ from boathook.domain import ids
 from boathook.domain.errors import NotFound
 from boathook.domain.model import State
 from boathook.domain.plurals import counted
-from boathook.service import body_view, event_history, operations
+from boathook.service import body_view, listings, operations
 from boathook.service.authorization import Permission
-from boathook.service.body_view import BodyView
+from boathook.service.body_view import BodyView, CurlRequest, Shell
 from boathook.service.endpoint_secrets import hide_custom, hide_sensitive
-from boathook.service.event_history import (
+from boathook.service.listings import (
     AttemptDetail,
     AuditRow,
     DeliveryRow,
     EventHistory,
     EventRow,
     RecipientSideEffect,
-    Shell,
     StoredReply,
     StoredRequest,
 )
@@ -80,14 +79,14 @@ async def show_event(context: ConsoleContext) -> Response:
 async def show_history(context: ConsoleContext) -> Response:
     """Show the history of an event, for live updates of its page."""
     event_id = _event_id(context)
-    event, _ = await event_history.read_event(context.app_context, event_id, max_bytes=0)
+    event, _ = await listings.read_request(context.app_context.database, event_id, max_bytes=0)
     return context.page("events/history.html", **await _history_values(context, event, event_id))
 
 
 @routes.get("/events/{id}/body", Permission.EVENT_VIEW)
 async def download(context: ConsoleContext) -> Response:
     """Download an event's body."""
-    event, stored = await event_history.read_event(context.app_context, _event_id(context))
+    event, stored = await listings.read_request(context.app_context.database, _event_id(context))
     return attachment(stored.body, f"{event.id}.bin")
 
 
@@ -101,7 +100,7 @@ async def show_curl(context: ConsoleContext) -> Response:
 async def reveal_curl(context: ConsoleContext) -> Response:
     """Show the curl command with all headers; the access is recorded in the audit log."""
     async with context.work() as work:
-        await event_history.record_reveal(work, _event_id(context))
+        await listings.record_reveal(work, _event_id(context))
     return await _curl(context, has_secrets=True)
 
 
@@ -156,14 +155,14 @@ async def _show(context: ConsoleContext, event_id: UUID) -> Response:
     item = context.query.get("item", "")
     # An item can only be extracted from the whole body.
     max_bytes = None if item else body_view.MAX_BYTES
-    event, stored = await event_history.read_event(context.app_context, event_id, max_bytes=max_bytes)
+    event, stored = await listings.read_request(context.app_context.database, event_id, max_bytes=max_bytes)
     body, size = stored.body, event.size
     if item:
-        whole = await event_history.cut_item(stored.body, item)
+        whole = await listings.cut_item(stored.body, item)
         body, size = whole[: body_view.MAX_BYTES], len(whole)
     history = await _history_values(context, event, event_id)
     request = await _request_of(context, event, stored, history["history"].deliveries)
-    trace_id, trace_url = event_history.find_trace(context.app_context.settings, event, stored)
+    trace_id, trace_url = listings.find_trace(context.app_context.settings, event, stored)
     return context.page(
         "events/show.html",
         item=item,
@@ -171,8 +170,8 @@ async def _show(context: ConsoleContext, event_id: UUID) -> Response:
         content=await render_body(body, size, context.query.get("view"), event.content_type),
         shown_size=size,
         shown_most=body_view.MAX_BYTES,
-        command=event_history.render_command(request),
-        needs_file=event_history.needs_file(request),
+        command=body_view.render_command(request),
+        needs_file=body_view.needs_file(request),
         failure=_newest_failure(history["history"]),
         trace_id=trace_id,
         trace_url=trace_url,
@@ -183,8 +182,8 @@ async def _show(context: ConsoleContext, event_id: UUID) -> Response:
 async def _history_values(context: ConsoleContext, event: EventRow, event_id: UUID) -> dict[str, Any]:
     only = context.query.get("delivery", "")
     first = context.query.get("from", "")
-    history = await event_history.read_history(
-        context.app_context,
+    history = await listings.read_history(
+        context.app_context.database,
         event_id,
         first=_ordinal(first) if first else 0,
         only=_ordinal(only) if only else None,
@@ -207,7 +206,7 @@ async def _history_values(context: ConsoleContext, event: EventRow, event_id: UU
 async def _new_handlers(context: ConsoleContext, event: EventRow, event_id: UUID) -> list[str]:
     if not context.may(Permission.EVENT_REPLAY) or event.expunged_at is not None:
         return []
-    return await event_history.list_new_handlers(context.app_context, event_id)
+    return await listings.list_new_handlers(context.app_context.database, event_id)
 
 
 def _timeline(event: EventRow, history: EventHistory) -> list[TimelineEntry]:
@@ -251,18 +250,18 @@ def _response_of(one: AttemptDetail) -> BodyView:
 async def _curl(context: ConsoleContext, *, has_secrets: bool) -> Response:
     event_id = _event_id(context)
     shell = Shell(context.query["shell"]) if context.query.get("shell") in set(Shell) else Shell.SH
-    event, stored = await event_history.read_event(
-        context.app_context, event_id, max_bytes=event_history.MAX_INLINE_BYTES + 1
+    event, stored = await listings.read_request(
+        context.app_context.database, event_id, max_bytes=body_view.MAX_INLINE_BYTES + 1
     )
     only = context.query.get("delivery", "")
-    history = await event_history.read_history(context.app_context, event_id, only=_ordinal(only) if only else None)
+    history = await listings.read_history(context.app_context.database, event_id, only=_ordinal(only) if only else None)
     request = await _request_of(context, event, stored, history.deliveries)
     attempt = _attempt_of(history.attempts, context.query.get("attempt", "")) if only else None
     is_masked = any(body_view.is_sensitive(name) for name in request.headers)
     if attempt is not None:
         hidden = dict(hide_custom(attempt.request_headers.items(), hidden=body_view.MASK))
         is_masked = hidden != attempt.request_headers or any(map(body_view.is_sensitive, hidden))
-        request = event_history.CurlRequest(
+        request = CurlRequest(
             url=attempt.url or _PLACEHOLDER_URL,
             headers=attempt.request_headers if has_secrets else hidden,
             body=stored.body,
@@ -275,8 +274,8 @@ async def _curl(context: ConsoleContext, *, has_secrets: bool) -> Response:
         attempt=attempt,
         shell=shell,
         shells=[(Shell.SH, "sh, bash, zsh, dash"), (Shell.FISH, "fish"), (Shell.CONFIG, "other: curl config file")],
-        command=event_history.render_command(request, shell, has_secrets=has_secrets),
-        needs_file=event_history.needs_file(request),
+        command=body_view.render_command(request, shell, has_secrets=has_secrets),
+        needs_file=body_view.needs_file(request),
         has_secrets=has_secrets,
         is_masked=is_masked,
     )
@@ -284,15 +283,15 @@ async def _curl(context: ConsoleContext, *, has_secrets: bool) -> Response:
 
 async def _request_of(
     context: ConsoleContext, event: EventRow, stored: StoredRequest, deliveries: Sequence[DeliveryRow]
-) -> event_history.CurlRequest:
+) -> CurlRequest:
     """Return the request that delivered an event to its source, or that an endpoint receives."""
     headers = {"content-type": event.content_type} | {name.lower(): text for name, text in stored.headers.items()}
     if event.source is not None:
         base = context.app_context.settings.server.public_url or str(context.request.base_url)
         url = f"{str(base).rstrip('/')}/in/{event.source}"
     else:
-        url = await event_history.find_endpoint_url(context.app_context, deliveries) or _PLACEHOLDER_URL
-    return event_history.CurlRequest(url=url, headers=headers, body=stored.body, file=f"{event.id}.bin")
+        url = await listings.find_endpoint_url(context.app_context.database, deliveries) or _PLACEHOLDER_URL
+    return CurlRequest(url=url, headers=headers, body=stored.body, file=f"{event.id}.bin")
 
 
 def _attempt_of(attempts: Sequence[AttemptDetail], number: str) -> AttemptDetail | None:

@@ -1,6 +1,10 @@
-"""Renders stored bodies for display: JSON indented, text unchanged, other bytes in hex."""
+"""Renders stored requests for display.
+
+A body is shown as indented JSON, as text or in hex, and a request also as the curl command that repeats it.
+"""
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -15,6 +19,9 @@ _ROW: Final = 16
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _SECRETIVE: Final = re.compile(r"auth|cookie|credential|key|passw|secret|signature|token", re.IGNORECASE)
 MASK: Final = "••••••"
+MAX_INLINE_BYTES: Final = 65_536
+"""Maximum bytes of a body inside a command; operating systems limit the length of an argument."""
+_CONFIG_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"})
 
 
 class BodyFormat(StrEnum):
@@ -148,3 +155,58 @@ def _hex(head: bytes, size: int, views: tuple[BodyFormat, ...]) -> BodyView:
 
 def _readable(row: bytes) -> str:
     return "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)
+
+
+class Shell(StrEnum):
+    """The quoting rules of a command."""
+
+    SH = "sh"
+    FISH = "fish"
+    CONFIG = "config"
+
+
+class CurlRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that can be repeated."""
+
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
+    """The whole body, or its beginning if it is larger than `MAX_INLINE_BYTES`."""
+    file: str
+    """File name of the downloaded body."""
+
+
+def render_command(request: CurlRequest, shell: Shell = Shell.SH, *, has_secrets: bool = False) -> str:
+    """Return the command; without *has_secrets*, headers that may hold a secret are masked."""
+    headers = dict(request.headers) if has_secrets else mask(dict(request.headers))
+    body = _inline_body(request)
+    # curl omits a header with nothing after its colon; a semicolon instead sends it empty.
+    options = [
+        ("request", "POST"),
+        ("url", request.url),
+        *(("header", f"{name}: {value}" if value else f"{name};") for name, value in headers.items()),
+        # Other options would read a file for a body that starts with an at sign.
+        (("data-binary", f"@{request.file}") if body is None else ("data-raw", body)),
+    ]
+    if shell is Shell.CONFIG:
+        return "\n".join(f'{name} = "{value.translate(_CONFIG_ESCAPES)}"' for name, value in options) + "\n"
+    quote = _quote_for_fish if shell is Shell.FISH else _quote_for_sh
+    return " \\\n  ".join(["curl", *(f"--{name} {quote(value)}" for name, value in options)])
+
+
+def needs_file(request: CurlRequest) -> bool:
+    """Return whether the command reads the body from the downloaded file."""
+    return _inline_body(request) is None
+
+
+def _inline_body(request: CurlRequest) -> str | None:
+    is_inline = len(request.body) <= MAX_INLINE_BYTES and is_text(request.body)
+    return request.body.decode("utf-8") if is_inline else None
+
+
+def _quote_for_sh(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def _quote_for_fish(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
