@@ -13,7 +13,7 @@ from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, 
 from boathook.pages.application_pages import ApplicationScope, Page, Pages
 from boathook.pages.endpoint_forms import FormReader, InvalidForm, form_problems, submitted_values
 from boathook.pages.endpoints import list_rows, list_type_names
-from boathook.service import applications, endpoint_stats, endpoints, keys, messages, portal_sessions
+from boathook.service import applications, endpoints, keys, messages, portal_sessions, recipient_stats
 from boathook.service.applications import Application
 from boathook.service.authorization import Capability, Permission
 from boathook.service.messages import JSON_TYPE, Message
@@ -41,7 +41,7 @@ _MAX_UNHEALTHY: Final = 100
 async def list_unhealthy(context: ConsoleContext) -> Response:
     """Show the disabled and failing endpoints of all applications."""
     async with context.work() as work:
-        rows = await endpoint_stats.list_unhealthy(work, limit=_MAX_UNHEALTHY)
+        rows = await recipient_stats.list_unhealthy_endpoints(work, limit=_MAX_UNHEALTHY)
     shown = [
         (ids.show(ids.ENDPOINT, row.id), f"{APPLICATIONS_PATH}/{ids.show(ids.APPLICATION, row.application_id)}", row)
         for row in rows
@@ -70,7 +70,7 @@ async def list_applications(context: ConsoleContext) -> Response:
         raise InvalidValue("it must not contain control characters", "q")
     async with context.work() as work:
         rows = await applications.search(work, words or None, after=before, limit=_PAGE)
-        troubled = await endpoint_stats.list_unhealthy(work, limit=_RECENT_LIMIT)
+        troubled = await recipient_stats.list_unhealthy_endpoints(work, limit=_RECENT_LIMIT)
     return context.page(
         "applications/list.html",
         rows=rows,

@@ -18,13 +18,14 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.domain.model import State
 from boathook.pages import query_params
-from boathook.service import applications, bulk_jobs, event_export, saved_views, search
+from boathook.service import applications, bulk_jobs, search
 from boathook.service.authorization import Permission
-from boathook.service.event_export import ExportedEvent, ExportEnd
 from boathook.service.search import (
     MAX_SEARCHED_BODY,
     UNHANDLED,
     DirectMatch,
+    ExportedEvent,
+    ExportEnd,
     FoundEvent,
     IdMatch,
     SearchPage,
@@ -112,14 +113,14 @@ async def download_list(context: ConsoleContext) -> Response:
     query = _search_query(context.form, fields)
     search.check(query)
     async with context.work() as work:
-        await event_export.record_export(work, kind, _query_string(fields))
+        await search.record_export(work, kind, _query_string(fields))
     return exports.stream_file("boathook-events", kind, _lines(context, query, kind))
 
 
 async def _lines(context: ConsoleContext, query: SearchQuery, kind: str) -> AsyncIterator[bytes]:
     if kind == "csv":
         yield exports.to_csv([_CSV_COLUMNS])
-    async for part in event_export.export_events(context.app_context, query, has_bodies=kind == "jsonl"):
+    async for part in search.export_events(context.app_context, query, has_bodies=kind == "jsonl"):
         if isinstance(part, ExportEnd):
             yield exports.to_csv([[f"truncated: {part.truncated}"]]) if kind == "csv" else exports.to_json_lines([part])
         elif kind == "csv":
@@ -185,7 +186,7 @@ async def save_view(context: ConsoleContext) -> Response:
         search.check(_search_query(context.form, fields))
         async with context.work() as work:
             name = str(context.form.get("name", ""))
-            view = await saved_views.save(work, context.operator, name, _query_string(fields))
+            view = await search.save_view(work, context.operator, name, _query_string(fields))
     except (InvalidValue, LimitReached) as error:
         return context.to(page, str(error), "bad")
     return context.to(page, f"Saved as {view.name}")
@@ -196,7 +197,7 @@ async def delete_view(context: ConsoleContext) -> Response:
     """Delete a saved search."""
     name = str(context.form.get("name", ""))
     async with context.work() as work:
-        await saved_views.delete(work, context.operator, name)
+        await search.delete_view(work, context.operator, name)
     return context.to(query_params.build_url(_EVENTS, _fields(context.form)), f"Deleted the view {name}")
 
 
@@ -266,7 +267,7 @@ async def _list(
     if search_page is not None and search_page.place is not None:
         further = query_params.build_url(_EVENTS, fields, below=ids.show(ids.EVENT, search_page.place))
     async with context.work() as work:
-        views = await saved_views.list_of(work, context.operator)
+        views = await search.list_views(work, context.operator)
     can_follow = search_page is not None and query.below is None and query.until is None
     return context.page(
         "events/list.html",
@@ -296,7 +297,7 @@ async def _list(
         events=[] if found is None else found.events,
         further=further,
         tail=query_params.build_url(f"{_EVENTS}/tail", fields, after=_tail_start(found)) if can_follow else "",
-        max_exported=event_export.MAX_EVENTS,
+        max_exported=search.MAX_EXPORTED,
         replay_url=query_params.build_url(f"{_EVENTS}/replay", fields),
         keep=_read_keep_count(context.query.get("keep", "")),
         most_looks=_MAX_AUTO_SEARCHES,

@@ -6,9 +6,15 @@ from typing import Any, Final
 import msgspec
 from starlette.datastructures import QueryParams
 
-from boathook.service.endpoint_stats import TimeBucket
 from boathook.service.live_stats import format_duration, format_rate
-from boathook.service.recipient_stats import LATENCY_BOUNDS_MS, MAX_BACKLOG, STATS_RANGES, AttemptStats, RangeName
+from boathook.service.recipient_stats import (
+    LATENCY_BOUNDS_MS,
+    MAX_BACKLOG,
+    STATS_RANGES,
+    AttemptStats,
+    RangeName,
+    TimeBucket,
+)
 
 WIDTH: Final = 600
 HEIGHT: Final = 96

@@ -18,9 +18,9 @@ from boathook.service import attempts, endpoints, messages
 from boathook.service.applications import Application
 from boathook.service.authorization import Permission
 from boathook.service.endpoint_secrets import hide_custom, hide_sensitive
-from boathook.service.endpoint_stats import EndpointHealth
 from boathook.service.endpoints import Endpoint
 from boathook.service.messages import MessageRow, ScanPage
+from boathook.service.recipient_stats import EndpointHealth
 from boathook.service.unit_of_work import UnitOfWork
 
 

@@ -1,7 +1,7 @@
 """Pages of endpoints: list, create, edit, enable, disable and delete endpoints, and their secrets."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -25,10 +25,9 @@ from boathook.pages.endpoint_forms import (
 from boathook.pages.endpoint_lists import endpoint_status, name_disabler
 from boathook.pages.event_type_tree import build_tree, tree_values
 from boathook.pages.verification_examples import VERIFICATION_EXAMPLES, VerificationExample
-from boathook.service import attempts, endpoint_secrets, endpoint_stats, endpoints, event_types
+from boathook.service import attempts, endpoint_secrets, endpoints, event_types, recipient_stats
 from boathook.service.applications import Application, PageRequest
 from boathook.service.authorization import Permission
-from boathook.service.endpoint_stats import DAY
 from boathook.service.endpoints import Backlog, Endpoint
 from boathook.service.event_types import EventType
 from boathook.service.recipient_stats import STATS_RANGES, RangeName
@@ -65,7 +64,7 @@ async def list_rows(
     except ValueError as error:
         raise InvalidValue(str(error), "before") from None
     found = await endpoints.list_page(work, application, PageRequest(cursor, False, _MAX_SHOWN))
-    health = await endpoint_stats.read_health(work, found)
+    health = await recipient_stats.read_endpoint_health(work, found)
     now, settings = datetime.now(UTC), scope.context.app_context.settings
     rows: list[Mapping[str, Any]] = [
         {"endpoint": one, "standing": endpoint_status(one, health[one.id], now, settings=settings)} for one in found
@@ -108,7 +107,7 @@ async def show_endpoint(scope: ApplicationScope) -> Response:
     now, chosen = datetime.now(UTC), read_range(scope.context.query, RangeName.DAY)
     async with scope.work() as (work, application):
         endpoint = await _get(scope, work, application)
-        stats = await endpoint_stats.read(work, endpoint, STATS_RANGES[chosen], now)
+        stats = await recipient_stats.read_endpoint(work, endpoint, STATS_RANGES[chosen], now)
         recent = await attempts.search(work, endpoint, limit=_MAX_RECENT)
         types = await list_type_names(scope, work)
         encrypted = _secret_names(work, endpoint)
@@ -126,7 +125,7 @@ async def show_endpoint(scope: ApplicationScope) -> Response:
         standing=status,
         graces=GRACE_PERIODS,
         retry=_retry_words(endpoint),
-        day_ago=f"{now - DAY:%Y-%m-%dT%H:%M}",
+        day_ago=f"{now - timedelta(days=1):%Y-%m-%dT%H:%M}",
         secrets=stats.secrets,
         backlog=stats.backlog,
         breakers={"": stats.health.open_until is not None},

@@ -1,17 +1,24 @@
-"""Statistics of handlers and sources in a range, from the stored samples of all hosts."""
+"""Statistics of handlers, endpoints and sources in a range.
+
+Those of handlers and sources are from the stored samples of all hosts, those of endpoints from the stored attempts.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
+from boathook.db.endpoints import Endpoint
 from boathook.db.metric_samples import Sample, read_series_since
-from boathook.db.queries import summaries
+from boathook.db.queries import endpoint_stats, summaries
 from boathook.db.queries.endpoint_stats import LATENCY_BOUNDS_MS as LATENCY_BOUNDS_MS  # noqa: PLC0414 - re-exported
 from boathook.db.queries.endpoint_stats import AttemptStats as AttemptStats  # noqa: PLC0414 - re-exported
-from boathook.db.queries.endpoint_stats import TimeBucket, bucket_starts
+from boathook.db.queries.endpoint_stats import EndpointHealth as EndpointHealth  # noqa: PLC0414 - re-exported
+from boathook.db.queries.endpoint_stats import SecretValidity, UnhealthyEndpoint, bucket_starts
+from boathook.db.queries.endpoint_stats import TimeBucket as TimeBucket  # noqa: PLC0414 - re-exported
 from boathook.db.queries.summaries import MAX_BACKLOG as MAX_BACKLOG  # noqa: PLC0414 - re-exported
 from boathook.db.queries.summaries import FailedDelivery as FailedDelivery  # noqa: PLC0414 - re-exported
 from boathook.db.queries.summaries import RecipientBacklog as RecipientBacklog  # noqa: PLC0414 - re-exported
@@ -28,11 +35,11 @@ from boathook.observability.metric_snapshot import (
 )
 from boathook.observability.metrics import METRICS
 from boathook.service.live_stats import BacklogCounts, RecipientActivity, list_activity, read_host_samples
-from boathook.service.unit_of_work import AppContext
+from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 HANDLER: Final = "handler:"
 """The beginning of the recipient of each handler."""
-MAX_FAILURES: Final = 10
+_MAX_FAILURES: Final = 10
 _ATTEMPTS: Final = "boathook_attempts_total"
 _HANDLER_SECONDS: Final = "boathook_handler_seconds"
 _ACK_SECONDS: Final = "boathook_ack_seconds"
@@ -89,6 +96,20 @@ class HandlerStats(msgspec.Struct, frozen=True, kw_only=True):
     failures: Sequence[FailedDelivery]
 
 
+class EndpointStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Statistics of one endpoint at one time."""
+
+    health: EndpointHealth
+    disabled_by: str | None
+    """The actor who disabled it, from the audit; None if it is enabled."""
+    secrets: Sequence[SecretValidity]
+    """The current secret first, then former ones that still sign."""
+    backlog: RecipientBacklog
+    attempts: AttemptStats
+    """Its attempts in the range."""
+    failures: Sequence[FailedDelivery]
+
+
 class SourceStats(msgspec.Struct, frozen=True, kw_only=True):
     """The requests at a source in a range."""
 
@@ -99,38 +120,13 @@ class SourceStats(msgspec.Struct, frozen=True, kw_only=True):
     p99_s: float | None
 
 
-async def list_handlers(app_context: AppContext, wanted: StatsRange, now: datetime) -> Sequence[HandlerSummary]:
-    """Return the registered handlers and those with unfinished deliveries, ordered by name. Raises DatabaseError."""
-    return await _summarize(app_context, wanted, now)
-
-
-async def read_handler(app_context: AppContext, name: str, wanted: StatsRange, now: datetime) -> HandlerStats:
-    """Return one handler.
-
-    Raises:
-        NotFound: no handler with this name is registered or has deliveries.
-        DatabaseError: PostgreSQL is unavailable.
-    """
-    found = await _summarize(app_context, wanted, now, HANDLER + name)
-    async with app_context.reading() as connection:
-        backlog = await summaries.count_backlog(connection, HANDLER + name)
-        failures = await summaries.list_failures(connection, HANDLER + name, limit=MAX_FAILURES)
-    (summary,) = found
-    if not (summary.routes or summary.attempts.total or backlog.pending or backlog.dead):
-        raise NotFound(f"unknown handler {name}")
-    return HandlerStats(summary=summary, backlog=backlog, failures=failures)
-
-
-async def read_names(app_context: AppContext) -> Sequence[str]:
-    """Return the names of the registered handlers, in order."""
-    routes = (await read_routes(app_context.database)).routes
-    return sorted({_name(route.recipient) for route in routes if route.recipient.startswith(HANDLER)})
-
-
-async def _summarize(
+async def list_handlers(
     app_context: AppContext, wanted: StatsRange, now: datetime, only: str | None = None
 ) -> Sequence[HandlerSummary]:
-    """Return one handler, or all that are registered or have unfinished deliveries."""
+    """Return the registered handlers and those with unfinished deliveries, ordered by name; or *only* one recipient.
+
+    Raises DatabaseError.
+    """
     database = app_context.database
     routes: dict[str, list[Route]] = {}
     for route in (await read_routes(database)).routes:
@@ -154,6 +150,29 @@ async def _summarize(
         )
         for recipient in sorted(recipients)
     ]
+
+
+async def read_handler(app_context: AppContext, name: str, wanted: StatsRange, now: datetime) -> HandlerStats:
+    """Return one handler.
+
+    Raises:
+        NotFound: no handler with this name is registered or has deliveries.
+        DatabaseError: PostgreSQL is unavailable.
+    """
+    found = await list_handlers(app_context, wanted, now, HANDLER + name)
+    async with app_context.reading() as connection:
+        backlog = await summaries.count_backlog(connection, HANDLER + name)
+        failures = await summaries.list_failures(connection, HANDLER + name, limit=_MAX_FAILURES)
+    (summary,) = found
+    if not (summary.routes or summary.attempts.total or backlog.pending or backlog.dead):
+        raise NotFound(f"unknown handler {name}")
+    return HandlerStats(summary=summary, backlog=backlog, failures=failures)
+
+
+async def read_names(app_context: AppContext) -> Sequence[str]:
+    """Return the names of the registered handlers, in order."""
+    routes = (await read_routes(app_context.database)).routes
+    return sorted({_name(route.recipient) for route in routes if route.recipient.startswith(HANDLER)})
 
 
 def _name(recipient: str) -> str:
@@ -196,6 +215,33 @@ def _measure(
         stretches=buckets,
         span_s=sum(one.snapshot.span_s for one in samples),
     )
+
+
+async def read_endpoint(work: UnitOfWork, endpoint: Endpoint, wanted: StatsRange, now: datetime) -> EndpointStats:
+    """Return the statistics of an endpoint in a range."""
+    connection, recipient = work.connection, endpoint.recipient
+    disabled_by = None
+    if endpoint.is_disabled:
+        disabled_by = await endpoint_stats.find_disabled_by(connection, endpoint.shown_id)
+    return EndpointStats(
+        health=await endpoint_stats.find_health(connection, endpoint.id),
+        disabled_by=disabled_by,
+        secrets=await endpoint_stats.list_secrets(connection, endpoint.id),
+        backlog=await summaries.count_backlog(connection, recipient),
+        attempts=await endpoint_stats.measure_attempts(connection, endpoint.id, now, wanted.span, wanted.width),
+        failures=await summaries.list_failures(connection, recipient, limit=_MAX_FAILURES),
+    )
+
+
+async def read_endpoint_health(work: UnitOfWork, endpoints: Sequence[Endpoint]) -> Mapping[UUID, EndpointHealth]:
+    """Return the health of each of these endpoints."""
+    failed = await endpoint_stats.list_health(work.connection, [one.id for one in endpoints])
+    return {one.id: failed.get(one.id, EndpointHealth()) for one in endpoints}
+
+
+async def list_unhealthy_endpoints(work: UnitOfWork, *, limit: int) -> Sequence[UnhealthyEndpoint]:
+    """Return the organization's disabled or failing endpoints, latest change first."""
+    return await endpoint_stats.list_unhealthy(work.connection, work.organization, limit=limit)
 
 
 async def read_source(app_context: AppContext, name: str, wanted: StatsRange, now: datetime) -> SourceStats:

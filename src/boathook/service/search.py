@@ -1,9 +1,12 @@
 """Finds events by id, key, payload text or a value in the payload, or by common properties.
 
-The console, its exports and its bulk jobs, and the command line select events by the same `SearchQuery`.
+The console, its exports and its bulk jobs, and the command line select events by the same `SearchQuery`. An export has
+the payloads too, up to a number, a size and a time. Operators save queries under names.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+import base64
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
@@ -11,8 +14,11 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
+from boathook.db import operators
+from boathook.db.audit import record
 from boathook.db.database import Connection, Database
-from boathook.db.queries import event_search
+from boathook.db.operators import Operator, SavedView
+from boathook.db.queries import event_feed, event_search
 from boathook.db.queries.event_search import MAX_SEARCHED_BODY as MAX_SEARCHED_BODY  # noqa: PLC0414 - re-exported
 from boathook.db.queries.event_search import DedupKeyMatch, EventFilter
 from boathook.db.queries.event_search import FoundEvent as FoundEvent  # noqa: PLC0414 - re-exported
@@ -20,12 +26,12 @@ from boathook.db.queries.event_search import SearchPage as SearchPage  # noqa: P
 from boathook.db.queries.listings import EventRow, ListFilter
 from boathook.domain import ids
 from boathook.domain.content_filter import ContentFilter, parse_condition
-from boathook.domain.errors import InvalidValue
+from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.domain.json_document import short_key
 from boathook.domain.model import State
 from boathook.ingest.event_builder import dedup_hashes
 from boathook.service.event_feed import OVERLAP
-from boathook.service.unit_of_work import UnitOfWork
+from boathook.service.unit_of_work import AppContext, UnitOfWork
 from boathook.verification.batch_items import KEY_PREFIX, make_dedup_key
 
 UNHANDLED: Final = "unhandled"
@@ -36,6 +42,16 @@ _MAX_KNOWN: Final = 50
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """Ids hold no earlier times."""
 _MAX_SUGGESTIONS: Final = 50
+MAX_EXPORTED: Final = 10_000
+_MAX_EXPORTED_BYTES: Final = 256 << 20
+"""Maximum total size of the payloads."""
+_MAX_EXPORT_S: Final = 60.0
+"""How long a search for further events is continued."""
+_EXPORT_PAGE: Final = 200
+_PORTION_BYTES: Final = 4 << 20
+MAX_VIEWS: Final = 50
+"""Maximum number of views of one operator."""
+_MAX_VIEW_NAME: Final = 60
 
 
 class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +100,34 @@ class DirectMatch(msgspec.Struct, frozen=True, kw_only=True):
     named: Sequence[IdMatch]
     events: Sequence[FoundEvent]
     """The matching events that are stored."""
+
+
+class ExportedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of an export."""
+
+    id: str
+    accepted_at: datetime
+    source: str | None
+    application: str | None
+    type: str
+    dedup_key: str
+    origin: str
+    proof: str
+    content_type: str
+    size: int
+    deliveries: dict[str, int]
+    """Number of deliveries by state; at most a thousand are counted."""
+    body: str | None = None
+    """The payload, if it is UTF-8."""
+    body_base64: str | None = None
+    """Any other payload."""
+
+
+class ExportEnd(msgspec.Struct, frozen=True):
+    """The last line of an export that is not complete."""
+
+    truncated: str
+    """Why, and how to get the rest."""
 
 
 async def find_matches(database: Database, question: SearchQuery, sources: Iterable[str]) -> DirectMatch | SearchPage:
@@ -284,3 +328,114 @@ def _content(question: SearchQuery) -> ContentFilter:
         word_keys=tuple(_key_variants(words)) if words else (),
         conditions=tuple(one for one in (stated, required) if one is not None),
     )
+
+
+async def record_export(work: UnitOfWork, kind: str, query: str) -> None:
+    """Record in the audit that an operator exports the events of a query string."""
+    await record(work.connection, work.actor, "event.export", "events", f"{kind}: {query or 'all events'}"[:2_000])
+
+
+async def export_events(
+    app_context: AppContext, query: SearchQuery, *, has_bodies: bool
+) -> AsyncIterator[Sequence[ExportedEvent] | ExportEnd]:
+    """Yield the matching events, newest first; at a limit, end with the reason.
+
+    Raises:
+        InvalidValue: a field of the query is invalid.
+        DatabaseUnavailable: PostgreSQL is unavailable or too busy.
+    """
+    left, left_bytes, ends = MAX_EXPORTED, _MAX_EXPORTED_BYTES, time.monotonic() + _MAX_EXPORT_S
+    last = ""
+    async for found in scan_pages(app_context.database, query, limit=_EXPORT_PAGE):
+        has_more = found.place is not None or len(found.events) > left
+        for portion in _split_by_size(found.events[:left]):
+            yield await _read_bodies(app_context, portion) if has_bodies else [_to_export(one) for one in portion]
+            left -= len(portion)
+            left_bytes -= sum(one.event.size for one in portion) if has_bodies else 0
+            last = portion[-1].event.accepted_at.isoformat(timespec="milliseconds")
+            if left_bytes < 0:
+                yield ExportEnd(f"more than {_MAX_EXPORTED_BYTES >> 20} MiB; continue with Before = {last}")
+                return
+        if not has_more:
+            return
+        if left <= 0:
+            yield ExportEnd(f"more than {MAX_EXPORTED} events; continue with Before = {last}")
+            return
+        if found.place is not None and time.monotonic() > ends:
+            reached = ids.created_at(found.place).isoformat(timespec="milliseconds")
+            yield ExportEnd(f"the search takes more than {_MAX_EXPORT_S:.0f} s; continue with Before = {reached}")
+            return
+
+
+def _split_by_size(events: Sequence[FoundEvent]) -> Iterator[list[FoundEvent]]:
+    portion: list[FoundEvent] = []
+    size = 0
+    for one in events:
+        if portion and size + one.event.size > _PORTION_BYTES:
+            yield portion
+            portion, size = [], 0
+        portion.append(one)
+        size += one.event.size
+    if portion:
+        yield portion
+
+
+async def _read_bodies(app_context: AppContext, events: Sequence[FoundEvent]) -> list[ExportedEvent]:
+    stored = await event_feed.read_events(app_context.database, [ids.read_event(one.event.id) for one in events])
+    bodies = {ids.show(ids.EVENT, one.id): one.body for one in stored}
+    return [_to_export(one, bodies.get(one.event.id)) for one in events]
+
+
+def _to_export(found: FoundEvent, body: bytes | None = None) -> ExportedEvent:
+    event = found.event
+    text: str | None = None
+    encoded: str | None = None
+    if body is not None:
+        try:
+            text = body.decode()
+        except UnicodeDecodeError:
+            encoded = base64.b64encode(body).decode("ascii")
+    return ExportedEvent(
+        id=event.id,
+        accepted_at=event.accepted_at,
+        source=event.source,
+        application=event.application,
+        type=event.type,
+        dedup_key=event.dedup_key,
+        origin=event.origin,
+        proof=event.grade,
+        content_type=event.content_type,
+        size=event.size,
+        deliveries={str(state): number for state, number in found.states.items()},
+        body=text,
+        body_base64=encoded,
+    )
+
+
+async def list_views(work: UnitOfWork, operator: Operator) -> list[SavedView]:
+    """Return the views of an operator, ordered by name."""
+    return await operators.list_views(work.connection, operator.id)
+
+
+async def save_view(work: UnitOfWork, operator: Operator, name: str, query: str) -> SavedView:
+    """Save the query string of a search under a name; a view with the same name is replaced.
+
+    Raises:
+        InvalidValue: the name is empty, too long or not printable, or the query is empty.
+        LimitReached: the operator has too many views.
+    """
+    name = name.strip()
+    if not name or len(name) > _MAX_VIEW_NAME or not name.isprintable():
+        raise InvalidValue(f"write a name of at most {_MAX_VIEW_NAME} characters", "name")
+    if not query:
+        raise InvalidValue("choose a filter or a time range first; a view without one shows all events", "name")
+    view = SavedView(name, query)
+    if not await operators.save_view(work.connection, operator.id, view, limit=MAX_VIEWS):
+        raise LimitReached(f"an operator can save {MAX_VIEWS} views; delete one first")
+    return view
+
+
+async def delete_view(work: UnitOfWork, operator: Operator, name: str) -> None:
+    """Delete a view of an operator. Raises NotFound."""
+    if not await operators.delete_view(work.connection, operator.id, name):
+        raise NotFound(f"there is no saved view {name[:_MAX_VIEW_NAME]!r}")
