@@ -1,8 +1,9 @@
 """Runs handlers in a test, on a session of the test and without a server."""
 
 import asyncio
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager, nullcontext
+import inspect
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from typing import Any, Final, assert_never
 
 from msgspec.structs import replace
@@ -18,24 +19,17 @@ from boathook.handlers.event import Event, ReplySlot
 from boathook.handlers.handler import Handler
 from boathook.handlers.outbox import Message, Outbox
 from boathook.handlers.runner import Unsuccessful, invoke, make_failure, read_outcome
-from boathook.handlers.sessions import library_of
+from boathook.handlers.sessions import library_of, refusing_commit
 from boathook.handlers.threads import ThreadPool
 from boathook.handlers.transaction import SyncTransaction, Transaction
 from boathook.testing.events import RememberedEffects
 from boathook.testing.results import HandlerResult, PublishedMessage, RunResult, print_failures
-from boathook.testing.transactions import (
-    LIBRARIES,
-    is_async,
-    rolled_back,
-    rolled_back_sync,
-    savepoint,
-    savepoint_sync,
-    unknown_session,
-)
 
 _HAS_ENDED: Final = "the handler ended the transaction that was opened for it"
 _NO_SCHEMA: Final = frozenset({"3F000", "42883"})
 """SQLSTATEs of a missing schema and of a missing function."""
+_LIBRARIES: Final = frozenset({"asyncpg", "django", "psycopg", "sqlalchemy"})
+"""The libraries whose sessions can be rolled back."""
 
 
 class HandlerRun:
@@ -62,7 +56,7 @@ class HandlerRun:
             for handler in handlers:
                 _check_async(handler, self._session)
             if self._session is not None:
-                await stack.enter_async_context(rolled_back(self._session))
+                await stack.enter_async_context(_rolled_back(self._session))
             with _recording(self._hook) as outbox:
                 attempts = [_Attempt(handler, self._event, outbox) for handler in handlers]
                 for attempt in attempts:
@@ -105,7 +99,7 @@ def run_sync(hook: Boathook, event: Event, *, session: Any = None) -> Iterator[R
         _check_sync(handler, session)
     with ExitStack() as stack:
         if session is not None:
-            stack.enter_context(rolled_back_sync(session))
+            stack.enter_context(_rolled_back_sync(session))
         with _recording(hook) as outbox:
             attempts = [_Attempt(handler, event, outbox) for handler in handlers]
             for attempt in attempts:
@@ -170,12 +164,12 @@ class _Attempt:
 
     async def run(self, session: Any) -> None:
         with self._ended(session):
-            async with nullcontext() if session is None else savepoint(session):
+            async with nullcontext() if session is None else _savepoint(session):
                 value = await self._call(session)
                 self._conclude(value)
 
     def run_sync(self, session: Any) -> None:
-        with self._ended(session), nullcontext() if session is None else savepoint_sync(session):
+        with self._ended(session), nullcontext() if session is None else _savepoint_sync(session):
             self._conclude(invoke(self.handler, self._event, session))
 
     async def _call(self, session: Any) -> object:
@@ -313,7 +307,7 @@ def _check_async(handler: Handler, session: Any) -> None:
     if not handler.takes_session:
         return
     _check_given(handler, session)
-    if not is_async(session):
+    if not _is_async(session):
         fix = "is async; pass an async session" if handler.is_async else "has a sync session; use `with run_sync(...)`"
         raise ConfigError(f"handler {handler.name} {fix}")
     if handler.session is None and library_of(session) != "asyncpg":
@@ -332,15 +326,15 @@ def _check_sync(handler: Handler, session: Any) -> None:
     if handler.session is None:
         raise ConfigError(f"handler {handler.name} takes {_wanted(handler)}; use `await run(...)`")
     _check_given(handler, session)
-    if is_async(session):
+    if _is_async(session):
         raise ConfigError(f"handler {handler.name} is sync; pass a sync session")
 
 
 def _check_given(handler: Handler, session: Any) -> None:
     if session is None:
         raise ConfigError(f"handler {handler.name} takes {_wanted(handler)}; pass an open one as session=")
-    if library_of(session) not in LIBRARIES:
-        raise unknown_session(session)
+    if library_of(session) not in _LIBRARIES:
+        raise _unknown_session(session)
 
 
 def _is_ended(session: Any) -> bool:
@@ -355,3 +349,97 @@ def _check_schema(error: BaseException, session: Any) -> None:
             "the database of session= has no schema of boathook's, which publish and newer need: run `boathook migrate`"
             " on it, or use the database of the fixture boathook_server"
         ) from error
+
+
+def _is_async(session: Any) -> bool:
+    """Return whether the methods of a session of a supported library are awaited."""
+    return library_of(session) == "asyncpg" or inspect.iscoroutinefunction(getattr(session, "execute", None))
+
+
+@asynccontextmanager
+async def _rolled_back(session: Any) -> AsyncIterator[None]:
+    """Roll back what the block does through an async session: to where it began, if a transaction is open."""
+    match library_of(session):
+        case "asyncpg":
+            transaction = session.transaction()
+            await transaction.start()
+            try:
+                yield
+            finally:
+                await transaction.rollback()
+        case "psycopg":
+            async with session.transaction(force_rollback=True):
+                yield
+        case "sqlalchemy":
+            transaction = await (session.begin_nested() if session.in_transaction() else session.begin())
+            try:
+                yield
+            finally:
+                if transaction.is_active:
+                    await transaction.rollback()
+        case _:
+            raise _unknown_session(session)
+
+
+@asynccontextmanager
+async def _savepoint(session: Any) -> AsyncIterator[None]:
+    """Roll back what the block does through an async session if it raises, or ends the _savepoint."""
+    if library_of(session) != "sqlalchemy":
+        async with session.transaction():
+            yield
+        return
+    async with session.begin_nested() as nested:
+        with refusing_commit(session.sync_session, nested.sync_transaction):
+            yield
+
+
+@contextmanager
+def _rolled_back_sync(session: Any) -> Iterator[None]:
+    """Roll back what the block does through a sync session: to where it began, if a transaction is open."""
+    match library_of(session):
+        case "psycopg":
+            with session.transaction(force_rollback=True):
+                yield
+        case "sqlalchemy":
+            transaction = session.begin_nested() if session.in_transaction() else session.begin()
+            try:
+                yield
+            finally:
+                if transaction.is_active:
+                    transaction.rollback()
+        case "django":
+            from django.db import transaction as blocks
+
+            with blocks.atomic(session.alias):
+                try:
+                    yield
+                finally:
+                    blocks.set_rollback(True, session.alias)
+        case _:
+            raise _unknown_session(session)
+
+
+@contextmanager
+def _savepoint_sync(session: Any) -> Iterator[None]:
+    """Do the same through a sync session."""
+    match library_of(session):
+        case "django":
+            from django.db import transaction
+
+            with transaction.atomic(session.alias):
+                yield
+        case "sqlalchemy":
+            with session.begin_nested() as nested, refusing_commit(session, nested):
+                yield
+        case _:
+            with session.transaction():
+                yield
+
+
+def _unknown_session(session: Any) -> ConfigError:
+    """Return the error for a session that handlers cannot run on."""
+    name = f"{type(session).__module__}.{type(session).__qualname__}"
+    return ConfigError(
+        f"session= is a {name}; pass an asyncpg connection, or a session of SQLAlchemy, psycopg or Django that the test"
+        " has opened"
+    )
