@@ -10,10 +10,9 @@ from boathook.config.loader import (
     read_env_file,
     schema,
 )
-from boathook.config.logo import Logo
 from boathook.config.sources import SourceSettings
 from boathook.config.tables import LimitSettings, RetentionSettings, Settings
-from boathook.config.types import Network
+from boathook.config.types import Logo, Network
 
 __all__ = [
     "FILE_NAME",

@@ -8,15 +8,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from boathook.config.logo import DATA_SCHEME, Logo, read_data_url, read_logo
 from boathook.config.notifications import NotificationSettings, RuleSettings
 from boathook.config.sources import SourceSettings
 from boathook.config.types import (
+    DATA_SCHEME,
     BaseUrl,
     Bind,
     BrokerHost,
     DatabaseUrl,
     Encodings,
+    Logo,
     ModuleName,
     Networks,
     NotNegative,
@@ -31,6 +32,8 @@ from boathook.config.types import (
     Secret,
     Table,
     TraceLink,
+    read_data_url,
+    read_logo,
     split_address,
 )
 from boathook.domain.cells import CellDirectory
