@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from boathook import ConfigError
-from boathook.django import DjangoBoathook, checks, database
+from boathook.django import DjangoBoathook, apps
 from boathook.testing import sign
 from tests.acceptance.conftest import free_port
 from tests.databases import libpq_environment
@@ -147,8 +147,8 @@ class TestDjango:
         ],
     )  # fmt: skip
     def test_boathook_connects_to_the_database_of_the_project(self, monkeypatch, given, url):
-        monkeypatch.setattr(database, "connections", {"default": SimpleNamespace(settings_dict=given)})
-        assert database.database_url() == url
+        monkeypatch.setattr(apps, "connections", {"default": SimpleNamespace(settings_dict=given)})
+        assert apps.database_url() == url
 
     @pytest.mark.parametrize(
         ("text", "is_postgresql", "source", "found"),
@@ -164,11 +164,11 @@ class TestDjango:
         hook = DjangoBoathook()
         hook.on(source, name="paid")(lambda event: None)
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(checks, "hook", hook)
-        monkeypatch.setattr(checks, "is_postgresql", lambda: is_postgresql)
+        monkeypatch.setattr(apps, "hook", hook)
+        monkeypatch.setattr(apps, "_is_postgresql", lambda: is_postgresql)
         if text is not None:
             (tmp_path / "boathook.toml").write_text(text)
-        messages = checks.check_project()
+        messages = apps.check_project()
         assert [message.id for message in messages] == found
         assert all(message.msg and message.hint for message in messages)
 

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand
 
 from boathook import config
 from boathook.cli import main
-from boathook.django.database import database_url
+from boathook.django.apps import database_url
 
 
 class Command(BaseCommand):  # type: ignore[misc]  # Django carries no types
