@@ -24,8 +24,7 @@ from boathook.domain.model import NewEvent, Origin, ProofStrength, Receipt
 from boathook.handlers import outbox
 from boathook.handlers.outbox import Message, Outbox
 from boathook.service import doctor, unit_of_work
-from boathook.service.buffered_publisher import to_event
-from boathook.service.message_store import MessageStore
+from boathook.service.message_store import MessageStore, to_event
 from tests.faults.rig.postgres import OwnServer, Standby
 from tests.postgres.api_client import ApiClient, open_api_client
 from tests.support import eventually

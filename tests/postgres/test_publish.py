@@ -312,7 +312,7 @@ async def test_a_message_that_breaks_the_group_fails_alone(
     api: ApiClient, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse_one(database: Database, rows: Any, **options: Any) -> Any:
-        if any(b"poison" in row.body for row in rows):
+        if any(b"poison" in row.event.body for row in rows):
             raise GroupRolledBack("one of them is refused")
         return await insert_group(database, rows, **options)
 

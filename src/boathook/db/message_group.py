@@ -1,8 +1,7 @@
 """Stores the messages of concurrent API requests in one transaction, with a verdict for each."""
 
-import hashlib
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -14,7 +13,7 @@ from boathook.db.database import Database
 from boathook.db.ordering import unblock
 from boathook.db.statements import load
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable
-from boathook.domain.model import NewDelivery
+from boathook.domain.model import NewDelivery, NewEvent, Publication
 
 SQL = load(__file__)
 
@@ -38,26 +37,18 @@ class MessageTarget(msgspec.Struct, frozen=True):
     """None for a message whose token was checked when it was accepted."""
 
 
-class NewMessageRow(msgspec.Struct, frozen=True):
+class NewMessageRow(msgspec.Struct, frozen=True, kw_only=True):
     """A message to be stored with its deliveries."""
 
     target: MessageTarget
-    id: UUID
-    application: str
-    type: str
-    dedup_key: str
-    key: UUID
-    replay_key: UUID | None
-    request_sha256: bytes | None
-    memory_days: float
-    headers: str
-    content_type: str
-    body: bytes
-    channels: tuple[str, ...]
-    tags: tuple[str, ...]
-    deliver_at: datetime | None
-    content_until: datetime | None
+    event: NewEvent
     deliveries: Sequence[NewDelivery]
+
+    @property
+    def publication(self) -> Publication:
+        """What the event has as a message."""
+        assert self.event.publication is not None, "only published messages are stored in groups"
+        return self.event.publication
 
 
 class GroupRolledBack(DatabaseError):
@@ -89,7 +80,7 @@ async def insert_group(
     targets: dict[MessageTarget, int] = {}
     numbers = [targets.setdefault(row.target, len(targets) + 1) for row in rows]
     deliveries = [
-        (row.id, ordinal, one.recipient, one.order_key, row.deliver_at)
+        (row.event.id, ordinal, one.recipient, one.order_key, row.publication.deliver_at)
         for row in rows
         for ordinal, one in enumerate(row.deliveries)
     ]
@@ -125,24 +116,25 @@ def _is_rolled_back(error: DatabaseError) -> bool:
 
 
 def _row(row: NewMessageRow) -> tuple[Any, ...]:
+    event, publication = row.event, row.publication
     return (
-        row.id,
-        row.application,
-        row.type,
-        row.dedup_key,
-        row.key,
-        row.replay_key,
-        row.request_sha256,
-        timedelta(days=row.memory_days),
-        row.headers,
-        row.content_type,
-        row.body,
-        hashlib.sha256(row.body).digest(),
+        event.id,
+        event.application,
+        event.type,
+        event.dedup_key,
+        event.key_hash,
+        event.replay_hash,
+        publication.request_sha256,
+        timedelta(days=publication.memory_days),
+        event.headers,
+        event.content_type,
+        event.body,
+        event.body_sha256,
         len(row.deliveries),
-        _array(row.channels),
-        _array(row.tags),
-        row.deliver_at,
-        row.content_until,
+        _array(publication.channels),
+        _array(publication.tags),
+        publication.deliver_at,
+        publication.content_until,
     )
 
 

@@ -7,35 +7,21 @@ must be decided now is decided by the `AccessCopy`, or the request is refused.
 """
 
 import asyncio
-import hashlib
 from collections import OrderedDict
 from typing import Final, assert_never
 from uuid import UUID
 
-import msgspec
-
 from boathook.config import Settings
 from boathook.db.secret_box import open_secret_box
-from boathook.domain import ids
 from boathook.domain.errors import AccessUnknown, ApplicationDeleted, NotFound, WrongCell
-from boathook.domain.ids import message_key
-from boathook.domain.model import (
-    Accepted,
-    Duplicate,
-    IdempotencyKey,
-    NewEvent,
-    Origin,
-    ProofStrength,
-    Publication,
-    Receipt,
-)
-from boathook.handlers.outbox import Draft, Message, Outbox
+from boathook.domain.model import Accepted, Duplicate, IdempotencyKey, Receipt
+from boathook.handlers.outbox import Message, Outbox
 from boathook.ingest.intake import Intake
-from boathook.ingest.spool_records import UNROUTED
 from boathook.observability import meters
 from boathook.service import spool
 from boathook.service.access_copy import AccessCopy
 from boathook.service.idempotency import key_reused
+from boathook.service.message_store import to_event
 from boathook.service.messages import event_id_taken
 from boathook.service.operations import read_payload
 
@@ -154,34 +140,3 @@ async def send_without_database(settings: Settings, message: Message) -> Receipt
     draft = Outbox.of(settings.retention).draft(message)
     await spool.append(settings, to_event(draft, target))
     return Accepted(draft.id, is_spooled=True)
-
-
-def to_event(draft: Draft, target: UUID) -> NewEvent:
-    """Return a message to the application *target* as an event to be stored later."""
-    message, name = draft.message, ids.show(ids.APPLICATION, target)
-    return NewEvent(
-        id=draft.id,
-        source=None,
-        application=name,
-        type=message.type,
-        dedup_key=draft.dedup_key,
-        key_hash=message_key(name, draft.dedup_key),
-        replay_hash=draft.replay_key,
-        grade=ProofStrength.NONE,
-        origin=Origin.PUBLISHED,
-        headers=msgspec.json.encode(draft.headers).decode() if draft.headers else "{}",
-        content_type=draft.content_type,
-        body=draft.body,
-        body_sha256=hashlib.sha256(draft.body).digest(),
-        routes_version=UNROUTED,
-        publication=Publication(
-            application_id=target,
-            organization=message.organization,
-            memory_days=draft.memory_days,
-            channels=draft.channels,
-            tags=draft.tags,
-            deliver_at=message.deliver_at,
-            content_until=message.content_until,
-            request_sha256=message.request_sha256,
-        ),
-    )

@@ -18,12 +18,12 @@ from boathook.db.due_notifier import ANY_RECIPIENT
 from boathook.db.message_group import GroupRolledBack, MessageTarget, NewMessageRow, insert_group
 from boathook.db.route_registry import read_routing
 from boathook.domain.errors import DatabaseUnavailable
-from boathook.domain.ids import message_key
 from boathook.handlers.outbox import CompiledRoutes, Draft, Message
 from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
 from boathook.service import keys
 from boathook.service.authorization import Principal
+from boathook.service.message_store import to_event
 from boathook.service.unit_of_work import AppContext
 
 _MAX_COMMITTERS: Final = 2
@@ -111,9 +111,20 @@ class GroupPublisher:
             return None
         if len(self._waiting) >= _MAX_WAITING:
             return None
-        target = MessageTarget(organization, found.id, routes.uid, routes.routing.registry, found.version, token.sha256)
         draft = outbox.draft(message)
-        return PreparedMessage(draft, _to_row(target, routes, draft), asyncio.get_running_loop().create_future())
+        row = NewMessageRow(
+            target=MessageTarget(
+                organization=organization,
+                application_id=found.id,
+                uid=routes.uid,
+                registry=routes.routing.registry,
+                routes=found.version,
+                token_sha256=token.sha256,
+            ),
+            event=to_event(draft, found.id),
+            deliveries=routes.recipients(draft),
+        )
+        return PreparedMessage(draft, row, asyncio.get_running_loop().create_future())
 
     async def commit(self, prepared: "PreparedMessage") -> bool:
         """Store a message; return True once it is committed, False if `messages.create` must publish it instead.
@@ -159,7 +170,7 @@ class GroupPublisher:
         while self._waiting and len(taken) < _MAX_MESSAGES:
             row = self._waiting[0].row
             deliveries += len(row.deliveries)
-            size += len(row.body)
+            size += len(row.event.body)
             if taken and (deliveries > _MAX_DELIVERIES or size > _MAX_BYTES):
                 break
             taken.append(self._waiting.popleft())
@@ -196,7 +207,7 @@ class GroupPublisher:
     def _notify_due(self, stored: Sequence[NewMessageRow]) -> None:
         recipients = {delivery.recipient for row in stored for delivery in row.deliveries}
         if recipients:
-            is_scheduled = any(row.deliver_at is not None for row in stored)
+            is_scheduled = any(row.publication.deliver_at is not None for row in stored)
             self._context.notify_due(ANY_RECIPIENT if is_scheduled else recipients)
 
     def _forget(self, one: PreparedMessage, verdict: str) -> None:
@@ -212,26 +223,3 @@ class GroupPublisher:
         for one in waiting:
             if not one.is_stored.done():
                 one.is_stored.set_result(is_stored)
-
-
-def _to_row(target: MessageTarget, routes: CompiledRoutes, draft: Draft) -> NewMessageRow:
-    message = draft.message
-    return NewMessageRow(
-        target,
-        draft.id,
-        routes.name,
-        message.type,
-        draft.dedup_key,
-        message_key(routes.name, draft.dedup_key),
-        draft.replay_key,
-        message.request_sha256,
-        draft.memory_days,
-        msgspec.json.encode(draft.headers).decode() if draft.headers else "{}",
-        draft.content_type,
-        draft.body,
-        draft.channels,
-        draft.tags,
-        message.deliver_at,
-        message.content_until,
-        routes.recipients(draft),
-    )

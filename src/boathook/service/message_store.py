@@ -5,6 +5,7 @@ message that repeats an earlier one is not stored, and is reported to its organi
 answered 202. A message keeps the id that it got when it was accepted, so storing it again changes nothing.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, cast
@@ -28,9 +29,10 @@ from boathook.domain.errors import (
     ValueRejected,
     WrongCell,
 )
-from boathook.domain.model import Accepted, Duplicate, NewEvent, Publication, Receipt
+from boathook.domain.model import Accepted, Duplicate, NewEvent, Origin, ProofStrength, Publication, Receipt
 from boathook.handlers.operational import publish_operational_event
-from boathook.handlers.outbox import CompiledRoutes, Outbox, require_here
+from boathook.handlers.outbox import CompiledRoutes, Draft, Outbox, require_here
+from boathook.ingest.spool_records import UNROUTED
 from boathook.observability import meters
 from boathook.observability.log import get_logger
 
@@ -159,12 +161,12 @@ class MessageStore:
                 raise cause if isinstance(cause, DatabaseError) else error from cause
             async with database.acquire(within_s=within_s) as connection:
                 with translate_errors():
-                    stored = await find_stored(connection, [row.id for row in rows])
+                    stored = await find_stored(connection, [row.event.id for row in rows])
             if not stored:
                 raise ValueRejected(str(error)) from error
-        left = [row for row in rows if row.id not in stored]
+        left = [row for row in rows if row.event.id not in stored]
         others = iter(await self._insert(left, within_s) if left else ())
-        return [f"duplicate {row.id}" if row.id in stored else next(others) for row in rows]
+        return [f"duplicate {row.event.id}" if row.event.id in stored else next(others) for row in rows]
 
     async def report_duplicate(self, message: NewEvent, receipt: Duplicate) -> None:
         """Report a message that was answered 202 and is not stored: to its organization, in the log and as a metric.
@@ -245,38 +247,60 @@ def _deleted(message: _Message) -> ApplicationDeleted:
 
 def _receipt(row: NewMessageRow, verdict: str | None) -> Receipt:
     if verdict is None:
-        return Accepted(row.id, has_deliveries=bool(row.deliveries))
+        return Accepted(row.event.id, has_deliveries=bool(row.deliveries))
     kind, _, first = verdict.partition(" ")
     if kind not in {"duplicate", "conflict", "repeated", "clash"}:
         raise DatabaseError(f"boathook.publish_messages returned {verdict!r}, unsupported by this version; upgrade")
-    if UUID(first) == row.id:  # an earlier attempt to store it was committed
-        return Accepted(row.id, is_new=False)
+    if UUID(first) == row.event.id:  # an earlier attempt to store it was committed
+        return Accepted(row.event.id, is_new=False)
     by_key = kind in {"repeated", "clash"}
     return Duplicate(UUID(first), conflict=kind in {"conflict", "clash"}, by_idempotency_key=by_key)
 
 
 def _row(message: _Message, routes: CompiledRoutes) -> NewMessageRow:
-    event, publication, application = message.event, message.publication, routes.routing.application
+    event, channels, application = message.event, message.publication.channels, routes.routing.application
     assert application is not None, "routes of a name without an application are not cached"
     headers: dict[str, str] = msgspec.json.decode(event.headers)
     return NewMessageRow(
-        MessageTarget(
-            publication.organization, application.id, None, routes.routing.registry, application.version, None
+        target=MessageTarget(
+            organization=message.publication.organization,
+            application_id=application.id,
+            uid=None,
+            registry=routes.routing.registry,
+            routes=application.version,
+            token_sha256=None,
         ),
-        event.id,
-        routes.name,
-        event.type,
-        event.dedup_key,
-        event.key_hash,
-        event.replay_hash,
-        publication.request_sha256,
-        publication.memory_days,
-        event.headers,
-        event.content_type,
-        event.body,
-        publication.channels,
-        publication.tags,
-        publication.deliver_at,
-        publication.content_until,
-        routes.route(event.type, headers, event.body, publication.channels),
+        event=event,
+        deliveries=routes.route(event.type, headers, event.body, channels),
+    )
+
+
+def to_event(draft: Draft, target: UUID) -> NewEvent:
+    """Return a message to the application *target* as an event to be stored."""
+    message, name = draft.message, ids.show(ids.APPLICATION, target)
+    return NewEvent(
+        id=draft.id,
+        source=None,
+        application=name,
+        type=message.type,
+        dedup_key=draft.dedup_key,
+        key_hash=messages.message_key(name, draft.dedup_key),
+        replay_hash=draft.replay_key,
+        grade=ProofStrength.NONE,
+        origin=Origin.PUBLISHED,
+        headers=msgspec.json.encode(draft.headers).decode() if draft.headers else "{}",
+        content_type=draft.content_type,
+        body=draft.body,
+        body_sha256=hashlib.sha256(draft.body).digest(),
+        routes_version=UNROUTED,
+        publication=Publication(
+            application_id=target,
+            organization=message.organization,
+            memory_days=draft.memory_days,
+            channels=draft.channels,
+            tags=draft.tags,
+            deliver_at=message.deliver_at,
+            content_until=message.content_until,
+            request_sha256=message.request_sha256,
+        ),
     )
