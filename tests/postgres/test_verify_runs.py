@@ -126,5 +126,5 @@ async def test_only_the_last_ones_are_kept(db: Database):
         id = await begin(db)
         async with make_context(db).work(actor="test") as work:
             await actions.stop(work, id)
-            assert len(await actions.list_last(work)) <= integrity_runs.MAX_RUNS
+            assert len(await actions.list_recent(work.connection)) <= integrity_runs.MAX_RUNS
     assert await db.fetchval("select count(*) from boathook.task") == integrity_runs.MAX_RUNS

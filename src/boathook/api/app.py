@@ -50,7 +50,7 @@ health_routes = router("Health")
 async def check_health(request: Request) -> None:
     """Respond with 204 if the database is available."""
     app_context: AppContext = request.state.app_context
-    await app_context.ping()
+    await app_context.database.ping()
 
 
 @health_routes.api_route(

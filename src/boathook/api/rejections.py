@@ -139,7 +139,7 @@ async def list_rejections(
         after=page.place,
         limit=page.limit + 1,
     )
-    rows = await listings.page_rejections(call.work, wanted, is_upward=page.is_upward)
+    rows = await listings.list_rejections(call.work.connection, wanted, is_upward=page.is_upward)
     return page.answer(rows, lambda row: row.id, lambda row: RejectionOut(**_show_rejection(row)))
 
 
@@ -147,7 +147,7 @@ async def list_rejections(
 @requires(Permission.REJECTION_VIEW)
 async def get_rejection(call: SourceCall, rejection_id: RejectionRef) -> RejectionWithContentOut:
     """Return a rejected request with its headers and body."""
-    row, stored = await listings.read_rejection(call.work, _rejection_id(rejection_id))
+    row, stored = await listings.get_rejection(call.work.connection, _rejection_id(rejection_id))
     return RejectionWithContentOut(**_show_rejection(row), **show_content(stored))
 
 
@@ -165,7 +165,7 @@ async def reverify_rejection(call: SourceCall, rejection_id: RejectionRef) -> Re
     Repeating it accepts nothing twice: the outcome is then `duplicate`, with the event.
     """
     identifier = _rejection_id(rejection_id)
-    await listings.read_rejection(call.work, identifier)
+    await listings.get_rejection(call.work.connection, identifier)
     return _Reverification(call.work.app_context, identifier, AuditContext(actor=call.work.actor))
 
 

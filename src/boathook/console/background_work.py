@@ -39,7 +39,7 @@ BALANCE_ROWS: Final = (
 async def list_runs(context: ConsoleContext) -> Response:
     """Show the latest consistency checks and their results."""
     async with context.work() as work:
-        runs = await actions.list_last(work)
+        runs = await actions.list_recent(work.connection)
     return context.page("integrity/list.html", runs=runs, is_busy=any(run.state == "running" for run in runs))
 
 

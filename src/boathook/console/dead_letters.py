@@ -297,7 +297,7 @@ async def _search(context: ConsoleContext) -> DeadLetterPage:
         until=query_params.get_time(context.query, "until"),
         limit=_LETTERS,
     )
-    return await dead_letters.search(context.app_context, wanted, _read_cursor(context))
+    return await dead_letters.search(context.app_context.database, wanted, before=_read_cursor(context))
 
 
 def _describe_group(group: DeadLetterGroup) -> _DescribedRow:

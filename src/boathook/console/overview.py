@@ -29,7 +29,7 @@ from boathook.service.live_stats import (
     format_rate,
     format_size,
     read_latest_activity,
-    read_samples,
+    read_since,
     recipient_title,
 )
 from boathook.service.recipient_stats import RangeName
@@ -307,7 +307,7 @@ class OverviewState:
         now = datetime.now(UTC)
         # The figures show the last hour against the hour before.
         periods = 2 if span.name == RangeName.HOUR else 1
-        samples = await read_samples(self._app_context, now - periods * span.duration, span.step_s)
+        samples = await read_since(self._app_context.database, now - periods * span.duration, span.step_s)
         charts = await asyncio.to_thread(build_charts, samples, span, now)
         return charts, await asyncio.to_thread(build_trends, samples, span, now)
 

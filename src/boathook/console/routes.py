@@ -19,7 +19,7 @@ from boathook.pages.registry import PageRegistry, PageSpec
 from boathook.pages.rendering import ConsoleState, PageRenderer, csrf_token
 from boathook.service import operators
 from boathook.service.authorization import ACCESS_RULES, Permission, requires, role_may
-from boathook.service.live_stats import MAX_COUNTED, OpenCounts, read_open_counts
+from boathook.service.live_stats import MAX_COUNTED, OpenCounts, count_open
 from boathook.service.operators import Operator
 from boathook.service.unit_of_work import UnitOfWork
 
@@ -212,7 +212,7 @@ async def _authenticate(renderer: PageRenderer, request: Request) -> ConsoleCont
     app_context = renderer.state.app_context
     async with app_context.work() as work:
         operator = await operators.find_session(work, session, timedelta(hours=app_context.settings.console.idle_hours))
-        open_counts = await read_open_counts(work) if operator is not None else OpenCounts()
+        open_counts = await count_open(work.connection) if operator is not None else OpenCounts()
     if operator is None:
         return None
     form = await read_verified_form(renderer, request, session)

@@ -193,6 +193,7 @@ async def list_groups(
 
 
 find_group = store.find_group
+search = store.search_dead_letters
 preview_replay = store.preview_replay
 
 
@@ -214,19 +215,8 @@ async def list_letters(
     return await store.list_dead_letters(database, group.key, after=position, limit=limit)
 
 
-async def search(app_context: AppContext, wanted: ListFilter, before: DeadLetterCursor | None = None) -> DeadLetterPage:
-    """Return the next matching dead letters, most recent failure first, scanning for a bounded time.
-
-    Args:
-        app_context: the application context.
-        wanted: the filter.
-        before: where the previous page ended.
-    """
-    return await store.search_dead_letters(app_context.database, wanted, before=before)
-
-
 async def search_own(work: UnitOfWork, wanted: ListFilter, before: DeadLetterCursor | None = None) -> DeadLetterPage:
-    """Return the next dead letters of the organization, as `search` does."""
+    """Return the next matching dead letters of the organization, as `search` does."""
     return await store.search_dead_letters(work.connection, wanted, before=before, organization=work.organization)
 
 

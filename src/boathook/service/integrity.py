@@ -20,6 +20,12 @@ from boathook.ingest.sources import dedup_days_by_source
 from boathook.service.database import with_stored_sources
 from boathook.service.unit_of_work import UnitOfWork, new_id
 
+QUERY_TIMEOUT_S: Final = 300.0
+"""Statement timeout of a check; one query takes a fraction of a second if PostgreSQL is healthy."""
+GENTLE_PAUSE_RATIO: Final = 3.0
+"""Pause after each query of a gentle check, as a multiple of the query's duration."""
+list_recent = integrity_runs.list_recent
+
 
 async def start(work: UnitOfWork, *, is_deep: bool = False, is_gentle: bool = False) -> IntegrityRun:
     """Start an integrity check in the background.
@@ -46,11 +52,6 @@ async def start(work: UnitOfWork, *, is_deep: bool = False, is_gentle: bool = Fa
     return run
 
 
-async def list_last(work: UnitOfWork) -> list[IntegrityRun]:
-    """Return the latest checks, newest first."""
-    return await integrity_runs.list_recent(work.connection)
-
-
 async def get(work: UnitOfWork, reference: str) -> IntegrityRun:
     """Return one check. Raises NotFound."""
     run = await integrity_runs.find(work.connection, _id(reference))
@@ -72,12 +73,6 @@ def _id(reference: str) -> UUID:
         return ids.read(ids.TASK, reference)
     except ValueError:
         raise NotFound(f"there is no check {reference}") from None
-
-
-QUERY_TIMEOUT_S: Final = 300.0
-"""Statement timeout of a check; one query takes a fraction of a second if PostgreSQL is healthy."""
-GENTLE_PAUSE_RATIO: Final = 3.0
-"""Pause after each query of a gentle check, as a multiple of the query's duration."""
 
 
 async def check(
@@ -104,9 +99,6 @@ async def check(
     Raises:
         DatabaseError: PostgreSQL is unavailable, too busy, or refuses a statement.
     """
-    # Imported here because it imports the verification of all providers.
-    from boathook.ingest.sources import dedup_days_by_source
-
     settings = await with_stored_sources(settings, database)
     return await integrity.check_integrity(
         database,

@@ -192,11 +192,6 @@ async def page_conflicts(work: UnitOfWork, wanted: ListFilter, *, is_upward: boo
     return await listings.list_conflicts(work.connection, wanted, organization=work.organization, is_upward=is_upward)
 
 
-async def page_rejections(work: UnitOfWork, wanted: ListFilter, *, is_upward: bool = False) -> list[RejectionRow]:
-    """Return rejections, newest first unless *is_upward*; these belong to no application."""
-    return await listings.list_rejections(work.connection, wanted, is_upward=is_upward)
-
-
 class OwnEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event of an organization with its headers and body."""
 
@@ -253,8 +248,3 @@ async def read_dead_letter(work: UnitOfWork, key: Key) -> tuple[DeliveryRow, Seq
     if row.state != State.DEAD:
         raise NotFound(f"{row.id} is {row.state}, no dead letter")
     return row, attempts
-
-
-async def read_rejection(work: UnitOfWork, rejection_id: UUID) -> tuple[RejectionRow, StoredRequest]:
-    """Return a rejection with its headers and body. Raises NotFound."""
-    return await listings.get_rejection(work.connection, rejection_id)

@@ -16,27 +16,40 @@ import msgspec
 
 from boathook.db.alerts import Alert
 from boathook.db.database import Database
-from boathook.db.metric_samples import HostSample, read_latest, read_since
+from boathook.db.metric_samples import HostSample, read_latest
 from boathook.db.metric_samples import Sample as Sample  # noqa: PLC0414 - re-exported
+from boathook.db.metric_samples import read_since as read_since  # noqa: PLC0414 - re-exported
 from boathook.db.queries.summaries import MAX_COUNTED as MAX_COUNTED  # noqa: PLC0414 - re-exported
 from boathook.db.queries.summaries import (
     LatestDeadLetter,
     LatestEvent,
-    count_open,
     read_latest_dead_letters,
     read_latest_events,
 )
 from boathook.db.queries.summaries import OpenCounts as OpenCounts  # noqa: PLC0414 - re-exported
+from boathook.db.queries.summaries import count_open as count_open  # noqa: PLC0414 - re-exported
 from boathook.domain.errors import DatabaseError, FetchFailed
 from boathook.observability.exposition import from_prometheus
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.metric_snapshot import ENDPOINTS, OTHERS, MetricSnapshot, combine_hosts, host_name
 from boathook.observability.metric_snapshot import BacklogCounts as BacklogCounts  # noqa: PLC0414 - re-exported
 from boathook.service.alerts import list_firing
-from boathook.service.unit_of_work import AppContext, UnitOfWork
+from boathook.service.unit_of_work import AppContext
 
 if TYPE_CHECKING:
     from boathook.service.remote import RemoteClient
+
+
+WINDOW_S: Final = 15.0
+"""Window of rates and quantiles in seconds; shorter while less data is available."""
+MIN_WINDOW_S: Final = 2.0
+"""Minimum window for a meaningful rate."""
+_ALIVE_S: Final = 60.0
+"""Seconds after its last sample until a host counts as gone."""
+_ASK_S: Final = 3.0
+_MAX_ROWS: Final = 20
+_MAX_RESPONSE_BYTES: Final = 32 * 1_048_576
+_REQUEST_TIMEOUT_S: Final = 10.0
 
 
 class LatestActivity(msgspec.Struct, frozen=True):
@@ -59,31 +72,9 @@ async def read_latest_activity(app_context: AppContext, limit: int) -> LatestAct
         return LatestActivity(events, dead_letters, firing, await count_open(connection))
 
 
-async def read_open_counts(work: UnitOfWork) -> OpenCounts:
-    """Return what operators have to look at."""
-    return await count_open(work.connection)
-
-
-async def read_samples(app_context: AppContext, since: datetime, step_s: int) -> Sequence[Sample]:
-    """Return the metrics of all hosts in steps of *step_s* seconds from *since* on, oldest first."""
-    return await read_since(app_context.database, since, step_s)
-
-
 async def read_host_samples(app_context: AppContext) -> Sequence[HostSample]:
     """Return the latest sample of each live host, some seconds old. Raises DatabaseError."""
     return await read_latest(app_context.database, within_s=_ALIVE_S)
-
-
-WINDOW_S: Final = 15.0
-"""Window of rates and quantiles in seconds; shorter while less data is available."""
-MIN_WINDOW_S: Final = 2.0
-"""Minimum window for a meaningful rate."""
-_ALIVE_S: Final = 60.0
-"""Seconds after its last sample until a host counts as gone."""
-_ASK_S: Final = 3.0
-_MAX_ROWS: Final = 20
-_MAX_RESPONSE_BYTES: Final = 32 * 1_048_576
-_REQUEST_TIMEOUT_S: Final = 10.0
 
 
 class SourceActivity(msgspec.Struct, frozen=True):

@@ -284,7 +284,7 @@ def to_event(draft: Draft, target: UUID) -> NewEvent:
         application=name,
         type=message.type,
         dedup_key=draft.dedup_key,
-        key_hash=messages.message_key(name, draft.dedup_key),
+        key_hash=ids.message_key(name, draft.dedup_key),
         replay_hash=draft.replay_key,
         grade=ProofStrength.NONE,
         origin=Origin.PUBLISHED,

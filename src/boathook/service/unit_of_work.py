@@ -90,10 +90,6 @@ class AppContext:
         async with self.database.transaction() as connection:
             yield connection
 
-    async def ping(self) -> None:
-        """Raise DatabaseError if PostgreSQL does not respond."""
-        await self.database.ping()
-
     async def replicate_reads(self) -> None:
         """Wait until a synchronous standby has everything that was read so far."""
         async with self.database.transaction() as connection:
