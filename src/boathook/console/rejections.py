@@ -19,11 +19,10 @@ from boathook.domain.verification import Reason
 from boathook.pages import query_params
 from boathook.service import body_view, conflicts, listings
 from boathook.service.authorization import Permission
-from boathook.service.diagnosis import diagnose
 from boathook.service.listings import ListFilter, RejectionRow
 from boathook.service.operations import AuditContext
 from boathook.service.request_groups import RequestGroup, RequestKind, describe_group, list_groups
-from boathook.service.reverification import ReverifyResult, reverify
+from boathook.service.reverification import ReverifyResult, diagnose, reverify
 
 routes = Routes()
 

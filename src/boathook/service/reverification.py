@@ -1,8 +1,9 @@
-"""Verifies rejected requests again, with current secrets as of their arrival, and accepts those that pass."""
+"""Verifies rejected requests again, with current secrets as of their arrival: to diagnose or to accept them."""
 
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -20,9 +21,10 @@ from boathook.db.queries import listings
 from boathook.db.queries.listings import ListFilter, RejectionRow, StoredRequest
 from boathook.db.route_registry import read_router
 from boathook.domain import ids
-from boathook.domain.errors import TooManyDeliveries, ValueRejected
+from boathook.domain.errors import ConfigError, TooManyDeliveries, ValueRejected
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Receipt
+from boathook.domain.verification import Reason
 from boathook.http_client.fetch import Fetcher
 from boathook.ingest.cells import refuse_others
 from boathook.ingest.content_encoding import Decoder
@@ -37,6 +39,7 @@ from boathook.service.database import with_stored_sources
 from boathook.verification.verifier import Challenge, KeyRequired, Rejected, Request, Verdict, Verified, Verifier
 
 _PAGE: Final = 500
+_MAX_OTHER_SOURCES: Final = 32
 
 
 class ReverifyResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,124 +54,29 @@ class ReverifyResult(msgspec.Struct, frozen=True, kw_only=True):
     """The event's proof strength; None if no event was created."""
 
 
-async def reverify(
-    database: Database, settings: Settings, chosen: ListFilter | Sequence[UUID], action: AuditContext
-) -> AsyncGenerator[ReverifyResult, None]:
-    """Verify rejected requests again with current secrets, as of their arrival; accept those that pass.
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of verifying a rejected request again."""
 
-    Args:
-        database: the database.
-        settings: contain the sources.
-        chosen: a filter of rejections, or their ids.
-        action: the actor and note for the audit.
-
-    Raises:
-        NotFound: one of the given ids does not exist.
-        ConfigError: the settings of a source are wrong.
-    """
-    settings = await with_stored_sources(settings, database)
-    with contextlib.closing(Fetcher(settings.outbound.allow)) as fetcher:
-        reverifiers = ReverifierCache(
-            database, settings, VerificationIO(fetcher.fetch, HandshakeSecrets(settings.server.data_dir))
-        )
-        async for rejection_id in _rejections(database, chosen):
-            yield await _reverify(database, settings, rejection_id, action, reverifiers)
+    outcome: str
+    """``holds``, ``refused`` or ``impossible``."""
+    seen: str
+    """The result of verification now, in one sentence."""
+    hint: str = ""
+    """The change that would make verification succeed, if a common mistake explains the rejection."""
+    cause: str = ""
+    remedy: str = ""
 
 
-async def _reverify(
-    database: Database, settings: Settings, rejection_id: UUID, action: AuditContext, reverifiers: "ReverifierCache"
-) -> ReverifyResult:
-    row, stored = await listings.get_rejection(database, rejection_id)
-    if row.event_id is not None:
-        return ReverifyResult(rejection_id=row.id, outcome="duplicate", detail="accepted before", event_id=row.event_id)
-    if why := why_not_verifiable(settings, row, stored):
-        return ReverifyResult(rejection_id=row.id, outcome="impossible", detail=why)
-    return await _reverify_request(database, await reverifiers.get(row.source), rejection_id, row, stored, action)
+@dataclass(frozen=True, slots=True)
+class DiagnosedRejection:
+    """A rejected request as stored, with its diagnosis."""
+
+    row: RejectionRow
+    stored: StoredRequest = field(repr=False)
+    diagnosis: Diagnosis
 
 
-def why_not_verifiable(settings: Settings, row: RejectionRow, stored: StoredRequest) -> str | None:
-    """Return why a request cannot be verified again; None if it can."""
-    if row.source not in settings.sources:
-        return f"there is no source {row.source!r} in the settings"
-    if len(stored.body) < row.body_size:
-        return f"only {len(stored.body)} of its {row.body_size} bytes were kept"
-    return None
-
-
-async def _rejections(database: Database, chosen: ListFilter | Sequence[UUID]) -> AsyncIterator[UUID]:
-    if not isinstance(chosen, ListFilter):
-        for rejection_id in chosen:
-            yield rejection_id
-        return
-    page = replace(chosen, state="open", limit=_PAGE)
-    while rows := await listings.list_rejections(database, page):
-        for row in rows:
-            yield ids.read(ids.REJECTION, row.id)
-        page = replace(page, after=rows[-1].id)
-
-
-async def _reverify_request(
-    database: Database,
-    reverifier: "SourceReverifier",
-    rejection_id: UUID,
-    row: RejectionRow,
-    stored: StoredRequest,
-    action: AuditContext,
-) -> ReverifyResult:
-    request = request_of(row, stored)
-    if not reverifier.can_read(request):
-        detail = f"the source does not accept Content-Encoding {request.headers['content-encoding']!r}"
-        return ReverifyResult(rejection_id=row.id, outcome="impossible", detail=detail)
-    decoder = reverifier.decoder(request)
-    match await reverifier.verify(request, row.refused_at.timestamp(), decoder):
-        case KeyRequired():
-            detail = "its sender's public key is not available now; try again later"
-            return ReverifyResult(rejection_id=row.id, outcome="impossible", detail=detail)
-        case Rejected() as refused:
-            detail = reverifier.explain(request, refused, row.refused_at.timestamp())
-            return ReverifyResult(rejection_id=row.id, outcome="refused", detail=detail)
-        case Challenge():
-            return ReverifyResult(rejection_id=row.id, outcome="impossible", detail="it is a handshake, not an event")
-        case Verified() as verified:
-            body = stored.body if decoder is None or decoder.decoded is None else decoder.decoded
-            try:
-                receipt = await reverifier.accept(row.source, verified, body, row.content_type)
-            except (TooManyDeliveries, ValueRejected) as error:
-                return ReverifyResult(rejection_id=row.id, outcome="impossible", detail=str(error))
-            await delivery_commands.mark_rejection_accepted(database, rejection_id, receipt.event_id, action)
-            outcome = "accepted" if isinstance(receipt, Accepted) else "conflict" if receipt.conflict else "duplicate"
-            event_id = ids.show(ids.EVENT, receipt.event_id)
-            return ReverifyResult(
-                rejection_id=row.id,
-                outcome=outcome,
-                detail=verified.type,
-                event_id=event_id,
-                grade=verified.grade.value,
-            )
-
-
-class ReverifierCache:
-    """A reverifier for each requested source, with the current secrets."""
-
-    def __init__(self, database: Database, settings: Settings, verification_io: VerificationIO) -> None:
-        self._database = database
-        self._settings = settings
-        self._verification_io = verification_io
-        self._reverifiers: dict[str, SourceReverifier] = {}
-        self._added: SecretsCache | None = None
-
-    async def get(self, source: str) -> "SourceReverifier":
-        """Return the reverifier of a configured source. Raises ConfigError if its settings are wrong."""
-        if source not in self._reverifiers:
-            if self._added is None:
-                self._added = SecretsCache(self._settings, await source_secrets.list_all(self._database))
-            self._reverifiers[source] = SourceReverifier(
-                self._database, self._settings, source, self._verification_io, self._added
-            )
-        return self._reverifiers[source]
-
-
-class SourceReverifier:
+class _SourceReverifier:
     """Verifies and accepts requests of one source like the gateway."""
 
     def __init__(
@@ -222,7 +130,194 @@ class SourceReverifier:
         return receipt
 
 
-def request_of(row: RejectionRow, stored: StoredRequest) -> Request:
+class _ReverifierCache:
+    """A reverifier for each requested source, with the current secrets."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+        self._fetcher = Fetcher(settings.outbound.allow)
+        self._verification_io = VerificationIO(self._fetcher.fetch, HandshakeSecrets(settings.server.data_dir))
+        self._reverifiers: dict[str, _SourceReverifier] = {}
+        self._added: SecretsCache | None = None
+
+    async def get(self, source: str) -> _SourceReverifier:
+        """Return the reverifier of a configured source. Raises ConfigError if its settings are wrong."""
+        if source not in self._reverifiers:
+            if self._added is None:
+                self._added = SecretsCache(self._settings, await source_secrets.list_all(self._database))
+            self._reverifiers[source] = _SourceReverifier(
+                self._database, self._settings, source, self._verification_io, self._added
+            )
+        return self._reverifiers[source]
+
+    def close(self) -> None:
+        """Close the connections to the senders' keys."""
+        self._fetcher.close()
+
+
+async def reverify(
+    database: Database, settings: Settings, chosen: ListFilter | Sequence[UUID], action: AuditContext
+) -> AsyncGenerator[ReverifyResult, None]:
+    """Verify rejected requests again with current secrets, as of their arrival; accept those that pass.
+
+    Args:
+        database: the database.
+        settings: contain the sources.
+        chosen: a filter of rejections, or their ids.
+        action: the actor and note for the audit.
+
+    Raises:
+        NotFound: one of the given ids does not exist.
+        ConfigError: the settings of a source are wrong.
+    """
+    settings = await with_stored_sources(settings, database)
+    with contextlib.closing(_ReverifierCache(database, settings)) as reverifiers:
+        async for rejection_id in _rejections(database, chosen):
+            yield await _reverify(database, settings, rejection_id, action, reverifiers)
+
+
+async def _reverify(
+    database: Database, settings: Settings, rejection_id: UUID, action: AuditContext, reverifiers: _ReverifierCache
+) -> ReverifyResult:
+    row, stored = await listings.get_rejection(database, rejection_id)
+    if row.event_id is not None:
+        return ReverifyResult(rejection_id=row.id, outcome="duplicate", detail="accepted before", event_id=row.event_id)
+    if why := _why_not_verifiable(settings, row, stored):
+        return _impossible(row, why)
+    return await _reverify_request(database, await reverifiers.get(row.source), rejection_id, row, stored, action)
+
+
+def _why_not_verifiable(settings: Settings, row: RejectionRow, stored: StoredRequest) -> str | None:
+    """Return why a request cannot be verified again; None if it can."""
+    if row.source not in settings.sources:
+        return f"there is no source {row.source!r} in the settings"
+    if len(stored.body) < row.body_size:
+        return f"only {len(stored.body)} of its {row.body_size} bytes were kept"
+    return None
+
+
+def _impossible(row: RejectionRow, why: str) -> ReverifyResult:
+    return ReverifyResult(rejection_id=row.id, outcome="impossible", detail=why)
+
+
+async def _rejections(database: Database, chosen: ListFilter | Sequence[UUID]) -> AsyncIterator[UUID]:
+    if not isinstance(chosen, ListFilter):
+        for rejection_id in chosen:
+            yield rejection_id
+        return
+    page = replace(chosen, state="open", limit=_PAGE)
+    while rows := await listings.list_rejections(database, page):
+        for row in rows:
+            yield ids.read(ids.REJECTION, row.id)
+        page = replace(page, after=rows[-1].id)
+
+
+async def _reverify_request(
+    database: Database,
+    reverifier: _SourceReverifier,
+    rejection_id: UUID,
+    row: RejectionRow,
+    stored: StoredRequest,
+    action: AuditContext,
+) -> ReverifyResult:
+    request = _request_of(row, stored)
+    if not reverifier.can_read(request):
+        detail = f"the source does not accept Content-Encoding {request.headers['content-encoding']!r}"
+        return _impossible(row, detail)
+    decoder = reverifier.decoder(request)
+    match await reverifier.verify(request, row.refused_at.timestamp(), decoder):
+        case KeyRequired():
+            detail = "its sender's public key is not available now; try again later"
+            return _impossible(row, detail)
+        case Rejected() as refused:
+            detail = reverifier.explain(request, refused, row.refused_at.timestamp())
+            return ReverifyResult(rejection_id=row.id, outcome="refused", detail=detail)
+        case Challenge():
+            return _impossible(row, "it is a handshake, not an event")
+        case Verified() as verified:
+            body = stored.body if decoder is None or decoder.decoded is None else decoder.decoded
+            try:
+                receipt = await reverifier.accept(row.source, verified, body, row.content_type)
+            except (TooManyDeliveries, ValueRejected) as error:
+                return _impossible(row, str(error))
+            await delivery_commands.mark_rejection_accepted(database, rejection_id, receipt.event_id, action)
+            outcome = "accepted" if isinstance(receipt, Accepted) else "conflict" if receipt.conflict else "duplicate"
+            event_id = ids.show(ids.EVENT, receipt.event_id)
+            return ReverifyResult(
+                rejection_id=row.id,
+                outcome=outcome,
+                detail=verified.type,
+                event_id=event_id,
+                grade=verified.grade.value,
+            )
+
+
+async def diagnose(database: Database, settings: Settings, rejection_id: UUID) -> DiagnosedRejection:
+    """Return a rejected request with its diagnosis; nothing is stored.
+
+    Raises:
+        NotFound: the quarantine has no such request.
+    """
+    settings = await with_stored_sources(settings, database)
+    row, stored = await listings.get_rejection(database, rejection_id)
+    if row.event_id is not None:
+        seen = "It was verified again and accepted."
+        return DiagnosedRejection(row, stored, Diagnosis(outcome="holds", seen=seen, cause="", remedy=""))
+    if why := _why_not_verifiable(settings, row, stored):
+        return DiagnosedRejection(row, stored, _undetermined(row, why))
+    with contextlib.closing(_ReverifierCache(database, settings)) as reverifiers:
+        try:
+            reverifier = await reverifiers.get(row.source)
+        except ConfigError as error:
+            return DiagnosedRejection(row, stored, _undetermined(row, str(error)))
+        others = await _others(reverifiers, settings, row.source)
+        return DiagnosedRejection(
+            row, stored, await _diagnose_request(reverifier, row, _request_of(row, stored), others)
+        )
+
+
+async def _others(reverifiers: _ReverifierCache, settings: Settings, source: str) -> list[Verifier]:
+    """Return the verifiers of other sources, because the request may have been meant for one of them."""
+    found = []
+    for name in sorted(settings.sources.keys() - {source})[:_MAX_OTHER_SOURCES]:
+        with contextlib.suppress(ConfigError):
+            found.append((await reverifiers.get(name)).verifier)
+    return found
+
+
+async def _diagnose_request(
+    reverifier: _SourceReverifier, row: RejectionRow, request: Request, others: Sequence[Verifier]
+) -> Diagnosis:
+    if not reverifier.can_read(request):
+        return _undetermined(
+            row, f"the source does not accept Content-Encoding {request.headers['content-encoding']!r}"
+        )
+    now = row.refused_at.timestamp()
+    match await reverifier.verify(request, now, reverifier.decoder(request)):
+        case Verified() as verified:
+            return Diagnosis(
+                outcome="holds",
+                seen=f"With the current secrets it is valid: it is an event {verified.type}.",
+                cause="A secret or setting of the source was wrong when it arrived, and has been corrected since.",
+                remedy="Verify it again to accept it, and all other rejections of its source.",
+            )
+        case Rejected() as refused:
+            hint = reverifier.hint(request, refused, now, others) or ""
+            cause, remedy = _explain(refused.reason, hint)
+            return Diagnosis(outcome="refused", seen=_sentence(refused.detail), hint=hint, cause=cause, remedy=remedy)
+        case KeyRequired():
+            return _undetermined(row, "its sender's public key is not available now")
+        case Challenge():
+            return _undetermined(row, "it is a handshake, not an event")
+
+
+def _undetermined(row: RejectionRow, why: str) -> Diagnosis:
+    cause, remedy = _explain(row.reason, "")
+    return Diagnosis(outcome="impossible", seen=f"It cannot be verified again: {why}.", cause=cause, remedy=remedy)
+
+
+def _request_of(row: RejectionRow, stored: StoredRequest) -> Request:
     """Return a rejected request as the gateway received it, as far as it was stored."""
     # Split manually: the sender controls the host, and an invalid one must not end the run.
     address, _, query = row.url.partition("?")
@@ -235,3 +330,112 @@ def request_of(row: RejectionRow, stored: StoredRequest) -> Request:
         body=stored.body,
         client=row.client_address,
     )
+
+
+def _explain(reason: str, hint: str) -> tuple[str, str]:
+    """Return the likely cause and the remedy of a rejection, given its hint."""
+    for words, explanation in _HINTED:
+        if words in hint:
+            return explanation
+    return _CAUSES.get(reason, ("The reason is unknown.", "Look into boathook's log at that time."))
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+_BODY_CHANGED: Final = (
+    "Something between the sender and boathook changed the body: a proxy, a firewall or a framework that parses JSON.",
+    "Pass the body on byte for byte; change it behind boathook, if at all.",
+)
+_SECRET_WRITTEN: Final = (
+    "The secret is right, but its encoding is not the one that the sender uses.",
+    "Set the provider, or the encoding of the secret, as the hint says, then verify its requests again.",
+)
+_WRONG_ADDRESS: Final = (
+    "It was sent to the wrong address, or the secrets of two sources were swapped.",
+    "Compare the URL in the sender's settings with the source's path, and the secrets of both sources.",
+)
+_LATE: Final = (
+    "It arrived later than the source's tolerance allows: it was delayed or replayed, or clocks differ.",
+    "Synchronize this machine's clock (NTP). If the sender retries for a long time, raise the source's tolerance_s.",
+)
+_OTHER_SCHEME: Final = (
+    "The sender signs with another scheme than this source expects.",
+    "Set the source's provider, or its scheme, according to the header that was found.",
+)
+_HINTED: Final = (
+    (": a proxy ", _BODY_CHANGED),
+    ("if the secret were", _SECRET_WRITTEN),
+    ("it would match as", _OTHER_SCHEME),
+    ("would have accepted it", _WRONG_ADDRESS),
+    ("there is a header", _OTHER_SCHEME),
+    ("the clocks differ", _LATE),
+)
+_WRONG_SECRET: Final = (
+    "Most likely the secret of this source is not the one that the sender signs with; or it is a forgery.",
+    "Copy the signing secret from the sender's settings into the source, then verify its requests again.",
+)
+_NO_SIGNATURE: Final = (
+    "The signature's header is missing: the sender does not sign yet, a proxy drops it, or this is not the sender.",
+    "Enable signing in the sender's settings, and let proxies pass its headers on.",
+)
+_BAD_TIMESTAMP: Final = (
+    "The timestamp is missing or cannot be read, so a replay cannot be distinguished from the original.",
+    "Check that the source's provider is the sender's; let proxies pass headers on.",
+)
+_BAD_ID: Final = (
+    "The request has no id in the format that its sender uses.",
+    "Check that the source's provider is the sender's.",
+)
+_CAUSES: Final[dict[str, tuple[str, str]]] = {
+    Reason.SIGNATURE_MISSING: _NO_SIGNATURE,
+    Reason.SIGNATURE_MALFORMED: (
+        "The signature is not in the format that this sender uses.",
+        "Check that the source's provider and scheme are the sender's.",
+    ),
+    Reason.SIGNATURE_MISMATCH: _WRONG_SECRET,
+    Reason.UNKNOWN_SCHEME: _OTHER_SCHEME,
+    Reason.TIMESTAMP_MISSING: _BAD_TIMESTAMP,
+    Reason.TIMESTAMP_MALFORMED: _BAD_TIMESTAMP,
+    Reason.TIMESTAMP_TOO_OLD: _LATE,
+    Reason.TIMESTAMP_IN_FUTURE: (
+        "The sender's clock is ahead of this machine's, or this one is behind.",
+        "Synchronize the clock of this machine (NTP), then verify the request again.",
+    ),
+    Reason.ID_MISSING: _BAD_ID,
+    Reason.ID_MALFORMED: _BAD_ID,
+    Reason.TOKEN_MISSING: (
+        "The header or parameter with the token is missing: it is not set at the sender, or a proxy drops it.",
+        "Set the token in the sender's settings, and let proxies pass it on.",
+    ),
+    Reason.TOKEN_MISMATCH: (
+        "The token at the sender is not that of this source; or a client is guessing tokens.",
+        "Copy the source's token to the sender's settings. Tokens are never stored: ask the sender to resend it.",
+    ),
+    Reason.KEY_UNAVAILABLE: (
+        "The sender's public key could not be fetched when it arrived; the cause is on this host or its network.",
+        "Let boathook reach the URL of the sender's keys, then verify the request again.",
+    ),
+    Reason.ADDRESS_NOT_ALLOWED: (
+        "It came from an address that the source does not allow; behind a proxy, that may be the proxy's.",
+        "Add the sender's addresses to the source, or add the proxy to server.trusted_proxies.",
+    ),
+    Reason.CHALLENGE_REFUSED: (
+        "The sender's handshake did not match the source's settings.",
+        "Set up the webhook at the sender again, with the source's secret or token.",
+    ),
+    Reason.BODY_MALFORMED: (
+        "The signature is valid, but the body does not have the sender's format.",
+        "Look at the bytes below. If they are right, the source has the wrong provider.",
+    ),
+    Reason.BODY_TOO_LARGE: (
+        "The body is larger than boathook accepts.",
+        "Raise the limit for this source if needed; the sender must send the request again.",
+    ),
+    Reason.BODY_INVALID: (
+        "The signature is valid, but the body does not fit the source's schema.",
+        "Correct the schema of the source, or ask the sender to correct the body; then verify it again.",
+    ),
+}
