@@ -508,8 +508,8 @@ def commit_each_statement(monkeypatch: pytest.MonkeyPatch) -> None:
 
     @contextlib.asynccontextmanager
     async def work(self: SvixImporter) -> AsyncIterator[UnitOfWork]:
-        async with self._desk.database.acquire() as connection:
-            yield UnitOfWork(self._desk, connection, self._options.organization, self._options.actor)
+        async with self._app_context.database.acquire() as connection:
+            yield UnitOfWork(self._app_context, connection, self._options.organization, self._options.actor)
 
     monkeypatch.setattr(SvixImporter, "_work", work)
 

@@ -105,7 +105,7 @@ class _EventStream(Response):
     ) -> None:
         super().__init__()
         self._log = log
-        self._desk = app_context
+        self._app_context = app_context
         self._listener_slots = seats
         self._tail = tail
         self._since = since
@@ -124,7 +124,9 @@ class _EventStream(Response):
                 return
             self._log.info("listening")
             await send({"type": "http.response.start", "status": 200, "headers": _HEAD})
-            await _wait_for_first(self._send_events(send), _wait_for_disconnect(receive), self._desk.closing.wait())
+            await _wait_for_first(
+                self._send_events(send), _wait_for_disconnect(receive), self._app_context.closing.wait()
+            )
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_events(self, send: Send) -> None:
@@ -137,7 +139,7 @@ class _EventStream(Response):
         while True:
             events, has_more = await self._poll()
             for event in events:
-                yield encode_event(to_feed_event(self._desk.settings, event))
+                yield encode_event(to_feed_event(self._app_context.settings, event))
                 notified_at = time.monotonic()
             if time.monotonic() - checked_at > _REAUTH_INTERVAL_S:
                 if not await self._is_still_authorized():
@@ -162,7 +164,7 @@ class _EventStream(Response):
 
     async def _is_still_authorized(self) -> bool:
         try:
-            async with self._desk.reading() as connection:
+            async with self._app_context.reading() as connection:
                 await authenticate(connection, self._credentials)
         except ApiError:
             return False

@@ -53,7 +53,7 @@ class SvixImporter:
         options: Options,
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._desk = app_context
+        self._app_context = app_context
         self._reader = reader
         self._options = options
         self._progress = progress
@@ -95,7 +95,7 @@ class SvixImporter:
     async def _work(self) -> AsyncIterator[UnitOfWork]:
         """Open a transaction, which a dry run rolls back."""
         with contextlib.suppress(_RolledBack):
-            async with self._desk.work(self._options.organization, self._options.actor) as work:
+            async with self._app_context.work(self._options.organization, self._options.actor) as work:
                 yield work
                 if self._options.is_dry_run:
                     raise _RolledBack
