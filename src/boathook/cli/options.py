@@ -32,9 +32,9 @@ def _known_sources(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_providers(incomplete: str) -> list[str]:
     """Return the providers for shell completion."""
     # Imported only here, as it imports all provider recipes.
-    from boathook.service.sources import list_providers
+    from boathook.service.sources import RECIPES
 
-    return [recipe.name for recipe in list_providers() if recipe.name.startswith(incomplete)]
+    return [recipe.name for recipe in RECIPES if recipe.name.startswith(incomplete)]
 
 
 Source = Annotated[str | None, typer.Option(help="Only of this source.", autocompletion=_known_sources)]

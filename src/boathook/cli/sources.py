@@ -97,7 +97,7 @@ def list_providers(as_json: Json = False) -> None:
 
     Use `hmac` or `token` for other senders. --json adds settings, timeouts and retry schedules.
     """
-    recipes = source_views.list_providers()
+    recipes = source_views.RECIPES
     widest = max(len(recipe.name) for recipe in recipes)
     for recipe in recipes:
         # Not a table, as truncated or wrapped URLs cannot be copied.

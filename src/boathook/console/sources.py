@@ -71,13 +71,13 @@ async def list_sources(context: ConsoleContext) -> Response:
 @routes.get("/sources-senders", Permission.SOURCE_VIEW)
 async def list_providers(context: ConsoleContext) -> Response:
     """Show the supported providers."""
-    return context.page("sources/providers.html", recipes=sources.list_providers())
+    return context.page("sources/providers.html", recipes=sources.RECIPES)
 
 
 @routes.get("/sources-senders/{provider}", Permission.SOURCE_VIEW)
 async def show_provider(context: ConsoleContext) -> Response:
     """Show how to set up a source of one provider."""
-    recipe = sources.get_provider(context.path["provider"])
+    recipe = sources.find_recipe(context.path["provider"])
     base = base_url_of(context.app_context.settings)
     url = f"{base or _request_base_url(context)}/in/{recipe.name}"
     return context.page(
@@ -136,7 +136,7 @@ def _stored_settings(context: ConsoleContext, view: SourceView) -> Mapping[str, 
 @routes.get("/sources-new/{provider}", Permission.SOURCE_MANAGE)
 async def show_new(context: ConsoleContext) -> Response:
     """Show the form for a new source of a provider."""
-    recipe = sources.get_provider(context.path["provider"])
+    recipe = sources.find_recipe(context.path["provider"])
     async with context.work() as work:
         taken = {view.name for view in await sources.list_all(work)}
     names = chain((recipe.name,), (f"{recipe.name}-{number}" for number in count(2)))
@@ -146,7 +146,7 @@ async def show_new(context: ConsoleContext) -> Response:
 @routes.post("/sources-new/{provider}", Permission.SOURCE_MANAGE)
 async def add_source(context: ConsoleContext) -> Response:
     """Store a new source; show its generated secret, only in this response."""
-    recipe = sources.get_provider(context.path["provider"])
+    recipe = sources.find_recipe(context.path["provider"])
     fields = [*recipe_fields(recipe), *common_fields(recipe)]
     reader = FormReader(context.form)
     name, is_generated = reader.text("name"), bool(reader.text("generate"))

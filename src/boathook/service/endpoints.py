@@ -131,7 +131,7 @@ async def create(
     await require_here(work, application)
     kind = work.app_context.settings.outbound.signature_type
     secret = make_secret(kind) if secret is None else read_secret(secret, "secret")
-    values = _values(new)
+    values = asdict(new)
     columns = await _columns(work, application, None, values, known_types)
     endpoint = replace(Endpoint(id=new_id(), application_id=application.id, url=""), **columns)
     if headers:
@@ -161,7 +161,7 @@ async def put(
     if found is None:
         new = replace(new, uid=new.uid or uid_from(ids.ENDPOINT, reference))
         return await create(work, application, new), True
-    values = _values(new)
+    values = asdict(new)
     if new.auth is None:
         del values["auth"]
     return await _change(work, application, found, values, backlog), False
@@ -212,10 +212,6 @@ async def delete(work: UnitOfWork, application: Application, reference: str) -> 
     found = await lock(work, application, reference)
     await endpoints.delete(work.connection, found)
     await _publish_change(work, application, found, "deleted")
-
-
-def _values(new: NewEndpoint) -> Values:
-    return asdict(new)
 
 
 async def _columns(

@@ -140,16 +140,16 @@ def _added_secret_view(work: UnitOfWork, one: SourceSecret, now: datetime) -> Se
         added_at=one.added_at,
         expires_at=one.expires_at,
         is_over=not one.is_valid_at(now),
-        is_readable=_is_readable(work, one),
+        is_readable=decrypt(work, one) is not None,
     )
 
 
-def _is_readable(work: UnitOfWork, one: SourceSecret) -> bool:
+def decrypt(work: UnitOfWork, one: SourceSecret) -> str | None:
+    """Return the text of an added secret; None if it cannot be decrypted with the configured keys."""
     try:
-        work.app_context.secret_box.open(one.encrypted, one.context)
+        return work.app_context.secret_box.open(one.encrypted, one.context)
     except SecretUnreadable:
-        return False
-    return True
+        return None
 
 
 async def add(
@@ -219,19 +219,8 @@ def _refuse(work: UnitOfWork, settings: Settings, source: str, text: str, known:
         Verifier(replace(source_spec(settings, source, SecretsCache(settings, ())), secrets=(text,)))
     except ConfigError as error:
         raise InvalidValue(str(error).partition(": ")[2] or str(error), "secret") from None
-    taken = {*settings.secrets_of(source), *_opened(work, holding)}
-    if text in taken:
+    if text in {*settings.secrets_of(source), *(decrypt(work, one) for one in holding)}:
         raise InvalidValue("it is already one of this source's secrets", "secret")
-
-
-def _opened(work: UnitOfWork, known: list[SourceSecret]) -> set[str]:
-    found = set()
-    for one in known:
-        try:
-            found.add(work.app_context.secret_box.open(one.encrypted, one.context))
-        except SecretUnreadable:
-            continue
-    return found
 
 
 def _make(settings: Settings, source: str) -> str:
@@ -285,7 +274,7 @@ async def _last_checked(work: UnitOfWork, source: str, shown_id: str, *, is_expi
     await source_secrets.lock(work.connection, source)
     known = await source_secrets.list_by_source(work.connection, source)
     # Ignore secrets that cannot be decrypted: they verify nothing, so the last readable one must stay.
-    others = [one for one in known if one.id != id and one.expires_at is None and _is_readable(work, one)]
+    others = [one for one in known if one.id != id and one.expires_at is None and decrypt(work, one) is not None]
     has_others = bool(others) or (configured is not None and bool(configured.secrets or captures_secret(configured)))
     is_last = not has_others
     if is_expiring and is_last and any(one.id == id for one in known):

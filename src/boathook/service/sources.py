@@ -22,7 +22,8 @@ from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import captures_secret, compile_verifier, paths_of
 from boathook.ingest.stored_sources_file import read_stored_sources
 from boathook.observability.live_metrics import LiveMetrics
-from boathook.providers import RECIPES, find_recipe
+from boathook.providers import RECIPES as RECIPES  # noqa: PLC0414 - re-exported
+from boathook.providers import find_recipe as find_recipe  # noqa: PLC0414 - re-exported
 from boathook.providers.recipe import Recipe as Recipe  # noqa: PLC0414 - re-exported
 from boathook.providers.schemes import Asymmetric, NoProof
 from boathook.service.database import ProgressCallback, open_database
@@ -213,16 +214,6 @@ async def read_latest(work: UnitOfWork, names: Sequence[str]) -> LatestAtSources
     else:
         events = dict(await summaries.list_latest_by_source(work.connection))
     return LatestAtSources(events, await summaries.summarize_rejections(work.connection, names))
-
-
-def list_providers() -> Sequence[Recipe]:
-    """Return every known provider, in the order of listings."""
-    return RECIPES
-
-
-def get_provider(provider: str) -> Recipe:
-    """Return the provider with a name or alias. Raises ConfigError, which suggests similar names."""
-    return find_recipe(provider)
 
 
 def view_of(settings: Settings, name: str, added: SecretsCache | None = None) -> SourceView:

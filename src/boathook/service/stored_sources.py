@@ -37,7 +37,7 @@ from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import captures_secret, source_spec
 from boathook.providers import find_recipe
 from boathook.service.shown_settings import HIDDEN
-from boathook.service.source_secrets import generate_secret, read_secret
+from boathook.service.source_secrets import decrypt, generate_secret, read_secret
 from boathook.service.unit_of_work import UnitOfWork, new_id
 from boathook.verification.source import find_source_recipe
 from boathook.verification.verifier import Verifier
@@ -226,19 +226,12 @@ def _check(configured: Settings, name: str, source: SourceSettings, secrets: tup
 async def _secrets_of(work: UnitOfWork, configured: Settings, name: str) -> tuple[str, ...]:
     """Return the readable secrets of a source that have not ended."""
     known, now = await secret_store.list_by_source(work.connection, name), datetime.now(UTC)
-    found = []
-    for one in known:
-        if one.is_valid_at(now):
-            try:
-                found.append(work.app_context.secret_box.open(one.encrypted, one.context))
-            except SecretUnreadable:
-                continue
-    handshake = None if found else await asyncio.to_thread(_handshake_secret, configured, name)
-    return tuple(found) if handshake is None else (handshake,)
-
-
-def _handshake_secret(configured: Settings, name: str) -> str | None:
-    return HandshakeSecrets(configured.server.data_dir).confirmed(name)
+    texts = [decrypt(work, one) for one in known if one.is_valid_at(now)]
+    found = tuple(text for text in texts if text is not None)
+    if found:
+        return found
+    handshake = await asyncio.to_thread(HandshakeSecrets(configured.server.data_dir).confirmed, name)
+    return () if handshake is None else (handshake,)
 
 
 async def _forget_handshake_secret(configured: Settings, name: str) -> None:
