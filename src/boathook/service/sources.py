@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from boathook.config import Settings, SourceSettings
 from boathook.config.stored_sources import stored_values
 from boathook.db import source_secrets
+from boathook.db.database import Database
 from boathook.db.live_settings import LiveSettings, decrypt_source
 from boathook.db.queries import summaries
 from boathook.db.queries.summaries import MAX_SCANNED as MAX_SCANNED  # noqa: PLC0414 - re-exported
@@ -116,16 +117,27 @@ async def read_known(settings: Settings, *, progress: ProgressCallback | None = 
     Raises:
         ConfigError: the URL of the database cannot be read.
     """
-    live = LiveSettings(settings)
     settings.database_url()
     try:
         async with open_database(settings, purpose="cli", progress=progress) as database:
-            await live.refresh(database)
-            return KnownSources(live, SecretsCache(live.current, await source_secrets.list_all(database)))
+            return await read_stored(settings, database)
     except (ConfigError, DatabaseError) as error:
         # ConfigError: there is no database yet, or its schema is not current.
-        live.set_rows(read_stored_sources(settings.server.data_dir) or ())
-        return KnownSources(live, SecretsCache(live.current), str(error) if isinstance(error, DatabaseError) else "")
+        return read_saved(settings, str(error) if isinstance(error, DatabaseError) else "")
+
+
+async def read_stored(settings: Settings, database: Database) -> KnownSources:
+    """Return all sources, with those of the database. Raises DatabaseError."""
+    live = LiveSettings(settings)
+    await live.refresh(database)
+    return KnownSources(live, SecretsCache(live.current, await source_secrets.list_all(database)))
+
+
+def read_saved(settings: Settings, problem: str = "") -> KnownSources:
+    """Return all sources, with those that a gateway of this host saved last; *problem* says why."""
+    live = LiveSettings(settings)
+    live.set_rows(read_stored_sources(settings.server.data_dir) or ())
+    return KnownSources(live, SecretsCache(live.current), problem)
 
 
 async def list_all(work: UnitOfWork) -> Sequence[SourceView]:

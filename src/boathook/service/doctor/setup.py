@@ -12,22 +12,18 @@ from typing import Final
 from boathook.broker.access import read_access, read_redis_url
 from boathook.config import Settings
 from boathook.db import cells as cell_assignments
-from boathook.db import source_secrets
 from boathook.db.database import Database
-from boathook.db.live_settings import LiveSettings
 from boathook.domain.errors import BoathookError, CellUnavailable, ConfigError, DatabaseError
 from boathook.domain.plurals import counted
-from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import compile_sources, compile_verifier
 from boathook.ingest.spooled_events import summarize_folder
-from boathook.ingest.stored_sources_file import read_stored_sources
 from boathook.providers.schemes import NoProof
 from boathook.service.cells import probe
 from boathook.service.database import Migrations, ProgressCallback, server_url
 from boathook.service.doctor import brokers, spool
 from boathook.service.doctor import database as database_checks
 from boathook.service.doctor.handlers import CheckStatus, Finding
-from boathook.service.sources import KnownSources
+from boathook.service.sources import KnownSources, read_saved, read_stored
 from boathook.service.spool import HELD, cell_roots_of, root_of
 from boathook.spool.inspection import list_folders
 
@@ -112,14 +108,10 @@ async def examine(
 
 
 async def _known_sources(settings: Settings, database: Database | None) -> KnownSources:
-    """Return all sources; those that a gateway of this host saved last if the database cannot be read."""
-    live = LiveSettings(settings)
     if database is not None:
         with contextlib.suppress(DatabaseError):
-            await live.refresh(database)
-            return KnownSources(live, SecretsCache(live.current, await source_secrets.list_all(database)))
-    live.set_rows(read_stored_sources(settings.server.data_dir) or ())
-    return KnownSources(live, SecretsCache(live.current))
+            return await read_stored(settings, database)
+    return read_saved(settings)
 
 
 def _settings(settings: Settings) -> Finding:
