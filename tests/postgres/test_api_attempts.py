@@ -7,8 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from boathook.api.attempts import MessageAttemptOut
-from boathook.api.delivery_status import EndpointMessageOut, MessageEndpointOut
+from boathook.api.attempts import EndpointMessageOut, MessageAttemptOut, MessageEndpointOut
 from boathook.db import attempts, messages
 from boathook.db.applications import find
 from boathook.delivery.tasks import run_tasks

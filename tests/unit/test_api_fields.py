@@ -15,7 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import boathook.api
 import boathook.service.schemas
-from boathook.api.environment import EnvironmentIn
+from boathook.api.event_types import EnvironmentIn
 from boathook.service.schemas.endpoints import EndpointIn, EndpointPatch
 from boathook.service.schemas.fields import Input, Timestamp, ignored_fields
 from boathook.service.schemas.messages import MessageIn, TransformationsParams

@@ -13,10 +13,10 @@ import msgspec
 from fastapi import Depends, Path, Query
 from pydantic import Field
 
-from boathook.api.bulk_jobs import BulkJobOut, show_job
 from boathook.api.errors import invalid
 from boathook.api.pages import DeliveryPage, EventPage, ListOf
 from boathook.api.route import AnyCall, read_path_id, router
+from boathook.api.tasks import BulkJobOut, show_job
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
 from boathook.domain.model import Attempt, State

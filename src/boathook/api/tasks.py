@@ -1,4 +1,4 @@
-"""Routes of background tasks: start them and read their progress."""
+"""Routes of background tasks and bulk jobs: start tasks, read the progress of both, and stop bulk jobs."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -19,8 +19,9 @@ from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_tags
 from boathook.domain.errors import NotFound
 from boathook.domain.windows import MAX_WINDOW, Window
-from boathook.service import tasks
+from boathook.service import bulk_jobs, tasks
 from boathook.service.authorization import Permission, requires
+from boathook.service.bulk_jobs import JobProgress
 from boathook.service.schemas.fields import Input, Output, StrictInt, Timestamp, TypeName, format_timestamp
 from boathook.service.tasks import API_OPERATIONS, Task, TaskOperation, TaskState, TimeRange
 
@@ -28,6 +29,7 @@ routes = router("Endpoint")
 background = router("Background Tasks")
 statistics = router("Statistics")
 expunging = router("Message")
+bulk = router("Bulk Job")
 
 _LAST: Final = UUID(int=(1 << 128) - 1)
 
@@ -116,7 +118,7 @@ class UsageOut(TaskOut):
     unresolved_app_ids: list[str] = Field(description="Entries of appIds that match no application.")
 
 
-def show_task(task: Task) -> dict[str, Any]:
+def _show_task(task: Task) -> dict[str, Any]:
     """Return a task as the API shows it."""
     return {
         "id": task.shown_id,
@@ -127,7 +129,7 @@ def show_task(task: Task) -> dict[str, Any]:
 
 
 def _show_whole(task: Task) -> dict[str, Any]:
-    return show_task(task) | {"data": task.data}
+    return _show_task(task) | {"data": task.data}
 
 
 @routes.post(
@@ -140,7 +142,7 @@ def _show_whole(task: Task) -> dict[str, Any]:
 @requires(Permission.MESSAGE_RESEND)
 async def recover(call: ApplicationCall, endpoint_id: EndpointRef, body: RecoverIn) -> Response:
     """Attempt each failed message of an endpoint in a time range once, in the background."""
-    return answer_json(202, show_task(await tasks.recover(call.work, call.application, endpoint_id, body.value())))
+    return answer_json(202, _show_task(await tasks.recover(call.work, call.application, endpoint_id, body.value())))
 
 
 @routes.post(
@@ -154,7 +156,7 @@ async def recover(call: ApplicationCall, endpoint_id: EndpointRef, body: Recover
 async def replay_missing(call: ApplicationCall, endpoint_id: EndpointRef, body: ReplayIn) -> Response:
     """Send an endpoint, with its retry schedule, matching messages of a time range that it was never sent."""
     task = await tasks.replay_missing(call.work, call.application, endpoint_id, body.value())
-    return answer_json(202, show_task(task))
+    return answer_json(202, _show_task(task))
 
 
 @routes.post(
@@ -168,7 +170,7 @@ async def replay_missing(call: ApplicationCall, endpoint_id: EndpointRef, body: 
 async def bulk_replay(call: ApplicationCall, endpoint_id: EndpointRef, body: BulkReplayIn) -> Response:
     """Attempt each message of an endpoint in a time range once, in the background, whether it succeeded or failed."""
     task = await tasks.bulk_replay(call.work, call.application, endpoint_id, body.value(), body.filters())
-    return answer_json(202, show_task(task))
+    return answer_json(202, _show_task(task))
 
 
 @background.get(
@@ -187,7 +189,7 @@ async def list_tasks(
     """List the organization's tasks of the last 90 days, newest first."""
     found = await tasks.list_page(
         call.work,
-        window_of(page),
+        _window_of(page),
         state=status,
         kinds=API_OPERATIONS if task is None else [TaskOperation(task)],
         limit=page.limit,
@@ -196,7 +198,7 @@ async def list_tasks(
     return answer_page(found, lambda row: row.shown_id, _show_whole)
 
 
-def window_of(page: IdPage) -> Window:
+def _window_of(page: IdPage) -> Window:
     """Return the ids of tasks on a page; those of the last 90 days are listed."""
     low, high = ids.first_of(datetime.now(UTC) - MAX_WINDOW), _LAST
     if page.place_id is None:
@@ -231,7 +233,7 @@ async def get_task(call: AnyCall, task_id: Annotated[str, Path(description="The 
 @requires(Permission.MESSAGE_EXPUNGE)
 async def expunge_all(call: ApplicationCall) -> Response:
     """Permanently delete the payloads of all messages of an application, in the background."""
-    return answer_json(202, show_task(await tasks.purge_contents(call.work, call.application)))
+    return answer_json(202, _show_task(await tasks.purge_contents(call.work, call.application)))
 
 
 @statistics.put(
@@ -244,7 +246,7 @@ async def expunge_all(call: ApplicationCall) -> Response:
 @requires(Permission.USAGE_COUNT)
 async def aggregate_types(call: AnyCall) -> Response:
     """List, in the background, the event types that each application's endpoints subscribe to."""
-    return answer_json(202, show_task(await tasks.aggregate_types(call.work)))
+    return answer_json(202, _show_task(await tasks.aggregate_types(call.work)))
 
 
 @statistics.post(
@@ -258,4 +260,70 @@ async def aggregate_types(call: AnyCall) -> Response:
 async def count_usage(call: AnyCall, body: UsageIn) -> Response:
     """Count, in the background, the deliveries of each application's messages in a time range."""
     task, unknown = await tasks.count_usage(call.work, body.value(), body.app_ids)
-    return answer_json(202, show_task(task) | {"unresolvedAppIds": unknown})
+    return answer_json(202, _show_task(task) | {"unresolvedAppIds": unknown})
+
+
+JobRef = Annotated[str, Path(description="The bulk job's id.", examples=["qtask_01h455vb4pex5vsknk084sn02q4"])]
+
+
+class BulkJobOut(Output):
+    """A bulk job and its progress."""
+
+    id: str = Field(examples=["qtask_01h455vb4pex5vsknk084sn02q4"])
+    title: str = Field(examples=["Replay events"])
+    state: str = Field(description="running, finished, stopped or failed.", examples=["running"])
+    done: int
+    total: int = Field(description="The number counted at the start; 0 if unknown.")
+    added: int | None = Field(description="Deliveries added, if the job adds any.")
+    skipped: int
+    error: str
+    group: str | None = Field(description="The group of dead letters that it is about, if any.")
+    actor: str
+    note: str
+    rate: float | None
+    started_at: Timestamp
+    updated_at: Timestamp
+    outcome: str = Field(description="What has become of the replayed deliveries; empty in lists.")
+
+
+def show_job(progress: JobProgress) -> BulkJobOut:
+    """Return a bulk job as the API shows it."""
+    return BulkJobOut(
+        id=progress.id,
+        title=progress.title,
+        state=progress.state,
+        done=progress.done,
+        total=progress.total,
+        added=progress.added,
+        skipped=progress.left,
+        error=progress.error,
+        group=progress.group,
+        actor=progress.actor,
+        note=progress.note,
+        rate=progress.rate,
+        started_at=progress.begun_at,
+        updated_at=progress.moved_at,
+        outcome=progress.outcome,
+    )
+
+
+@bulk.get("/bulk-job", operation_id="v1.bulk-job.list", summary="List bulk jobs", response_model=ListOf[BulkJobOut])
+@requires(Permission.JOB_VIEW)
+async def list_jobs(call: AnyCall, page: TaskPage) -> Response:
+    """List the organization's bulk jobs of the last 90 days, newest first; operators' jobs are the default one's."""
+    found = await bulk_jobs.page_jobs(call.work, _window_of(page), limit=page.limit, is_ascending=page.is_ascending)
+    return answer_page(found, lambda job: job.id, lambda job: show_job(job).model_dump(mode="json", by_alias=True))
+
+
+@bulk.get("/bulk-job/{job_id}", operation_id="v1.bulk-job.get", summary="Get a bulk job")
+@requires(Permission.JOB_VIEW)
+async def get_job(call: AnyCall, job_id: JobRef) -> BulkJobOut:
+    """Return a bulk job with its progress and what has become of what it replayed."""
+    return show_job(await bulk_jobs.get_progress(call.work, job_id))
+
+
+@bulk.post("/bulk-job/{job_id}/stop", operation_id="v1.bulk-job.stop", summary="Stop a bulk job")
+@requires(Permission.JOB_STOP)
+async def stop_job(call: AnyCall, job_id: JobRef) -> BulkJobOut:
+    """Stop a running bulk job after its current step; what it has done stays."""
+    return show_job(bulk_jobs.progress_of(await bulk_jobs.stop(call.work, job_id)))
