@@ -51,11 +51,11 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "service/conflicts.py": {"json": ("boathook.service.body_view:MAX_BYTES", DEPTH)},
     "pages/site.py": {"json": ("boathook.pages.site:_MAX_REPORT_BYTES",)},
     "console/applications.py": {"json": (FORM,)},
-    "pages/endpoint_forms.py": {"json": (FORM,)},
+    "pages/endpoint_forms.py": {
+        "json": (FORM,),
+        **dict.fromkeys(("_nodes", "_group", "tree_values"), ("boathook.pages.endpoint_forms:MAX_LEVELS",)),
+    },
     "console/event_types.py": {"json": (FORM, SCHEMA)},
-    "pages/event_type_tree.py": dict.fromkeys(
-        ("_nodes", "_group", "tree_values"), ("boathook.pages.event_type_tree:MAX_LEVELS",)
-    ),
     "pages/rendering.py": {"form": (FORM, "boathook.pages.rendering:_MAX_FORM_FIELDS")},
     "console/login.py": {"json": (HEAD,)},
     "portal/app.py": {"form": (HEAD,)},

@@ -14,7 +14,7 @@ from boathook.db import api_keys
 from boathook.domain import ids
 from boathook.pages import context as visits
 from boathook.pages import endpoint_lists
-from boathook.pages.application_pages import Page
+from boathook.pages.context import Page
 from boathook.pages.rendering import csrf_token
 from boathook.portal import app as portal
 from boathook.portal.app import PortalContext, all_pages

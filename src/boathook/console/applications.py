@@ -10,7 +10,7 @@ from starlette.responses import Response
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached
-from boathook.pages.application_pages import ApplicationScope, Page, Pages
+from boathook.pages.context import ApplicationScope, Page, Pages
 from boathook.pages.endpoint_forms import FormReader, InvalidForm, form_problems, submitted_values
 from boathook.pages.endpoints import list_rows, list_type_names
 from boathook.service import applications, endpoints, keys, messages, portal_sessions, recipient_stats

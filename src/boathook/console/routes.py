@@ -14,8 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from boathook.domain.model import Role
-from boathook.pages.context import RequestContext, read_notice, read_verified_form, write_notice
-from boathook.pages.registry import PageRegistry, PageSpec
+from boathook.pages.context import PageRegistry, PageSpec, RequestContext, read_notice, read_verified_form, write_notice
 from boathook.pages.rendering import ConsoleState, PageRenderer, csrf_token
 from boathook.service import operators
 from boathook.service.authorization import ACCESS_RULES, Permission, requires, role_may

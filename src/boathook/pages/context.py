@@ -1,17 +1,21 @@
-"""The context of a request to the console or the portal."""
+"""The context of a request to the console or the portal, and the registry of the pages that take it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote, unquote
 
+import msgspec
 from starlette.datastructures import FormData, QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
 from boathook.pages.rendering import PageRenderer, check_csrf_token, check_origin, read_form
+from boathook.service import applications
+from boathook.service.applications import Application
+from boathook.service.authorization import Permission
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 _MAX_NOTICE_CHARS: Final = 1_000
@@ -81,3 +85,85 @@ def read_notice(request: Request, cookie: str) -> tuple[str, str]:
     """Return the text and kind of the notice in this cookie; both are empty if there is none."""
     kind, _, text = unquote(request.cookies.get(cookie, "")).partition(":")
     return (text, kind) if kind in {"good", "bad"} else ("", "")
+
+
+Context = TypeVar("Context")
+Handler = Callable[[Context], Awaitable[Response]]
+Decorated = TypeVar("Decorated", bound=Callable[..., Awaitable[Response]])
+
+
+class PageSpec(msgspec.Struct, Generic[Context], frozen=True):
+    """A page, or the handler of a form."""
+
+    method: str
+    path: str
+    permission: Permission
+    handler: Handler[Context]
+
+
+class PageRegistry(Generic[Context]):
+    """The pages and forms of one area; the first match counts."""
+
+    def __init__(self) -> None:
+        self.entries: list[PageSpec[Context]] = []
+
+    def get(self, path: str, permission: Permission) -> Callable[[Decorated], Decorated]:
+        """Register a page."""
+        return self._add("GET", path, permission)
+
+    def post(self, path: str, permission: Permission) -> Callable[[Decorated], Decorated]:
+        """Register the handler of a form."""
+        return self._add("POST", path, permission)
+
+    def _add(self, method: str, path: str, permission: Permission) -> Callable[[Decorated], Decorated]:
+        def add(handler: Decorated) -> Decorated:
+            self.entries.append(PageSpec(method, path, permission, handler))
+            return handler
+
+        return add
+
+
+class ApplicationScope(msgspec.Struct, frozen=True, kw_only=True):
+    """One application, as seen by an operator or a portal visitor; what the pages that both see are functions of.
+
+    The console serves these pages below /console/applications/{application}, the portal below /portal.
+    """
+
+    context: RequestContext
+    reference: str
+    """The application's id or uid."""
+    base: str
+    """The base path of its pages."""
+    layout: str
+    """The layout template of its pages."""
+    is_portal: bool
+    may: Callable[[Permission], bool]
+    flags: frozenset[str] | None = None
+    """Feature flags that limit the visible event types; None shows all."""
+
+    @asynccontextmanager
+    async def work(self) -> AsyncIterator[tuple[UnitOfWork, Application]]:
+        """Open a transaction and load the application. Raises NotFound."""
+        async with self.context.work() as work:
+            yield work, await applications.get(work, self.reference)
+
+    def page(self, template: str, status: int = 200, **values: Any) -> Response:
+        """Render a page."""
+        known = {"side": self, "base": self.base, "layout": self.layout, "may": self._may_word}
+        return self.context.page(template, status, **known, **values)
+
+    def to(self, path: str, notice: str = "", kind: str = "good") -> Response:
+        """Redirect the browser to another page of the application."""
+        return self.context.to(self.base + path, notice, kind)
+
+    def field(self, name: str) -> str:
+        """Return the value of a form field; empty if it is missing."""
+        return str(self.context.form.get(name, ""))
+
+    def _may_word(self, permission: str) -> bool:
+        return self.may(Permission(permission))
+
+
+Page = PageSpec[ApplicationScope]
+"""A page of an application; its path is relative to the application's base path."""
+Pages = PageRegistry[ApplicationScope]

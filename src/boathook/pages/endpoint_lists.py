@@ -13,7 +13,7 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
 from boathook.domain.plurals import counted
 from boathook.domain.windows import after_message
-from boathook.pages.application_pages import ApplicationScope, Pages
+from boathook.pages.context import ApplicationScope, Pages
 from boathook.service import attempts, endpoints, messages
 from boathook.service.applications import Application
 from boathook.service.authorization import Permission

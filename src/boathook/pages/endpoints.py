@@ -1,4 +1,4 @@
-"""Pages of endpoints: list, create, edit, enable, disable and delete endpoints, and their secrets."""
+"""Pages of endpoints: list, create, edit, enable, disable, delete and test them, their secrets, and replays to them."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -8,34 +8,39 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from boathook.domain import ids
-from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached, SecretUnreadable
-from boathook.pages.application_pages import ApplicationScope, Pages
+from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached, NotFound, SecretUnreadable
+from boathook.domain.windows import after_message
+from boathook.pages import query_params
 from boathook.pages.attempt_charts import attempt_values, read_range
+from boathook.pages.context import ApplicationScope, Pages
 from boathook.pages.endpoint_forms import (
     NEW_ENDPOINT_VALUES,
     RETRY_PRESET_NAMES,
     FormReader,
     InvalidForm,
     auth_document,
+    build_tree,
     endpoint_document,
     endpoint_values,
     form_problems,
     submitted_values,
+    tree_values,
 )
 from boathook.pages.endpoint_lists import endpoint_status, name_disabler
-from boathook.pages.event_type_tree import build_tree, tree_values
 from boathook.pages.verification_examples import VERIFICATION_EXAMPLES, VerificationExample
-from boathook.service import attempts, endpoint_secrets, endpoints, event_types, recipient_stats
+from boathook.service import attempts, endpoint_secrets, endpoints, event_types, messages, recipient_stats, tasks
 from boathook.service.applications import Application, PageRequest
+from boathook.service.attempts import AttemptRow
 from boathook.service.authorization import Permission
 from boathook.service.endpoints import Backlog, Endpoint
 from boathook.service.event_types import EventType
 from boathook.service.recipient_stats import STATS_RANGES, RangeName
 from boathook.service.schemas.endpoints import EndpointIn, EndpointPatch
+from boathook.service.tasks import Task, TaskOperation, TaskState, TimeRange
 from boathook.service.unit_of_work import UnitOfWork
 
 pages = Pages()
-GRACE_PERIODS: Final = (("0", "0 seconds"), ("3600", "one hour"), ("86400", "one day"), ("604800", "one week"))
+_GRACE_PERIODS: Final = (("0", "0 seconds"), ("3600", "one hour"), ("86400", "one day"), ("604800", "one week"))
 """How long an old secret can stay valid: seconds, and the label in the form."""
 
 _MAX_SHOWN: Final = 100
@@ -123,7 +128,7 @@ async def show_endpoint(scope: ApplicationScope) -> Response:
         application=application,
         endpoint=endpoint,
         standing=status,
-        graces=GRACE_PERIODS,
+        graces=_GRACE_PERIODS,
         retry=_retry_words(endpoint),
         day_ago=f"{now - timedelta(days=1):%Y-%m-%dT%H:%M}",
         secrets=stats.secrets,
@@ -274,3 +279,141 @@ async def delete_endpoint(scope: ApplicationScope) -> Response:
 
 async def _get(scope: ApplicationScope, work: UnitOfWork, application: Application) -> Endpoint:
     return await endpoints.get(work, application, scope.context.path["endpoint"])
+
+
+@pages.post("/endpoints/{endpoint}/secret", Permission.ENDPOINT_SECRET_VIEW)
+async def reveal_secret(scope: ApplicationScope) -> Response:
+    """Show the verification secret; the access is recorded in the audit log."""
+    async with scope.work() as (work, application):
+        endpoint = await _get(scope, work, application)
+        secret = await endpoint_secrets.reveal_secret(work, application, endpoint.shown_id)
+    return scope.page("endpoints/secret.html", application=application, endpoint=endpoint, secret=secret)
+
+
+@pages.post("/endpoints/{endpoint}/headers", Permission.ENDPOINT_HEADERS_VIEW)
+async def reveal_headers(scope: ApplicationScope) -> Response:
+    """Show the headers sent with each message, without credentials; the access is recorded in the audit log."""
+    async with scope.work() as (work, application):
+        endpoint = await _get(scope, work, application)
+        headers = await endpoint_secrets.reveal_headers(work, application, endpoint.shown_id)
+    return scope.page("endpoints/headers.html", application=application, endpoint=endpoint, headers=headers)
+
+
+@pages.post("/endpoints/{endpoint}/rotate", Permission.ENDPOINT_SECRET_ROTATE)
+async def rotate_secret(scope: ApplicationScope) -> Response:
+    """Rotate the secret of an endpoint; messages are also signed with the old one during the grace period."""
+    grace = scope.field("grace")
+    if grace not in dict(_GRACE_PERIODS):
+        raise InvalidValue(f"choose one of {', '.join(dict(_GRACE_PERIODS))} seconds", "grace")
+    async with scope.work() as (work, application):
+        endpoint = await _get(scope, work, application)
+        await endpoint_secrets.rotate_secret(work, application, endpoint.shown_id, grace=timedelta(seconds=int(grace)))
+    along = "" if grace == "0" else f" The old secret stays valid for {dict(_GRACE_PERIODS)[grace]}."
+    return scope.to(f"/endpoints/{endpoint.shown_id}", f"Secret rotated.{along}")
+
+
+_TASK_TITLES: Final = {
+    TaskOperation.RECOVER: "Recover failed messages",
+    TaskOperation.REPLAY_MISSING: "Replay missing messages",
+    TaskOperation.BULK_REPLAY: "Resend messages",
+}
+_MAX_SHOWN_BYTES: Final = 4_096
+
+
+@pages.post("/endpoints/{endpoint}/test", Permission.ENDPOINT_TEST)
+async def send_test(scope: ApplicationScope) -> Response:
+    """Send the example of an event type to an endpoint, and redirect to the result."""
+    type = scope.field("type") or messages.PING
+    async with scope.work() as (work, application):
+        if type != messages.PING and type not in await list_type_names(scope, work):
+            raise NotFound(f"unknown event type {type}")
+        endpoint = await _get(scope, work, application)
+        sent = await messages.send_example(work, application, endpoint.shown_id, type)
+    scope.context.app_context.notify_due()
+    return scope.to(f"/endpoints/{endpoint.shown_id}/tests/{sent.shown_id}")
+
+
+@pages.get("/endpoints/{endpoint}/tests/{message}", Permission.MESSAGE_VIEW)
+async def show_test(scope: ApplicationScope) -> Response:
+    """Show the result of a test, once it is available."""
+    async with scope.work() as (work, application):
+        endpoint = await _get(scope, work, application)
+        message = await messages.get(work, application, scope.context.path["message"])
+        window = after_message(message.id, datetime.now(UTC))
+        found = await attempts.list_page(
+            work, application, window, message=message.shown_id, endpoint=endpoint.shown_id, limit=1
+        )
+    row = found.rows[0] if found.rows else None
+    template = "endpoints/test_result.html" if scope.context.is_fragment else "endpoints/test.html"
+    return scope.page(
+        template,
+        application=application,
+        endpoint=endpoint,
+        message=message,
+        row=row,
+        attempt_id=None if row is None else ids.show(ids.ATTEMPT, row.id),
+        answer=_snippet(row),
+        at=ids.created_at(message.id),
+    )
+
+
+def _snippet(row: AttemptRow | None) -> str:
+    return "" if row is None or not row.response else row.response[:_MAX_SHOWN_BYTES].decode("utf-8", "replace")
+
+
+@pages.post("/endpoints/{endpoint}/recover", Permission.MESSAGE_RESEND)
+async def recover(scope: ApplicationScope) -> Response:
+    """Retry an endpoint's failed messages since a given time."""
+    async with scope.work() as (work, application):
+        task = await tasks.recover(work, application, scope.context.path["endpoint"], TimeRange(_since(scope)))
+    return _to_task(scope, task)
+
+
+@pages.post("/endpoints/{endpoint}/replay-missing", Permission.MESSAGE_RESEND)
+async def replay_missing(scope: ApplicationScope) -> Response:
+    """Send an endpoint the matching messages since a given time that it was never sent."""
+    async with scope.work() as (work, application):
+        task = await tasks.replay_missing(work, application, scope.context.path["endpoint"], TimeRange(_since(scope)))
+    return _to_task(scope, task)
+
+
+def _since(scope: ApplicationScope) -> datetime:
+    since = query_params.get_time(scope.context.form, "since")
+    if since is None:
+        raise InvalidValue("enter a UTC time such as 2026-01-31T12:00", "since")
+    return since.astimezone(UTC)
+
+
+def _to_task(scope: ApplicationScope, task: Task) -> Response:
+    return scope.to(f"/endpoints/{scope.context.path['endpoint']}/tasks/{task.shown_id}")
+
+
+@pages.get("/endpoints/{endpoint}/tasks/{task}", Permission.ENDPOINT_VIEW)
+async def show_task(scope: ApplicationScope) -> Response:
+    """Show the progress of a task."""
+    async with scope.work() as (work, application):
+        endpoint = await _get(scope, work, application)
+        task = await tasks.get(work, scope.context.path["task"])
+    if task.endpoint_id != endpoint.id:
+        raise NotFound(f"there is no task {scope.context.path['task']}")
+    template = "endpoints/task_progress.html" if scope.context.is_fragment else "endpoints/task.html"
+    return scope.page(
+        template,
+        application=application,
+        endpoint=endpoint,
+        task=task,
+        title=_TASK_TITLES.get(task.kind, task.kind.value),
+        is_running=task.state is TaskState.RUNNING,
+        percent=percent_done(task),
+    )
+
+
+def percent_done(task: Task) -> int:
+    """Return the processed percentage of a task's time range."""
+    if task.state is TaskState.FINISHED:
+        return 100
+    if "after" not in task.place:
+        return 0
+    since, until = (datetime.fromisoformat(task.request[name]) for name in ("since", "until"))
+    reached = ids.created_at(ids.read(ids.MESSAGE, task.place["after"]))
+    return round(100 * min(1.0, max(0.0, (reached - since) / max(until - since, timedelta(milliseconds=1)))))

@@ -14,8 +14,15 @@ from starlette.routing import Route
 
 from boathook.domain import ids
 from boathook.pages import APPLICATION_PAGES
-from boathook.pages.application_pages import ApplicationScope, Page, Pages
-from boathook.pages.context import RequestContext, read_notice, read_verified_form, write_notice
+from boathook.pages.context import (
+    ApplicationScope,
+    Page,
+    Pages,
+    RequestContext,
+    read_notice,
+    read_verified_form,
+    write_notice,
+)
 from boathook.pages.rendering import ConsoleState, PageRenderer, check_origin, csrf_token, read_form
 from boathook.service import event_types, keys
 from boathook.service.authorization import Permission, Principal, principal_of, requires
