@@ -8,10 +8,10 @@ from starlette.routing import compile_path
 
 from benchmarks.history import NEEDLE
 from benchmarks.page_client import PageClient
-from boathook.console.app import AREAS
+from boathook.console import AREAS
 from boathook.console.routes import BASE
 from boathook.domain.errors import ConfigError
-from boathook.portal.app import all_pages
+from boathook.portal import all_pages
 from boathook.service.portal_sessions import PATH
 
 STREAMING_PAGES: Final = frozenset({f"{BASE}/overview/live"})

@@ -8,10 +8,10 @@ import httpx
 from fastapi.routing import APIRoute
 
 from boathook.api.app import ROUTERS
-from boathook.console.app import AREAS
+from boathook.console import AREAS
 from boathook.domain.model import Role
 from boathook.pages.rendering import csrf_token
-from boathook.portal.app import all_pages
+from boathook.portal import all_pages
 from boathook.service.authorization import ACCESS_RULES, AccessRule, Capability, Permission, permission_of
 
 ALONE: Final = (

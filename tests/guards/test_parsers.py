@@ -58,7 +58,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "console/event_types.py": {"json": (FORM, SCHEMA)},
     "pages/rendering.py": {"form": (FORM, "boathook.pages.rendering:_MAX_FORM_FIELDS")},
     "console/login.py": {"json": (HEAD,)},
-    "portal/app.py": {"form": (HEAD,)},
+    "portal.py": {"form": (HEAD,)},
     "service/endpoint_values.py": {"key": ("boathook.service.endpoint_values:MAX_PEM",)},
     "service/endpoints.py": {"json": (OURS,)},
     "service/idempotency.py": {"json": (OURS,)},

@@ -10,14 +10,14 @@ from urllib.parse import urlencode
 import pytest
 from msgspec.structs import replace
 
+from boathook import portal
 from boathook.db import api_keys
 from boathook.domain import ids
 from boathook.pages import context as visits
 from boathook.pages import endpoint_lists
 from boathook.pages.context import Page
 from boathook.pages.rendering import csrf_token
-from boathook.portal import app as portal
-from boathook.portal.app import PortalContext, all_pages
+from boathook.portal import PortalContext, all_pages
 from boathook.service import endpoints, event_types, keys, portal_sessions
 from boathook.service.authorization import ACCESS_RULES, Capability, Principal
 from boathook.service.endpoints import NewEndpoint

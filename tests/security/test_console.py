@@ -22,8 +22,8 @@ import msgspec
 import pytest
 from starlette.routing import Route
 
+from boathook.console import AREAS
 from boathook.console import login as signing_in
-from boathook.console.app import AREAS
 from boathook.console.login import OIDC_CALLBACK_PATH, OIDC_START_PATH, LoginRateLimiter
 from boathook.console.routes import BASE, ConsoleContext, RouteSpec
 from boathook.db import operators as operator_database
@@ -33,7 +33,7 @@ from boathook.domain import ids
 from boathook.domain.model import Role
 from boathook.pages import context
 from boathook.pages.rendering import csrf_token
-from boathook.portal.app import all_pages
+from boathook.portal import all_pages
 from boathook.server.asgi_guard import apply_forwarded_headers
 from boathook.service import keys, operators
 from boathook.service.authorization import ACCESS_RULES

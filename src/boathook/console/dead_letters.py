@@ -9,6 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from boathook.console.routes import BASE, ConsoleContext, Routes
+from boathook.console.system import JOBS_PATH
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.domain.plurals import counted
@@ -134,7 +135,7 @@ async def replay_group(context: ConsoleContext) -> Response:
             task = await bulk_jobs.replay_group(work, context.path["group"], rate=rate, note=note)
     except InvalidValue as error:
         return await preview_replay(context, 400, **{str(error.where[0]): str(error)})
-    return context.to(f"{BASE}/jobs/{task.shown_id}")
+    return context.to(f"{JOBS_PATH}/{task.shown_id}")
 
 
 @routes.post("/dead/groups/{group}/ignore", Permission.DEAD_LETTER_DECIDE)
@@ -145,7 +146,7 @@ async def ignore_group(context: ConsoleContext) -> Response:
             task = await bulk_jobs.ignore_group(work, context.path["group"], note=str(context.form.get("note", "")))
     except InvalidValue as error:
         return await show_group(context, 400, ignore=str(error))
-    return context.to(f"{BASE}/jobs/{task.shown_id}")
+    return context.to(f"{JOBS_PATH}/{task.shown_id}")
 
 
 @routes.post("/dead/groups/{group}/purge", Permission.DEAD_LETTER_PURGE)
@@ -157,7 +158,7 @@ async def purge_group(context: ConsoleContext) -> Response:
             task = await bulk_jobs.purge_group(work, context.path["group"], typed=typed, note=note)
     except InvalidValue as error:
         return await show_group(context, 400, purge=str(error))
-    return context.to(f"{BASE}/jobs/{task.shown_id}")
+    return context.to(f"{JOBS_PATH}/{task.shown_id}")
 
 
 @routes.post("/dead/decide", Permission.DEAD_LETTER_DECIDE)

@@ -12,8 +12,8 @@ from starlette.datastructures import FormData, QueryParams
 from starlette.responses import Response
 
 from boathook.console import exports
-from boathook.console.background_work import JOBS_PATH
 from boathook.console.routes import BASE, ConsoleContext, Routes
+from boathook.console.system import JOBS_PATH
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.domain.model import State

@@ -1,19 +1,22 @@
-"""Pages of background work: bulk jobs and consistency checks."""
+"""Pages of the installation itself: consistency checks, bulk jobs, settings and cells."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 from starlette.responses import Response
 
-from boathook.console.routes import BASE, ConsoleContext, Routes
+from boathook.console.routes import BASE, CELLS, ConsoleContext, Routes
 from boathook.domain.errors import InvalidState
-from boathook.service import bulk_jobs
-from boathook.service import integrity as actions
+from boathook.pages import query_params
+from boathook.service import bulk_jobs, cells, integrity
 from boathook.service.authorization import Permission
+from boathook.service.cells import CellStatus
+from boathook.service.shown_settings import find_settings
 
 routes = Routes()
-_LIST: Final = f"{BASE}/verify"
-BALANCE_ROWS: Final = (
+_CHECKS_PATH: Final = f"{BASE}/verify"
+_BALANCE_ROWS: Final = (
     ("events", "Events", 0),
     ("received", "received", 1),
     ("published", "published", 1),
@@ -39,7 +42,7 @@ BALANCE_ROWS: Final = (
 async def list_runs(context: ConsoleContext) -> Response:
     """Show the latest consistency checks and their results."""
     async with context.work() as work:
-        runs = await actions.list_recent(work.connection)
+        runs = await integrity.list_recent(work.connection)
     return context.page("integrity/list.html", runs=runs, is_busy=any(run.state == "running" for run in runs))
 
 
@@ -48,21 +51,21 @@ async def start_run(context: ConsoleContext) -> Response:
     """Start a consistency check, which the keeper runs."""
     try:
         async with context.work() as work:
-            run = await actions.start(
+            run = await integrity.start(
                 work, is_deep=bool(context.form.get("deep")), is_gentle=bool(context.form.get("gently"))
             )
     except InvalidState as error:
-        return context.to(_LIST, str(error), "bad")
-    return context.to(f"{_LIST}/{run.shown_id}")
+        return context.to(_CHECKS_PATH, str(error), "bad")
+    return context.to(f"{_CHECKS_PATH}/{run.shown_id}")
 
 
 @routes.get("/verify/{id}", Permission.VERIFY_VIEW)
 async def show_run(context: ConsoleContext) -> Response:
     """Show one check; a live page requests only the inner part."""
     async with context.work() as work:
-        run = await actions.get(work, context.path["id"])
+        run = await integrity.get(work, context.path["id"])
     template = "integrity/part.html" if context.is_fragment else "integrity/show.html"
-    return context.page(template, run=run, lines=BALANCE_ROWS, **_progress(run.data if run.state == "running" else {}))
+    return context.page(template, run=run, lines=_BALANCE_ROWS, **_progress(run.data if run.state == "running" else {}))
 
 
 def _progress(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,19 +79,19 @@ def _progress(data: Mapping[str, Any]) -> dict[str, Any]:
 async def stop(context: ConsoleContext) -> Response:
     """Stop a running check."""
     async with context.work() as work:
-        await actions.stop(work, context.path["id"])
-    return context.to(f"{_LIST}/{context.path['id']}", "Stopped.")
+        await integrity.stop(work, context.path["id"])
+    return context.to(f"{_CHECKS_PATH}/{context.path['id']}", "Stopped.")
 
 
 JOBS_PATH: Final = f"{BASE}/jobs"
-_MAX_SHOWN: Final = 50
+_MAX_JOBS: Final = 50
 
 
 @routes.get("/jobs", Permission.JOB_VIEW)
 async def list_jobs(context: ConsoleContext) -> Response:
     """Show the latest bulk jobs."""
     async with context.work() as work:
-        jobs = await bulk_jobs.list_latest(work, limit=_MAX_SHOWN)
+        jobs = await bulk_jobs.list_latest(work, limit=_MAX_JOBS)
     return context.page("dead/jobs.html", jobs=jobs)
 
 
@@ -106,3 +109,53 @@ async def stop_job(context: ConsoleContext) -> Response:
     async with context.work() as work:
         await bulk_jobs.stop(work, context.path["id"])
     return context.to(f"{JOBS_PATH}/{context.path['id']}", "Stopped. Completed work is kept.")
+
+
+@routes.get("/settings", Permission.SETTINGS_VIEW)
+async def show_settings(context: ConsoleContext) -> Response:
+    """Show the settings that match a search, by default only the changed ones."""
+    settings = context.app_context.settings
+    words = query_params.get_text(context.query, "q") or ""
+    is_all = context.query.get("show") == "all"
+    rows = find_settings(settings, words, is_changed_only=not is_all)
+    others = 0 if is_all else len(find_settings(settings, words, is_changed_only=False)) - len(rows)
+    return context.page(
+        "settings/show.html",
+        rows=rows,
+        words=words,
+        is_all=is_all,
+        others=others,
+        all_url=query_params.build_url("/console/settings", {"q": words}, show="all"),
+        changed_url=query_params.build_url("/console/settings", {"q": words}),
+        file=settings.file,
+        app_sections=sorted(settings.extra),
+    )
+
+
+_MAX_SOURCES: Final = 12
+
+
+class _CellRow(msgspec.Struct, frozen=True):
+    """A cell, with the sources that this cell has recorded for it."""
+
+    status: CellStatus
+    sources: Sequence[str]
+    """The first of their names."""
+    others: int
+    """How many more there are."""
+
+
+@routes.get(CELLS.path, CELLS.permission)
+async def list_cells(context: ConsoleContext) -> Response:
+    """Show all cells; queries their gateways."""
+    settings = context.app_context.settings
+    if not settings.cells.name:
+        return context.page("cells/list.html", rows=[])
+    statuses = await cells.read_statuses(settings)
+    async with context.work() as work:
+        homes = await cells.list_known(work)
+    rows = []
+    for status in statuses:
+        names = [source for source, cell in homes.items() if cell == status.name]
+        rows.append(_CellRow(status, names[:_MAX_SOURCES], len(names[_MAX_SOURCES:])))
+    return context.page("cells/list.html", rows=rows)

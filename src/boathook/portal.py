@@ -1,4 +1,4 @@
-"""The customers' portal: sign-in by a link, and the pages of one application."""
+"""The customers' portal: sign-in by a link that the owner's app creates, and the pages of one application."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
