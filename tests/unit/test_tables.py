@@ -7,8 +7,8 @@ import pytest
 
 from boathook.cli import output
 from boathook.cli.context import UNLIMITED_WIDTH, out
-from boathook.cli.dashboard import SortOrder, dashboard
 from boathook.cli.output import CODE, ID, RECIPIENT, STATE, Column
+from boathook.cli.top import SortOrder, dashboard
 from boathook.domain.plurals import counted
 from boathook.observability.metric_snapshot import BacklogCounts
 from boathook.service.live_stats import RecipientActivity, SourceActivity, summarize

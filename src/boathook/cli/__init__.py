@@ -9,11 +9,10 @@ events, dead_letters, rejections      stored data: events, deliveries, dead lett
 applications, endpoints, event_types  tenants, their endpoints, and event types
 keys, operators, alerts, sources      configuration of the API, the console, alerts and sources
 init      the files of a new project
-dev       serve that restarts when a file is saved
-serve     serve, migrate, doctor, demo, send
+serve     serve, dev, migrate, doctor, demo, send
 check     the consistency check
 listen    events as they are accepted, forwarded to a local server: event_feed, forwarding
-top       live statistics, drawn by dashboard
+top       live statistics
 spool     events on disk that wait for PostgreSQL
 cells     several installations that share sources and applications
 buffer    events with brokers that wait for PostgreSQL

@@ -37,7 +37,7 @@ _GETTING_STARTED: Final[Mapping[str, CommandEntry]] = {
         example("boathook init --source stripe"),
     ),
     "dev": CommandEntry(
-        "dev:dev",
+        "serve:dev",
         "Serve while you write handlers: restarts when a file is saved, and prints one line for each attempt.",
         example("boathook dev --port 8080"),
     ),

@@ -1,9 +1,10 @@
 """Commands for endpoints: their URLs, delivery settings, secrets and headers."""
 
-from collections.abc import Awaitable, Callable
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar, cast
 
 import typer
 from msgspec.structs import asdict
@@ -33,37 +34,54 @@ from boathook.service.unit_of_work import UnitOfWork
 endpoints = typer.Typer(no_args_is_help=True, help="Endpoints: the URLs that receive an application's messages.")
 
 Result = TypeVar("Result")
+Command = TypeVar("Command", bound=Callable[..., None])
 Owner = Annotated[str, typer.Option("--application", "-a", help="Application: id, its beginning, or uid.")]
 Reference = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Id, the beginning of it, or uid.")]
 
-
-Types = Annotated[
-    list[str] | None,
-    typer.Option("--type", help="Only messages of this type; * matches any characters.", show_default=False),
-]
-Channels = Annotated[
-    list[str] | None, typer.Option("--channel", help="Only messages of one of these channels.", show_default=False)
-]
-FilterText = Annotated[
-    str | None, typer.Option("--filter", metavar="JSON", help="Only messages whose body matches; @FILE reads a file.")
-]
-Uid = Annotated[str | None, typer.Option(help="Your own identifier, usable in place of the id.")]
-Description = Annotated[str | None, typer.Option(help="Description.")]
-Retry = Annotated[
-    str | None, typer.Option(metavar="NAME|SECONDS", help="A preset such as svix, or delays such as '5, 60, 3600'.")
-]
-RateLimit = Annotated[int | None, typer.Option(min=0, max=65_535, help="Maximum messages per second.")]
-Concurrency = Annotated[int | None, typer.Option(min=0, max=32_767, help="Maximum concurrent requests.")]
-Timeout = Annotated[float | None, typer.Option(min=0, max=3_600, help="Maximum seconds per attempt.")]
-OrderBy = Annotated[
-    str | None,
-    typer.Option(metavar="PATH", help="Send messages with the same value at this payload path in order; * for all."),
-]
+_SETTINGS: Final[Mapping[str, Any]] = {
+    "event_types": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type", metavar="TYPE", help="Only messages of this type; * matches any characters.", show_default=False
+        ),
+    ],
+    "channels": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--channel", metavar="CHANNEL", help="Only messages of one of these channels.", show_default=False
+        ),
+    ],
+    "filter": Annotated[
+        str | None, typer.Option(metavar="JSON", help="Only messages whose body matches; @FILE reads a file.")
+    ],
+    "uid": Annotated[str | None, typer.Option(help="Your own identifier, usable in place of the id.")],
+    "description": Annotated[str | None, typer.Option(help="Description.")],
+    "retry": Annotated[
+        str | None,
+        typer.Option(metavar="NAME|SECONDS", help="A preset such as svix, or delays such as '5, 60, 3600'."),
+    ],
+    "throttle_rate": Annotated[
+        int | None, typer.Option("--rate", metavar="RATE", min=0, max=65_535, help="Maximum messages per second.")
+    ],
+    "concurrency": Annotated[int | None, typer.Option(min=0, max=32_767, help="Maximum concurrent requests.")],
+    "timeout_s": Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", min=0, max=3_600, help="Maximum seconds per attempt."),
+    ],
+    "order_by": Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Send messages with the same value at this payload path in order; * for all."
+        ),
+    ],
+    "auth": Annotated[
+        str | None, typer.Option(metavar="JSON", help="Credentials: basic, oauth2 or mtls; @FILE reads a file.")
+    ],
+    "metadata": Metadata,
+}
+"""The options that set an endpoint's fields, by field."""
 Headers = Annotated[
     list[str] | None, typer.Option("--header", metavar="NAME:VALUE", help="Header to send.", show_default=False)
-]
-Auth = Annotated[
-    str | None, typer.Option(metavar="JSON", help="Credentials: basic, oauth2 or mtls; @FILE reads a file.")
 ]
 SecretReference = Annotated[
     str | None,
@@ -76,6 +94,18 @@ _AUTH = {
     "oauth2": ({"tokenUrl", "clientId", "clientSecret"}, {"scope"}),
     "mtls": ({"certificate", "key"}, set[str]()),
 }
+
+
+def _with_settings(command: Command) -> Command:
+    """Give a command the options of `_SETTINGS`, after --url and in place of its ``**settings``."""
+    own = list(inspect.signature(command).parameters.values())[:-1]
+    options = [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=option)
+        for name, option in _SETTINGS.items()
+    ]
+    after = 1 + [one.name for one in own].index("url")
+    cast("Any", command).__signature__ = inspect.Signature([*own[:after], *options, *own[after:]])
+    return command
 
 
 def _read_values(**given: Any) -> dict[str, Any]:
@@ -167,26 +197,17 @@ class BacklogChoice(StrEnum):
     "boathook endpoints create --application acme --url https://acme.example/hooks --type 'invoice.*'",
     "boathook endpoints create -a acme --url https://acme.example/hooks --retry '5, 60, 3600' --order-by customer",
 ))  # fmt: skip
+@_with_settings
 def create_endpoint(
     ctx: typer.Context, application: Owner,
     url: Annotated[str, typer.Option(help="URL that receives messages.")],
-    type: Types = None, channel: Channels = None, filter: FilterText = None, uid: Uid = None,
-    description: Description = None, retry: Retry = None, rate: RateLimit = None,
-    concurrency: Concurrency = None, timeout: Timeout = None, order_by: OrderBy = None,
-    header: Headers = None, auth: Auth = None,
-    metadata: Metadata = None,
-    secret: SecretReference = None, ed25519: Ed25519 = False,
+    header: Headers = None, secret: SecretReference = None, ed25519: Ed25519 = False,
     disabled: Annotated[bool, typer.Option("--disabled", help="Create it disabled.")] = False,
-    as_json: Json = False,
+    as_json: Json = False, **settings: Any,
 ) -> None:  # fmt: skip
     """Create an endpoint and print its id."""
-    settings = cli_context(ctx).settings()
-    signs = _read_secret(settings, secret, ed25519)
-    values = _read_values(
-        url=url, event_types=type, channels=channel, filter=filter, uid=uid, description=description, retry=retry,
-        throttle_rate=rate, concurrency=concurrency, timeout_s=timeout, order_by=order_by, auth=auth, metadata=metadata,
-    )  # fmt: skip
-    new = actions.NewEndpoint(**values, is_disabled=disabled)
+    signs = _read_secret(cli_context(ctx).settings(), secret, ed25519)
+    new = actions.NewEndpoint(**_read_values(url=url, **settings), is_disabled=disabled)
     headers = read_pairs("--header", header or [], ":")
 
     made = _act(ctx, application, lambda work, owner: actions.create(work, owner, new, secret=signs, headers=headers))
@@ -225,20 +246,14 @@ def show_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, a
     "boathook endpoints update -a acme ep_01h455vb4pex5vsknk084sn02q4 --type 'invoice.*' --type order.paid",
     "boathook endpoints update -a acme ep_01h455vb4pex5vsknk084sn02q4 --rate 0 --filter ''",
 ))  # fmt: skip
+@_with_settings
 def update_endpoint(
     ctx: typer.Context, endpoint: Reference, application: Owner,
     url: Annotated[str | None, typer.Option(help="URL that receives messages.")] = None,
-    type: Types = None, channel: Channels = None, filter: FilterText = None, uid: Uid = None,
-    description: Description = None, retry: Retry = None, rate: RateLimit = None,
-    concurrency: Concurrency = None, timeout: Timeout = None, order_by: OrderBy = None,
-    auth: Auth = None, metadata: Metadata = None,
-    as_json: Json = False,
+    as_json: Json = False, **settings: Any,
 ) -> None:  # fmt: skip
     """Change the given settings only. An empty text or 0 removes a setting."""
-    values = _read_values(
-        url=url, event_types=type, channels=channel, filter=filter, uid=uid, description=description, retry=retry,
-        throttle_rate=rate, concurrency=concurrency, timeout_s=timeout, order_by=order_by, auth=auth, metadata=metadata,
-    )  # fmt: skip
+    values = _read_values(url=url, **settings)
     if not values:
         raise UsageError("give a setting to change, such as --type or --url")
     saved = _act_on(ctx, application, endpoint, lambda work, owner, whole: actions.update(work, owner, whole, values))
