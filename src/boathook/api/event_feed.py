@@ -7,9 +7,8 @@ such time and its last event id, and drops events that it has already received.
 """
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -22,7 +21,7 @@ from boathook.api.errors import ApiError, invalid, to_response
 from boathook.api.route import AnyCall, router
 from boathook.domain import ids
 from boathook.domain.errors import DatabaseError, InvalidValue
-from boathook.http.asgi import Receive, Send
+from boathook.http.asgi import stream_body
 from boathook.observability.log import get_logger
 from boathook.service.authorization import Permission, requires
 from boathook.service.event_feed import (
@@ -85,10 +84,10 @@ async def listen(
 def _listener_slots(request: Request) -> ListenerSlots:
     """Return the listener slots of this process."""
     state = request.app.state
-    if not hasattr(state, "seats"):
-        state.seats = ListenerSlots()
-    seats: ListenerSlots = state.seats
-    return seats
+    if not hasattr(state, "listener_slots"):
+        state.listener_slots = ListenerSlots()
+    slots: ListenerSlots = state.listener_slots
+    return slots
 
 
 class _EventStream(Response):
@@ -97,7 +96,7 @@ class _EventStream(Response):
     def __init__(
         self,
         app_context: AppContext,
-        seats: ListenerSlots,
+        slots: ListenerSlots,
         tail: EventFeed,
         since: datetime,
         headers: dict[str, str],
@@ -106,7 +105,7 @@ class _EventStream(Response):
         super().__init__()
         self._log = log
         self._app_context = app_context
-        self._listener_slots = seats
+        self._listener_slots = slots
         self._tail = tail
         self._since = since
         self._credentials = headers
@@ -115,8 +114,8 @@ class _EventStream(Response):
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Stream until the client disconnects, its token is revoked, or the process stops."""
-        with self._listener_slots.acquire() as has_seat:
-            if not has_seat:
+        with self._listener_slots.acquire() as has_slot:
+            if not has_slot:
                 full = ApiError(
                     429, "too_many_listeners", f"too many listeners ({MAX_LISTENERS})", {"retry-after": "5"}
                 )
@@ -124,16 +123,9 @@ class _EventStream(Response):
                 return
             self._log.info("listening")
             await send({"type": "http.response.start", "status": 200, "headers": _HEAD})
-            await _wait_for_first(
-                self._send_events(send), _wait_for_disconnect(receive), self._app_context.closing.wait()
-            )
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await stream_body(self._chunks(), receive, send, self._app_context.closing)
 
-    async def _send_events(self, send: Send) -> None:
-        async for piece in self._chunks():
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-
-    async def _chunks(self) -> AsyncIterator[bytes]:
+    async def _chunks(self) -> AsyncGenerator[bytes, None]:
         yield b"retry: 1000\nevent: started\ndata: %s\n\n" % self._since.isoformat().encode()
         notified_at = checked_at = time.monotonic()
         while True:
@@ -176,22 +168,3 @@ class _EventStream(Response):
 def encode_event(event: FeedEvent) -> bytes:
     """Return an event as a message of the stream."""
     return b"id: %s\nevent: event\ndata: %s\n\n" % (event.id.encode(), msgspec.json.encode(event))
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _wait_for_first(*awaitables: Awaitable[object]) -> None:
-    """Wait for the first awaitable to finish, and cancel the others."""
-    tasks = [asyncio.ensure_future(item) for item in awaitables]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*tasks, return_exceptions=True)

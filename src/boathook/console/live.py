@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from boathook.console.routes import ConsoleContext
 from boathook.domain.errors import DatabaseError
+from boathook.http.asgi import stream_body
 from boathook.observability.log import get_logger
 from boathook.service import operators
 
@@ -127,80 +128,36 @@ def stream_updates(context: ConsoleContext, live: LiveState) -> Response:
         return Response(status_code=503, headers={"retry-after": "5"})
     if context.request.method == "HEAD":
         return Response(media_type="text/event-stream")
-    # Tells proxies not to buffer the response.
-    return _EventStream(_events(context, live), headers={"x-accel-buffering": "no"})
+    return _EventStream(context, live)
 
 
 class _EventStream(StreamingResponse):
-    """A response that streams until its reader disconnects.
-
-    A reader that half-closes its connection looks like a disconnected one, so the response is always completed
-    properly.
-    """
+    """A response that streams until its reader disconnects."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None], headers: dict[str, str]) -> None:
-        super().__init__(events, headers=headers)
-        self._events = events
+    def __init__(self, context: ConsoleContext, live: LiveState) -> None:
+        self._events = _events(context, live)
+        self._closing = context.app_context.closing
+        # Tells proxies not to buffer the response.
+        super().__init__(self._events, headers={"x-accel-buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        pumping = asyncio.create_task(self._pump(send), name="console:stream")
-        leaving = asyncio.create_task(_wait_for_disconnect(receive))
-        try:
-            await asyncio.wait({pumping, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            pumping.cancel()
-            leaving.cancel()
-            await asyncio.wait({pumping, leaving})
-        if not pumping.cancelled():
-            pumping.result()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _pump(self, send: Send) -> None:
-        async with contextlib.aclosing(self._events) as events:
-            async for piece in events:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        await stream_body(self._events, receive, send, self._closing)
 
 
 async def _events(context: ConsoleContext, live: LiveState) -> AsyncGenerator[bytes, None]:
     yield f"retry: {_RETRY_MS}\n\n".encode()
-    closing = asyncio.create_task(context.app_context.closing.wait())
-    updates = live.updates(context.operator.name)
     checked_at = time.monotonic()
-    try:
-        while (update := await _next_update(updates, closing)) is not _ENDED:
-            yield _encode_event(update) if isinstance(update, tuple) else b": still here\n\n"
+    async with contextlib.aclosing(live.updates(context.operator.name)) as updates:
+        async for update in updates:
+            yield b": still here\n\n" if update is None else _encode_event(update)
             if time.monotonic() - checked_at >= SESSION_CHECK_INTERVAL_S:
                 checked_at = time.monotonic()
                 if not await _is_signed_in(context):
                     yield b"event: end\ndata: signed out\n\n"
                     return
-    finally:
-        closing.cancel()
-        await updates.aclose()
-
-
-_ENDED: Final = object()
-
-
-async def _next_update(updates: AsyncGenerator[StateUpdate, None], closing: "asyncio.Task[object]") -> object:
-    """Return the next update, or `_ENDED` when the process stops."""
-    update = asyncio.ensure_future(anext(updates))
-    try:
-        await asyncio.wait({update, closing}, return_when=asyncio.FIRST_COMPLETED)
-        return _ENDED if closing.done() else update.result()
-    finally:
-        if not update.done():
-            update.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await update
 
 
 def _encode_event(update: tuple[int, str]) -> bytes:

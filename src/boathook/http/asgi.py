@@ -1,7 +1,9 @@
-"""Types of ASGI applications, and what they ask of a request: its body, its raw path, its origin."""
+"""Types of ASGI applications, the body, path and origin of a request, and streamed responses."""
 
+import asyncio
+import contextlib
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -58,3 +60,34 @@ def authority(url: str) -> str:
 def is_own_origin(origin: str, host: str, public_url: str) -> bool:
     """Return whether *origin* is the requested host or the host of the public URL."""
     return authority(origin) in {authority(f"//{host}"), authority(public_url)} - {""}
+
+
+async def stream_body(
+    chunks: AsyncGenerator[bytes, None], receive: Receive, send: Send, closing: asyncio.Event
+) -> None:
+    """Send *chunks* as the body of a response, until they end, the client disconnects, or *closing* is set.
+
+    A client that half-closes its connection looks like a disconnected one, so the body is always completed properly.
+    """
+    sending = asyncio.create_task(_send_chunks(chunks, send))
+    tasks = {sending, asyncio.create_task(_wait_for_disconnect(receive)), asyncio.create_task(closing.wait())}
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    if not sending.cancelled():
+        sending.result()
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _send_chunks(chunks: AsyncGenerator[bytes, None], send: Send) -> None:
+    async with contextlib.aclosing(chunks):
+        async for chunk in chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
