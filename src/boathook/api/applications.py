@@ -29,18 +29,9 @@ class ApplicationOut(Output):
     updated_at: Timestamp
 
 
-def show_application(application: Application) -> ApplicationOut:
+def _show_application(application: Application) -> ApplicationOut:
     """Return an application as the API shows it."""
-    return ApplicationOut(
-        id=application.shown_id,
-        uid=application.uid,
-        name=application.name,
-        throttle_rate=application.throttle_rate,
-        rate_limit=application.throttle_rate,
-        metadata=dict(application.metadata),
-        created_at=application.created_at,
-        updated_at=application.updated_at,
-    )
+    return ApplicationOut.of(application, id=application.shown_id, rate_limit=application.throttle_rate)
 
 
 @routes.get("/app", operation_id="v1.application.list", summary="List applications")
@@ -58,7 +49,7 @@ async def list_applications(
         only_with_endpoints=exclude_apps_with_no_endpoints,
         only_all_enabled=exclude_apps_with_disabled_endpoints,
     )
-    return page.answer(rows, lambda row: row.shown_id, show_application)
+    return page.answer(rows, lambda row: row.shown_id, _show_application)
 
 
 @routes.post(
@@ -77,17 +68,17 @@ async def create_application(
 ) -> ApplicationOut:
     """Create an application, or return the existing one with the uid if get_if_exists is set."""
     if not get_if_exists:
-        return show_application(await applications.create(call.work, body.value()))
+        return _show_application(await applications.create(call.work, body.value()))
     application, is_made = await applications.get_or_create(call.work, body.value())
     response.status_code = 201 if is_made else 200
-    return show_application(application)
+    return _show_application(application)
 
 
 @routes.get("/app/{app_id}", operation_id="v1.application.get", summary="Get an application")
 @requires(Permission.APPLICATION_VIEW)
 async def get_application(call: ApplicationCall) -> ApplicationOut:
     """Return an application by its id or uid."""
-    return show_application(call.application)
+    return _show_application(call.application)
 
 
 @routes.put(
@@ -103,14 +94,14 @@ async def put_application(
     """Replace an application's fields, or create it with the uid from the path."""
     application, is_made = await applications.put(call.work, app_id, body.value())
     response.status_code = 201 if is_made else 200
-    return show_application(application)
+    return _show_application(application)
 
 
 @routes.patch("/app/{app_id}", operation_id="v1.application.patch", summary="Change an application")
 @requires(Permission.APPLICATION_MANAGE)
 async def patch_application(call: AnyCall, app_id: ApplicationRef, body: ApplicationPatch) -> ApplicationOut:
     """Change the given fields."""
-    return show_application(await applications.update(call.work, app_id, body.given()))
+    return _show_application(await applications.update(call.work, app_id, body.given()))
 
 
 @routes.delete("/app/{app_id}", status_code=204, operation_id="v1.application.delete", summary="Delete an application")

@@ -14,8 +14,7 @@ from boathook.api.events import (
     DeliveryQuery,
     DeliveryRef,
     DeliveryWithAttemptsOut,
-    show_delivery,
-    show_with_attempts,
+    show_attempts,
 )
 from boathook.api.pages import Limit, ListOf, OnwardIterator
 from boathook.api.route import AnyCall, read_path_id, router
@@ -90,7 +89,7 @@ async def list_dead_letters(
     found = await dead_letters.search_own(call.work, query.value(page.limit), page.place)
     place = found.place or page.place
     return ListOf(
-        data=[DeliveryOut(**show_delivery(row)) for row in found.rows],
+        data=[DeliveryOut.of(row) for row in found.rows],
         iterator=None if place is None else _show_cursor(place),
         done=found.place is None,
     )
@@ -101,8 +100,9 @@ async def list_dead_letters(
 async def get_dead_letter(call: AnyCall, delivery_id: DeliveryRef) -> DeadLetterOut:
     """Return a dead letter with its attempts; 404 for a delivery in another state."""
     row, attempts = await listings.read_dead_letter(call.work, read_path_id(ids.read_delivery, delivery_id))
-    return DeadLetterOut(
-        **show_with_attempts(row, attempts),
+    return DeadLetterOut.of(
+        row,
+        attempts_made=show_attempts(attempts),
         sentence=dead_letters.describe_failure(row.recipient, row.attempts, row.code, row.note),
         advice=dead_letters.advise(row.recipient, row.code),
     )
@@ -121,7 +121,7 @@ async def replay_dead_letter(
     """Make a dead letter pending again, with its full number of attempts."""
     note = "" if body is None else body.note
     row = await dead_letters.replay_one(call.work, read_path_id(ids.read_delivery, delivery_id), note=note)
-    return DeliveryOut(**show_delivery(row))
+    return DeliveryOut.of(row)
 
 
 @routes.post("/dead-letter/{delivery_id}/ignore", operation_id="v1.dead-letter.ignore", summary="Ignore a dead letter")
@@ -129,4 +129,4 @@ async def replay_dead_letter(
 async def ignore_dead_letter(call: AnyCall, delivery_id: DeliveryRef, body: IgnoreDeadLetterIn) -> DeliveryOut:
     """Mark a dead letter as ignored, with a note that says why."""
     row = await dead_letters.ignore_one(call.work, read_path_id(ids.read_delivery, delivery_id), note=body.note)
-    return DeliveryOut(**show_delivery(row))
+    return DeliveryOut.of(row)

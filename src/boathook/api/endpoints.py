@@ -2,7 +2,7 @@
 
 import re
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from fastapi import Path, Request, Response
@@ -27,26 +27,30 @@ from boathook.service.unit_of_work import UnitOfWork
 
 routes = router("Endpoint")
 
+Shown = TypeVar("Shown", bound=EndpointBasicsOut)
+
 EndpointRef = Annotated[
     str, Path(description="The endpoint's id or uid.", examples=["ep_01h455vb4pex5vsknk084sn02q4", "crm"])
 ]
 
 
-def shown_values(model: type[EndpointBasicsOut], endpoint: Endpoint) -> dict[str, Any]:
-    """Return the values of an endpoint's response, without those that only `EndpointOut` has under another name."""
-    stored = model.model_fields.keys() & set(endpoint.__struct_fields__)
-    return {name: getattr(endpoint, name) for name in stored} | {
-        "id": endpoint.shown_id,
-        "disabled": endpoint.is_disabled,
-        "rate_limit": endpoint.throttle_rate,
-        "filter_types": endpoint.event_types,
-    }
+def show_as(model: type[Shown], endpoint: Endpoint, **more: Any) -> Shown:
+    """Return an endpoint as a response of this kind shows it, with the values in *more*."""
+    return model.of(
+        endpoint,
+        id=endpoint.shown_id,
+        disabled=endpoint.is_disabled,
+        rate_limit=endpoint.throttle_rate,
+        filter_types=endpoint.event_types,
+        **more,
+    )
 
 
 def show_endpoint(work: UnitOfWork, endpoint: Endpoint) -> EndpointOut:
     """Return an endpoint as the API shows it."""
-    return EndpointOut(
-        **shown_values(EndpointOut, endpoint),
+    return show_as(
+        EndpointOut,
+        endpoint,
         version=endpoint.api_version,
         retry_schedule=_show_schedule(endpoint),
         timeout_seconds=endpoint.timeout_s,

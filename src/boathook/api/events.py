@@ -6,7 +6,7 @@ messages of its applications.
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -25,12 +25,14 @@ from boathook.service import bulk_jobs, listings, operations, search
 from boathook.service.authorization import Permission, requires
 from boathook.service.body_view import mask
 from boathook.service.bulk_jobs import MAX_RATE, MIN_RATE
-from boathook.service.listings import DeliveryRow, EventRow, ListFilter, StoredRequest
+from boathook.service.listings import EventRow, ListFilter, StoredRequest
 from boathook.service.schemas.fields import Input, Output, Text, Timestamp
 from boathook.service.search import SearchQuery
 
 routes = router("Event")
 deliveries = router("Delivery")
+
+Shown = TypeVar("Shown", bound="EventOut")
 
 EventRef = Annotated[
     str, Path(description="The event's id, or the id of its message.", examples=["evt_01h455vb4pex5vsknk084sn02q4"])
@@ -168,23 +170,9 @@ class EventWithContentOut(EventOut, ContentOut):
     )
 
 
-def show_event(row: EventRow, counts: Mapping[State, int]) -> dict[str, Any]:
-    """Return an event without its content as the API shows it."""
-    return {
-        "id": row.id,
-        "source": row.source,
-        "application": row.application,
-        "type": row.type,
-        "dedup_key": row.dedup_key,
-        "proof": row.grade,
-        "origin": row.origin,
-        "received_at": row.received_at,
-        "accepted_at": row.accepted_at,
-        "content_type": row.content_type,
-        "size": row.size,
-        "expunged_at": row.expunged_at,
-        "delivery_counts": {str(state): number for state, number in counts.items()},
-    }
+def _show_event(model: type[Shown], row: EventRow, counts: Mapping[State, int], **more: Any) -> Shown:
+    shown = {str(state): number for state, number in counts.items()}
+    return model.of(row, proof=row.grade, delivery_counts=shown, **more)
 
 
 def show_content(stored: StoredRequest) -> dict[str, Any]:
@@ -196,15 +184,9 @@ def show_content(stored: StoredRequest) -> dict[str, Any]:
         return shown | {"body_base64": base64.b64encode(stored.body).decode()}
 
 
-def show_delivery(row: DeliveryRow) -> dict[str, Any]:
-    """Return a delivery as the API shows it."""
-    return {name: getattr(row, name) for name in DeliveryOut.model_fields}
-
-
-def show_with_attempts(row: DeliveryRow, attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """Return a delivery with its attempts as the API shows it."""
-    made = [{name: getattr(one, name) for name in AttemptOut.model_fields} for one in attempts]
-    return show_delivery(row) | {"attempts_made": made}
+def show_attempts(attempts: Sequence[Attempt]) -> list[AttemptOut]:
+    """Return the attempts of a delivery as the API shows them."""
+    return [AttemptOut.of(one) for one in attempts]
 
 
 class EventQuery(msgspec.Struct, frozen=True):
@@ -264,7 +246,7 @@ async def list_events(call: AnyCall, page: EventPage, query: Annotated[EventQuer
         raise _located(error, "query") from None
     place = ids.show(ids.EVENT, found.place) if found.place is not None else None
     return ListOf(
-        data=[EventOut(**show_event(one.event, one.states)) for one in found.events],
+        data=[_show_event(EventOut, one.event, one.states) for one in found.events],
         iterator=place or (found.events[-1].event.id if found.events else page.place),
         done=place is None,
     )
@@ -275,10 +257,12 @@ async def list_events(call: AnyCall, page: EventPage, query: Annotated[EventQuer
 async def get_event(call: AnyCall, event_id: EventRef) -> EventWithContentOut:
     """Return an event with its headers, body and deliveries."""
     one = await listings.read_event(call.work, read_path_id(ids.read_event, event_id))
-    return EventWithContentOut(
-        **show_event(one.found.event, one.found.states),
+    return _show_event(
+        EventWithContentOut,
+        one.found.event,
+        one.found.states,
         **show_content(one.stored),
-        deliveries=[DeliveryOut(**show_delivery(row)) for row in one.deliveries],
+        deliveries=[DeliveryOut.of(row) for row in one.deliveries],
     )
 
 
@@ -360,7 +344,7 @@ async def list_deliveries(
         found.rows,
         None if found.place is None else ids.show_delivery(*found.place),
         lambda row: row.id,
-        lambda row: DeliveryOut(**show_delivery(row)),
+        DeliveryOut.of,
     )
 
 
@@ -369,4 +353,4 @@ async def list_deliveries(
 async def get_delivery(call: AnyCall, delivery_id: DeliveryRef) -> DeliveryWithAttemptsOut:
     """Return a delivery with its attempts."""
     row, attempts = await listings.read_delivery(call.work, read_path_id(ids.read_delivery, delivery_id))
-    return DeliveryWithAttemptsOut(**show_with_attempts(row, attempts))
+    return DeliveryWithAttemptsOut.of(row, attempts_made=show_attempts(attempts))

@@ -14,8 +14,8 @@ from boathook.api.endpoints import (
     EndpointRef,
     EndpointSecretOut,
     EndpointSecretRotateIn,
+    show_as,
     show_headers,
-    shown_values,
 )
 from boathook.api.errors import not_found
 from boathook.api.pages import EndpointPage, ListOf
@@ -55,7 +55,7 @@ class OperationalEndpointOut(EndpointBasicsOut):
 
 
 def _show(endpoint: Endpoint) -> OperationalEndpointOut:
-    return OperationalEndpointOut(**shown_values(OperationalEndpointOut, endpoint))
+    return show_as(OperationalEndpointOut, endpoint)
 
 
 async def _existing(call: AnyCall) -> Call:

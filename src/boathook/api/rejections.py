@@ -1,7 +1,7 @@
 """Routes of rejected requests, and of conflicts: requests with the same key or body as an event, but not both."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from fastapi import Path, Query
@@ -27,7 +27,7 @@ from boathook.domain.errors import ConfigError, InvalidState
 from boathook.domain.windows import clamp
 from boathook.service import conflicts, listings
 from boathook.service.authorization import Permission, requires
-from boathook.service.listings import ConflictRow, ListFilter, RejectionRow
+from boathook.service.listings import ListFilter
 from boathook.service.operations import AuditContext
 from boathook.service.reverification import reverify
 from boathook.service.schemas.fields import Output, Timestamp
@@ -109,15 +109,6 @@ class ConflictWithContentOut(ConflictOut, ContentOut):
     difference: str | None = Field(description="Both bodies by line; null if they cannot be compared.")
 
 
-def _show_rejection(row: RejectionRow) -> dict[str, Any]:
-    names = {"rejected_at": "refused_at", "size": "body_size"}
-    return {name: getattr(row, names.get(name, name)) for name in RejectionOut.model_fields}
-
-
-def _show_conflict(row: ConflictRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in ConflictOut.model_fields}
-
-
 @routes.get("/rejection", operation_id="v1.rejection.list", summary="List rejected requests")
 @requires(Permission.REJECTION_VIEW)
 async def list_rejections(
@@ -140,7 +131,9 @@ async def list_rejections(
         limit=page.limit + 1,
     )
     rows = await listings.list_rejections(call.work.connection, wanted, is_upward=page.is_upward)
-    return page.answer(rows, lambda row: row.id, lambda row: RejectionOut(**_show_rejection(row)))
+    return page.answer(
+        rows, lambda row: row.id, lambda row: RejectionOut.of(row, rejected_at=row.refused_at, size=row.body_size)
+    )
 
 
 @routes.get("/rejection/{rejection_id}", operation_id="v1.rejection.get", summary="Get a rejected request")
@@ -148,7 +141,7 @@ async def list_rejections(
 async def get_rejection(call: SourceCall, rejection_id: RejectionRef) -> RejectionWithContentOut:
     """Return a rejected request with its headers and body."""
     row, stored = await listings.get_rejection(call.work.connection, _rejection_id(rejection_id))
-    return RejectionWithContentOut(**_show_rejection(row), **show_content(stored))
+    return RejectionWithContentOut.of(row, rejected_at=row.refused_at, size=row.body_size, **show_content(stored))
 
 
 @routes.post(
@@ -196,13 +189,7 @@ class _Reverification(Response):
             (result,) = [one async for one in results]
         except ConfigError as error:
             raise InvalidState(str(error), "unusable_source") from None
-        return ReverifiedOut(
-            id=result.rejection_id,
-            outcome=result.outcome,
-            detail=result.detail,
-            event_id=result.event_id,
-            proof=result.grade,
-        )
+        return ReverifiedOut.of(result, id=result.rejection_id, proof=result.grade)
 
 
 @conflict_routes.get("/conflict", operation_id="v1.conflict.list", summary="List conflicts")
@@ -227,7 +214,7 @@ async def list_conflicts(
         limit=page.limit + 1,
     )
     rows = await listings.page_conflicts(call.work, wanted, is_upward=page.is_upward)
-    return page.answer(rows, lambda row: row.id, lambda row: ConflictOut(**_show_conflict(row)))
+    return page.answer(rows, lambda row: row.id, ConflictOut.of)
 
 
 @conflict_routes.get("/conflict/{conflict_id}", operation_id="v1.conflict.get", summary="Get a conflict")
@@ -237,8 +224,8 @@ async def get_conflict(call: AnyCall, conflict_id: ConflictRef) -> ConflictWithC
     found = await conflicts.read_comparison(
         call.work, read_path_id(lambda text: ids.read(ids.CONFLICT, text), conflict_id)
     )
-    return ConflictWithContentOut(
-        **_show_conflict(found.conflict.row),
+    return ConflictWithContentOut.of(
+        found.conflict.row,
         **show_content(found.conflict.stored),
         content_type=found.conflict.content_type,
         item_path=found.item_path,

@@ -1,6 +1,5 @@
 """Routes of sources: those of boathook.toml and of apps can be read, stored ones also be created and changed."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import Depends, Path
@@ -87,7 +86,8 @@ class CreatedSourceOut(SourceOut):
     secret: str | None = Field(description="The generated secret for the sender; it is not shown again.")
 
 
-def _show(call: Call, view: SourceView, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _show(call: Call, view: SourceView) -> dict[str, Any]:
+    settings = sources.read_stored_settings(call.work.app_context, view.name) if view.is_stored else {}
     base = base_url_of(call.work.app_context.settings, view.name)
     return {
         "name": view.name,
@@ -95,7 +95,7 @@ def _show(call: Call, view: SourceView, settings: Mapping[str, Any] | None = Non
         "stored": view.is_stored,
         "paths": list(view.paths),
         "url": f"{base}{view.paths[0]}" if base else None,
-        "settings": {key: value for key, value in (settings or {}).items() if key != "provider"},
+        "settings": {key: value for key, value in settings.items() if key != "provider"},
         "problem": view.trouble or view.stored_problem or None,
         "created_by": view.created_by,
         "created_at": view.created_at,
@@ -105,8 +105,7 @@ def _show(call: Call, view: SourceView, settings: Mapping[str, Any] | None = Non
 
 
 async def _read(call: Call, name: str) -> dict[str, Any]:
-    view = await sources.get(call.work, name)
-    return _show(call, view, sources.read_stored_settings(call.work.app_context, name) if view.is_stored else None)
+    return _show(call, await sources.get(call.work, name))
 
 
 @routes.get("/source", operation_id="v1.source.list", summary="List sources")
@@ -118,14 +117,7 @@ async def list_sources(call: SourceCall, page: SourcePage) -> ListOf[SourceOut]:
         for view in sorted(await sources.list_all(call.work), key=lambda view: view.name, reverse=not page.is_upward)
         if page.place is None or ((view.name > page.place) is page.is_upward and view.name != page.place)
     ][: page.limit + 1]
-
-    def show(view: SourceView) -> SourceOut:
-        app_context = call.work.app_context
-        return SourceOut(
-            **_show(call, view, sources.read_stored_settings(app_context, view.name) if view.is_stored else None)
-        )
-
-    return page.answer(rows, lambda view: view.name, show)
+    return page.answer(rows, lambda view: view.name, lambda view: SourceOut(**_show(call, view)))
 
 
 @routes.post("/source", status_code=201, operation_id="v1.source.create", summary="Create a source")

@@ -288,23 +288,7 @@ class BulkJobOut(Output):
 
 def show_job(progress: JobProgress) -> BulkJobOut:
     """Return a bulk job as the API shows it."""
-    return BulkJobOut(
-        id=progress.id,
-        title=progress.title,
-        state=progress.state,
-        done=progress.done,
-        total=progress.total,
-        added=progress.added,
-        skipped=progress.left,
-        error=progress.error,
-        group=progress.group,
-        actor=progress.actor,
-        note=progress.note,
-        rate=progress.rate,
-        started_at=progress.begun_at,
-        updated_at=progress.moved_at,
-        outcome=progress.outcome,
-    )
+    return BulkJobOut.of(progress, skipped=progress.left, started_at=progress.begun_at, updated_at=progress.moved_at)
 
 
 @bulk.get("/bulk-job", operation_id="v1.bulk-job.list", summary="List bulk jobs", response_model=ListOf[BulkJobOut])

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from functools import cache, partial
 from inspect import isclass
 from itertools import islice
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final, Self, get_args
 
 import msgspec
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
@@ -48,6 +48,11 @@ class Output(BaseModel):
     """A response: camelCase names."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    @classmethod
+    def of(cls, row: object, **more: Any) -> Self:
+        """Return the response with the values in *more*, and otherwise those that *row* has under the same names."""
+        return cls(**{name: getattr(row, name) for name in cls.model_fields.keys() - more.keys()}, **more)
 
 
 def ignored_fields(annotation: Any, document: Any) -> list[str]:
