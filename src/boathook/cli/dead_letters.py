@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 import msgspec
@@ -16,9 +16,9 @@ from boathook.cli.commands import example
 from boathook.cli.context import UsageError, action, err, out, run_with_database
 from boathook.cli.events import ITEM, PROOF, Delivery, show_delivery
 from boathook.cli.options import (
+    FILTERS,
     After,
     All,
-    Application,
     Code,
     DryRun,
     Ids,
@@ -28,13 +28,10 @@ from boathook.cli.options import (
     Note,
     Rate,
     Recipient,
-    Since,
-    Source,
-    Type,
-    Until,
     Yes,
     check_choice,
     confirm_selection,
+    with_options,
 )  # fmt: skip
 from boathook.cli.output import CODE, ID, RECIPIENT, Column, Progress, View, hint, say
 from boathook.domain import ids
@@ -75,16 +72,12 @@ _GROUPS: Final = (
 
 
 @dead.command("list", epilog=example("boathook dead list --code TIMEOUT --since 1d --json"))
+@with_options(FILTERS, after="ctx")
 def list_dead(
-    ctx: typer.Context, source: Source = None, application: Application = None, type: Type = None,
-    recipient: Recipient = None, code: Code = None, since: Since = None, until: Until = None, limit: Limit = 50,
-    after: After = None, as_json: Json = False,
-) -> None:  # fmt: skip
+    ctx: typer.Context, limit: Limit = 50, after: After = None, as_json: Json = False, **filters: Any
+) -> None:
     """List dead letters, newest events first; --since and --until filter by the time of failure."""
-    wanted = ListFilter(
-        source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until,
-        limit=limit, after=after,
-    )  # fmt: skip
+    wanted = ListFilter(**filters, limit=limit, after=after)
     output.print_listing(ctx, listings.list_dead_letters, wanted, _VIEW, ids.DELIVERY, as_json=as_json)
 
 
@@ -142,56 +135,47 @@ def _print_group(group: DeadLetterGroup) -> None:
     "boathook dead replay --group grp_01h455vb4pex5vsknk084sn02q4 --dry-run",
     "boathook dead replay --group grp_01h455vb4pex5vsknk084sn02q4 --yes --follow",
 ))  # fmt: skip
+@with_options(FILTERS, after="chosen")
 def replay_dead(
-    ctx: typer.Context, chosen: Ids = None, source: Source = None, application: Application = None, type: Type = None,
-    recipient: Recipient = None, code: Code = None, since: Since = None, until: Until = None, everything: All = False,
-    group: InGroup = None, rate: Rate = None, note: Note = None, dry_run: DryRun = False, yes: Yes = False,
-    as_json: Json = False, follow: Follow = None,
+    ctx: typer.Context, chosen: Ids = None, everything: All = False, group: InGroup = None, rate: Rate = None,
+    note: Note = None, dry_run: DryRun = False, yes: Yes = False, as_json: Json = False, follow: Follow = None,
+    **filters: Any,
 ) -> None:  # fmt: skip
     """
     Replay dead letters, each with its full number of attempts.
 
     Exits with 1 if it followed them and any failed again.
     """
-    wanted = ListFilter(
-        source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until
-    )
     replay, replay_group = partial(operations.replay_dead, rate=rate), partial(operations.replay_group, rate=rate)
     is_followed = out.is_terminal and not as_json if follow is None else follow
     bulk = _Action("replay", "replayed", replay, replay_group, note, dry_run, yes, as_json, is_followed=is_followed)
-    bulk.run(ctx, chosen, wanted, group, everything=everything)
+    bulk.run(ctx, chosen, ListFilter(**filters), group, everything=everything)
 
 
 @dead.command("ignore", epilog=example(
     "boathook dead ignore dlv_01h455vb4pex5vsknk084sn02q4_0 --note 'refunded by hand'",
     "boathook dead ignore --recipient handler:crm --note 'the old CRM is gone' --yes",
 ))  # fmt: skip
+@with_options(FILTERS, after="chosen")
 def ignore_dead(
     ctx: typer.Context, note: Annotated[str, typer.Option(help="Reason; stored as the outcome of the delivery.")],
-    chosen: Ids = None, source: Source = None, application: Application = None, type: Type = None,
-    recipient: Recipient = None, code: Code = None, since: Since = None, until: Until = None, everything: All = False,
-    group: InGroup = None, dry_run: DryRun = False, yes: Yes = False, as_json: Json = False,
+    chosen: Ids = None, everything: All = False, group: InGroup = None, dry_run: DryRun = False, yes: Yes = False,
+    as_json: Json = False, **filters: Any,
 ) -> None:  # fmt: skip
     """Mark dead letters as ignored, with a note."""
-    wanted = ListFilter(
-        source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until
-    )
     bulk = _Action("ignore", "ignored", operations.ignore_dead, operations.ignore_group, note, dry_run, yes, as_json)
-    bulk.run(ctx, chosen, wanted, group, everything=everything)
+    bulk.run(ctx, chosen, ListFilter(**filters), group, everything=everything)
 
 
 @dead.command("purge", epilog=example("boathook dead purge --source test --since 7d --yes"))
+@with_options(FILTERS, after="chosen")
 def purge_dead(
-    ctx: typer.Context, chosen: Ids = None, source: Source = None, application: Application = None, type: Type = None,
-    recipient: Recipient = None, code: Code = None, since: Since = None, until: Until = None, everything: All = False,
-    group: InGroup = None, note: Note = None, dry_run: DryRun = False, yes: Yes = False, as_json: Json = False,
+    ctx: typer.Context, chosen: Ids = None, everything: All = False, group: InGroup = None, note: Note = None,
+    dry_run: DryRun = False, yes: Yes = False, as_json: Json = False, **filters: Any,
 ) -> None:  # fmt: skip
     """Permanently delete dead letters and their attempts; they are counted as dropped. Their events are kept."""
-    wanted = ListFilter(
-        source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until
-    )
     bulk = _Action("purge", "purged", operations.purge_dead, operations.purge_group, note, dry_run, yes, as_json)
-    bulk.run(ctx, chosen, wanted, group, everything=everything)
+    bulk.run(ctx, chosen, ListFilter(**filters), group, everything=everything)
 
 
 class _Action(msgspec.Struct, frozen=True):

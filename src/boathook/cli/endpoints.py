@@ -1,10 +1,9 @@
 """Commands for endpoints: their URLs, delivery settings, secrets and headers."""
 
-import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Final, TypeVar, cast
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 from msgspec.structs import asdict
@@ -21,7 +20,7 @@ from boathook.cli.context import (
     run,
     run_in_transaction,
 )
-from boathook.cli.options import Json, Limit, Metadata, Since, Until, Yes, read_json, read_pairs, read_uid
+from boathook.cli.options import Json, Limit, Metadata, Since, Until, Yes, read_json, read_pairs, read_uid, with_options
 from boathook.cli.output import ID, Column, Progress, View, say
 from boathook.config import Settings
 from boathook.domain import ids
@@ -34,7 +33,6 @@ from boathook.service.unit_of_work import UnitOfWork
 endpoints = typer.Typer(no_args_is_help=True, help="Endpoints: the URLs that receive an application's messages.")
 
 Result = TypeVar("Result")
-Command = TypeVar("Command", bound=Callable[..., None])
 Owner = Annotated[str, typer.Option("--application", "-a", help="Application: id, its beginning, or uid.")]
 Reference = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Id, the beginning of it, or uid.")]
 
@@ -94,18 +92,6 @@ _AUTH = {
     "oauth2": ({"tokenUrl", "clientId", "clientSecret"}, {"scope"}),
     "mtls": ({"certificate", "key"}, set[str]()),
 }
-
-
-def _with_settings(command: Command) -> Command:
-    """Give a command the options of `_SETTINGS`, after --url and in place of its ``**settings``."""
-    own = list(inspect.signature(command).parameters.values())[:-1]
-    options = [
-        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=option)
-        for name, option in _SETTINGS.items()
-    ]
-    after = 1 + [one.name for one in own].index("url")
-    cast("Any", command).__signature__ = inspect.Signature([*own[:after], *options, *own[after:]])
-    return command
 
 
 def _read_values(**given: Any) -> dict[str, Any]:
@@ -197,7 +183,7 @@ class BacklogChoice(StrEnum):
     "boathook endpoints create --application acme --url https://acme.example/hooks --type 'invoice.*'",
     "boathook endpoints create -a acme --url https://acme.example/hooks --retry '5, 60, 3600' --order-by customer",
 ))  # fmt: skip
-@_with_settings
+@with_options(_SETTINGS, after="url")
 def create_endpoint(
     ctx: typer.Context, application: Owner,
     url: Annotated[str, typer.Option(help="URL that receives messages.")],
@@ -246,7 +232,7 @@ def show_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, a
     "boathook endpoints update -a acme ep_01h455vb4pex5vsknk084sn02q4 --type 'invoice.*' --type order.paid",
     "boathook endpoints update -a acme ep_01h455vb4pex5vsknk084sn02q4 --rate 0 --filter ''",
 ))  # fmt: skip
-@_with_settings
+@with_options(_SETTINGS, after="url")
 def update_endpoint(
     ctx: typer.Context, endpoint: Reference, application: Owner,
     url: Annotated[str | None, typer.Option(help="URL that receives messages.")] = None,

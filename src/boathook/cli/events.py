@@ -1,7 +1,7 @@
 """Commands for events and deliveries: list, show, replay."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from msgspec.structs import asdict, replace
@@ -11,17 +11,16 @@ from boathook.cli import output
 from boathook.cli.commands import example
 from boathook.cli.context import UsageError, action, cli_context, err, open_database, out, run, run_with_database
 from boathook.cli.options import (
+    FILTERS,
     After,
     All,
     Application,
-    Code,
     DryRun,
     Ids,
     Json,
     Limit,
     Note,
     Rate,
-    Recipient,
     Since,
     Source,
     Type,
@@ -30,6 +29,7 @@ from boathook.cli.options import (
     Yes,
     check_choice,
     confirm_selection,
+    with_options,
 )  # fmt: skip
 from boathook.cli.output import ID, RECIPIENT, STATE, Column, Progress, View, hint, say
 from boathook.domain import ids
@@ -209,17 +209,13 @@ def replay_events(
 
 
 @deliveries.command("list", epilog=example("boathook deliveries list --state pending --source github"))
+@with_options(FILTERS, after="ctx")
 def list_deliveries(
-    ctx: typer.Context, source: Source = None, application: Application = None, type: Type = None,
-    state: Annotated[State | None, typer.Option(help="Only in this state.")] = None, recipient: Recipient = None,
-    code: Code = None, since: Since = None, until: Until = None, limit: Limit = 50, after: After = None,
-    as_json: Json = False,
+    ctx: typer.Context, state: Annotated[State | None, typer.Option(help="Only in this state.")] = None,
+    limit: Limit = 50, after: After = None, as_json: Json = False, **filters: Any,
 ) -> None:  # fmt: skip
     """List deliveries, newest events first."""
-    wanted = ListFilter(
-        source=source, application=application, type=type, state=state and str(state), recipient=recipient, code=code,
-        since=since, until=until, limit=limit, after=after,
-    )  # fmt: skip
+    wanted = ListFilter(**filters, state=state and str(state), limit=limit, after=after)
     output.print_listing(ctx, listings.list_deliveries, wanted, _DELIVERIES, ids.DELIVERY, as_json=as_json)
 
 

@@ -1,12 +1,13 @@
 """Options and arguments that many commands share."""
 
+import inspect
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar, cast
 
 import typer
 
@@ -16,6 +17,7 @@ from boathook.cli.output import parse_time
 from boathook.domain.endpoints import check_uid
 from boathook.domain.errors import BoathookError
 
+Command = TypeVar("Command", bound=Callable[..., None])
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -63,6 +65,34 @@ Metadata = Annotated[
 InGroup = Annotated[
     str | None, typer.Option(metavar="ID", help="All of this group, as `boathook dead groups` lists them.")
 ]
+
+
+FILTERS: Final[Mapping[str, Any]] = {
+    "source": Source,
+    "application": Application,
+    "type": Type,
+    "recipient": Recipient,
+    "code": Code,
+    "since": Since,
+    "until": Until,
+}
+"""The filters of deliveries and dead letters, by the field of `ListFilter`."""
+
+
+def with_options(options: Mapping[str, Any], *, after: str) -> Callable[[Command], Command]:
+    """Give a command these options, after its parameter *after* and in place of its ``**rest``."""
+
+    def extend(command: Command) -> Command:
+        own = list(inspect.signature(command).parameters.values())[:-1]
+        more = [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=option)
+            for name, option in options.items()
+        ]
+        place = 1 + [one.name for one in own].index(after)
+        cast("Any", command).__signature__ = inspect.Signature([*own[:place], *more, *own[place:]])
+        return command
+
+    return extend
 
 
 def read_lifetime(text: str) -> timedelta:

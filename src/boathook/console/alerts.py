@@ -65,15 +65,14 @@ async def show_history(context: ConsoleContext) -> Response:
 @routes.post("/alerts/silences", Permission.ALERT_MANAGE)
 async def silence(context: ConsoleContext) -> Response:
     """Silence matching alerts for a limited time."""
-    form = context.form
     try:
         async with context.work() as work:
             made = await actions.silence(
                 work,
-                rule=str(form.get("rule", "")).strip(),
-                subject=str(form.get("subject", "")).strip(),
-                text=str(form.get("note", "")),
-                length=_read_duration(str(form.get("length", ""))),
+                rule=context.field("rule").strip(),
+                subject=context.field("subject").strip(),
+                text=context.field("note"),
+                length=_read_duration(context.field("length")),
             )
     except InvalidValue as error:
         return await show(context, 400, error)

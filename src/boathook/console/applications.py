@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
-from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached
+from boathook.domain.errors import InvalidValue
 from boathook.pages.context import ApplicationScope, Page, Pages
-from boathook.pages.endpoint_forms import FormReader, InvalidForm, form_problems, submitted_values
+from boathook.pages.endpoint_forms import FORM_ERRORS, FormReader, form_problems, submitted_values
 from boathook.pages.endpoints import list_rows, list_type_names
 from boathook.service import applications, endpoints, keys, messages, portal_sessions, recipient_stats
 from boathook.service.applications import Application
@@ -25,7 +25,6 @@ routes = Routes()
 
 _PAGE: Final = 50
 _RECENT_LIMIT: Final = 10
-_FORM_ERRORS: Final = (InvalidValue, InvalidMessage, AlreadyExists, LimitReached)
 LIFETIMES: Final = (("3600", "one hour"), ("86400", "one day"), ("604800", "one week"))
 CAPABILITIES: Final = {
     Capability.MANAGE_ENDPOINT: "create and edit endpoints",
@@ -95,9 +94,7 @@ async def create_application(context: ConsoleContext) -> Response:
         new = reader.validate(ApplicationIn, _document_of(reader)).value()
         async with context.work() as work:
             made = await applications.create(work, new)
-    except InvalidForm as error:
-        return _form(context, None, error.problems)
-    except _FORM_ERRORS as error:
+    except FORM_ERRORS as error:
         return _form(context, None, form_problems(error))
     return context.to(f"{APPLICATIONS_PATH}/{made.shown_id}", "Application created. Add an endpoint next.")
 
@@ -160,9 +157,7 @@ async def change_application(context: ConsoleContext) -> Response:
         changes = reader.validate(ApplicationPatch, _document_of(reader)).given()
         async with context.work() as work:
             await applications.update(work, application.shown_id, changes)
-    except InvalidForm as error:
-        return _form(context, application, error.problems)
-    except _FORM_ERRORS as error:
+    except FORM_ERRORS as error:
         return _form(context, application, form_problems(error))
     return context.to(f"{APPLICATIONS_PATH}/{application.shown_id}", "Changes saved.")
 
@@ -172,7 +167,7 @@ async def delete_application(context: ConsoleContext) -> Response:
     """Delete an application after the user has typed its name."""
     async with context.work() as work:
         application = await applications.get(work, context.path["application"])
-        if str(context.form.get("typed", "")).strip() != application.name.strip():
+        if context.field("typed").strip() != application.name.strip():
             text = f"Nothing was deleted: type {application.name} to confirm."
             return context.to(f"{APPLICATIONS_PATH}/{application.shown_id}", text, "bad")
         await applications.delete(work, application.shown_id)
@@ -205,9 +200,7 @@ async def publish(context: ConsoleContext) -> Response:
         message = _read_message(reader, context.path["application"])
         async with scope.work() as (work, application):
             row, _ = await messages.create(work, application, message)
-    except InvalidForm as error:
-        return await _publish_form(scope, submitted_values(context.form), error.problems, 400)
-    except _FORM_ERRORS as error:
+    except FORM_ERRORS as error:
         return await _publish_form(scope, submitted_values(context.form), form_problems(error), 400)
     context.app_context.notify_due()
     return scope.to(f"/messages/{row.shown_id}", "Message published.")
@@ -240,13 +233,11 @@ def _read_message(reader: FormReader, application: str) -> Message:
 @routes.post("/applications/{application}/portal", Permission.PORTAL_GRANT)
 async def create_portal_link(context: ConsoleContext) -> Response:
     """Create a portal link, and show it once."""
-    lifetime = str(context.form.get("lifetime", ""))
+    lifetime = context.field("lifetime")
     if lifetime not in dict(LIFETIMES):
         raise InvalidValue("choose when the link expires", "lifetime")
     chosen = [one for one in CAPABILITIES if one in context.form.getlist("capabilities")]
-    appearance = PortalAppearance.read(
-        str(context.form.get("theme", "")), str(context.form.get("colour", "")).removeprefix("#")
-    )
+    appearance = PortalAppearance.read(context.field("theme"), context.field("colour").removeprefix("#"))
     async with context.work() as work:
         application = await applications.get(work, context.path["application"])
         made = await keys.create_for_portal(

@@ -143,7 +143,7 @@ async def ignore_group(context: ConsoleContext) -> Response:
     """Ignore all dead letters of a group, in the background."""
     try:
         async with context.work() as work:
-            task = await bulk_jobs.ignore_group(work, context.path["group"], note=str(context.form.get("note", "")))
+            task = await bulk_jobs.ignore_group(work, context.path["group"], note=context.field("note"))
     except InvalidValue as error:
         return await show_group(context, 400, ignore=str(error))
     return context.to(f"{JOBS_PATH}/{task.shown_id}")
@@ -168,7 +168,7 @@ async def decide(context: ConsoleContext) -> Response:
     message, kind = "Select at least one failed delivery.", "bad"
     if keys:
         try:
-            message, kind = await _decide(context, keys, str(context.form.get("do", ""))), "good"
+            message, kind = await _decide(context, keys, context.field("do")), "good"
         except InvalidValue as error:
             message = f"Nothing changed: {error}."
     return context.to(await _return_url(context), message, kind)
@@ -255,7 +255,7 @@ def _selected_keys(context: ConsoleContext) -> list[Key]:
 
 async def _return_url(context: ConsoleContext) -> str:
     """Return the page that contained the form; the list of groups if that was the page of a group that is gone."""
-    back = str(context.form.get("back", ""))
+    back = context.field("back")
     if back.startswith(_GROUP_PATH):
         key = bulk_jobs.parse_group_id(back.removeprefix(_GROUP_PATH))
         return back if await dead_letters.find_group(context.app_context.database, key) else DEAD_LETTERS_PATH

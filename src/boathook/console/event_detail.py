@@ -109,8 +109,8 @@ async def replay(context: ConsoleContext) -> Response:
     """Replay the event for all recipients with finished deliveries, or only for one."""
     event_id = _event_id(context)
     name = ids.show(ids.EVENT, event_id)
-    action = AuditContext(actor=context.actor, note=str(context.form.get("note", "")).strip()[:_MAX_NOTE_CHARS] or None)
-    only = str(context.form.get("delivery", ""))
+    action = AuditContext(actor=context.actor, note=context.field("note").strip()[:_MAX_NOTE_CHARS] or None)
+    only = context.field("delivery")
     if only:
         return context.to(f"/console/events/{name}", await _replay_one(context, (event_id, _ordinal(only)), action))
     done = await operations.replay_events(context.app_context.database, [event_id], action)
@@ -126,8 +126,8 @@ async def route(context: ConsoleContext) -> Response:
     """Add deliveries for the handlers that match the event now and have none, or for the named one."""
     event_id = _event_id(context)
     page = f"/console/events/{ids.show(ids.EVENT, event_id)}"
-    action = AuditContext(actor=context.actor, note=str(context.form.get("note", "")).strip()[:_MAX_NOTE_CHARS] or None)
-    to = str(context.form.get("to", "")).strip() or None
+    action = AuditContext(actor=context.actor, note=context.field("note").strip()[:_MAX_NOTE_CHARS] or None)
+    to = context.field("to").strip() or None
     try:
         done = await operations.route_events(context.app_context.database, [event_id], action, to=to)
     except NotFound as error:

@@ -233,7 +233,7 @@ async def show_import_form(context: ConsoleContext) -> Response:
 @routes.post("/event-types-import", Permission.EVENT_TYPE_MANAGE)
 async def import_document(context: ConsoleContext) -> Response:
     """Show the changes that an OpenAPI document would make, or apply them."""
-    text, is_whole = str(context.form.get("document", "")), bool(context.form.get("is_whole"))
+    text, is_whole = context.field("document"), bool(context.form.get("is_whole"))
     is_dry_run = not context.form.get("do")
     try:
         named = await openapi_import.read_openapi(text)

@@ -185,7 +185,7 @@ async def save_view(context: ConsoleContext) -> Response:
     try:
         search.check(_search_query(context.form, fields))
         async with context.work() as work:
-            name = str(context.form.get("name", ""))
+            name = context.field("name")
             view = await search.save_view(work, context.operator, name, _query_string(fields))
     except (InvalidValue, LimitReached) as error:
         return context.to(page, str(error), "bad")
@@ -195,7 +195,7 @@ async def save_view(context: ConsoleContext) -> Response:
 @routes.post("/events/views/delete", Permission.EVENT_VIEW)
 async def delete_view(context: ConsoleContext) -> Response:
     """Delete a saved search."""
-    name = str(context.form.get("name", ""))
+    name = context.field("name")
     async with context.work() as work:
         await search.delete_view(work, context.operator, name)
     return context.to(query_params.build_url(_EVENTS, _fields(context.form)), f"Deleted the view {name}")
@@ -208,8 +208,8 @@ async def route(context: ConsoleContext) -> Response:
     try:
         wanted = search.list_filter_of(_search_query(context.form, fields))
         async with context.work() as work:
-            to = str(context.form.get("to", "")).strip() or None
-            task = await bulk_jobs.route_events(work, wanted, to=to, note=str(context.form.get("note", "")))
+            to = context.field("to").strip() or None
+            task = await bulk_jobs.route_events(work, wanted, to=to, note=context.field("note"))
     except (InvalidValue, LimitReached, NotFound) as error:
         return context.to(query_params.build_url(_EVENTS, fields), str(error), kind="bad")
     return context.to(f"{JOBS_PATH}/{task.shown_id}")

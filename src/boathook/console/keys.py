@@ -69,14 +69,13 @@ async def _name(work: UnitOfWork, key: ApiKey) -> str:
 @routes.post("/keys", Permission.KEY_MANAGE)
 async def create(context: ConsoleContext) -> Response:
     """Create a key, and show its token only in this response."""
-    form = context.form
     try:
-        lifetime = _lifetime(str(form.get("lifetime", "")))
-        name = str(form.get("name", "")).strip()
+        lifetime = _lifetime(context.field("lifetime"))
+        name = context.field("name").strip()
         if not 0 < len(name) <= _MAX_NAME_CHARS:
             raise InvalidValue(f"enter a name of at most {_MAX_NAME_CHARS} characters", "name")
         async with context.work() as work:
-            application = await _application(work, str(form.get("scope", "")), str(form.get("application", "")).strip())
+            application = await _application(work, context.field("scope"), context.field("application").strip())
             made = await actions.create(work, application=application, name=name, lifetime=lifetime)
     except AdminError as error:
         return await list_keys(context, 400, error)

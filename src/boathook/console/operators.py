@@ -25,11 +25,10 @@ async def list_operators(context: ConsoleContext, status: int = 200, error: str 
 @routes.post("/operators", Permission.OPERATOR_MANAGE)
 async def create(context: ConsoleContext) -> Response:
     """Create an operator."""
-    form = context.form
-    password = str(form.get("password", ""))
+    password = context.field("password")
     try:
         async with context.work() as work:
-            made = await operators.create(work, str(form.get("name", "")), _role(context), password or None)
+            made = await operators.create(work, context.field("name"), _role(context), password or None)
     except AdminError as error:
         return await list_operators(context, 400, str(error))
     return context.to(_LIST, f"{made.name} can now sign in as {made.role}.")
@@ -48,9 +47,7 @@ async def change_password(context: ConsoleContext) -> Response:
     """Set a new password for an operator."""
     name = context.path["name"]
     async with context.work() as work:
-        await operators.set_password(
-            work, name, str(context.form.get("password", "")), keep=_own_session(context, name)
-        )
+        await operators.set_password(work, name, context.field("password"), keep=_own_session(context, name))
     return context.to(_LIST, f"{name} has a new password and is signed out of all other sessions.")
 
 
@@ -87,13 +84,10 @@ async def show_account(context: ConsoleContext) -> Response:
 @routes.post("/account/password", Permission.ACCOUNT)
 async def change_own_password(context: ConsoleContext) -> Response:
     """Change the operator's own password; requires the current one."""
-    form = context.form
     try:
-        await _check_password(context, str(form.get("present", "")))
+        await _check_password(context, context.field("present"))
         async with context.work() as work:
-            await operators.set_password(
-                work, context.operator.name, str(form.get("password", "")), keep=context.session
-            )
+            await operators.set_password(work, context.operator.name, context.field("password"), keep=context.session)
     except AdminError as error:
         return context.page("operators/account.html", 400, error=str(error))
     return context.to(f"{BASE}/account", "Password changed. You are signed out of all other sessions.")
@@ -119,7 +113,7 @@ async def sign_out_everywhere(context: ConsoleContext) -> Response:
 
 def _role(context: ConsoleContext) -> Role:
     try:
-        return Role(str(context.form.get("role", "")))
+        return Role(context.field("role"))
     except ValueError:
         raise InvalidState(f"role: choose one of {', '.join(Role)}", "role") from None
 

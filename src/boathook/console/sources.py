@@ -22,7 +22,6 @@ from boathook.domain.errors import AlreadyExists, ConfigError, InvalidState, Inv
 from boathook.pages.attempt_charts import range_values, read_range
 from boathook.pages.endpoint_forms import FormReader, InvalidForm
 from boathook.service import recipient_stats, source_secrets, sources, stored_sources
-from boathook.service import source_secrets as actions
 from boathook.service.authorization import Permission
 from boathook.service.live_stats import format_duration
 from boathook.service.operations import AuditContext
@@ -78,15 +77,11 @@ async def list_providers(context: ConsoleContext) -> Response:
 async def show_provider(context: ConsoleContext) -> Response:
     """Show how to set up a source of one provider."""
     recipe = sources.find_recipe(context.path["provider"])
-    base = base_url_of(context.app_context.settings)
-    url = f"{base or _request_base_url(context)}/in/{recipe.name}"
     return context.page(
         "sources/provider.html",
         recipe=recipe,
         example=example_config_of(recipe),
-        url=url,
-        is_guessed=not base,
-        steps=setup_steps_of(recipe, url),
+        **_setup(context, recipe, f"/in/{recipe.name}"),
     )
 
 
@@ -96,21 +91,15 @@ async def show_source(context: ConsoleContext, status: int = 200, error: Invalid
     name = context.path["name"]
     async with context.work() as work:
         view = await sources.get(work, name)
-    settings = context.app_context.settings
     chosen = read_range(context.query, RangeName.DAY)
     stats = await recipient_stats.read_source(context.app_context, name, STATS_RANGES[chosen], datetime.now(UTC))
     async with context.work() as work:
-        lines = await actions.list_secrets(work, name)
+        lines = await source_secrets.list_secrets(work, name)
         latest = await sources.read_latest(work, [name])
-    base = base_url_of(settings, name)
-    url = f"{base or _request_base_url(context)}{view.paths[0]}"
     return context.page(
         "sources/show.html",
         status,
         view=view,
-        url=url,
-        is_guessed=not base,
-        steps=[] if view.recipe is None else setup_steps_of(view.recipe, url),
         lines=lines,
         graces=_GRACE_PERIODS,
         captures_secret=view.captures_secret,
@@ -123,14 +112,11 @@ async def show_source(context: ConsoleContext, status: int = 200, error: Invalid
         mark=TEST_USER_AGENT,
         error=error,
         stats=stats,
-        stored=_stored_settings(context, view),
+        stored=sources.read_stored_settings(context.app_context, name) if view.is_stored else {},
         took=format_duration,
+        **_setup(context, view.recipe, view.paths[0], name),
         **range_values(chosen),
     )
-
-
-def _stored_settings(context: ConsoleContext, view: SourceView) -> Mapping[str, Any]:
-    return sources.read_stored_settings(context.app_context, view.name) if view.is_stored else {}
 
 
 @routes.get("/sources-new/{provider}", Permission.SOURCE_MANAGE)
@@ -164,17 +150,13 @@ async def add_source(context: ConsoleContext) -> Response:
         return _form(context, recipe, submitted_values(context.form, fields), 400, _problems(error, fields))
     if added.secret is None:
         return context.to(_page(name), f"Source {name} added. Every gateway serves it within {_PROPAGATION_TIME}.")
-    base = base_url_of(context.app_context.settings, name)
-    url = f"{base or _request_base_url(context)}/in/{name}"
     # Only in this response: no URL, cookie or cache contains the secret.
     return context.page(
         "sources/added.html",
         name=name,
         secret=added.secret,
         recipe=recipe,
-        url=url,
-        is_guessed=not base,
-        steps=setup_steps_of(recipe, url),
+        **_setup(context, recipe, f"/in/{name}", name),
     )
 
 
@@ -234,8 +216,6 @@ def _form(
     view: SourceView | None = None,
 ) -> Response:
     name = values.get("name", "") or recipe.name if view is None else view.name
-    base = base_url_of(context.app_context.settings, name)
-    url = f"{base or _request_base_url(context)}/in/{name}"
     common = common_fields(recipe)
     return context.page(
         "sources/form.html",
@@ -250,9 +230,7 @@ def _form(
         takes_secret=recipe.takes_secrets and not sources.takes_handshake_secret(recipe),
         is_key=sources.has_public_key(recipe),
         example=example_config_of(recipe),
-        url=url,
-        is_guessed=not base,
-        steps=setup_steps_of(recipe, url),
+        **_setup(context, recipe, f"/in/{name}", name),
     )
 
 
@@ -268,8 +246,11 @@ def _problems(error: Exception, fields: Sequence[SourceField]) -> Mapping[str, s
             return {"": str(error)}
 
 
-def _request_base_url(context: ConsoleContext) -> str:
-    return f"{context.request.url.scheme}://{context.request.url.netloc}"
+def _setup(context: ConsoleContext, recipe: Recipe | None, path: str, source: str | None = None) -> dict[str, Any]:
+    """Return the template values of the URL for the sender; without a configured one, that of this request."""
+    base, requested = base_url_of(context.app_context.settings, source), context.request.url
+    url = f"{base or f'{requested.scheme}://{requested.netloc}'}{path}"
+    return {"url": url, "is_guessed": not base, "steps": [] if recipe is None else setup_steps_of(recipe, url)}
 
 
 @routes.post("/sources/{name}/test", Permission.SOURCE_TEST)
@@ -304,16 +285,16 @@ def _gateway_address(context: ConsoleContext) -> tuple[str, int] | None:
 @routes.post("/sources/{name}/secrets", Permission.SOURCE_SECRET_MANAGE)
 async def add_secret(context: ConsoleContext) -> Response:
     """Add a secret to a source."""
-    name, form = context.path["name"], context.form
-    text = None if form.get("make") else str(form.get("secret", ""))
+    name = context.path["name"]
+    text = None if context.field("make") else context.field("secret")
     try:
         async with context.work() as work:
-            made = await actions.add(
+            made = await source_secrets.add(
                 work,
                 name,
                 text,
-                note_text=str(form.get("note", "")),
-                expire_others_after=_hours(str(form.get("others", "")), "others"),
+                note_text=context.field("note"),
+                expire_others_after=_hours(context.field("others"), "others"),
             )
     except InvalidValue as error:
         return await show_source(context, 400, error)
@@ -328,7 +309,7 @@ async def expire_secret(context: ConsoleContext) -> Response:
     """Set the expiry of an added secret."""
     name, id = context.path["name"], context.path["id"]
     async with context.work() as work:
-        ended = await actions.expire(
+        ended = await source_secrets.expire(
             work, name, id, _hours(str(context.form.get("after", "0")), "after") or timedelta()
         )
     return context.to(_page(name), f"Secret {id} expires at {ended.expires_at:%Y-%m-%d %H:%M:%S} UTC.")
@@ -339,7 +320,7 @@ async def keep_secret(context: ConsoleContext) -> Response:
     """Cancel the expiry of an added secret."""
     name, id = context.path["name"], context.path["id"]
     async with context.work() as work:
-        await actions.expire(work, name, id, None)
+        await source_secrets.expire(work, name, id, None)
     return context.to(_page(name), f"Secret {id} never expires.")
 
 
@@ -348,7 +329,7 @@ async def remove_secret(context: ConsoleContext) -> Response:
     """Delete an added secret."""
     name, id = context.path["name"], context.path["id"]
     async with context.work() as work:
-        await actions.remove(work, name, id)
+        await source_secrets.remove(work, name, id)
     return context.to(_page(name), f"Secret {id} removed. Every gateway stops accepting it within {_PROPAGATION_TIME}.")
 
 

@@ -44,6 +44,10 @@ class RequestContext(ABC):
         """The path parameters."""
         return self.request.path_params
 
+    def field(self, name: str) -> str:
+        """Return the value of a form field; empty if it is missing."""
+        return str(self.form.get(name, ""))
+
     @property
     def is_fragment(self) -> bool:
         """Whether the request is for a part of a page."""
@@ -158,7 +162,7 @@ class ApplicationScope(msgspec.Struct, frozen=True, kw_only=True):
 
     def field(self, name: str) -> str:
         """Return the value of a form field; empty if it is missing."""
-        return str(self.context.form.get(name, ""))
+        return self.context.field(name)
 
     def _may_word(self, permission: str) -> bool:
         return self.may(Permission(permission))

@@ -19,7 +19,6 @@ from boathook.service.endpoints import Endpoint
 from boathook.service.event_types import EventType
 
 Model = TypeVar("Model", bound=BaseModel)
-FormError = InvalidValue | InvalidMessage | AlreadyExists | LimitReached
 
 CUSTOM_RETRY: Final = "own"
 """The choice of a custom retry schedule."""
@@ -50,6 +49,11 @@ class InvalidForm(Exception):
     def __init__(self, problems: Mapping[str, str]) -> None:
         super().__init__(problems)
         self.problems = problems
+
+
+FormError = InvalidForm | InvalidValue | InvalidMessage | AlreadyExists | LimitReached
+FORM_ERRORS: Final = (InvalidForm, InvalidValue, InvalidMessage, AlreadyExists, LimitReached)
+"""The errors that are shown in a form."""
 
 
 class FormReader(msgspec.Struct):
@@ -114,8 +118,10 @@ class FormReader(msgspec.Struct):
 
 
 def form_problems(error: FormError) -> Mapping[str, str]:
-    """Return the errors of an action by field."""
+    """Return the errors of a form or of its action by field."""
     match error:
+        case InvalidForm():
+            return error.problems
         case InvalidValue():
             return {_field_of(error.where): str(error)}
         case InvalidMessage():

@@ -8,16 +8,16 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from boathook.domain import ids
-from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached, NotFound, SecretUnreadable
+from boathook.domain.errors import InvalidValue, NotFound, SecretUnreadable
 from boathook.domain.windows import after_message
 from boathook.pages import query_params
 from boathook.pages.attempt_charts import attempt_values, read_range
 from boathook.pages.context import ApplicationScope, Pages
 from boathook.pages.endpoint_forms import (
+    FORM_ERRORS,
     NEW_ENDPOINT_VALUES,
     RETRY_PRESET_NAMES,
     FormReader,
-    InvalidForm,
     auth_document,
     build_tree,
     endpoint_document,
@@ -48,7 +48,6 @@ _MAX_TYPES: Final = 500
 _MAX_RECENT: Final = 10
 _MAIN_FIELDS: Final = frozenset({"", "url", "eventTypes"})
 """The fields of a form that are always visible, and errors without a field; the others are below Advanced."""
-_FORM_ERRORS: Final = (InvalidValue, InvalidMessage, AlreadyExists, LimitReached)
 
 
 @pages.get("/endpoints", Permission.ENDPOINT_VIEW)
@@ -99,9 +98,7 @@ async def create_endpoint(scope: ApplicationScope) -> Response:
         body = reader.validate(EndpointIn, document)
         async with scope.work() as (work, application):
             made = await endpoints.create(work, application, body.value(), secret=body.secret, headers=body.headers)
-    except InvalidForm as error:
-        return await _show_form_problems(scope, None, error.problems)
-    except _FORM_ERRORS as error:
+    except FORM_ERRORS as error:
         return await _show_form_problems(scope, None, form_problems(error))
     return scope.to(f"/endpoints/{made.shown_id}", "Endpoint created. It receives messages published from now on.")
 
@@ -190,9 +187,7 @@ async def change_endpoint(scope: ApplicationScope) -> Response:
             await endpoints.update(work, application, reference, changes)
             if headers or removed:
                 await endpoint_secrets.change_headers(work, application, reference, headers, removed)
-    except InvalidForm as error:
-        return await _show_form_problems(scope, reference, error.problems)
-    except _FORM_ERRORS as error:
+    except FORM_ERRORS as error:
         return await _show_form_problems(scope, reference, form_problems(error))
     return scope.to(f"/endpoints/{endpoint.shown_id}", "Changes saved.")
 
