@@ -16,7 +16,7 @@ from boathook.cli import output
 from boathook.cli.context import UsageError, cli_context, err, out, run
 from boathook.cli.event_feed import GatewayAddress, from_database, from_gateway
 from boathook.cli.forwarding import Answered, Failed, Forwarded, Forwarder, SigningOptions, Unsigned, check_secret
-from boathook.cli.options import Application, Json, Since, Source, Type, complete_providers, read_pairs
+from boathook.cli.options import Application, Json, Since, Source, Type, complete_providers, read_address, read_pairs
 from boathook.config import Settings
 from boathook.domain.plurals import counted
 from boathook.service.event_feed import FeedEvent, FeedFilter
@@ -81,7 +81,7 @@ def listen(
     signing = _signing(settings, secret, provider, option or [], is_for_messages=application is not None)
     if signing is not None and forward_to is None:
         raise UsageError("--secret needs --forward-to URL")
-    target = None if forward_to is None else _address("--forward-to", forward_to)
+    target = None if forward_to is None else read_address("--forward-to", forward_to, "http://localhost:3000/webhook")
     gateway = None if url is None else _gateway(settings, url, key)
     forwarder = None
     if target is not None:
@@ -116,16 +116,11 @@ def _signing(
 
 
 def _gateway(settings: Settings, url: str, key: str) -> GatewayAddress:
-    return GatewayAddress(_address("--url", url).rstrip("/"), settings.resolve(key, "--key"), RemoteClient(settings))
-
-
-def _address(option: str, text: str) -> str:
-    """Return an address with its scheme; the default is plain http, as for local servers."""
-    whole = text if "://" in text else f"http://{text}"
-    parts = urlsplit(whole)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise UsageError(f"{option}: write an address such as http://localhost:3000/webhook, not {text!r}")
-    return whole
+    return GatewayAddress(
+        read_address("--url", url).rstrip("/"),
+        settings.resolve(key, "--key"),
+        RemoteClient(settings),
+    )
 
 
 def _say(message: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, cast
+from urllib.parse import urlsplit
 
 import typer
 
@@ -125,6 +126,15 @@ def read_pairs(option: str, words: Sequence[str], separator: str) -> dict[str, s
             raise UsageError(f"{option}: write NAME{separator}VALUE, not {word!r}")
         pairs[name.strip()] = value.strip()
     return pairs
+
+
+def read_address(option: str, text: str, sample: str = "https://hooks.example.com") -> str:
+    """Return an address with its scheme, by default plain http, as local servers have. Raises UsageError."""
+    whole = text if "://" in text else f"http://{text}"
+    parts = urlsplit(whole)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise UsageError(f"{option}: write an address such as {sample}, not {text!r}")
+    return whole
 
 
 def read_bytes(path: str) -> bytes:

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from enum import StrEnum
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 import typer
@@ -22,7 +21,7 @@ from rich.text import Text
 
 from boathook.cli import output
 from boathook.cli.context import UsageError, cli_context, err, open_database, out, run
-from boathook.cli.options import Json
+from boathook.cli.options import Json, read_address
 from boathook.cli.output import Column
 from boathook.config import Settings
 from boathook.domain.errors import DatabaseUnavailable, FetchFailed
@@ -72,7 +71,11 @@ def top(
     if key is not None and url is None:
         raise UsageError("--key needs --url URL")
     token = None if key is None else settings.resolve(key, "--key")
-    source = _local_source(settings) if url is None else _remote_source(settings, _address(url), token)
+    source = (
+        _local_source(settings)
+        if url is None
+        else _remote_source(settings, read_address("--url", url).rstrip("/"), token)
+    )
     try:
         run(_watch(source, every, is_once=once, as_json=as_json))
     except KeyboardInterrupt:
@@ -80,14 +83,6 @@ def top(
     except BrokenPipeError:
         # The reader, such as `head`, closed the pipe, which is a normal end of this command.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _address(url: str) -> str:
-    whole = url if "://" in url else f"http://{url}"
-    parts = urlsplit(whole)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise UsageError(f"--url: write an address such as https://hooks.example.com, not {url!r}")
-    return whole.rstrip("/")
 
 
 @asynccontextmanager

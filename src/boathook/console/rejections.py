@@ -230,8 +230,7 @@ async def show_rejection(context: ConsoleContext) -> Response:
 async def download_body(context: ConsoleContext) -> Response:
     """Download the stored body."""
     row, stored = await listings.get_rejection(context.app_context.database, _id(context))
-    disposition = {"content-disposition": f'attachment; filename="{row.id}.bin"', "x-content-type-options": "nosniff"}
-    return Response(stored.body, media_type="application/octet-stream", headers=disposition)
+    return attachment(stored.body, f"{row.id}.bin")
 
 
 @routes.post("/rejections/{id}/reverify", Permission.REJECTION_REVERIFY)
