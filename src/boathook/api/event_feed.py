@@ -131,7 +131,7 @@ class _EventStream(Response):
         while True:
             events, has_more = await self._poll()
             for event in events:
-                yield encode_event(to_feed_event(self._app_context.settings, event))
+                yield _encode_event(to_feed_event(self._app_context.settings, event))
                 notified_at = time.monotonic()
             if time.monotonic() - checked_at > _REAUTH_INTERVAL_S:
                 if not await self._is_still_authorized():
@@ -165,6 +165,6 @@ class _EventStream(Response):
         return True
 
 
-def encode_event(event: FeedEvent) -> bytes:
+def _encode_event(event: FeedEvent) -> bytes:
     """Return an event as a message of the stream."""
     return b"id: %s\nevent: event\ndata: %s\n\n" % (event.id.encode(), msgspec.json.encode(event))

@@ -40,7 +40,7 @@ class EventTypeOut(Output):
     updated_at: Timestamp
 
 
-def show_event_type(type: EventType, *, with_content: bool = True) -> EventTypeOut:
+def _show_event_type(type: EventType, *, with_content: bool = True) -> EventTypeOut:
     """Return an event type as the API shows it."""
     flags = None if type.feature_flags is None else list(type.feature_flags)
     assert type.created_at is not None
@@ -81,21 +81,21 @@ async def list_event_types(
         with_archived=include_archived,
         flags=_seen_by(call.principal),
     )
-    return page.answer(rows, lambda row: row.name, lambda row: show_event_type(row, with_content=with_content))
+    return page.answer(rows, lambda row: row.name, lambda row: _show_event_type(row, with_content=with_content))
 
 
 @routes.post("/event-type", status_code=201, operation_id="v1.event-type.create", summary="Create an event type")
 @requires(Permission.EVENT_TYPE_MANAGE)
 async def create_event_type(call: AnyCall, body: EventTypeIn) -> EventTypeOut:
     """Create an event type, or restore an archived one."""
-    return show_event_type(await event_types.create(call.work, body.name, body.value()))
+    return _show_event_type(await event_types.create(call.work, body.name, body.value()))
 
 
 @routes.get("/event-type/{event_type_name}", operation_id="v1.event-type.get", summary="Get an event type")
 @requires(Permission.EVENT_TYPE_VIEW)
 async def get_event_type(call: AnyCall, event_type_name: TypeRef) -> EventTypeOut:
     """Return an event type, archived or not."""
-    return show_event_type(await event_types.get(call.work, _name(event_type_name), _seen_by(call.principal)))
+    return _show_event_type(await event_types.get(call.work, _name(event_type_name), _seen_by(call.principal)))
 
 
 @routes.put(
@@ -111,14 +111,14 @@ async def put_event_type(
     """Replace an event type's fields, or create it."""
     type, is_made = await event_types.put(call.work, _name(event_type_name), body.value())
     response.status_code = 201 if is_made else 200
-    return show_event_type(type)
+    return _show_event_type(type)
 
 
 @routes.patch("/event-type/{event_type_name}", operation_id="v1.event-type.patch", summary="Change an event type")
 @requires(Permission.EVENT_TYPE_MANAGE)
 async def patch_event_type(call: AnyCall, event_type_name: TypeRef, body: EventTypePatch) -> EventTypeOut:
     """Change the given fields."""
-    return show_event_type(await event_types.update(call.work, _name(event_type_name), body.value()))
+    return _show_event_type(await event_types.update(call.work, _name(event_type_name), body.value()))
 
 
 @routes.delete(
@@ -209,7 +209,7 @@ async def export_environment(call: AnyCall) -> EnvironmentOut:
     return EnvironmentOut(
         version=openapi_import.EXPORT_VERSION,
         created_at=datetime.now(UTC),
-        event_types=[show_event_type(one) for one in await openapi_import.export_event_types(call.work)],
+        event_types=[_show_event_type(one) for one in await openapi_import.export_event_types(call.work)],
         settings={},
         connectors=[],
     )

@@ -30,7 +30,6 @@ from boathook.config import Settings
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.service import source_secrets, stored_sources
-from boathook.service import source_secrets as actions
 from boathook.service import sources as source_views
 from boathook.service.database import Database
 from boathook.service.id_prefixes import complete
@@ -346,7 +345,9 @@ _SECRETS: Final = View(
 @secrets.command("list", epilog=example("boathook sources secrets list stripe --json"))
 def list_secrets(ctx: typer.Context, source: SourceName, as_json: Json = False) -> None:
     """List the secrets of a source and where each is stored. Their values are never shown."""
-    _SECRETS.print_rows(run_in_transaction(ctx, lambda work: actions.list_secrets(work, source)), as_json=as_json)
+    _SECRETS.print_rows(
+        run_in_transaction(ctx, lambda work: source_secrets.list_secrets(work, source)), as_json=as_json
+    )
 
 
 @secrets.command("add", epilog=example(
@@ -372,7 +373,7 @@ def add_secret(
     """
     text = None if secret is None else _read_secret(cli_context(ctx).settings(), secret)
     made = run_in_transaction(
-        ctx, lambda work: actions.add(work, source, text, note_text=note, expire_others_after=expire_others)
+        ctx, lambda work: source_secrets.add(work, source, text, note_text=note, expire_others_after=expire_others)
     )
     fields = {"id": made.secret.shown_id, "source": source, "others_expired": made.ended}
     if text is None:
@@ -403,7 +404,7 @@ def expire_secret(
 ) -> None:
     """Expire an added secret, now or later."""
     delay = after or timedelta()
-    ended = _act_on_secret(ctx, secret, lambda work, whole: actions.expire(work, source, whole, delay))
+    ended = _act_on_secret(ctx, secret, lambda work, whole: source_secrets.expire(work, source, whole, delay))
     fields = {"id": ended.shown_id, "source": source, "expires_at": ended.expires_at}
     output.print_done(fields, f"{ended.shown_id} expires at {output.timestamp(ended.expires_at)}", as_json=as_json)
 
@@ -411,7 +412,7 @@ def expire_secret(
 @secrets.command("keep", epilog=example("boathook sources secrets keep stripe ssec_01h455vb4pex5vsknk084sn02q4"))
 def keep_secret(ctx: typer.Context, source: SourceName, secret: SecretId, as_json: Json = False) -> None:
     """Cancel the expiry of an added secret."""
-    kept = _act_on_secret(ctx, secret, lambda work, whole: actions.expire(work, source, whole, None))
+    kept = _act_on_secret(ctx, secret, lambda work, whole: source_secrets.expire(work, source, whole, None))
     fields = {"id": kept.shown_id, "source": source, "expires_at": None}
     output.print_done(fields, f"{kept.shown_id} never expires", as_json=as_json)
 
@@ -421,7 +422,7 @@ def remove_secret(ctx: typer.Context, source: SourceName, secret: SecretId, as_j
     """Delete an added secret immediately."""
 
     async def remove(work: UnitOfWork, whole: str) -> str:
-        await actions.remove(work, source, whole)
+        await source_secrets.remove(work, source, whole)
         return whole
 
     removed = _act_on_secret(ctx, secret, remove)

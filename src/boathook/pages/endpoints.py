@@ -399,11 +399,11 @@ async def show_task(scope: ApplicationScope) -> Response:
         task=task,
         title=_TASK_TITLES.get(task.kind, task.kind.value),
         is_running=task.state is TaskState.RUNNING,
-        percent=percent_done(task),
+        percent=_percent_done(task),
     )
 
 
-def percent_done(task: Task) -> int:
+def _percent_done(task: Task) -> int:
     """Return the processed percentage of a task's time range."""
     if task.state is TaskState.FINISHED:
         return 100
