@@ -127,6 +127,21 @@ def id_page(prefix: str, *, is_ascending: bool = False) -> Any:
     return Depends(read)
 
 
+def _place_page(check: Callable[[str], object], what: str, *, is_ascending: bool) -> Any:
+    """Return the dependency of a list whose iterators pass *check*, by default in this order."""
+
+    def read(limit: Limit = 50, iterator: Iterator = None, order: Order = None) -> Page:
+        place, is_back = split_iterator(iterator)
+        try:
+            if place is not None:
+                check(place)
+        except ValueError:
+            raise invalid(f"write an iterator of an earlier page, {what}", "query", "iterator") from None
+        return Page(limit, place, is_back, is_ascending if order is None else order is Ordering.ASCENDING)
+
+    return Depends(read)
+
+
 def split_iterator(iterator: str | None) -> tuple[str | None, bool]:
     """Return the position in an iterator, and whether it leads back."""
     if not iterator:
@@ -144,41 +159,16 @@ def parse_iterator_id(prefix: str, place: str) -> UUID:
     raise invalid(f"write an iterator of an earlier page, such as {prefix}_...", "query", "iterator")
 
 
-def _name_page(limit: Limit = 50, iterator: Iterator = None, order: Order = None) -> Page:
-    place, is_back = split_iterator(iterator)
-    try:
-        if place is not None:
-            check_type(place)
-    except ValueError:
-        raise invalid("write an iterator of an earlier page, the name of an event type", "query", "iterator") from None
-    return Page(limit, place, is_back, order is not Ordering.DESCENDING)
-
-
-def _source_page(limit: Limit = 50, iterator: Iterator = None, order: Order = None) -> Page:
-    place, is_back = split_iterator(iterator)
-    return Page(limit, place, is_back, order is not Ordering.DESCENDING)
-
-
-def _delivery_page(limit: Limit = 50, iterator: Iterator = None, order: Order = None) -> Page:
-    place, is_back = split_iterator(iterator)
-    try:
-        if place is not None:
-            ids.read_delivery(place)
-    except ValueError:
-        raise invalid("write an iterator of an earlier page, such as dlv_..._0", "query", "iterator") from None
-    return Page(limit, place, is_back, order is Ordering.ASCENDING)
-
-
 def _event_page(limit: Limit = 50, iterator: OnwardIterator = None) -> IdPage:
     place_id = None if not iterator else parse_iterator_id(ids.EVENT, iterator)
     return IdPage(limit, iterator or None, is_back=False, is_ascending=False, place_id=place_id)
 
 
-SourcePage = Annotated[Page, Depends(_source_page)]
-NamePage = Annotated[Page, Depends(_name_page)]
+SourcePage = Annotated[Page, _place_page(str, "the name of a source", is_ascending=True)]
+NamePage = Annotated[Page, _place_page(check_type, "the name of an event type", is_ascending=True)]
 ApplicationPage = Annotated[IdPage, id_page(ids.APPLICATION, is_ascending=True)]
 EndpointPage = Annotated[IdPage, id_page(ids.ENDPOINT)]
 EventPage = Annotated[IdPage, Depends(_event_page)]
-DeliveryPage = Annotated[Page, Depends(_delivery_page)]
+DeliveryPage = Annotated[Page, _place_page(ids.read_delivery, "such as dlv_..._0", is_ascending=False)]
 RejectionPage = Annotated[IdPage, id_page(ids.REJECTION)]
 ConflictPage = Annotated[IdPage, id_page(ids.CONFLICT)]

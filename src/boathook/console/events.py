@@ -224,15 +224,10 @@ def _query_string(fields: Mapping[str, str]) -> str:
 
 
 def _search_query(form: QueryParams | FormData, fields: Mapping[str, str]) -> SearchQuery:
+    names = ("where", "text", "key", "source", "application", "type", "state")
     return SearchQuery(
         words=fields["q"],
-        where=fields["where"],
-        text=fields["text"],
-        key=fields["key"],
-        source=fields["source"],
-        application=fields["application"],
-        type=fields["type"],
-        state=fields["state"],
+        **{name: fields[name] for name in names},
         since=query_params.get_time(form, "since"),
         until=query_params.get_time(form, "until"),
         below=_read_cursor(str(form.get("below", ""))),
