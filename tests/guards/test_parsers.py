@@ -120,7 +120,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "ingest/stored_sources_file.py": {"json": (OURS,)},
     "ingest/event_builder.py": {"json": (OURS,)},
     "providers/request_reader.py": {"json": (BODY, DEPTH), "_struct": (OWNER,), "_expand": (BODY, DEPTH)},
-    "verification/batch_items.py": {"_without": (OWNER,), "json": (BODY,)},
+    "verification/dedup_keys.py": {"_without": (OWNER,), "json": (BODY,)},
     "verification/check.py": {"make_check": (OWNER,)},
     "verification/public_keys.py": {"key": ("boathook.verification.public_keys:MAX_TEXT",)},
     "ingest/quarantine.py": {"form": (HEAD,)},

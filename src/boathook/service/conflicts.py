@@ -22,7 +22,7 @@ from boathook.service import body_view
 from boathook.service.body_view import BodyFormat
 from boathook.service.listings import check_owner
 from boathook.service.unit_of_work import UnitOfWork
-from boathook.verification.batch_items import KEY_PREFIX
+from boathook.verification.dedup_keys import KEY_PREFIX
 
 _MAX_EVENT_BYTES: Final = 64 << 20
 

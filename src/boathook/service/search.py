@@ -32,7 +32,7 @@ from boathook.domain.model import State
 from boathook.ingest.event_builder import dedup_hashes
 from boathook.service.event_feed import OVERLAP
 from boathook.service.unit_of_work import AppContext, UnitOfWork
-from boathook.verification.batch_items import KEY_PREFIX, make_dedup_key
+from boathook.verification.dedup_keys import KEY_PREFIX, make_dedup_key
 
 UNHANDLED: Final = "unhandled"
 """Used instead of a delivery's state: events of sources that no handler matched."""

@@ -35,8 +35,8 @@ from boathook.providers.recipe import BodyFormat, ExpectedReply, Recipe
 from boathook.providers.request_reader import FieldExtractor, Header, Query, RequestReader, Selector, read_pairs
 from boathook.providers.schemes import Addresses, Asymmetric, FieldMac, Hmac, Proof, Token
 from boathook.verification import diagnostics
-from boathook.verification.batch_items import BatchSplitter, DedupKeyExtractor, batch_type, make_dedup_key
 from boathook.verification.check import Check, NoSecretLeft, make_check, signature_headers
+from boathook.verification.dedup_keys import BatchSplitter, DedupKeyExtractor, batch_type, make_dedup_key
 from boathook.verification.handshakes import Handshakes
 from boathook.verification.keyring import KeyRing
 from boathook.verification.source import resolve_source

@@ -44,7 +44,7 @@ MAX_SEARCHED_BODY: Final = 8 << 20
 _MAX_APPLICATIONS: Final = 2_000
 _OPEN: Final = frozenset({State.PENDING, State.LEASED, State.DEAD})
 _BATCH: Final = "batch"
-"""The type of an event whose items have several types; `boathook.verification.batch_items` assigns it."""
+"""The type of an event whose items have several types; `boathook.verification.dedup_keys` assigns it."""
 _MAX_ID: Final = UUID(int=2**128 - 1)
 _MIN_ID: Final = UUID(int=0)
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from boathook.domain.verification import Reason, Rejected, Verified
 from boathook.providers.recipe import BatchItems, BodyFormat, EventId, EventType
 from boathook.providers.request_reader import Header, Json
-from boathook.verification import batch_items
+from boathook.verification import dedup_keys
 from tests.support import too_dear
 from tests.unit.recipe_factory import SIGNED, recipe, source
 from tests.unit.verifier_factory import NOW, request
@@ -144,7 +144,7 @@ def test_an_items_key_is_never_that_of_a_whole_request():
 def test_mutant_without_its_prefix_an_item_could_take_a_requests_key(monkeypatch):
     item = judge(LIST, {"events": [{"id": "e1"}]}).items[0]
     assert judge(LIST, {"batch_id": "e1"}).dedup_key != item.dedup_key
-    monkeypatch.setattr(batch_items, "KEY_PREFIX", "")
+    monkeypatch.setattr(dedup_keys, "KEY_PREFIX", "")
     item = judge(LIST, {"events": [{"id": "e1"}]}).items[0]
     assert judge(LIST, {"batch_id": "e1"}).dedup_key == item.dedup_key
 
@@ -256,9 +256,9 @@ def test_a_type_may_be_read_by_a_function_that_may_fail():
 
 
 def test_more_than_ten_thousand_items_are_refused():
-    most = judge(NAMELESS, {"events": list(range(batch_items.MAX_ITEMS))})
-    assert len(most.items) == batch_items.MAX_ITEMS == 10_000
-    verdict = judge(NAMELESS, {"events": list(range(batch_items.MAX_ITEMS + 1))})
+    most = judge(NAMELESS, {"events": list(range(dedup_keys.MAX_ITEMS))})
+    assert len(most.items) == dedup_keys.MAX_ITEMS == 10_000
+    verdict = judge(NAMELESS, {"events": list(range(dedup_keys.MAX_ITEMS + 1))})
     assert isinstance(verdict, Rejected)
     assert (verdict.status, verdict.reason) == (413, Reason.BODY_TOO_LARGE)
     assert "more than 10000 items" in verdict.detail
@@ -300,5 +300,5 @@ def test_items_with_different_ids_have_different_storable_keys(names):
 @given(st.text(max_size=40))
 def test_provider_ids_never_equal_generated_keys(name):
     for own in ("sha256:", "fields:", "item:", "moment:", "id:"):
-        assert not batch_items.make_dedup_key(own + name).startswith(own) or own == "id:"
-    assert batch_items.make_dedup_key(name) != batch_items.make_dedup_key("id:" + name)
+        assert not dedup_keys.make_dedup_key(own + name).startswith(own) or own == "id:"
+    assert dedup_keys.make_dedup_key(name) != dedup_keys.make_dedup_key("id:" + name)
