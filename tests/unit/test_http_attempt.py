@@ -212,3 +212,15 @@ def test_retry_after_as_a_date(monkeypatch):
     for offset, expected in ((90, 90.0), (-90, 0.0)):
         date = formatdate(1_000_000_000 + offset, usegmt=True)
         assert classify_response(answered(503, retry_after=date)).retry_after_s == expected
+
+
+@pytest.mark.parametrize("form", ["%a, %d %b %Y %H:%M:%S -0000", "%a %b %d %H:%M:%S %Y"])
+def test_retry_after_as_a_date_without_a_zone_is_in_utc(monkeypatch, form):
+    date = time.strftime(form, time.gmtime(1_000_000_090))
+    monkeypatch.setattr(time, "time", lambda: 1_000_000_000.0)
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "America/New_York")
+        time.tzset()
+        failure = classify_response(answered(503, retry_after=date))
+    time.tzset()
+    assert failure.retry_after_s == 90.0

@@ -287,9 +287,13 @@ def _read_retry_after(text: str, now: float) -> float | None:
     """Parse a Retry-After header, in seconds or as a date, and return seconds (RFC 9110, section 10.2.3)."""
     text = text.strip()
     try:
-        seconds = (
-            float(text) if text.isascii() and text[:1].isdigit() else parsedate_to_datetime(text).timestamp() - now
-        )
+        seconds = float(text) if text.isascii() and text[:1].isdigit() else _read_date(text).timestamp() - now
     except (ValueError, OverflowError, TypeError, IndexError):
         return None
     return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def _read_date(text: str) -> datetime:
+    """Parse a date of HTTP; one without a zone, as in asctime's form, or with -0000 is in UTC, not in local time."""
+    date = parsedate_to_datetime(text)
+    return date if date.tzinfo is not None else date.replace(tzinfo=UTC)
