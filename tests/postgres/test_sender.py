@@ -521,6 +521,25 @@ async def quick_took_s(db: Database, slow: int) -> float:
         outbound = {"concurrency": 16}
         async with running_sender(db, outbound=outbound, server={"drain_s": 0.1}):
             if slow_ones:
+async def test_without_disabling_an_endpoint_fails_since_its_first_failure(db: Database) -> None:
+    async with Sink(lambda _: Reply(500)).open() as sink:
+        endpoint = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=()))
+        await db.execute(
+            "insert into boathook.endpoint_health (endpoint_id, failures, failing_since, last_failed_at)"
+            " values ($1, 3, now() - interval '60 days', now() - interval '11 days')",
+            endpoint.id,
+        )
+        async with running_sender(db, outbound={"disable_after_days": 0}):
+            await add_deliveries(db, endpoint)
+
+            async def is_counted() -> bool:
+                return bool(await db.fetchval("select failures = 4 from boathook.endpoint_health"))
+
+            await eventually(is_counted)
+    assert await db.fetchval("select failing_since < now() - interval '59 days' from boathook.endpoint_health")
+    assert await _disabled(db, endpoint) is None
+
+
                 await add_deliveries(db, slow_ones, 8)
                 await eventually(lambda: len(sink.to("/slow")) >= 4)
             began = time.monotonic()

@@ -265,7 +265,7 @@ def update_health(
     for h in _healths(t, endpoint_ids):
         number, is_after_success, is_theirs, is_probe, luck = judged[h.endpoint_id]
         now, known = t.tables.clock(), Health(h.endpoint_id) if is_after_success else h
-        is_recent = h.last_failed_at is None or h.last_failed_at > t.now - 2 * disable_after
+        is_recent = not disable_after or h.last_failed_at is None or h.last_failed_at > t.now - 2 * disable_after
         since = known.failing_since if is_recent else None
         failures = known.failures + number
         is_enough = failures >= failure_threshold if known.open_until is None else is_probe

@@ -281,7 +281,7 @@ from held where h.endpoint_id = held.endpoint_id
 -- Counts consecutive failures, opens breakers and extends their pauses; returns the health of each endpoint. $3: a
 -- success preceded these failures; $4: they are the endpoint's own fault; $5: one was a probe; $6: jitter in [0, 1). $7
 -- is the number of failures that opens a breaker, $8 the first and $9 the longest pause, and $10 how long an endpoint
--- may fail without a success. Failures more than twice $10 apart restart that period.
+-- may fail without a success, or 0 for ever. Failures more than twice $10 apart restart that period.
 with judged as (
     select * from unnest($1::uuid[], $2::integer[], $3::boolean[], $4::boolean[], $5::boolean[], $6::float8[])
         as j (endpoint_id, failed, is_after_success, is_theirs, is_probe, jitter)
@@ -290,7 +290,8 @@ with judged as (
 held as materialized (
     select j.*, clock_timestamp() as now,
         case when j.is_after_success then 0 else h.failures end + j.failed as now_failures,
-        case when not j.is_after_success and (h.last_failed_at is null or h.last_failed_at > now() - 2 * $10::interval)
+        case when not j.is_after_success
+                and ($10 = interval '0' or h.last_failed_at is null or h.last_failed_at > now() - 2 * $10::interval)
             then h.failing_since end as since,
         case when not j.is_after_success then h.open_until end as open,
         case when j.is_after_success then 0 else h.pauses end as earlier_pauses,
