@@ -414,6 +414,33 @@ async def test_without_a_breaker_all_attempts_would_be_used_up(db: Database, mon
     assert at_once > 1 or failed > 16
 
 
+async def test_a_probe_is_held_for_the_timeout_of_its_endpoint(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint_queues, "_PROBE_HOLD_S", 0.2)
+    async with Sink(lambda _: Reply(503, after_s=2.0)).open() as sink:
+        endpoint = await add_endpoint(db, f"{sink.base}/in", timeout_s=10)
+        await _open_breaker(db, endpoint)
+        await add_deliveries(db, endpoint, 2)
+        outbound = {"breaker_pause_s": 60, "timeout_s": 0.3}
+        async with (
+            running_sender(db, sender_id="s1", outbound=outbound),
+            running_sender(db, sender_id="s2", outbound=outbound),
+        ):
+
+            async def is_paused_again() -> bool:
+                return bool(await db.fetchval("select pauses = 2 from boathook.endpoint_health"))
+
+            await eventually(is_paused_again)
+    assert len(sink.requests) == 1
+
+
+async def _open_breaker(db: Database, endpoint: StoredEndpoint) -> None:
+    """Store that an endpoint has failed and may be probed now."""
+    await db.execute(
+        "insert into boathook.endpoint_health (endpoint_id, failures, open_until, pauses) values ($1, 9, now(), 1)",
+        endpoint.id,
+    )
+
+
 async def test_one_success_among_failures_keeps_the_breaker_closed(db: Database) -> None:
     replies = iter([Reply(500), Reply(500), Reply(200), Reply(500), Reply(500), *[Reply(200)] * 9])
     async with Sink(lambda _: next(replies)).open() as sink:

@@ -219,13 +219,16 @@ def return_tokens(
     return []
 
 
-def take_probes(t: Transaction, endpoint_ids: Sequence[UUID], hold: timedelta) -> list[Record]:
+def take_probes(t: Transaction, endpoint_ids: Sequence[UUID], hold: timedelta, timeout_s: float) -> list[Record]:
     taken = []
     for key in sorted(set(endpoint_ids)):
         seen = t.get("health", key)
         health = t.lock_or_skip("health", key) if _is_over(t, seen) else None
         if health is not None and _is_over(t, health):
-            taken.append(_put(t, health, open_until=t.tables.clock() + hold))
+            endpoint = t.get("endpoint", key)
+            assert endpoint is not None
+            until = t.tables.clock() + hold + _seconds(endpoint.timeout_s or timeout_s)
+            taken.append(_put(t, health, open_until=until))
         else:
             sometimes("another sender had the probe", if_=seen is not None and seen.open_until is not None)
     return [Record(endpoint_id=health.endpoint_id, open_until=health.open_until) for health in taken]

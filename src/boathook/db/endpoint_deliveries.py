@@ -270,12 +270,14 @@ class EndpointDeliveryStore:
         columns = [list(column) for column in zip(*unused, strict=True)]
         await self._database.execute(SQL["return_tokens"], *columns)
 
-    async def take_probes(self, endpoints: Sequence[UUID], *, hold_s: float) -> dict[UUID, datetime]:
-        """Take the single probe of each of these endpoints whose pause is over; it is available again after *hold_s*.
+    async def take_probes(self, endpoints: Sequence[UUID], *, timeout_s: float, hold_s: float) -> dict[UUID, datetime]:
+        """Take the single probe of each of these endpoints whose pause is over; return until when each is held.
 
-        Returns until when each probe is held, for those that could be taken.
+        Args:
+            timeout_s: the timeout of endpoints without their own.
+            hold_s: seconds after the endpoint's timeout when the probe is available again.
         """
-        rows = await self._database.fetch(SQL["take_probes"], endpoints, timedelta(seconds=hold_s))
+        rows = await self._database.fetch(SQL["take_probes"], endpoints, timedelta(seconds=hold_s), timeout_s)
         return {row["endpoint_id"]: row["open_until"] for row in rows}
 
     async def release_probes(self, held: Mapping[UUID, datetime], *, after_s: float) -> None:

@@ -146,16 +146,18 @@ from wanted w, held
 where h.endpoint_id = w.endpoint_id and held.endpoint_id = w.endpoint_id
 
 -- name: take_probes
--- Takes the single probe of each endpoint whose pause is over for this sender. It expires after $2, in case the sender
--- dies with it.
+-- Takes the single probe of each endpoint whose pause is over for this sender. It expires $2 after the endpoint's
+-- timeout, which is $3 seconds unless it has its own, in case the sender dies with it.
 with held as materialized (
     select endpoint_id from boathook.endpoint_health
     where endpoint_id = any ($1::uuid[]) and open_until <= clock_timestamp()
     order by endpoint_id
     for update skip locked
 )
-update boathook.endpoint_health h set open_until = clock_timestamp() + $2::interval
-from held where h.endpoint_id = held.endpoint_id
+update boathook.endpoint_health h
+set open_until = clock_timestamp() + $2::interval + make_interval(secs => coalesce(p.timeout_s, $3::float8))
+from held join boathook.endpoint p on p.id = held.endpoint_id
+where h.endpoint_id = held.endpoint_id
 returning h.endpoint_id, h.open_until
 
 -- name: release_probes

@@ -62,7 +62,7 @@ _DISCOVER_SHARE: Final = 0.1
 _DISCOVER_IDLE_S: Final = 0.02
 """Minimum interval between two queries if the first found nothing."""
 _PROBE_HOLD_S: Final = 10.0
-"""How long a sender holds a probe beyond the endpoint's timeout."""
+"""How long a sender holds a probe beyond the timeouts of its requests."""
 _PROBE_AGAIN_S: Final = 1.0
 
 
@@ -459,8 +459,11 @@ class EndpointQueues:
             await self._store.return_tokens(tokens)
 
     async def _take_probes(self, queues: Sequence[EndpointQueue]) -> set[UUID]:
-        hold_s = self._timeout_s + _PROBE_HOLD_S
-        taken = await self._store.take_probes([queue.endpoint_id for queue in queues], hold_s=hold_s)
+        taken = await self._store.take_probes(
+            [queue.endpoint_id for queue in queues],
+            timeout_s=self._timeout_s,
+            hold_s=self._timeout_s + _PROBE_HOLD_S,  # an access token may be requested before
+        )
         for queue in queues:
             queue.is_probing = queue.endpoint_id in taken
             # Another sender holds the probe; the next query returns its result.

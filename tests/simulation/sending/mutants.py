@@ -51,7 +51,7 @@ def renewing_nothing(patch: pytest.MonkeyPatch) -> None:
 def probing_all_at_once(patch: pytest.MonkeyPatch) -> None:
     """Every sender may probe a paused endpoint at the same time."""
 
-    def take(t: Transaction, endpoint_ids: Sequence[UUID], hold: timedelta) -> list[Record]:
+    def take(t: Transaction, endpoint_ids: Sequence[UUID], hold: timedelta, _timeout_s: float) -> list[Record]:
         until = t.tables.clock() + hold
         rests = [key for key in endpoint_ids if (health := t.get("health", key)) is not None and health.open_until]
         return [Record(endpoint_id=key, open_until=until) for key in rests]

@@ -291,7 +291,7 @@ class SendPlayer(Player):
         return await self._sends().mark_healthy([ENDPOINTS[n] for n in chosen])
 
     async def _take_probes(self, chosen: tuple[int, ...]) -> Any:
-        self._probes = await self._sends().take_probes([ENDPOINTS[n] for n in chosen], hold_s=3600)
+        self._probes = await self._sends().take_probes([ENDPOINTS[n] for n in chosen], timeout_s=1, hold_s=3600)
         return sorted(map(str, self._probes))
 
     async def _release_probes(self, _numbers: tuple[int, ...]) -> Any:
