@@ -6,6 +6,7 @@ import time
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 from standardwebhooks import Webhook
@@ -60,7 +61,7 @@ async def test_a_message_whose_content_was_deleted_is_not_sent(db: Database) -> 
     async with Sink().open() as sink:
         endpoint = await add_endpoint(db, sink.base)
         (event,) = await add_deliveries(db, endpoint, is_announced=False)
-        await db.execute("update boathook.event set body = '', expunged_at = now() where id = $1", event)
+        await _delete_contents(db, [event])
         async with running_sender(db):
             await wait_for_states(db, dead=1)
     assert not sink.requests
@@ -433,12 +434,40 @@ async def test_a_probe_is_held_for_the_timeout_of_its_endpoint(db: Database, mon
     assert len(sink.requests) == 1
 
 
+async def test_a_message_without_content_is_no_probe(db: Database) -> None:
+    async with Sink().open() as sink:
+        endpoint = await add_endpoint(db, sink.base)
+        await _open_breaker(db, endpoint)
+        await _delete_contents(db, await add_deliveries(db, endpoint, 2, is_announced=False))
+        await add_deliveries(db, endpoint, is_announced=False)
+        async with running_sender(db, outbound={"timeout_s": 3_600}):
+            await wait_for_states(db, dead=2, succeeded=1)
+    assert len(sink.requests) == 1
+
+
+async def test_messages_without_content_do_not_count_as_failures(db: Database) -> None:
+    async with Sink().open() as sink:
+        endpoint = await add_endpoint(db, sink.base)
+        await _delete_contents(db, await add_deliveries(db, endpoint, 3, is_announced=False))
+        async with running_sender(
+            db, outbound={"breaker_after": 3, "breaker_pause_s": 3_600, "breaker_max_pause_s": 3_600}
+        ):
+            await wait_for_states(db, dead=3)
+            await add_deliveries(db, endpoint)
+            await wait_for_states(db, dead=3, succeeded=1)
+    assert not await db.fetch("select from boathook.endpoint_health where failures > 0 or failing_since is not null")
+
+
 async def _open_breaker(db: Database, endpoint: StoredEndpoint) -> None:
     """Store that an endpoint has failed and may be probed now."""
     await db.execute(
         "insert into boathook.endpoint_health (endpoint_id, failures, open_until, pauses) values ($1, 9, now(), 1)",
         endpoint.id,
     )
+
+
+async def _delete_contents(db: Database, events: list[UUID]) -> None:
+    await db.execute("update boathook.event set body = '', expunged_at = now() where id = any ($1)", events)
 
 
 async def test_one_success_among_failures_keeps_the_breaker_closed(db: Database) -> None:
@@ -489,6 +518,25 @@ async def test_failures_far_apart_begin_a_new_count(db: Database) -> None:
                 )
 
             await eventually(is_anew)
+    assert await _disabled(db, endpoint) is None
+
+
+async def test_without_disabling_an_endpoint_fails_since_its_first_failure(db: Database) -> None:
+    async with Sink(lambda _: Reply(500)).open() as sink:
+        endpoint = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=()))
+        await db.execute(
+            "insert into boathook.endpoint_health (endpoint_id, failures, failing_since, last_failed_at)"
+            " values ($1, 3, now() - interval '60 days', now() - interval '11 days')",
+            endpoint.id,
+        )
+        async with running_sender(db, outbound={"disable_after_days": 0}):
+            await add_deliveries(db, endpoint)
+
+            async def is_counted() -> bool:
+                return bool(await db.fetchval("select failures = 4 from boathook.endpoint_health"))
+
+            await eventually(is_counted)
+    assert await db.fetchval("select failing_since < now() - interval '59 days' from boathook.endpoint_health")
     assert await _disabled(db, endpoint) is None
 
 
@@ -548,25 +596,6 @@ async def quick_took_s(db: Database, slow: int) -> float:
         outbound = {"concurrency": 16}
         async with running_sender(db, outbound=outbound, server={"drain_s": 0.1}):
             if slow_ones:
-async def test_without_disabling_an_endpoint_fails_since_its_first_failure(db: Database) -> None:
-    async with Sink(lambda _: Reply(500)).open() as sink:
-        endpoint = await add_endpoint(db, sink.base, retry=RetryPolicy(delays_s=()))
-        await db.execute(
-            "insert into boathook.endpoint_health (endpoint_id, failures, failing_since, last_failed_at)"
-            " values ($1, 3, now() - interval '60 days', now() - interval '11 days')",
-            endpoint.id,
-        )
-        async with running_sender(db, outbound={"disable_after_days": 0}):
-            await add_deliveries(db, endpoint)
-
-            async def is_counted() -> bool:
-                return bool(await db.fetchval("select failures = 4 from boathook.endpoint_health"))
-
-            await eventually(is_counted)
-    assert await db.fetchval("select failing_since < now() - interval '59 days' from boathook.endpoint_health")
-    assert await _disabled(db, endpoint) is None
-
-
                 await add_deliveries(db, slow_ones, 8)
                 await eventually(lambda: len(sink.to("/slow")) >= 4)
             began = time.monotonic()

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from boathook.config import RetentionSettings, Settings
 from boathook.db.database import Connection
+from boathook.db.deliveries import EPOCH
 from boathook.db.endpoint_deliveries import (
     BreakerRules,
     ClaimedEndpointDelivery,
@@ -21,8 +22,8 @@ from boathook.db.endpoint_deliveries import (
 )
 from boathook.db.endpoints import DisabledEndpoint
 from boathook.delivery.dispatcher import Recorder
-from boathook.delivery.endpoint_queues import EndpointAttempt
-from boathook.delivery.http_attempt import GONE, UNREADABLE
+from boathook.delivery.endpoint_queues import EndpointAttempt, EndpointQueue
+from boathook.delivery.http_attempt import CONTENT_GONE, GONE, UNREADABLE
 from boathook.domain import ids
 from boathook.domain.endpoints import FAILING_AT
 from boathook.domain.errors import DatabaseError
@@ -100,6 +101,13 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
         self, attempts: Sequence[EndpointAttempt], finished: Sequence[FinishedEndpointDelivery]
     ) -> None:
         queues = {attempt.queue.endpoint_id: attempt.queue for attempt in attempts}
+        await self._release_probes(
+            [
+                attempt.queue
+                for attempt, one in zip(attempts, finished, strict=True)
+                if attempt.delivery.is_probe and _is_unsent(one)
+            ]
+        )
         failures, healthy = summarize_health(finished)
         healed = [key for key in healthy if queues[key].is_unhealthy or queues[key].open_until is not None]
         if healed:
@@ -119,6 +127,14 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
                 _LOG.warning("endpoint_paused", endpoint=ids.show(ids.ENDPOINT, key), pauses=health.pauses)
         should_disable = {key for key, health in health_by_endpoint.items() if health.should_disable}
         await self._disable(finished, should_disable)
+
+    async def _release_probes(self, queues: Sequence[EndpointQueue]) -> None:
+        """Let another delivery probe these endpoints, immediately."""
+        held = {queue.endpoint_id: queue.open_until for queue in queues if queue.open_until is not None}
+        if held:
+            await self._store.release_probes(held, after_s=0.0)
+            for queue in queues:
+                queue.open_until = EPOCH
 
     async def _disable(self, batch: Sequence[FinishedEndpointDelivery], should_disable: set[UUID]) -> None:
         for one in batch:
@@ -141,7 +157,7 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
 def summarize_health(batch: Iterable[FinishedEndpointDelivery]) -> tuple[list[FailureSummary], set[UUID]]:
     """Return the failures of endpoints whose latest attempt failed, and the endpoints where it succeeded.
 
-    *batch* is in the order in which the attempts ended.
+    *batch* is in the order in which the attempts ended; those for which nothing was sent are left out.
     """
     failures: dict[UUID, FailureSummary] = {}
     succeeded: set[UUID] = set()
@@ -150,6 +166,8 @@ def summarize_health(batch: Iterable[FinishedEndpointDelivery]) -> tuple[list[Fa
         if isinstance(one.decision, Complete):
             failures.pop(key, None)
             succeeded.add(key)
+            continue
+        if _is_unsent(one):
             continue
         known = failures.get(key)
         failures[key] = FailureSummary(
@@ -160,6 +178,11 @@ def summarize_health(batch: Iterable[FinishedEndpointDelivery]) -> tuple[list[Fa
             is_probe=one.delivery.is_probe or (known is not None and known.is_probe),
         )
     return sorted(failures.values(), key=lambda one: one.endpoint_id), succeeded - failures.keys()
+
+
+def _is_unsent(one: FinishedEndpointDelivery) -> bool:
+    """Return whether the message had nothing to send, which says nothing about the endpoint."""
+    return isinstance(one.decision, DeadLetter) and one.decision.code == CONTENT_GONE
 
 
 def operational_event_type(one: FinishedEndpointDelivery) -> str | None:

@@ -16,6 +16,7 @@ from boathook.delivery.dispatcher import DatabaseClock, Dispatcher, Executor, op
 from boathook.delivery.endpoint_queues import EndpointAttempt, EndpointQueues
 from boathook.delivery.endpoint_recorder import EndpointRecorder, SendTraces
 from boathook.delivery.http_attempt import (
+    CONTENT_GONE,
     PreparedEndpoint,
     build_request,
     classify_response,
@@ -35,7 +36,7 @@ from boathook.observability.log import get_logger
 
 TOKEN_UNAVAILABLE: Final = "OAUTH"  # noqa: S105 - a code, not a secret
 """Failure code of an attempt for which no access token could be obtained."""
-_CONTENT_DELETED: Final = Failure(code="CONTENT_GONE", error="the message's content was deleted", is_final=True)
+_CONTENT_DELETED: Final = Failure(code=CONTENT_GONE, error="the message's content was deleted", is_final=True)
 _UNAUTHORIZED: Final = 401
 _CONNECTIONS: Final = 4
 _UNANSWERED_S: Final = 60.0
