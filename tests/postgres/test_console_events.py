@@ -147,6 +147,29 @@ async def test_matches_are_exported_as_json_lines_and_csv(
     assert "/download/" not in await viewer.get_page("/console/events")
 
 
+async def test_a_truncated_export_continues_where_it_ended(store: Store, anna: PageClient, monkeypatch):
+    # They were spooled, so all of them have been accepted now; two have the same millisecond.
+    first, second, third = ago(minutes=3), ago(minutes=2), ago(minutes=1)
+    stored = [await put(store, str(n), at=at) for n, at in enumerate((first, second, second, third, third))]
+    monkeypatch.setattr(search, "MAX_EXPORTED", 3)
+
+    async def export(before: str) -> list[dict[str, str]]:
+        form = {"until": before} if before else {}
+        page = await anna.submit_form("/console/events/download/jsonl", form, on="/console/events", status=200)
+        return [json.loads(line) for line in page.text.splitlines()]
+
+    *rows, end = await export("")
+    rows += await export(end["truncated"].rpartition(" = ")[2])
+    assert {row["id"] for row in rows} == {ids.show(ids.EVENT, one) for one in stored}
+
+
+async def test_an_export_that_ends_at_its_size_is_complete(store: Store, anna: PageClient, monkeypatch):
+    await put(store, "large", body=b'{"n":1}')
+    monkeypatch.setattr(search, "_MAX_EXPORTED_BYTES", 1)
+    page = await anna.submit_form("/console/events/download/jsonl", {}, on="/console/events", status=200)
+    assert "truncated" not in page.text
+
+
 async def test_search_results_are_replayed_after_a_preview(store: Store, anna: PageClient, monkeypatch):
     for n in range(3):
         event = await put(store, f"key-{n}", body=b'{"n":%d}' % n, to=("handler:a",))

@@ -7,7 +7,7 @@ the payloads too, up to a number, a size and a time. Operators save queries unde
 import base64
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
@@ -352,8 +352,8 @@ async def export_events(
             yield await _read_bodies(app_context, portion) if has_bodies else [_to_export(one) for one in portion]
             left -= len(portion)
             left_bytes -= sum(one.event.size for one in portion) if has_bodies else 0
-            last = portion[-1].event.accepted_at.isoformat(timespec="milliseconds")
-            if left_bytes < 0:
+            last = _before(ids.read_event(portion[-1].event.id))
+            if left_bytes < 0 and (has_more or portion[-1] is not found.events[-1]):
                 yield ExportEnd(f"more than {_MAX_EXPORTED_BYTES >> 20} MiB; continue with Before = {last}")
                 return
         if not has_more:
@@ -362,9 +362,17 @@ async def export_events(
             yield ExportEnd(f"more than {MAX_EXPORTED} events; continue with Before = {last}")
             return
         if found.place is not None and time.monotonic() > ends:
-            reached = ids.created_at(found.place).isoformat(timespec="milliseconds")
+            reached = _before(found.place)
             yield ExportEnd(f"the search takes more than {_MAX_EXPORT_S:.0f} s; continue with Before = {reached}")
             return
+
+
+def _before(event_id: UUID) -> str:
+    """Return the end of a search that continues after this event and repeats those of its millisecond.
+
+    Events are searched by the time in their ids; those that were spooled have been accepted much later.
+    """
+    return (ids.created_at(event_id) + timedelta(milliseconds=1)).isoformat(timespec="milliseconds")
 
 
 def _split_by_size(events: Sequence[FoundEvent]) -> Iterator[list[FoundEvent]]:
