@@ -1,8 +1,12 @@
+import asyncio
 import json
 
 import pytest
 
+from boathook.domain import ids
+from boathook.service.unit_of_work import new_id
 from tests.postgres.api_client import ApiClient, make_token, open_api_client
+from tests.support import LOCK_WAITED_FOR, eventually
 
 
 @pytest.fixture
@@ -53,9 +57,9 @@ async def test_put_replaces_or_creates_with_the_uid_of_the_path(api):
     made = await api.ask(201, "PUT", "/app/acme", {"name": "Acme", "throttleRate": 3})
     assert made["uid"] == "acme"
     again = await api.ask(200, "PUT", "/app/acme", {"name": "Acme 2"})
-    assert again["id"] == made["id"]
-    assert again["uid"] is None
-    assert again["throttleRate"] is None
+    assert (again["id"], again["uid"], again["throttleRate"]) == (made["id"], "acme", None)
+    assert (await api.ask(200, "PUT", "/app/acme", {"name": "Acme 2"}))["id"] == made["id"]
+    assert (await api.ask(200, "PUT", f"/app/{made['id']}", {"name": "Acme"}))["uid"] is None
     other = await api.ask(201, "PUT", "/app/acme", {"name": "Acme", "uid": "mine"})
     assert other["uid"] == "mine"
     unknown = "app_" + "0" * 27
@@ -65,6 +69,32 @@ async def test_put_replaces_or_creates_with_the_uid_of_the_path(api):
 async def test_get_if_exists_returns_the_existing_unchanged(api):
     made = await api.ask(201, "POST", "/app?get_if_exists=true", {"name": "Acme", "uid": "acme"})
     assert await api.ask(200, "POST", "/app?get_if_exists=true", {"name": "Other", "uid": "acme"}) == made
+
+
+ACME = {"name": "Acme", "uid": "acme"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/app?get_if_exists=true", ACME, 200),
+        ("PUT", "/app/acme", ACME, 200),
+        ("POST", "/app/acme/msg", {"eventType": "a.b", "payload": {}, "application": ACME}, 202),
+        ("POST", "/auth/app-portal-access/acme", {"application": ACME}, 200),
+    ],
+)
+async def test_an_application_that_another_request_is_creating_is_found(api, db, method, path, body, status):
+    async with db.transaction() as connection:
+        made = new_id()
+        await connection.execute(
+            "insert into boathook.application (id, organization, name, uid) values ($1, 'default', 'Acme', 'acme')",
+            made,
+        )
+        asked = asyncio.create_task(api.request(method, path, json=body))
+        await eventually(lambda: db.fetchval(LOCK_WAITED_FOR))
+    assert (await asked).status_code == status
+    (row,) = (await api.ask(200, "GET", "/app"))["data"]
+    assert row["id"] == ids.show(ids.APPLICATION, made)
 
 
 async def test_a_uid_is_unique_until_released(api):

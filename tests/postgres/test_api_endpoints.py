@@ -1,3 +1,4 @@
+import asyncio
 import base64
 from typing import Any
 
@@ -5,7 +6,10 @@ import pytest
 
 from boathook.db.secret_box import SecretBox
 from boathook.delivery.signer import make_ed25519_secret, make_secret, read_signer
+from boathook.domain import ids
+from boathook.service.unit_of_work import new_id
 from tests.postgres.api_client import ApiClient, make_context, make_token, open_api_client
+from tests.support import LOCK_WAITED_FOR, eventually
 
 URL = "http://127.0.0.1:8999/hook"
 HERE = "/app/acme/endpoint"
@@ -107,7 +111,23 @@ async def test_put_resets_omitted_fields_but_not_the_secret(api):
 async def test_put_creates_with_the_uid_of_the_path(api):
     made = await api.ask(201, "PUT", f"{HERE}/crm", {"url": URL})
     assert made["uid"] == "crm"
+    for _ in range(2):
+        assert (await api.ask(200, "PUT", f"{HERE}/crm", {"url": URL}))["id"] == made["id"]
     assert (await api.ask(200, "PUT", f"{HERE}/crm", {"url": URL, "uid": "crm"}))["id"] == made["id"]
+
+
+async def test_an_endpoint_that_another_request_is_creating_is_replaced(api, db):
+    async with db.transaction() as connection:
+        made = new_id()
+        await connection.execute(
+            "insert into boathook.endpoint (id, application_id, url, uid) select $1, id, $2, 'crm' from boathook.application",
+            made, URL,
+        )  # fmt: skip
+        asked = asyncio.create_task(api.request("PUT", f"{HERE}/crm", json={"url": URL, "description": "new"}))
+        await eventually(lambda: db.fetchval(LOCK_WAITED_FOR))
+    answer = await asked
+    assert (answer.status_code, answer.json()["description"]) == (200, "new")
+    assert answer.json()["id"] == ids.show(ids.ENDPOINT, made)
 
 
 async def test_endpoints_of_two_applications_are_apart(api):

@@ -12,7 +12,7 @@ from boathook.delivery.tasks import run_tasks
 from boathook.domain import ids
 from boathook.domain.model import Role
 from boathook.handlers.outbox import Outbox
-from boathook.service import bulk_jobs
+from boathook.service import bulk_jobs, search
 from tests.postgres.message_factory import ago
 from tests.postgres.portal_client import ConsoleApp, PageClient, open_console
 from tests.postgres.test_integrity import Store

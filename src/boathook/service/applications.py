@@ -107,23 +107,25 @@ async def create(work: UnitOfWork, new: NewApplication) -> Application:
 
 async def get_or_create(work: UnitOfWork, new: NewApplication) -> tuple[Application, bool]:
     """Return the application with the uid of *new*, or create it; and whether it was created."""
-    if new.uid is not None:
-        found = await applications.find(work.connection, work.organization, new.uid)
-        if found is not None:
-            return found, False
-    return await create(work, new), True
+    uid = new.uid
+    if uid is None:
+        return await create(work, new), True
+    return await work.find_or_create(
+        lambda: applications.find(work.connection, work.organization, uid), lambda: create(work, new)
+    )
 
 
 async def put(work: UnitOfWork, reference: str, new: NewApplication) -> tuple[Application, bool]:
     """Update an application with these values, or create it; and whether it was created.
 
-    If *new* has no uid, a created application gets *reference* as its uid if it is valid, so that the same request
+    If *new* has no uid, the application gets or keeps *reference* as its uid if it is valid, so that the same request
     finds it again. Raises WrongCell, AlreadyExists.
     """
-    found = await applications.lock(work.connection, work.organization, reference)
-    if found is None:
-        return await create(work, replace(new, uid=new.uid or uid_from(ids.APPLICATION, reference))), True
-    return await _save(work, replace(found, **asdict(new))), False
+    new = replace(new, uid=new.uid or uid_from(ids.APPLICATION, reference))
+    found, is_created = await work.find_or_create(
+        lambda: applications.lock(work.connection, work.organization, reference), lambda: create(work, new)
+    )
+    return found if is_created else await _save(work, replace(found, **asdict(new))), is_created
 
 
 def uid_from(prefix: str, reference: str) -> str | None:
@@ -170,4 +172,4 @@ async def ensure(work: UnitOfWork, reference: str, new: NewApplication | None) -
         return _found(found, reference)
     if new.uid != reference:
         raise InvalidValue("the uid must be the one in the path", "application", "uid", kind="application_uid_mismatch")
-    return await create(work, new)
+    return (await get_or_create(work, new))[0]

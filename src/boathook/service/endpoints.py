@@ -154,13 +154,16 @@ async def put(
 ) -> tuple[Endpoint, bool]:
     """Update an endpoint with these values, or create it; and whether it was created. Its secret and headers stay.
 
-    If *new* has no uid, a created endpoint gets *reference* as its uid if it is valid. Raises as `create` does.
+    If *new* has no uid, the endpoint gets or keeps *reference* as its uid if it is valid, so that the same request
+    finds it again. Raises as `create` does.
     """
     await require_here(work, application)
-    found = await endpoints.lock(work.connection, application.id, reference)
-    if found is None:
-        new = replace(new, uid=new.uid or uid_from(ids.ENDPOINT, reference))
-        return await create(work, application, new), True
+    new = replace(new, uid=new.uid or uid_from(ids.ENDPOINT, reference))
+    found, is_created = await work.find_or_create(
+        lambda: endpoints.lock(work.connection, application.id, reference), lambda: create(work, application, new)
+    )
+    if is_created:
+        return found, True
     values = asdict(new)
     if new.auth is None:
         del values["auth"]

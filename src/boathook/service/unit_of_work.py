@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -18,9 +18,12 @@ from boathook.db.due_notifier import ANY_RECIPIENT, NotifyDue
 from boathook.db.live_settings import LiveSettings
 from boathook.db.secret_box import SecretBox, open_secret_box
 from boathook.domain import ids
+from boathook.domain.errors import AlreadyExists
 from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.handlers.outbox import Outbox
 from boathook.service.database import ProgressCallback, open_database
+
+Row = TypeVar("Row")
 
 
 async def _find_no_cell(_organization: str, _reference: str) -> str | None:
@@ -110,6 +113,26 @@ class UnitOfWork(msgspec.Struct, frozen=True):
         """Let statements read the same state of the database, where this is only a connection and no transaction."""
         async with self.connection.transaction(isolation="repeatable_read", readonly=True):
             yield
+
+    async def find_or_create(
+        self, find: Callable[[], Awaitable[Row | None]], create: Callable[[], Awaitable[Row]]
+    ) -> tuple[Row, bool]:
+        """Return what *find* returns or, if that is None, what *create* returns; and whether it was created.
+
+        If several requests find nothing at the same time, the first one creates it and the others find it then.
+
+        Raises:
+            AlreadyExists: *create* raised it, and *find* still finds nothing.
+        """
+        if (found := await find()) is not None:
+            return found, False
+        try:
+            async with self.connection.transaction():
+                return await create(), True
+        except AlreadyExists:
+            if (found := await find()) is None:
+                raise
+            return found, False
 
     async def replicate_reads(self) -> None:
         """Make the commit wait for a synchronous standby, even if this transaction has only read."""
