@@ -277,6 +277,38 @@ async def test_rejections_are_verified_again(store: Store, cli: Cli):
     assert cli.objects("events", "list")[0]["source"] == "shop"
 
 
+async def test_an_attempt_at_an_endpoint_is_shown_with_its_response(store: Store, cli: Cli, pg_url: str):
+    application = await add_application(store.db, "acme")
+    await add_endpoint(store.db, application)
+    cli.run("send", "--application", "acme", "--type", "x", "--data", "{}")
+    (delivery,) = cli.objects("deliveries", "list")
+    with psycopg.connect(pg_url) as connection:
+        connection.execute(
+            """
+            insert into boathook.attempt (event_id, ordinal, number, outcome, code, error, worker, started_at, ended_at, url,
+                status, duration_ms, request_headers, response)
+            select event_id, ordinal, 1, 'failed', 'HTTP_500', 'the endpoint answered with status 500', 'sender-0', now(), now(),
+                'https://acme.example/hooks', 500, 12, '[["webhook-id", "msg_1"]]', %s
+            from boathook.delivery
+            """,
+            [b"no such\x1b[2J account\n" + b"." * 5_000],
+        )
+    text = cli.run("deliveries", "show", delivery["id"]).stdout
+    assert "  POST https://acme.example/hooks  500\n  HTTP_500: the endpoint answered with status 500\n" in text
+    assert "response, the first 4096 of 5020 bytes\nno such\N{REPLACEMENT CHARACTER}[2J account\n..." in text
+    (shown,) = cli.objects("deliveries", "show", delivery["id"])
+    (attempt,) = shown["attempts_made"]
+    assert (attempt["status"], attempt["request_headers"]) == (500, {"webhook-id": "msg_1"})
+
+
+async def test_an_exception_is_named_once(store: Store, cli: Cli):
+    event = await store.accept("one", "a")
+    await store.fail(event)
+    await store.db.execute("update boathook.attempt set code = 'KeyError', error = $1", "KeyError: 'id'")
+    text = cli.run("deliveries", "show", ids.show_delivery(event, 0)).stdout
+    assert "\n  KeyError: 'id'\n" in text
+
+
 async def test_send_publishes_once(store: Store, cli: Cli, tmp_path: Path):
     application = await add_application(store.db, "acme")
     endpoint = await add_endpoint(store.db, application, channels=["eu"])

@@ -34,11 +34,11 @@ from boathook.cli.options import (
 from boathook.cli.output import ID, RECIPIENT, STATE, Column, Progress, View, hint, say
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
-from boathook.domain.model import Attempt, State
+from boathook.domain.model import State
 from boathook.domain.plurals import counted
 from boathook.service import id_prefixes, listings, operations, search
 from boathook.service.database import Database
-from boathook.service.listings import DeliveryDetail, EventDetail, EventRow, ListFilter
+from boathook.service.listings import AttemptDetail, DeliveryDetail, EventDetail, EventRow, ListFilter
 from boathook.service.search import SearchQuery
 
 events = typer.Typer(no_args_is_help=True, help="Accepted events.")
@@ -232,7 +232,8 @@ def show_delivery(ctx: typer.Context, delivery: Delivery, as_json: Json = False)
     found = run_with_database(ctx, read)
     if as_json:
         shown = {**asdict(found.row), "event": {**asdict(found.event), **asdict(found.stored)}}
-        made = {"attempts_made": found.attempts, "effects": found.side_effects, "audit": found.audit}
+        attempts = [_plain_attempt(one) for one in found.attempts]
+        made = {"attempts_made": attempts, "effects": found.side_effects, "audit": found.audit}
         output.print_json({**shown, **made})
         return
     row = found.row
@@ -279,13 +280,35 @@ def _print_event(row: EventRow) -> None:
     out.print()
 
 
-def _print_attempts(attempts: Sequence[Attempt]) -> None:
+def _plain_attempt(attempt: AttemptDetail) -> dict[str, Any]:
+    """Return an attempt as JSON fields; what only requests have is omitted for handlers."""
+    names = [*_ATTEMPT_FIELDS, *(() if attempt.url is None else _REQUEST_FIELDS)]
+    return {name: getattr(attempt, name) for name in names}
+
+
+_ATTEMPT_FIELDS: Final = ("number", "outcome", "code", "error", "traceback", "started_at", "ended_at", "worker")
+_REQUEST_FIELDS: Final = ("url", "status", "duration_ms", "request_headers", "response", "response_size", "is_manual")
+
+
+def _print_attempts(attempts: Sequence[AttemptDetail]) -> None:
     for attempt in attempts:
-        took = (attempt.ended_at - attempt.started_at).total_seconds()
         head = Text(f"attempt {attempt.number}: {attempt.outcome}", style="bold")
-        rest = output.text(f"  {output.timestamp(attempt.started_at)}, {took:.3f} s, by {attempt.worker}")
+        rest = output.text(f"  {output.timestamp(attempt.started_at)}, {attempt.took_s:.3f} s, by {attempt.worker}")
         out.print(head + rest, soft_wrap=True)
-        if attempt.error or attempt.code:
-            say(f"  {attempt.code or ''}: {attempt.error or ''}")
+        if attempt.url:
+            say(f"  POST {attempt.url}  {attempt.status or 'no response'}")
+        if said := _error_of(attempt):
+            say(f"  {said}")
         if attempt.traceback:
             output.print_block("", attempt.traceback)
+        if attempt.response:
+            size = attempt.response_size or 0
+            is_cut = size > len(attempt.response)
+            title = f"response, the first {len(attempt.response)} of {size} bytes" if is_cut else "response"
+            output.print_block(f"  {title}", attempt.response.decode("utf-8", "backslashreplace"))
+
+
+def _error_of(attempt: AttemptDetail) -> str:
+    """Return the code and the error; an exception's code is its class, with which its error begins already."""
+    code, error = attempt.code or "", attempt.error or ""
+    return error if error.startswith(f"{code}:") else ": ".join(filter(None, (code, error)))

@@ -73,7 +73,8 @@ class DeliveryDetail(msgspec.Struct, frozen=True, kw_only=True):
     row: DeliveryRow
     event: EventRow
     stored: StoredRequest
-    attempts: Sequence[Attempt]
+    attempts: Sequence[AttemptDetail]
+    """The latest ones, in order."""
     side_effects: Sequence[SideEffectRow]
     audit: Sequence[AuditRow]
     """Operators' actions on the delivery, newest first."""
@@ -132,7 +133,7 @@ async def get_delivery(database: Database, key: Key) -> DeliveryDetail:
             row=row,
             event=event,
             stored=stored,
-            attempts=await listings.list_attempts(snapshot, *key),
+            attempts=await event_history.list_attempts(snapshot, *key),
             side_effects=await listings.list_side_effects(snapshot, key[0], row.recipient, row.item_path),
             audit=await listings.list_audit(snapshot, ListFilter(limit=_MAX_AUDIT_ROWS), subject=row.id),
         )

@@ -157,6 +157,12 @@ async def read_history(database: Database, event_id: UUID, *, first: int = 0, on
     )
 
 
+async def list_attempts(database: Database | Connection, event_id: UUID, ordinal: int) -> list[AttemptDetail]:
+    """Return the latest attempts of one delivery, in order."""
+    rows = await database.fetch(SQL["list_attempts"], event_id, [ordinal], MAX_ATTEMPTS_SHOWN, MAX_RESPONSE_BYTES)
+    return [_attempt(row) for row in reversed(rows)]
+
+
 async def get_conflict(database: Database | Connection, conflict_id: UUID) -> ConflictDetail:
     """Return a conflict with its headers and bytes. Raises NotFound."""
     row = await database.fetchrow(SQL["get_conflict"], conflict_id)
