@@ -213,7 +213,7 @@ def test_events_wait_while_the_cell_of_their_source_is_down(cells: Cells):
     rows = map(json.loads, shown.stdout.splitlines())
     assert (shown.returncode, [row["name"] for row in rows if row["problem"]]) == (1, ["c2"])
     c1 = cells.processes["c1"]
-    assert "for the cell c2:" in c1.cli("spool", "status").stdout
+    assert "for the cell c2:" in c1.cli("spool", "status").stdout.splitlines()
     assert {row["key"] for row in c1.listing("spool", "inspect", "--limit", "0")} == set(accepted)
     assert cells.send("c1", "evt_own", "/in/own").status_code == 200
     until(lambda: "evt_own" in cells.stored("c1"))  # a busy gateway may have spooled it first

@@ -1,6 +1,7 @@
 """Sources that are added, changed and removed while boathook runs: every gateway follows, and no request is lost."""
 
 import json
+import re
 import stat
 import uuid
 from collections.abc import Callable
@@ -117,6 +118,14 @@ def test_commands_include_stored_sources(running: BoathookProcess):
     assert len(running.listing("sources", "secrets", "list", "seen")) == 2
     running.cli("sources", "secrets", "remove", "seen", secret["id"])
     running.cli("sources", "remove", "seen", "--yes")
+
+
+def test_a_generated_secret_is_printed_on_a_line_of_its_own(running: BoathookProcess):
+    printed = running.cli("sources", "add", "made", "--provider", "github", "--generate-secret").stdout.splitlines()
+    assert printed[0] == "made added; requests arrive at /in/made"
+    assert re.fullmatch(r"[0-9a-f]{48}", printed[1])
+    assert len(printed) == 2
+    running.cli("sources", "remove", "made", "--yes")
 
 
 def test_wrong_commands_are_refused_with_the_fix(running: BoathookProcess):

@@ -148,8 +148,9 @@ def add_source(
         ),
     )
     fields = {"name": name, "path": f"/in/{name}"} | ({} if added.secret is None else {"secret": added.secret})
-    lines = f"{name} added; requests arrive at /in/{name}" + (f"\n{added.secret}" if added.secret else "")
-    output.print_done(fields, lines, as_json=as_json)
+    output.print_done(fields, f"{name} added; requests arrive at /in/{name}", as_json=as_json)
+    if added.secret is not None and not as_json:
+        output.say(added.secret)
 
 
 @sources.command("change", epilog=example("boathook sources change shop --set rate=50 --unset paths"))

@@ -100,7 +100,8 @@ def show_status(ctx: typer.Context, dir: Dir = None, as_json: Json = False) -> N
         say(f"the spool at {root} is empty")
     for cell, found in others.items():
         if found:
-            say(f"\nfor the cell {cell}:" if cell != HELD else "\nfor sources whose cell accepts no events yet:")
+            out.print()
+            say(f"for the cell {cell}:" if cell != HELD else "for sources whose cell accepts no events yet:")
             output.print_table(_STATUS, found)
 
 
