@@ -111,6 +111,12 @@ class Address:
     user: tuple[str, str] | None = field(default=None, repr=False)
     """User name and password, if the URL contains them."""
 
+    @property
+    def origin(self) -> str:
+        """Scheme, host and, if it is not the scheme's own, port; the rest of a URL may contain tokens."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}" + ("" if self.port == _PORTS[self.scheme] else f":{self.port}")
+
 
 def read_address(url: str, *, ports: frozenset[int] = frozenset(), require_https: bool = False) -> Address:
     """Return the parts of *url*.

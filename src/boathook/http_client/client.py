@@ -212,12 +212,12 @@ class Client:
         return response
 
     def _read_origin(self, url: str) -> str:
-        """Return scheme and host of an allowed URL, as far as its text shows. Raises FetchFailed."""
+        """Return scheme, host and port of an allowed URL, as far as its text shows. Raises FetchFailed."""
         try:
             address = self._read(url)
         except ValueError as error:
             raise FetchFailed(str(error), is_final=True) from None
-        return f"{address.scheme}://" + (f"[{address.host}]" if ":" in address.host else address.host)
+        return address.origin
 
     def _prepare(
         self,

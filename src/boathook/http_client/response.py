@@ -22,7 +22,7 @@ def make_error(origin: str, result: RequestResult) -> FetchFailed | None:
     """Return why a request failed, or None if it did not.
 
     Args:
-        origin: scheme and host; the rest of a URL may contain tokens.
+        origin: scheme, host and port; the rest of a URL may contain tokens.
         result: the result of the request.
     """
     if result.failure is None:

@@ -124,9 +124,9 @@ class RemoteClient:
             ):
                 yield response
         except httpx.ReadTimeout:
-            raise FetchFailed(f"{_origin(address)}: no data received for {quiet_s:g} s") from None
+            raise FetchFailed(f"{address.origin}: no data received for {quiet_s:g} s") from None
         except (httpx.HTTPError, OSError) as error:
-            raise FetchFailed(f"{_origin(address)}: {str(error) or type(error).__name__}") from None
+            raise FetchFailed(f"{address.origin}: {str(error) or type(error).__name__}") from None
 
     @cached_property
     def _ssl(self) -> ssl.SSLContext:
@@ -163,10 +163,6 @@ def post_with(settings: Settings | None = None) -> "Post":
         return answer.status, answer.body
 
     return post
-
-
-def _origin(address: Address) -> str:
-    return f"{address.scheme}://" + (f"[{address.host}]" if ":" in address.host else address.host)
 
 
 def _target(address: Address) -> str:
