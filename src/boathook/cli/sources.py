@@ -261,7 +261,7 @@ def trigger(
     try:
         is_accepted = run(send())
     except ConnectionError:
-        raise ConfigError(f"no response from {url or settings.server.bind}; start `boathook serve` first") from None
+        raise _no_response(url or settings.server.bind) from None
     if not is_accepted:
         raise typer.Exit(1)
 
@@ -308,7 +308,11 @@ async def _try(known: KnownSources, name: str) -> list[SourceTestStep]:
     try:
         return [step async for step in run_source_test(known.settings, name, added=known.added)]
     except ConnectionError:
-        raise ConfigError(f"no response from {known.settings.server.bind}; start `boathook serve` first") from None
+        raise _no_response(known.settings.server.bind) from None
+
+
+def _no_response(address: str) -> ConfigError:
+    return ConfigError(f"no response from {address}; start `boathook dev`, `boathook serve` or your application first")
 
 
 def _describe(known: KnownSources, view: source_views.SourceView) -> dict[str, Any]:
