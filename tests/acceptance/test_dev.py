@@ -118,6 +118,16 @@ def test_sources_and_events_without_a_handler_are_reported(developer: Developer)
     developer.wait_for(r'add @hook.on\("stripe", "other"\)')
 
 
+def test_a_request_at_a_wrong_path_is_reported_with_the_right_ones(developer: Developer):
+    httpx.post(f"{developer.base}/in/strip", content=b"{}", timeout=300)
+    developer.wait_for(r"POST /in/strip  refused  404  no source has this path\n    sources are at /in/\w+ /in/\w+")
+    httpx.post(f"{developer.base}/api/v1/nothing", content=b"{}", timeout=300)
+    httpx.get(f"{developer.base}/favicon.ico", timeout=300)
+    developer.send("good")
+    developer.wait_for("stripe good -> good  ok")
+    assert developer.text().count("no source has this path") == 1
+
+
 def test_a_save_restarts_and_an_error_waits_for_the_next_one(developer: Developer):
     printed = developer.save("hooks.py", '"good")\n', '"good")  (\n')
     developer.wait_for(r"hooks.py saved; restarting", printed)

@@ -45,6 +45,10 @@ LINES = [
         "stripe  refused  401  0.4 ms  signature_wrong",
     ),
     (
+        {"event": "no_source_at_path", "part": "ingest", "method": "POST", "path": "/in/strip"},
+        "POST /in/strip  refused  404  no source has this path",
+    ),
+    (
         {"event": "accepted", "part": "ingest", "source": "stripe", "status": 200, "event_id": "evt_1", "ms": 3},
         "stripe  accepted  200  3.0 ms  evt_1",
     ),

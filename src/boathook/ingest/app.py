@@ -72,6 +72,8 @@ _RECENT_S: Final = 1.0
 _CREDENTIAL_TTL_S: Final = 60.0
 _MAX_CREDENTIALS: Final = 10_000
 _LOG = get_logger("ingest")
+_SENDING_METHODS: Final = frozenset({"POST", "PUT"})
+_OWN_PATHS: Final = ("/api/", "/console/", "/portal/")
 
 
 class Response(msgspec.Struct):
@@ -178,6 +180,7 @@ class IngestApp:
         self._verification_io = verification_io
         self._reply_waiter = reply_waiter
         self._request_log = RequestLog("ingest") if is_on("info") else None
+        self._is_debugging = is_on("debug")
         self._request_prefix = f"req_{os.urandom(6).hex()}"
         self._numbers = count()
         self._latest = -_RECENT_S
@@ -254,6 +257,8 @@ class IngestApp:
         if caller is None or caller not in self._credentials:
             headers = read_headers(scope["headers"]) if self._trusted else {}
             await self._turns.take(client_key(self.client(scope, headers)))
+        if self._is_debugging and scope["method"] in _SENDING_METHODS and not scope["path"].startswith(_OWN_PATHS):
+            send = partial(_log_not_found, scope, send)
         await self._others(scope, receive, send)
         if caller is not None and scope.get(IS_AUTHENTICATED):
             self._credentials.add(caller)
@@ -575,3 +580,10 @@ def make_request(
         body=body,
         client=client,
     )
+
+
+async def _log_not_found(scope: Mapping[str, Any], send: Send, message: Any) -> None:
+    """Send a message; log a 404, which shows a developer that a sender uses another path than its source's."""
+    if message["type"] == "http.response.start" and message["status"] == 404:
+        _LOG.debug("no_source_at_path", method=scope["method"], path=scope["path"])
+    await send(message)

@@ -285,6 +285,8 @@ def _sentence(fields: Mapping[str, Any]) -> tuple[str, str, str]:
         return f"{_subject(fields)} -> {_recipient(fields)}  ", _RESULTS.get(outcome, outcome), _ending(fields)
     if event == "event_unhandled":
         return f"{_subject(fields)} -> ", "no handler", "  stored"
+    if event == "no_source_at_path":
+        return f"{_value(fields['method'])} {_value(fields['path'])}  ", "refused", "  404  no source has this path"
     if fields.get("part") == "ingest" and "status" in fields:
         detail = _escape(str(fields.get("event_id") or fields.get("reason") or ""))
         return f"{_value(fields.get('source'))}  ", event, f"  {fields['status']}{_took(fields)}  {detail}"

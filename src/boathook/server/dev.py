@@ -34,7 +34,9 @@ _ENVIRONMENT: Final = {
     "BOATHOOK_SERVER_DRAIN_S": "5",
     "PYTHONUNBUFFERED": "1",
 }
-_SHOWN: Final = frozenset({"attempt_ended", "sent", "event_unhandled", "duplicate", "conflict", "refused"})
+_SHOWN: Final = frozenset(
+    {"attempt_ended", "sent", "event_unhandled", "duplicate", "conflict", "refused", "no_source_at_path"}
+)
 """Events shown below the level warning."""
 _HIDDEN: Final = frozenset({"handler_without_events"})
 """Events of the level warning that are shown in another form."""
@@ -257,6 +259,8 @@ class _ServeLog:
             self._say(render_text(fields, is_colored=self._is_colored))
         if event == "event_unhandled":
             self._remind(str(fields.get("source")), str(fields.get("type")))
+        if event == "no_source_at_path" and self._sources:
+            self._say(f"    sources are at {' '.join(paths for paths, _ in self._sources.values())}", _YELLOW)
 
     def _note_ready(self, child: str) -> None:
         if child in self._starting:
