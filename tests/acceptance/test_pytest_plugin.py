@@ -267,6 +267,15 @@ def test_without_settings_the_fix_is_named(tmp_path):
     assert f"there is no {tmp_path}/boathook.toml; set `boathook_config`" in done.stdout
 
 
+def test_a_wrong_setting_is_named_without_a_traceback(tmp_path):
+    (tmp_path / "test_shop.py").write_text("def test_it(boathook_server): ...")
+    (tmp_path / "boathook.toml").write_text('[sources.stripe]\nsecrts = ["x"]\n')
+    done = run_pytest(tmp_path, "-q", "-c", "/dev/null", "--rootdir", str(tmp_path))
+    assert "sources.stripe.secrts is not a setting; did you mean sources.stripe.secrets?" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert "loader.py" not in done.stdout
+
+
 @pytest.mark.extended("starts several servers of its own")
 def test_the_tests_on_the_page_about_tests_pass(tmp_path):
     """With the embedded PostgreSQL, which the other tests of this file do without."""

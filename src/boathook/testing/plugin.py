@@ -5,6 +5,7 @@ they are used.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,15 +38,22 @@ def boathook_settings() -> Mapping[str, Any]:
 @pytest.fixture(scope="session")
 def boathook_server(pytestconfig: pytest.Config, boathook_settings: Mapping[str, Any]) -> "Iterator[BoathookServer]":
     """A running `boathook serve` with the project's handlers, one for the test session; see `BoathookServer`."""
+    from boathook.domain.errors import ConfigError
     from boathook.testing.server import BoathookServer
 
     file = pytestconfig.rootpath / pytestconfig.getini("boathook_config")
     app = pytestconfig.getini("boathook_app")
-    with BoathookServer.running(
+    running = BoathookServer.running(
         pytestconfig.rootpath,
         _existing(file, is_required=file.name != "boathook.toml" or not (app or boathook_settings)),
         {**({"server.app": app} if app else {}), **boathook_settings},
-    ) as server:
+    )
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(running)
+        except ConfigError as error:
+            # The mistake is in the project: no line of boathook explains it.
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         yield server
 
 
