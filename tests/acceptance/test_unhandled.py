@@ -54,7 +54,9 @@ def test_events_lost_by_a_typo_are_reported_and_routed_once_fixed(boathook: Call
     metrics = httpx.get(f"{running.base}/metrics", timeout=60)
     if metrics.status_code == 200:
         until(lambda: 'unhandled_total{source="stripe"} 3' in httpx.get(f"{running.base}/metrics", timeout=60).text)
-    assert "0 deliveries added" in running.cli("events", "replay", events[0]).stdout
+    replayed = running.cli("events", "replay", events[0])
+    assert "0 deliveries added" in replayed.stdout
+    assert "it has no recipients; --route" in replayed.stderr
     running.stop()
 
     write_app(running, '@hook.on("stripe", "payment.*")')

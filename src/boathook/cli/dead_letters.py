@@ -233,7 +233,10 @@ class _Action(msgspec.Struct, frozen=True):
     ) -> tuple[int, int | None]:
         """Return how many dead letters match, and how many were moved; None if the action was not confirmed."""
         if chosen:
-            keys = await operations.check_dead(database, await id_prefixes.find_deliveries(database, chosen))
+            found = await id_prefixes.find_deliveries(database, chosen)
+            keys = await operations.check_dead(database, found)
+            if pending := len(found) - len(keys):
+                hint(f"{pending} still pending, so not dead letters: `boathook deliveries show` says when they are due")
             selection, total = Selection(ListFilter(), keys), len(keys)
         else:
             selection, total = Selection(await id_prefixes.complete_filter(database, ids.DELIVERY, wanted)), 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
+from uuid import UUID
 
 import typer
 from msgspec.structs import asdict, replace
@@ -195,6 +196,8 @@ def replay_events(
                     said = f"{counted(done.added, 'delivery')} added, {counted(done.revived, 'dead letter')} retried"
                     fields = {"dry_run": False, "matching": number, **asdict(done)}
                     output.print_done(fields, f"replayed {counted(done.events, 'event')}: {said}", as_json=as_json)
+                    if len(named) == done.events == 1 and not done.added and not done.revived:
+                        await _explain_no_replay(database, named[0])
                     return
                 routed = await operations.route_events(
                     database, named or matching, action(note), to=to, rate=rate, is_dry_run=dry_run, report=report
@@ -206,6 +209,18 @@ def replay_events(
             err.print(_LEFT.format(routed.left), soft_wrap=True)
 
     run(work())
+
+
+async def _explain_no_replay(database: Database, event_id: UUID) -> None:
+    """Say why a replay changed nothing: deliveries are pending, or there were no recipients."""
+    found = await listings.get_event(database, event_id)
+    pending = [one for one in found.deliveries if one.state in {State.PENDING, State.LEASED}]
+    if pending:
+        due = [one.due_at for one in pending if one.due_at is not None]
+        when = f"; the next attempt is due at {output.timestamp(min(due))}" if due else ""
+        hint(f"{counted(len(pending), 'delivery')} still pending{when}")
+    elif not found.deliveries:
+        hint("it has no recipients; --route adds deliveries for current handlers")
 
 
 @deliveries.command("list", epilog=example("boathook deliveries list --state pending --source github"))
