@@ -1,5 +1,6 @@
 """`boathook dev`: one line for each event, a restart on each save, and no end at an error in a file."""
 
+import os
 import re
 import signal
 import subprocess
@@ -180,3 +181,17 @@ def test_stopping_leaves_no_processes_or_files(tmp_path: Path, pg_url: str):
     assert running.process.wait(60) == 0
     assert psutil.wait_procs(processes, timeout=60)[1] == []
     assert not (tmp_path / "data/sign-in").exists()
+
+
+def test_without_settings_the_command_that_writes_them_is_named(tmp_path: Path, pg_url: str):
+    log = tmp_path / "dev.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "boathook", "dev", "--port", str(free_port())],
+            cwd=tmp_path, env={**os.environ, "BOATHOOK_DATABASE_URL": pg_url}, stdout=output, stderr=output,
+        )  # fmt: skip
+        try:
+            until(lambda: "there is no boathook.toml; `boathook init` writes one" in log.read_text(), timeout=120)
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)

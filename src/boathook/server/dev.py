@@ -138,6 +138,8 @@ class _Developer:
             self._say(f"console  {url}{LINK_PATH}?token={token}", _BOLD)
             self._say(f"         this link signs you in once, within {LIFETIME_S / 60:.0f} minutes", _DIM)
         self._say(f"watching {self._folder}: Python files, {self._file_name} and .env; Ctrl-C stops", _DIM)
+        if self._settings.file is None:
+            self._say(f"there is no {FILE_NAME}; `boathook init` writes one, with a source and a handler", _YELLOW)
 
     @property
     def _file_name(self) -> str:
