@@ -221,6 +221,12 @@ def test_commands_list_silence_and_test_alerts(gateway: BoathookProcess, alert_r
     assert alert_receiver.kinds("test") == ["test"]
     assert gateway.cli("alerts", "test", "nobody", check=False).returncode == 1
     assert "note" in gateway.cli("alerts", "silence", "--rule", "mine", check=False).stderr
+    unknown = gateway.cli("alerts", "silence", "--rule", "my", "--for", "1m", "--note", "a test")
+    assert "no rule matches 'my', so this silences nothing; the rules are " in unknown.stderr
+    pattern = gateway.cli(
+        "alerts", "silence", "--rule", "m*", "--subject", "nothing", "--for", "1m", "--note", "a test"
+    )
+    assert pattern.stderr == ""
 
 
 def _fires(gateway: BoathookProcess, rule: str) -> bool:

@@ -13,6 +13,7 @@ from boathook.cli.options import Json, lifetime_option
 from boathook.cli.output import STATE, Column, View
 from boathook.domain import ids
 from boathook.domain.alerts import show_number
+from boathook.domain.filters import Pattern
 from boathook.observability import ALERT_RULES
 from boathook.service import alerts as actions
 from boathook.service.alerts import Alert, SendFailed
@@ -82,6 +83,9 @@ def silence(
     message = f"{made.shown_id} has ended" if end else f"{made.shown_id}: silenced until {output.timestamp(made.until)}"
     fields = {"id": made.shown_id, "rule": made.rule, "subject": made.subject, "until": made.ended_at or made.until}
     output.print_done(fields, message, as_json=as_json)
+    rules = cli_context(ctx).settings().notifications.rules
+    if end is None and not any(map(Pattern(rule).matches, rules)):
+        output.hint(f"no rule matches {rule!r}, so this silences nothing; the rules are {', '.join(sorted(rules))}")
 
 
 @alerts.command("test", epilog=example("boathook alerts test ops"))
