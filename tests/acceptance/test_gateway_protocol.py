@@ -360,6 +360,21 @@ def test_the_413_reaches_a_client_that_is_still_sending(gateway: Gateway):
         assert statuses(read_all(client)) == [413]
 
 
+def test_a_body_that_nobody_read_is_dropped_and_the_connection_stays_usable(gateway: Gateway):
+    with gateway.connect() as client:
+        client.sendall(post(b"x" * 3_000_000, "/healthz").replace(b"POST", b"GET", 1))
+        assert read_response(client)[0] == 200
+        client.sendall(post(b"next"))
+        assert read_response(client)[0] == 200
+
+
+def test_a_connection_is_closed_if_its_client_was_never_asked_for_the_body(gateway: Gateway):
+    """The client may leave the body out; its next request would be read as that body."""
+    got = gateway.ask(post(b"", "/healthz", b"Expect: 100-continue\r\n", length=500).replace(b"POST", b"GET", 1))
+    assert statuses(got) == [200]
+    assert b"connection: close" in got
+
+
 QUICK = {"head_timeout_s": 0.5, "body_timeout_s": 2.0, "keep_alive_s": 1.0}
 
 

@@ -438,9 +438,10 @@ class Connection(HttpToolsProtocol):
                 self.flow.resume_reading()
         elif self._pending_error_status is not None:
             self._write_refusal(self._pending_error_status)
-        elif not exchange.more_body:
-            self.flow.resume_reading()
-            self._enter(Phase.HEAD if self._in_head else Phase.IDLE)
+        else:
+            self.flow.resume_reading()  # what the application did not read of the body is dropped
+            if not exchange.more_body:
+                self._enter(Phase.HEAD if self._in_head else Phase.IDLE)
 
     def refuse(self, status: int, reason: str) -> None:
         """Respond with *status* instead of the application and close; responses to earlier requests are sent first."""

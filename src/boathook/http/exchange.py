@@ -224,7 +224,10 @@ class Exchange:
             elif self.scope["http_version"] == "1.1":
                 self._is_chunked = True
                 pieces.append(b"transfer-encoding: chunked\r\n")
-        if says_close or 400 <= status < 500 or self._connection.registry.is_draining or not self.keep_alive:
+        # A client that was never asked for its body may leave it out and send its next request.
+        is_unasked = self.expects_100 and self.more_body
+        is_last = says_close or is_unasked or 400 <= status < 500 or self._connection.registry.is_draining
+        if is_last or not self.keep_alive:
             self.keep_alive = False
             pieces.append(b"connection: close\r\n")
         pieces.append(b"\r\n")
