@@ -31,6 +31,12 @@ secrets = ["right"]
 paths = ["/webhooks/shop"]
 """
 
+MANY_EVENTS = """
+insert into boathook.event (id, source, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
+select boathook.min_id(now() - n * interval '1 second'), 'shop', 'x', n::text, 'none', 'received', '{}', '', '', sha256(''), 0
+from generate_series(1, 2500) n
+"""
+
 AGE = re.compile(r"\d+ ?(ms|s|m)\b")
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in {"BOATHOOK_DEBUG", "COLUMNS"}}
@@ -153,19 +159,18 @@ class TestListings:
 
     async def test_long_listings_are_read_in_pages(self, store: Store, cli: Cli, pg_url: str):
         with psycopg.connect(pg_url) as connection:
-            connection.execute("""
-                insert into boathook.event (id, source, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
-                select boathook.min_id(now() - n * interval '1 second'), 'shop', 'x', n::text, 'none', 'received', '{}', '', '', sha256(''), 0
-                from generate_series(1, 2500) n
-            """)
+            connection.execute(MANY_EVENTS)
         rows = cli.objects("events", "list", "--limit", "0")
         assert len({row["id"] for row in rows}) == 2500
         assert len(cli.objects("events", "list", "--limit", "1500")) == 1500
 
-    async def test_a_reader_that_stops_early_is_no_error(self, full_store: Store, cli: Cli):
+    @pytest.mark.parametrize("how", ["--json", ""])
+    async def test_a_reader_that_stops_early_is_no_error(self, store: Store, cli: Cli, pg_url: str, how: str):
+        with psycopg.connect(pg_url) as connection:
+            connection.execute(MANY_EVENTS)
         done = subprocess.run(
-            f"{sys.executable} -m boathook events list --json | head -1",
-            shell=True, cwd=cli.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=True,
+            ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m boathook events list --limit 0 {how} | head -1"],
+            cwd=cli.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=True,
         )  # fmt: skip
         assert len(done.stdout.splitlines()) == 1
         assert done.stderr == ""
@@ -430,6 +435,19 @@ class TestErrors:
     ], ids=" ".join)  # fmt: skip
     async def test_wrong_arguments_are_explained_in_one_sentence(self, cli: Cli, arguments: list[str]):
         cli.complaint(*arguments)
+
+    @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+    async def test_closed_standard_streams_are_no_error(self, cli: Cli, closed: str):
+        command = f"{sys.executable} -m boathook events list --json {closed}"
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=cli.folder, env=ENVIRONMENT, capture_output=True, timeout=300, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+
+    async def test_characters_that_the_terminal_lacks_are_escaped(self, store: Store, cli: Cli, pg_url: str):
+        with psycopg.connect(pg_url) as connection:
+            connection.execute(MANY_EVENTS.replace("'x'", "'\N{EURO SIGN}'"))
+        assert "\\u20ac" in cli.run("events", "list", PYTHONIOENCODING="latin-1").stdout
 
     async def test_an_unreachable_database_is_reported_in_one_sentence(self, cli: Cli):
         (cli.folder / "boathook.toml").write_text('[database]\nurl = "postgresql://localhost:1/none"\n')

@@ -25,6 +25,7 @@ import gc
 import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -98,12 +99,25 @@ def start(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 for success, 1 for a failure, 2 for a usage error."""
     gc.disable()  # until the command is imported: `start` turns it on
+    _complete_streams()
     sys.exit(_run(hoist_global_options(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _complete_streams() -> None:
+    """Open the null device for closed standard streams, whose descriptors the next socket or file would get."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("r+", encoding="utf-8"))  # noqa: SIM115 - until the process ends
+            os.set_inheritable(descriptor, True)
+    if isinstance(sys.stdout, TextIOWrapper):  # texts of events may contain what the terminal's encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _run(arguments: list[str]) -> int:
     try:
-        return int(_whole(arguments)(args=arguments, prog_name="boathook", standalone_mode=False) or 0)
+        code = _whole(arguments)(args=arguments, prog_name="boathook", standalone_mode=False)
+        sys.stdout.flush()
+        return int(code or 0)
     except _USAGE as error:
         return _complain(str(getattr(error, "format_message", error.__str__)()), 2)
     except InvalidValue as error:
@@ -112,8 +126,11 @@ def _run(arguments: list[str]) -> int:
         return _complain(str(error), 2 if _is_misuse(error) else 1)
     except (typer.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        # The reader, such as `head`, closed the pipe; flushing the buffer at exit must not print an error.
+    except (BrokenPipeError, SystemExit) as error:
+        # The reader, such as `head`, closed the pipe. typer and rich exit with 1 then.
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        # Flushing the buffer at exit must not print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # noqa: BLE001 - a traceback is shown only on request

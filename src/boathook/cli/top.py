@@ -76,13 +76,8 @@ def top(
         if url is None
         else _remote_source(settings, read_address("--url", url).rstrip("/"), token)
     )
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         run(_watch(source, every, is_once=once, as_json=as_json))
-    except KeyboardInterrupt:
-        pass
-    except BrokenPipeError:
-        # The reader, such as `head`, closed the pipe, which is a normal end of this command.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @asynccontextmanager
