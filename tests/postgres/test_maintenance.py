@@ -484,3 +484,14 @@ async def test_without_the_second_check_content_of_a_replay_is_deleted(
     assert guard in maintenance.SQL["expunge_content"]
     monkeypatch.setitem(maintenance.SQL, "expunge_content", maintenance.SQL["expunge_content"].replace(guard, ""))
     assert await added_before_the_delete() == 1
+
+
+async def test_a_retention_beyond_1970_keeps_everything(db: Database) -> None:
+    await db.execute(
+        "drop table " + ", ".join(f"boathook.{name}" for name in await partitions(db, "event") - {"event_default"})
+    )
+    await add_event(db, NOW)
+    await add_rejection(db, "a", timedelta(minutes=1))
+    await db.execute("insert into boathook.unhandled (event_id, source) select id, source from boathook.event")
+    report = await run_maintenance(db, retention(events_days=36_500, rejections_days=36_500))
+    assert dict(report.dropped) == {}

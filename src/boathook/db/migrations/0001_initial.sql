@@ -643,7 +643,7 @@ create index metric_sample_stored on boathook.metric_sample (stored_at) where st
 
 -- Time to id: the smallest UUIDv7 of a time.
 create function boathook.min_id(moment timestamptz) returns uuid language sql immutable strict parallel safe as $$
-    select (lpad(to_hex(floor(extract(epoch from moment) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
+    select (lpad(to_hex(greatest(0, floor(extract(epoch from moment) * 1000)::bigint)), 12, '0') || '00000000000000000000')::uuid
 $$;
 
 -- Id to time: the millisecond at which a UUIDv7 was generated.
