@@ -245,6 +245,13 @@ def test_generic_timestamps_are_read_in_three_units(unit, text):
     assert verifier("hmac", **settings).verify(sent, NOW + 301).reason == "timestamp_too_old"
 
 
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "a\tb", "é", "a b"])
+def test_a_field_may_have_any_name(name: str):
+    verdict = verifier("hmac", id_path=name).verify(signed("hmac", json.dumps({name: "evt_1"}).encode()), NOW)
+    assert isinstance(verdict, Verified)
+    assert verdict.dedup_key == "evt_1"
+
+
 def test_a_generic_id_counts_as_signed_only_inside_the_template_or_the_body():
     body = b'{"id":"from-body","kind":"k"}'
     unsigned = verifier("hmac", id_header="x-id", type_path="kind")

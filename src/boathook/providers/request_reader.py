@@ -167,6 +167,8 @@ ExtractedFields = Mapping[str, Any]
 FieldReader = Callable[[Request, ExtractedFields], Any]
 """Returns the value of one selector from a request and its already extracted JSON values; None if there is none."""
 
+_UNFIT: Final = re.compile(r'[\\"\x00-\x1f]')
+"""Characters that msgspec does not allow in a field's name."""
 _Tree = dict[str, "_Tree | None"]
 
 
@@ -195,7 +197,7 @@ class FieldExtractor:
 
 def _compile(paths: tuple[tuple[str, ...], ...]) -> Callable[[bytes], tuple[Any, ...]] | None:
     tree = _build_tree(paths)
-    if tree is None:
+    if tree is None or any(_UNFIT.search(part) for parts in paths for part in parts):
         return None
     extract = attrgetter(*(_attribute(tree, parts) for parts in paths))
     decode = msgspec.json.Decoder(_struct(tree)).decode
