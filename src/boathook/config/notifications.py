@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, model_validator
 
-from boathook.config.types import NotNegative, Positive, PositiveInt, Secret, Table
+from boathook.config.types import Days, Hours, NotNegative, Positive, PositiveInt, Secret, Table
 
 Severity = Literal["warning", "critical"]
 Measure = Literal["value", "increase", "share", "p50", "p95", "p99"]
@@ -185,8 +185,8 @@ class NotificationSettings(Table):
     quiet_hours: Annotated[str, AfterValidator(_quiet)]
     quiet_zone: Annotated[str, AfterValidator(_zone)]
     timeout_s: Positive
-    retry_for_h: Positive
-    retention_days: Positive
+    retry_for_h: Hours
+    retention_days: Days
 
     @model_validator(mode="before")
     @classmethod

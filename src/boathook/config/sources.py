@@ -8,6 +8,7 @@ from pydantic.fields import FieldInfo
 
 from boathook.config.types import (
     BaseUrl,
+    Days,
     Encodings,
     MediaType,
     Networks,
@@ -58,7 +59,7 @@ class SourceSettings(Table):
     """Requests that may come at once before `rate` applies."""
     dedup_fields: tuple[str, ...] = ()
     """JSON paths whose values together identify the event, for senders without event ids."""
-    dedup_days: Positive | None = None
+    dedup_days: Days | None = None
     """Days that a dedup key is remembered; by default `retention.dedup_days`, or a day more than the provider
     retries."""
     retry: RetrySchedule | None = None

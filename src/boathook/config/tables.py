@@ -16,7 +16,11 @@ from boathook.config.types import (
     Bind,
     BrokerHost,
     DatabaseUrl,
+    Days,
+    DaysOrZero,
     Encodings,
+    Hours,
+    HoursOrZero,
     Logo,
     ModuleName,
     Networks,
@@ -124,10 +128,10 @@ class LimitSettings(Table):
 class RetentionSettings(Table):
     """Retention periods of stored data."""
 
-    events_days: Positive
-    dedup_days: Positive
-    conflicts_days: Positive
-    rejections_days: Positive
+    events_days: Days
+    dedup_days: Days
+    conflicts_days: Days
+    rejections_days: Days
     rejections_count: PositiveInt
     rejections_bytes: PositiveInt
     rejections_rate: NotNegative
@@ -142,7 +146,7 @@ class SpoolSettings(Table):
     max_bytes: PositiveInt
     segment_bytes: Annotated[int, Field(ge=4_096)]
     max_disk_used: Annotated[float, Field(gt=0, le=1)]
-    retention_h: NotNegative
+    retention_h: HoursOrZero
 
 
 class BufferSettings(Table):
@@ -160,7 +164,7 @@ class BufferSettings(Table):
     confirm_s: Positive
     connect_timeout_s: Positive
     management_url: BaseUrl
-    key_max_age_h: NotNegative
+    key_max_age_h: HoursOrZero
     """How long ago PostgreSQL may have confirmed an API key that publishes while PostgreSQL is unavailable."""
 
     @model_validator(mode="after")
@@ -294,7 +298,7 @@ class OutboundSettings(Table):
     breaker_after: Annotated[int, Field(ge=0)]
     breaker_pause_s: Positive
     breaker_max_pause_s: Positive
-    disable_after_days: NotNegative
+    disable_after_days: DaysOrZero
     encryption_keys: tuple[Secret, ...] = Field(repr=False)
     validate_payloads: bool
     max_message: PositiveInt
@@ -303,8 +307,8 @@ class OutboundSettings(Table):
 class ConsoleSettings(Table):
     """The operators' console and the customers' portal."""
 
-    session_hours: Positive
-    idle_hours: Positive
+    session_hours: Hours
+    idle_hours: Hours
     passwords: bool
     portal_name: PortalName
     portal_logo: str

@@ -42,8 +42,14 @@ _LOGO_SIGNATURES: Final = (
 
 Network = IPv4Network | IPv6Network
 Role = Literal["gateway", "worker", "keeper", "console"]
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
+_MAX_NUMBER = 1_000_000_000
+Positive = Annotated[float, Field(gt=0, le=_MAX_NUMBER)]
+NotNegative = Annotated[float, Field(ge=0, le=_MAX_NUMBER)]
+# At most a century, so that no time that is computed with them is outside of the calendar.
+Days = Annotated[float, Field(gt=0, le=36_500)]
+DaysOrZero = Annotated[float, Field(ge=0, le=36_500)]
+Hours = Annotated[float, Field(gt=0, le=876_000)]
+HoursOrZero = Annotated[float, Field(ge=0, le=876_000)]
 PositiveInt = Annotated[int, Field(ge=1)]
 Encodings = tuple[Literal["gzip", "deflate"], ...]
 
