@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 import time
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -449,6 +450,34 @@ async def test_once_takes_sync_functions_in_both_kinds_of_handlers(shop: Databas
         await accept_events(shop, {})
         await wait_for_states(shop, succeeded=2)
     assert sorted(calls) == [1, 3]
+
+
+async def test_once_stores_the_result_of_a_thread_that_outlives_the_handler(shop: Database) -> None:
+    hook, calls, may_end = Boathook(), [], threading.Event()
+
+    def charge() -> int:
+        calls.append(1)
+        may_end.wait(300)
+        return 7
+
+    @hook.on("shop", timeout=0.2, retry=RetryPolicy(first_s=60))
+    async def note(event: Event) -> None:
+        assert await event.once("charge", charge) == 7
+
+    async def has_timed_out() -> bool:
+        return await attempts(shop) == [(1, "failed", "TIMEOUT")]
+
+    async def is_stored() -> bool:
+        return await shop.fetchval("select result::text from boathook.side_effect") == "7"
+
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await eventually(has_timed_out)
+        may_end.set()
+        await eventually(is_stored)
+        await shop.execute("update boathook.delivery set due_at = now()")
+        await wait_for_states(shop, succeeded=1)
+    assert calls == [1]
 
 
 async def test_once_refuses_a_non_json_result_without_calling_again(shop: Database) -> None:

@@ -30,16 +30,32 @@ class SideEffects:
         self._loop = asyncio.get_running_loop()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def once(self, name: str, do: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the stored result of *name*, or run *do*, store its result and return it."""
+    async def once(self, name: str, do: Callable[[], Awaitable[Any]], *, ends_with_handler: bool) -> Any:
+        """Return the stored result of *name*, or run *do*, store its result and return it.
+
+        The result is stored after the call, even if the handler's timeout has expired by then.
+
+        Args:
+            name: identifies the side effect.
+            do: runs it.
+            ends_with_handler: whether *do* is cancelled with the handler; a thread cannot be.
+        """
         async with self._locks[name]:
             known = await self._store.find_side_effect(self._claim, name)
             if known is not None:
                 return json.loads(known)
-            result = _encode(name, await do())
-            # The result must be stored after the call, even if the handler's timeout expires now.
-            await asyncio.shield(self._store.save_side_effect(self._claim, name, result))
-            return json.loads(result)
+            if ends_with_handler:
+                return await asyncio.shield(self._save(name, await do()))
+
+            async def run() -> Any:
+                return await self._save(name, await do())
+
+            return await asyncio.shield(run())
+
+    async def _save(self, name: str, value: object) -> Any:
+        result = _encode(name, value)
+        await self._store.save_side_effect(self._claim, name, result)
+        return json.loads(result)
 
     def once_sync(self, name: str, do: Callable[[], Any]) -> Any:
         """Do the same from a thread, running *do* in that thread."""
@@ -169,14 +185,15 @@ class Event(model.Event, frozen=True, kw_only=True, dict=True):
             HandlerMisuse: the result is not JSON; the delivery is dead-lettered, as a retry would repeat the call.
         """
         keyed = self._with_key(name, function, kwargs)
+        is_async = inspect.iscoroutinefunction(function)
 
         async def do() -> Any:
-            if inspect.iscoroutinefunction(function):
+            if is_async:
                 return await function(*args, **keyed)
             result = await asyncio.to_thread(function, *args, **keyed)
             return await result if inspect.isawaitable(result) else result
 
-        return await self._effects.once(name, do)
+        return await self._effects.once(name, do, ends_with_handler=is_async)
 
     def once_sync(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Do what `once` does from a sync handler, calling *function* in its thread."""

@@ -41,7 +41,7 @@ class RememberedEffects(SideEffects):
         """Return the side effects of one handler for this event."""
         return self._by_recipient.setdefault(recipient, RememberedEffects())
 
-    async def once(self, name: str, do: Callable[[], Awaitable[Any]]) -> Any:
+    async def once(self, name: str, do: Callable[[], Awaitable[Any]], *, ends_with_handler: bool) -> Any:  # noqa: ARG002
         """Return the remembered result of *name*, or run *do* and remember its result."""
         if name not in self.results:
             self.results[name] = self.read_back(name, await do())
