@@ -430,6 +430,7 @@ class TestErrors:
         ["nonsense"], ["events", "nonsense"], ["events", "list", "--nonsense"], ["events", "show"], ["events", "show", "x"],
         ["events", "list", "--since", "yesterday"], ["events", "list", "--after", "x"], ["dead", "list", "--after", "evt_1"],
         ["deliveries", "list", "--state", "odd"], ["events", "list", "--limit", "-1"], ["--config", "nope.toml", "check"],
+        ["spool", "inspect", "--limit", "9" * 20],
         ["rejections", "list", "--state", "odd"], ["send", "--application", "a"],
         ["dead", "ignore", "--all"], ["serve", "--port", "99999"], ["serve", "--role", "cook"],
     ], ids=" ".join)  # fmt: skip
