@@ -254,6 +254,19 @@ class TestDeadLetters:
         assert len(cli.objects("dead", "list")) == 1
 
 
+async def test_a_delivery_is_retried_before_its_next_attempt(store: Store, cli: Cli):
+    event = await store.accept("one", "a")
+    await store.fail(event)
+    await store.db.execute("update boathook.delivery set due_at = now() + interval '1 hour'")
+    name = ids.show_delivery(event, 0)
+    assert "by `boathook deliveries retry`" in cli.run("events", "replay", ids.show("evt", event)).stderr
+    assert cli.run("deliveries", "retry", name, "--note", "mended").stdout == f"{name} is due now\n"
+    assert await store.one("select due_at <= now() from boathook.delivery")
+    assert "delivery.retry by cli:" in cli.run("deliveries", "show", name).stdout
+    await store.end(event)
+    assert "replay its event" in cli.complaint("deliveries", "retry", name, code=1)
+
+
 async def test_events_are_shown_and_replayed(store: Store, cli: Cli):
     event = await store.accept("one", "a")
     await store.end(event)

@@ -170,6 +170,17 @@ async def test_an_export_that_ends_at_its_size_is_complete(store: Store, anna: P
     assert "truncated" not in page.text
 
 
+async def test_a_pending_delivery_is_retried_now(store: Store, anna: PageClient):
+    event = await store.accept("one", "handler:a")
+    await store.fail(event)
+    await store.db.execute("update boathook.delivery set due_at = now() + interval '1 hour'")
+    page = f"/console/events/{ids.show(ids.EVENT, event)}"
+    assert "Retry now" in await anna.get_page(page)
+    answer = await anna.submit_form(f"{page}/replay", {"delivery": "0"}, on=page)
+    assert "is due now" in await anna.get_page(answer.headers["location"])
+    assert await store.one("select due_at <= now() from boathook.delivery")
+
+
 async def test_search_results_are_replayed_after_a_preview(store: Store, anna: PageClient, monkeypatch):
     for n in range(3):
         event = await put(store, f"key-{n}", body=b'{"n":%d}' % n, to=("handler:a",))

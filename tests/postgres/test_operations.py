@@ -71,6 +71,31 @@ async def assert_balanced(store: Store) -> integrity.Balance:
     return found.balance
 
 
+class TestRetryNow:
+    async def test_a_delivery_that_waits_for_its_next_attempt_is_due(self, store: Store):
+        event = await store.accept("one", "a")
+        await store.fail(event)
+        await store.db.execute("update boathook.delivery set due_at = now() + interval '1 hour'")
+        key = (event, 0)
+        before = await delivery(store, key)
+        _, due = await operations.replay_delivery(store.db, key, ACTION)
+        assert due == key
+        after = await delivery(store, key)
+        assert after["due_at"] < before["due_at"]
+        assert {**after, "due_at": None} == {**before, "due_at": None}, "nothing else changes"
+        assert await audit(store, "delivery.retry") == [ids.show_delivery(*key)]
+        await store.end(event)
+        assert (await assert_balanced(store)).succeeded == 1
+
+    async def test_a_running_attempt_is_left_alone(self, store: Store):
+        event = await store.accept("one", "a")
+        await store.claim(event)
+        before = await delivery(store, (event, 0))
+        assert (await operations.replay_delivery(store.db, (event, 0), ACTION))[1] is None
+        assert await delivery(store, (event, 0)) == before
+        assert await audit(store, "delivery.retry") == []
+
+
 class TestReplayOfDeadLetters:
     async def test_resets_attempts_and_keeps_the_error(self, store: Store):
         (key,) = await mark_dead(store, "one")

@@ -236,7 +236,7 @@ class _Action(msgspec.Struct, frozen=True):
             found = await id_prefixes.find_deliveries(database, chosen)
             keys = await operations.check_dead(database, found)
             if pending := len(found) - len(keys):
-                hint(f"{pending} still pending, so not dead letters: `boathook deliveries show` says when they are due")
+                hint(f"{pending} still pending, so not dead letters: `boathook deliveries retry` makes one due now")
             selection, total = Selection(ListFilter(), keys), len(keys)
         else:
             selection, total = Selection(await id_prefixes.complete_filter(database, ids.DELIVERY, wanted)), 0

@@ -1,4 +1,4 @@
-"""Commands for events and deliveries: list, show, replay."""
+"""Commands for events and deliveries: list, show, replay, retry."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
@@ -34,12 +34,12 @@ from boathook.cli.options import (
 )  # fmt: skip
 from boathook.cli.output import ID, RECIPIENT, STATE, Column, Progress, View, hint, say
 from boathook.domain import ids
-from boathook.domain.errors import InvalidValue
+from boathook.domain.errors import InvalidTransition, InvalidValue
 from boathook.domain.model import State
 from boathook.domain.plurals import counted
 from boathook.service import id_prefixes, listings, operations, search
 from boathook.service.database import Database
-from boathook.service.listings import AttemptDetail, DeliveryDetail, EventDetail, EventRow, ListFilter
+from boathook.service.listings import AttemptDetail, DeliveryDetail, DeliveryRow, EventDetail, EventRow, ListFilter
 from boathook.service.search import SearchQuery
 
 events = typer.Typer(no_args_is_help=True, help="Accepted events.")
@@ -218,7 +218,7 @@ async def _explain_no_replay(database: Database, event_id: UUID) -> None:
     if pending:
         due = [one.due_at for one in pending if one.due_at is not None]
         when = f"; the next attempt is due at {output.timestamp(min(due))}" if due else ""
-        hint(f"{counted(len(pending), 'delivery')} still pending{when}")
+        hint(f"{counted(len(pending), 'delivery')} still pending{when}, or now by `boathook deliveries retry`")
     elif not found.deliveries:
         hint("it has no recipients; --route adds deliveries for current handlers")
 
@@ -277,6 +277,28 @@ def show_delivery(ctx: typer.Context, delivery: Delivery, as_json: Json = False)
     for entry in reversed(found.audit):
         because = f": {entry.note}" if entry.note else ""
         say(f"{output.timestamp(entry.at)}  {entry.action} by {entry.actor}{because}")
+
+
+@deliveries.command("retry", epilog=example("boathook deliveries retry dlv_01h455vb4pex5vsknk084sn02q4_0"))
+def retry_delivery(ctx: typer.Context, delivery: Delivery, note: Note = None, as_json: Json = False) -> None:
+    """
+    Retry a delivery now, instead of at its next attempt; a dead letter gets its full number of attempts again.
+
+    To deliver an event again that a recipient has handled, use events replay.
+    """
+
+    async def retry(database: Database) -> tuple[DeliveryRow, bool]:
+        (key,) = await id_prefixes.find_deliveries(database, [delivery])
+        found = (await listings.get_delivery(database, key)).row
+        if found.state in {State.SUCCEEDED, State.IGNORED}:
+            hint = f"to run it again, replay its event {found.event_id}"
+            raise InvalidTransition(f"{found.id} is {found.state}; {hint}")
+        _, pending = await operations.replay_delivery(database, key, action(note))
+        return found, pending is not None
+
+    found, is_due = run_with_database(ctx, retry)
+    message = f"{found.id} is due now" if is_due else f"an attempt of {found.id} is running; nothing changed"
+    output.print_done({"delivery": found.id, "is_due": is_due}, message, as_json=as_json)
 
 
 def _print_event(row: EventRow) -> None:

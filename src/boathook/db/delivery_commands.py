@@ -34,6 +34,7 @@ IGNORE_DEAD: Final = "dead.ignore"
 PURGE_DEAD: Final = "dead.purge"
 REPLAY_EVENT: Final = "event.replay"
 REPLAY_DELIVERY: Final = "delivery.replay"
+RETRY_DELIVERY: Final = "delivery.retry"
 ROUTE_EVENT: Final = "event.route"
 ACCEPT_REJECTION: Final = "rejection.accept"
 
@@ -269,6 +270,16 @@ async def replay_delivery(database: Database, key: Key, action: AuditContext) ->
         await record_each(connection, action, REPLAY_DELIVERY, [ids.show_delivery(*key)])
         await notify_due(connection)
         return made
+
+
+async def retry_delivery(database: Database, key: Key, action: AuditContext) -> bool:
+    """Make a pending delivery due now; return False if it is not pending."""
+    async with database.transaction() as connection:
+        if not await connection.fetchval(SQL["retry_pending"], *key):
+            return False
+        await record_each(connection, action, RETRY_DELIVERY, [ids.show_delivery(*key)])
+        await notify_due(connection)
+        return True
 
 
 async def make_due_now(connection: Connection, event_id: UUID, action: AuditContext) -> int:

@@ -154,6 +154,12 @@ set due_at = case state when 'pending' then least(due_at, clock_timestamp()) els
     woken_by = case state when 'leased' then $2::text end
 where event_id = $1 and state in ('pending', 'leased')
 
+-- name: retry_pending
+-- Makes a pending delivery due.
+update boathook.delivery set due_at = least(due_at, clock_timestamp())
+where event_id = $1 and ordinal = $2 and state = 'pending'
+returning true
+
 -- name: lock_replays
 -- Locks these events for replays until the transaction ends.
 select pg_advisory_xact_lock(hashtextextended('boathook.replay:' || id, 0))

@@ -95,11 +95,11 @@ async def replay_dead(
 
 
 async def replay_delivery(database: Database, key: Key, action: AuditContext) -> tuple[DeliveryRow, Key | None]:
-    """Replay the event of one delivery to its recipient.
+    """Deliver the event of one delivery to its recipient again; one that waits for its next attempt is due now.
 
     Returns:
-        The delivery before the replay, and the key of the delivery that is pending now. That is the same delivery if it
-        was a dead letter, and a new one if it had ended. It is None if the delivery was still pending.
+        The delivery before the replay, and the key of the delivery that is pending now. That is a new delivery if it
+        had ended, otherwise the same one. It is None if an attempt is running.
 
     Raises:
         NotFound: there is no such delivery.
@@ -116,7 +116,7 @@ async def replay_delivery(database: Database, key: Key, action: AuditContext) ->
         case State.SUCCEEDED | State.IGNORED:
             return delivery, await delivery_commands.replay_delivery(database, key, action)
         case State.PENDING | State.LEASED:
-            return delivery, None
+            return delivery, key if await delivery_commands.retry_delivery(database, key, action) else None
         case _ as never:
             assert_never(never)
 
