@@ -331,7 +331,7 @@ def _describe(known: KnownSources, view: source_views.SourceView) -> dict[str, A
 
 
 def _state(line: SecretView) -> str:
-    return "unreadable" if not line.is_readable else "ended" if line.is_over else "holds"
+    return "unreadable" if not line.is_readable else "expired" if line.is_over else "valid"
 
 
 _SECRETS: Final = View(

@@ -45,7 +45,7 @@ HMAC_SETTINGS: Final = (
     *ID_AND_TYPE_SETTINGS,
 )
 TOKEN_SETTINGS: Final = (
-    Setting(name="header", help="Header with the token"),
+    Setting(name="header", help="Header with the token; default: Authorization"),
     Setting(name="prefix", help="Prefix of the token in its header, such as Bearer and a space"),
     Setting(name="query", help="Query parameter with the token"),
     Setting(name="username", help="User name of HTTP Basic authentication, whose password is the token"),
