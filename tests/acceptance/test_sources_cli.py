@@ -117,7 +117,7 @@ def test_an_invalid_source_is_listed_as_not_ready(cli: Cli, pg_url: str):
     assert shown["ready"].startswith("no: sources.square.public_url")
     assert "unknown source 'nobody'; configured: shop, square" in cli.complaint("sources", "show", "nobody", code=1)
     assert "unknown source 'nobody'" in cli.complaint("sources", "test", "nobody", code=1)
-    assert "start `boathook serve` first" in cli.complaint("sources", "test", "shop")
+    assert "start `boathook dev`, `boathook serve`" in cli.complaint("sources", "test", "shop")
 
 
 def test_every_provider_is_listed_with_strength_and_docs(cli: Cli):

@@ -11,6 +11,7 @@ from boathook.db.database import Connection, Record, translate_unique_violation
 from boathook.db.statements import load, with_direction
 from boathook.domain import ids
 from boathook.domain.endpoints import parse_reference
+from boathook.domain.errors import AlreadyExists
 
 SQL = load(__file__)
 _UID_TAKEN: Final = "another application has this uid"
@@ -75,11 +76,12 @@ async def insert(
     throttle_rate: int | None,
     metadata: Mapping[str, str],
 ) -> Application:
-    """Store an application. Raises AlreadyExists if the uid is in use."""
-    with translate_unique_violation(_UID_TAKEN):
-        row = await connection.fetchrow(
-            SQL["insert_application"], id, organization, uid, name, throttle_rate, _dump(metadata)
-        )
+    """Store an application. Raises AlreadyExists if the uid is in use; the transaction can go on then."""
+    row = await connection.fetchrow(
+        SQL["insert_application"], id, organization, uid, name, throttle_rate, _dump(metadata)
+    )
+    if row is None:
+        raise AlreadyExists(_UID_TAKEN)
     return _application(row)
 
 

@@ -1,7 +1,8 @@
 -- name: insert_application
--- Stores an application.
+-- Stores an application, unless its uid is in use.
 insert into boathook.application (id, organization, uid, name, throttle_rate, metadata)
 values ($1, $2, $3, $4, $5, $6)
+on conflict do nothing
 returning *
 
 -- name: find_application

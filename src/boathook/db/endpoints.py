@@ -16,6 +16,7 @@ from boathook.db.database import Connection, Record, translate_unique_violation
 from boathook.db.statements import load, with_direction
 from boathook.domain import ids
 from boathook.domain.endpoints import parse_reference, recipient_of
+from boathook.domain.errors import AlreadyExists
 from boathook.domain.policy import RetryPolicy
 
 _UID_TAKEN: Final = "another endpoint of the application has this uid"
@@ -104,9 +105,10 @@ class DisabledEndpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def insert(connection: Connection, endpoint: Endpoint) -> Endpoint:
-    """Store an endpoint. Raises AlreadyExists if its uid is in use."""
-    with translate_unique_violation(_UID_TAKEN):
-        row = await connection.fetchrow(SQL["insert_endpoint"], *_columns(endpoint))
+    """Store an endpoint. Raises AlreadyExists if its uid is in use; the transaction can go on then."""
+    row = await connection.fetchrow(SQL["insert_endpoint"], *_columns(endpoint))
+    if row is None:
+        raise AlreadyExists(_UID_TAKEN)
     await bump_routes_version(connection, endpoint.application_id)
     return _endpoint(row)
 

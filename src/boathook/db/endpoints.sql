@@ -1,6 +1,8 @@
 -- name: insert_endpoint
--- Stores an endpoint.
-insert into boathook.endpoint ({columns}) values ({parameters}) returning *
+-- Stores an endpoint, unless its uid is in use.
+insert into boathook.endpoint ({columns}) values ({parameters})
+on conflict do nothing
+returning *
 
 -- name: measure_endpoints
 -- Returns the number of an application's endpoints, and the bytes of their event types, channels and filters.

@@ -136,12 +136,7 @@ class AppOperations:
     async def put_application(self, tx: Transaction, uid: str, *, name: str) -> str:
         """Create the application with this uid if it does not exist; return its id."""
         work = await self._work(tx)
-        try:
-            async with tx.savepoint():
-                found, _ = await applications.get_or_create(work, NewApplication(name=name, uid=uid))
-        except AlreadyExists:
-            # A concurrent transaction created it and committed.
-            found = await applications.get(work, uid)
+        found, _ = await applications.get_or_create(work, NewApplication(name=name, uid=uid))
         return found.shown_id
 
     async def endpoints(self, tx: Transaction, application: str) -> list[EndpointView]:

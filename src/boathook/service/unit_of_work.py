@@ -119,7 +119,8 @@ class UnitOfWork(msgspec.Struct, frozen=True):
     ) -> tuple[Row, bool]:
         """Return what *find* returns or, if that is None, what *create* returns; and whether it was created.
 
-        If several requests find nothing at the same time, the first one creates it and the others find it then.
+        If several requests find nothing at the same time, the first one creates it and the others find it then. An
+        AlreadyExists of *create* must leave the transaction usable.
 
         Raises:
             AlreadyExists: *create* raised it, and *find* still finds nothing.
@@ -127,8 +128,7 @@ class UnitOfWork(msgspec.Struct, frozen=True):
         if (found := await find()) is not None:
             return found, False
         try:
-            async with self.connection.transaction():
-                return await create(), True
+            return await create(), True
         except AlreadyExists:
             if (found := await find()) is None:
                 raise
