@@ -1,4 +1,4 @@
-# boathook: every chore is one of these verbs. They need Python 3.11 or later, git and make; the rest they bring along.
+# boathook: every task is one of these targets. They need Python 3.11 or later, git and make, and install the rest.
 
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
@@ -26,7 +26,7 @@ export UV_PYTHON := $(BIN)/python
 
 .PHONY: help setup dev demo test test-all programs compile check format bench soak docs screenshots wheel release lock clean
 
-help: ## list the verbs
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.run.stamp ## create .venv with boathook and what it runs on, all versions locked
@@ -62,7 +62,7 @@ check: dev ## run the linters and the type checker only
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo > $(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log >&2; exit 1; }
 
-format: dev ## lay out the code and repair what the linter can repair
+format: dev ## format the code and fix what the linter can fix
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
 
@@ -79,14 +79,14 @@ soak: dev ## run every fault scenario, all tests that take many minutes and a sa
 	@$(BIN)/python -m tests.faults.rig.report build/faults
 	@$(BIN)/python -m scripts.mutants
 
-docs: dev ## write the generated pages of docs/ anew, and the whole as a site that needs no network into build/site
+docs: dev ## rewrite the generated pages of docs/, and build the site, which needs no network, into build/site
 	@$(BIN)/python -m scripts.write_docs
 	@$(BIN)/python -m scripts.write_dashboards
 	@$(BIN)/python -m scripts.write_chart
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "Open build/site/index.html"
 
-screenshots: dev ## run the demo for twenty minutes and take the pictures in docs/screenshots anew
+screenshots: dev ## run the demo for twenty minutes and retake the screenshots in docs/screenshots
 	@scripts/need-program chromium chromium
 	@$(BIN)/python -m scripts.take_screenshots $(ARGS)
 

@@ -77,7 +77,7 @@ class PageTiming:
     page: str
     status: int
     first_ms: float
-    """The very first one, which nobody had prepared for."""
+    """The very first one, without any warm-up."""
     p50_ms: float
     p95_ms: float
     max_ms: float
@@ -142,7 +142,7 @@ def _time_console(environment: BenchmarkEnvironment, server: Server, visits: int
 
 
 def _wait_until_open(page_client: PageClient, page: str = SIGN_IN) -> None:
-    """Wait for a page: a gateway opens the console after its door for events, and reads stored sources later."""
+    """Wait for a page: a gateway starts the console after it accepts events, and reads stored sources later."""
     end = time.monotonic() + _TIMEOUT_S
     while page_client.get(page).status != 200:
         if time.monotonic() > end:

@@ -15,7 +15,7 @@ from boathook.portal import all_pages
 from boathook.service.portal_sessions import PATH
 
 STREAMING_PAGES: Final = frozenset({f"{BASE}/overview/live"})
-"""An answer that goes on for as long as somebody listens, and a file of ten thousand events."""
+"""A response that lasts until the client disconnects, and a file of ten thousand events."""
 NO_MATCH: Final = "there-is-no-such-text"
 _EVENT_QUERIES: Final = (
     "source=rare", "type=invoice.paid", "type=no.such", "application=tenant-99", "state=dead", "state=pending",
@@ -54,7 +54,7 @@ QUERIES: Final[Mapping[str, tuple[str, ...]]] = {
         }.items()
     },
 }  # fmt: skip
-"""What is asked of a page besides nothing: what is rare, what is old, and what is nowhere."""
+"""Queries for a page besides none: for rare, for old and for missing data."""
 
 
 def console_pages() -> list[str]:

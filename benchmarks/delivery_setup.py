@@ -113,7 +113,7 @@ def route_to_endpoints(setup: DeliverySetup, source: str, types: Sequence[str]) 
 
 
 async def store_messages(setup: DeliverySetup, count: int, size: int) -> None:
-    """Store *count* messages with *size* bytes of JSON, each owed to one of the endpoints, in turn."""
+    """Store *count* messages with *size* bytes of JSON, each for one of the endpoints, in turn."""
     database = await Database.open(setup.database_url, purpose="benchmark", size=2)
     routes = await route_registry.read_routes(database)
     store = EventStore(database)
@@ -153,14 +153,14 @@ def _message(setup: DeliverySetup, number: int, body: bytes, version: int) -> Ne
 
 
 async def measure_drain(setup: DeliverySetup, count: int) -> float:
-    """Wait until nothing is owed; return deliveries a second, from the first attempt's start to the last settle.
+    """Wait until nothing is pending; return deliveries a second, from the first attempt's start to the last settle.
 
     Raises:
         AssertionError: not all of them succeeded, or it took too long.
     """
     database = await Database.open(setup.database_url, purpose="benchmark", size=1)
     try:
-        # A look goes over what was owed before, so it is not repeated more often than needed.
+        # A check scans past finished deliveries, so it is not repeated more often than needed.
         await _wait_until_drained(database, 10 * _POLL_INTERVAL_S)
         row = await database.fetchrow("""
             select extract(epoch from max(ended_at) - min(started_at))::float8 as seconds,
@@ -175,7 +175,7 @@ async def measure_drain(setup: DeliverySetup, count: int) -> float:
 
 
 async def wait_until_delivered(setup: DeliverySetup, count: int) -> None:
-    """Wait until nothing is owed.
+    """Wait until nothing is pending.
 
     Raises:
         AssertionError: fewer than *count* deliveries succeeded, or it took too long.

@@ -1,4 +1,4 @@
-"""What a benchmark stands on: a PostgreSQL that commits synchronously, databases in it, and servers as processes."""
+"""What a benchmark runs on: a PostgreSQL that commits synchronously, databases in it, and servers as processes."""
 
 import asyncio
 import os
@@ -85,7 +85,7 @@ class BenchmarkEnvironment:
     async def _fill_log(self) -> None:
         """Bring the write-ahead log to its working size, as any server's is that has run for a while.
 
-        A young server makes each segment of its log when it is needed, 40 ms at a time on slow disks; later it
+        A new server creates each segment of its log when it is needed, 40 ms at a time on slow disks; later it
         uses those again that a checkpoint has freed.
         """
         self.report("letting PostgreSQL's log grow to its working size")
@@ -313,7 +313,7 @@ def read_cpu(environment: BenchmarkEnvironment, server: Server, nodes: Sequence[
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment without settings of boathook's, which would lead its server to somebody's own database."""
+    """Return the environment without settings of boathook's, which would point its server at a user's database."""
     return {
         name: value
         for name, value in os.environ.items()

@@ -177,7 +177,7 @@ async def _worker(url: str, count: int) -> float:
 
 
 def _nothing() -> None:
-    """Take a beat and tell nobody."""
+    """Accept a heartbeat and ignore it."""
 
 
 def main() -> None:

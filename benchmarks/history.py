@@ -2,7 +2,7 @@
 
 What it makes is what a month of use leaves: most deliveries ended well, some ignored, retried, dead, pending or leased;
 messages of applications to endpoints beside events of sources; weekly partitions; dedup memory, conflicts, refused
-requests and notes of operators. Everything lies in the time before now, the newest a second ago, and its books balance.
+requests and notes of operators. Everything lies in the time before now, the newest a second ago, and is consistent.
 """
 
 import asyncio

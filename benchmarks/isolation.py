@@ -1,4 +1,4 @@
-"""Whether a receiver that never answers makes those wait who do: their waits beside it, against their waits alone."""
+"""Whether a receiver that never responds delays the others: their latency beside it, against their latency alone."""
 
 import asyncio
 from dataclasses import dataclass

@@ -27,7 +27,7 @@ _LENGTH_DIGITS = 8
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What a load came to."""
+    """The result of a load."""
 
     requests: int
     seconds: float
@@ -216,7 +216,7 @@ async def _main(arguments: argparse.Namespace) -> LoadResult:
 
 
 def main() -> None:
-    """Send a prepared file and print what came of it as one JSON object."""
+    """Send a prepared file and print the result as one JSON object."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--port", type=int, required=True)

@@ -1,7 +1,7 @@
 """The servers people write first: FastAPI with an insert per request, through SQLAlchemy's ORM or through asyncpg.
 
 They do the same work as boathook's gateway for one event: check the signature, hash, parse, find duplicates, store
-the event and the delivery it is owed, commit synchronously, answer. Their tables stand in the schema ``naive``.
+the event and its delivery, commit synchronously, answer. Their tables stand in the schema ``naive``.
 """
 
 import hashlib

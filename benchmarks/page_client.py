@@ -1,4 +1,4 @@
-"""A browser that cannot draw: it keeps cookies, fills forms in, follows links, and looks at its watch."""
+"""A browser without rendering: it keeps cookies, fills in forms, follows links, and measures time."""
 
 import re
 import time
@@ -18,7 +18,7 @@ _TIMEOUT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class PageResponse:
-    """What came of one request."""
+    """The result of one request."""
 
     status: int
     ms: float
@@ -33,7 +33,7 @@ class PageResponse:
 
 
 class PageClient:
-    """Somebody at a browser: one kept-alive connection and its cookies."""
+    """A browser session: one kept-alive connection and its cookies."""
 
     def __init__(self, port: int) -> None:
         self._origin = f"http://127.0.0.1:{port}"

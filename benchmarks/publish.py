@@ -34,7 +34,7 @@ class _Measured:
 def publish(environment: BenchmarkEnvironment, seconds: float) -> dict[str, Any]:
     """Publish over kept connections to one endpoint and to 200, with and without an idempotency key.
 
-    Each is measured on one server in turn with webhooks of the same size, which are owed to one handler.
+    Each is measured on one server in turn with webhooks of the same size, which one handler receives.
     """
     single = create_setup(environment, urls(_UNUSED_PORT, 1))
     many = create_setup(environment, urls(_UNUSED_PORT, 200))

@@ -227,7 +227,7 @@ async def _wait_until_delivered(connection: "asyncpg.Connection[Any]") -> None:
 
 
 def _nothing() -> None:
-    """Take a beat and tell nobody."""
+    """Accept a heartbeat and ignore it."""
 
 
 def measure(environment: BenchmarkEnvironment) -> dict[str, frozenset[Function]]:

@@ -42,7 +42,7 @@ MODULES: Final[dict[str, dict[str, Any]]] = {
 """What the page tells of, by its headings."""
 
 INTERNAL_MEMBERS: Final = {"bind", "platform", "published", "routes"}
-"""What stands on an app's object for those who load, run and test it."""
+"""The public members of an app's object for loading, running and testing it."""
 
 _SECTION: Final = re.compile(r"^(Args|Raises|Returns|Yields):$")
 

@@ -51,7 +51,7 @@ for _profile, _examples in (("quick", 10), ("full", 100)):
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
 hypothesis.settings.load_profile("quick")
-# Each client of httpx would read all the world's certificates, which takes longer than most of the requests here.
+# Each client of httpx would load all system certificates, which takes longer than most of the requests here.
 transports.create_ssl_context = functools.cache(transports.create_ssl_context)  # type: ignore[attr-defined]
 
 _close_loop = asyncio.selector_events.BaseSelectorEventLoop.close
@@ -141,7 +141,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_RUN_ID] = worker["run_id"] if worker else uuid.uuid4().hex[:12]
     _place_for_servers()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # So it is in the background of a shell, and all that the tests start would be deaf to Ctrl-C too.
+        # So it is in the background of a shell, and all that the tests start would ignore Ctrl-C too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -98,7 +98,7 @@ def create(admin_url: str, template: str | None = None) -> str:
         copy = f"template {template}" if template else ""
         # Copying files beats writing each page to the log, which version 15 made the default.
         strategy = "strategy file_copy" if template and admin.info.server_version >= 150000 else ""
-        # A database that somebody is connected to cannot be copied.
+        # A database with open connections cannot be copied.
         admin.execute(_END_CLEANER, [template])
         admin.execute(f"create database {name} {copy} {strategy}")
     return with_database(admin_url, name)
@@ -166,7 +166,7 @@ class Baseline:
             for schema, name, start in self.sequences
         ]
         with connection.transaction():
-            # Foreign keys would demand an order, and triggers would have their say.
+            # Foreign keys would require an order, and triggers would fire.
             connection.execute("set local session_replication_role = replica")
             connection.execute(sql.SQL(";").join([*deletes, *restarts]))
             for table, rows in self.rows:

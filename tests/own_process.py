@@ -24,7 +24,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     for report in _run(item):
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    # The test before this one left standing what the two share.
+    # The previous test left open the fixtures that both share.
     item.session._setupstate.teardown_exact(nextitem)
     return True
 

@@ -118,7 +118,7 @@ LOCK_WAITED_FOR = """
     select exists (select from pg_locks where not granted and pid in (
         select pid from pg_stat_activity where datname = current_database()))
 """
-"""Asks whether somebody waits for a lock in this database; other tests have others on the same server."""
+"""Asks whether a session waits for a lock in this database; other tests have others on the same server."""
 
 
 def exit_code(call: Callable[[], object], *, cpu_s: int, refusal: type[Exception] | None = None) -> int:

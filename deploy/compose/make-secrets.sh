@@ -1,10 +1,10 @@
 #!/bin/sh
-# Makes the secrets of compose.yaml in ./secrets where they are missing. Put the sender's own secret into stripe_secret.
+# Creates the secrets of compose.yaml that are missing in ./secrets. Put the sender's own secret into stripe_secret.
 set -eu
 cd "$(dirname "$0")"
 umask 077
 mkdir -p secrets
-# The container's user is nobody on this host, so the files are readable and the folder is what keeps others out.
+# The container's user does not exist on this host, so the files are readable, and only the folder is private.
 make_secret() {
     [ -s "secrets/$1" ] || printf '%s' "$2" > "secrets/$1"
     chmod 644 "secrets/$1"

@@ -92,7 +92,7 @@ def fresh_url(admin_url: str, pg_template: str) -> Iterator[Callable[[str], str]
 
 @pytest.fixture(scope="module")
 def parcels(tmp_path_factory: pytest.TempPathFactory, fresh_url: Callable[[str], str]) -> Iterator[Parcels]:
-    """One that runs for all tests that do not kill it."""
+    """A boathook shared by all tests that do not kill it."""
     running = Parcels(tmp_path_factory.mktemp("parcels"), fresh_url("parcels"))
     running.start()
     yield running
@@ -101,7 +101,7 @@ def parcels(tmp_path_factory: pytest.TempPathFactory, fresh_url: Callable[[str],
 
 @pytest.fixture
 def own_server(tmp_path: Path, fresh_url: Callable[[str], str]) -> Iterator[Parcels]:
-    """One of a test's own."""
+    """A boathook for one test."""
     running = Parcels(tmp_path, fresh_url("mortal"))
     yield running
     running.kill_all()

@@ -217,7 +217,7 @@ class TestDeadLetters:
         assert cli.objects("dead", "list") == []
         states = {row["id"]: (row["state"], row["note"]) for row in cli.objects("deliveries", "list")}
         assert states == {names[0]: ("pending", "it broke"), names[1]: ("ignored", "refunded by hand")}
-        assert "is ignored, no dead letter" in cli.complaint("dead", "replay", names[1], code=1)
+        assert "is ignored, not a dead letter" in cli.complaint("dead", "replay", names[1], code=1)
         assert "there is no delivery" in cli.complaint("dead", "purge", names[2], code=1)
         cli.run("check")
 

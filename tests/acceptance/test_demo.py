@@ -1,4 +1,4 @@
-"""The demo, from the command line to the last process: its verdict, its doubts, its end, and the lines it prints."""
+"""The demo, from the command line to the last process: its verdict, its warnings, its exit, and its output."""
 
 import contextlib
 import os
@@ -106,7 +106,7 @@ class Demo:
 
 @pytest.fixture
 def demo(folder: Path) -> Iterator[Callable[..., Demo]]:
-    """Start demos in one folder; they are stopped at the end, hard if need be."""
+    """Start demos in one folder; they are stopped at the end, killed if necessary."""
     made: list[Demo] = []
 
     def start(*arguments: str, port: int | None = None) -> Demo:

@@ -52,11 +52,11 @@ class Sender:
     source: str
     handler: str
     write: Callable[[str, str, float, int], dict[str, Any]]
-    """From an event's id, the thing's id, the moment something happened to it, and the state it got, as a number."""
+    """From an event's id, the object's id, the time of its change, and its new state as a number."""
     sign: Callable[[bytes, str], dict[str, str]]
     """From the body and the event's id, at the moment of sending."""
     thing: Callable[[str], str]
-    """What the handler calls the thing."""
+    """The handler's name for the object."""
     states: tuple[str, str]
 
 
@@ -182,7 +182,7 @@ class Shop(BoathookProcess):
         )
 
     def outcomes(self, *keys: str) -> dict[str, str]:
-        """What became of each event's one delivery."""
+        """The outcome of each event's only delivery."""
         rows = self.rows(
             "select e.dedup_key, o.state from boathook.delivery_archive o join boathook.event e on e.id = o.event_id"
             " where e.dedup_key = any(%s)",
@@ -196,7 +196,7 @@ class Shop(BoathookProcess):
         return [row["handler"] for row in rows]
 
     def state(self, sender: Sender, thing: str) -> tuple[str, int]:
-        """Return a thing's stored state and number of writes."""
+        """Return an object's stored state and number of writes."""
         [row] = self.rows("select state, changes from demo.latest where thing = %s", sender.thing(thing))
         return row["state"], row["changes"]
 

@@ -301,7 +301,7 @@ def test_an_ambiguous_request_is_refused_and_nothing_after_it_read(gateway: Gate
 
 
 def test_the_same_bytes_after_a_valid_request_are_read(gateway: Gateway):
-    """The mutant: the same rider behind a request without doubt is a second request."""
+    """The mutant: after an unambiguous request, the same bytes are read as a second request."""
     got = gateway.ask(post(b"hello") + SMUGGLED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
     assert statuses(got) == [200, 200]
     assert b'"pid"' in got
@@ -379,7 +379,7 @@ QUICK = {"head_timeout_s": 0.5, "body_timeout_s": 2.0, "keep_alive_s": 1.0}
 
 
 def seconds_until_closed(client: socket.socket, drip: bytes = b"") -> tuple[float, bytes]:
-    """Drip bytes until the other side closes."""
+    """Send bytes slowly until the other side closes."""
     started, got = time.monotonic(), b""
     client.setblocking(False)
     while time.monotonic() - started < 15:

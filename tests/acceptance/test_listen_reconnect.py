@@ -101,7 +101,7 @@ def test_late_commits_are_received_once_despite_gateway_crashes(running: Boathoo
         commit(running, events)
         for one in events:
             wanted[one.source].append(shown(one))
-        # The youngest are heard at once, the oldest after some seconds: it is in between that the connection breaks.
+        # The newest events arrive at once, the oldest after some seconds: it is in between that the connection breaks.
         until(lambda: all(wanted["git"][-1] in heard(one) for one in listeners.values()))
         if number == 0:
             running.kill("gateway")

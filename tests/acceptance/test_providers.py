@@ -53,9 +53,9 @@ REPLIES: dict[str, tuple[int, bytes]] = {
     "vk": (200, b"ok"),
     "xero": (200, b""),
 }
-"""What these senders want to be answered, to the byte; the others take any 2xx."""
+"""The exact response that these senders expect, byte for byte; the others take any 2xx."""
 LOOK_THERE = {"mollie", "dropbox"}
-"""Senders whose same words, said again, tell of something else."""
+"""Senders whose identical requests are different events."""
 OTHER_METHODS = {
     "braintree": {"GET", "POST"},
     "okta": {"GET", "POST"},
@@ -70,7 +70,7 @@ OTHER_METHODS = {
     "token": {"POST", "PUT"},
     "unsigned": {"POST", "PUT"},
 }
-"""The methods of those who do not just POST."""
+"""The methods of senders that do not use POST only."""
 EVENTS = {
     "stripe": ("payment_intent.succeeded", "evt_boathook-told01"),
     "square": ("payment.updated", "boathook-told01-0000-000000000000"),

@@ -42,7 +42,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "gitlab": ('secrets = ["whsec_%%%"]', ("secrets[0]: the secret must be base64",)),
     "telegramm": ('secrets = ["x"]', ("provider: there is no provider 'telegramm'; perhaps telegram?",)),
 }
-"""Settings that are each a wrong source, and what must be said of it."""
+"""Invalid source settings, and the expected error of each."""
 
 UNREADABLE: dict[str, tuple[str, tuple[str, ...]]] = {
     "misspelt": ('secrets = ["x"]\ntolerence_s = 5', ("tolerence_s is not a setting", "sources.stripe.tolerance_s")),

@@ -143,7 +143,7 @@ def test_wrong_commands_are_refused_with_the_fix(running: BoathookProcess):
         (("change", "stripe", "--set", "rate=1"), "boathook.toml"),
         (("change", "nowhere", "--set", "rate=1"), "there is no source nowhere"),
         (("change", "nowhere"), "nothing to change"),
-        (("change", "nowhere", "--set", "rate=1", "--unset", "rate"), "decide on one"),
+        (("change", "nowhere", "--set", "rate=1", "--unset", "rate"), "remove one of the two"),
         (("remove", "stripe", "--yes"), "boathook.toml"),
         (("remove", "nowhere", "--yes"), "there is no source nowhere"),
     ):

@@ -243,7 +243,7 @@ def test_a_publisher_over_the_api_is_followed_too(running, receiver):
     assert answer.status_code == 202
     publish, send = receiver.one(trace, "publish"), receiver.one(trace, "send")
     assert send.parent_span_id == publish.span_id
-    # Between the two there may be spans of the toolkit's own, told of when they end.
+    # Between the two there may be spans of the framework, exported when they end.
     until(lambda: _first_parent(receiver, publish) == PARENT)
 
 

@@ -176,7 +176,7 @@ async def shows_answer(page: Page, url: str) -> bool:
 
 
 async def test_scripts_are_refused_by_the_browser_itself(cabinet: Cabinet, scripted_page: CheckedPage):  # noqa: F811
-    """Mutant: were markup to get into a page after all, the policy would still keep it from running."""
+    """Mutant: even with markup in a page, the content security policy keeps it from running."""
     await scripted_page.log_in(await cabinet.client())
     await scripted_page.page.evaluate(
         "() => { const s = document.createElement('script'); s.textContent = 'alert(9)'; document.body.append(s); }"

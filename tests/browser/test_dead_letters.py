@@ -13,7 +13,7 @@ pytestmark = pytest.mark.extended("the pages are seen by the tour of every page 
 
 MakeDead = Callable[..., list[str]]
 
-# Brings a delivery that went well back as one that died, so that its handler does its work when it runs again.
+# Turns a successful delivery into a dead letter, so that its handler succeeds when it is replayed.
 KILL = """
     with gone as (
         delete from boathook.delivery_archive o where event_id = %(event)s returning o.*

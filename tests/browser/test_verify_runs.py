@@ -1,4 +1,4 @@
-"""Checks of the books from the console."""
+"""Consistency checks in the console."""
 
 import pytest
 

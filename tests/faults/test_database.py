@@ -264,7 +264,7 @@ class ConnectionHog:
         until(lambda: self._cut_others(admin) == 0)
 
     def _cut_others(self, admin: psycopg.Connection[object]) -> int:
-        """Cut all there are and take what can be had; return how many they had before."""
+        """Cut all connections and take every free one; return how many boathook had before."""
         others = "from pg_stat_activity where application_name like 'boathook:%'"
         cut = admin.execute(f"select pg_terminate_backend(pid) {others}").rowcount
         while self._take() is not None:

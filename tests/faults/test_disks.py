@@ -531,7 +531,7 @@ def test_rotten_record(env: Environment) -> None:
 
 
 def _expect_reported(env: Environment, host: Host, path: Path, gone: set[str], key: str) -> None:
-    """Expect that one event is missing, and that this is said everywhere."""
+    """Assert that one event is missing, and that every report says so."""
     env.expect("C1", gone == {key}, f"one record is rotten, missing are {sorted(gone)[:9]}")
     env.expect("C15", path.with_suffix(DAMAGED_SUFFIX).exists(), "the damaged segment is not kept")
     env.expect("C15", not path.with_suffix(DONE_SUFFIX).exists(), "the damaged segment is kept as if it were whole")

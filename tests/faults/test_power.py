@@ -54,9 +54,9 @@ class Cuts:
     corrupt: set[str] = field(default_factory=set)
     """Keys read from a disk with bytes that were never sent."""
     torn: int = 0
-    """Cuts that left something which is no record."""
+    """Cuts that left an incomplete record."""
     unsaid: int = 0
-    """Those whose reader did not tell."""
+    """Cuts whose torn end the reader did not report."""
     damaged: int = 0
     """Segments that were taken for damaged, which a power cut never does."""
     fewest: int = 1 << 30

@@ -64,7 +64,7 @@ def _kill_workers(env: Environment) -> None:
 def _frozen_there(env: Environment, host: Host) -> Iterator[list[tuple[object, ...]]]:
     """Wait until a worker of *host* has frozen itself, and give the leases of that moment; at the end it goes on.
 
-    Its supervisor sleeps as long, as both do where a virtual machine is paused, and so does not take it for stuck.
+    Its supervisor sleeps as long, as both do where a virtual machine is paused, and so does not consider it stuck.
     """
     assert host.process is not None
     zombie = until(

@@ -32,7 +32,7 @@ OWN_METRICS = {metric.name for metric in TABLE}
 """Those of boathook itself, whatever apps this process has loaded."""
 METRIC_NAME = re.compile(r"boathook_\w+_(total|seconds|rows)")
 FOR_BOATHOOK = {"hook.bind", "hook.routes", "hook.published"}
-"""What stands on an app's object for those who load, run and test it."""
+"""The public members of an app's object for loading, running and testing it."""
 BLOCK = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""What `make test` leaves out takes no promise's test along, and tests/README.md names all of it with its reason."""
+"""`make test` keeps a test of every promise, and tests/README.md lists each test that it leaves out, and why."""
 
 import ast
 import re

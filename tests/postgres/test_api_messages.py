@@ -381,7 +381,7 @@ async def test_messages_are_filtered_by_channel_tag_and_time(api, app):
 
 
 async def factory_of(api: ApiClient) -> MessageFactory:
-    """Return a bag that fills the application "acme"."""
+    """Return a message factory for the application "acme"."""
     async with api.context.database.acquire() as connection:
         found = await find(connection, "default", "acme")
     assert isinstance(found, Application)

@@ -1,4 +1,4 @@
-"""Events that a gateway takes in while PostgreSQL is away go to a real broker, and from there back: once, in order, or noticed."""
+"""Events accepted while PostgreSQL is unavailable go through a real broker: once, in order, and losses are noticed."""
 
 import asyncio
 import contextlib

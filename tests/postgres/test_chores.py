@@ -173,7 +173,7 @@ async def lose_leader_lock(db: Database) -> None:
 
 
 async def hand_over(db: Database) -> Busy:
-    """Have the seat go to another keeper while a stubborn chore is under way in the first one."""
+    """Elect another keeper while a chore that ignores cancellation runs in the first one."""
     busy = Busy(4.0)
     async with kept(db, busy.hook()):
         await eventually(lambda: busy.now)

@@ -50,7 +50,7 @@ class Traffic:
     db: Database
     rng: random.Random = field(default_factory=lambda: random.Random(6))
     done: set[str] = field(default_factory=set)
-    """Each kind of thing that has happened at least once."""
+    """Each kind of operation that has run at least once."""
     numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def event(self, weeks_ago: int = 0):
@@ -64,7 +64,7 @@ class Traffic:
         return replace(made, id=ids.make(int(moment.timestamp() * 1000), int.from_bytes(os.urandom(9))))
 
     async def accept(self) -> None:
-        """Take a batch in, of which some was accepted earlier and waited in a spool, and some repeats or contradicts it."""
+        """Store a batch of new events, of which some waited in a spool, with duplicates and conflicts."""
         if await self.db.fetchval(COUNT_OPEN) > MAX_OPEN:
             await asyncio.sleep(PAUSE_S)
             return

@@ -1,4 +1,4 @@
-"""Operators' moves where endpoints are the recipients: replays reach them, and only those that can be sent to."""
+"""Operator commands on messages: replays reach endpoints, and only those that can be sent to."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What operators do to deliveries and refused requests, against a real database."""
+"""Operator actions on deliveries and rejected requests, against a real database."""
 
 import asyncio
 import hashlib
@@ -366,7 +366,7 @@ SETTINGS = {"sources": {"shop": {"provider": "github", "secrets": ["right"]}}}
 
 
 async def quarantine(store: Store, body: bytes, secret: str, *, size: int | None = None, source: str = "shop"):
-    """Keep a request as the gateway does that had another secret then."""
+    """Store a rejection, as by a gateway that had another secret then."""
     name = ids.make(time.time_ns() // 1_000_000, int(hashlib.sha256(body).hexdigest()[:8], 16))
     signature = "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
     headers = {

@@ -43,7 +43,7 @@ from tests.postgres.portal_client import ORIGIN, ConsoleApp, Tenant, open_consol
 
 ENDLESS = ("/listen", "/live")
 BESIDES = {Permission.PUBLIC, Permission.APP_CALL, Permission.TOKEN_END}
-"""Permissions of doors that are no routes of an area: files, mounted apps, the portal's way out."""
+"""Permissions checked outside of an area's routes: files, mounted apps, the portal's sign-out."""
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_a_route_without_a_permission_is_no_route():
 
 @pytest.fixture
 def plain_route(monkeypatch):
-    """Plant a route that is no `ApiRoute`, as a careless change would."""
+    """Add a route that is not an `ApiRoute`, as a careless change would."""
     planted = calls.router("Thing")
     planted.add_route("/thing", forgotten)
     monkeypatch.setattr(api_module, "ROUTERS", (*api_module.ROUTERS, planted))

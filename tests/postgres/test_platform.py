@@ -1,4 +1,4 @@
-"""What boathook lends its apps, on a real PostgreSQL."""
+"""The services that boathook gives apps, on a real PostgreSQL."""
 
 import asyncio
 import contextlib

@@ -22,7 +22,7 @@ FAR = timedelta(days=1)
 
 
 async def start(factory: MessageFactory, kind: TaskOperation, endpoint_id: UUID | None = None, **request: Any) -> Task:
-    """Store a task about the bag's application, by default about the last week."""
+    """Store a task about the factory's application, by default about the last week."""
     async with factory.db.transaction() as connection:
         return await insert(connection, factory, kind, endpoint_id, **request)
 
@@ -46,7 +46,7 @@ async def insert(
 
 
 async def run(factory: MessageFactory, task: Task) -> Task:
-    """Run pieces until a task has ended."""
+    """Run steps until a task has ended."""
     for _ in range(1_000):
         async with factory.db.acquire() as connection:
             found = await tasks.find(connection, factory.organization, task.id)
@@ -192,7 +192,7 @@ async def test_a_task_killed_at_any_step_does_everything_once(
 async def test_a_place_that_is_lost_in_a_crash_would_show(
     factory: MessageFactory, small_pages: None, monkeypatch: pytest.MonkeyPatch
 ):
-    """The mutant: a piece that does not commit together with its place is counted twice, or left out."""
+    """The mutant: a step that does not commit together with its cursor is counted twice, or skipped."""
     endpoint_id = await factory.endpoint()
     for place in range(130):
         await factory.message(ago(hours=20) + timedelta(seconds=9 * place))

@@ -1,4 +1,4 @@
-"""Waking: when the reason to wait is gone, nothing waits on, however the wake meets the attempts."""
+"""Waking: once the reason to wait is gone, no event keeps waiting, however wake-up and attempts interleave."""
 
 import asyncio
 import functools

@@ -43,7 +43,7 @@ class Judge:
     """A Node.js process that has the packages loaded and answers questions one by one."""
 
     refusal: str = ""
-    """What the package said when it threw last."""
+    """The message of the package's last exception."""
 
     def __init__(self, node: str) -> None:
         self._process = subprocess.Popen(

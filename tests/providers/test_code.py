@@ -56,7 +56,7 @@ def proof_holds(verdict: object) -> bool:
 
 
 def refuses_forgeries(judged: Verifier, body: bytes, headers: dict[str, str], **changes: Any) -> None:
-    """Assert that these headers go with this body only, and that nothing goes without them."""
+    """Assert that these headers verify only this body, and that no request verifies without them."""
     assert isinstance(judged.verify(request(body, headers, **changes), NOW), Verified)
     assert refusal(judged.verify(request(flipped(body), headers, **changes), NOW))
     assert refusal(judged.verify(request(body, {}, **changes), NOW))

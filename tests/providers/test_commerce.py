@@ -38,7 +38,7 @@ def flipped(body: bytes) -> bytes:
 
 
 def use_mutant(monkeypatch: pytest.MonkeyPatch, recipe: Recipe) -> None:
-    """Have the register give a recipe without its safeguard."""
+    """Make the registry return a recipe without its safeguard."""
     monkeypatch.setitem(providers._BY_NAME, recipe.name, recipe)
 
 

@@ -177,7 +177,7 @@ def test_undocumented_proofs_are_marked():
     assert "proof" not in find_recipe("suno").confidence
 
 
-# Car rental: the owner says how they prove themselves
+# Car rental: the settings define the proof
 
 PRESETS = ["rentprog", "umnico"]
 BOOKING = b'{"event":"booking_update","type":"message.incoming","payload":{"id":1}}'

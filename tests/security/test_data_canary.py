@@ -1,7 +1,7 @@
-"""No secret is found where it need not be: all secrets of a boathook are canaries, searched in its files.
+"""No secret is found where it is not needed: all secrets of a boathook are canaries, searched in its files.
 
 The secrets of endpoints and what they answer have a scenario of their own, tests/acceptance/svix/test_canary.py; this
-one is about what comes in: sources, tokens in addresses, told secrets, the settings of apps, the database's password.
+one is about what comes in: sources, tokens in URLs, handshake secrets, the settings of apps, the database's password.
 """
 
 import base64

@@ -1,6 +1,6 @@
 """Sender input cannot choose files, exhaust memory of others, or make a pattern slow.
 
-And what is not there at all: nothing that runs code out of data, and no way to change what the audit says.
+Also absences: nothing executes code from data, and nothing changes the audit log.
 """
 
 import ast

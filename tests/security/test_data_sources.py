@@ -203,7 +203,7 @@ def test_the_doctor_names_sources_sharing_a_secret_but_not_the_secret(tmp_path: 
 
 MOMENTS: Final = (0.0, 1.0, 299.0, 301.0, 3_600.0, 86_400.0, 29 * 86_400.0)
 REPEATABLE: Final = {"dropbox", "mollie"}
-"""Whose requests say nothing but that something has changed: each is news, and proves nothing it could bring about."""
+"""Senders that only notify of a change: each request is a new event, and its content is not trusted."""
 
 
 def dedup_keys_of(verdict: Verdict) -> set[str]:

@@ -186,7 +186,7 @@ class Traffic:
         return await self._look_in(f"/api/v1/listen?type={self.word()}", self.api)
 
     async def _look_in(self, path: str, headers: dict[str, str]) -> int:
-        """Begin to read what does not end, and go."""
+        """Start to read an endless response, then disconnect."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.running.port)
         lines = [f"GET {path} HTTP/1.1", "host: x", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
         writer.write("\r\n".join(lines).encode())

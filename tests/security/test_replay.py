@@ -25,7 +25,7 @@ from tests.security.test_verification import REWRITES, SAFE, SOURCES_BY_LABEL, c
 
 
 class Gateway:
-    """Takes requests of one source in, as far as proof and fake_store are concerned."""
+    """Verifies requests of one source and stores their events."""
 
     def __init__(self, db: Database, label: str) -> None:
         self.db = db

@@ -18,14 +18,14 @@ _COMPACT_AT = 4_096
 
 
 class OutOfSteps(RuntimeError):
-    """A run took more callbacks than it may: something goes round in circles."""
+    """A run exceeded its limit of callbacks: something runs in an endless loop."""
 
 
 PROCESS: "contextvars.ContextVar[Process]" = contextvars.ContextVar("process")
 
 
 class Process:
-    """What shares one fate: the callbacks of a simulated process of the operating system."""
+    """A simulated operating system process: its callbacks are paused and killed together."""
 
     __slots__ = ("clock_ahead", "context", "is_busy", "is_dead", "is_paused", "is_still", "name", "on_death", "ready")
 
@@ -227,7 +227,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             told()
 
     def bury(self, processes: list[Process]) -> None:
-        """Let every task unwind, dead ones too, so that nothing is left for the garbage collector to surprise us with."""
+        """Let every task unwind, dead ones too, so that the garbage collector finds nothing later."""
         for process in processes:
             process.is_dead = False
             self.resume(process)

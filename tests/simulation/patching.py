@@ -138,7 +138,7 @@ class _Os:
 
 
 class _NoAlerts:
-    """Alerts are looked at beside the work, on connections of their own; what is simulated is the work."""
+    """Alerts are evaluated beside the work, on separate connections; only the work is simulated."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -154,7 +154,7 @@ _LOG = _Log()
 
 
 def listen(hear: Callable[[str, dict[str, object]], None] | None, passed: Callable[[str], None] | None) -> None:
-    """Say who hears of log lines, and of crash points passed; one run at a time."""
+    """Set the receivers of log lines and of passed crash points; one run at a time."""
     global _hear, _pass
     _hear, _pass = hear, passed
 

@@ -71,7 +71,7 @@ def draw(seed: int) -> Plan:
     """Return the plan of *seed*, independent of other draws."""
     rng = random.Random(f"plan {seed}")
     plan = _draw(seed, rng)
-    # Some seeds go where it is darkest: workers that wake up after their leases, power cuts in the middle of a
+    # Some seeds try the hardest cases: workers that wake up after their leases, power cuts in the middle of a
     # spool, and gateways that spool again and again beside each other.
     match rng.randrange(5):
         case 0:

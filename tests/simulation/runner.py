@@ -102,5 +102,5 @@ def first_to_notice(run: Callable[[int], Result], invariants: str, seeds: Iterab
 
 
 def replay_line(seed: int, of: str = "") -> str:
-    """Return what to type to see a seed again; *of* is "sending" where it is one of those."""
+    """Return the command that replays a seed; *of* is "sending" where it is one of those."""
     return f"python -m tests.simulation {of and f'--{of} '}--seed {seed}"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _MARK: Final = re.compile(r"begin; set local boathook\.mark = '([^']*)'")
 _NEXT: Final = re.compile(r"(; begin; set local boathook\.mark = '([^']*)')?$")
-"""What begins the next transaction in the message that ends one."""
+"""Matches the statement that begins the next transaction in the message that ends one."""
 _LITERAL: Final = re.compile(r"E'((?:[^'\\]|''|\\\\)*)'|(null)")
 SETTLE: Final = "select boathook.settle("
 COMMIT: Final = "; commit; reset all"
@@ -41,7 +41,7 @@ _FREE_LOCK_S: Final = 0.05
 
 @dataclass(slots=True)
 class Rates:
-    """How often what goes wrong, as chances for each request."""
+    """Probabilities of each fault, per request."""
 
     lost_before: float = 0.0
     """The connection is lost before the server has the request."""
@@ -57,7 +57,7 @@ class Rates:
     """The statement works on an ageing snapshot, and holds its locks for a while."""
     slow_s: float = 0.5
     late_execution: float = 0.5
-    """Of requests sent into silence and given up by their caller: the share that the server does all the same."""
+    """Share of the requests abandoned by their caller that a silent server still executes."""
 
 
 def gone() -> asyncpg.PostgresError:

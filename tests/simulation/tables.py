@@ -1,8 +1,8 @@
 """Fake database: rows, row locks and READ COMMITTED transactions as in PostgreSQL.
 
 Rows are immutable. A transaction writes into an overlay that no other transaction sees, holds a lock on every row it has written
-or locked, and either all of its writes are taken over at once or none is. Who wants a row that another transaction holds
-is told so by `Blocked` and asks again when that one has ended, unless it skips locked rows.
+or locked, and either all of its writes are taken over at once or none is. A statement that needs a row held by another
+transaction gets `Blocked` and retries when that has ended, unless it skips locked rows.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -240,7 +240,7 @@ class Transaction:
             raise Blocked(self.tables.locks[lock])
 
     def try_hold(self, *lock: object) -> bool:
-        """Take a lock if it is to be had."""
+        """Take a lock if it is free."""
         holder = self.tables.locks.get(lock)
         if holder is None:
             self.tables.locks[lock] = self

@@ -1,7 +1,7 @@
 """The simulated installation: gateways, workers and keepers as processes, with senders, operators and faults.
 
 All of boathook's own code in it is the production code: `Intake` and `EventStore`, `run_worker`, `run_keeper`, and the
-operators' moves. What stands around it is drawn from the seed.
+operators' moves. Everything around it is drawn from the seed.
 """
 
 import asyncio
@@ -291,7 +291,7 @@ class World(BaseWorld):
         yield from (self.keep_keeper(self.settings, self.hooks, place) for place in self.keepers)
 
     def go_on(self, seconds: float) -> None:
-        """Let so much virtual time pass."""
+        """Wait for an amount of virtual time."""
         self.run_until_done(asyncio.sleep(seconds))
 
     def heal_and_conclude(self) -> None:
@@ -300,7 +300,7 @@ class World(BaseWorld):
         self.run_until_done(self._judge_end(is_quiet=True))
 
     async def scenario(self) -> None:
-        """Let events come and faults happen; then all of it has to end."""
+        """Send events and inject faults; then everything has to end."""
         plan = self.plan
         for number in range(plan.events):
             self.unsent += 1

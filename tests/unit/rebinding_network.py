@@ -1,6 +1,6 @@
 """Network namespace with a DNS server for rebinding attacks; prints the sender's results as JSON.
 
-Run as root by ``unshare --mount --net``, with one word: guarded, gate (only the judgement at dialling is left) or
+Run as root by ``unshare --mount --net``, with one word: guarded, gate (only the check on connecting is left) or
 unguarded.
 """
 

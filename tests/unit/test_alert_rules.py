@@ -141,7 +141,7 @@ class TestThresholds:
         one = rule(metric=REJECTED, by=["source"], measure="increase", over_s=900, above=20, times=3)
         quiet = chart(("a", 900, {REJECTED: {("s", "x"): 0}}), ("a", 0, {REJECTED: {("s", "x"): 21}}))
         assert readings(one, quiet) == [("s", 21, True, True)]
-        # Twenty in each quarter of an hour is usual here, so that 21 are nothing to be told of.
+        # Twenty in each quarter of an hour is usual here, so 21 must not raise an alert.
         usual = chart(*(("a", s, {REJECTED: {("s", "x"): (86_400 - s) / 45}}) for s in range(85_500, 0, -900)),
                       ("a", 0, {REJECTED: {("s", "x"): 1_921}}))  # fmt: skip
         ((_, value, is_raised, is_held),) = readings(one, usual)

@@ -1,4 +1,4 @@
-"""Requests that come twice: the same one has one form however it is written, and another one has another."""
+"""Repeated requests: equal ones have the same canonical form, and different ones do not."""
 
 import json
 import random

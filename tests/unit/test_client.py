@@ -1,4 +1,4 @@
-"""The HTTP client of apps over real sockets: requests as they are sent, and all that is neither sent nor believed."""
+"""The HTTP client of apps over real sockets: requests as they are sent, and what it neither sends nor accepts."""
 
 import asyncio
 import hashlib
@@ -267,7 +267,7 @@ async def test_the_configured_proxy_connects_to_the_checked_address():
         Client(outbound(proxy="env:PROXY"))
 
 
-# What is not believed.
+# Responses that are rejected.
 
 
 async def test_a_too_large_response_is_cut_off(client):

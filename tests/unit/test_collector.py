@@ -1,4 +1,4 @@
-"""A child starts with the garbage collector off, and must not stay so: a process that lives for weeks would swell."""
+"""A child starts with garbage collection off and must enable it, or its memory grows for weeks."""
 
 import json
 import subprocess

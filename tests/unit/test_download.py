@@ -1,4 +1,4 @@
-"""Downloads over real sockets: whole or not at all, gone on with where they broke off, and never made of two files."""
+"""Downloads over real sockets: complete or absent, resumed where they stopped, never mixed from two files."""
 
 import asyncio
 import hashlib
@@ -89,7 +89,7 @@ async def test_headers_of_the_caller_are_sent_but_not_those_of_ranges(client, ta
         assert len(server.heads) == 1
 
 
-# Gone on with.
+# Resumed downloads.
 
 
 async def test_an_interrupted_download_is_resumed(client, target):

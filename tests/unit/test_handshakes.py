@@ -218,7 +218,7 @@ def test_a_foreign_text_is_signed_only_in_the_alphabet_of_challenges(text):
 
 
 def test_mutant_without_the_alphabet_an_attacker_could_have_a_body_signed():
-    """The oracle: an answer over any text is a signature of any event."""
+    """A signing oracle: signing any challenge text would sign any event."""
     body = '{"id":"forged"}'
     quoted = body.replace("{", "%7B").replace("}", "%7D").replace('"', "%22").replace(":", "%3A")
     assert isinstance(ask(source(made(CRC), KEY), query=f"crc={quoted}", method="GET"), Rejected)
@@ -281,7 +281,7 @@ def test_mutant_an_always_true_comparison_lets_attackers_subscribe(monkeypatch):
     assert isinstance(ask(verifier, query="mode=subscribe&challenge=1&token=wrong", method="GET"), Challenge)
 
 
-# Visits and secrets told once.
+# Confirmation URLs and handshake secrets.
 
 
 def test_an_address_is_visited_only_on_the_senders_own_host():

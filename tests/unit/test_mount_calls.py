@@ -20,7 +20,7 @@ OOPS = {**START, "status": 500}
 
 
 class Client:
-    """Who calls: gives a body in pieces and remembers the answer."""
+    """A client that sends a body in pieces and records the response."""
 
     def __init__(self, *pieces: bytes) -> None:
         self.pieces = list(pieces)

@@ -383,7 +383,7 @@ class Synced:
 
 
 def is_shelf_durable(folder: Path, synced: Synced) -> bool:
-    """Return whether each step of a shelf's life is durable when it returns."""
+    """Return whether each operation of a segment store is durable when it returns."""
     shelf = SegmentStore(folder / "data" / "spool", SMALL)
     taken = []
     for number in range(4):

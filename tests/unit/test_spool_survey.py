@@ -72,7 +72,7 @@ def database() -> Database:
 
 
 def written(root: Path, *keys: str, name: str = "1") -> SegmentStore:
-    """Return the shelf of a living process that has written these events."""
+    """Return the segment store of a running process that has written these events."""
     shelf = SegmentStore(root, SMALL, name=name)
     shelf.write([encode(event(key)) for key in keys])
     return shelf

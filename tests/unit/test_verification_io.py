@@ -246,7 +246,7 @@ async def test_an_unsigned_confirmation_is_not_visited(gateway, web, keys):
     assert CONFIRM not in web.asked
 
 
-# Told secrets.
+# Handshake secrets.
 
 
 def secret_body(secret=SENT_SECRET):

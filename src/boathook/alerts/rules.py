@@ -24,7 +24,7 @@ HOST: Final = "host"
 _THINNED_S: Final = {600.0: 60.0, 7_200.0: 900.0}
 """Sample spacing in seconds by age: long windows need less detail and are faster to compute."""
 _CLOCK_TOLERANCE: Final = timedelta(seconds=5)
-"""How far ahead of ours a host's clock may be."""
+"""How far a host's clock may be ahead of this machine's."""
 _AT = attrgetter("at")
 _LOG = get_logger("alerts")
 _QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}

@@ -86,7 +86,7 @@ ROUTERS: Final = (
 _CORS_AGE_S: Final = 600
 _DESCRIPTION: Final = """
 Sends webhooks: messages for applications, delivered to their endpoints. The official Svix clients speak this API.
-Ids and uids are alike in paths. Lists come in pages: pass `iterator` on until `done`.
+Paths accept ids and uids alike. Lists come in pages: pass `iterator` on until `done`.
 """
 
 

@@ -43,12 +43,12 @@ _LOG = get_logger("lane")
 
 
 def decode(body: bytes) -> list[DueRecipient]:
-    """Return the recipients that a message names. Raises ValueError if it is not one of the lane's."""
+    """Return the recipients that a message names. Raises ValueError if it is not a valid message of the lane."""
     if len(body) > _MAX_BYTES:
-        raise ValueError("the message is too large to be one of the delivery lane's")
+        raise ValueError("the message is too large for the delivery lane")
     named = _DECODER.decode(body)
     if len(named) > MAX_NAMES or not all(0 < len(name) <= _MAX_RECIPIENT and name.isprintable() for name, _ in named):
-        raise ValueError("the message is not one of the delivery lane's")
+        raise ValueError("the message does not belong to the delivery lane")
     return named
 
 
@@ -82,11 +82,11 @@ class DueLane:
 
     @property
     def is_available(self) -> bool:
-        """Whether brokers confirm, and nothing says that messages do not arrive."""
+        """Whether brokers confirm messages, and none are known to be lost."""
         return not self._problem
 
     async def announce(self, notify: Callable[[Collection[str]], Awaitable[None]], recipients: Collection[str]) -> None:
-        """Name recipients with due deliveries, or call *notify* if that is not possible, or if there is no name."""
+        """Publish recipients with due deliveries; call *notify* if brokers are unavailable or there are none."""
         if recipients and self.is_available:
             named: dict[str, list[DueRecipient]] = defaultdict(list)
             for recipient in recipients:
@@ -217,7 +217,7 @@ class DueLane:
 
     def _set_unavailable(self, problem: str) -> None:
         if problem != self._problem:
-            _LOG.warning("due_lane_unavailable", error=problem, note="PostgreSQL notifies of due deliveries meanwhile")
+            _LOG.warning("due_lane_unavailable", error=problem, note="until then PostgreSQL notifies of due deliveries")
         self._problem = problem
         self._waiting.clear()
         meters.gauge("boathook_due_lane_unavailable", 1)

@@ -170,7 +170,7 @@ def change_source(
     """
     changes = _read_settings(given)
     if both := sorted(changes.keys() & set(unset or ())):
-        raise UsageError(f"{both[0]} is set and unset; decide on one")
+        raise UsageError(f"{both[0]} is both set and unset; remove one of the two")
     changes |= dict.fromkeys(unset or ())
     if not changes:
         raise UsageError("nothing to change: give --set KEY=VALUE or --unset KEY")

@@ -82,7 +82,7 @@ async def has_application(connection: Connection, organization: str, reference: 
 
 
 async def read_applications(where: Database | Connection, wanted: Collection[UUID]) -> dict[UUID, CellApplication]:
-    """Return those of the wanted applications that a database has, by id."""
+    """Return the wanted applications that a database has, by id."""
     return {row["id"]: CellApplication(**row) for row in await where.fetch(SQL["read_applications"], list(wanted))}
 
 

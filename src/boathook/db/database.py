@@ -234,7 +234,7 @@ class Database:
                 if wait_s is None:
                     raise
                 raise DatabaseUnavailable(
-                    f"no connection for {self._purpose} was to be had within {wait_s:g} s; find out what holds them"
+                    f"no free connection for {self._purpose} within {wait_s:g} s; find out what holds them"
                 ) from None
 
     @contextlib.asynccontextmanager

@@ -13,7 +13,7 @@ _PAGE: Final = 5_000
 
 
 async def delete_expired(connection: Connection, keys: Sequence[UUID]) -> None:
-    """Delete those of *keys* that have expired."""
+    """Delete those *keys* that have expired."""
     await connection.execute(SQL["forget_expired"], keys)
 
 

@@ -279,7 +279,7 @@ def _account(home: Path) -> pwd.struct_passwd:
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
     raise ConfigError(
-        f"PostgreSQL does not run as root, and there is no other account: make one with `useradd --system {NAME}`,"
+        f"PostgreSQL does not run as root, and there is no other account: create one with `useradd --system {NAME}`,"
         " start boathook as another user, or set database.url"
     )
 

@@ -191,7 +191,7 @@ class EndpointDeliveryStore:
         return DueEndpointPage(due, min(later, default=None), rows[-1]["recipient"] if len(rows) == limit else "")
 
     async def find_due_of(self, recipients: Sequence[str]) -> list[DueEndpoint]:
-        """Return those of these endpoints that have due deliveries."""
+        """Return which of these endpoints have due deliveries."""
         rows = await self._database.fetch(SQL["find_due_of"], list(recipients))
         return [_to_due_endpoint(row) for row in rows if row["id"] is not None]
 
@@ -341,7 +341,7 @@ class EndpointDeliveryStore:
 async def find_operational_subscribers(
     connection: Connection, endpoints: Sequence[UUID]
 ) -> dict[UUID, OperationalSubscriber]:
-    """Return those of the endpoints whose organization subscribes to operational webhooks about its deliveries."""
+    """Return which endpoints belong to an organization that subscribes to operational webhooks on deliveries."""
     rows = await connection.fetch(SQL["describe_endpoints"], endpoints)
     return {row["id"]: OperationalSubscriber(*row) for row in rows}
 

@@ -35,7 +35,7 @@ page as materialized (
 {describe_due}
 
 -- name: find_due_of
--- Reads those of some endpoints that have due deliveries.
+-- Reads which of some endpoints have due deliveries.
 with page as materialized (
     select n.recipient, n.due_at
     from unnest($1::text[]) as r (recipient)

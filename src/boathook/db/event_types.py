@@ -117,7 +117,7 @@ async def list_page(
 
 
 async def list_missing(connection: Connection, organization: str, names: Sequence[str]) -> list[str]:
-    """Return those of these names that are not the name of an active event type."""
+    """Return which of these names are not the name of an active event type."""
     return [row["name"] for row in await connection.fetch(SQL["list_missing"], organization, names)]
 
 

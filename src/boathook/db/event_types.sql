@@ -33,7 +33,7 @@ order by name collate "C" {direction}
 limit $3
 
 -- name: list_missing
--- Returns those of these names that are not the name of an active event type.
+-- Returns which of these names are not the name of an active event type.
 select name from unnest($2::text[]) with ordinality as u (name, place)
 where not exists (
     select from boathook.event_type t where t.organization = $1 and t.name = u.name and not t.is_archived)

@@ -194,7 +194,7 @@ class EventStore:
         return Duplicate(first, conflict=True)
 
     async def find_unstored(self, events: Sequence[NewEvent]) -> set[UUID]:
-        """Return those of *events* that are unknown to the database: neither they nor their keys are stored."""
+        """Return which of *events* are unknown to the database: neither they nor their keys are stored."""
         columns = _columns((event.id, event.key_hash, event.replay_hash) for event in events) or [(), (), ()]
         rows = await self._connected.fetch(SQL["find_unknown"], *columns)
         return {row["id"] for row in rows}
@@ -252,7 +252,7 @@ async def run_self_test(database: Database, event: NewEvent, copy_id: UUID) -> s
 
 
 async def find_stored(connection: Connection, event_ids: Sequence[UUID]) -> set[UUID]:
-    """Return those of these events that are stored, and on a synchronous standby if there is one."""
+    """Return which of these events are stored, and on a synchronous standby if there is one."""
     return {row["id"] for row in await connection.fetch(SQL["find_stored"], event_ids)}
 
 

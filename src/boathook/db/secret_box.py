@@ -41,7 +41,7 @@ class SecretBox:
         if not keys or any(len(key) < _MIN_KEY_CHARS for key in keys):
             raise ConfigError(
                 f"outbound.encryption_keys: a key has at least {_MIN_KEY_CHARS} characters; "
-                "make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+                "generate one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
         digests = [hashlib.sha256(b"boathook-vault\x00" + key.encode()).digest() for key in keys]
         self._keys = {_key_id(digest): AESGCM(digest) for digest in reversed(digests)}

@@ -202,7 +202,7 @@ class Queues(Protocol[A]):
         ...
 
     def include(self, recipients: Sequence[str], wake: Callable[[], None]) -> list[str]:
-        """Include those of the recipients that belong here in the next claim, and call *wake* if there are any.
+        """Include the recipients that belong to this process in the next claim, and call *wake* if there are any.
 
         Returns those that only `look_up` or `discover` can include.
         """

@@ -147,7 +147,7 @@ class _Demo:
 
     @contextlib.asynccontextmanager
     async def _broker(self) -> AsyncIterator[str]:
-        """Run the broker, if there is to be one, and yield its address and port, or an empty text."""
+        """Run the broker if one is configured, and yield its address and port, or an empty text."""
         if not self._has_broker:
             yield ""
             return

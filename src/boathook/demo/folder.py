@@ -85,7 +85,7 @@ seconds = 0.05
 busy = 0.05
 """
 _BUFFER = """
-# A broker of the demo's own, on this host; a real one is a cluster of three.
+# The demo's own broker, on this host; in production, use a cluster of three.
 
 [buffer]
 kind = "rabbitmq"
@@ -322,7 +322,7 @@ class ServerProcess:
 
 
 def environment(folder: Folder) -> dict[str, str]:
-    """Return the environment of the demo's processes: this one's, without settings of the user's own boathook."""
+    """Return the environment of the demo's processes: this process's, without the settings of a user's boathook."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTING_PREFIXES)}
     return {**kept, MAILBOX: str(folder.mailbox)}
 

@@ -12,7 +12,7 @@ from boathook.demo.folder import ServerProcess
 from boathook.demo.sample_events import SenderLog, SendResult
 
 _MIN_S: Final = 3.0
-"""Longer than metrics are old, so that those of the time before are not taken for those of the end."""
+"""Longer than the maximum age of metrics, so that older values are not mistaken for the final ones."""
 _MAX_S: Final = 20.0
 _RECOVERY_S: Final = 120.0
 _POLL_S: Final = 0.1
@@ -78,7 +78,7 @@ class Outage:
         self.answered = sender_log.answered_in_outage
 
     def judge(self, sender_log: SenderLog) -> None:
-        """Add a complaint for what senders must not notice, and for an outage that no broker took part in."""
+        """Add a complaint if senders noticed the outage, or if no event waited with a broker."""
         if unanswered := sender_log.total(SendResult.UNANSWERED):
             self.complaints += (f"{unanswered} requests got no answer, or a 429 or 5xx",)
         if self.seconds and not self.buffered:

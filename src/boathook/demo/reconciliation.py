@@ -118,9 +118,9 @@ def _compare_event(sent: SentEvent, stored: Stored) -> Iterator[str]:
     if sent.is_buffered:
         return
     if sent.accepted > 1 or (sent.accepted == 0 and not sent.is_uncertain):
-        yield f"{name} was answered {_times(sent.accepted)} that it is new"
+        yield f"{name} was answered as new {_times(sent.accepted)}"
     if not sent.is_uncertain and stored.conflicts[sent.sample.source, sent.sample.key] != sent.conflicts:
-        yield f"{name} was answered {_times(sent.conflicts)} that it is a conflict, and not recorded as often"
+        yield f"{name} was answered as a conflict {_times(sent.conflicts)}, but recorded a different number of times"
 
 
 def _compare_effects(sent: SentEvent, stored: Stored, handlers: set[str]) -> Iterator[str]:

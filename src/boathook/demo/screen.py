@@ -243,7 +243,7 @@ def print_books(
 def print_systems(console: Console, outcomes: Mapping[str, SimulationResult]) -> None:
     """Print the four systems' own reports, and all their complaints."""
     table = Table(title="The four systems", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("", "sent", "taken", "refused", "what came of it", "books"):
+    for name in ("", "sent", "taken", "refused", "result", "books"):
         table.add_column(name, justify="right" if name in {"sent", "taken", "refused"} else "left")
     for name, outcome in outcomes.items():
         numbers = (str(number) for number in (outcome.sent, outcome.taken, outcome.sent - outcome.taken))

@@ -104,11 +104,11 @@ class Operations(Protocol):
         ...
 
     async def replay(self, ids: Sequence[str], *, note: str | None = None) -> list[str]:
-        """Make dead letters pending again; return those of *ids* that were dead. Each is recorded in the audit log."""
+        """Make dead letters pending again; return which of *ids* were dead. Each is recorded in the audit log."""
         ...
 
     async def ignore(self, ids: Sequence[str], *, note: str) -> list[str]:
-        """Settle dead letters as ignored; return those of *ids* that were dead. Each is recorded in the audit log."""
+        """Settle dead letters as ignored; return which of *ids* were dead. Each is recorded in the audit log."""
         ...
 
     async def wake(self, tx: Transaction, event_id: UUID | str) -> int:

@@ -9,7 +9,7 @@ BACKLOG: Final = 2_048
 def refuse_new_handshakes(bound: socket.socket) -> None:
     """Make the kernel drop connection attempts on *bound* while the backlog is still being accepted.
 
-    Closing a listening socket resets every connection in its backlog, although its client believes to be connected.
+    Closing a listening socket resets every connection in its backlog, although its client believes it is connected.
     When SYN packets are dropped beforehand, nothing new can enter the backlog, so it can be emptied. A client that
     connects meanwhile retransmits a second later, as for any lost packet. Where the kernel has no such filter (it is
     Linux's SO_ATTACH_FILTER), a few connections may be reset on close.

@@ -23,9 +23,9 @@ _LOG = get_logger("buffer")
 
 
 class BrokerFirstBuffer:
-    """Publishes to brokers, and to the spool what they do not confirm; without a spool that is rejected.
+    """Publishes to brokers, and to the spool what they do not confirm; without a spool such events are rejected.
 
-    Events take one way for each outage: once something is in the spool, newer events follow it there until it is empty.
+    Events of an outage take one path: once something is in the spool, newer events follow it there until it is empty.
     Gateways drain the brokers' queues together, so this waits until PostgreSQL has this gateway's events, and lets the
     intake drain the spool after that. If the brokers are unavailable when PostgreSQL is back, newer events go first.
 
@@ -33,7 +33,7 @@ class BrokerFirstBuffer:
         access: the brokers.
         queue: the queue of this gateway process.
         confirm_s: seconds a message may take to be confirmed.
-        spool: takes what brokers do not; None: that is rejected.
+        spool: takes what brokers do not confirm; None: such events are rejected.
         read_marks: reads from PostgreSQL what has arrived there.
     """
 

@@ -123,7 +123,7 @@ class EventBuilder:
         Reads the routes again if all events were routed by those last read, and if none were read yet.
 
         Raises:
-            TooManyDeliveries: an event would have more deliveries than it can.
+            TooManyDeliveries: an event would have more deliveries than allowed.
             DatabaseUnavailable: the routes cannot be read.
         """
         if self.router.version == UNROUTED or all(event.routes_version == self.router.version for event in events):

@@ -127,7 +127,7 @@ class EventWriter:
 
         Raises:
             RoutesChanged: the routes changed too often meanwhile.
-            TooManyDeliveries: under the current routes, an event has more deliveries than it can.
+            TooManyDeliveries: under the current routes, an event has more deliveries than allowed.
             DatabaseError: as the store raises it.
         """
         if not any(map(_is_message, events)):

@@ -226,7 +226,7 @@ class Intake:
         Raises:
             Overloaded: too many events are waiting; this one was not stored.
             RoutesChanged: the routes changed too often meanwhile.
-            TooManyDeliveries: under the current routes, the event has more deliveries than it can.
+            TooManyDeliveries: under the current routes, the event has more deliveries than allowed.
             SpoolUnavailable: neither the database nor the buffer accepts it.
             BrokerUnavailable: neither the database nor a broker accepts it, and the spool may not be used.
             DatabaseUnavailable: PostgreSQL is unavailable and there is no spool. The event may have been stored;

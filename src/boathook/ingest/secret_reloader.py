@@ -26,11 +26,11 @@ from boathook.verification.verifier import Verifier
 POLL_INTERVAL_S: Final = 2.0
 """Seconds between two reads of the database when no notification arrives."""
 EXPIRY_CHECK_INTERVAL_S: Final = 0.5
-"""Seconds between two expiry checks: how long an ended secret may still verify requests."""
+"""Seconds between two expiry checks: how long an expired secret may still verify requests."""
 MAX_STALENESS_S: Final = 1.0
-"""Seconds after an expiry check until requests wait for a database read, because this process did not run."""
+"""Seconds without an expiry check (this process was not running) after which requests wait for a database read."""
 _REFRESH_TIMEOUT_S: Final = 1.0
-"""How long they wait; then they are verified by the known secrets, as while PostgreSQL is unavailable."""
+"""How long these requests wait; then the known secrets verify them, as while PostgreSQL is unavailable."""
 _REFRESH_RETRY_S: Final = 0.05
 _LOG = get_logger("ingest")
 

@@ -40,7 +40,7 @@ class SecretsCache:
         self._secret_box: SecretBox | None = None
         self._opened: dict[UUID, str | None] = {}
         self.known = tuple(known) if known is not None else _read(self._file)
-        """Newest first; some may have ended."""
+        """Newest first; some may have expired."""
 
     def active_ids(self, source: str, now: float) -> tuple[UUID, ...]:
         """Return the ids of the secrets of a source that are valid at *now*, in seconds since 1970."""

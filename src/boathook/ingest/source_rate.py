@@ -1,10 +1,10 @@
-"""Limits one source's requests in one gateway to its part of a rate that all gateways share.
+"""Limits one source's requests in one gateway to its share of a rate that all gateways have in common.
 
 A single gateway limits requests without a store. Several gateways lease tokens from a store ahead of need, so that no
 request waits for one. The store is not trusted. Three rules hold whatever it answers, and whether it answers at all:
 
 - ceiling: a gateway never lets more pass than it would alone;
-- floor: a gateway always lets its part pass, which is the rate divided by the number of gateways;
+- floor: a gateway always lets its share pass, which is the rate divided by the number of gateways;
 - what passes by the floor is reported to the store, which then grants that much less.
 
 So an honest store holds the rate over all gateways, and a wrong one can neither stop a source nor open it.
@@ -192,7 +192,7 @@ class _Floor:
         return 0.0 if self._tokens >= _WHOLE else (1 - self._tokens) / self._per_second
 
     def take(self, now: float) -> None:
-        """Take a token, or what there is of one: a gateway with leased tokens needs no part of its own besides."""
+        """Take a token, or the fraction that is left: a gateway with leased tokens does not need its own share too."""
         self._refill(now)
         self._tokens = max(0.0, self._tokens - 1)
 
@@ -317,7 +317,7 @@ class RateLeaser:
         meters.gauge("boathook_rate_leases_unavailable", float(is_failing))
         if is_failing and not self._is_failing:
             unexpected = None if isinstance(error, BoathookError) else error
-            note = "each gateway has its part of the rates of sources meanwhile"
+            note = "until then, each gateway applies its share of the rates of sources"
             _LOG.warning("rate_leases_unavailable", error=str(error), exc_info=unexpected, note=note)
         elif self._is_failing and not is_failing:
             _LOG.warning("rate_leases_back")

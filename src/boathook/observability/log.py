@@ -351,4 +351,4 @@ def _message(record: logging.LogRecord) -> str:
         return _safe_str(record.msg)
 
 
-configure("warning", "text", is_guest=True)  # until the process configures logging: this may be a program of the user's
+configure("warning", "text", is_guest=True)  # until the process configures logging; it may be a user's program

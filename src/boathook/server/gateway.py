@@ -538,7 +538,7 @@ class IngestRuntime:
         return DueLane.of(self._settings)
 
     def _open_redis(self) -> "RedisLeases | None":
-        """Return what leases the rates of sources instead of PostgreSQL; None if that does."""
+        """Return the Redis client that leases the rates of sources; None if PostgreSQL leases them."""
         if not self._settings.shared.redis:
             return None
         # Not needed otherwise, and its extra may not be installed.

@@ -1,8 +1,8 @@
-"""Runs boathook inside a process of the user's, on its event loop: receiving, and deliveries unless others do them.
+"""Runs boathook inside a user's process, on its event loop: the gateway, and deliveries unless other processes do.
 
 It prepares the database as the supervisor does, and runs in tasks what the supervisor runs in processes. So a handler
 that blocks the event loop blocks everything, and one that crashes ends the whole process; leases and fences keep the
-promises all the same.
+guarantees intact.
 """
 
 import asyncio

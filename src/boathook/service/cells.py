@@ -403,7 +403,7 @@ async def _find_origin(databases: Mapping[str, Database], id: UUID, target: str)
         )
     others = [name for name in homes or known if name != target]
     if not homes and not others:
-        raise InvalidState(f"its old cell {known[target].cell} has lost it; restore the database of that", "lost")
+        raise InvalidState(f"its old cell {known[target].cell} has lost it; restore that cell's database", "lost")
     return target if homes == [target] else max(others, key=lambda name: known[name].revision)
 
 

@@ -132,7 +132,7 @@ class _Passing:
         return receipt
 
     async def _take_back(self, event: Event, message: NewEvent, begin: BeginLate) -> Outcome:
-        """Deliver a message here, in the transaction of its delivery: its application has come back."""
+        """Deliver a message in this cell, in its delivery's transaction: its application has moved back."""
         publication = message.publication
         assert publication is not None, "only published messages are passed on"
         try:

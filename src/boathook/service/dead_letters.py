@@ -277,7 +277,7 @@ async def ignore_one(work: UnitOfWork, key: Key, *, note: str) -> DeliveryRow:
 async def _require_dead(work: UnitOfWork, key: Key) -> None:
     row = await find_delivery(work, key)
     if row.state != State.DEAD:
-        raise InvalidState(f"{row.id} is {row.state}, no dead letter", _NOT_DEAD)
+        raise InvalidState(f"{row.id} is {row.state}, not a dead letter", _NOT_DEAD)
 
 
 async def purge(app_context: AppContext, keys: Sequence[Key], *, actor: str, typed: str, note: str = "") -> int:

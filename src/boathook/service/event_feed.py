@@ -86,7 +86,7 @@ class _Scan(msgspec.Struct, frozen=True):
     until: datetime | None = None
     """End of a range in the past; None scans up to now."""
     is_near: bool = False
-    """Whether it does not go back as far as the overlap."""
+    """Whether it goes back less far than the overlap."""
 
 
 class EventFeed:

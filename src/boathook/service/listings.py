@@ -247,5 +247,5 @@ async def read_dead_letter(work: UnitOfWork, key: Key) -> tuple[DeliveryRow, Seq
     """Return a dead letter of the organization with its attempts. Raises NotFound, also once it is none any more."""
     row, attempts = await read_delivery(work, key)
     if row.state != State.DEAD:
-        raise NotFound(f"{row.id} is {row.state}, no dead letter")
+        raise NotFound(f"{row.id} is {row.state}, not a dead letter")
     return row, attempts

@@ -67,7 +67,7 @@ async def check_dead(database: Database, keys: Sequence[Key]) -> list[Key]:
             dead.append(key)
         elif delivery.state in {State.SUCCEEDED, State.IGNORED}:
             hint = f"to run it again, replay its event {delivery.event_id}"
-            raise InvalidTransition(f"{delivery.id} is {delivery.state}, no dead letter; {hint}")
+            raise InvalidTransition(f"{delivery.id} is {delivery.state}, not a dead letter; {hint}")
     return dead
 
 
@@ -312,7 +312,7 @@ async def route_events(
 
     Raises:
         NotFound: one of the events, or the handler, does not exist.
-        InvalidTransition: an event would have more deliveries than it can.
+        InvalidTransition: an event would have more deliveries than allowed.
     """
     start = await delivery_commands.read_clock(database)
     to = None if to is None else await routing.check_handler(database, to)
@@ -391,6 +391,6 @@ async def _check_recipients(connection: Connection, message: Message) -> None:
     routing = await read_routing(connection, message.organization, message.application)
     if routing.application is None and not routing.routes:
         raise NotFound(
-            f"there is no application {message.application!r}, and no handler for one of this name; make it with: "
+            f"there is no application {message.application!r}, and no handler for one of this name; create it with: "
             f"boathook applications create NAME --uid {message.application}"
         )

@@ -346,7 +346,7 @@ def _check_schema(error: BaseException, session: Any) -> None:
     """Raise ConfigError if a handler failed because the test's database lacks boathook's schema."""
     if session is not None and sqlstate(error) in _NO_SCHEMA and "boathook" in str(error):
         raise ConfigError(
-            "the database of session= has no schema of boathook's, which publish and newer need: run `boathook migrate`"
+            "the database of session= lacks boathook's schema, which publish and newer need: run `boathook migrate`"
             " on it, or use the database of the fixture boathook_server"
         ) from error
 

@@ -124,7 +124,7 @@ def offered():
 
 
 def make(model, **fields):
-    """Make a model; a field goes by the name this generation has for it."""
+    """Create a model, with each field named as in this client generation."""
     kind = getattr(models, model)
     names = {name: name if name in kind.model_fields else OLD_NAMES.get(name, name) for name in fields}
     return kind(**{names[name]: value for name, value in fields.items()})

@@ -1,6 +1,6 @@
 """schemathesis tests the served OpenAPI document with valid and invalid requests.
 
-Every path names real objects of an organization made for it, so that requests get past the door. The seed is in the
+Every path names real objects of an organization made for it, so that requests reach the handlers. The seed is in the
 command line that a failure shows.
 """
 

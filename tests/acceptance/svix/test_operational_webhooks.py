@@ -14,7 +14,7 @@ BROKEN = Answer(500, b"broken")
 class TestOperationalWebhooks:
     @pytest.fixture
     def organization(self, server):
-        """An organization of its own, so that others' endpoints are none of its business."""
+        """A separate organization, so that endpoints of other tests do not matter."""
         api = Api(server.base, server.make_key("operational"))
         yield api
         api.close()

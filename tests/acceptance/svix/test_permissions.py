@@ -37,9 +37,9 @@ class Shop:
     message: str
     attempt: str
     secret: str
-    """What the endpoint's messages are signed with."""
+    """The secret that signs the endpoint's messages."""
     password: str
-    """What the endpoint is shown with each message, which nobody is ever shown again."""
+    """The credential sent with each message; it is never shown again."""
     canaries: tuple[str, ...]
     """The values of the endpoint's custom headers."""
 

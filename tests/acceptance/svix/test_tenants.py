@@ -258,7 +258,7 @@ class TenantObjects:
         return self.api.post(f"/auth/app-portal-access/{app.id}", {})["token"]
 
     def value(self, operation: Operation, name: str, *, by_uid: bool) -> str:
-        """Return what tenant A's object goes by in this part of the path."""
+        """Return the identifier of tenant A's object for this part of the path."""
         if name == "endpoint_id" and "operational" in operation.template:
             return str(self.operational)
         ids = {

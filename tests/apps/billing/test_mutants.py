@@ -1,4 +1,4 @@
-"""The guard of the books, one copy against another in one process; and what happens where it is taken away."""
+"""The payment store's protection against concurrent copies, in one process, and what happens without it."""
 
 import asyncio
 import uuid

@@ -1,4 +1,4 @@
-"""The rules of the books, each through HTTP on a running boathook."""
+"""The rules of the payment store, each through HTTP on a running boathook."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -326,7 +326,7 @@ def test_every_event_logs_one_line_with_the_state_before_and_after(server):
 
 
 def test_the_forged_request_trap_is_shut(server):
-    """A forged event with the real one's ids is refused and occupies nothing: the real one is no duplicate."""
+    """A forged event with the real one's ids is rejected and stores no key: the real one is not a duplicate."""
     email, payment, event = server.user(), unique("pay"), unique("evt")
     body = json.dumps({"external_payment_id": payment, "status": "paid", "event_id": event, "email": email}).encode()
     assert server.post(body, x_signature="0" * 64).status_code == 401

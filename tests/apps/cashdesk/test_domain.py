@@ -143,7 +143,7 @@ class TestDrive:
 
 
 class ResponseCounts:
-    """A cabinet in memory, just good enough to answer a shop."""
+    """A cabinet in memory that can answer a simulated shop."""
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[int, int]] = {entity: {} for entity in Entity}

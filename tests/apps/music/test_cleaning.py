@@ -234,7 +234,7 @@ async def test_files_on_a_remounted_disk_are_stored_again(place):
 @pytest.mark.usefixtures("music", "place")
 @pytest.mark.parametrize("place", ["folder"], indirect=True)
 async def test_abandoned_files_are_marked_as_failed():
-    """A worker that dies at the last attempt says nothing of the file it was at."""
+    """A worker that dies during the last attempt records nothing about its file."""
     await add("tried", state="retrying")
     await add("never", state="wanted")
     await add("lately", state="retrying")

@@ -53,7 +53,7 @@ def heard(server: MusicServer, request: SimulatedRequest) -> bool:
 
 
 def damage(server: MusicServer, books: ExpectedState) -> list[str]:
-    """Return in what tables and folder differ from the books."""
+    """Return the differences of tables and folder from the expected state."""
     found = {row["task_id"]: row["status"] for row in server.rows("select task_id, status from music.track")}
     waiting = {row["task_id"] for row in server.rows("select task_id from music.callback where state = 'waiting'")}
     wrong = [] if found == dict(books.tracks) else ["tracks"]

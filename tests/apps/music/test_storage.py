@@ -1,4 +1,4 @@
-"""Both storages keep the same promises; the bucket is moto's, on loopback, through the guarded client."""
+"""Both storages give the same guarantees; the bucket is moto's, on loopback, through the guarded client."""
 
 import hashlib
 import os

@@ -74,7 +74,7 @@ def forgets_conflicts(events: ModuleType) -> None:
 
 
 def believes_everybody(hmac: ModuleType) -> None:
-    """Find every signature good."""
+    """Accept every signature."""
     replace(hmac, "compare_digest", lambda _: lambda one, other: True)
 
 
@@ -190,7 +190,7 @@ def believes_every_record(segment: ModuleType) -> None:
 
 
 def drains_as_new(draining: ModuleType) -> None:
-    """Take each event of the spool for a new one."""
+    """Treat each event of the spool as new."""
 
     def make(decode: Any) -> Any:
         def anew(payload: bytes) -> Any:
@@ -274,7 +274,7 @@ def stops_at_once(listener: ModuleType) -> None:
 
 
 def counts_collisions(runner: ModuleType) -> None:
-    """Take a transaction that PostgreSQL sacrificed for the handler's own failure."""
+    """Treat a transaction that PostgreSQL aborted as the handler's own failure."""
     replace(runner, "RETRYABLE_STATES", lambda _: frozenset())
 
 
@@ -364,7 +364,7 @@ def shift_dates(hours: float) -> Callable[[ModuleType], None]:
 
 
 def schedules_by_its_own_clock(dispatcher: ModuleType) -> None:
-    """Say when to try again by the clock of the worker."""
+    """Schedule retries by the worker's clock."""
     replace(dispatcher.DatabaseClock, "now", lambda _: lambda self: dispatcher.datetime.now(dispatcher.UTC))
 
 

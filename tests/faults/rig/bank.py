@@ -2,7 +2,7 @@
 
 It is loaded by the real command line as ``server.app = "tests.faults.rig.bank:hook"``. Every handler first writes its effect
 (one row of `bank.effect`, numbered in the order of writing), then moves the money, so that what must be rolled back is
-there to be rolled back. `TABLES` is what it stands on; `LIMITS` tells the checker about its handlers.
+there to be rolled back. `TABLES` are its tables; `LIMITS` tells the checker about its handlers.
 
 Types of events, all sent to the source ``stripe`` with a body ``{"id", "type", "account", "to", "n"}``:
 
@@ -202,7 +202,7 @@ async def poison_loop(event: Event, tx: Transaction) -> None:
 
 @hook.on("stripe", "poison.deadlock", retry=_POISON, timeout=1)
 async def poison_deadlock(event: Event, tx: Transaction) -> None:
-    """Wait for what cannot come."""
+    """Wait for a lock that is never released."""
     await _write_effect(event, tx)
     lock = asyncio.Lock()
     await lock.acquire()

@@ -204,7 +204,7 @@ class NetworkHost(Host):
         return done
 
     def lose(self) -> None:
-        """Lose the host as in a power failure: the others hear nothing more of it; its disk remains."""
+        """Lose the host as in a power failure: it disappears without a signal; its disk remains."""
         self._network.remove(self.node)
         self.kill_all()
 

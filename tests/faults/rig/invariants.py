@@ -29,7 +29,7 @@ _ENOUGH = 30
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing that must not be."""
+    """One violation of an invariant."""
 
     invariant: str
     subject: str
@@ -46,7 +46,7 @@ class Case:
     spool: tuple[Spooled, ...] = ()
     limits: Limits = field(default_factory=Limits)
     told: Mapping[str, int] = field(default_factory=dict)
-    """What the product itself says: ``dead``, the dead letters it lists; ``verify``, the exit code of that command."""
+    """What boathook itself reports: ``dead``, the dead letters it lists; ``verify``, the exit code of that command."""
 
     @cached_property
     def sent(self) -> dict[int, tuple[int, Sent]]:

@@ -39,7 +39,7 @@ _CONNECT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """How a proxy misbehaves; as it is made, it does not."""
+    """The faults of a proxy; by default, none."""
 
     latency_s: float = 0.0
     jitter_s: float = 0.0
@@ -93,14 +93,14 @@ class Proxy:
         deaf: Literal["", "up", "down"] = "",
         is_refusing: bool = False,
     ) -> None:
-        """Misbehave like this, from the next chunk on."""
+        """Apply these faults from the next chunk on."""
         self._switches = Switches(
             latency_s=latency_s, jitter_s=jitter_s, bytes_per_s=bytes_per_s, slice_bytes=slice_bytes,
             is_stalled=is_stalled, deaf=deaf, is_refusing=is_refusing,
         )  # fmt: skip
 
     def heal(self) -> None:
-        """Behave."""
+        """Clear all faults."""
         self.set()
 
     def reset(self) -> int:
@@ -174,7 +174,7 @@ class Proxy:
                 await self._hold(way, len(piece))
                 writer.write(piece)
                 await writer.drain()
-        await self._hold(way, 0)  # news of the end travels as slowly as everything else
+        await self._hold(way, 0)  # the end of a connection is delayed like all data
         with contextlib.suppress(OSError):
             writer.write_eof()
 
@@ -205,7 +205,7 @@ class _Pair:
         self.task: asyncio.Future[tuple[None, None]] | None = None
 
     def cut(self) -> None:
-        """End both at once, without a good-bye."""
+        """End both at once, without a clean shutdown."""
         for writer in self.ends:
             _abort(writer)
         if self.task is not None:

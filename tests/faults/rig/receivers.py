@@ -49,7 +49,7 @@ class Receivers:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def shut(self) -> None:
-        """Refuse connections and cut those there are, until `open` is called again; the port stays the same."""
+        """Refuse new connections and cut existing ones, until `open` is called again; the port stays the same."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -104,7 +104,7 @@ class Receivers:
         return False
 
     def _note(self, headers: dict[str, str], place: str, body: bytes, behaviour: Behaviour) -> None:
-        """Write the message down before it is answered, so that no accepted one is unknown."""
+        """Log the message before responding, so that every accepted message is in the log."""
         self.arrived += 1
         status = behaviour.status if behaviour.how == "answer" else 0
         sha = hashlib.sha256(body).hexdigest()

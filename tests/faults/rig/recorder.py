@@ -64,7 +64,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Recorder:
-    """The test's side of it."""
+    """The recorder's client in the test."""
 
     def __init__(self, folder: Path, *, address: str = "127.0.0.1") -> None:
         self.path = folder / "history.jsonl"
@@ -105,7 +105,7 @@ class Recorder:
         return msgspec.json.decode(line, type=Counted)
 
     def count(self) -> Counted:
-        """Return how far it is."""
+        """Return its current counts."""
         return self._do()
 
     def begin(self, load: Load) -> None:
@@ -159,7 +159,7 @@ class Recorder:
         self._do(door="shut")
 
     def open_door(self) -> None:
-        """Take them again."""
+        """Accept connections again."""
         self._do(door="open")
 
     def history(self) -> History:
@@ -168,7 +168,7 @@ class Recorder:
 
 
 class _Outside:
-    """The process's side of it."""
+    """The part of the recorder that runs in its own process."""
 
     def __init__(self, log: int, address: str) -> None:
         self._log = log

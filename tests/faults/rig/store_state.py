@@ -65,7 +65,7 @@ class Edge:
     before: str = ""
     """Its state; empty where the row was new."""
     after: str = ""
-    """Empty where the row was deleted, which is a good end."""
+    """Empty if the row was deleted: the delivery ended."""
     fence: int = 0
     attempts: int = 0
     """What the row counts after the change; before it where it was deleted."""

@@ -16,7 +16,7 @@ from tests.simulation.tables import Key, Row, Transaction
 Claim = tuple[Key, int]
 """A delivery and the fence it was claimed with."""
 _SLACK_S = 0.3
-"""From being allowed by a rate to arriving at the endpoint, where nothing stands still."""
+"""Seconds from the rate's permission until arrival at the endpoint, if nothing is paused."""
 
 
 @dataclass
@@ -30,9 +30,9 @@ class SendingRecorder(Recorder):
     holders: dict[Claim, str] = field(default_factory=dict)
     """Which process made each claim."""
     broken: set[Claim] = field(default_factory=set)
-    """Claims that were under way in a process when something befell it."""
+    """Claims that were in progress in a process when a fault hit it."""
     stricken: set[str] = field(default_factory=set)
-    """Processes that something befalls at this moment."""
+    """Processes that a fault is hitting at this moment."""
     requests: Counter[Claim] = field(default_factory=Counter)
     takes: dict[Key, list[int]] = field(default_factory=dict)
     """With which fences each delivery was taken by its endpoint."""
@@ -165,7 +165,7 @@ class SendingRecorder(Recorder):
             require(not left, "C11", f"after all faults had ended, these did not: {left}")
 
     def _judge_duplicates(self) -> None:
-        """What an endpoint took twice was under way when something befell its sender, or its answer did not arrive."""
+        """A message accepted twice was in flight when a fault hit its sender, or its response was lost."""
         for key, fences in self.takes.items():
             for fence in sorted(fences)[:-1]:
                 claim = (key, fence)

@@ -118,7 +118,7 @@ class Noticed:
     seed: int
     """A seed that has noticed it."""
     plan: Callable[[Plan], Plan] = lambda plan: plan
-    """Makes the plan to run of the one that a seed draws."""
+    """Returns the plan to run, given the plan that the seed draws."""
 
 
 ALL: dict[Mutant, Noticed] = {

@@ -211,7 +211,7 @@ class SendPlayer(Player):
     _probes: Mapping[UUID, datetime] = MappingProxyType({})
 
     async def play(self, ops: list[Op], expected: list[Any] | None = None) -> None:
-        """Play all of it, on endpoints that are made first."""
+        """Create the endpoints, then play the whole sequence."""
         await self._target.open()  # type: ignore[attr-defined]
         await super().play(ops, expected)
 

@@ -9,9 +9,9 @@ from tests.simulation.server import Rates
 
 BEHAVIOURS = ("ok", "slow", "5xx", "429", "410", "hang", "flapping", "answer lost", "refused")
 EXACT = ("kill sender", "kill keeper", "endpoint turns", "endpoint enabled")
-"""Faults that leave limits of rate to be judged to the request."""
+"""Faults under which rate limits can still be checked to the request."""
 PLAIN = (*EXACT, "pause sender", "deploy")
-"""Faults that leave duplicates to be judged to the request: the database is well, and its clock too."""
+"""Faults under which duplicates can still be checked to the request: the database and its clock are healthy."""
 FAULTS = (*PLAIN, "database down", "database silent", "server clock jump", "clock jump", *(
     move for move in MOVES if move != "routes change"
 ))  # fmt: skip
@@ -19,13 +19,13 @@ FAULTS = (*PLAIN, "database down", "database silent", "server clock jump", "cloc
 
 @dataclass
 class Receiver:
-    """What an endpoint is like."""
+    """The behavior of an endpoint."""
 
     rate: int | None = None
     concurrency: int | None = None
     is_ordered: bool = False
     behaviours: tuple[str, ...] = ("ok",)
-    """What it turns to, one after another."""
+    """The behaviors that it switches to, in order."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Simulated endpoints with scripted behaviour, and an HTTP courier in virtual time that replaces libcurl."""
+"""Simulated endpoints with scripted behaviour, and an HTTP sender in virtual time that replaces libcurl."""
 
 import asyncio
 import contextlib
@@ -129,7 +129,7 @@ class Network:
 
 
 class Courier:
-    """The interface of boathook's courier, in the process that creates it."""
+    """The interface of boathook's HTTP sender, in the process that creates it."""
 
     def __init__(self, _settings: object, *, done: Callable[[list[RequestResult]], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -153,7 +153,7 @@ class Courier:
         self._is_closed = True
 
     def answer(self, request: OutgoingRequest, took_s: float, reply: Reply) -> None:
-        """Let the sender have an answer, as soon as it runs."""
+        """Deliver a response to the sender as soon as it runs."""
         status = 0 if reply.failure is not None else reply.status
         answer = RequestResult(
             request=request, status=status, headers=dict(reply.headers), body=b"", duration_s=took_s,

@@ -1,6 +1,6 @@
 """The simulated sending side: senders and keepers as processes, with a publisher, endpoints, operators and faults.
 
-`run_sender` with its lanes, settling and mailing, `run_keeper`, `EventStore` and the operators' moves are the production
+`run_sender` with its queues, recorder, executor, `run_keeper`, `EventStore` and the operators' moves are the production
 code; endpoints and the wire are scripted, in place of libcurl.
 """
 
@@ -98,7 +98,7 @@ class SendingWorld(BaseWorld):
         self.server.tables.policies[endpoint.recipient] = endpoint.retry or ""
         return EndpointReceiver(endpoint, like.behaviours, is_ordered=like.is_ordered)
 
-    # What befalls processes
+    # Faults of processes
 
     def kill(self, process: Process) -> None:
         """SIGKILL."""
@@ -226,7 +226,7 @@ class SendingWorld(BaseWorld):
     # The course of a run
 
     async def scenario(self) -> None:
-        """Let messages come and faults happen; then all of it has to end."""
+        """Publish messages and inject faults; then every delivery has to end."""
         plan = self.plan
         moves = [kind for kind in plan.faults if kind in MOVES]
         chaos = [self.loop.create_task(self._befall())]
@@ -252,7 +252,7 @@ class SendingWorld(BaseWorld):
             receiver.behaviour = "ok"
         deadline = self.loop.now + QUIET_S
         while (self.unsent or self.recorder.unended()) and self.loop.now < deadline:
-            for receiver in self.receivers:  # a request may have been under way to one that wanted no more
+            for receiver in self.receivers:  # a request may have been in flight to an endpoint that was disabled since
                 self._enable(receiver)
             await asyncio.sleep(1.0)
         if self.unsent:

@@ -97,7 +97,7 @@ async def remove_shift(tx: Transaction, user: User, id: int) -> Object:
         select exists (select from cashdesk.receipts where user_id = $1 and shift_id = $2)
             or exists (select from cashdesk.encashments where user_id = $1 and shift_id = $2)"""
     if await tx.fetchval(used, user.id, id):
-        raise Conflict("receipts or encashments were made in this shift, so it stays on record")
+        raise Conflict("this shift has receipts or encashments, so it cannot be deleted")
     return await ledger.remove(tx, user, Entity.SHIFTS, id)
 
 
@@ -201,7 +201,7 @@ async def _priced(tx: Transaction, user: User, form: ReceiptForm) -> list[dict[s
     known = {row["id"]: {"name": row["name"], "price": row["price"], "vat": row["vat"]} for row in rows}
     for index, id in enumerate(wanted):
         if id not in known:
-            raise BadField(f"items.{index}.product_id", f"no product of yours has the id {id}")
+            raise BadField(f"items.{index}.product_id", f"you have no product with the id {id}")
     return [item.model_dump() | known[item.product_id] for item in form.items]
 
 

@@ -41,7 +41,7 @@ async def resume() -> None:
         application=OWN, type=FISCALISE, recipient=RECIPIENT, state="dead", since=since, limit=_PAGE
     )
     if dead:
-        resumed = await hook.operations.replay([row.id for row in dead], note="its receipt has no end yet")
+        resumed = await hook.operations.replay([row.id for row in dead], note="its receipt is not finished yet")
         hook.log.info("receipts_resumed", count=len(resumed))
 
 
@@ -100,7 +100,7 @@ async def _pending(tx: Transaction, user: User, id: int, lock: ledger.Lock = "")
     try:
         operation = await ledger.get(tx, user, Entity.OPERATIONS, id, lock)
     except Missing:
-        return Ignore("the operation is gone")
+        return Ignore("the operation no longer exists")
     if operation["state"] != "PENDING":
         return Ignore(f"the operation is {operation['state']} already")
     return operation

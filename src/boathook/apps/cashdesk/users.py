@@ -103,7 +103,7 @@ async def log_in(tx: Transaction, token: str) -> str | None:
 
     The session's token is not stored.
     """
-    # The lock prevents that a token replaced concurrently leaves a session behind.
+    # The lock prevents a concurrently replaced token from leaving a session behind.
     held = "select id from cashdesk.users where token_sha256 = $1 for key share"
     user_id = await tx.fetchval(held, _hash(token))
     if user_id is None:

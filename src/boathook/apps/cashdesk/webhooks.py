@@ -101,7 +101,7 @@ async def create(tx: Transaction, user: User, form: WebhookForm) -> Webhook:
     await users.lock(tx, user)
     count = await tx.fetchval("select count(*) from cashdesk.webhooks where user_id = $1", user.id)
     if count >= hook.settings.max_webhooks:
-        raise LimitReached(f"you have {count} webhooks, which is as many as there may be; delete one first")
+        raise LimitReached(f"you already have {count} webhooks, the maximum; delete one first")
     id = await tx.fetchval(
         "insert into cashdesk.webhooks (user_id, url, types, is_active) values ($1, $2, $3, $4) returning id",
         user.id, form.url, mask_of(form.types.wanted()), form.active,
@@ -140,7 +140,7 @@ async def secret(tx: Transaction, user: User, id: int) -> str:
     except BoathookError as error:
         if error.name != "NotFound":
             raise
-        raise Conflict("this webhook has no secret at the moment; save it to make one") from None
+        raise Conflict("this webhook has no secret; save it to generate one") from None
 
 
 async def test(tx: Transaction, user: User, id: int) -> None:

@@ -145,7 +145,7 @@ def _add_simulate(hook: Boathook, app: typer.Typer) -> None:
     @app.command("simulate", epilog="Example: boathook fleet simulate --url http://127.0.0.1:8080 --count 100")
     def simulate(
         url: simulation.Url = simulation.HERE,
-        count: Annotated[int, typer.Option(min=1, max=100_000, help="How many histories to make up.")] = 100,
+        count: Annotated[int, typer.Option(min=1, max=100_000, help="Number of histories to generate.")] = 100,
         seed: simulation.Seed = None,
         wait: simulation.Wait = simulation.WAIT_S,
         as_json: Json = False,

@@ -36,7 +36,7 @@ hook.commands(app)
 @tracks_app.command("add", epilog='Example: boathook music tracks add 2fac9f72 --title "Iron Man" --owner anna')
 def add_track(
     task: Task,
-    owner: Annotated[str, typer.Option(help="Whose song it is, in words of yours.")] = "",
+    owner: Annotated[str, typer.Option(help="The song's owner: any text of your choice.")] = "",
     title: Annotated[str, typer.Option(help="Its title.")] = "",
     prompt: Annotated[str, typer.Option(help="What was asked for, as JSON.")] = "{}",
     as_json: Json = False,

@@ -56,7 +56,7 @@ class State(StrEnum):
     STORED = "stored"
     FAILED = "failed"
     MISSING = "missing"
-    """It was stored, and its object is gone."""
+    """It was stored, but its object is missing."""
     REMOVED = "removed"
 
 

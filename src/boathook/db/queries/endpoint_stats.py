@@ -238,7 +238,7 @@ async def find_health(connection: Connection, endpoint_id: UUID) -> EndpointHeal
 
 
 async def list_health(connection: Connection, endpoint_ids: Sequence[UUID]) -> Mapping[UUID, EndpointHealth]:
-    """Return the health of those of these endpoints that ever failed."""
+    """Return the health of these endpoints, without those that never failed."""
     rows = await connection.fetch(SQL["list_health"], list(endpoint_ids))
     return {row["endpoint_id"]: _health(row) for row in rows}
 

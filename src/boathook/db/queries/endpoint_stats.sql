@@ -55,7 +55,7 @@ limit $2
 select failures, failing_since, last_failed_at, open_until from boathook.endpoint_health where endpoint_id = $1
 
 -- name: list_health
--- Returns the health of those of these endpoints that ever failed.
+-- Returns the health of these endpoints, without those that never failed.
 select endpoint_id, failures, failing_since, last_failed_at, open_until
 from boathook.endpoint_health where endpoint_id = any ($1::uuid[])
 

@@ -246,7 +246,7 @@ async def search(
 
 
 async def select_matching(connection: Connection, event_ids: Sequence[UUID], wanted: EventFilter) -> list[UUID]:
-    """Return those of these events that have a filter's key, state, content and organization, in the same order."""
+    """Return which of these events have a filter's key, state, content and organization, in the same order."""
     rows = await connection.fetch(SQL["select_matching"], event_ids, wanted.key, wanted.state, wanted.organization)
     found: set[UUID] = set()
     for portion, is_too_large in _split_by_size([row["id"] for row in rows], [row["size"] for row in rows]):
@@ -282,7 +282,7 @@ async def list_types(database: Database, part: str, limit: int) -> list[str]:
 
 
 async def _matching(connection: Connection, event_ids: Sequence[UUID], content: ContentFilter) -> set[UUID]:
-    """Return those of these events that have a content; it is compared in a thread, as it may take long."""
+    """Return which of these events have the content; it is compared in a thread, because that may take long."""
     rows = await connection.fetch(SQL["read_contents"], event_ids)
     return await asyncio.to_thread(
         lambda: {row["id"] for row in rows if content.matches(row["type"], row["dedup_key"], row["body"])}

@@ -78,7 +78,7 @@ and ($8::text is null
 select e.id, e.type, e.dedup_key, e.body from boathook.event e where e.id = any ($1::uuid[])
 
 -- name: select_matching
--- Returns those of these events that have a dedup key and a delivery in a state, and belong to an organization, with the
+-- Returns which of these events have a dedup key and a delivery in a state, and belong to an organization, with the
 -- size of their bodies; null matches everything.
 select e.id, octet_length(e.body) as size
 from boathook.event e

@@ -354,7 +354,7 @@ async def list_audit(
 
 
 def like_pattern(pattern: str | None) -> str | None:
-    """Convert a pattern with ``*`` for any characters to a pattern of SQL's ``like``."""
+    """Convert a pattern with ``*`` for any characters to a pattern for SQL ``like``."""
     if pattern is None:
         return None
     for special in "\\%_":

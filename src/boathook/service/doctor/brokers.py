@@ -111,7 +111,7 @@ async def examine_redis(settings: Settings) -> AsyncIterator[Finding]:
     try:
         yield Finding(_REDIS, CheckStatus.OK, await _probe(read_redis_url(settings)))
     except (RedisUnavailable, ConfigError) as error:
-        found = f"{error}; until it does, each gateway enforces its part of each rate"
+        found = f"{error}; until it does, each gateway enforces its share of each rate"
         yield Finding(_REDIS, CheckStatus.WARN, found, "see that shared.redis is right, and that it runs")
 
 

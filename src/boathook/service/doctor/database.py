@@ -224,7 +224,7 @@ async def _secrets(settings: Settings, database: Database, sending: SendingHealt
     file = settings.server.data_dir / FILE_NAME
     if is_file and not file.exists():
         fix = f"restore {file} from a backup, or set outbound.encryption_keys"
-        return Finding(check, CheckStatus.FAIL, f"are encrypted, and the key is not there: {file} is missing", fix)
+        return Finding(check, CheckStatus.FAIL, f"are encrypted, but the key file {file} is missing", fix)
     try:
         found = await endpoint_secrets.examine(database, open_secret_box(settings))
     except ConfigError as error:
