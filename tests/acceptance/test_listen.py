@@ -284,6 +284,11 @@ def test_without_a_url_it_listens_to_the_local_database(running, listen):
     assert (shown["id"], json.loads(shown["body"])["id"]) == (event_id, "near-1")
 
 
+def test_an_unknown_source_is_mentioned(running, listen):
+    listening = listen("--source", "strip", far=False)
+    until(lambda: any("no source is called strip" in line and "stripe" in line for line in listening.said))
+
+
 @pytest.mark.extended("waits for intervals and deadlines of the product")
 def test_a_broken_connection_loses_nothing_and_repeats_nothing(boathook, local, listen):
     own = boathook(roles="gateway,worker,keeper,console")

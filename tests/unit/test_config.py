@@ -144,6 +144,15 @@ def test_a_wrong_variable_and_a_wrong_flag_are_named(tmp_path: Path, monkeypatch
     monkeypatch.delenv("BOATHOOK_LIMITS_MAX_BODY")
     monkeypatch.setenv("BOATHOOK_SERVER_BNID", "x")
     assert "did you mean BOATHOOK_SERVER_BIND?" in complaint(tmp_path, "")
+    monkeypatch.delenv("BOATHOOK_SERVER_BNID")
+    monkeypatch.setenv("BOATHOOK_DATABSE_URL", "postgresql://db.internal/shop")
+    assert "did you mean BOATHOOK_DATABASE_URL?" in complaint(tmp_path, "")
+
+
+def test_variables_of_kubernetes_are_no_unknown_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_8080_TCP", "PORT_8080_TCP_ADDR"):
+        monkeypatch.setenv(f"BOATHOOK_{name}", "10.0.0.1")
+    assert load(write(tmp_path, "")).server.bind
 
 
 def test_a_variable_that_a_secret_refers_to_is_no_unknown_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

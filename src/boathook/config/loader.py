@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -186,7 +186,7 @@ class _Layers:
             if variable in known:
                 key = known[variable]
                 self._set(key, _parse(key, environment[variable]), f"environment variable {variable}")
-            elif _is_ours(variable) and variable not in references:
+            elif variable not in references and (_is_ours(variable) or _misspells_section(variable, known)):
                 raise ConfigError(f"environment variable {variable} is not a setting{_did_you_mean(variable, known)}")
 
     def _keys(self) -> Iterator[str]:
@@ -274,6 +274,16 @@ def suggest_source_key(source: str, key: str) -> str:
 
 def _is_ours(variable: str) -> bool:
     return variable.startswith(tuple(f"{_PREFIX}{section.upper()}_" for section in (*SECTIONS, "sources")))
+
+
+def _misspells_section(variable: str, known: Collection[str]) -> bool:
+    """Return whether a variable has a setting's key after almost its section, such as ``BOATHOOK_DATABSE_URL``.
+
+    Other unknown variables are no error: Kubernetes adds some for a service called boathook.
+    """
+    section, _, key = variable.removeprefix(_PREFIX).partition("_")
+    near = difflib.get_close_matches(section.lower(), SECTIONS, n=1, cutoff=_NEAR)
+    return variable.startswith(_PREFIX) and bool(near) and f"{_PREFIX}{near[0].upper()}_{key}" in known
 
 
 def _references(value: object) -> Iterator[str]:
