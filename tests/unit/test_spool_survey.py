@@ -18,7 +18,7 @@ from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.ingest.event_writer import EventWriter
 from boathook.ingest.spool_importer import SpoolImporter
 from boathook.ingest.spool_records import encode
-from boathook.ingest.spooled_events import events, summarize_folder
+from boathook.service.spool import events_of, summarize_folder
 from boathook.spool import disk as disk_module
 from boathook.spool import inspection
 from boathook.spool.disk import Disk
@@ -113,7 +113,7 @@ class TestInspection:
     def test_oldest_at_is_the_first_events_time(self, tmp_path: Path):
         dead(tmp_path, "a")
         (folder,) = list_folders(tmp_path)
-        (only,) = events([folder], {SegmentState.WAITING})
+        (only,) = events_of([folder], {SegmentState.WAITING})
         assert only.event is not None
         assert summarize_folder(folder).oldest_at == ids.created_at(only.event.id)
 
@@ -154,7 +154,7 @@ class TestInspection:
         segment = shelf.oldest()
         assert segment is not None
         shelf.finish(segment)
-        assert list(events(folders, {SegmentState.WAITING})) == []
+        assert list(events_of(folders, {SegmentState.WAITING})) == []
         assert summarize_folder(folders[0]).waiting == 0
 
     def test_where_there_is_no_spool_there_is_nothing(self, tmp_path: Path):
@@ -174,7 +174,7 @@ class TestInspection:
         shelf = SegmentStore(tmp_path, SMALL, name="1")
         shelf.write([b"\x09of a later boathook", encode(event("a"))])
         shelf.close()
-        unreadable, readable = events(list_folders(tmp_path), {SegmentState.WAITING})
+        unreadable, readable = events_of(list_folders(tmp_path), {SegmentState.WAITING})
         assert unreadable.event is None
         assert readable.event is not None
 
@@ -273,9 +273,9 @@ class TestImport:
         import_report = await importer(tmp_path, database).drain()
         assert database.order == list("abde")
         assert (import_report.accepted, import_report.refused, import_report.is_whole) == (4, 1, False)
-        assert [one.event.dedup_key for one in events(list_folders(tmp_path), {SegmentState.REFUSED}) if one.event] == [
-            "c"
-        ]
+        assert [
+            one.event.dedup_key for one in events_of(list_folders(tmp_path), {SegmentState.REFUSED}) if one.event
+        ] == ["c"]
 
     async def test_retry_refused_marks_accepted_files_as_done(self, tmp_path: Path, database: Database):
         file = refuse(tmp_path, "a")

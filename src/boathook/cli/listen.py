@@ -88,7 +88,9 @@ def listen(
         forwarder = Forwarder(RemoteClient(settings), target, signing, retries=retry, say=_say)
     err.print(_headline(settings, gateway, feed_filter, target, signing), soft_wrap=True)
     if gateway is None and source is not None and source not in settings.sources:
-        output.hint(f"no source is called {source} in boathook.toml; configured: {', '.join(settings.sources) or 'none'}")
+        output.hint(
+            f"no source is called {source} in boathook.toml; configured: {', '.join(settings.sources) or 'none'}"
+        )
     feed = (
         from_database(settings, feed_filter, since, _say)
         if gateway is None

@@ -1,13 +1,17 @@
-"""Reads the health of the database, its server and standbys, and of the endpoints."""
+"""Reads the health of the database, its server, standbys and endpoints, and says whether it can be used."""
 
+import asyncio
 from datetime import date, datetime
+from typing import Final
 
 import msgspec
 
 from boathook.db.database import Database
+from boathook.db.migrations import list_pending
 from boathook.db.server_monitor import SQL as SERVER_STATEMENTS
 from boathook.db.statements import load
 from boathook.domain import ids
+from boathook.domain.errors import BoathookError
 
 SQL = load(__file__)
 
@@ -131,3 +135,19 @@ async def read_database_health(database: Database) -> DatabaseHealth:
         snapshot_by=f"{snapshot['name'] or 'a session'} (pid {snapshot['pid']})" if snapshot else "",
         vacuum_blockers=tuple(row["name"] for row in await database.fetch(SQL["list_prepared"])),
     )
+
+
+CHECK_TIMEOUT_S: Final = 5.0
+
+
+async def database_problems(database: Database | None) -> list[str]:
+    """Return the reasons why the database cannot be used, in sentences; None is a database that was not reached yet."""
+    if database is None:
+        return ["PostgreSQL has not been reached yet"]
+    try:
+        missing = await asyncio.wait_for(list_pending(database), CHECK_TIMEOUT_S)
+    except (BoathookError, TimeoutError) as error:
+        return [f"PostgreSQL does not answer: {str(error) or type(error).__name__}"]
+    if missing:
+        return [f"the schema lacks {', '.join(missing)}; run boathook migrate"]
+    return database.unsafe_because

@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from boathook.db.database import Database
 from boathook.db.events import run_self_test
+from boathook.db.health import CHECK_TIMEOUT_S, database_problems
 from boathook.db.metric_samples import read_since
 from boathook.domain.errors import BoathookError, DatabaseError
 from boathook.domain.model import ProofStrength
@@ -17,7 +18,6 @@ from boathook.http.asgi import Asgi, Receive, Send
 from boathook.http.limits import ConnectionLimiter
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.intake import Intake, Mode
-from boathook.ingest.readiness import CHECK_TIMEOUT_S, database_problems
 from boathook.ingest.sources import CompiledSource
 from boathook.observability.exposition import history_to_json, to_json, to_prometheus
 from boathook.observability.live_metrics import LiveMetrics

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 from boathook.config import Settings
 from boathook.db.database import Database
 from boathook.db.due_notifier import ANY_RECIPIENT, DueNotifier, notify_due
+from boathook.db.health import database_problems
 from boathook.db.migrations import list_pending
 from boathook.db.pubsub import Subscriber, notify_call
 from boathook.db.secret_box import SecretBox, open_secret_box
@@ -22,7 +23,6 @@ from boathook.handlers.platform import Http
 from boathook.handlers.sessions import call
 from boathook.handlers.transaction import Transaction
 from boathook.http_client.client import Client
-from boathook.ingest.readiness import database_problems
 from boathook.observability.exposition import to_json
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.service.app_operations import AppOperations

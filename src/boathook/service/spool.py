@@ -1,10 +1,11 @@
-"""Reads the contents of a spool, and imports them into the database on an operator's request."""
+"""Reads the contents of a spool for operators, and imports them into the database on request."""
 
 import contextlib
 import fcntl
 import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -22,7 +23,6 @@ from boathook.domain.errors import AccessUnknown, SpoolUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.model import NewEvent
 from boathook.handlers.outbox import Outbox
-from boathook.ingest import spooled_events
 from boathook.ingest.cells import HELD as HELD  # noqa: PLC0414 - re-exported
 from boathook.ingest.cells import refuse_others
 from boathook.ingest.event_builder import EventBuilder
@@ -31,18 +31,102 @@ from boathook.ingest.spool_importer import ImportReport as ImportReport  # noqa:
 from boathook.ingest.spool_importer import ImportScope as ImportScope  # noqa: PLC0414 - re-exported
 from boathook.ingest.spool_importer import ProgressCallback as ProgressCallback  # noqa: PLC0414 - re-exported
 from boathook.ingest.spool_importer import SpoolImporter
-from boathook.ingest.spool_records import UNROUTED, encode
-from boathook.ingest.spooled_events import UNSTORED_STATES as UNSTORED_STATES  # noqa: PLC0414 - re-exported
-from boathook.ingest.spooled_events import FolderSummary as FolderSummary  # noqa: PLC0414 - re-exported
-from boathook.ingest.spooled_events import SpooledEvent as SpooledEvent  # noqa: PLC0414 - re-exported
+from boathook.ingest.spool_records import UNROUTED, UnreadableRecord, decode, encode
 from boathook.service import id_prefixes
 from boathook.service.database import with_stored_sources
 from boathook.service.message_store import MessageStore
 from boathook.spool import inspection
+from boathook.spool.inspection import SegmentInfo, SpoolFolder, read_contents
 from boathook.spool.inspection import SegmentState as SegmentState  # noqa: PLC0414 - re-exported
-from boathook.spool.inspection import SpoolFolder
+from boathook.spool.segment import Record, SegmentContents
 from boathook.spool.segment_store import SpoolLimits
 from boathook.spool.spool import Spool
+
+UNSTORED_STATES: Final = frozenset({SegmentState.WAITING, SegmentState.REFUSED})
+"""States of segments whose events are not in PostgreSQL."""
+
+
+class SpooledEvent(msgspec.Struct, frozen=True):
+    """One record of a segment."""
+
+    location: SegmentInfo
+    record: Record
+    event: NewEvent | None
+    """None if this version cannot decode it."""
+
+
+class FolderSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The totals of one folder."""
+
+    life: str
+    path: str
+    is_held: bool
+    """Whether a process holds it: a gateway, or a drain."""
+    waiting: int
+    """Events still to be drained to PostgreSQL."""
+    refused: int
+    """Events that PostgreSQL refuses to store."""
+    lost: int
+    """Events that were durable and can no longer be read."""
+    torn_bytes: int
+    """Bytes of an incomplete write when the process ended; none of these events was acknowledged."""
+    segments: dict[SegmentState, int]
+    """Number of segments in each state."""
+    bytes: int
+    """Size of the segments that are not done."""
+    oldest_at: datetime | None
+    """When the oldest waiting or refused event was accepted."""
+
+
+def events_of(folders: Collection[SpoolFolder], states: Collection[SegmentState]) -> Iterator[SpooledEvent]:
+    """Yield the events of segments in these states, from the oldest folder first.
+
+    Raises:
+        OSError: a segment cannot be read.
+    """
+    for folder in folders:
+        for segment in folder.segments:
+            contents = read_contents(segment) if segment.state in states else None
+            for record in () if contents is None else contents.records:
+                yield SpooledEvent(segment, record, _decode(record))
+
+
+def summarize_folder(folder: SpoolFolder) -> FolderSummary:
+    """Return the totals of a folder; drained segments are not read.
+
+    Raises:
+        OSError: a segment cannot be read.
+    """
+    found = [(segment, read_contents(segment)) for segment in folder.segments if segment.state is not SegmentState.DONE]
+    readable = [(segment, contents) for segment, contents in found if contents is not None]
+    return FolderSummary(
+        life=folder.life,
+        path=str(folder.path),
+        is_held=folder.is_held,
+        waiting=sum(len(contents.records) for segment, contents in readable if segment.state is SegmentState.WAITING),
+        refused=sum(len(contents.records) for segment, contents in readable if segment.state is SegmentState.REFUSED),
+        lost=sum(contents.lost for _, contents in readable),
+        # The tail of a segment that is being written is about to become a record.
+        torn_bytes=0 if folder.is_held else sum(contents.torn for _, contents in readable),
+        segments={state: sum(segment.state is state for segment in folder.segments) for state in SegmentState},
+        bytes=sum(segment.size for segment, _ in readable),
+        oldest_at=min((at for segment, one in readable if (at := _first_at(segment, one)) is not None), default=None),
+    )
+
+
+def _first_at(segment: SegmentInfo, contents: SegmentContents) -> datetime | None:
+    if segment.state not in UNSTORED_STATES:
+        return None
+    first = next((event for record in contents.records if (event := _decode(record)) is not None), None)
+    return None if first is None else ids.created_at(first.id)
+
+
+def _decode(record: Record) -> NewEvent | None:
+    try:
+        return decode(record.payload)
+    except UnreadableRecord:
+        return None
+
 
 _STATES: Final = {
     ImportScope.AGAIN: {SegmentState.DONE, SegmentState.BAD},
@@ -160,13 +244,13 @@ def count(root: Path) -> SpoolCounts:
 def summarize(root: Path) -> list[FolderSummary]:
     """Return the totals of each folder of a spool, oldest first. Raises SpoolUnavailable."""
     with _explain_read_errors():
-        return [spooled_events.summarize_folder(folder) for folder in inspection.list_folders(root)]
+        return [summarize_folder(folder) for folder in inspection.list_folders(root)]
 
 
 def list_events(root: Path, states: Collection[SegmentState]) -> Iterator[SpooledEvent]:
     """Yield the events of segments in these states, from the oldest folder first. Raises SpoolUnavailable."""
     with _explain_read_errors():
-        yield from spooled_events.events(inspection.list_folders(root), states)
+        yield from events_of(inspection.list_folders(root), states)
 
 
 def find_event(root: Path, reference: str, states: Collection[SegmentState]) -> SpooledEvent | None:
@@ -246,7 +330,7 @@ async def import_events(
 def _preview(folders: Collection[SpoolFolder], scope: ImportScope) -> ImportReport:
     report = ImportReport(what=scope)
     reached = folders if scope is ImportScope.AGAIN else [folder for folder in folders if not folder.is_held]
-    report.accepted = sum(1 for _ in spooled_events.events(reached, _STATES[scope]))
+    report.accepted = sum(1 for _ in events_of(reached, _STATES[scope]))
     report.segments = sum(1 for _ in _sizes(folders, scope))
     return report
 

@@ -16,7 +16,6 @@ from boathook.db.database import Database
 from boathook.domain.errors import BoathookError, CellUnavailable, ConfigError, DatabaseError
 from boathook.domain.plurals import counted
 from boathook.ingest.sources import compile_sources, compile_verifier
-from boathook.ingest.spooled_events import summarize_folder
 from boathook.providers.schemes import NoProof
 from boathook.service.cells import probe
 from boathook.service.database import Migrations, ProgressCallback, server_url
@@ -24,7 +23,7 @@ from boathook.service.doctor import brokers, spool
 from boathook.service.doctor import database as database_checks
 from boathook.service.doctor.handlers import CheckStatus, Finding
 from boathook.service.sources import KnownSources, read_saved, read_stored
-from boathook.service.spool import HELD, cell_roots_of, root_of
+from boathook.service.spool import HELD, cell_roots_of, root_of, summarize_folder
 from boathook.spool.inspection import list_folders
 
 _CELLS: Final = "cells"

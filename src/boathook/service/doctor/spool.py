@@ -17,9 +17,8 @@ from boathook.db.events import EventStore
 from boathook.domain.errors import BoathookError
 from boathook.domain.model import NewEvent
 from boathook.domain.plurals import counted
-from boathook.ingest.spooled_events import FolderSummary, events, summarize_folder
 from boathook.service.doctor.handlers import CheckStatus, Finding
-from boathook.service.spool import root_of
+from boathook.service.spool import FolderSummary, events_of, root_of, summarize_folder
 from boathook.spool.inspection import SegmentState, SpoolFolder, list_folders
 from boathook.spool.segment_store import SegmentStore, SpoolLimits
 
@@ -89,11 +88,11 @@ def _is_of(event: NewEvent, applications: Collection[UUID]) -> bool:
 
 def _drained_last(folders: Sequence[SpoolFolder]) -> list[NewEvent]:
     """Return the last drained events of each process that the spool keeps, without those PostgreSQL has refused."""
-    refused = {one.event.id for one in events(folders, {SegmentState.REFUSED}) if one.event is not None}
+    refused = {one.event.id for one in events_of(folders, {SegmentState.REFUSED}) if one.event is not None}
     found: list[NewEvent] = []
     for folder in folders:
         done = [segment for segment in folder.segments if segment.state is SegmentState.DONE]
-        last = events([replace(folder, segments=tuple(done[-1:]))], {SegmentState.DONE})
+        last = events_of([replace(folder, segments=tuple(done[-1:]))], {SegmentState.DONE})
         # Items of a batch have keys; the batch itself has none.
         known = [one.event for one in last if one.event is not None and not one.event.items]
         found += known[-_MAX_COMPARED:]
