@@ -149,7 +149,7 @@ def test_a_wrong_variable_and_a_wrong_flag_are_named(tmp_path: Path, monkeypatch
     assert "did you mean BOATHOOK_DATABASE_URL?" in complaint(tmp_path, "")
 
 
-def test_variables_of_kubernetes_are_no_unknown_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_variables_that_kubernetes_adds_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_8080_TCP", "PORT_8080_TCP_ADDR"):
         monkeypatch.setenv(f"BOATHOOK_{name}", "10.0.0.1")
     assert load(write(tmp_path, "")).server.bind

@@ -279,7 +279,7 @@ def _is_ours(variable: str) -> bool:
 def _misspells_section(variable: str, known: Collection[str]) -> bool:
     """Return whether a variable has a setting's key after almost its section, such as ``BOATHOOK_DATABSE_URL``.
 
-    Other unknown variables are no error: Kubernetes adds some for a service called boathook.
+    Other unknown variables are ignored: Kubernetes adds some for a service called boathook.
     """
     section, _, key = variable.removeprefix(_PREFIX).partition("_")
     near = difflib.get_close_matches(section.lower(), SECTIONS, n=1, cutoff=_NEAR)

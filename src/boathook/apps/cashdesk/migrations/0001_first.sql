@@ -1,4 +1,4 @@
--- The cabinet: its users with what they own, what is being done for them, and where they are notified of it.
+-- The cabinet: its users with what they own, what is being done for them, and where they want to hear of it.
 
 create schema cashdesk;
 
@@ -17,7 +17,7 @@ create table cashdesk.sessions (
 );
 create index on cashdesk.sessions (expires_at);
 
--- Every object has a revision, 1 at creation and one more with each change, so that a consumer that gets changes out of
+-- Every object has a revision, 1 when it is made and one more with each change, so that a consumer that gets changes out of
 -- order knows which is the latest. Keys with user_id in them keep one user's objects from pointing at another's.
 
 create table cashdesk.products (
@@ -120,7 +120,7 @@ create table cashdesk.operations (
 );
 create index on cashdesk.operations (user_id, receipt_id);
 
--- Each is one boathook endpoint. types has one bit for each kind of object, see entities.py.
+-- Each is one endpoint of boathook's. types has one bit for each kind of object, see entities.py.
 create table cashdesk.webhooks (
     id bigint generated always as identity primary key,
     user_id bigint not null references cashdesk.users,

@@ -17,7 +17,7 @@ create table fleet.change (
 create index change_order on fleet.change (entity, entity_id, stamp, accepted_at, event_id);
 create index change_age on fleet.change (accepted_at);
 
--- Objects with changes not applied yet. A transaction that records or applies a change locks the object's row.
+-- Things with changes that are not applied yet. A transaction that records or applies a change locks the thing's row.
 create table fleet.dirty (
     entity text not null,
     entity_id text not null,
@@ -128,7 +128,7 @@ create table fleet.messages (
     updated_at timestamptz not null default now()
 );
 
--- Each object's latest change, numbered in commit order: a client that has seen one number has seen all lower ones.
+-- The latest change of each thing, numbered in commit order: a client that has seen one number has seen all lower ones.
 create sequence fleet.feed_version;
 create table fleet.feed (
     entity text not null,

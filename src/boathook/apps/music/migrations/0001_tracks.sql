@@ -17,7 +17,7 @@ comment on table music.track is
     'Songs that were ordered, by the task''s id. A row may also be inserted by plain SQL: what waits for it follows.';
 create index track_created on music.track (created_at);
 
--- One row for each callback and each task in it. Not tied to music.track: callbacks may come before it.
+-- One row for each callback and task it speaks of. Not tied to music.track: callbacks may come before it.
 create table music.callback (
     event_id uuid not null,
     task_id text not null,
