@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -131,6 +131,29 @@ async def test_return_values_decide_the_outcome(shop: Database) -> None:
         await shop.fetchval("select note from boathook.delivery_archive where state = 'ignored'")
         == "not for us; it's fine"
     )
+
+
+async def test_outcomes_with_wrong_fields_are_dead_and_the_worker_goes_on(shop: Database) -> None:
+    wrong: list[Any] = [
+        Retry(after=timedelta(minutes=5)), Retry(after="5"), Retry(after=float("nan")), Retry(after=10**400),
+        Retry(after=1e13), Retry(code=5), Dead(None), Dead("BAD", 5), Ignore(5),
+    ]  # fmt: skip
+    hook = Boathook()
+
+    @hook.on("shop", retry=RetryPolicy(max_age_s=1e18))
+    async def note(event: Event, tx: Transaction) -> Any:
+        await tx.execute("insert into deed values ($1)", event.json["n"])
+        return wrong[event.json["n"]] if event.json["n"] < len(wrong) else None
+
+    async with running_worker(shop, hook):
+        await accept_events(shop, *({"n": n} for n in range(len(wrong) + 1)))
+        await wait_for_states(shop, dead=len(wrong), succeeded=1)
+    assert await effects(shop) == [len(wrong)]
+    errors = [
+        row["error"] for row in await shop.fetch("select error from boathook.delivery where code = 'HANDLER_MISUSE'")
+    ]
+    assert len(errors) == len(wrong)
+    assert all("after in seconds" in error for error in errors)
 
 
 async def test_a_final_exception_is_not_retried(shop: Database) -> None:

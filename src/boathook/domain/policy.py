@@ -18,6 +18,8 @@ CONNECTION_LOST = "CONNECTION_LOST"
 MAX_FREE_RETRIES = 20
 """Maximum number of free retries after lost connections. A payload that always breaks its connection is
 dead-lettered."""
+MAX_SECONDS: Final = 36_500 * 86_400.0
+"""A century: the longest time that code may ask for, so that no due time is outside of the calendar."""
 _MAX_STRETCH = 2.0
 _MIN_STRETCH_S = 3_600.0
 _OUTAGE_FIRST_S = 1.0

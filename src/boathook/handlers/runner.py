@@ -37,6 +37,7 @@ from boathook.domain import ids
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable, HandlerMisuse, HandlerTimeout, LeaseLost
 from boathook.domain.model import Claim
 from boathook.domain.policy import (
+    MAX_SECONDS,
     Complete,
     Completed,
     Dead,
@@ -428,8 +429,15 @@ def read_outcome(value: object) -> Success | Ignore | Retry | Dead:
     match value:
         case None:
             return Success()
-        case Ignore() | Retry() | Dead():
+        case Ignore(reason=str()) | Dead(code=str(), note=str()) | Retry(after=None, code=str()):
             return value
+        case Retry(after=int() | float() as after, code=str()) if -MAX_SECONDS <= after <= MAX_SECONDS:
+            return value
+        case Ignore() | Retry() | Dead():
+            raise HandlerMisuse(
+                f"the handler returned {value!r}; write reason, code and note as text, and after in seconds, at most a"
+                " century"
+            )
         case _:
             raise HandlerMisuse(
                 f"the handler returned {type(value).__name__}; return nothing for success, or Ignore, Retry or Dead"
