@@ -137,6 +137,8 @@ def test_conditions_on_a_body_that_is_no_json_fail():
         ({"body": {"a": {"in": [[1]]}}}, r"\.in: write text, a number"),
         ({"body": {"a": {"gt": True}}}, r"\.gt: write a number or text"),
         ({"body": {"a": {"gt": float("nan")}}}, r"\.gt: write a number or text"),
+        ({"body": {"a": {"lt": float("inf")}}}, r"\.lt: write a number or text"),
+        ({"body": {"a": {"in": [1, float("-inf")]}}}, r"\.in: write text, a number"),
         ({"body": {"a": {"exists": 1}}}, r"\.exists: write true or false"),
         ({"body": {"a": {"starts_with": 1}}}, r"\.starts_with: write text"),
         ({"any": []}, r"filter\.any: write a list of filters"),

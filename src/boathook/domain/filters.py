@@ -246,7 +246,7 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 
 
 def _ordered(name: str, bound: Any, where: str) -> _Condition:
-    if not _is_number(bound) and not isinstance(bound, str):
+    if not _is_finite(bound) and not isinstance(bound, str):
         raise ValueError(f"{where}: write a number or text to compare with, not {bound!r}")
     compare, kind = _COMPARE[name], _is_number if _is_number(bound) else _is_text
     return lambda value: kind(value) and compare(value, bound)
@@ -264,7 +264,7 @@ def _contains(wanted: Any) -> _Condition:
 
 
 def _scalar(value: Any, where: str) -> Any:
-    if value is None or isinstance(value, (str, bool)) or _is_number(value):
+    if value is None or isinstance(value, (str, bool)) or _is_finite(value):
         return value
     raise ValueError(f"{where}: write text, a number, true, false or null, not {value!r}")
 
@@ -277,6 +277,11 @@ def _text(value: Any, where: str) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value  # noqa: PLR0124 - NaN is none
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether *value* is a number that JSON can hold, as the filters of stored routes are JSON."""
+    return _is_number(value) and abs(value) < float("inf")
 
 
 def _is_text(value: Any) -> bool:

@@ -9,9 +9,10 @@ import msgspec
 from msgspec.structs import replace
 
 from boathook.domain.errors import ConfigError, InvalidValue
-from boathook.domain.filters import Pattern, compile_filter
+from boathook.domain.filters import WHOLE, Pattern, compile_filter
+from boathook.domain.json_document import split_path
 from boathook.domain.model import Route
-from boathook.domain.policy import Breaker, RetryDefaults, RetryPolicy
+from boathook.domain.policy import MAX_SECONDS, Breaker, RetryDefaults, RetryPolicy
 from boathook.domain.windows import parse_duration
 from boathook.handlers.sessions import AsyncSessions, SyncSessions
 
@@ -98,8 +99,13 @@ def make_route_spec(
     if callable(source):
         raise ConfigError('hook.on needs its parentheses: write @hook.on("stripe", "payment_intent.*")')
     try:
+        for text in (source, application, order_by, *types):
+            if text is not None and not (isinstance(text, str) and text.isprintable()):
+                raise ValueError(f"write a text without control characters, not {text!r}")
         for pattern in types:
             Pattern(pattern)
+        if order_by not in {None, WHOLE}:
+            split_path(str(order_by))
         if filter is not None:
             compile_filter(filter)
     except (ValueError, TypeError) as error:
@@ -170,8 +176,10 @@ def _with_options(handler: Handler, options: dict[str, Any]) -> Handler:
     handler = replace(handler, **options)
     for key in ("timeout_s", "concurrency"):
         value = getattr(handler, key)
-        if value is not None and not callable(value) and value <= 0:
-            raise ConfigError(f"handler {handler.name}: {key.removesuffix('_s')} must be more than 0")
+        if value is not None and not callable(value) and not 0 < value <= MAX_SECONDS:
+            raise ConfigError(f"handler {handler.name}: {key.removesuffix('_s')} must be more than 0, and no infinity")
+    if handler.retry is not None and not handler.retry.is_finite:
+        raise ConfigError(f"handler {handler.name}: retry has an infinite number; the longest time is a century")
     if handler.session is not None and isinstance(handler.session, AsyncSessions) is not handler.is_async:
         kind, other = ("an async", "a sync") if handler.is_async else ("a sync", "an async")
         raise ConfigError(f"handler {handler.name} is {kind} function, but its session is {other} one")
