@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -33,6 +33,7 @@ from tests.endpoint_factory import (
 from tests.support import eventually
 
 DAY = timedelta(days=1)
+EAST, WEST = timezone(timedelta(hours=5)), timezone(-timedelta(hours=5))
 
 
 async def test_ids_are_formatted_and_parsed_alike_in_sql_and_python(db: Database) -> None:
@@ -383,6 +384,10 @@ async def test_publish_raises_on_another_payload_with_the_same_id(db: Database) 
         ({"tags": ["ü"]}, "tags"),
         ({"headers": {"a": 1}}, "headers"),
         ({"deliver_at": datetime(2030, 1, 1)}, "deliver_at"),  # noqa: DTZ001 - that is what is wrong with it
+        ({"deliver_at": datetime.max.replace(tzinfo=WEST)}, "deliver_at"),
+        ({"content_until": datetime.min.replace(tzinfo=EAST)}, "content_until"),
+        ({"headers": {"a": "\x00"}}, "headers"),
+        ({"headers": {"\ud800": "a"}}, "headers"),
         ({"payload": {"a": object()}}, "payload"),
         ({"payload": {"a": "\ud800"}}, "payload"),
     ],
@@ -392,6 +397,16 @@ async def test_a_wrong_field_is_named(db: Database, fields: dict[str, Any], fiel
     acme = await add_application(db)
     with pytest.raises(InvalidMessage, match=f"^{field}: "):
         await publish(db, Outbox(), acme, **fields)
+
+
+@pytest.mark.parametrize("application", ["a\x00b", "\ud800", 5])
+async def test_an_application_that_cannot_be_stored_leaves_the_transaction_usable(
+    db: Database, application: Any
+) -> None:
+    async with db.transaction() as connection:
+        with pytest.raises(InvalidMessage, match=r"^application: "):
+            await Outbox().publish(connection, Message(application=application, type="a", payload=1))
+        assert await connection.fetchval("select 1") == 1
 
 
 async def test_compiled_routes_take_bounded_memory(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,13 @@ A message to an application that has moved to another cell is stored with one de
 """
 
 import hashlib
+import re
 import secrets
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, Self, assert_never
 from uuid import UUID
 
@@ -363,6 +364,7 @@ def _hash_key(material: bytes) -> UUID:
 def _draft(message: Message, memory_days: float) -> Draft:
     began_ns = time.time_ns()
     identifier = message.event_id or ids.make(began_ns // 1_000_000, secrets.randbits(74))
+    _storable("application", message.application)
     _name("type", message.type)
     own_id = None if message.id is None else _name("id", message.id)
     body, content_type = _encoded(message.payload)
@@ -391,6 +393,12 @@ def _name(field: str, text: Any) -> str:
     return text
 
 
+def _storable(field: str, text: Any) -> None:
+    if not isinstance(text, str) or _UNSTORABLE.search(text):
+        raise InvalidMessage(f"{field}: write a text without NUL and lone surrogates, not {text!r}")
+
+
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _RULES: Final = {"channels": check_channels, "tags": check_tags}
 
 
@@ -406,13 +414,18 @@ def _headers(given: Mapping[Any, Any]) -> dict[str, str]:
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidMessage(f"headers: use strings, not {name!r}: {value!r}")
+        _storable("headers", name)
+        _storable("headers", value)
     return {name.lower(): value for name, value in given.items()}
 
 
 def _moment(field: str, moment: datetime | None) -> datetime | None:
     if moment is not None and moment.tzinfo is None:
         raise InvalidMessage(f"{field}: {moment} has no time zone; write one with it, such as UTC")
-    return moment
+    try:
+        return moment and moment.astimezone(UTC)
+    except OverflowError:
+        raise InvalidMessage(f"{field}: {moment} is not within the years 1 to 9999 in UTC") from None
 
 
 def _encoded(payload: Any) -> tuple[bytes, str]:
