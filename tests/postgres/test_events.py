@@ -160,6 +160,17 @@ async def test_volatile_fields_make_no_conflict(db: Database):
     ]
 
 
+@pytest.mark.parametrize(
+    "odd", [b'"\\ud83d"', b"1e400", b"9" * 5000], ids=["lone surrogate", "huge float", "huge integer"]
+)
+async def test_volatile_fields_make_no_conflict_beside_values_that_strict_parsers_refuse(db: Database, odd: bytes):
+    store = EventStore(db)
+    first = event("v", b'{"left":2,"text":%b}' % odd)
+    await store.append([first])
+    again = event("v", b'{"left":1,"text":%b}' % odd, volatile=("left",))
+    assert await store.append([again]) == [Duplicate(first.id)]
+
+
 async def test_an_expired_dedup_key_is_free(db: Database):
     store = EventStore(db, dedup_days=30, dedup_days_of={"short": 0.0})
     await store.append([event("k", source="short")])
