@@ -17,7 +17,7 @@ import boathook.api
 import boathook.service.schemas
 from boathook.api.event_types import EnvironmentIn
 from boathook.service.schemas.endpoints import EndpointIn, EndpointPatch
-from boathook.service.schemas.fields import Input, Timestamp, ignored_fields
+from boathook.service.schemas.fields import Input, Timestamp, format_timestamp, ignored_fields
 from boathook.service.schemas.messages import MessageIn, TransformationsParams
 
 MOMENT = TypeAdapter(Timestamp)
@@ -36,6 +36,11 @@ NO_MOMENTS = [
 @pytest.mark.parametrize("text", SPELLINGS)
 def test_timestamps_are_read_as_clients_write_them(text: str):
     assert MOMENT.validate_python(text) == AT
+
+
+def test_timestamps_have_four_digits_for_the_year():
+    assert format_timestamp(datetime(1, 2, 3, 4, tzinfo=UTC)) == "0001-02-03T04:00:00.000000Z"
+    assert format_timestamp(datetime(2026, 2, 3, 4, 5, 6, 7, tzinfo=UTC)) == "2026-02-03T04:05:06.000007Z"
 
 
 @pytest.mark.parametrize("value", NO_MOMENTS)

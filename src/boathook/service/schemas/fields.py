@@ -138,7 +138,8 @@ def _normalize_timestamp(value: object) -> object:
 
 def format_timestamp(moment: datetime) -> str:
     """Format a time as RFC 3339 in UTC, with microseconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    # strftime writes years before 1000 without leading zeros.
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 Timestamp = Annotated[
