@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -420,6 +421,16 @@ def test_stamps_of_all_types_are_comparable() -> None:
     moment = datetime(2026, 1, 31, 12, tzinfo=UTC)
     same = [moment, "2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", moment.timestamp(), int(moment.timestamp())]
     assert {to_number(stamp) for stamp in [*same, str(int(moment.timestamp()))]} == {Decimal(1769860800)}
+    times = [
+        "12:00:00.123456Z",
+        "12:00:00.123456001Z",
+        "13:00:00.1234560011+01:00",
+        "12:00:00,123456789Z",
+        "12:00:00.2Z",
+    ]
+    numbers = [to_number(f"2026-01-31T{time}") for time in times]
+    assert numbers == sorted(set(numbers))
+    assert numbers[3] == Decimal("1769860800.123456789")
     naive = datetime(2026, 1, 31)  # noqa: DTZ001 that it has no zone is the point
     for wrong in (float("nan"), "soon", naive, "2026-01-31T12:00:00", True, None):
         with pytest.raises(ValueError, match="stamp"):
@@ -634,6 +645,17 @@ def test_invalid_declarations_are_explained() -> None:
         (lambda: hook.on("shop", ""), "empty"),
         (lambda: hook.on("shop", filter={"bdy": {}}), "bdy"),
         (lambda: hook.on("shop", timeout=0.0, name="zero")(other), "more than 0"),
+        # A route that gateways and workers cannot read stops all of them.
+        (lambda: hook.on("shop", order_by="a..b"), "not a dotted path"),
+        (lambda: hook.on("shop", order_by=""), "not a dotted path"),
+        (lambda: hook.on("shop", filter={"body": {"n": {"lt": math.inf}}}), "write a number"),
+        (lambda: hook.on("shop", filter={"body": {"n": {"in": [math.inf]}}}), "write text, a number"),
+        (lambda: hook.on("shop", 5), "control characters"),
+        (lambda: hook.on("sh\x00p"), "control characters"),
+        (lambda: hook.on(application="\ud800"), "control characters"),
+        (lambda: hook.on("shop", timeout=math.inf, name="inf")(other), "no infinity"),
+        (lambda: hook.on("shop", retry=RetryPolicy(max_age_s=math.inf), name="inf")(other), "infinite"),
+        (lambda: hook.on("shop", retry=RetryPolicy(delays_s=(math.nan,)), name="inf")(other), "infinite"),
     ):
         with pytest.raises(ConfigError, match=words):
             declare()

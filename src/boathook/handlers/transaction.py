@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?")
+_BEYOND_MICROSECONDS: Final = re.compile(r"(?<=\d)[.,]\d{6}(\d+)")
 
 
 def to_number(stamp: Stamp) -> Decimal:
@@ -27,7 +28,7 @@ def to_number(stamp: Stamp) -> Decimal:
         ValueError: *stamp* is not a number, a time with a time zone, or the text of one of these.
     """
     if isinstance(stamp, str):
-        stamp = _read_stamp(stamp)
+        return _read_stamp(stamp)
     if isinstance(stamp, datetime):
         if stamp.tzinfo is None:
             raise ValueError(f"the stamp {stamp} has no time zone, so it cannot be ordered")
@@ -41,12 +42,17 @@ def to_number(stamp: Stamp) -> Decimal:
     return number
 
 
-def _read_stamp(text: str) -> Decimal | datetime:
+def _read_stamp(text: str) -> Decimal:
     text = text.strip()
     try:
-        return Decimal(text) if _NUMBER.fullmatch(text) else datetime.fromisoformat(text)
+        if _NUMBER.fullmatch(text):
+            return Decimal(text)
+        moment = datetime.fromisoformat(text)
     except (ValueError, InvalidOperation):
         raise ValueError(f"the stamp {text!r} is neither a number nor a moment such as 2026-01-31T12:00:00Z") from None
+    # A `datetime` drops what is beyond microseconds, so that two stamps in nanoseconds would look equal.
+    beyond = _BEYOND_MICROSECONDS.search(text)
+    return to_number(moment) + Decimal(f"0.000000{beyond[1]}" if beyond else 0)
 
 
 def newer_arguments(claim: Claim, kind: str, key: str, stamp: Stamp) -> Arguments:
