@@ -99,7 +99,8 @@ def make_route_spec(
     if callable(source):
         raise ConfigError('hook.on needs its parentheses: write @hook.on("stripe", "payment_intent.*")')
     try:
-        for text in (source, application, order_by, *types):
+        texts: tuple[Any, ...] = (source, application, order_by, *types)
+        for text in texts:
             if text is not None and not (isinstance(text, str) and text.isprintable()):
                 raise ValueError(f"write a text without control characters, not {text!r}")
         for pattern in types:
