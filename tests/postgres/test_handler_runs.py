@@ -1,5 +1,6 @@
 """`boathook.testing.event` and `run`: handlers get the events that a worker gives them, and leave nothing behind."""
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -263,6 +264,38 @@ class TestRun:
             assert await connection.fetchval(COUNT) == 1
         assert [one.payload for one in result.published] == [3]
 
+    async def test_a_cancellation_by_the_handler_is_its_failure_and_one_of_the_test_is_not(self, shop, connection):
+        hook, started = Boathook(), asyncio.Event()
+
+        @hook.on("stripe")
+        async def handle(event: Event, tx: Transaction) -> None:
+            await tx.execute(INSERT.format(1))
+            task = asyncio.create_task(asyncio.sleep(60))
+            started.set()
+            if event.json.get("cancels"):
+                task.cancel()
+            await task
+
+        result = await run(hook, paid(cancels=True), session=connection)
+        assert (result.outcome, result.code) == ("failed", "CancelledError")
+        started.clear()
+        running = asyncio.ensure_future(run(hook, paid(), session=connection))
+        await started.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert await connection.fetchval(COUNT) == 0
+
+    def test_a_sync_handler_may_raise_a_cancellation_too(self):
+        hook = Boathook()
+
+        @hook.on("stripe")
+        def handle(event: Event) -> None:
+            raise asyncio.CancelledError
+
+        with run_sync(hook, paid()) as result:
+            assert (result.outcome, result.code) == ("failed", "CancelledError")
+
     async def test_a_handler_that_ends_the_transaction_fails(self, shop, connection):
         hook = Boathook()
 
@@ -272,6 +305,9 @@ class TestRun:
 
         result = await run(hook, paid(), session=connection)
         assert (result.outcome, result.code) == ("failed", "HANDLER_MISUSE")
+        await connection.transaction().start()
+        result = await run(hook, paid(), session=connection)
+        assert (result.outcome, result.code) == ("failed", "HANDLER_MISUSE"), "in the test's own transaction"
 
     async def test_a_handler_without_a_transaction_needs_no_database(self):
         hook = Boathook()

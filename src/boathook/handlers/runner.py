@@ -272,7 +272,7 @@ class Runner:
                 ending = NotStarted()
             except (Exception, SystemExit, asyncio.CancelledError) as error:
                 # Any exception of the user's code is a failed attempt, unless this task itself is cancelled.
-                if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
                 ending = await self._explain(error, handler, running, completion)
             if ending is not None:
@@ -414,8 +414,12 @@ class Runner:
                     return Superseded()
 
 
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
+def is_cancelled() -> bool:
+    """Return whether the current task itself is being cancelled, rather than one that the user's code awaited."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # a sync handler in a test without an event loop
+        return False
     return task is not None and task.cancelling() > 0
 
 

@@ -18,7 +18,7 @@ from boathook.handlers.api import Boathook
 from boathook.handlers.event import Event, ReplySlot
 from boathook.handlers.handler import Handler
 from boathook.handlers.outbox import Message, Outbox
-from boathook.handlers.runner import Unsuccessful, invoke, make_failure, read_outcome
+from boathook.handlers.runner import Unsuccessful, invoke, is_cancelled, make_failure, read_outcome
 from boathook.handlers.sessions import library_of, refusing_commit
 from boathook.handlers.threads import ThreadPool
 from boathook.handlers.transaction import SyncTransaction, Transaction
@@ -198,7 +198,10 @@ class _Attempt:
             yield
         except Unsuccessful:
             pass
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - as in a worker: whatever the user's code raises
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            # As in a worker: whatever the user's code raises, unless the test itself is cancelled.
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
             _check_schema(error, session)
             self._error = HandlerMisuse(_HAS_ENDED) if _is_ended(session) else error
             self._outcome = make_failure(self._error, self.handler)
@@ -361,12 +364,15 @@ async def _rolled_back(session: Any) -> AsyncIterator[None]:
     """Roll back what the block does through an async session: to where it began, if a transaction is open."""
     match library_of(session):
         case "asyncpg":
+            is_savepoint = session.is_in_transaction()
             transaction = session.transaction()
             await transaction.start()
             try:
                 yield
             finally:
-                await transaction.rollback()
+                # If the handler ended the test's transaction, the savepoint is gone; the result says so.
+                if session.is_in_transaction() or not is_savepoint:
+                    await transaction.rollback()
         case "psycopg":
             async with session.transaction(force_rollback=True):
                 yield
