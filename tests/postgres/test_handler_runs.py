@@ -125,6 +125,8 @@ class TestEvent:
     def test_a_published_one(self):
         made = event(application="acme", type="invoice.paid", json={"n": 1}, id="7")
         assert (made.source, made.application, made.dedup_key) == (None, "acme", "7")
+        made = event(application="acme", type="a", body=b"hi", headers={"X-Trace": "t", "Content-Type": "text/plain"})
+        assert (made.headers, made.content_type) == ({"x-trace": "t"}, "text/plain"), "as when it is published"
 
     @pytest.mark.parametrize(
         ("make", "text"),
@@ -137,6 +139,8 @@ class TestEvent:
             (lambda: event("stripe", application="acme"), "not both"),
             (lambda: event(application="acme"), "needs type="),
             (lambda: event("stripe", body=b"<xml>"), "JSON"),
+            (lambda: event("sendgrid", item=5), "items 0 to 0, and not 5"),
+            (lambda: event("stripe", item=-1), "items 0 to 0, and not -1"),
         ],
     )
     def test_an_invalid_call_is_explained(self, make: Callable[[], Event], text: str):

@@ -93,23 +93,26 @@ def event(
             send such a request.
     """
     body = choose_body("event", json, body)
+    given = {name.lower(): value for name, value in (headers or {}).items()}
     if application is not None:
         if source is not None:
             raise ConfigError("event takes a source or application=, not both")
-        return _published(application, type, body or b"{}", dict(headers or {}), id, attempt)
+        return _published(application, type, body or b"{}", given, id, attempt)
     if source is None:
         raise ConfigError('event needs a source, such as event("stripe", ...), or application=')
     recipe = _recipe_of(source, provider)
     options = {**recipe.sample.settings, **settings}
     spec = SourceSpec(name=source, provider=recipe.name, options=options, unsigned=True)
     resolved = resolve_source(spec)
-    given = {name.lower(): value for name, value in (headers or {}).items()}
     request = to_request(sample_request(resolved, source, id=id, type=type, fields=fields, body=body, headers=given))
     verified = Verifier(spec).verify(request, time.time())
     if not isinstance(verified, Verified):
         detail = getattr(verified, "detail", "it is a handshake, not an event")
         raise ConfigError(f"event({source!r}): {resolved.recipe.title} sends no such request: {detail}")
-    chosen = verified.items[item] if item < len(verified.items) else None
+    number = max(1, len(verified.items))
+    if not 0 <= item < number:
+        raise ConfigError(f"event({source!r}): this request has items 0 to {number - 1}, and not {item}")
+    chosen = verified.items[item] if verified.items else None
     found = verified.type if chosen is None else chosen.type
     if type is not None and found != type:
         raise ConfigError(
