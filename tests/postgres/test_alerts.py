@@ -14,8 +14,10 @@ from boathook.alerts.notifier import Notifier
 from boathook.alerts.rules import compile_rules
 from boathook.alerts.service import AlertService
 from boathook.db import alerts as kept
+from boathook.db import metric_samples
 from boathook.db.delivery_commands import AuditContext
 from boathook.db.events import EventStore
+from boathook.db.metric_samples import HostSample
 from boathook.db.route_registry import register
 from boathook.domain.model import Route
 from boathook.observability.metric_snapshot import MetricSnapshot
@@ -27,6 +29,7 @@ from tests.postgres.test_events import event
 from tests.support import eventually
 from tests.unit.receivers import OK, Receiver
 
+ACCEPTED = "boathook_events_accepted_total"
 LEVEL = "boathook_connections"
 SPOOLED = MetricSnapshot(gauges={"boathook_spool_events": {(): 7}})
 HIGH = {"high": {"metric": LEVEL, "above": 10, "clear_s": 0, "summary": "it is high"}}
@@ -606,3 +609,18 @@ async def test_figures_of_a_clock_that_was_ahead_hide_no_present_ones(db, receiv
         await harness.evaluate()
         await harness.deliver()
         assert sent_alerts(receiver) == [("firing", "high", "")]
+
+
+async def test_samples_stored_after_an_outage_are_counted_once(db):
+    rules = {"many": {"metric": ACCEPTED, "measure": "increase", "over_s": 3_600, "above": 40}}
+    async with open_harness(db, settings_of(rules=rules)) as harness:
+        await harness.evaluate()
+        began = datetime.now(UTC) - timedelta(minutes=20)
+        accepted = MetricSnapshot(span_s=10, counters={ACCEPTED: {("stripe",): 1}})
+        ats = [*(began + timedelta(seconds=10 * n) for n in range(30)), datetime.now(UTC)]
+        await metric_samples.insert(db, [HostSample("a", at, accepted) for at in ats])
+        await harness.evaluate(5)
+        assert await harness.open_alerts() == [], "31 of at most 40 events"
+        await metric_samples.insert(db, [HostSample("b", at, accepted) for at in ats])
+        await harness.evaluate()
+        assert [one.value for one in await harness.open_alerts()] == [62]

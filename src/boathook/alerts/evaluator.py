@@ -66,6 +66,8 @@ class AlertEvaluator:
         self._host = host
         self._window = open_window(rules)
         self._read_until: datetime | None = None
+        self._last_read: Collection[tuple[str, datetime]] = ()
+        """Host and time of the samples of the last read, which the next one overlaps."""
         self._fresh_s = max(60.0, 3 * settings.evaluation_interval_s)
         self._lookback_s = max((rule.lookback_s for rule in rules), default=0.0)
 
@@ -91,7 +93,10 @@ class AlertEvaluator:
             stored = await read_window(connection, now, self._lookback_s)
         else:
             stored = await read_stored_since(connection, min(now, self._read_until) - _OVERLAP)
-        await asyncio.to_thread(self._take_in, stored.samples, now)
+        # The window cannot recognize late samples, because it has merged them.
+        fresh = [one for one in stored.samples if (one.host, one.at) not in self._last_read]
+        await asyncio.to_thread(self._take_in, fresh, now)
+        self._last_read = {(one.host, one.at) for one in stored.samples}
         self._read_until = stored.until or self._read_until
 
     def _take_in(self, samples: Sequence[HostSample], now: datetime) -> None:

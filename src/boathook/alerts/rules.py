@@ -60,7 +60,7 @@ class MetricWindow:
         self._hosts: dict[str, list[HostSample]] = {}
 
     def add(self, samples: Iterable[HostSample]) -> None:
-        """Add samples in any order; known samples are ignored."""
+        """Add samples in any order; known samples are ignored unless `tidy` has merged them."""
         for one in samples:
             known = self._hosts.setdefault(one.host, [])
             index = bisect_left(known, one.at, key=_AT)
