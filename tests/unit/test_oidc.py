@@ -88,6 +88,24 @@ async def test_a_valid_token_identifies_the_operator():
     assert person.is_name_verified
 
 
+@pytest.mark.parametrize("algorithm", ["RS256", "RS512", "PS256"])
+async def test_a_key_without_an_algorithm_fits_all_of_its_kind(algorithm: str):
+    assert (await complete_login(sign(claims(), algorithm=algorithm))).role is Role.OPERATOR
+
+
+async def test_a_key_is_used_only_with_its_own_algorithm(monkeypatch: pytest.MonkeyPatch):
+    to_jwk = jwt.algorithms.RSAAlgorithm.to_jwk
+    monkeypatch.setattr(jwt.algorithms.RSAAlgorithm, "to_jwk", lambda *a, **k: {**to_jwk(*a, **k), "alg": "RS256"})
+    assert (await complete_login(sign(claims()))).role is Role.OPERATOR
+    with pytest.raises(OidcRejected):
+        await complete_login(sign(claims(), algorithm="RS512"))
+
+
+async def test_operators_sign_in_right_after_the_machine_has_booted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(time, "monotonic", lambda: 20.0)
+    assert (await complete_login(sign(claims()))).role is Role.OPERATOR
+
+
 async def test_the_highest_group_role_applies():
     assert (await complete_login(sign(claims(groups=["ops", "platform"])))).role is Role.ADMIN
     assert (await complete_login(sign(claims(groups="platform")))).role is Role.ADMIN

@@ -6,9 +6,10 @@ accepted algorithms are fixed here and never chosen by the token (RFC 8725, sect
 
 import base64
 import hashlib
+import math
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 from urllib.parse import quote_plus, urlencode
 
@@ -80,8 +81,8 @@ class OidcProvider:
         self._client = Client(settings.outbound.model_copy(update={"proxy": proxy}))
         self._metadata: Mapping[str, Any] = {}
         self._metadata_until = 0.0
-        self._keys: jwt.PyJWKSet | None = None
-        self._keys_at = 0.0
+        self._keys: Sequence[Mapping[str, Any]] = ()
+        self._keys_at = -math.inf
 
     def close(self) -> None:
         """Abort the requests in progress."""
@@ -165,20 +166,28 @@ class OidcProvider:
 
     async def _key_of(self, token: str) -> jwt.PyJWK:
         try:
-            kid = jwt.get_unverified_header(token).get("kid")
+            header = jwt.get_unverified_header(token)
         except jwt.PyJWTError:
             raise OidcRejected("the identity provider sent no ID token") from None
-        key = self._known_key(kid)
+        if header.get("alg") not in _ALGORITHMS:
+            raise OidcRejected("the identity provider's token is signed with an algorithm that is not accepted")
+        key = self._known_key(header)
         if key is None and time.monotonic() - self._keys_at > _REFETCH_S:
             await self._fetch_keys()
-            key = self._known_key(kid)
+            key = self._known_key(header)
         if key is None:
             raise OidcRejected("the identity provider's token is signed with a key that it does not publish")
         return key
 
-    def _known_key(self, kid: str | None) -> jwt.PyJWK | None:
-        keys = [] if self._keys is None else [key for key in self._keys.keys if key.public_key_use in {None, "sig"}]
-        if kid is None:
+    def _known_key(self, header: Mapping[str, Any]) -> jwt.PyJWK | None:
+        # A published key need not name its algorithm (RFC 7517, section 4.4), and an RSA key fits several.
+        given = [{"alg": header["alg"], **key} for key in self._keys]
+        try:
+            fitting = jwt.PyJWKSet.from_dict({"keys": given}).keys
+        except jwt.PyJWTError:
+            return None
+        keys = [key for key in fitting if key.public_key_use in {None, "sig"}]
+        if (kid := header.get("kid")) is None:
             return keys[0] if len(keys) == 1 else None
         return next((key for key in keys if key.key_id == kid), None)
 
@@ -186,9 +195,10 @@ class OidcProvider:
         url = (await self._fetch_metadata())["jwks_uri"]
         found = _object(await self._client.request("GET", url, max_bytes=_MAX_BYTES), "read its keys")
         try:
-            self._keys = jwt.PyJWKSet.from_dict(dict(found))
+            jwt.PyJWKSet.from_dict(dict(found))
         except jwt.PyJWTError as error:
             raise OidcRejected(f"the identity provider's keys cannot be read: {error}") from None
+        self._keys = [key for key in found["keys"] if isinstance(key, dict)]
         self._keys_at = time.monotonic()
 
     async def _fetch_userinfo(self, token: str, subject: str) -> Mapping[str, Any]:
