@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 
 from boathook import ConfigError
 from boathook.fastapi import Webhooks
+from boathook.observability import meters
 from boathook.testing import sign
 from tests.support import eventually
 
@@ -87,6 +88,18 @@ async def test_the_example_receives_handles_and_publishes_in_one_process(example
                 pass
     with pytest.raises(ConfigError, match="does not run"):
         _ = example.webhooks.running
+
+
+@pytest.mark.usefixtures("db")
+async def test_started_again_in_the_same_process_it_counts_each_event_once(example, folder):
+    meters.reset()
+    body, counted = paid("o1"), []
+    for _ in range(3):
+        async with running(example.app) as client:
+            await client.post("/in/stripe", content=body, headers=sign("stripe", SECRET, body))
+        series = json.loads((folder / "data/metrics/app-0.json").read_bytes())["series"]
+        counted.append(series["boathook_events_accepted_total"] + series["boathook_duplicates_total"])
+    assert counted == [[[["stripe"], n], [["stripe"], m]] for n, m in ((1, 0), (1, 1), (1, 2))]
 
 
 async def test_a_router_with_a_prefix_that_leaves_deliveries_to_others(example, db):

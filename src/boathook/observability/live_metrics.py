@@ -23,6 +23,8 @@ FLUSH_S: Final = 1.0
 _ALIVE_S: Final = 5.0
 _STEP_S: Final = 5.0
 _REMEMBERED_S: Final = 60.0
+_restored: Final[set[Path]] = set()
+"""Files whose counters this process has already."""
 
 
 class SnapshotFile:
@@ -33,7 +35,14 @@ class SnapshotFile:
         self._path.parent.mkdir(parents=True, exist_ok=True)
 
     def restore(self) -> None:
-        """Add the counters of the slot's earlier process; a missing or damaged file counts as empty."""
+        """Add the counters of the slot's earlier process; a missing or damaged file counts as empty.
+
+        A program that starts boathook again within the same process still has them in memory.
+        """
+        path = self._path.resolve()
+        if path in _restored:
+            return
+        _restored.add(path)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             meters.restore(json.loads(self._path.read_bytes())["series"])
 
