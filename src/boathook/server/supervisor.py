@@ -368,7 +368,10 @@ class Supervisor:
             return
         for child in self._deferred:
             await self._start(child)
-        self._children += self._deferred
+            self._children.append(child)
+            if stop.graceful.is_set():
+                child.send(signal.SIGTERM)  # `_stop` did not know it yet
+                return
         _LOG.info("database_connected", children=", ".join(child.slot for child in self._deferred))
 
     async def _watch(self, stop: _StopSignal) -> None:
