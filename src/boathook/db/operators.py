@@ -54,13 +54,12 @@ class SavedView(msgspec.Struct, frozen=True):
     """The query string of the page of events."""
 
 
-async def insert(connection: Connection, operator: Operator) -> Operator:
-    """Store an operator; the name must be free."""
+async def insert(connection: Connection, operator: Operator) -> Operator | None:
+    """Store an operator; None if the name or the subject is in use."""
     row = await connection.fetchrow(
         SQL["insert_operator"], operator.id, operator.name, operator.role, operator.password_hash, operator.subject
     )
-    assert row is not None
-    return _operator(row)
+    return None if row is None else _operator(row)
 
 
 async def find(connection: Connection, name: str) -> Operator | None:

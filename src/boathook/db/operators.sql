@@ -1,6 +1,8 @@
 -- name: insert_operator
--- Stores an operator.
-insert into boathook.operator (id, name, role, password_hash, subject) values ($1, $2, $3, $4, $5) returning *
+-- Stores an operator unless the name or the subject is in use.
+insert into boathook.operator (id, name, role, password_hash, subject) values ($1, $2, $3, $4, $5)
+on conflict do nothing
+returning *
 
 -- name: find_operator
 -- Returns the operator with this name, ignoring case.

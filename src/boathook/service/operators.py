@@ -6,6 +6,7 @@ SHA-256.
 """
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -81,6 +82,8 @@ async def create(
     created = await operators.insert(
         work.connection, Operator(id=new_id(), name=name, role=role, password_hash=password_hash, subject=subject)
     )
+    if created is None:
+        raise AlreadyExists(f"operator {name} already exists")
     await record(work.connection, work.actor, "operator.create", created.shown_id, f"{name}, {role}")
     return created
 
@@ -210,17 +213,22 @@ async def sign_in_with_oidc(
 
 async def _link_or_create(work: UnitOfWork, person: OidcIdentity) -> Operator:
     known = await operators.find(work.connection, person.name)
-    if known is not None:
-        if known.password_hash is not None or known.subject is not None or not person.is_name_verified:
-            raise InvalidState(
-                f"the name {person.name} belongs to another operator; an admin can change that", "name_taken"
-            )
-        linked = await operators.link_subject(work.connection, known.id, person.subject)
-        await record(work.connection, work.actor, "operator.bind", known.shown_id, person.subject)
-        return linked
-    if person.role is None:
-        raise _roleless(person)
-    return await create(work, person.name, person.role, subject=person.subject)
+    if known is None:
+        if person.role is None:
+            raise _roleless(person)
+        with contextlib.suppress(AlreadyExists):  # at the same moment, for example by a sign-in in another tab
+            return await create(work, person.name, person.role, subject=person.subject)
+        known = await get(work, person.name)
+    known = await operators.lock(work.connection, known.id)
+    if known is not None and known.subject == person.subject:
+        return known
+    if known is None or known.password_hash is not None or known.subject is not None or not person.is_name_verified:
+        raise InvalidState(
+            f"the name {person.name} belongs to another operator; an admin can change that", "name_taken"
+        )
+    linked = await operators.link_subject(work.connection, known.id, person.subject)
+    await record(work.connection, work.actor, "operator.bind", known.shown_id, person.subject)
+    return linked
 
 
 def _roleless(person: OidcIdentity) -> InvalidState:
