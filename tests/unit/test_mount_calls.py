@@ -213,6 +213,25 @@ async def test_an_application_that_fails_to_start_is_started_again(monkeypatch: 
     assert seen == ["lifespan.startup"] * 3 + ["lifespan.shutdown"]
 
 
+async def test_an_application_is_not_started_again_while_the_gateway_stops(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mounts, "_RETRY_S", (0.5,))
+    starts = []
+
+    async def app(_scope, receive, send) -> None:
+        starts.append((await receive())["type"])
+        if len(starts) == 1:
+            await send({"type": "lifespan.startup.failed"})
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+
+    life = Lifespan(app)
+    life.open()
+    await eventually(lambda: bool(starts))
+    async with asyncio.timeout(0.4):
+        await life.close()
+    assert starts == ["lifespan.startup"]
+
+
 @pytest.mark.parametrize("how", ["raises", "returns", "answers"])
 async def test_an_application_without_lifespan_is_up(how: str):
     async def app(_scope, _receive, send) -> None:

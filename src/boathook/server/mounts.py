@@ -41,7 +41,7 @@ class Lifespan:
         self._app = app
         self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
-        self._is_closing = False
+        self._closing = asyncio.Event()
         self.is_up = False
         """Whether the application can serve requests."""
         self.state: dict[str, Any] = {}
@@ -53,7 +53,8 @@ class Lifespan:
 
     async def close(self) -> None:
         """Send the shutdown event, and wait up to five seconds for the application to end."""
-        self.is_up, self._is_closing = False, True
+        self.is_up = False
+        self._closing.set()
         if self._task is None:
             return
         self._events.put_nowait({"type": "lifespan.shutdown"})
@@ -69,9 +70,10 @@ class Lifespan:
                 _LOG.error("mount_not_started", error=str(error), again_in_s=wait_s)
             else:
                 return
-            if self._is_closing:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), wait_s)
+            if self._closing.is_set():
                 return
-            await asyncio.sleep(wait_s)
 
     async def _run(self) -> None:
         """Run the application's lifespan once."""
@@ -85,12 +87,12 @@ class Lifespan:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - applications without a lifespan raise on its events
             if self.is_up:
                 _LOG.error("mount_lifespan_fault", exc_info=error)
-        self.is_up = not self._is_closing
+        self.is_up = not self._closing.is_set()
 
     async def _on_message(self, message: dict[str, Any]) -> None:
         match message["type"]:
             case "lifespan.startup.complete":
-                self.is_up = not self._is_closing
+                self.is_up = not self._closing.is_set()
             case "lifespan.startup.failed":
                 raise _NotStarted(message.get("message") or "it gave no reason")
             case "lifespan.shutdown.failed":
@@ -141,8 +143,7 @@ class Mounts:
         try:
             yield self
         finally:
-            for lifespan in self._lifespans.values():
-                await lifespan.close()
+            await asyncio.gather(*(lifespan.close() for lifespan in self._lifespans.values()))
 
     def at(self, path: str) -> "MountedApp | None":
         """Return the mounted application with the longest path that equals *path* or is a parent of it.
