@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -35,7 +36,7 @@ from boathook.ingest.intake import Intake, Mode
 from boathook.ingest.spool_importer import SpoolImporter
 from boathook.ingest.spool_records import UNROUTED, UnreadableRecord, decode, encode
 from boathook.observability import meters
-from boathook.service import access_copy, group_publisher, message_store
+from boathook.service import access_copy, buffered_publisher, group_publisher, message_store
 from boathook.service.access_copy import FILE_NAME, AccessCopy
 from boathook.service.buffered_publisher import BufferedPublisher
 from boathook.service.keys import hash_token
@@ -348,6 +349,17 @@ async def test_mutant_without_a_report_a_late_duplicate_vanishes(
     await gateway.publish(idempotency_key="k")
     await gateway.heal()
     assert await gateway.reports() == []
+
+
+async def test_an_idempotency_key_is_forgotten_after_a_day_in_an_outage_too(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await gateway.cut()
+    first = await gateway.publish(idempotency_key="k")
+    tomorrow = SimpleNamespace(time=lambda: time.time() + 86_401)
+    monkeypatch.setattr(buffered_publisher, "time", tomorrow, raising=False)
+    later = await gateway.publish(idempotency_key="k")
+    assert later["id"] != first["id"]
 
 
 async def test_a_request_repeated_in_the_outage_gets_the_same_response(gateway: Gateway) -> None:

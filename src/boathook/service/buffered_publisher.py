@@ -7,15 +7,18 @@ must be decided now is decided by the `AccessCopy`, or the request is refused.
 """
 
 import asyncio
+import time
 from collections import OrderedDict
 from typing import Final, assert_never
 from uuid import UUID
+
+import msgspec
 
 from boathook.config import Settings
 from boathook.db.secret_box import open_secret_box
 from boathook.domain.errors import AccessUnknown, ApplicationDeleted, NotFound, WrongCell
 from boathook.domain.model import Accepted, Duplicate, IdempotencyKey, Receipt
-from boathook.handlers.outbox import Message, Outbox
+from boathook.handlers.outbox import Draft, Message, Outbox
 from boathook.ingest.intake import Intake
 from boathook.observability import meters
 from boathook.service import spool
@@ -27,8 +30,18 @@ from boathook.service.operations import read_payload
 
 _MAX_REMEMBERED: Final = 10_000
 """Idempotency keys of buffered messages in memory, so that a client which repeats a request gets the same answer."""
+_DAY_S: Final = 86_400.0
 _MAX_PARSED: Final = 8
 """Requests parsed at once, as a parsed body can take thirty times its size in memory."""
+
+
+class _Remembered(msgspec.Struct, frozen=True):
+    """A buffered message that was published with an idempotency key."""
+
+    request_sha256: bytes
+    id: UUID
+    until: float
+    """When its key is forgotten."""
 
 
 class BufferedPublisher:
@@ -43,7 +56,7 @@ class BufferedPublisher:
     def __init__(self, intake: Intake, access: AccessCopy, outbox: Outbox) -> None:
         self._intake = intake
         self._outbox = outbox
-        self._remembered: OrderedDict[bytes, tuple[bytes, UUID]] = OrderedDict()
+        self._remembered: OrderedDict[bytes, _Remembered] = OrderedDict()
         self.access = access
         self.parsing: Final = asyncio.Semaphore(_MAX_PARSED)
         """Limits how many requests are parsed at once, as connections do while PostgreSQL is available."""
@@ -68,8 +81,8 @@ class BufferedPublisher:
             IngestError: neither PostgreSQL nor the buffer can take it.
             DatabaseError: as `Intake.accept`.
         """
-        if message.idempotency is not None and (known := self._remembered.get(message.idempotency.key)) is not None:
-            return _repeated(known, message.idempotency), True
+        if message.idempotency is not None and (known := self._find(message.idempotency)) is not None:
+            return known, True
         target = await self._find_application(message.organization, message.application)
         draft = self._outbox.draft(message)
         try:
@@ -81,7 +94,7 @@ class BufferedPublisher:
                 self._outbox.count([draft])
                 if receipt.is_spooled:
                     meters.count("boathook_messages_buffered_total")
-                    self._remember(message, draft.id)
+                    self._remember(message, draft)
                 return draft.id, False
             case Duplicate(first, by_idempotency_key=True):
                 if receipt.conflict:
@@ -105,19 +118,24 @@ class BufferedPublisher:
                 raise WrongCell(reference, found.cell) from None
             return found.id
 
-    def _remember(self, message: Message, identifier: UUID) -> None:
+    def _find(self, key: IdempotencyKey) -> UUID | None:
+        """Return the message that was published with a key, for as long as PostgreSQL would know the key."""
+        known = self._remembered.get(key.key)
+        if known is None or time.time() >= known.until:
+            return None
+        if known.request_sha256 != key.request_sha256:
+            raise key_reused()
+        return known.id
+
+    def _remember(self, message: Message, draft: Draft) -> None:
         if message.idempotency is None:
             return
-        self._remembered[message.idempotency.key] = message.idempotency.request_sha256, identifier
+        until = time.time() + draft.memory_days * _DAY_S
+        key = message.idempotency
+        self._remembered.pop(key.key, None)
+        self._remembered[key.key] = _Remembered(key.request_sha256, draft.id, until)
         if len(self._remembered) > _MAX_REMEMBERED:
             self._remembered.popitem(last=False)
-
-
-def _repeated(known: tuple[bytes, UUID], key: IdempotencyKey) -> UUID:
-    request_sha256, identifier = known
-    if request_sha256 != key.request_sha256:
-        raise key_reused()
-    return identifier
 
 
 async def send_without_database(settings: Settings, message: Message) -> Receipt:
