@@ -159,3 +159,8 @@ def test_an_error_is_final_unless_songs_arrive_in_spite_of_it():
 def test_nothing_moves_a_deleted_track_and_nothing_unknown_moves_any():
     assert all(isinstance(step(Status.DELETED, stage), Late) for stage in Stage)
     assert all(isinstance(step(status, Stage.UNKNOWN), Late) for status in Status)
+
+
+@pytest.mark.parametrize("duration", ["sNaN", "NaN", "Infinity", "-sNaN7"])
+def test_a_duration_that_is_no_number_is_left_out(duration: str):
+    assert only(kie(data=[CLIP | {"duration": duration}])).clips[0].duration_s is None

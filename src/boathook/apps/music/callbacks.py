@@ -1,6 +1,5 @@
 """Parses callbacks of all resellers into one format."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -185,7 +184,8 @@ def _seconds(value: object) -> Decimal | None:
         seconds = Decimal(str(value))
     except InvalidOperation:
         return None
-    return round(seconds, 3) if math.isfinite(seconds) and 0 <= seconds < 1_000_000 else None
+    # By the value's own method: math.isfinite raises ValueError for a signaling NaN.
+    return round(seconds, 3) if seconds.is_finite() and 0 <= seconds < 1_000_000 else None
 
 
 def _first_url(raw: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
