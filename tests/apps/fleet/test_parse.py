@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import pytest
 from hypothesis import example, given
@@ -235,3 +236,11 @@ def test_a_word_starting_like_an_entity_is_not_one(word):
 @pytest.mark.parametrize(("word", "action"), [("cancelled", "update"), ("destroyed", "delete"), ("modified", "update")])
 def test_endings_do_not_hide_an_action(word, action):
     assert find_action(word) == action
+
+
+@pytest.mark.parametrize(
+    ("total", "price"),
+    [("999999999999.99", "999999999999.99"), ("999999999999.996", None), ("-999999999999.996", None)],
+)
+def test_a_price_that_rounds_beyond_its_column_is_left_out(total: str, price: str | None):
+    assert TABLES[Entity.BOOKING].values({"total": total})["price"] == (price and Decimal(price))

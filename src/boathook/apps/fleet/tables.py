@@ -74,7 +74,10 @@ def _whole(value: Any) -> int | None:
 
 def _money(value: Any) -> Decimal | None:
     number = _number(value)
-    return number.quantize(Decimal("0.01")) if number is not None and abs(number) < _MAX_MONEY else None
+    if number is None or abs(number) >= _MAX_MONEY:
+        return None
+    money = number.quantize(Decimal("0.01"))
+    return money if abs(money) < _MAX_MONEY else None  # it may have been rounded up
 
 
 def _number(value: Any) -> Decimal | None:
