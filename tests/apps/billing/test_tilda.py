@@ -99,3 +99,10 @@ def test_a_form_without_an_order_is_a_dead_letter(shop: BillingServer):
 
 def test_simulate_reports_that_forms_are_unsupported(shop: BillingServer):
     assert "billing.form" in shop.cli("billing", "simulate", "--count", "1", check=False).stderr
+
+
+@pytest.mark.parametrize("field", ["orderid", "currency"])
+def test_a_short_number_of_huge_value_is_refused_at_once(field: str):
+    payment = json.dumps(ORDER | {field: "HUGE"}).replace('"HUGE"', "1e999999999")
+    with pytest.raises(ValueError, match="is not text"):
+        read_order(urlencode({"payment": payment}).encode())

@@ -100,7 +100,8 @@ def notice_of(fields: Mapping[str, Any]) -> Notice:
 
 def _text(fields: Mapping[str, Any], key: str) -> str | None:
     value = fields.get(key)
-    if isinstance(value, Decimal) and value == value.to_integral_value():
+    # Not of any size: 1e99999999 is short, and converting it would occupy the process for hours.
+    if isinstance(value, Decimal) and value.adjusted() < MAX_TEXT and value == value.to_integral_value():
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
