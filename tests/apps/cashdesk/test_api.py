@@ -262,6 +262,11 @@ class TestWebhooks:
 
 
 class TestObjects:
+    async def test_an_id_larger_than_any_is_unknown(self, cabinet: Cabinet):
+        shop = await cabinet.client()
+        answer = await shop.ask("PUT", "devices/9999999999999999999", {"serial": "A1", "model": "M", "name": "D"})
+        assert answer.status_code == 404
+
     async def test_devices_have_a_serial_number_of_their_own(self, cabinet: Cabinet):
         shop, other = await cabinet.client(), await cabinet.client()
         body = {"serial": "A1", "model": "M", "name": "D"}

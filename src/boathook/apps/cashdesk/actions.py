@@ -50,6 +50,7 @@ async def register_device(tx: Transaction, user: User, form: DeviceForm) -> Obje
 async def change_device(tx: Transaction, user: User, id: int, form: DeviceForm) -> Object:
     """Change a device. Raises Conflict if another one has the serial number."""
     await users.lock(tx, user)
+    await ledger.get(tx, user, Entity.DEVICES, id)
     taken = "select exists (select from cashdesk.devices where user_id = $1 and serial = $2 and id <> $3)"
     if await tx.fetchval(taken, user.id, form.serial, id):
         raise Conflict(f"serial: you have a device with the serial number {form.serial} already")
