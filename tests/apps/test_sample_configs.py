@@ -1,12 +1,18 @@
 """The first steps after the installation: an app's sample configuration in a new folder."""
 
+import math
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
 import boathook.apps
+from boathook.apps.billing.settings import BillingSettings
+from boathook.apps.fleet.settings import FleetSettings
+from boathook.apps.music.settings import MusicSettings
 from tests.commands import boathook_command
 
 APPS = Path(boathook.apps.__file__).parent
@@ -47,3 +53,16 @@ def test_the_readme_of_each_app_tells_how_to_start(name: str):
     assert f"boathook apps sample {name} > boathook.toml" in told
     assert "503" in told
     assert "while `serve` starts" in " ".join(told.lower().split())
+
+
+@pytest.mark.parametrize(
+    ("read", "table"),
+    [
+        (MusicSettings, {"secret": "s", "failed_days": math.inf}),
+        (BillingSettings, {"secret": "s", "late_after_hours": math.inf}),
+        (FleetSettings, {"keep_days": math.inf}),
+    ],
+)
+def test_an_app_refuses_an_infinite_period(read: type[BaseModel], table: dict[str, Any]):
+    with pytest.raises(ValidationError, match="finite number"):
+        read(**table)

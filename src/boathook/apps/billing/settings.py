@@ -10,7 +10,7 @@ Currency = Annotated[str, StringConstraints(strip_whitespace=True, to_upper=True
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Plan(_Table):

@@ -21,7 +21,7 @@ Count = Annotated[int, Field(ge=1)]
 class TelegramSettings(BaseModel):
     """The receiver of critical errors, and the rate of messages."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     token: str = Field(default="", repr=False)
     """The bot's token, best as ``env:NAME``; if empty, nothing is sent, and alarms are only stored."""
@@ -49,7 +49,7 @@ class TelegramSettings(BaseModel):
 class FleetSettings(BaseModel):
     """All settings of the app; missing keys are read from environment variables, where one is defined."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     secrets: tuple[str, ...] = Field(default=("env:RENTPROG_WEBHOOK_TOKEN",), repr=False)
     """RentProg's tokens or signing keys; any of them is accepted."""
