@@ -4,7 +4,6 @@ A worker passes in how an attempt ended, and `decide` returns the next action. T
 numbers: the time and the jitter come from the caller, so that a test or a simulation can replay any decision.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -165,12 +164,6 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("RetryPolicy.jitter must be at least 0 and less than 1")
         if self.factor < 1:
             raise ValueError("RetryPolicy.factor must be at least 1")
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether its numbers can be stored, and its delays are at most a century."""
-        delays_s = (self.first_s, self.max_delay_s, *(self.delays_s or ()))
-        return all(delay <= MAX_SECONDS for delay in delays_s) and self.factor < math.inf and self.max_age_s < math.inf
 
     def wait_s(self, attempt: int, jitter: float) -> float:
         """Return the delay in seconds after *attempt* (1 for the first); *jitter* is in [0, 1)."""

@@ -1,6 +1,7 @@
 """A handler: the user's function and the options of its decorators."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final
@@ -179,9 +180,15 @@ def _with_options(handler: Handler, options: dict[str, Any]) -> Handler:
         value = getattr(handler, key)
         if value is not None and not callable(value) and not 0 < value <= MAX_SECONDS:
             raise ConfigError(f"handler {handler.name}: {key.removesuffix('_s')} must be more than 0, and no infinity")
-    if handler.retry is not None and not handler.retry.is_finite:
+    if handler.retry is not None and not _is_finite(handler.retry):
         raise ConfigError(f"handler {handler.name}: retry has an infinite number; the longest time is a century")
     if handler.session is not None and isinstance(handler.session, AsyncSessions) is not handler.is_async:
         kind, other = ("an async", "a sync") if handler.is_async else ("a sync", "an async")
         raise ConfigError(f"handler {handler.name} is {kind} function, but its session is {other} one")
     return handler
+
+
+def _is_finite(policy: RetryPolicy) -> bool:
+    """Return whether the numbers of a policy can be stored, and its delays are at most a century."""
+    delays_s = (policy.first_s, policy.max_delay_s, *(policy.delays_s or ()))
+    return all(delay <= MAX_SECONDS for delay in delays_s) and policy.factor < math.inf and policy.max_age_s < math.inf
