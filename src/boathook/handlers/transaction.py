@@ -30,16 +30,20 @@ def to_number(stamp: Stamp) -> Decimal:
     if isinstance(stamp, str):
         return _read_stamp(stamp)
     if isinstance(stamp, datetime):
-        if stamp.tzinfo is None:
-            raise ValueError(f"the stamp {stamp} has no time zone, so it cannot be ordered")
-        since = stamp - _EPOCH
-        return Decimal((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) / 1_000_000
+        return _seconds_since_1970(stamp)
     if isinstance(stamp, bool) or not isinstance(stamp, int | float | Decimal):
         raise ValueError(f"a stamp is a number, a moment or a text of one, not {type(stamp).__name__}")  # noqa: TRY004 one error for all wrong stamps
     number = Decimal(str(stamp)) if isinstance(stamp, float) else Decimal(stamp)
     if not number.is_finite():
         raise ValueError(f"the stamp {stamp} cannot be ordered")
     return number
+
+
+def _seconds_since_1970(moment: datetime) -> Decimal:
+    if moment.tzinfo is None:
+        raise ValueError(f"the stamp {moment} has no time zone, so it cannot be ordered")
+    since = moment - _EPOCH
+    return Decimal((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) / 1_000_000
 
 
 def _read_stamp(text: str) -> Decimal:
@@ -52,7 +56,7 @@ def _read_stamp(text: str) -> Decimal:
         raise ValueError(f"the stamp {text!r} is neither a number nor a moment such as 2026-01-31T12:00:00Z") from None
     # A `datetime` drops what is beyond microseconds, so that two stamps in nanoseconds would look equal.
     beyond = _BEYOND_MICROSECONDS.search(text)
-    return to_number(moment) + Decimal(f"0.000000{beyond[1]}" if beyond else 0)
+    return _seconds_since_1970(moment) + Decimal(f"0.000000{beyond[1]}" if beyond else 0)
 
 
 def newer_arguments(claim: Claim, kind: str, key: str, stamp: Stamp) -> Arguments:

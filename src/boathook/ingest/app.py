@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -74,6 +75,8 @@ _MAX_CREDENTIALS: Final = 10_000
 _LOG = get_logger("ingest")
 _SENDING_METHODS: Final = frozenset({"POST", "PUT"})
 _OWN_PATHS: Final = ("/api/", "/console/", "/portal/")
+_TOKEN: Final = re.compile(r"/(?:[^/]*[^/A-Za-z_.-][^/]*|[^/]{21,})")
+"""Parts of a path that may be secrets: long ones, and those with other characters than words have."""
 
 
 class Response(msgspec.Struct):
@@ -585,5 +588,5 @@ def make_request(
 async def _log_not_found(scope: Mapping[str, Any], send: Send, message: Any) -> None:
     """Send a message; log a 404, which shows a developer that a sender uses another path than its source's."""
     if message["type"] == "http.response.start" and message["status"] == 404:
-        _LOG.debug("no_source_at_path", method=scope["method"], path=scope["path"])
+        _LOG.debug("no_source_at_path", method=scope["method"], path=_TOKEN.sub("/...", scope["path"]))
     await send(message)
