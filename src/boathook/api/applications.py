@@ -17,6 +17,8 @@ from boathook.service.schemas.messages import ApplicationIn, ApplicationPatch
 
 routes = router("Application")
 tokens = router("Authentication")
+Session = Annotated[str, Field(pattern=r"^[a-zA-Z0-9@_\-.]{1,64}$")]
+_DEFAULT_EXPIRY_S: Final = 604_800
 
 
 class ApplicationOut(Output):
@@ -112,10 +114,6 @@ async def patch_application(call: AnyCall, app_id: ApplicationRef, body: Applica
 async def delete_application(call: AnyCall, app_id: ApplicationRef) -> None:
     """Delete an application with its endpoints; its uid can be used again."""
     await applications.delete(call.work, app_id)
-
-
-Session = Annotated[str, Field(pattern=r"^[a-zA-Z0-9@_\-.]{1,64}$")]
-_DEFAULT_EXPIRY_S: Final = 604_800
 
 
 class AppPortalAccessIn(Input):

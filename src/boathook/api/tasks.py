@@ -34,6 +34,7 @@ bulk = router("Bulk Job")
 _LAST: Final = UUID(int=(1 << 128) - 1)
 
 TaskPage = Annotated[IdPage, id_page(ids.TASK)]
+JobRef = Annotated[str, Path(description="The bulk job's id.", examples=["qtask_01h455vb4pex5vsknk084sn02q4"])]
 
 
 class SpanIn(Input):
@@ -261,9 +262,6 @@ async def count_usage(call: AnyCall, body: UsageIn) -> Response:
     """Count, in the background, the deliveries of each application's messages in a time range."""
     task, unknown = await tasks.count_usage(call.work, body.value(), body.app_ids)
     return answer_json(202, _show_task(task) | {"unresolvedAppIds": unknown})
-
-
-JobRef = Annotated[str, Path(description="The bulk job's id.", examples=["qtask_01h455vb4pex5vsknk084sn02q4"])]
 
 
 class BulkJobOut(Output):

@@ -34,7 +34,7 @@ from boathook.cli.options import (
 )  # fmt: skip
 from boathook.cli.output import ID, RECIPIENT, STATE, Column, Progress, View, hint, say
 from boathook.domain import ids
-from boathook.domain.errors import InvalidTransition, InvalidValue
+from boathook.domain.errors import InvalidValue
 from boathook.domain.model import State
 from boathook.domain.plurals import counted
 from boathook.service import id_prefixes, listings, operations, search
@@ -85,6 +85,8 @@ _LEFT: Final = (
     "{} skipped: a dead letter was purged (--to HANDLER routes it anyway), or an older boathook stored the event as a"
     " batch"
 )
+_ATTEMPT_FIELDS: Final = ("number", "outcome", "code", "error", "traceback", "started_at", "ended_at", "worker")
+_REQUEST_FIELDS: Final = ("url", "status", "duration_ms", "request_headers", "response", "response_size", "is_manual")
 
 
 @events.command("list", epilog=example(
@@ -287,18 +289,13 @@ def retry_delivery(ctx: typer.Context, delivery: Delivery, note: Note = None, as
     To deliver an event again that a recipient has handled, use events replay.
     """
 
-    async def retry(database: Database) -> tuple[DeliveryRow, bool]:
+    async def retry(database: Database) -> tuple[DeliveryRow, operations.Key | None]:
         (key,) = await id_prefixes.find_deliveries(database, [delivery])
-        found = (await listings.get_delivery(database, key)).row
-        if found.state in {State.SUCCEEDED, State.IGNORED}:
-            hint = f"to run it again, replay its event {found.event_id}"
-            raise InvalidTransition(f"{found.id} is {found.state}; {hint}")
-        _, pending = await operations.replay_delivery(database, key, action(note))
-        return found, pending is not None
+        return await operations.replay_delivery(database, key, action(note), is_retry=True)
 
-    found, is_due = run_with_database(ctx, retry)
-    message = f"{found.id} is due now" if is_due else f"an attempt of {found.id} is running; nothing changed"
-    output.print_done({"delivery": found.id, "is_due": is_due}, message, as_json=as_json)
+    found, due = run_with_database(ctx, retry)
+    message = f"an attempt of {found.id} is running; nothing changed" if due is None else f"{found.id} is due now"
+    output.print_done({"delivery": found.id, "is_due": due is not None}, message, as_json=as_json)
 
 
 def _print_event(row: EventRow) -> None:
@@ -321,10 +318,6 @@ def _plain_attempt(attempt: AttemptDetail) -> dict[str, Any]:
     """Return an attempt as JSON fields; what only requests have is omitted for handlers."""
     names = [*_ATTEMPT_FIELDS, *(() if attempt.url is None else _REQUEST_FIELDS)]
     return {name: getattr(attempt, name) for name in names}
-
-
-_ATTEMPT_FIELDS: Final = ("number", "outcome", "code", "error", "traceback", "started_at", "ended_at", "worker")
-_REQUEST_FIELDS: Final = ("url", "status", "duration_ms", "request_headers", "response", "response_size", "is_manual")
 
 
 def _print_attempts(attempts: Sequence[AttemptDetail]) -> None:

@@ -43,6 +43,8 @@ from boathook.service.live_stats import (
 from boathook.service.remote import RemoteClient
 
 StatsReader = LiveStatsReader | RemoteStatsReader
+_MAX_SOURCES: Final = 8
+_MAX_RECIPIENTS: Final = 14
 
 
 def top(
@@ -209,10 +211,6 @@ def _read_keys(descriptor: int, press: Callable[[str], None]) -> None:
     pressed = os.read(descriptor, 64).decode(errors="replace")
     for key in pressed or "q":  # a closed terminal counts as q
         press(key)
-
-
-_MAX_SOURCES: Final = 8
-_MAX_RECIPIENTS: Final = 14
 
 
 class SortOrder(StrEnum):

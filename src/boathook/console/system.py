@@ -36,6 +36,9 @@ _BALANCE_ROWS: Final = (
     ("rejections", "Rejections stored", 0),
 )
 """Rows of the totals in display order: field, label and indentation level."""
+JOBS_PATH: Final = f"{BASE}/jobs"
+_MAX_JOBS: Final = 50
+_MAX_SOURCES: Final = 12
 
 
 @routes.get("/verify", Permission.VERIFY_VIEW)
@@ -83,10 +86,6 @@ async def stop(context: ConsoleContext) -> Response:
     return context.to(f"{_CHECKS_PATH}/{context.path['id']}", "Stopped.")
 
 
-JOBS_PATH: Final = f"{BASE}/jobs"
-_MAX_JOBS: Final = 50
-
-
 @routes.get("/jobs", Permission.JOB_VIEW)
 async def list_jobs(context: ConsoleContext) -> Response:
     """Show the latest bulk jobs."""
@@ -130,9 +129,6 @@ async def show_settings(context: ConsoleContext) -> Response:
         file=settings.file,
         app_sections=sorted(settings.extra),
     )
-
-
-_MAX_SOURCES: Final = 12
 
 
 class _CellRow(msgspec.Struct, frozen=True):

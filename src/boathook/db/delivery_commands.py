@@ -275,10 +275,11 @@ async def replay_delivery(database: Database, key: Key, action: AuditContext) ->
 async def retry_delivery(database: Database, key: Key, action: AuditContext) -> bool:
     """Make a pending delivery due now; return False if it is not pending."""
     async with database.transaction() as connection:
-        if not await connection.fetchval(SQL["retry_pending"], *key):
+        recipient = await connection.fetchval(SQL["retry_pending"], *key)
+        if recipient is None:
             return False
         await record_each(connection, action, RETRY_DELIVERY, [ids.show_delivery(*key)])
-        await notify_due(connection)
+        await notify_due(connection, [recipient])
         return True
 
 

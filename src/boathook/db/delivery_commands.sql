@@ -155,10 +155,10 @@ set due_at = case state when 'pending' then least(due_at, clock_timestamp()) els
 where event_id = $1 and state in ('pending', 'leased')
 
 -- name: retry_pending
--- Makes a pending delivery due.
+-- Makes a pending delivery due, and returns its recipient.
 update boathook.delivery set due_at = least(due_at, clock_timestamp())
 where event_id = $1 and ordinal = $2 and state = 'pending'
-returning true
+returning recipient
 
 -- name: lock_replays
 -- Locks these events for replays until the transaction ends.

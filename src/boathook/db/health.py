@@ -14,6 +14,7 @@ from boathook.domain import ids
 from boathook.domain.errors import BoathookError
 
 SQL = load(__file__)
+CHECK_TIMEOUT_S: Final = 5.0
 
 
 class UnroutedRecipient(msgspec.Struct, frozen=True):
@@ -135,9 +136,6 @@ async def read_database_health(database: Database) -> DatabaseHealth:
         snapshot_by=f"{snapshot['name'] or 'a session'} (pid {snapshot['pid']})" if snapshot else "",
         vacuum_blockers=tuple(row["name"] for row in await database.fetch(SQL["list_prepared"])),
     )
-
-
-CHECK_TIMEOUT_S: Final = 5.0
 
 
 async def database_problems(database: Database | None) -> list[str]:

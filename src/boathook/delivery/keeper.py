@@ -52,6 +52,16 @@ from boathook.observability.metric_snapshot import AGES, ENDPOINTS
 _WATCH_S: Final = 0.5
 """How often a running chore's lock is checked."""
 _LOG = get_logger("keeper")
+ROUND_S: Final = 1.0
+COUNT_S: Final = 5.0
+BACK_S: Final = 0.2
+"""Interval between two checks whether PostgreSQL is available again."""
+DEAD_LETTER_S: Final = 2.0
+SEAL_S: Final = 5.0
+SAMPLES_S: Final = 60.0
+_SEALINGS: Final = 5
+_SHARE: Final = 0.1
+"""A slow job runs less often, so that it takes no more than this share of the time."""
 
 
 class _Owned(msgspec.Struct, frozen=True):
@@ -138,18 +148,6 @@ async def _do(one: _Owned) -> None:
     finally:
         meters.count("boathook_chores_total", app=app, chore=name, outcome=outcome)
         meters.observe("boathook_chore_seconds", time.monotonic() - started, app=app, chore=name)
-
-
-ROUND_S: Final = 1.0
-COUNT_S: Final = 5.0
-BACK_S: Final = 0.2
-"""Interval between two checks whether PostgreSQL is available again."""
-DEAD_LETTER_S: Final = 2.0
-SEAL_S: Final = 5.0
-SAMPLES_S: Final = 60.0
-_SEALINGS: Final = 5
-_SHARE: Final = 0.1
-"""A slow job runs less often, so that it takes no more than this share of the time."""
 
 
 class MaintenanceJob:

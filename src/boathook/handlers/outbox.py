@@ -58,6 +58,7 @@ _KEY_DAYS: Final = 1.0
 _MAX_ROUNDS: Final = 5
 _MAX_ROUTES: Final = 100_000
 """Maximum number of compiled routes in memory, over all applications."""
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -364,7 +365,7 @@ def _hash_key(material: bytes) -> UUID:
 def _draft(message: Message, memory_days: float) -> Draft:
     began_ns = time.time_ns()
     identifier = message.event_id or ids.make(began_ns // 1_000_000, secrets.randbits(74))
-    _storable("application", message.application)
+    _check_storable("application", message.application)
     _name("type", message.type)
     own_id = None if message.id is None else _name("id", message.id)
     body, content_type = _encoded(message.payload)
@@ -393,12 +394,11 @@ def _name(field: str, text: Any) -> str:
     return text
 
 
-def _storable(field: str, text: Any) -> None:
+def _check_storable(field: str, text: Any) -> None:
     if not isinstance(text, str) or _UNSTORABLE.search(text):
         raise InvalidMessage(f"{field}: write a text without NUL and lone surrogates, not {text!r}")
 
 
-_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 _RULES: Final = {"channels": check_channels, "tags": check_tags}
 
 
@@ -414,8 +414,8 @@ def _headers(given: Mapping[Any, Any]) -> dict[str, str]:
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidMessage(f"headers: use strings, not {name!r}: {value!r}")
-        _storable("headers", name)
-        _storable("headers", value)
+        _check_storable("headers", name)
+        _check_storable("headers", value)
     return {name.lower(): value for name, value in given.items()}
 
 

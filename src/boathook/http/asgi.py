@@ -14,6 +14,7 @@ Asgi = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 
 IS_AUTHENTICATED: Final = "boathook.is_authenticated"
 """Set in the scope of a request once its credentials are known to be valid."""
+_NEEDLESS_ESCAPE: Final = re.compile(rb"%(?:2[dDeEfF]|3[0-9]|4[1-9a-fA-F]|5[0-9aAfF]|6[1-9a-fA-F]|7[0-9aA])")
 
 
 async def read_body(receive: Receive, max_bytes: int) -> bytes | None:
@@ -33,9 +34,6 @@ async def read_body(receive: Receive, max_bytes: int) -> bytes | None:
         pieces.append(message.get("body", b""))
         size += len(pieces[-1])
     return b"".join(pieces)
-
-
-_NEEDLESS_ESCAPE: Final = re.compile(rb"%(?:2[dDeEfF]|3[0-9]|4[1-9a-fA-F]|5[0-9aAfF]|6[1-9a-fA-F]|7[0-9aA])")
 
 
 def has_needless_escapes(raw_path: bytes) -> bool:

@@ -74,7 +74,7 @@ _CREDENTIAL_TTL_S: Final = 60.0
 _MAX_CREDENTIALS: Final = 10_000
 _LOG = get_logger("ingest")
 _SENDING_METHODS: Final = frozenset({"POST", "PUT"})
-_OWN_PATHS: Final = ("/api/", "/console/", "/portal/")
+_OWN_PATHS: Final = (API_PREFIX, "/console/", "/portal/")
 _TOKEN: Final = re.compile(r"/(?:[^/]*[^/A-Za-z_.-][^/]*|[^/]{21,})")
 """Parts of a path that may be secrets: long ones, and those with other characters than words have."""
 

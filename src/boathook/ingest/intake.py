@@ -51,6 +51,18 @@ from boathook.observability.log import get_logger
 from boathook.spool.segment import Record
 from boathook.spool.segment_store import Segment
 
+PendingEvent = tuple[NewEvent, ReceiptWaiter, float]
+"""An event, its waiter, and the time from which it waits."""
+_DRAIN_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+"""Delay before each attempt to drain the spool."""
+_DRAIN_TIMEOUT_S: Final = (2.0, 5.0, 10.0, 30.0)
+"""Timeout for a spooled batch, by attempt: short at first to detect a hanging database, longer for a slow one."""
+_MIN_COMMIT_SHARE: Final = 0.25
+"""Minimum time for a commit, as a share of `within_s`, however long its oldest event has waited."""
+_ADOPT_INTERVAL_S: Final = 5.0
+_CANCEL_RETRY_S: Final = 0.1
+_LOG = get_logger("ingest")
+
 
 class DedupCache:
     """The keys of the events accepted last, in two generations; when the newer one is full, the older one is dropped.
@@ -83,19 +95,6 @@ class DedupCache:
         if len(self._young) >= self._size:
             self._old, self._young = self._young, {}
         self._young[event.key_hash.bytes] = first.bytes + event.body_sha256
-
-
-PendingEvent = tuple[NewEvent, ReceiptWaiter, float]
-"""An event, its waiter, and the time from which it waits."""
-_DRAIN_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
-"""Delay before each attempt to drain the spool."""
-_DRAIN_TIMEOUT_S: Final = (2.0, 5.0, 10.0, 30.0)
-"""Timeout for a spooled batch, by attempt: short at first to detect a hanging database, longer for a slow one."""
-_MIN_COMMIT_SHARE: Final = 0.25
-"""Minimum time for a commit, as a share of `within_s`, however long its oldest event has waited."""
-_ADOPT_INTERVAL_S: Final = 5.0
-_CANCEL_RETRY_S: Final = 0.1
-_LOG = get_logger("ingest")
 
 
 class Mode(StrEnum):

@@ -41,6 +41,15 @@ _REFILL_SHARE: Final = 0.25
 _MAX_REFILL_S: Final = 10.0
 _WHOLE: Final = 1 - 1e-6
 """Minimum that counts as a whole token, because sums of fractions are not exact."""
+_MIN_INTERVAL_S: Final = 0.01
+"""Time between two leases if tokens have run out, and the store granted all that were requested last time."""
+_COUNT_INTERVAL_S: Final = 1.0
+"""Time between two counts of the gateways."""
+_REMEMBERED_COUNTS: Final = 3
+"""The largest of so many counts is used: a gateway that reconnects to PostgreSQL is missing in one of them."""
+_LOG = get_logger("ingest")
+CountGateways = Callable[[], Awaitable[int]]
+"""Returns the number of gateways that run, this one included. Raises BoathookError if that is unknown."""
 
 
 class SourceRate:
@@ -205,18 +214,6 @@ class _Floor:
 
 def _do_nothing() -> None:
     """Do nothing."""
-
-
-_MIN_INTERVAL_S: Final = 0.01
-"""Time between two leases if tokens have run out, and the store granted all that were requested last time."""
-_COUNT_INTERVAL_S: Final = 1.0
-"""Time between two counts of the gateways."""
-_REMEMBERED_COUNTS: Final = 3
-"""The largest of so many counts is used: a gateway that reconnects to PostgreSQL is missing in one of them."""
-_LOG = get_logger("ingest")
-
-CountGateways = Callable[[], Awaitable[int]]
-"""Returns the number of gateways that run, this one included. Raises BoathookError if that is unknown."""
 
 
 class RateLeaser:

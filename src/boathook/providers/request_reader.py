@@ -18,6 +18,14 @@ import msgspec
 from boathook.domain.json_document import UNREADABLE, get_path, is_too_deep, parse, scalar_text, split_path
 from boathook.domain.verification import Request
 
+_FAST_DECODE_ERRORS: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+ExtractedFields = Mapping[str, Any]
+FieldReader = Callable[[Request, ExtractedFields], Any]
+"""Returns the value of one selector from a request and its already extracted JSON values; None if there is none."""
+_UNFIT: Final = re.compile(r'[\\"\x00-\x1f]')
+"""Characters that msgspec does not allow in a field's name."""
+_Tree = dict[str, "_Tree | None"]
+
 
 class Header(msgspec.Struct, frozen=True):
     """A header, by its lower-case name."""
@@ -55,7 +63,6 @@ Selector = Header | Query | Form | Json
 
 
 _MAX_FIELDS = 1_000
-_FAST_DECODE_ERRORS: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 _JSON_OPENS = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*[{\[]").match
 
 
@@ -161,15 +168,6 @@ def _expand(document: Any, base: str, parts: Sequence[str]) -> Iterator[tuple[st
 
 def _join(base: str, parts: Sequence[str]) -> str:
     return ".".join((base, *parts) if base else parts)
-
-
-ExtractedFields = Mapping[str, Any]
-FieldReader = Callable[[Request, ExtractedFields], Any]
-"""Returns the value of one selector from a request and its already extracted JSON values; None if there is none."""
-
-_UNFIT: Final = re.compile(r'[\\"\x00-\x1f]')
-"""Characters that msgspec does not allow in a field's name."""
-_Tree = dict[str, "_Tree | None"]
 
 
 class FieldExtractor:

@@ -66,9 +66,12 @@ async def check_dead(database: Database, keys: Sequence[Key]) -> list[Key]:
         if delivery.state == State.DEAD:
             dead.append(key)
         elif delivery.state in {State.SUCCEEDED, State.IGNORED}:
-            hint = f"to run it again, replay its event {delivery.event_id}"
-            raise InvalidTransition(f"{delivery.id} is {delivery.state}, not a dead letter; {hint}")
+            raise InvalidTransition(f"{delivery.id} is {delivery.state}, not a dead letter; {_replay_hint(delivery)}")
     return dead
+
+
+def _replay_hint(ended: DeliveryRow) -> str:
+    return f"to run it again, replay its event {ended.event_id}"
 
 
 async def replay_dead(
@@ -94,8 +97,16 @@ async def replay_dead(
     return await _in_batches(step, report)
 
 
-async def replay_delivery(database: Database, key: Key, action: AuditContext) -> tuple[DeliveryRow, Key | None]:
+async def replay_delivery(
+    database: Database, key: Key, action: AuditContext, *, is_retry: bool = False
+) -> tuple[DeliveryRow, Key | None]:
     """Deliver the event of one delivery to its recipient again; one that waits for its next attempt is due now.
+
+    Args:
+        database: the database.
+        key: the delivery.
+        action: the actor and note for the audit.
+        is_retry: refuse a delivery that has succeeded or was ignored, instead of adding one.
 
     Returns:
         The delivery before the replay, and the key of the delivery that is pending now. That is a new delivery if it
@@ -104,7 +115,8 @@ async def replay_delivery(database: Database, key: Key, action: AuditContext) ->
     Raises:
         NotFound: there is no such delivery.
         InvalidState: the recipient is deleted or disabled, or the event's content was deleted.
-        InvalidTransition: another delivery to the recipient is pending, or the event cannot have more deliveries.
+        InvalidTransition: another delivery to the recipient is pending, or the event cannot have more deliveries; or
+            it has ended, and this is a retry.
     """
     delivery = await listings.get_delivery(database, *key)
     match State(delivery.state):
@@ -113,6 +125,8 @@ async def replay_delivery(database: Database, key: Key, action: AuditContext) ->
                 text = f"{delivery.recipient} is deleted or disabled, or the event's content is gone"
                 raise InvalidState(text, "endpoint_disabled")
             return delivery, key
+        case State.SUCCEEDED | State.IGNORED if is_retry:
+            raise InvalidTransition(f"{delivery.id} is {delivery.state}; {_replay_hint(delivery)}")
         case State.SUCCEEDED | State.IGNORED:
             return delivery, await delivery_commands.replay_delivery(database, key, action)
         case State.PENDING | State.LEASED:

@@ -44,6 +44,11 @@ from boathook.spool.spool import Spool
 
 UNSTORED_STATES: Final = frozenset({SegmentState.WAITING, SegmentState.REFUSED})
 """States of segments whose events are not in PostgreSQL."""
+_STATES: Final = {
+    ImportScope.AGAIN: {SegmentState.DONE, SegmentState.BAD},
+    ImportScope.REFUSED: {SegmentState.REFUSED},
+    ImportScope.WAITING: {SegmentState.WAITING},
+}
 
 
 class SpooledEvent(msgspec.Struct, frozen=True):
@@ -126,13 +131,6 @@ def _decode(record: Record) -> NewEvent | None:
         return decode(record.payload)
     except UnreadableRecord:
         return None
-
-
-_STATES: Final = {
-    ImportScope.AGAIN: {SegmentState.DONE, SegmentState.BAD},
-    ImportScope.REFUSED: {SegmentState.REFUSED},
-    ImportScope.WAITING: {SegmentState.WAITING},
-}
 
 
 class SpoolCounts(msgspec.Struct, frozen=True):
