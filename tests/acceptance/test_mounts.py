@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import json
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import psycopg
@@ -19,11 +21,16 @@ from tests.acceptance.mounted_app import APP_SOURCE
 from tests.acceptance.raw_http import boathook_on_new_database, send_request, write_config
 from tests.support import eventually, until
 
+ROOT = Path(__file__).parents[2]
 SOURCES = """
 [sources.stripe]
 provider = "stripe"
 secrets = ["whsec_acceptance"]
 paths = ["/webhooks/stripe"]
+[sources.open]
+provider = "token"
+header = "X-Token"
+unsigned = true
 [limits]
 max_body = 100000
 max_connections_per_client = 60
@@ -296,13 +303,36 @@ async def test_an_app_may_refuse_a_websocket(mounted_app: BoathookProcess):
 
 
 @pytest.mark.parametrize("path", ["/elsewhere", "/in/stripe", "/webhooks/stripe", "/api/v1/app", "/healthz"])
-async def test_where_nothing_is_mounted_an_upgrade_is_refused_as_ever(mounted_app: BoathookProcess, path: str):
-    assert (await refused(mounted_app, path))[0] == 400
+async def test_where_nothing_is_mounted_a_websocket_is_an_ordinary_request(mounted_app: BoathookProcess, path: str):
+    assert (await refused(mounted_app, path))[0] == send_request(mounted_app, "GET", path).status
 
 
 ASK = "GET /open/echo HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
 KEY = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 SMUGGLED = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+def answer_to(running: BoathookProcess, wire: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", running.port), timeout=300) as client:
+        client.sendall(wire)
+        return read_all(client)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        ASK + "Upgrade: websocket\r\n\r\n",
+        ASK + "Sec-WebSocket-Key: short\r\nUpgrade: websocket\r\n\r\n",
+        ASK.replace(": 13", ": 12") + KEY + "Upgrade: websocket\r\n\r\n",
+        ASK + KEY + "Upgrade: websocket\r\nContent-Length: 5\r\n\r\nhello",
+        ASK + KEY + "Upgrade: websocket\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ],
+)
+def test_an_ambiguous_websocket_is_refused_and_nothing_after_it_read(mounted_app: BoathookProcess, head: str):
+    got = answer_to(mounted_app, head.encode() + SMUGGLED)
+    assert got.startswith(b"HTTP/1.1 400 "), got
+    assert got.count(b"HTTP/1.1") == 1, got
+    assert b'"pid"' not in got
 
 
 @pytest.mark.parametrize(
@@ -311,22 +341,78 @@ SMUGGLED = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
         ASK + KEY + "Upgrade: h2c\r\n\r\n",
         ASK + KEY + "Upgrade: websocket, h2c\r\n\r\n",
         ASK + KEY + "Upgrade: websocket\r\nUpgrade: h2c\r\n\r\n",
-        ASK + "Upgrade: websocket\r\n\r\n",
-        ASK + "Sec-WebSocket-Key: short\r\nUpgrade: websocket\r\n\r\n",
-        ASK.replace(": 13", ": 12") + KEY + "Upgrade: websocket\r\n\r\n",
         ASK.replace("HTTP/1.1", "HTTP/1.0") + KEY + "Upgrade: websocket\r\n\r\n",
-        ASK.replace("GET", "POST") + KEY + "Upgrade: websocket\r\n\r\n",
-        ASK + KEY + "Upgrade: websocket\r\nContent-Length: 5\r\n\r\nhello",
-        ASK + KEY + "Upgrade: websocket\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        ASK.replace("GET", "POST") + KEY + "Upgrade: websocket\r\nContent-Length: 5\r\n\r\nhello",
+        ASK.replace("GET", "POST") + KEY + "Upgrade: h2c\r\nTransfer-Encoding: Chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     ],
 )
-def test_an_ambiguous_upgrade_is_refused_and_nothing_after_it_read(mounted_app: BoathookProcess, head: str):
-    with socket.create_connection(("127.0.0.1", mounted_app.port), timeout=300) as wire:
-        wire.sendall(head.encode() + SMUGGLED)
-        got = read_all(wire)
-    assert got.startswith(b"HTTP/1.1 400 "), got
-    assert got.count(b"HTTP/1.1") == 1, got
-    assert b'"pid"' not in got
+def test_an_upgrade_that_is_no_websocket_is_an_ordinary_request(mounted_app: BoathookProcess, head: str):
+    """RFC 9110, section 7.8: a server may ignore an Upgrade header."""
+    method = head.partition(" ")[0]
+    got = answer_to(mounted_app, head.replace("/open/echo", "/open/x").encode())
+    ordinary = send_request(mounted_app, method, "/open/x", body=b"hello" if method == "POST" else b"")
+    assert got.startswith(b"HTTP/1.1 %d " % ordinary.status), got
+    assert ordinary.json["path"] == json.loads(got.rpartition(b"\r\n\r\n")[2])["path"] == "/open/x"
+
+
+JAVA = """
+import java.net.URI;
+import java.net.http.*;
+
+public class Send {
+    public static void main(String[] targets) throws Exception {
+        var client = HttpClient.newHttpClient();
+        for (var target : targets) {
+            var parts = target.split(" ", 3);
+            var request = HttpRequest.newBuilder(URI.create(parts[1])).header("x-token", "t");
+            if (parts[0].equals("GET")) request.GET();
+            else request.POST(HttpRequest.BodyPublishers.ofString(parts[2]));
+            var answer = client.send(request.build(), HttpResponse.BodyHandlers.ofString());
+            System.out.println(answer.statusCode() + " " + answer.version());
+        }
+    }
+}
+"""
+
+
+def targets(running: BoathookProcess) -> dict[str, int]:
+    """Return requests to each kind of path, with the status that the same request has without an upgrade."""
+    body = '{"n":1}'
+    made = {}
+    for method, path in (
+        ("POST", "/in/open"), ("POST", "/in/stripe"), ("POST", "/api/v1/app"), ("GET", "/api/v1/app"), ("GET", "/healthz"),
+        ("GET", "/console/login"), ("GET", "/open/x"), ("POST", "/open/x"), ("GET", "/elsewhere"),
+    ):  # fmt: skip
+        sent = body.encode() if method == "POST" else b""
+        made[f"{method} {running.base}{path} {body}"] = send_request(
+            running, method, path, {"x-token": "t"}, sent
+        ).status
+    return made
+
+
+def test_the_standard_client_of_java_is_served(mounted_app: BoathookProcess, tmp_path: Path):
+    """It sends `Connection: Upgrade, HTTP2-Settings` and `Upgrade: h2c` with every request to an http:// URL."""
+    subprocess.run([ROOT / "scripts/need-program", "javac", "default-jdk-headless"], check=True, timeout=600)
+    (tmp_path / "Send.java").write_text(JAVA)
+    expected = targets(mounted_app)
+    done = subprocess.run(
+        ["java", tmp_path / "Send.java", *expected], capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.stdout.splitlines() == [f"{status} HTTP_1_1" for status in expected.values()], done.stderr
+    assert next(iter(expected.values())) == 200
+
+
+def test_curl_that_offers_http2_is_served(mounted_app: BoathookProcess):
+    subprocess.run([ROOT / "scripts/need-program", "curl", "curl"], check=True, timeout=600)
+    for target, status in targets(mounted_app).items():
+        method, address, body = target.split(" ", 2)
+        data = ["--data-binary", body] if method == "POST" else []
+        done = subprocess.run(
+            ["curl", "-sS", "--http2", "-v", "-X", method, address, "-H", "x-token: t", *data],
+            capture_output=True, text=True, check=True, timeout=300,
+        )  # fmt: skip
+        assert "> Upgrade: h2c" in done.stderr
+        assert f"< HTTP/1.1 {status} " in done.stderr, target
 
 
 def test_frames_right_after_the_head_are_read(mounted_app: BoathookProcess):
@@ -343,10 +429,8 @@ def test_frames_right_after_the_head_are_read(mounted_app: BoathookProcess):
 
 def test_an_upgrade_behind_an_unanswered_request_is_refused(mounted_app: BoathookProcess):
     """The pending response comes first."""
-    with socket.create_connection(("127.0.0.1", mounted_app.port), timeout=300) as wire:
-        upgrade = (ASK + KEY + "Upgrade: websocket\r\n\r\n").encode()
-        wire.sendall(b"GET /open HTTP/1.1\r\nHost: a\r\n\r\n" + upgrade)
-        got = read_all(wire)
+    upgrade = (ASK + KEY + "Upgrade: websocket\r\n\r\n").encode()
+    got = answer_to(mounted_app, b"GET /open HTTP/1.1\r\nHost: a\r\n\r\n" + upgrade)
     assert got.index(b"HTTP/1.1 200") < got.index(b"HTTP/1.1 400")
 
 

@@ -118,7 +118,7 @@ def apply_mutant(name: str) -> None:
             patch(content_encoding.Decoder, "__call__", _decode_all)
         case "no cap on chunks":
             patch(connection, "_MAX_CHUNKS", sys.maxsize)
-            patch(connection, "_MAX_FRAMING_BYTES", sys.maxsize)
+            patch(connection, "_CHUNK_FRAMING_BYTES", sys.maxsize)
         case "no rate":
             patch(limits.RateLimiter, "wait_s", lambda _self, _key, _now: 0.0)
         case _:

@@ -12,6 +12,7 @@ MARK: Final = b"POST /in/open?smuggled-000 HTTP/1.1\r\nHost: a\r\nContent-Length
 HEAD: Final = b"POST /in/open HTTP/1.1\r\nHost: a\r\n"
 CHUNKED: Final = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 END: Final = b"0\r\n\r\n"
+UPGRADE: Final = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
 FIVE: Final = b"Content-Length: 5\r\n\r\nhello"
 
 
@@ -49,7 +50,6 @@ def _refused() -> dict[str, bytes]:
         "te chunked, identity": b"Transfer-Encoding: chunked, identity\r\n\r\n" + END,
         "te identity, chunked": b"Transfer-Encoding: identity, chunked\r\n\r\n" + END,
         "te chunk": b"Transfer-Encoding: chunk\r\n" + FIVE,
-        "te in capitals": b"Transfer-Encoding: CHUNKED\r\n\r\n" + END,
         "te in two words": b"Transfer-Encoding: x chunked\r\n" + FIVE,
         "te gzip": b"Transfer-Encoding: gzip\r\n" + FIVE,
         "te gzip alone": b"Transfer-Encoding: gzip\r\n\r\n",
@@ -90,9 +90,6 @@ def _refused() -> dict[str, bytes]:
         "name with a bracket": b"X{Y}: a\r\n\r\n",
         "value with delete": b"X: a\x7f\r\n\r\n",
         "value with backspace": b"X: a\x08\r\n\r\n",
-        "upgrade h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
-        "upgrade tls": b"Connection: Upgrade\r\nUpgrade: TLS/1.0\r\n" + FIVE,
-        "upgrade websocket by post": b"Connection: Upgrade\r\nUpgrade: websocket\r\n" + FIVE,
     }  # fmt: skip
     lines = {
         "line ends with cr": b"POST /in/open HTTP/1.1\rHost: a\r\n\r\n",
@@ -118,13 +115,19 @@ def _refused() -> dict[str, bytes]:
         "1.0 and te and cl": b"POST /in/open HTTP/1.0\r\nTransfer-Encoding: chunked\r\n" + FIVE,
         "method with a nul": b"POST\x00 /in/open HTTP/1.1\r\nHost: a\r\n\r\n",
         "method cut in two": b"PO ST /in/open HTTP/1.1\r\nHost: a\r\n\r\n",
-        "method of nobody": b"SMUGGLE /in/open HTTP/1.1\r\nHost: a\r\n\r\n",
         "answer instead of a request": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
         "tls": b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03" + b"\x00" * 160,
         "proxy protocol": b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n" + HEAD + b"\r\n",
         "proxy protocol 2": b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c" + b"\x00" * 12 + HEAD + b"\r\n",
         "two hosts, one by absolute form": b"POST http://a/in/open HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
         "no host, absolute form": b"POST http://a/in/open HTTP/1.1\r\n\r\n",
+    }  # fmt: skip
+    hosts = {
+        f"host {value!r}": b"POST /in/open HTTP/1.1\r\nHost: %s\r\nContent-Length: 0\r\n\r\n" % value
+        for value in (
+            b"a b", b"a/b", b"user@a", b"a:b", b"a:80:80", b"a:123456", b"[::1", b"::1", b"[a]b", b"[::1]x", b"a\\b", b"a?b", b"a#b",
+            b"a, b", b"<a>", b'"a"', b"a%zz", b"a^b", b"a|b", b"{a}", b"\xff", b"b\xc3\xbccher.example", b"http://a",
+        )
     }  # fmt: skip
     chunks = {
         "chunk size 5 by overflow of 64 bits": b"10000000000000005\r\nhello\r\n",
@@ -161,6 +164,7 @@ def _refused() -> dict[str, bytes]:
     }
     made = {name: HEAD + wire + MARK for name, wire in te.items()}
     made |= {name: wire + MARK for name, wire in lines.items()}
+    made |= {name: wire + MARK for name, wire in hosts.items()}
     made |= {name: CHUNKED + wire + END + MARK for name, wire in chunks.items()}
     return made
 
@@ -191,6 +195,22 @@ def _read() -> tuple[Vector, ...]:
         Vector("expect with te", HEAD + b"Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nh3\r\n" + END, ok, (b"h3",)),
         Vector("connection names cl", HEAD + b"Connection: Content-Length\r\nContent-Length: 2\r\n\r\ni1", ok, (b"i1",)),
         Vector("connection names te", HEAD + b"Connection: Transfer-Encoding\r\nTransfer-Encoding: chunked\r\n\r\n2\r\ni2\r\n" + END, ok, (b"i2",)),
+        Vector("te in capitals", HEAD + b"Transfer-Encoding: CHUNKED\r\n\r\n2\r\ni4\r\n" + END, ok, (b"i4",)),
+        Vector("upgrade h2c", HEAD + UPGRADE + b"Content-Length: 2\r\n\r\ni6", ok, (b"i6",)),
+        Vector("upgrade h2c with a request as the body", HEAD + UPGRADE + b"Content-Length: %d\r\n\r\n%s" % (len(whole) + 1, b"u" + whole), ok, (b"u" + whole,)),
+        Vector("upgrade h2c with chunks", HEAD + UPGRADE + b"Transfer-Encoding: Chunked\r\n\r\n2\r\ni7\r\n" + END, ok, (b"i7",)),
+        Vector("upgrade h2c and another request", HEAD + UPGRADE + b"Content-Length: 2\r\n\r\ni8" + HEAD + UPGRADE + b"Content-Length: 2\r\n\r\ni9", (200, 200), (b"i8", b"i9")),
+        Vector("upgrade h2c, close and another", HEAD + b"Connection: Close, Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\nja" + MARK, ok, (b"ja",)),
+        Vector("upgrade h2c by 1.0 and another", b"POST /in/open HTTP/1.0\r\n" + UPGRADE + b"Content-Length: 2\r\n\r\njb" + MARK, ok, (b"jb",)),
+        Vector("upgrade h2c in doubt", HEAD + UPGRADE + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n" + END + MARK, (400,)),
+        Vector("upgrade h2c without a body", HEAD.replace(b"POST", b"GET") + UPGRADE + b"\r\n" + MARK, (405,)),
+        Vector("upgrade tls", HEAD + b"Connection: Upgrade\r\nUpgrade: TLS/1.0\r\nContent-Length: 2\r\n\r\njc", ok, (b"jc",)),
+        Vector("upgrade websocket by post", HEAD + b"Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\njd", ok, (b"jd",)),
+        Vector("connect", b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n" + MARK, (501,)),
+        Vector("expectation that is unknown", HEAD + b"Expect: 200-ok\r\nContent-Length: 2\r\n\r\nje" + MARK, (417,)),
+        Vector("expectation that is unknown among others", HEAD + b"Expect: 100-continue, x\r\nContent-Length: 2\r\n\r\nje" + MARK, (417,)),
+        Vector("expectation in capitals", HEAD + b"Expect: 100-Continue\r\nContent-Length: 2\r\n\r\njf", ok, (b"jf",)),
+        Vector("expectation by 1.0", b"POST /in/open HTTP/1.0\r\nExpect: 200-ok\r\nContent-Length: 2\r\n\r\njg", ok, (b"jg",)),
         Vector("upgrade that is not asked for", HEAD + b"Upgrade: h2c\r\nContent-Length: 2\r\n\r\ni3", ok, (b"i3",)),
         Vector("close and another request", HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\nj1" + MARK, ok, (b"j1",)),
         Vector("keep-alive, close and another", HEAD + b"Connection: keep-alive, close\r\nContent-Length: 2\r\n\r\nj2" + MARK, ok, (b"j2",)),

@@ -10,13 +10,14 @@ listener checks all connections four times a second (`Connection.check`); no req
 httptools rejects most inputs that two parsers could read differently; `_head_error` rejects the rest. After any 4xx the
 connection closes, so that nothing after a doubtful request is read as another request.
 
-A WebSocket request is refused like any other upgrade, unless an application handles WebSockets at its path. Then a
-`boathook.http.websocket.WebSocketConnection` replaces this connection in its transport, in the connection count and in
-the registry.
+At a path where an application handles WebSockets, a `boathook.http.websocket.WebSocketConnection` replaces this
+connection in its transport, in the connection count and in the registry. Every other upgrade, such as h2c, is ignored
+(RFC 9110, section 7.8). httptools reads no body of a request with an upgrade, so its head is parsed again without it.
 """
 
 import asyncio
 import contextlib
+import re
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -41,9 +42,18 @@ from boathook.observability.log import get_logger, is_on
 _LOG = get_logger("http")
 _MAX_HEADERS: Final = 100
 _MAX_CHUNKS: Final = 16_384
-_MAX_FRAMING_BYTES: Final = 262_144
+_CHUNK_FRAMING_BYTES: Final = 16
+"""Bytes of framing that each chunk may have; more of them are extensions, which count against `max_head`."""
+_PARSED_BYTES: Final = 4_096
+"""Bytes that are parsed between two checks of the limits."""
 _CLOSE_TIMEOUT_S: Final = 3.0
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
+_HOST: Final = re.compile(
+    rb"(?:\[(?:[0-9a-f:.]+|v[0-9a-f]+\.[\w.~!$&'()*+,;=:-]+)\]|(?:[\w.~!$&'()*+,;=-]|%[0-9a-f]{2})*)(?::[0-9]{0,5})?",
+    re.IGNORECASE,
+)
+"""A Host header (RFC 9110, section 7.2)."""
+_REQUEST_LINE: Final = re.compile(rb"(?:\r\n)*[\w!#$%&'*+.^`|~-]+ [!-~]+ HTTP/1\.[01]\r\n")
 _FRAMING_HEADERS: Final = frozenset(
     {b"host", b"transfer-encoding", b"content-length", b"expect", b"transfer_encoding", b"content_length"}
 )
@@ -65,10 +75,12 @@ _CLOSING_PHASES: Final = frozenset({Phase.CLOSING, Phase.FLUSHING})
 
 
 class WebSocketRefusal(Enum):
-    """Why no WebSocket is opened at a path: the HTTP status of the response."""
+    """Why no WebSocket is opened at a path."""
 
-    NO_HANDLER = 400
+    NO_HANDLER = 0
+    """The upgrade is ignored, and the request is an ordinary one."""
     NOT_READY = 503
+    """The response's status; an application may claim the path later."""
 
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -135,6 +147,8 @@ class Connection(HttpToolsProtocol):
         self._write_blocked_since: float | None = None
         self._waiting: list[Exchange] = []
         self._socket: Application | None = None
+        self._plain_head: bytes | None = None
+        """The head of a request whose upgrade is ignored, without its Upgrade header."""
 
     # The connection itself
 
@@ -243,24 +257,52 @@ class Connection(HttpToolsProtocol):
         """Feed the parser, and refuse what is malformed or exceeds a limit."""
         if self.phase is Phase.CLOSING or self._pending_error_status is not None:
             return
-        if self.phase is Phase.IDLE or self.phase is Phase.FRESH:
+        is_first = self.phase is Phase.IDLE or self.phase is Phase.FRESH
+        if is_first:
             self._enter(Phase.HEAD)
             self._open_head_size = 0
-        self._wire_size += len(data)
+        earlier = self.cycle
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            if self._socket is None:
-                self.refuse(400, "upgrade")
-            else:
-                self._upgrade_to_websocket(self._socket, data[upgrade.args[0] :])
+            self._parse(data)
+        except httptools.HttpParserInvalidMethodError:
+            is_request = is_first and self.cycle is earlier and _REQUEST_LINE.match(data) is not None
+            self.refuse(*((501, "method") if is_request else (400, "malformed")))
         except httptools.HttpParserError as error:
             status, reason = _classify_error(error)
             self.refuse(status, reason)
-        else:
-            if self._in_head or self.phase is Phase.HEAD:
-                self._watch_open_head(len(data))
-            elif self._wire_size - self._body_size > _MAX_FRAMING_BYTES and self.phase is Phase.BODY:
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser, with a check of the limits between the pieces. Raises HttpParserError."""
+        rest = data if len(data) <= _PARSED_BYTES else memoryview(data)
+        while rest and self.phase is not Phase.CLOSING and self._pending_error_status is None:
+            piece = rest[:_PARSED_BYTES]
+            size = len(piece)
+            self._wire_size += size
+            try:
+                self.parser.feed_data(piece)
+            except httptools.HttpParserUpgrade as upgrade:
+                size = upgrade.args[0]
+            if self._socket is not None:
+                self._upgrade_to_websocket(self._socket, bytes(rest[size:]))
+                return
+            if self._plain_head is not None:
+                self._wire_size -= len(piece) - size
+                self._parse_again(self._plain_head)
+            self._check_sizes(size)
+            rest = rest[size:]
+
+    def _parse_again(self, plain_head: bytes) -> None:
+        self._plain_head = None
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self.parser.feed_data(plain_head)
+
+    def _check_sizes(self, fed: int) -> None:
+        if self._in_head or self.phase is Phase.HEAD:
+            self._watch_open_head(fed)
+        elif self.phase is Phase.BODY:
+            framing = self._wire_size - self._body_size - _CHUNK_FRAMING_BYTES * self._chunks
+            if framing > self.registry.limits.max_head:
                 self.refuse(400, "chunk_flood")
 
     def _watch_open_head(self, fed: int) -> None:
@@ -315,11 +357,14 @@ class Connection(HttpToolsProtocol):
             raise _Refused(400, reason)
         if self._head_size + len(self.url) > self.registry.limits.max_head:
             raise _Refused(431, "large_head")
+        if self.parser.get_method() == b"CONNECT":
+            raise _Refused(501, "method")
         if self.parser.should_upgrade():
             self._socket = self._websocket_app(version)
+            if self._socket is None:
+                self._plain_head = self._head_without_upgrade(version)
             return
-        expect = self._framing_headers.get(b"expect")
-        expects_100 = expect is not None and expect[0].lower() == b"100-continue"
+        expects_100 = b"expect" in self._framing_headers and _expects_100(self._framing_headers[b"expect"], version)
         scope = self._scope(version)
         handler = None if expects_100 else self._direct_handler(scope)
         exchange = Exchange(self, scope, expects_100=expects_100, handler=handler)
@@ -340,21 +385,30 @@ class Connection(HttpToolsProtocol):
             return None
         return handler if int(lengths[0]) <= min(handler.max_body(scope["path"]), HIGH_WATER_LIMIT) else None
 
-    def _websocket_app(self, version: str) -> Application:
-        """Return the application for the requested WebSocket; refuse every other upgrade."""
+    def _websocket_app(self, version: str) -> Application | None:
+        """Return the application for the requested WebSocket; None if the upgrade is ignored."""
+        is_socket = [value.lower() for name, value in self.headers if name == b"upgrade"] == [b"websocket"]
+        if not is_socket or version != "1.1" or self.parser.get_method() != b"GET":
+            return None
+        scope = self._scope(version)
+        if has_needless_escapes(scope["raw_path"]):
+            return None
+        app = self.registry.websocket_router(scope["path"])
+        if app is WebSocketRefusal.NO_HANDLER:
+            return None
+        if isinstance(app, WebSocketRefusal):
+            raise _Refused(app.value, "upgrade")
         active = self.active
         is_busy = active is not None and (not active.response_complete or bool(self._waiting) or self.flow.write_paused)
         has_body = not {b"content-length", b"transfer-encoding"}.isdisjoint(self._framing_headers)
-        is_socket = tuple(value.lower() for name, value in self.headers if name == b"upgrade") == (b"websocket",)
-        if is_busy or has_body or not is_socket or version != "1.1" or self.parser.get_method() != b"GET":
+        if is_busy or has_body:
             raise _Refused(400, "upgrade")
-        scope = self._scope(version)
-        if has_needless_escapes(scope["raw_path"]):
-            raise _Refused(400, "upgrade")
-        found = self.registry.websocket_router(scope["path"])
-        if isinstance(found, WebSocketRefusal):
-            raise _Refused(found.value, "upgrade")
-        return found
+        return app
+
+    def _head_without_upgrade(self, version: str) -> bytes:
+        lines = [b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+        request_line = b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, version.encode())
+        return b"".join((request_line, *lines, b"\r\n"))
 
     def _upgrade_to_websocket(self, app: Application, more: bytes) -> None:
         """Hand the connection over, with the bytes received after the head."""
@@ -391,7 +445,8 @@ class Connection(HttpToolsProtocol):
     def _start(self, exchange: "Exchange") -> None:
         self.active = exchange
         self._enter(Phase.BODY if exchange.more_body else Phase.BUSY)
-        self._wire_size = self._body_size = len(exchange.body)
+        self._body_size = len(exchange.body)
+        self._wire_size = self._body_size + _CHUNK_FRAMING_BYTES * self._chunks
         if exchange.handler is not None:
             if not exchange.more_body:
                 self.loop.call_soon(exchange.handle)
@@ -413,7 +468,7 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Record that the request is complete."""
         exchange = self.cycle
-        if exchange is None:  # a WebSocket's head has no exchange
+        if self._plain_head is not None or exchange is None:  # the head of an upgrade has no exchange
             return
         exchange.more_body = False
         exchange.message_event.set()
@@ -517,13 +572,25 @@ def _head_error(watched: dict[bytes, list[bytes]], version: str) -> str | None:
     encodings, lengths = watched.get(b"transfer-encoding"), watched.get(b"content-length")
     if version not in {"1.1", "1.0"}:
         return "http_version"
-    if encodings is not None and (encodings != [b"chunked"] or lengths is not None or version == "1.0"):
-        return "transfer_encoding"
+    if encodings is not None:
+        is_chunked = [encoding.lower() for encoding in encodings] == [b"chunked"]
+        if not is_chunked or lengths is not None or version == "1.0":
+            return "transfer_encoding"
     if lengths is not None and (len(lengths) != 1 or not lengths[0].strip(b" \t").isdigit()):
         return "content_length"
     if b"transfer_encoding" in watched or b"content_length" in watched:
         return "underscore"
     hosts = watched.get(b"host")
-    if (hosts is None and version == "1.1") or (hosts is not None and len(hosts) != 1):
-        return "host"
-    return None
+    if hosts is None:
+        return "host" if version == "1.1" else None
+    return None if len(hosts) == 1 and _HOST.fullmatch(hosts[0].strip(b" \t")) else "host"
+
+
+def _expects_100(expectations: list[bytes], version: str) -> bool:
+    """Return whether the client waits for a 100; HTTP/1.0 has no expectations. Raises _Refused for any other."""
+    if version == "1.0":
+        return False
+    members = {member.strip(b" \t").lower() for value in expectations for member in value.split(b",")} - {b""}
+    if members - {b"100-continue"}:
+        raise _Refused(417, "expectation")
+    return bool(members)

@@ -18,9 +18,11 @@ ERROR_TEXTS: Final = {
     408: "the request came too slowly",
     413: "the body is too large",
     415: "this content encoding is not accepted",
+    417: "this expectation cannot be met",
     429: "too many requests",
     431: "the request head is too large",
     500: "internal error",
+    501: "this method is not implemented",
     503: "not available, try again later",
 }
 """Texts of error responses, by status."""
@@ -212,7 +214,7 @@ class Exchange:
             if name == b"content-length":
                 has_length, self._left = True, int(value)
             elif name == b"connection":
-                says_close = b"close" in value
+                says_close = b"close" in value.lower()
                 continue
             elif name == b"server":
                 continue

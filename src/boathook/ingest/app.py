@@ -39,7 +39,7 @@ from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Receive, Send, has_needless_escapes, read_body
 from boathook.http.exchange import ERROR_TEXTS
 from boathook.http.limits import FairScheduler, RateLimiter, client_address, client_key
-from boathook.ingest.content_encoding import Decoder
+from boathook.ingest.content_encoding import Decoder, content_coding
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventAcceptor
 from boathook.ingest.quarantine import Quarantine
@@ -340,8 +340,8 @@ class IngestApp:
             return error_response(compiled.rate_limited_status, "client_rate", request_id, _retry_after(wait_s))
         if compiled.rate is not None and (wait_s := compiled.rate.wait_s("", now)) > 0:
             return error_response(compiled.rate_limited_status, "source_rate", request_id, _retry_after(wait_s))
-        encoding = headers.get("content-encoding", "")
-        if encoding and encoding.lower() not in {"identity", *compiled.encodings}:
+        encoding = content_coding(headers)
+        if encoding and encoding not in compiled.encodings:
             return error_response(415, "content_encoding", request_id)
         length = headers.get("content-length")
         if length is not None and length.strip().isdigit() and int(length) > compiled.max_body:
@@ -552,7 +552,7 @@ def _with_reply(reply: Reply | None, answer: Response) -> Response:
 
 def make_decoder(compiled: CompiledSource, request: Request) -> Decoder | None:
     """Return the decoder of the request's Content-Encoding; None if it has none."""
-    encoding = request.headers.get("content-encoding", "").lower()
+    encoding = content_coding(request.headers)
     if encoding not in compiled.encodings:
         return None
     return Decoder(encoding, max_decoded=compiled.max_decoded, max_ratio=compiled.max_ratio)

@@ -1,12 +1,20 @@
 """Decodes gzip and deflate in chunks, so that a decompression bomb is detected before it is expanded."""
 
 import zlib
+from collections.abc import Mapping
 from typing import Final
 
 from boathook.domain.verification import Reason, Rejected
 
 _PIECE: Final = 65_536
+_SAME_CODINGS: Final = {"identity": "", "x-gzip": "gzip"}
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+
+def content_coding(headers: Mapping[str, str]) -> str:
+    """Return a request's content coding, empty if its body has none (RFC 9110, section 8.4.1)."""
+    coding = headers.get("content-encoding", "").strip().lower()
+    return _SAME_CODINGS.get(coding, coding)
 
 
 class Decoder:

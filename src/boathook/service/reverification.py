@@ -27,7 +27,7 @@ from boathook.domain.model import Accepted, Receipt
 from boathook.domain.verification import Reason
 from boathook.http_client.fetch import Fetcher
 from boathook.ingest.cells import refuse_others
-from boathook.ingest.content_encoding import Decoder
+from boathook.ingest.content_encoding import Decoder, content_coding
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter
 from boathook.ingest.handshake_secrets import HandshakeSecrets
@@ -97,11 +97,11 @@ class _SourceReverifier:
 
     def can_read(self, request: Request) -> bool:
         """Return whether the gateway accepts the request's Content-Encoding."""
-        return request.headers.get("content-encoding", "").lower() in {"", "identity", *self._encodings}
+        return content_coding(request.headers) in {"", *self._encodings}
 
     def decoder(self, request: Request) -> Decoder | None:
         """Return the decoder for the request's Content-Encoding, if its source accepts one."""
-        encoding = request.headers.get("content-encoding", "").lower()
+        encoding = content_coding(request.headers)
         if encoding not in self._encodings:
             return None
         return Decoder(encoding, max_decoded=self._limits.max_decoded, max_ratio=self._limits.max_ratio)
