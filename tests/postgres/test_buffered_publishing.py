@@ -29,6 +29,7 @@ from boathook.domain import ids
 from boathook.domain.errors import DatabaseUnavailable, SpoolUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Duplicate, NewEvent
+from boathook.handlers.operational import publish_operational_event
 from boathook.handlers.outbox import Outbox
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter, Refused
@@ -337,13 +338,45 @@ async def test_a_late_message_with_other_content_is_kept_as_a_conflict(
     assert await gateway.balances()
 
 
+async def test_late_duplicates_are_reported_together_and_one_that_fails_hides_no_other(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transactions: list[int] = []
+    store = MessageStore._store_reports
+
+    async def noted(self: MessageStore, messages: Sequence[tuple[NewEvent, Duplicate]]) -> None:
+        transactions.append(len(messages))
+        await store(self, messages)
+
+    monkeypatch.setattr(MessageStore, "_store_reports", noted)
+    for key in "abcd":
+        await gateway.publish(PLAIN | {"eventId": key})
+    await gateway.cut()
+    late = [(await gateway.publish(PLAIN | {"eventId": key}))["id"] for key in "abcd"]
+    await gateway.heal()
+    assert transactions == [4]
+    assert [report["msgId"] for report in await gateway.reports()] == late
+
+    async def fail_for_one(*args: Any, data: Any, **more: Any) -> Any:
+        if data["msgEventId"] == "b":
+            raise RuntimeError("this one cannot be reported")
+        return await publish_operational_event(*args, data=data, **more)
+
+    monkeypatch.setattr(message_store, "publish_operational_event", fail_for_one)
+    await gateway.cut()
+    late += [(await gateway.publish(PLAIN | {"eventId": key}))["id"] for key in "abcd"]
+    await gateway.heal()
+    del late[5]
+    assert [report["msgId"] for report in await gateway.reports()] == late
+
+
 async def test_mutant_without_a_report_a_late_duplicate_vanishes(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def say_nothing(*_: object) -> None:
         pass
 
-    monkeypatch.setattr(MessageStore, "report_duplicate", say_nothing)
+    monkeypatch.setattr(MessageStore, "report_duplicates", say_nothing)
     await gateway.publish(idempotency_key="k")
     await gateway.cut()
     await gateway.publish(idempotency_key="k")

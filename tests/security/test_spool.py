@@ -543,7 +543,7 @@ async def test_an_event_stored_before_with_an_expired_key_is_accepted(db: Databa
         await db.execute(forget)
         results = await bring(store, first, other)
         assert all(isinstance(result, Stored) for result in results)
-    assert results[0] == Stored(results[0].event, Accepted(first.id, is_new=False))
+    assert results[0] == Stored(results[0].record, results[0].event, Accepted(first.id, is_new=False))
     assert (await count(db, "event"), await count(db, "delivery")) == (2, 2)
 
 

@@ -299,8 +299,8 @@ class Messages:
             raise WrongCell(refused[0].application, refused[0].cell, refused[0].revision)
         return [Accepted(one.id) for one in batch]
 
-    async def report_duplicate(self, message: NewEvent, receipt: Duplicate) -> None:
-        self.reported.append(message.dedup_key)
+    async def report_duplicates(self, messages: Sequence[tuple[NewEvent, Duplicate]]) -> None:
+        self.reported += [message.dedup_key for message, _ in messages]
 
 
 class Gateway:

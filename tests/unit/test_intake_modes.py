@@ -6,17 +6,22 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.domain.errors import DatabaseUnavailable, Overloaded, SpoolUnavailable, ValueRejected
-from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
+from boathook.domain.model import Accepted, Duplicate, NewEvent, Origin, Publication, Receipt
 from boathook.ingest import intake as intake_module
+from boathook.ingest.event_writer import EventWriter
 from boathook.ingest.intake import Intake, Mode
 from boathook.ingest.spool_records import UNROUTED, decode, encode
+from boathook.observability import meters
+from boathook.spool.segment import Record
 from boathook.spool.segment_store import Segment, SegmentStore, SpoolLimits
 from boathook.spool.spool import Spool
 from tests.support import eventually
 from tests.unit.test_intake import event
 
+WIDE = SpoolLimits(max_disk_used=1.0)
 SMALL = SpoolLimits(segment_bytes=4096, max_disk_used=1.0)
 
 
@@ -322,3 +327,141 @@ def test_an_event_survives_its_record():
     assert decode(encode(one)) == decode(encode(decode(encode(one))))
     assert decode(encode(one)).body == one.body
     assert decode(encode(one)).routes_version == UNROUTED
+
+
+def message(key: str) -> NewEvent:
+    publication = Publication(
+        application_id=event("app").id,
+        organization="default",
+        memory_days=1.0,
+        channels=(),
+        tags=(),
+        deliver_at=None,
+        content_until=None,
+        request_sha256=None,
+    )
+    return replace(
+        event(key), source=None, application="app_x", origin=Origin.PUBLISHED, publication=publication
+    )  # fmt: skip
+
+
+class FakeMessageStore(FakeStore):
+    """A store of messages that takes down what it is to report."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reports: list[list[str]] = []
+
+    async def report_duplicates(self, messages: Sequence[tuple[NewEvent, Duplicate]]) -> None:
+        self.reports.append([one.dedup_key for one, _ in messages])
+
+
+def mixed(number: int) -> list[NewEvent]:
+    return [message(f"m{place}") if place % 2 else event(f"e{place}") for place in range(number)]
+
+
+async def test_a_batch_of_both_kinds_takes_one_commit_for_each_kind(store: FakeStore):
+    messages = FakeMessageStore()
+    receipts = await EventWriter(store, None, messages).append([*mixed(128), message("m1x"), event("e0", b"other")])
+    assert (store.offers, messages.offers) == (1, 1)
+    assert [receipt.event_id for receipt in receipts[:128]] == [one.id for one in mixed(128)]
+    assert receipts[-1] == Duplicate(event("e0").id, conflict=True)
+    assert store.order == [one.dedup_key for one in mixed(128) if one.publication is None]
+    assert messages.order == [*(one.dedup_key for one in mixed(128) if one.publication is not None), "m1x"]
+
+
+async def test_repetitions_of_a_batch_are_reported_together(store: FakeStore):
+    messages = FakeMessageStore()
+    batch = [message("a"), event("b"), replace(message("a"), id=event("x").id), replace(message("a"), id=event("y").id)]
+    records = [Record(number, encode(one)) for number, one in enumerate(batch, 1)]
+    results = [result async for result in EventWriter(store, None, messages).bring(records)]
+    assert [result.record for result in results] == records
+    assert messages.reports == [["a", "a"]]
+
+
+async def outage(store: FakeStore, intake: Intake, number: int) -> None:
+    """Accept events in an outage that goes on."""
+    store.is_away = True
+    for place in range(number):
+        await intake.accept(event(str(place)))
+
+
+class FailingStore(FakeStore):
+    """A store that fails once, at its third batch of spooled events."""
+
+    batches = 0
+    is_failing = True
+
+    async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
+        if batch and not self.is_away:
+            self.batches += 1
+            self.seen.append([one.dedup_key for one in batch])
+            if self.batches == 3 and self.is_failing:
+                raise DatabaseUnavailable("a connection was lost")
+        return await super().append(batch, within_s=within_s)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[str]] = []
+
+
+async def test_after_an_error_a_segment_is_drained_from_where_it_was(tmp_path: Path):
+    store = FailingStore()
+    intake = Intake(store, buffer=Spool(SegmentStore(tmp_path, WIDE)), within_s=0.2, batch=4)
+    await intake.start()
+    await outage(store, intake, 20)
+    store.is_away = False
+    await back(intake)
+    await intake.drain()
+    assert [batch[0] for batch in store.seen] == ["0", "4", "8", "8", "12", "16"]
+    assert store.order == [str(number) for number in range(20)]
+
+
+def pending_segment(folder: Path) -> Path:
+    return next(folder.glob("*/*.seg"))
+
+
+async def test_mutant_that_goes_on_too_far_loses_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    store = FailingStore()
+    intake = Intake(store, buffer=Spool(SegmentStore(tmp_path, WIDE)), within_s=0.2, batch=4)
+    bring = EventWriter.bring
+
+    async def skip(writer: EventWriter, records: Sequence[Record], within_s: float | None = None):
+        intake._drained = pending_segment(tmp_path), records[-1].sequence  # before it is stored
+        async for result in bring(writer, records, within_s):
+            yield result
+
+    monkeypatch.setattr(EventWriter, "bring", skip)
+    await intake.start()
+    await outage(store, intake, 20)
+    store.is_away = False
+    await back(intake)
+    await intake.drain()
+    assert "8" not in store.order
+
+
+async def test_a_database_that_accepts_a_backlog_is_not_reported_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def unavailable() -> float:
+        return meters.gauge_handle("boathook_database_unavailable").value
+
+    store = FailingStore()
+    seen: list[float] = []
+    note = Intake.note_stored
+
+    def noted(self: Intake, stored: NewEvent, receipt: Receipt) -> None:
+        seen.append(unavailable())
+        note(self, stored, receipt)
+
+    monkeypatch.setattr(Intake, "note_stored", noted)
+    intake = Intake(store, buffer=Spool(SegmentStore(tmp_path, WIDE)), within_s=0.2, batch=4)
+    await intake.start()
+    await outage(store, intake, 20)
+    assert unavailable() == 1
+    store.is_away = False
+    await back(intake)
+    assert unavailable() == 0
+    # The first batch shows that it answers; so does the first one after the error.
+    assert seen == [1] * 4 + [0] * 4 + [1] * 4 + [0] * 8
+    await intake.drain()

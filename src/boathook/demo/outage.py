@@ -92,7 +92,8 @@ class Outage:
         """Wait until the gateway stores events directly again; return whether it does."""
         deadline = time.monotonic() + _RECOVERY_S
         while time.monotonic() < deadline:
-            if await process.read_metric("boathook_database_unavailable") == 0:
+            names = ("database_unavailable", "spool_events", "buffer_events")
+            if all([await process.read_metric(f"boathook_{name}") == 0 for name in names]):
                 return True
             await asyncio.sleep(_POLL_S)
         return False

@@ -137,7 +137,7 @@ class BufferDrain:
         for start in range(0, len(records), self._batch):
             async for result in self._writer.bring(records[start : start + self._batch], timeout_s):
                 match result:
-                    case Stored(event, receipt):
+                    case Stored(_, event, receipt):
                         self._note_stored(event, receipt)
                         count_drained("boathook_buffer_drained_total", event, receipt)
                     case Refused(record, reason):

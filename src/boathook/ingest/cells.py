@@ -15,7 +15,6 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from itertools import groupby
 from typing import Any, Final, Protocol
 from uuid import UUID, uuid4
 
@@ -152,10 +151,10 @@ class CellStore:
         self._on_refusal = on_refusal
         self._messages = messages
 
-    async def report_duplicate(self, message: NewEvent, receipt: Duplicate) -> None:
-        """Report a message that was answered 2xx and is not stored, because the cell had it already."""
+    async def report_duplicates(self, messages: Sequence[tuple[NewEvent, Duplicate]]) -> None:
+        """Report messages that were answered 2xx and are not stored, because the cell had them already."""
         if self._messages is not None:
-            await self._messages.report_duplicate(message, receipt)
+            await self._messages.report_duplicates(messages)
 
     async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
         """Store events in the other cell; return a receipt for each, in order.
@@ -328,20 +327,24 @@ class CellIntakes:
             CellUnavailable: a cell does not accept them yet.
             ValueRejected: a cell can never store one of them.
         """
-        receipts: list[Receipt] = []
-        for (source, application), run in groupby(batch, lambda event: (event.source, event.application)):
-            owner, events = str(source or application), list(run)
+        receipts: dict[UUID, Receipt] = {}
+        owners: dict[tuple[str | None, str | None], list[NewEvent]] = {}
+        for event in batch:
+            owners.setdefault((event.source, event.application), []).append(event)
+        for (source, application), events in owners.items():
+            owner = str(source or application)
             home = self.home_of(owner) if source is not None else self._home_of_application(owner)
             if home != self.directory.own and home not in self._stores:
                 raise CellUnavailable(f"{owner} belongs to the cell {home}, which is not in cells.members")
             if home != self.directory.own:
-                receipts += await self._stores[home].append(events, within_s=within_s)
+                stored = await self._stores[home].append(events, within_s=within_s)
             elif source is not None:
-                receipts += await asyncio.gather(*(self._intakes[home].accept(event) for event in events))
+                stored = await asyncio.gather(*(self._intakes[home].accept(event) for event in events))
             else:
-                receipts += await self._append_own(events, within_s)
+                stored = await self._append_own(events, within_s)
+            receipts |= zip((event.id for event in events), stored, strict=True)
             self._refused.discard(owner)
-        return receipts
+        return [receipts[event.id] for event in batch]
 
     def _home_of_application(self, application: str) -> str:
         """Return the cell of an application. If no move is known, it is this cell, whose database decides."""
@@ -357,10 +360,10 @@ class CellIntakes:
         except WrongCell as error:
             raise CellUnavailable(str(error)) from None
 
-    async def report_duplicate(self, message: NewEvent, receipt: Duplicate) -> None:
-        """Report a message that was answered 2xx and is not stored, because an earlier one has its id or key."""
+    async def report_duplicates(self, messages: Sequence[tuple[NewEvent, Duplicate]]) -> None:
+        """Report messages that were answered 2xx and are not stored, because earlier ones have their ids or keys."""
         if self._messages is not None:
-            await self._messages.report_duplicate(message, receipt)
+            await self._messages.report_duplicates(messages)
 
     async def start(self) -> None:
         """Start the intakes but the cell's own."""

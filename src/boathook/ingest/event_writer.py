@@ -6,7 +6,6 @@ whose outcome is unknown, an interrupted drain, or a segment imported into a res
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from itertools import groupby
 from typing import Final, Protocol
 
 import msgspec
@@ -81,14 +80,15 @@ class Store(Protocol):
 class MessageStore(Store, Protocol):
     """Stores published messages; `boathook.service.message_store.MessageStore` implements it."""
 
-    async def report_duplicate(self, message: NewEvent, receipt: Duplicate) -> None:
-        """Report a message that was answered 2xx and is not stored, because an earlier one has its id or key."""
+    async def report_duplicates(self, messages: Sequence[tuple[NewEvent, Duplicate]]) -> None:
+        """Report messages that were answered 2xx and are not stored, because earlier ones have their ids or keys."""
         ...
 
 
 class Stored(msgspec.Struct, frozen=True):
     """A spooled event that is committed now, or was committed before."""
 
+    record: Record
     event: NewEvent
     receipt: Receipt
 
@@ -123,20 +123,23 @@ class EventWriter:
         self._elsewhere = elsewhere
 
     async def append(self, events: Sequence[NewEvent], within_s: float | None = None) -> list[Receipt]:
-        """Store events, routing them again while their routes are outdated. Messages have transactions of their own.
+        """Store all received events in one transaction, then all messages in another; return the receipts in order.
+
+        What is not stored under outdated routes is routed again. Two transactions for a batch, however the two kinds
+        alternate; so a message and a received event that follows it may be stored in the other order.
 
         Raises:
             RoutesChanged: the routes changed too often meanwhile.
             TooManyDeliveries: under the current routes, an event has more deliveries than allowed.
             DatabaseError: as the store raises it.
         """
-        if not any(map(_is_message, events)):
+        messages = [event for event in events if _is_message(event)]
+        if not messages:
             return await self._append_received(events, within_s)
-        receipts: list[Receipt] = []
-        for is_message, run in groupby(events, _is_message):
-            store = self._append_messages if is_message else self._append_received
-            receipts += await store(list(run), within_s)
-        return receipts
+        received = [event for event in events if not _is_message(event)]
+        stored = iter(await self._append_received(received, within_s) if received else ())
+        published = iter(await self._append_messages(messages, within_s))
+        return [next(published if _is_message(event) else stored) for event in events]
 
     async def _append_messages(self, messages: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
         if self._messages is None:
@@ -194,10 +197,13 @@ class EventWriter:
                 async for result in self.bring(half, within_s):
                     yield result
         else:
-            for event, receipt in zip(events, receipts, strict=True):
-                if self._messages is not None and _is_message(event) and isinstance(receipt, Duplicate):
-                    await self._messages.report_duplicate(event, receipt)
-                yield Stored(event, receipt)
+            pairs = list(zip(events, receipts, strict=True))
+            duplicates = [(event, receipt) for event, receipt in pairs if isinstance(receipt, Duplicate)]
+            repeated = [pair for pair in duplicates if _is_message(pair[0])]
+            if self._messages is not None and repeated:
+                await self._messages.report_duplicates(repeated)
+            for record, (event, receipt) in zip(records, pairs, strict=True):
+                yield Stored(record, event, receipt)
 
     async def _routed(self, events: list[NewEvent]) -> list[NewEvent]:
         received = [event for event in events if not _is_message(event)]

@@ -193,9 +193,10 @@ class HealthEndpoints:
         if intake.buffer is None:
             return None
         await intake.buffer.check_writable()
-        if intake.mode is not Mode.DIRECT:
-            return f"{intake.buffer.waiting_events} events wait, because PostgreSQL does not accept them"
-        return None
+        if intake.mode is Mode.DIRECT:
+            return None
+        reason = "because PostgreSQL does not accept them" if intake.mode is Mode.SPOOLING else "for older ones"
+        return f"{intake.buffer.waiting_events} events wait to be stored, {reason}"
 
     async def _prometheus(self) -> Response:
         # Rendering a thousand series takes milliseconds; keep it off the event loop.

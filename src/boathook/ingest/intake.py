@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from enum import StrEnum
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Final, assert_never
 from uuid import UUID
 
@@ -156,6 +157,8 @@ class Intake:
         self._is_stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._drain_task: asyncio.Task[None] | None = None
+        self._drained: tuple[Path, int] | None = None
+        """The segment that is being drained, and the sequence up to which its records are stored or set aside."""
         self._announcing: asyncio.Task[None] | None = None
         self.mode = Mode.DIRECT
         """The current destination of events."""
@@ -397,14 +400,13 @@ class Intake:
             await asyncio.sleep(_DRAIN_BACKOFF_S[min(tries, len(_DRAIN_BACKOFF_S) - 1)] * random.uniform(0.5, 1))
             try:
                 await self._drain_buffer(buffer, _DRAIN_TIMEOUT_S[min(tries, len(_DRAIN_TIMEOUT_S) - 1)])
-            except (DatabaseError, IngestError) as error:
-                _LOG.debug("database_still_unavailable", error=str(error))
-                self._return_to_spooling()
-                tries += 1
             except Exception as error:  # noqa: BLE001 - the spool must be drained again after any error
-                _LOG.error("drain_failed", exc_info=error)
+                if isinstance(error, DatabaseError | IngestError):
+                    _LOG.debug("database_still_unavailable", error=str(error))
+                else:
+                    _LOG.error("drain_failed", exc_info=error)
+                tries = 1 if self.mode is not Mode.SPOOLING else tries + 1  # an attempt that stored something succeeded
                 self._return_to_spooling()
-                tries += 1
 
     async def _has_something_to_drain(self, buffer: Buffer) -> bool:
         """Wait for events in the buffer, with a timeout; then look for events that dead processes left."""
@@ -421,7 +423,14 @@ class Intake:
             self._switch_to_spool("it failed again")
         if self.mode is not Mode.SPOOLING:  # otherwise all events accepted meanwhile are in the spool
             self.clear_dedup_cache()
+            self._report_unavailable(1)
         self.mode = Mode.SPOOLING
+
+    def _note_accepted(self) -> None:
+        """Note that the database has accepted the oldest events of the buffer, so that it is not unavailable."""
+        if self.mode is Mode.SPOOLING:
+            self.mode = Mode.DRAINING
+            self._report_unavailable(0)
 
     async def _drain_buffer(self, buffer: Buffer, timeout_s: float) -> None:
         """Drain segments, and wait for what others drain, until the buffer is empty; then return to direct mode."""
@@ -439,8 +448,8 @@ class Intake:
                 del segment  # frees its memory before the next one is read
             elif buffer.is_empty:
                 break
-            elif await buffer.wait_for_others(self._commit_timeout(timeout_s)) and self.mode is Mode.SPOOLING:
-                self.mode = Mode.DRAINING
+            elif await buffer.wait_for_others(self._commit_timeout(timeout_s)):
+                self._note_accepted()
         self._has_spooled.clear()
         self.mode = Mode.DIRECT
         self._report_unavailable(0)
@@ -452,21 +461,25 @@ class Intake:
         return self._within_s if self.mode is Mode.CATCHING_UP else timeout_s
 
     async def _drain_segment(self, buffer: Buffer, segment: Segment, timeout_s: float) -> int:
-        """Store the events of one segment in order and mark it as finished; return how many it held."""
+        """Store the events of one segment in order and mark it as finished; return how many it held.
+
+        After an error it goes on behind the last record that was stored or set aside.
+        """
+        path, last = self._drained or (segment.path, 0)
         records = segment.contents.records
-        for start in range(0, len(records), self._batch):
-            within_s = self._commit_timeout(timeout_s)
-            async for result in self._store.bring(records[start : start + self._batch], within_s):
+        left = records if path != segment.path else [one for one in records if one.sequence > last]
+        for start in range(0, len(left), self._batch):
+            async for result in self._store.bring(left[start : start + self._batch], self._commit_timeout(timeout_s)):
                 match result:
-                    case Stored(event, receipt):
+                    case Stored(_, event, receipt):
                         self.note_stored(event, receipt)
                         count_drained("boathook_spool_drained_total", event, receipt)
                     case Refused(record, reason):
                         await _set_aside(buffer, segment, record, reason)
                     case _ as never:
                         assert_never(never)
-            if self.mode is Mode.SPOOLING:
-                self.mode = Mode.DRAINING
+                self._drained = segment.path, result.record.sequence
+            self._note_accepted()
         await buffer.finish(segment)
         if segment.is_damaged:  # its senders may send again what was lost
             self.clear_dedup_cache()

@@ -168,7 +168,7 @@ class SpoolImporter:
             batch = records[start : start + self._batch]
             async for result in self._store.bring(batch):
                 match result:
-                    case Stored(_, receipt):
+                    case Stored(_, _, receipt):
                         import_report.add(receipt)
                     case Refused():
                         import_report.refused += 1

@@ -13,11 +13,11 @@ from uuid import UUID
 
 import msgspec
 
-from boathook.db import messages
 from boathook.db.connection import retry_on_conflict, translate_errors
 from boathook.db.database import Connection, Database, replicate_reads
 from boathook.db.events import find_stored, first_of_each_key
 from boathook.db.message_group import GroupRolledBack, MessageTarget, NewMessageRow, insert_group
+from boathook.db.messages import record_conflict
 from boathook.db.route_registry import read_routing
 from boathook.domain import ids
 from boathook.domain.cells import ApplicationAssignment
@@ -168,44 +168,52 @@ class MessageStore:
         others = iter(await self._insert(left, within_s) if left else ())
         return [f"duplicate {row.event.id}" if row.event.id in stored else next(others) for row in rows]
 
-    async def report_duplicate(self, message: NewEvent, receipt: Duplicate) -> None:
-        """Report a message that was answered 202 and is not stored: to its organization, in the log and as a metric.
+    async def report_duplicates(self, messages: Sequence[tuple[NewEvent, Duplicate]]) -> None:
+        """Report messages that were answered 202 and are not stored: to their organizations, in the log, as a metric.
 
-        What differs from the first message is kept as a conflict. Reporting it again changes nothing.
+        What differs from the first message is kept as a conflict. Reporting a message again changes nothing.
 
         Raises:
             DatabaseUnavailable: PostgreSQL is unavailable.
         """
-        reason = "idempotency_key" if receipt.by_idempotency_key else "event_id"
+        await self._store_reports(messages)
+        for message, receipt in messages:
+            meters.count("boathook_messages_late_duplicates_total", reason=_reason(receipt))
+            _LOG.warning(
+                "message_not_stored",
+                message=ids.show(ids.MESSAGE, message.id),
+                first=ids.show(ids.MESSAGE, receipt.event_id),
+                application=message.application,
+                reason=_reason(receipt),
+                is_conflict=receipt.conflict,
+                note="it was accepted while PostgreSQL was unavailable, and repeats an earlier one",
+            )
+
+    async def _store_reports(self, messages: Sequence[tuple[NewEvent, Duplicate]]) -> None:
+        """Store reports in one transaction; if one fails, store the others by halves."""
         try:
             async with self._database().transaction() as connection:
-                if receipt.conflict:
-                    await messages.record_conflict(connection, message, receipt.event_id)
-                await self._publish_duplicate(connection, _message(message), receipt, reason)
+                for message, receipt in messages:
+                    if receipt.conflict:
+                        await record_conflict(connection, message, receipt.event_id)
+                    await self._publish_duplicate(connection, _message(message), receipt)
         except DatabaseUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - a report must not block the messages behind it
-            _LOG.error("report_failed", type="message.duplicate", error=repr(error))
-        meters.count("boathook_messages_late_duplicates_total", reason=reason)
-        _LOG.warning(
-            "message_not_stored",
-            message=ids.show(ids.MESSAGE, message.id),
-            first=ids.show(ids.MESSAGE, receipt.event_id),
-            application=message.application,
-            reason=reason,
-            is_conflict=receipt.conflict,
-            note="it was accepted while PostgreSQL was unavailable, and repeats an earlier one",
-        )
+            if len(messages) == 1:
+                _LOG.error("report_failed", type="message.duplicate", error=repr(error))
+                return
+            middle = len(messages) // 2
+            await self._store_reports(messages[:middle])
+            await self._store_reports(messages[middle:])
 
-    async def _publish_duplicate(
-        self, connection: Connection, message: _Message, receipt: Duplicate, reason: str
-    ) -> None:
+    async def _publish_duplicate(self, connection: Connection, message: _Message, receipt: Duplicate) -> None:
         event = message.event
         data: dict[str, Any] = {
             "appId": event.application,
             "msgId": ids.show(ids.MESSAGE, event.id),
             "originalMsgId": ids.show(ids.MESSAGE, receipt.event_id),
-            "reason": reason,
+            "reason": _reason(receipt),
             "isConflict": receipt.conflict,
         }
         if event.dedup_key != ids.show(ids.EVENT, event.id):
@@ -218,6 +226,10 @@ class MessageStore:
             data=data,
             id=f"duplicate.{ids.show(ids.MESSAGE, event.id)}",
         )
+
+
+def _reason(receipt: Duplicate) -> str:
+    return "idempotency_key" if receipt.by_idempotency_key else "event_id"
 
 
 def _is_known(receipt: Receipt | None) -> bool:
