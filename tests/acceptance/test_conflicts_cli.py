@@ -61,3 +61,16 @@ async def test_an_unknown_conflict_is_reported_in_one_sentence(cli: Cli, conflic
     assert cli.complaint("conflicts", "show", name, code=1) == (
         f"boathook: there is no conflict {name}; retention may have dropped it\n"
     )
+
+
+async def test_conflicts_are_accepted_once(cli: Cli, conflicts: Store):
+    (*_, row) = cli.objects("conflicts", "list")
+    (done,) = cli.objects("conflicts", "accept", row["id"], "--note", "the second order")
+    assert (done["conflict_id"], done["is_new"]) == (row["id"], True)
+    again = cli.run("conflicts", "accept", row["id"]).stdout
+    assert again == f"{row['id']}  was accepted before as {done['event_id']}\n"
+    (shown,) = cli.objects("conflicts", "show", row["id"])
+    assert shown["accepted_as"] == done["event_id"]
+    (event,) = cli.objects("events", "show", done["event_id"])
+    assert (event["origin"], event["dedup_key"]) == ("accepted_conflict", row["id"])
+    assert "note: " in cli.complaint("conflicts", "accept", row["id"], "--note", "x" * 2_001)

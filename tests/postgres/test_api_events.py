@@ -478,8 +478,9 @@ async def tenant_of(store: Store, organization: str) -> str:
     await store.fail(event, is_last=True)
     await store.db.execute(
         """
-        insert into boathook.conflict (id, event_id, application, dedup_key, differs, headers, content_type, body, body_sha256)
-        select id, id, application, dedup_key, 'body', '{}', 'text/plain', 'x', 'x' from boathook.event where id = $1
+        insert into boathook.conflict (id, event_id, application, dedup_key, type, grade, differs, headers, content_type, body,
+            body_sha256)
+        select id, id, application, dedup_key, type, grade, 'body', '{}', 'text/plain', 'x', 'x' from boathook.event where id = $1
         """,
         event,
     )

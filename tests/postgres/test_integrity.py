@@ -546,6 +546,7 @@ BREAKAGES = {
     "a key that another event bears": ("every event has its dedup key", f"update boathook.dedup set event_id = {PENDING} where event_id = {GOOD}"),
     "a conflict with nothing": ("conflicts differ from their event", f"update boathook.conflict set event_id = {NOWHERE}"),
     "a conflict that is none": ("conflicts differ from their event", "update boathook.conflict set body_sha256 = sha256('{}')"),
+    "a conflict accepted as nothing": ("accepted conflicts have their event", f"update boathook.conflict set accepted_as = {NOWHERE}"),
     "a rejection accepted as nothing": ("accepted rejections have their event", f"update boathook.rejection set event_id = {NOWHERE}"),
     "a rejection of another source": ("accepted rejections have their event", "update boathook.rejection set source = 'github'"),
     "a row of the audit changed": ("the audit log is unchanged", SEALED + "update boathook.audit set actor = 'nobody' where id = (select min(id) from boathook.audit)"),

@@ -347,8 +347,8 @@ async def test_rejections_are_bounded_for_each_source(db: Database) -> None:
 async def test_old_conflicts_are_deleted(db: Database) -> None:
     for days in (10, 89, 91, 300):
         await db.execute(
-            "insert into boathook.conflict (id, event_id, source, dedup_key, differs, headers, content_type, body, body_sha256,"
-            " last_seen_at) values ($1, $1, 's', 'k', 'body', '{}', '', '', '', now() - make_interval(days => $2))",
+            "insert into boathook.conflict (id, event_id, source, dedup_key, type, grade, differs, headers, content_type, body,"
+            " body_sha256, last_seen_at) values ($1, $1, 's', 'k', 't', 'none', 'body', '{}', '', '', '', now() - make_interval(days => $2))",
             new_id(OLD), days,
         )  # fmt: skip
     await run_maintenance(db, retention())

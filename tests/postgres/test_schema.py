@@ -177,8 +177,8 @@ ROUTE = {
     "recipient": "'h'", "position": "0", "app": "'a'", "types": "'{*}'", "policy": "'{}'", "timeout_s": "1",
 }  # fmt: skip
 CONFLICT = {
-    "id": "gen_random_uuid()", "event_id": "gen_random_uuid()", "dedup_key": "'k'", "differs": "'body'", "headers": "'{}'",
-    "content_type": "''", "body": "''", "body_sha256": "''",
+    "id": "gen_random_uuid()", "event_id": "gen_random_uuid()", "dedup_key": "'k'", "type": "'t'", "grade": "'none'",
+    "differs": "'body'", "headers": "'{}'", "content_type": "''", "body": "''", "body_sha256": "''",
 }  # fmt: skip
 DEDUP = {
     "key": "gen_random_uuid()",
@@ -191,7 +191,11 @@ REPLY = {
 }  # fmt: skip
 
 LEGAL = {
-    "event": [EVENT, EVENT | {"source": "null", "origin": "'published'", "application": "'a'"}],
+    "event": [
+        EVENT,
+        EVENT | {"origin": "'accepted_conflict'"},
+        EVENT | {"source": "null", "origin": "'published'", "application": "'a'"},
+    ],
     "delivery": [
         DELIVERY,
         LEASED,

@@ -53,7 +53,7 @@ async def test_a_message_arrives_signed_and_is_recorded(db: Database) -> None:
     assert (row["outcome"], row["status"], row["number"], row["response"]) == ("succeeded", 200, 1, b"thanks")
     assert (row["recipient"], row["url"], row["is_manual"]) == (endpoint.recipient, f"{sink.base}/in", False)
     recorded = dict(json.loads(row["request_headers"]))
-    assert (recorded["X-Api-Key"], recorded["X-Tag"]) == ("[redacted]", "a")
+    assert (recorded["X-Api-Key"], recorded["X-Tag"]) == ("[redacted]", "[custom]")
     assert row["id"].version == 7
 
 

@@ -58,8 +58,8 @@ class Ground:
             id_at(moment),
         )
         await self.db.execute(
-            "insert into boathook.conflict (id, event_id, dedup_key, differs, headers, content_type, body, body_sha256)"
-            " values ($1, $2, 'k', 'body', '{}', '', '', '')",
+            "insert into boathook.conflict (id, event_id, dedup_key, type, grade, differs, headers, content_type, body,"
+            " body_sha256) values ($1, $2, 'k', 't', 'none', 'body', '{}', '', '', '')",
             id_at(moment), message_id,
         )  # fmt: skip
         await self.db.execute(

@@ -19,7 +19,7 @@ from boathook.api.route import AnyCall, read_path_id, router
 from boathook.api.tasks import BulkJobOut, show_job
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
-from boathook.domain.model import Attempt, State
+from boathook.domain.model import Attempt, Origin, State
 from boathook.domain.windows import clamp
 from boathook.service import bulk_jobs, listings, operations, search
 from boathook.service.authorization import Permission, requires
@@ -102,7 +102,9 @@ class EventOut(Output):
     type: str = Field(examples=["invoice.paid"])
     dedup_key: str
     proof: str = Field(description="What the verified signature covers.", examples=["body signed"])
-    origin: str = Field(examples=["received"])
+    origin: Origin = Field(
+        description="received: sent to a source. published: a message. accepted_conflict: a conflict that was accepted."
+    )
     received_at: Timestamp = Field(description="When boathook received it; lists are sorted and filtered by it.")
     accepted_at: Timestamp = Field(description="When PostgreSQL had it; later if it was in the spool before.")
     content_type: str = Field(examples=["application/json"])

@@ -30,7 +30,7 @@ from boathook.service.authorization import Permission, requires
 from boathook.service.listings import ListFilter
 from boathook.service.operations import AuditContext
 from boathook.service.reverification import reverify
-from boathook.service.schemas.fields import Output, Timestamp
+from boathook.service.schemas.fields import Input, Output, Text, Timestamp
 from boathook.service.unit_of_work import AppContext
 
 routes = router("Rejection")
@@ -85,6 +85,20 @@ class ReverifiedOut(Output):
     proof: str | None = Field(description="What the verified signature covers; null if no event was created.")
 
 
+class AcceptConflictIn(Input):
+    """Why the conflict is accepted."""
+
+    note: Text = Field(default="", description="Kept in the audit.", examples=["the customer's second order"])
+
+
+class AcceptedConflictOut(Output):
+    """A conflict with the event that it became."""
+
+    id: str = Field(examples=["cfl_01h455vb4pex5vsknk084sn02q4"])
+    event_id: str = Field(examples=["evt_01h455vb4pex5vsknk084sn02q4"])
+    is_new: bool = Field(description="Whether this request accepted it; false if it had been accepted before.")
+
+
 class ConflictOut(Output):
     """A request with the key or the body of an event, but not both; without its content."""
 
@@ -93,11 +107,13 @@ class ConflictOut(Output):
     source: str | None
     application: str | None
     dedup_key: str
+    type: str = Field(examples=["invoice.paid"])
     differs: Difference
     seen: int = Field(description="How often it has arrived.")
     first_seen_at: Timestamp
     last_seen_at: Timestamp
     size: int = Field(description="Bytes of the body.")
+    accepted_as: str | None = Field(description="The event that it became when it was accepted.")
 
 
 class ConflictWithContentOut(ConflictOut, ContentOut):
@@ -221,9 +237,7 @@ async def list_conflicts(
 @requires(Permission.CONFLICT_VIEW)
 async def get_conflict(call: AnyCall, conflict_id: ConflictRef) -> ConflictWithContentOut:
     """Return a conflict with its headers and body, compared with its event."""
-    found = await conflicts.read_comparison(
-        call.work, read_path_id(lambda text: ids.read(ids.CONFLICT, text), conflict_id)
-    )
+    found = await conflicts.read_comparison(call.work, _conflict_id(conflict_id))
     return ConflictWithContentOut.of(
         found.conflict.row,
         **show_content(found.conflict.stored),
@@ -232,6 +246,21 @@ async def get_conflict(call: AnyCall, conflict_id: ConflictRef) -> ConflictWithC
         verdict=found.verdict,
         difference=None if found.lines is None else conflicts.unified_diff(found),
     )
+
+
+@conflict_routes.post("/conflict/{conflict_id}/accept", operation_id="v1.conflict.accept", summary="Accept a conflict")
+@requires(Permission.CONFLICT_ACCEPT)
+async def accept_conflict(call: AnyCall, conflict_id: ConflictRef, body: AcceptConflictIn) -> AcceptedConflictOut:
+    """Make a conflict a new event with its own headers, body and type, delivered by the current routes.
+
+    Repeating it creates no second event; the response then names the first one.
+    """
+    done = await conflicts.accept(call.work, _conflict_id(conflict_id), note=body.note)
+    return AcceptedConflictOut.of(done, id=done.conflict_id)
+
+
+def _conflict_id(reference: str) -> UUID:
+    return read_path_id(lambda text: ids.read(ids.CONFLICT, text), reference)
 
 
 def _rejection_id(reference: str) -> UUID:

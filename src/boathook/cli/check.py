@@ -123,6 +123,7 @@ def _balance(balance: Balance, spooled: SpoolCounts) -> Table:
     line("events", balance.events, "bold")
     line("  received", balance.received)
     line("  published", balance.published)
+    line("  accepted conflicts", balance.accepted_conflicts)
     line("waiting in this host's spool", spooled.events, "bold")
     if spooled.refused:
         line("  rejected by PostgreSQL, to review", spooled.refused, "bold red")

@@ -155,7 +155,7 @@ def request_for(event: FeedEvent, url: str, signing: SigningOptions | None) -> R
         provider,
         signing.secret,
         body,
-        id=event.id if event.origin == "published" else None,
+        id=event.id if event.source is None else None,
         url=url,
         method=method,
         content_type=event.content_type or None,

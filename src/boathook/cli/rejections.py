@@ -7,7 +7,17 @@ from msgspec.structs import asdict
 
 from boathook.cli import output
 from boathook.cli.commands import example
-from boathook.cli.context import UsageError, action, cli_context, open_database, out, run, run_with_database
+from boathook.cli.context import (
+    UsageError,
+    action,
+    actor,
+    cli_context,
+    open_app_context,
+    open_database,
+    out,
+    run,
+    run_with_database,
+)
 from boathook.cli.options import (
     After,
     All,
@@ -15,6 +25,7 @@ from boathook.cli.options import (
     Ids,
     Json,
     Limit,
+    Note,
     Since,
     Source,
     Until,
@@ -50,6 +61,7 @@ _CONFLICTS: Final = View(
         Column("from", lambda row: row.source or row.application),
         Column("differs"),
         Column("seen"),
+        Column("accepted", lambda row: "yes" if row.accepted_as else ""),
         Column("last", output.age_of("last_seen_at")),
         Column("key", "dedup_key"),
     )
@@ -188,6 +200,29 @@ def list_conflict_groups(
     _print_groups(ctx, RequestKind.CONFLICT, wanted, as_json=as_json)
 
 
+@conflicts.command("accept", epilog=example(
+    "boathook conflicts accept cfl_01h455vb4pex5vsknk084sn02q4 --note 'the customer ordered twice'",
+))  # fmt: skip
+def accept_conflicts(
+    ctx: typer.Context,
+    chosen: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids, or the beginnings of them.")],
+    note: Note = None,
+    as_json: Json = False,
+) -> None:
+    """Accept conflicts: each becomes a new event, once, delivered by the current routes."""
+    # Imported only here, as it imports all provider recipes.
+    from boathook.service import conflicts as actions
+
+    async def work() -> None:
+        async with open_app_context(cli_context(ctx).settings()) as opened:
+            for conflict_id in await id_prefixes.find_ids(opened.database, ids.CONFLICT, chosen):
+                done = await actions.accept_any(opened, conflict_id, actor=actor(), note=note or "")
+                how = "accepted as" if done.is_new else "was accepted before as"
+                output.print_done(done, f"{done.conflict_id}  {how} {done.event_id}", as_json=as_json)
+
+    run(work())
+
+
 @conflicts.command("show", epilog=example("boathook conflicts show cfl_01h455vb4pex5vsknk084sn02q4"))
 def show_conflict(
     ctx: typer.Context, conflict: Annotated[str, typer.Argument(metavar="ID", help="Id, or the beginning of it.")],
@@ -216,7 +251,9 @@ def show_conflict(
             "item": found.item_path,
             "source": row.source,
             "application": row.application,
+            "type": row.type,
             "differs": row.differs,
+            "accepted as": row.accepted_as,
             "key": row.dedup_key,
             "seen": row.seen,
             "first": output.timestamp(row.first_seen_at),

@@ -14,13 +14,13 @@ from starlette.responses import Response
 
 from boathook.console.routes import ConsoleContext, Routes
 from boathook.domain import ids
+from boathook.domain.endpoints import CUSTOM, REDACTED
 from boathook.domain.errors import NotFound
 from boathook.domain.model import State
 from boathook.domain.plurals import counted
 from boathook.service import body_view, listings, operations
 from boathook.service.authorization import Permission
 from boathook.service.body_view import BodyView, CurlRequest, Shell
-from boathook.service.endpoint_secrets import hide_custom, hide_sensitive
 from boathook.service.listings import (
     AttemptDetail,
     AuditRow,
@@ -188,11 +188,9 @@ async def _history_values(context: ConsoleContext, event: EventRow, event_id: UU
         first=_ordinal(first) if first else 0,
         only=_ordinal(only) if only else None,
     )
-    show = hide_sensitive if context.may(Permission.ENDPOINT_HEADERS_VIEW) else hide_custom
     return {
         "event": event,
         "history": history,
-        "sent": lambda one: show(one.request_headers.items()),
         "only": only,
         "entries": _timeline(event, history),
         "recipients": {_number(one): one for one in history.deliveries},
@@ -259,11 +257,10 @@ async def _curl(context: ConsoleContext, *, has_secrets: bool) -> Response:
     attempt = _attempt_of(history.attempts, context.query.get("attempt", "")) if only else None
     is_masked = any(body_view.is_sensitive(name) for name in request.headers)
     if attempt is not None:
-        hidden = dict(hide_custom(attempt.request_headers.items(), hidden=body_view.MASK))
-        is_masked = hidden != attempt.request_headers or any(map(body_view.is_sensitive, hidden))
+        is_masked = not {CUSTOM, REDACTED}.isdisjoint(attempt.request_headers.values())
         request = CurlRequest(
             url=attempt.url or _PLACEHOLDER_URL,
-            headers=attempt.request_headers if has_secrets else hidden,
+            headers=attempt.request_headers,
             body=stored.body,
             file=request.file,
         )

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from boathook.console.event_detail import attachment, render_body
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
-from boathook.domain.errors import InvalidValue, NotFound
+from boathook.domain.errors import InvalidState, InvalidValue, NotFound
 from boathook.domain.line_diff import side_by_side
 from boathook.domain.verification import Reason
 from boathook.pages import query_params
@@ -137,6 +137,19 @@ async def show_conflict(context: ConsoleContext) -> Response:
         headers=body_view.mask(dict(conflict.stored.headers)),
         first_headers=body_view.mask(dict(found.first.headers)) if found.first else {},
     )
+
+
+@routes.post("/conflicts/{id}/accept", Permission.CONFLICT_ACCEPT)
+async def accept_conflict(context: ConsoleContext) -> Response:
+    """Make a conflict a new event, once."""
+    url = f"{BASE}/conflicts/{context.path['id']}"
+    try:
+        done = await conflicts.accept_any(
+            context.app_context, _conflict_id(context), actor=context.actor, note=context.field("note")
+        )
+    except (InvalidState, InvalidValue) as error:
+        return context.to(url, str(error), "bad")
+    return context.to(url, f"{'Accepted' if done.is_new else 'It was accepted before'} as {done.event_id}.")
 
 
 @routes.get("/conflicts/{id}/body", Permission.CONFLICT_VIEW)

@@ -20,6 +20,7 @@ _BALANCE_ROWS: Final = (
     ("events", "Events", 0),
     ("received", "received", 1),
     ("published", "published", 1),
+    ("accepted_conflicts", "accepted conflicts", 1),
     ("deliveries", "Deliveries created on accept", 0),
     ("replayed", "Deliveries added by replays", 0),
     ("succeeded", "succeeded", 1),

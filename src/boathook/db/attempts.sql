@@ -9,7 +9,7 @@ e.expunged_at is not null or coalesce(e.content_until < now(), false) as is_gone
 
 -- name: keep_fitting
 -- Conditions on attempts a at messages e: a part of other statements.
-e.application = $1 and e.origin = 'published'
+e.application = $1
 and a.id is not null and a.id >= $4 and a.id < $5
 and ($6::text[] is null or e.type = any ($6))
 and ($7::text is null or $7 = any (e.channels))
@@ -40,14 +40,14 @@ limit $11
 select {columns}
 from boathook.attempt a
 join boathook.event e on e.id = a.event_id
-where a.event_id = $4 and a.id = $5 and e.application = $1 and e.origin = 'published'
+where a.event_id = $4 and a.id = $5 and e.application = $1
 
 -- name: expunge_attempt
 -- Deletes the response to one attempt.
 update boathook.attempt a
 set response = 'EXPUNGED'::bytea, error = null, traceback = null
 from boathook.event e
-where a.event_id = $2 and a.id = $3 and e.id = a.event_id and e.application = $1 and e.origin = 'published'
+where a.event_id = $2 and a.id = $3 and e.id = a.event_id and e.application = $1
 
 -- name: expunge_error
 -- Deletes the error of that attempt from its delivery, if it is still open.

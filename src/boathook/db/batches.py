@@ -117,23 +117,25 @@ async def _receipt(connection: Connection, event: NewEvent, stored: Record) -> R
     return Duplicate(seen[event.items[0].key_hash][0], conflict=bool(conflicts))
 
 
-def _conflicts(event: NewEvent, seen: Mapping[UUID, tuple[UUID, bytes]]) -> Iterator[tuple[UUID, str, bytes]]:
-    """Yield for each item in conflict the first event with its key, the key, and the item's bytes."""
+def _conflicts(event: NewEvent, seen: Mapping[UUID, tuple[UUID, bytes]]) -> Iterator[tuple[UUID, str, str, bytes]]:
+    """Yield for each item in conflict the first event with its key, the key, and the item's type and bytes."""
     pieces = JsonSlicer(event.body)
     for item in event.items:
         first = seen.get(item.key_hash)
         if first is not None and first[1] != item.digest:
-            yield first[0], item.dedup_key, pieces.cut(item.path)
+            yield first[0], item.dedup_key, item.type, pieces.cut(item.path)
 
 
-async def _record(connection: Connection, event: NewEvent, conflicts: Iterable[tuple[UUID, str, bytes]]) -> None:
+async def _record(connection: Connection, event: NewEvent, conflicts: Iterable[tuple[UUID, str, str, bytes]]) -> None:
     made_ms = event.id.int >> 80
     rows = [
         (ids.make(made_ms, secrets.randbits(_RANDOM_BITS)), *conflict, number)
         for conflict, number in Counter(conflicts).items()
     ]
     columns: list[tuple[Any, ...]] = list(zip(*rows, strict=True))
-    await connection.execute(SQL["record_item_conflicts"], *columns, event.source, event.headers, event.content_type)
+    await connection.execute(
+        SQL["record_item_conflicts"], *columns, event.source, event.headers, event.content_type, event.grade
+    )
 
 
 class JsonSlicer:

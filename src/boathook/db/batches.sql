@@ -68,9 +68,10 @@ select key, event_id, body_sha256 as digest from boathook.dedup where key = any 
 -- name: record_item_conflicts
 -- Stores items whose key was seen before with other content; repeated ones are counted.
 insert into boathook.conflict (
-    id, event_id, source, dedup_key, differs, headers, content_type, body, body_sha256, seen)
-select c.id, c.event_id, $6, c.dedup_key, 'body', $7::text::json, $8, c.body, sha256(c.body), c.seen
-from unnest($1::uuid[], $2::uuid[], $3::text[], $4::bytea[], $5::integer[]) as c (id, event_id, dedup_key, body, seen)
+    id, event_id, source, dedup_key, type, grade, differs, headers, content_type, body, body_sha256, seen)
+select c.id, c.event_id, $7, c.dedup_key, c.type, $10, 'body', $8::text::json, $9, c.body, sha256(c.body), c.seen
+from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::bytea[], $6::integer[])
+    as c (id, event_id, dedup_key, type, body, seen)
 order by c.event_id, c.dedup_key, sha256(c.body)
 on conflict (event_id, differs, dedup_key, body_sha256)
 do update set seen = conflict.seen + excluded.seen, last_seen_at = now()

@@ -22,7 +22,7 @@ from boathook.event e
 join boathook.dedup d on d.key = encode(substr(sha256(
     'application'::bytea || '\x00' || convert_to(e.application, 'UTF8') || '\x00' || convert_to(e.dedup_key, 'UTF8')),
     1, 16), 'hex')::uuid
-where e.application = $1 and e.origin = 'published' and d.expires_at > now()
+where e.application = $1 and d.expires_at > now()
     and (e.cell is null or d.cell is not null or d.event_id <> e.id)
 union all
 select d.key, d.replay_key, d.event_id, d.body_sha256, d.expires_at, d.item_path, d.request_sha256, $2

@@ -37,6 +37,7 @@ REPLAY_DELIVERY: Final = "delivery.replay"
 RETRY_DELIVERY: Final = "delivery.retry"
 ROUTE_EVENT: Final = "event.route"
 ACCEPT_REJECTION: Final = "rejection.accept"
+ACCEPT_CONFLICT: Final = "conflict.accept"
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -62,6 +63,28 @@ class ReplaySchedule(msgspec.Struct, frozen=True):
     start: datetime
     gap_s: float = 0.0
     place: int = 0
+
+
+class LockedConflict(msgspec.Struct, frozen=True, kw_only=True):
+    """A conflict with everything that its event needs."""
+
+    id: UUID
+    event_id: UUID
+    """The event that came first."""
+    source: str | None
+    application: str | None
+    type: str
+    grade: str
+    headers: str
+    """As `NewEvent.headers`."""
+    content_type: str
+    body: bytes
+    body_sha256: bytes
+    channels: Sequence[str] | None
+    tags: Sequence[str] | None
+    content_until: datetime | None
+    accepted_as: UUID | None
+    """The event that it became."""
 
 
 class AuditContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -352,6 +375,21 @@ async def mark_rejection_accepted(database: Database, rejection_id: UUID, event_
         if is_marked:
             await record_each(connection, action, ACCEPT_REJECTION, [ids.show(ids.REJECTION, rejection_id)])
         return is_marked
+
+
+async def lock_conflict(connection: Connection, conflict_id: UUID) -> LockedConflict | None:
+    """Return a conflict, locked until the transaction ends; None if it is not stored."""
+    row = await connection.fetchrow(SQL["lock_conflict"], conflict_id)
+    return None if row is None else LockedConflict(**dict(row))
+
+
+async def mark_conflict_accepted(
+    connection: Connection, conflict_id: UUID, event_id: UUID, action: AuditContext
+) -> None:
+    """Record which event a locked conflict became."""
+    await connection.execute(SQL["mark_conflict"], conflict_id, event_id)
+    await record_each(connection, action, ACCEPT_CONFLICT, [ids.show(ids.CONFLICT, conflict_id)])
+    await notify_due(connection)
 
 
 async def record_each(connection: Connection, action: AuditContext, name: str, subjects: Sequence[str]) -> None:

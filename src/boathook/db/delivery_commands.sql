@@ -253,6 +253,17 @@ select count(*) from (
 -- Records which event a rejected request became, unless it has already become one.
 update boathook.rejection set event_id = $2 where id = $1 and event_id is null
 
+-- name: lock_conflict
+-- Reads a conflict and locks it, so that of two operators only one accepts it.
+select id, event_id, source, application, type, grade, headers::text as headers, content_type, body, body_sha256, channels, tags,
+    content_until, accepted_as
+from boathook.conflict where id = $1
+for update
+
+-- name: mark_conflict
+-- Records which event a locked conflict became.
+update boathook.conflict set accepted_as = $2 where id = $1
+
 -- name: read_clock
 -- Reads the server's clock.
 select clock_timestamp()

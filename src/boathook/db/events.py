@@ -191,6 +191,8 @@ class EventStore:
             event.content_type,
             event.body,
             event.body_sha256,
+            event.type,
+            event.grade,
         )
         return Duplicate(first, conflict=True)
 
@@ -223,11 +225,19 @@ class _SingleConnection:
         yield self._connection
 
     def require_safety(self) -> None:
-        """Accept any server, because everything stored here is rolled back."""
+        """Accept any server: the caller decides whether its transaction may be committed there."""
 
 
 class _Rollback(Exception):
     pass
+
+
+def store_in(
+    connection: Connection, *, dedup_days: float = 30, dedup_days_of: Mapping[str, float] | None = None
+) -> EventStore:
+    """Return a store that writes in the transaction of *connection*; a conflict with another one ends it."""
+    database = cast("Database", _SingleConnection(connection))
+    return EventStore(database, dedup_days=dedup_days, dedup_days_of=dedup_days_of)
 
 
 async def run_self_test(database: Database, event: NewEvent, copy_id: UUID) -> str | None:
@@ -240,7 +250,7 @@ async def run_self_test(database: Database, event: NewEvent, copy_id: UUID) -> s
     problem = None
     try:
         async with database.transaction() as connection:
-            store = EventStore(cast("Database", _SingleConnection(connection)))
+            store = store_in(connection)
             [first] = await store.append([event])
             [second] = await store.append([replace(event, id=copy_id)])
             if not isinstance(first, Accepted):

@@ -60,8 +60,8 @@ select id, pg_logical_emit_message(true, 'boathook', '') from boathook.event whe
 -- name: record_conflict
 -- Stores a request whose key or body, but not both, was seen before; repeated ones are counted.
 insert into boathook.conflict (
-    id, event_id, source, application, dedup_key, differs, headers, content_type, body, body_sha256)
-values ($1, $2, $3, $4, $5, $6, $7::json, $8, $9, $10)
+    id, event_id, source, application, dedup_key, differs, headers, content_type, body, body_sha256, type, grade)
+values ($1, $2, $3, $4, $5, $6, $7::json, $8, $9, $10, $11, $12)
 on conflict (event_id, differs, dedup_key, body_sha256)
 do update set seen = conflict.seen + 1, last_seen_at = now()
 

@@ -105,6 +105,8 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     received: int
     published: int
+    accepted_conflicts: int = 0
+    """Events that operators created by accepting conflicts."""
     deliveries: int
     """Deliveries that were created when their events were accepted."""
     replayed: int

@@ -118,7 +118,8 @@ unfounded as materialized (
 select f.name, f.number
 from (
     select count(*) as events, count(*) filter (where origin = 'received') as received,
-        count(*) filter (where origin = 'published') as published, coalesce(sum(fanout), 0)::bigint as deliveries
+        count(*) filter (where origin = 'published') as published,
+        count(*) filter (where origin = 'accepted_conflict') as accepted_conflicts, coalesce(sum(fanout), 0)::bigint as deliveries
     from events
 ) as e
 cross join (
@@ -130,7 +131,8 @@ cross join (
 cross join (select count(*) as attempts from attempts) as a
 cross join (select coalesce(sum(number), 0)::bigint as purged from purged) as p
 cross join lateral (values
-    ('events', e.events), ('received', e.received), ('published', e.published), ('deliveries', e.deliveries),
+    ('events', e.events), ('received', e.received), ('published', e.published),
+    ('accepted_conflicts', e.accepted_conflicts), ('deliveries', e.deliveries),
     ('succeeded', o.succeeded), ('ignored', o.ignored), ('dead', o.dead), ('pending', o.pending), ('leased', o.leased),
     ('replayed', o.replayed), ('attempts', a.attempts), ('purged', p.purged)
 ) as f (name, number)
@@ -443,6 +445,23 @@ where c.id >= $1 and c.id < $2 and (
         (select max(at) from boathook.purge_log where kind = 'event' and dropped > 0), '-infinity'))
     or (e.id is not null and c.differs = 'body' and c.body_sha256 = e.body_sha256)
     or (e.id is not null and c.differs = 'key' and c.dedup_key = e.dedup_key))
+
+-- name: find_wrong_acceptances
+-- Finds accepted conflicts whose event was never stored, or is not what the conflict became.
+select c.id, null::integer as ordinal, 'event ' || boathook.show_id('evt', c.accepted_as) || ' with its body' as expected,
+    case when e.id is null then 'no such event' when e.origin <> 'accepted_conflict' then 'its origin is ' || e.origin
+        when e.dedup_key <> boathook.show_id('cfl', c.id) then 'its key is ' || e.dedup_key
+        else 'another source, application or body' end as found
+from boathook.conflict c
+left join lateral (
+    select id, origin, source, application, dedup_key, body_sha256 from boathook.event where id = c.accepted_as limit 1
+) as e on true
+where c.id >= $1 and c.id < $2 and c.accepted_as is not null
+    and (e.id is null or e.origin <> 'accepted_conflict' or e.dedup_key <> boathook.show_id('cfl', c.id)
+        or e.body_sha256 <> c.body_sha256 or e.source is distinct from c.source
+        or e.application is distinct from c.application)
+    and (e.id is not null or boathook.id_time(c.accepted_as) >= coalesce(
+        (select max(at) from boathook.purge_log where kind = 'event' and dropped > 0), '-infinity'))
 
 -- name: find_wrong_conflict_bodies
 -- Compares the bodies of a range of conflicts with their hashes.

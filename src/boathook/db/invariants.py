@@ -233,6 +233,13 @@ CONFLICTS: Final = Scan(
             f"If the event is missing, it was lost: see 'every delivery exists'. {_INVESTIGATE}",
             ids.CONFLICT,
         ),
+        Invariant(
+            "find_wrong_acceptances",
+            "accepted conflicts have their event",
+            "A conflict is marked as accepted, but its event is missing or another one.",
+            "Clear `accepted_as` of the conflict, and accept it again: `boathook conflicts accept ID`.",
+            ids.CONFLICT,
+        ),
     ),
 )
 

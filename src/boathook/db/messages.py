@@ -147,6 +147,7 @@ def to_page(rows: list[Row], limit: int, *, is_reversed: bool) -> Page[Row]:
 
 async def record_conflict(connection: Connection, message: NewEvent, first: UUID) -> None:
     """Keep a message that is not stored, because *first* has its id or idempotency key, if the two differ."""
+    publication = message.publication
     await connection.execute(
         SQL["record_message_conflict"],
         message.id,
@@ -157,6 +158,11 @@ async def record_conflict(connection: Connection, message: NewEvent, first: UUID
         message.content_type,
         message.body,
         message.body_sha256,
+        message.type,
+        message.grade,
+        publication and (publication.channels or None),
+        publication and (publication.tags or None),
+        publication and publication.content_until,
     )
 
 

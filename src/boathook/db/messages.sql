@@ -24,13 +24,13 @@ end
 -- Reads one message of an application by its id.
 select id, type, dedup_key, channels, tags, deliver_at, body, expunged_at is not null or coalesce(content_until < now(), false) as is_gone
 from boathook.event
-where id = $2 and application = $1 and origin = 'published'
+where id = $2 and application = $1
 
 -- name: find_message_by_key
 -- Reads one message of an application by its publisher's id, through the dedup keys.
 select id, type, dedup_key, channels, tags, deliver_at, body, expunged_at is not null or coalesce(content_until < now(), false) as is_gone
 from boathook.event
-where id = (select event_id from boathook.dedup where key = $2) and application = $1 and dedup_key = $3 and origin = 'published'
+where id = (select event_id from boathook.dedup where key = $2) and application = $1 and dedup_key = $3
 
 -- name: bound_page
 -- Keeps the rows of a page whose preceding contents are less than a number of bytes, and returns how many there were.
@@ -47,7 +47,7 @@ order by id {direction}
 select id, type, dedup_key, channels, tags, deliver_at, case when $4 then body end as body,
     expunged_at is not null or coalesce(content_until < now(), false) as is_gone
 from boathook.event
-where application = $1 and origin = 'published' and id >= $2 and id < $3
+where application = $1 and id >= $2 and id < $3
     and ($5::text[] is null or type = any ($5))
     and ($6::text is null or $6 = any (channels))
     and ($7::text is null or $7 = any (tags))
@@ -77,7 +77,7 @@ cross join lateral (
     from ({standing}) as k
     where k.event_id = e.id and k.recipient = $9
 ) as s
-where e.application = $1 and e.origin = 'published' and e.id >= $2 and e.id < $3
+where e.application = $1 and e.id >= $2 and e.id < $3
     and ($5::text[] is null or e.type = any ($5))
     and ($6::text is null or $6 = any (e.channels))
     and ($7::text is null or $7 = any (e.tags))
@@ -130,7 +130,7 @@ select from boathook.delivery where event_id = any ($1::uuid[]) and state = 'pen
 -- Deletes the contents of an application's messages permanently; returns these, and which messages were found. Pending
 -- deliveries are dead-lettered, because there is nothing left to send.
 with found as materialized (
-    select id, expunged_at from boathook.event where application = $1 and origin = 'published' and id = any ($2::uuid[])
+    select id, expunged_at from boathook.event where application = $1 and id = any ($2::uuid[])
 ),
 gone as (
     update boathook.event e set body = '', expunged_at = now()
@@ -155,14 +155,14 @@ select
 -- Finds messages of an application by their ids and by their publishers' ids.
 select id, dedup_key
 from boathook.event
-where application = $1 and origin = 'published'
+where application = $1
     and id = any ($2::uuid[] || array(select event_id from boathook.dedup where key = any ($3::uuid[])))
 
 -- name: page_messages
 -- Reads the next messages of an application, oldest first.
 select id
 from boathook.event
-where application = $1 and origin = 'published' and id >= $2 and id < $3
+where application = $1 and id >= $2 and id < $3
 order by id
 limit $4
 
@@ -170,8 +170,10 @@ limit $4
 -- Keeps a message that is not stored because an earlier one has its id or idempotency key, if body or key differ. It
 -- has its own id, so keeping it again changes nothing.
 insert into boathook.conflict (
-    id, event_id, application, dedup_key, differs, headers, content_type, body, body_sha256)
-select $1, e.id, $3, $4, case when e.body_sha256 <> $8 then 'body' else 'key' end, $5::json, $6, $7, $8
+    id, event_id, application, dedup_key, differs, headers, content_type, body, body_sha256, type, grade, channels, tags,
+    content_until)
+select $1, e.id, $3, $4, case when e.body_sha256 <> $8 then 'body' else 'key' end, $5::json, $6, $7, $8, $9, $10, $11, $12,
+    $13
 from boathook.event e
 where e.id = $2 and (e.body_sha256 <> $8 or e.dedup_key <> $4)
 on conflict do nothing

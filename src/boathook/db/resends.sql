@@ -79,7 +79,7 @@ select e.id, e.type, e.channels, e.headers, case when $6 then e.body end as body
     e.expunged_at is not null or coalesce(e.content_until < now(), false) as is_gone,
     exists (select from ({standing}) as k where k.event_id = e.id and k.recipient = $5) as is_known
 from boathook.event e
-where e.application = $1 and e.origin = 'published' and e.id >= $2 and e.id < $3
+where e.application = $1 and e.id >= $2 and e.id < $3
 order by e.id
 limit $4
 
@@ -95,7 +95,7 @@ select e.id, s.status, s.order_key,
     and ($10::integer is null or l.status between $10 and $10 + 99) as is_wanted
 from (
     select id, type, channels, tags from boathook.event
-    where application = $1 and origin = 'published' and id >= $2 and id < $3
+    where application = $1 and id >= $2 and id < $3
     order by id
     limit $4
 ) as e

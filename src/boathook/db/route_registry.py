@@ -108,7 +108,12 @@ async def read_router(database: Database, *, within_s: float | None = None) -> R
     """
     async with database.acquire(within_s=within_s) as connection:
         with translate_errors():
-            found = decode_routes(await connection.fetchval(READ_ROUTES))
+            return await read_router_in(connection)
+
+
+async def read_router_in(connection: Connection) -> Router:
+    """Return the active routes as the transaction sees them, compiled."""
+    found = decode_routes(await connection.fetchval(READ_ROUTES))
     return Router(found.routes, found.version, assignments=found.assignments)
 
 

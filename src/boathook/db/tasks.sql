@@ -71,7 +71,7 @@ order by a.id
 -- their messages of a window were created with.
 select a.id, a.uid, (
     select coalesce(sum(e.fanout), 0)::bigint from boathook.event e
-    where e.application = boathook.show_id('app', a.id) and e.origin = 'published' and e.id >= $4 and e.id < $5
+    where e.application = boathook.show_id('app', a.id) and e.id >= $4 and e.id < $5
 ) as destinations
 from boathook.application a
 where a.organization = $1 and a.deleted_at is null and not a.is_operational and a.id > $2

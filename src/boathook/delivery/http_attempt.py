@@ -18,12 +18,11 @@ import msgspec
 from boathook.config.tables import OutboundSettings
 from boathook.db.endpoint_deliveries import EndpointConfig
 from boathook.delivery.signer import Signer, SymmetricSigner, read_signer
-from boathook.domain.endpoints import SENSITIVE_HEADERS, check_header
+from boathook.domain.endpoints import CUSTOM, REDACTED, SENSITIVE_HEADERS, check_header
 from boathook.domain.policy import Failure, RetryPolicy, Success
 from boathook.http_client.messages import OutgoingRequest, RequestResult
 from boathook.observability.tracing import HEADER
 
-REDACTED: Final = "[redacted]"
 GONE: Final = "GONE"
 """Failure code after which the endpoint is disabled."""
 ABORTED: Final = "ABORTED"
@@ -195,8 +194,12 @@ def build_request(
 
 
 def recorded_headers(request: OutgoingRequest, target: RequestTarget) -> str:
-    """Return the request's headers as JSON pairs of name and value, with secrets redacted."""
-    pairs = [(name, REDACTED if _is_secret(name) else value) for name, value in request.headers]
+    """Return the request's headers as JSON pairs of name and value, without secrets and values of custom headers."""
+    custom = {name.lower() for name in target.headers}
+    pairs = [
+        (name, REDACTED if _is_secret(name) else CUSTOM if name.lower() in custom else value)
+        for name, value in request.headers
+    ]
     user = target.basic or _user_of(target.url)
     if user is not None and not any(name.lower() == "authorization" for name, _ in pairs):
         pairs.append(("authorization", REDACTED))

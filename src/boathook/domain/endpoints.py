@@ -44,6 +44,7 @@ def check_uid(uid: str, prefix: str) -> str:
     """Return *uid* if it is valid for an entity whose ids begin with *prefix* and ``_``. Raises ValueError."""
     if not _NAME.fullmatch(uid):
         raise ValueError("write 1 to 256 letters, digits, - _ and .")
+    _check_segment(uid)
     if uid.startswith(f"{prefix}_"):
         raise ValueError(f"it must not start with {prefix}_, as ids do")
     return uid
@@ -63,7 +64,14 @@ def check_type(name: str) -> str:
     """Return *name* if it is a valid event type. Raises ValueError."""
     if not _NAME.fullmatch(name):
         raise ValueError("an event type is 1 to 256 letters, digits, - _ and .")
+    _check_segment(name)
     return name
+
+
+def _check_segment(name: str) -> None:
+    # Clients resolve these in a path, so the object could not be reached by its name.
+    if name in {".", ".."}:
+        raise ValueError(f"it must not be {name!r}, which no path can end in; add another character")
 
 
 def check_channels(channels: Iterable[str], limit: int = 10) -> tuple[str, ...]:
@@ -91,6 +99,10 @@ SENSITIVE_HEADERS: Final = frozenset({
     "x-auth-token",
 })  # fmt: skip
 """Headers whose values are never shown."""
+REDACTED: Final = "[redacted]"
+"""Recorded instead of a secret."""
+CUSTOM: Final = "[custom]"
+"""Recorded instead of the value of an endpoint's custom header, whatever its name: any of them may be a secret."""
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _MAX_VALUE: Final = 4_096

@@ -45,6 +45,8 @@ class Origin(StrEnum):
 
     RECEIVED = "received"
     PUBLISHED = "published"
+    ACCEPTED_CONFLICT = "accepted_conflict"
+    """An operator accepted a conflict; `dedup_key` is the conflict's id."""
 
 
 class State(StrEnum):

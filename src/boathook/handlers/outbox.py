@@ -45,6 +45,7 @@ from boathook.domain.model import (
     IdempotencyKey,
     IdempotentReplay,
     NewDelivery,
+    Origin,
     Published,
     Receipt,
 )
@@ -85,6 +86,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """None for application/json, or application/octet-stream for bytes."""
     idempotency: IdempotencyKey | None = None
     """Of the request. The same key with a different request is an `IdempotencyConflict`."""
+    origin: Origin = Origin.PUBLISHED
 
     @property
     def request_sha256(self) -> bytes | None:
@@ -146,6 +148,7 @@ class CompiledRoutes(msgspec.Struct, frozen=True):
             "id": draft.id,
             "organization": message.organization,
             "type": message.type,
+            "origin": message.origin,
             "dedup_key": draft.dedup_key,
             "replay_key": draft.replay_key,
             "request_sha256": message.request_sha256 and "\\x" + message.request_sha256.hex(),

@@ -5,7 +5,6 @@ from typing import assert_never
 
 from boathook.db.deliveries import ClaimedDelivery
 from boathook.domain import ids
-from boathook.domain.model import Origin
 from boathook.domain.policy import (
     Completed,
     Dead,
@@ -69,7 +68,7 @@ class TracedRunner:
         event = work.event
         if event is None:
             return self._tracer.entry(work.claim.event_id, None, is_ours=False)
-        return self._tracer.entry(event.id, event.headers.get(HEADER), is_ours=event.origin is Origin.PUBLISHED)
+        return self._tracer.entry(event.id, event.headers.get(HEADER), is_ours=event.source is None)
 
 
 def _outcome_of(ending: Result) -> tuple[str, str | None]:

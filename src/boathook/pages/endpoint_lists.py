@@ -17,7 +17,6 @@ from boathook.pages.context import ApplicationScope, Pages
 from boathook.service import attempts, endpoints, messages
 from boathook.service.applications import Application
 from boathook.service.authorization import Permission
-from boathook.service.endpoint_secrets import hide_custom, hide_sensitive
 from boathook.service.endpoints import Endpoint
 from boathook.service.messages import MessageRow, ScanPage
 from boathook.service.recipient_stats import EndpointHealth
@@ -160,7 +159,6 @@ async def show_attempt(scope: ApplicationScope) -> Response:
         request = await attempts.find_request(work, row)
     if row.endpoint_id != endpoint.id or request is None:
         raise InvalidValue("this attempt belongs to another endpoint", "attempt")
-    show = hide_sensitive if scope.may(Permission.ENDPOINT_HEADERS_VIEW) else hide_custom
     return scope.page(
         "endpoints/attempt.html",
         application=application,
@@ -169,7 +167,7 @@ async def show_attempt(scope: ApplicationScope) -> Response:
         attempt_id=path["attempt"],
         at=ids.created_at(row.id),
         request=request,
-        headers=show(request.headers),
+        headers=request.headers,
         answer=_text_of(row.response),
         payload=_payload_of(row.message),
     )

@@ -45,6 +45,8 @@ class Permission(StrEnum):
     APPLICATION_MANAGE = "application.manage"
     APPLICATION_VIEW = "application.view"
     AUDIT_VIEW = "audit.view"
+    CONFLICT_ACCEPT = "conflict.accept"
+    """Accept a conflict as a new event."""
     CONFLICT_VIEW = "conflict.view"
     OVERVIEW_VIEW = "overview.view"
     DEAD_LETTER_DECIDE = "dead_letter.decide"
@@ -52,7 +54,7 @@ class Permission(StrEnum):
     DEAD_LETTER_PURGE = "dead_letter.purge"
     DEAD_LETTER_VIEW = "dead_letter.view"
     ENDPOINT_HEADERS_VIEW = "endpoint.headers.view"
-    """Read the values of an endpoint's custom headers, including those recorded by attempts."""
+    """Read the values of an endpoint's custom headers."""
     ENDPOINT_MANAGE = "endpoint.manage"
     ENDPOINT_SECRET_ROTATE = "endpoint.secret.rotate"  # noqa: S105 - a permission's name
     ENDPOINT_SECRET_VIEW = "endpoint.secret.view"  # noqa: S105 - the same
@@ -138,6 +140,7 @@ ACCESS_RULES: Final[Mapping[Permission, AccessRule]] = MappingProxyType(
         Permission.APPLICATION_MANAGE: AccessRule(role=Role.OPERATOR),
         Permission.APPLICATION_VIEW: AccessRule(role=Role.VIEWER, capability=Capability.VIEW_BASE),
         Permission.AUDIT_VIEW: _VIEWER,
+        Permission.CONFLICT_ACCEPT: AccessRule(role=Role.OPERATOR),
         Permission.CONFLICT_VIEW: AccessRule(role=Role.VIEWER),
         Permission.OVERVIEW_VIEW: _VIEWER,
         Permission.DEAD_LETTER_DECIDE: AccessRule(role=Role.OPERATOR),

@@ -1,6 +1,11 @@
-"""Compares conflicts with their events: requests that match an event in key or body, but not in both."""
+"""Compares and accepts conflicts: requests that match an event in key or body, but not in both.
+
+An accepted conflict becomes a new event with the bytes, headers and type that were stored, under a key of its own. Its
+row stays locked until the event is committed, so that it becomes one event, even if two operators accept it at once.
+"""
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any, Final
@@ -8,20 +13,33 @@ from uuid import UUID
 
 import msgspec
 
+from boathook.db import delivery_commands
 from boathook.db.batches import JsonSlicer
 from boathook.db.database import Connection, Database
+from boathook.db.delivery_commands import AuditContext, LockedConflict
+from boathook.db.events import store_in
 from boathook.db.queries import event_history, event_search
+from boathook.db.queries import listings as rows
 from boathook.db.queries.event_history import ConflictDetail as ConflictDetail  # noqa: PLC0414 - re-exported
 from boathook.db.queries.listings import EventRow, StoredRequest
+from boathook.db.route_registry import read_router_in
 from boathook.domain import ids
-from boathook.domain.errors import NotFound
+from boathook.domain.errors import InvalidState, NotFound, TooManyDeliveries, ValueRejected
+from boathook.domain.filters import Router
 from boathook.domain.json_document import is_too_deep
 from boathook.domain.line_diff import DiffLine, SkippedLines, collapse_equal, compare
-from boathook.ingest.event_builder import dedup_hashes
+from boathook.domain.model import Accepted, NewEvent, Origin, ProofStrength, Receipt
+from boathook.handlers.outbox import Message, receipt_of
+from boathook.ingest.cells import refuse_others
+from boathook.ingest.event_builder import EventBuilder, dedup_hashes, scoped_hash
+from boathook.ingest.event_writer import EventWriter
+from boathook.ingest.sources import dedup_days_by_source
+from boathook.ingest.spool_records import UNROUTED
 from boathook.service import body_view
 from boathook.service.body_view import BodyFormat
+from boathook.service.bulk_jobs import check_note
 from boathook.service.listings import check_owner
-from boathook.service.unit_of_work import UnitOfWork
+from boathook.service.unit_of_work import AppContext, UnitOfWork, new_id
 from boathook.verification.dedup_keys import KEY_PREFIX
 
 _MAX_EVENT_BYTES: Final = 64 << 20
@@ -45,7 +63,109 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a body was too long to compare completely."""
 
 
+class AcceptedConflict(msgspec.Struct, frozen=True, kw_only=True):
+    """A conflict with the event that it became."""
+
+    conflict_id: str
+    event_id: str
+    is_new: bool
+    """Whether this call accepted it; else it had been accepted before."""
+
+
 get = event_history.get_conflict
+
+
+async def accept(work: UnitOfWork, conflict_id: UUID, *, note: str = "") -> AcceptedConflict:
+    """Make a conflict of the organization a new event, routed by the current routes; once only.
+
+    Raises:
+        NotFound: the organization has no such conflict, or its application was deleted.
+        InvalidValue: the note is invalid.
+        InvalidState: its body is damaged or must not be kept any longer, or it cannot be stored as an event.
+    """
+    work.app_context.database.require_safety()
+    action = AuditContext(actor=work.actor, note=check_note(note) or None)
+    conflict = await delivery_commands.lock_conflict(work.connection, conflict_id)
+    if conflict is None:
+        raise event_history.no_conflict(conflict_id)
+    name = ids.show(ids.CONFLICT, conflict_id)
+    await check_owner(work, name, conflict.application)
+    if conflict.accepted_as is not None:
+        event_id = ids.show(ids.EVENT, conflict.accepted_as)
+        return AcceptedConflict(conflict_id=name, event_id=event_id, is_new=False)
+    await _check_content(work.connection, conflict, name)
+    receipt = await (_publish(work, conflict) if conflict.source is None else _store(work, conflict))
+    if not isinstance(receipt, Accepted):
+        raise InvalidState(f"another event has the key {name}", "key_taken")
+    await delivery_commands.mark_conflict_accepted(work.connection, conflict_id, receipt.event_id, action)
+    return AcceptedConflict(conflict_id=name, event_id=ids.show(ids.EVENT, receipt.event_id), is_new=True)
+
+
+async def accept_any(app_context: AppContext, conflict_id: UUID, *, actor: str, note: str = "") -> AcceptedConflict:
+    """Accept a conflict of whatever organization, in a transaction of its own. Raises as `accept` does."""
+    async with app_context.reading() as connection:
+        found = await event_history.get_conflict(connection, conflict_id)
+        organization = await rows.find_owner(connection, found.row.application)
+    async with app_context.work(organization, actor) as work:
+        return await accept(work, conflict_id, note=note)
+
+
+async def _check_content(connection: Connection, conflict: LockedConflict, name: str) -> None:
+    # Hashing a large body may take long; keep it off the event loop.
+    digest = await asyncio.to_thread(hashlib.sha256, conflict.body)
+    if digest.digest() != conflict.body_sha256:
+        raise InvalidState(f"the stored body of {name} is not the one that arrived; ask the sender for it", "damaged")
+    if conflict.content_until and conflict.content_until <= await delivery_commands.read_clock(connection):
+        raise InvalidState(f"the payload of {name} was to be kept until {conflict.content_until} only", "content_gone")
+
+
+async def _store(work: UnitOfWork, conflict: LockedConflict) -> Receipt:
+    settings, key = work.app_context.settings, ids.show(ids.CONFLICT, conflict.id)
+    builder = EventBuilder(Router((), UNROUTED), lambda: read_router_in(work.connection))
+    event = NewEvent(
+        id=new_id(),
+        source=conflict.source,
+        application=None,
+        type=conflict.type,
+        dedup_key=key,
+        key_hash=scoped_hash(f"{conflict.source}\x00conflict", key.encode()),
+        replay_hash=None,
+        grade=ProofStrength(conflict.grade),
+        origin=Origin.ACCEPTED_CONFLICT,
+        headers=conflict.headers,
+        content_type=conflict.content_type,
+        body=conflict.body,
+        body_sha256=conflict.body_sha256,
+        routes_version=UNROUTED,
+    )
+    store = store_in(
+        work.connection, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_by_source(settings)
+    )
+    writer = EventWriter(store, builder.reroute, elsewhere=refuse_others(settings, lambda: builder.router))
+    await builder.refresh()
+    try:
+        (receipt,) = await writer.append(await builder.reroute([event]))
+    except (TooManyDeliveries, ValueRejected) as error:
+        raise InvalidState(f"{key} cannot be stored as an event: {error}", "not_storable") from None
+    return receipt
+
+
+async def _publish(work: UnitOfWork, conflict: LockedConflict) -> Receipt:
+    message = Message(
+        application=str(conflict.application),
+        type=conflict.type,
+        payload=conflict.body,
+        organization=work.organization,
+        id=ids.show(ids.CONFLICT, conflict.id),
+        channels=conflict.channels or (),
+        tags=conflict.tags or (),
+        content_until=conflict.content_until,
+        headers=json.loads(conflict.headers),
+        content_type=conflict.content_type,
+        origin=Origin.ACCEPTED_CONFLICT,
+    )
+    published = await work.app_context.outbox.publish(work.connection, message)
+    return receipt_of(message, published)
 
 
 async def compare_conflict(database: Database, conflict_id: UUID) -> Comparison:
@@ -100,11 +220,11 @@ def explain(differs: str) -> tuple[str, str]:
 _CAUSES: Final = {
     "body": (
         "The sender uses one id for two events, or builds the body again for each retry.",
-        "Compare a conflict with its event, and ask the sender which of them counts.",
+        "Ask the sender which of them counts. Accept a conflict that is an event of its own.",
     ),
     "key": (
         "The same signed content arrived with a different id: the id is not signed, and the request was replayed.",
-        "Find out who sent it. It was not delivered again; if the sender does this itself, ask it to keep its ids.",
+        "Find out who sent it. It was not delivered again; accept it if the sender means another event.",
     ),
 }
 
@@ -146,6 +266,8 @@ def _explain(conflict: ConflictDetail, event: EventRow, how: str) -> str:
             f" was accepted as {event.dedup_key}. A signed request replayed with a different id looks like this."
         )
     fate = "The first one was delivered, this one was kept and not delivered."
+    if conflict.row.accepted_as:
+        fate = f"This one was accepted as {conflict.row.accepted_as}."
     return f"The key is the same, the body is not: {how}. {fate}"
 
 

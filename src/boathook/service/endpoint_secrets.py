@@ -1,7 +1,7 @@
 """Reveals and rotates the secrets of endpoints, changes their headers, and re-encrypts all stored secrets."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -15,7 +15,7 @@ from boathook.db.delivery_commands import AuditContext
 from boathook.db.secret_box import SecretBox
 from boathook.delivery.signer import make_ed25519_secret as make_ed25519_secret  # noqa: PLC0414 - re-exported
 from boathook.delivery.signer import make_secret, read_signer
-from boathook.domain.endpoints import SENSITIVE_HEADERS, is_reserved
+from boathook.domain.endpoints import SENSITIVE_HEADERS
 from boathook.domain.errors import LimitReached, NotFound, SecretUnreadable
 from boathook.service.endpoint_values import read_headers, read_secret
 from boathook.service.endpoints import decrypt_headers, encrypt_headers, get, lock, publish_updated
@@ -82,7 +82,6 @@ def _try_decrypt(secret_box: SecretBox, one: encrypted_secrets.EncryptedSecret, 
 
 MAX_OLD_SECRETS: Final = 10
 DEFAULT_GRACE: Final = timedelta(days=1)
-HIDDEN: Final = "[hidden]"
 
 
 class Headers(msgspec.Struct, frozen=True):
@@ -91,16 +90,6 @@ class Headers(msgspec.Struct, frozen=True):
     shown: Mapping[str, str]
     sensitive: tuple[str, ...]
     """Names of the headers whose values are hidden."""
-
-
-def hide_custom(sent: Iterable[tuple[str, str]], *, hidden: str = HIDDEN) -> list[tuple[str, str]]:
-    """Return the headers of an attempt; the values of the endpoint's custom headers are hidden."""
-    return [(name, value if is_reserved(name) else hidden) for name, value in sent]
-
-
-def hide_sensitive(sent: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the headers of an attempt with sensitive values hidden, for callers that may read custom headers."""
-    return [(name, HIDDEN if name.lower() in SENSITIVE_HEADERS else value) for name, value in sent]
 
 
 async def get_secret(work: UnitOfWork, application: Application, reference: str) -> str:

@@ -23,7 +23,7 @@ from boathook.db.queries.event_feed import EventRef, find_ids, read_events
 from boathook.db.queries.event_feed import FeedFilter as FeedFilter  # noqa: PLC0414 - re-exported
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError, InvalidValue
-from boathook.domain.model import Event, Origin
+from boathook.domain.model import Event
 from boathook.providers import find_recipe
 
 OVERLAP: Final = timedelta(seconds=60)
@@ -214,7 +214,7 @@ def to_feed_event(settings: Settings, event: Event) -> FeedEvent:
     """Return an event as a listener receives it."""
     provider, options = _scheme(settings, event)
     return FeedEvent(
-        id=ids.show(ids.EVENT if event.origin is Origin.RECEIVED else ids.MESSAGE, event.id),
+        id=ids.show(ids.MESSAGE if event.source is None else ids.EVENT, event.id),
         source=event.source,
         application=event.application,
         type=event.type,
@@ -239,7 +239,7 @@ def arrives_by_get(event: FeedEvent) -> bool:
 
 def _scheme(settings: Settings, event: Event) -> tuple[str | None, dict[str, Any]]:
     """Return how to sign an event again: the provider, and its settings without secrets."""
-    if event.origin is Origin.PUBLISHED:
+    if event.source is None:
         return MESSAGE_SCHEME, {}
     source = settings.sources.get(event.source or "")
     if source is None:

@@ -38,7 +38,7 @@ from boathook.db.queries.listings import SideEffectRow
 from boathook.db.queries.listings import StoredRequest as StoredRequest  # noqa: PLC0414 - re-exported
 from boathook.domain import ids
 from boathook.domain.errors import NotFound
-from boathook.domain.model import Attempt, Origin, State
+from boathook.domain.model import Attempt, State
 from boathook.observability.tracing import HEADER, trace_id_of
 from boathook.service.unit_of_work import UnitOfWork
 
@@ -118,7 +118,7 @@ def find_trace(settings: Settings, event: EventRow, stored: StoredRequest) -> tu
     options = settings.tracing
     if not (options.is_on or options.link):
         return "", ""
-    continues = event.origin == Origin.PUBLISHED or options.incoming != "ignore"
+    continues = event.source is None or options.incoming != "ignore"
     headers = {name.lower(): text for name, text in stored.headers.items()}
     trace_id = trace_id_of(ids.read_event(event.id), headers.get(HEADER), continues=continues)
     return trace_id, options.link.replace("{trace_id}", trace_id)

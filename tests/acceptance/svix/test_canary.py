@@ -114,7 +114,12 @@ class Scenario:
         endpoint = app.endpoint(
             echo,
             secret=f"whsec_{first}",
-            headers={"Authorization": f"Bearer {self.canary('header')}", "X-Shop-Token": self.canary("token header")},
+            headers={
+                "Authorization": f"Bearer {self.canary('header')}",
+                "X-Shop-Token": self.canary("token header"),
+                "X-Access": self.canary("header with a harmless name"),
+                "traceparent": self.canary("custom header that boathook may send itself"),
+            },
         )
         self.secret_echoed = receiver.mailbox(Answer(200, f"you signed with whsec_{first} didn't you".encode()))
         told = app.endpoint(self.secret_echoed, secret=f"whsec_{first}")
@@ -145,6 +150,7 @@ class Scenario:
             "clientSecret": self.canary("refused client secret"),
         }})  # fmt: skip
         app.wait_status(app.send(kind="second.thing"), failing, FAIL)
+        app.api.post(f"{app.path}/endpoint/{endpoint['id']}/send-example", {"eventType": "svix.ping"})
         self.attempts = [
             row for one in (endpoint, told, basic, named, oauth, mtls, failing) for row in app.attempts(one)
         ]

@@ -245,8 +245,9 @@ class TenantObjects:
         """Store a conflict with the message, as publishing another body under its id would, and return its id."""
         [(conflict,)] = self.stored.execute(
             """
-            insert into boathook.conflict (id, event_id, application, dedup_key, differs, headers, content_type, body, body_sha256)
-            select id, id, application, dedup_key, 'body', '{}', 'text/plain', %(body)s, sha256(%(body)s)
+            insert into boathook.conflict (id, event_id, application, dedup_key, type, grade, differs, headers, content_type, body,
+                body_sha256)
+            select id, id, application, dedup_key, type, grade, 'body', '{}', 'text/plain', %(body)s, sha256(%(body)s)
             from boathook.event where id = boathook.read_id('msg', %(message)s)
             returning boathook.show_id('cfl', id)
             """,

@@ -116,7 +116,7 @@ create table boathook.event (
     type text not null,
     dedup_key text not null,
     grade text not null check (grade in ('body signed', 'metadata only', 'token', 'address', 'none')),
-    origin text not null check (origin in ('received', 'published')),
+    origin text not null check (origin in ('received', 'published', 'accepted_conflict')),
     accepted_at timestamptz not null default now(),
     headers json not null,
     content_type text not null,
@@ -278,11 +278,18 @@ create table boathook.conflict (
     source text,
     application text,
     dedup_key text not null,
+    type text not null,
+    grade text not null,
     differs text not null check (differs in ('body', 'key')),
     headers json not null,
     content_type text not null,
     body bytea not null,
     body_sha256 bytea not null,
+    channels text[],
+    tags text[],
+    content_until timestamptz,
+    -- The event that it became when an operator accepted it.
+    accepted_as uuid,
     seen integer not null default 1 check (seen > 0),
     last_seen_at timestamptz not null default now(),
     unique (event_id, differs, dedup_key, body_sha256)
@@ -1107,7 +1114,7 @@ create function boathook.publish_messages(
     m_bodies bytea[], m_hashes bytea[], m_fanouts smallint[], m_channels text[], m_tags text[],
     m_deliver_at timestamptz[], m_content_until timestamptz[],
     d_events uuid[], d_ordinals smallint[], d_recipients text[], d_order_keys text[], d_due timestamptz[],
-    p_has_order boolean, p_lock_timeout text, out verdicts text[], out has_blocked boolean
+    p_has_order boolean, p_lock_timeout text, out verdicts text[], out has_blocked boolean, p_origin text default 'published'
 ) language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     current_registry text;
@@ -1179,7 +1186,7 @@ begin
     if cardinality(fresh) > 0 then
         has_blocked := boathook.store_events(
             p_ids => m_ids, p_applications => m_names, p_types => m_types, p_dedup_keys => m_dedup_keys, p_grades => '{none}',
-            p_origins => '{published}', p_headers => m_headers, p_content_types => m_content_types, p_bodies => m_bodies,
+            p_origins => array[p_origin], p_headers => m_headers, p_content_types => m_content_types, p_bodies => m_bodies,
             p_hashes => m_hashes, p_fanouts => m_fanouts, p_channels => m_channels, p_tags => m_tags,
             p_deliver_at => m_deliver_at, p_content_until => m_content_until,
             p_new => case when cardinality(fresh) < cardinality(m_ids) then fresh end,
@@ -1221,7 +1228,7 @@ create function boathook.publish_message(p_message json, p_body bytea, p_deliver
             id uuid, organization text, application uuid, uid text, name text, registry text, routes text, type text,
             dedup_key text, key uuid, replay_key uuid, request_sha256 bytea, memory interval, headers json,
             content_type text, channels text[], tags text[], deliver_at timestamptz, due timestamptz,
-            content_until timestamptz),
+            content_until timestamptz, origin text),
         (
             select coalesce(array_agg(u.position::smallint - 1::smallint order by u.position), '{}') as ordinals,
                 array_agg(u.recipient order by u.position) as recipients,
@@ -1237,7 +1244,7 @@ create function boathook.publish_message(p_message json, p_body bytea, p_deliver
             array[m.content_type], array[p_body], array[sha256(p_body)], array[d.number], array[m.channels::text],
             array[m.tags::text], array[m.deliver_at], array[m.content_until], array_fill(m.id, array[d.number::integer]),
             d.ordinals, d.recipients, d.order_keys, array_fill(m.due, array[d.number::integer]), d.has_order,
-            null
+            null, p_origin => coalesce(m.origin, 'published')
         ) as done
 $$;
 

@@ -116,7 +116,7 @@ order by f.id desc
 with looked as materialized (
     select e.id, e.type, e.dedup_key, e.channels, e.tags, e.deliver_at
     from boathook.event e
-    where e.application = $1 and e.origin = 'published' and e.id < $2
+    where e.application = $1 and e.id < $2
     order by e.id desc
     limit $3
 )

@@ -143,7 +143,7 @@ async def read_history(database: Database, event_id: UUID, *, first: int = 0, on
         ids.show(ids.MESSAGE, event_id),
         *(ids.show_delivery(event_id, ordinal) for ordinal in shown),
     ]
-    notes = await database.fetch(SQL["list_notes"], subjects, _MAX_NOTES)
+    notes = await database.fetch(SQL["list_notes"], subjects, _MAX_NOTES, event_id)
     conflicts = await database.fetch(SQL["list_conflicts"], event_id, _MAX_CONFLICTS)
     return EventHistory(
         deliveries=[delivery_row(row) for row in rows[:limit]],
@@ -167,11 +167,16 @@ async def get_conflict(database: Database | Connection, conflict_id: UUID) -> Co
     """Return a conflict with its headers and bytes. Raises NotFound."""
     row = await database.fetchrow(SQL["get_conflict"], conflict_id)
     if row is None:
-        raise NotFound(f"there is no conflict {ids.show(ids.CONFLICT, conflict_id)}; retention may have dropped it")
+        raise no_conflict(conflict_id)
     values = {name: row[name] for name in row.keys() if name not in {"headers", "body", "content_type"}}  # noqa: SIM118
     return ConflictDetail(
         row=conflict_row(values), stored=stored_request(row, "body"), content_type=row["content_type"]
     )
+
+
+def no_conflict(conflict_id: UUID) -> NotFound:
+    """Return the error for an unknown conflict."""
+    return NotFound(f"there is no conflict {ids.show(ids.CONFLICT, conflict_id)}; retention may have dropped it")
 
 
 async def find_url(database: Database, recipient: str) -> str | None:

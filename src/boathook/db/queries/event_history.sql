@@ -41,19 +41,22 @@ select recipient, status::integer as status, content_type, substring(body from 1
 from boathook.reply where event_id = $1
 
 -- name: list_notes
--- Lists the operator actions on these subjects, latest first.
+-- Lists the operator actions on these subjects, and on the conflict that the event was, latest first.
 select id, at, actor, action, subject, note
-from boathook.audit where subject = any ($1::text[]) order by id desc limit $2
+from boathook.audit where subject = any ($1::text[] || array(
+    select dedup_key from boathook.event where id = $3 and origin = 'accepted_conflict'))
+order by id desc limit $2
 
 -- name: list_conflicts
 -- Lists the conflicts with the event, latest first.
-select c.id, c.event_id, c.source, c.application, c.dedup_key, c.differs, c.seen, c.last_seen_at, octet_length(c.body) as size
+select c.id, c.event_id, c.source, c.application, c.dedup_key, c.type, c.differs, c.seen, c.last_seen_at, c.accepted_as,
+    octet_length(c.body) as size
 from boathook.conflict c where c.event_id = $1 order by c.id desc limit $2
 
 -- name: get_conflict
 -- Reads one conflict with its bytes.
-select c.id, c.event_id, c.source, c.application, c.dedup_key, c.differs, c.seen, c.last_seen_at, octet_length(c.body) as size,
-    c.headers, c.body, c.content_type
+select c.id, c.event_id, c.source, c.application, c.dedup_key, c.type, c.differs, c.seen, c.last_seen_at, c.accepted_as,
+    octet_length(c.body) as size, c.headers, c.body, c.content_type
 from boathook.conflict c where c.id = $1
 
 -- name: find_url

@@ -151,11 +151,14 @@ class ConflictRow(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None
     application: str | None
     dedup_key: str
+    type: str
     differs: str
     seen: int
     first_seen_at: datetime
     last_seen_at: datetime
     size: int
+    accepted_as: str | None
+    """The event that it became when an operator accepted it."""
 
 
 class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -412,6 +415,7 @@ def conflict_row(row: Record | Mapping[str, Any]) -> ConflictRow:
     values = dict(row)
     values["id"] = ids.show(ids.CONFLICT, row["id"])
     values["event_id"] = ids.show(ids.EVENT, row["event_id"])
+    values["accepted_as"] = row["accepted_as"] and ids.show(ids.EVENT, row["accepted_as"])
     return ConflictRow(**values, first_seen_at=ids.created_at(row["id"]))
 
 

@@ -203,7 +203,8 @@ from boathook.rejection r where r.id = $1
 
 -- name: list_conflicts
 -- Lists requests whose key or body, but not both, was seen before; each belongs to the owner of its event.
-select e.id, e.event_id, e.source, e.application, e.dedup_key, e.differs, e.seen, e.last_seen_at, octet_length(e.body) as size
+select e.id, e.event_id, e.source, e.application, e.dedup_key, e.type, e.differs, e.seen, e.last_seen_at, e.accepted_as,
+    octet_length(e.body) as size
 from boathook.conflict e
 where ($1::text is null or e.source = $1)
     and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
