@@ -224,6 +224,56 @@ def test_twilio_may_sign_the_address_with_its_port_or_without(port):
         assert isinstance(verifier("twilio", TOKEN).verify(sent, NOW), Verified) is agreed
 
 
+def twilio_get(query: str, signed: str, *, body: bytes = b"", method: str = "GET"):
+    signature = RequestValidator(TOKEN).compute_signature(f"{URL}?{signed}", {})
+    sent = request(body, {"x-twilio-signature": signature}, url=f"{URL}?{query}", query=query)
+    return verifier("twilio", TOKEN).verify(replace(sent, method=method), NOW)
+
+
+@pytest.mark.judge("twilio")
+def test_twilio_by_get_signs_the_url_alone():
+    query = "ToCountry=US&MessageSid=SM1&Body=hello+there&SmsStatus=received&From=%2B15550001000"
+    verdict = twilio_get(query, query)
+    assert (verdict.type, verdict.dedup_key, verdict.query) == ("received", "SM1.received", query.encode())
+    for sent in (query.replace("hello", "hullo"), query.replace("+", "%20"), "a=1&" + query):
+        assert refusal(twilio_get(sent, query)) == "signature_mismatch"
+
+
+@pytest.mark.judge("twilio")
+@pytest.mark.parametrize("body", [b"MessageSid=SM2", b"[1]"])
+def test_a_twilio_request_by_get_with_a_body_is_not_covered_by_its_url(body):
+    assert isinstance(twilio_get("MessageSid=SM1", "MessageSid=SM1", body=body), Rejected)
+
+
+@pytest.mark.judge("twilio")
+@pytest.mark.parametrize(
+    ("sent", "signed"),
+    [
+        ("City=Forli%27&Caller=sip%3Aa%40b", "City=Forli'&Caller=sip:a@b"),
+        ("City=Forli%27&Caller=sip%3Aa%40b", "City=Forli%27&Caller=sip%3Aa%40b"),
+        ("City=Forli%27&Caller=sip%3Aa%40b", "City=Forli'&Caller=sip%3Aa%40b"),
+        ("City=Forli'", "City=Forli%27"),
+        ("City=Forli'", "City=Forli'"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_twilio_signs_a_quote_escaped_or_not(sent, signed, method):
+    """twilio/twilio-node #1059, #621 and #1183, twilio/twilio-ruby #528."""
+    fields = "" if method == "GET" else "MessageSid=SM1"
+    signature = RequestValidator(TOKEN).compute_signature(f"{URL}?{signed}", dict(parse_qsl(fields)))
+    genuine = request(fields.encode(), {"x-twilio-signature": signature} | FORM_TYPE, url=f"{URL}?{sent}", query=sent)
+    twilio, genuine = verifier("twilio", TOKEN), replace(genuine, method=method)
+    assert isinstance(twilio.verify(genuine, NOW), Verified)
+    changed = replace(genuine, url=f"{URL}?{sent}".replace("Forli", "Forly"))
+    assert refusal(twilio.verify(changed, NOW)) == "signature_mismatch"
+
+
+@pytest.mark.judge("twilio")
+def test_a_copy_of_a_twilio_request_with_other_escapes_is_the_same_event():
+    first, copy = (twilio_get(query, "City=Forli'") for query in ("City=Forli%27", "City=Forli'"))
+    assert first.replay_material == copy.replay_material is not None
+
+
 def twilio_json(body: bytes, judge: RequestValidator, **changes: object):
     query = "x=1&bodySHA256=" + hashlib.sha256(body).hexdigest()
     url = f"{URL}?{query}"

@@ -321,6 +321,25 @@ def test_gocardless_batches_are_split_into_items():
 
 
 @pytest.mark.judge("mollie")
+@pytest.mark.parametrize("form", ["{}", "sha256={}", "sha256={}, {}", "{},0000", "md5={}, {}"])
+def test_mollie_signatures_need_no_prefix(form):
+    """As in https://docs.mollie.com/reference/webhooks-best-practices, where the digest is compared alone."""
+    body = b'{"id":"event_1","type":"payment-link.paid"}'
+    digest = SignatureValidator.create_signature(body.decode(), "a secret")
+    header = form.replace("{}", digest)
+    assert SignatureValidator.validate(body.decode(), "a secret", [part.strip() for part in header.split(",")])
+    verified(source("mollie", "a secret", scheme="next-gen"), make_request(body, {"x-mollie-signature": header}), NOW)
+
+
+@pytest.mark.parametrize("header", ["md5={}", "SHA256={}", "sha256=sha256={}", "", "sha256="])
+def test_mollie_signatures_of_another_form_are_refused(header):
+    body = b'{"id":"event_1","type":"payment-link.paid"}'
+    header = header.replace("{}", SignatureValidator.create_signature(body.decode(), "a secret"))
+    sent = make_request(body, {"x-mollie-signature": header})
+    assert rejection_reason(source("mollie", "a secret", scheme="next-gen"), sent, NOW)
+
+
+@pytest.mark.judge("mollie")
 def test_mollie_classic_webhooks_are_never_duplicates():
     # The request of https://docs.mollie.com/reference/webhooks
     request = make_request(

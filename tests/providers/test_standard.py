@@ -129,6 +129,77 @@ def test_changed_test_vectors_are_refused(changes, body, now, expected):
     assert reason(v1a().verify(sent, now)) == expected
 
 
+SVIX_NAMES = {f"webhook-{part}": f"svix-{part}" for part in ("id", "timestamp", "signature")}
+
+
+def with_svix_names(sent):
+    return replace(sent, headers={SVIX_NAMES.get(name, name): text for name, text in sent.headers.items()})
+
+
+@pytest.mark.judge("standard-webhooks")
+def test_svix_signs_asymmetrically_under_its_own_header_names():
+    """Svix's server sends svix-* unless whitelabel_headers is set: svix-server, src/cfg.rs."""
+    verdict = v1a().verify(with_svix_names(VECTOR), THEN)
+    assert isinstance(verdict, Verified), verdict
+    assert (verdict.dedup_key, verdict.replay_material) == ("msg_p5jXN8AQM9LWM0D4loKWxJek", None)
+    assert verdict.timestamp.timestamp() == THEN
+    assert {"svix-id", "svix-timestamp", "svix-signature"} <= v1a().proof_headers
+
+
+@pytest.mark.parametrize(
+    ("more", "now", "expected"),
+    [
+        ({"webhook-timestamp": str(int(THEN + 1000))}, THEN + 1000, "timestamp_too_old"),
+        ({"svix-timestamp": str(int(THEN + 1000))}, THEN + 1000, "signature_mismatch"),
+        ({"webhook-signature": "v1a,AAAA"}, THEN, "signature_missing"),
+        ({"svix-id": "msg_other"}, THEN, "signature_mismatch"),
+    ],
+)
+def test_header_sets_are_never_mixed(more, now, expected):
+    """A header of the other set is not signed, so it must not date or name the request."""
+    sent = with_svix_names(VECTOR)
+    refused = v1a().verify(replace(sent, headers={**sent.headers, **more}), now)
+    assert reason(refused) in {expected, "timestamp_missing"}
+
+
+def test_an_unsigned_id_of_the_other_header_set_names_no_event():
+    sent = with_svix_names(VECTOR)
+    verdict = v1a().verify(replace(sent, headers={**sent.headers, "webhook-id": "msg_new"}), THEN)
+    assert verdict.dedup_key == "msg_p5jXN8AQM9LWM0D4loKWxJek"
+
+
+@pytest.mark.parametrize("provider", ["standard-webhooks", "svix", "clerk", "resend"])
+def test_a_secret_may_have_the_version_of_its_signatures(provider):
+    """Supabase shows v1,whsec_…: https://supabase.com/docs/guides/auth/auth-hooks."""
+    sent = request(BODY, sign(provider, STANDARD_SECRET, BODY, timestamp=NOW))
+    for pasted in (f"v1,{STANDARD_SECRET}", STANDARD_SECRET, STANDARD_SECRET.removeprefix("whsec_")):
+        assert isinstance(verifier(provider, pasted).verify(sent, NOW), Verified)
+    with pytest.raises(ConfigError, match=r"secrets\[0\]: the secret is empty"):
+        verifier(provider, "v1,whsec_")
+
+
+@pytest.mark.parametrize("provider", ["standard-webhooks", "clerk", "stripe", "hmac"])
+def test_a_private_signing_key_is_named_as_what_it_is(provider):
+    private = make_keys("standard-webhooks", scheme="v1a").private
+    settings = {"header": "x-signature"} if provider == "hmac" else {}
+    pasted = "whsk_" + base64.b64encode(b"p" * 64).decode()
+    for secret in (pasted, f"v1a,{pasted}", *((private,) if private.startswith("whsk_") else ())):
+        with pytest.raises(
+            ConfigError, match=r"secrets\[0\]: this is a private signing key \(whsk_\).*whpk_"
+        ) as caught:
+            verifier(provider, secret, **settings)
+        assert "cHBw" not in str(caught.value)
+
+
+def test_keys_of_the_other_scheme_are_named_as_what_they_are():
+    with pytest.raises(ConfigError, match=r"public key \(whpk_\), which needs scheme"):
+        verifier("standard-webhooks", PUBLIC)
+    with pytest.raises(ConfigError, match=r"shared secret \(whsec_\), which needs no scheme"):
+        v1a(STANDARD_SECRET)
+    with pytest.raises(ConfigError, match="it is a private key"):
+        verifier("sendgrid", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----")
+
+
 def test_both_signature_versions_may_be_combined_and_keys_rotated():
     keys = make_keys("standard-webhooks", scheme="v1a")
     assert keys.public.startswith("whpk_")

@@ -329,6 +329,30 @@ def test_hubspot_requests_its_library_rejects_are_rejected(version):
     refused(hubspot(version, wrong), Reason.SIGNATURE_MISMATCH)
 
 
+HUBSPOT_DECODED = "https://hooks.example.com/in/test?src=hs:app/v3&x=(a)&y=?@!$'*,;&z=%20%26%3D+%25"
+HUBSPOT_SENT = (
+    "https://hooks.example.com/in/test?src=hs%3aapp%2Fv3&x=%28a%29&y=%3F%40%21%24%27%2A%2C%3B&z=%20%26%3D+%25"
+)
+
+
+@pytest.mark.judge("hubspot")
+@pytest.mark.parametrize("signed", [HUBSPOT_DECODED, HUBSPOT_SENT], ids=["decoded", "as sent"])
+def test_hubspot_signs_the_decoded_url(signed):
+    """By the table of its documentation; its library signs the URL that it is given.
+
+    https://developers.hubspot.com/docs/apps/developer-platform/build-apps/authentication/request-validation
+    """
+    stamp = str(int(NOW * 1000))
+    signature = Signature.get_signature(SECRET, HUBSPOT_BODY.decode(), "v3", signed, "POST", stamp)
+    headers = {"x-hubspot-signature-v3": signature, "x-hubspot-request-timestamp": stamp}
+    hubspot_source = verifier("hubspot", SECRET)
+    sent = request(headers, HUBSPOT_BODY, url=HUBSPOT_SENT)
+    assert isinstance(hubspot_source.verify(sent, NOW), Verified)
+    for other in (HUBSPOT_SENT.replace("v3", "v4"), HUBSPOT_SENT.replace("%20", "+"), HUBSPOT_SENT.replace("%26", "&")):
+        changed = request(headers, HUBSPOT_BODY, url=other)
+        refused(hubspot_source.verify(changed, NOW), Reason.SIGNATURE_MISMATCH)
+
+
 @pytest.mark.judge("hubspot")
 def test_hubspot_old_requests_are_refused():
     old = hubspot_headers("v3", at=NOW - 301)

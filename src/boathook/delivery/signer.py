@@ -10,10 +10,16 @@ from typing import Final, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from boathook.domain.signing import STANDARD_PREFIX, HmacKey, KeyFormat, decode_key, encode_base64
+from boathook.domain.signing import (
+    PRIVATE_PREFIX,
+    PUBLIC_PREFIX,
+    STANDARD_PREFIX,
+    HmacKey,
+    KeyFormat,
+    decode_key,
+    encode_base64,
+)
 
-PRIVATE_PREFIX: Final = "whsk_"
-PUBLIC_PREFIX: Final = "whpk_"
 SYMMETRIC_BYTES: Final = range(24, 76)
 """Valid lengths of a decoded symmetric key, in bytes; 75 is included."""
 _SEED_BYTES: Final = 32

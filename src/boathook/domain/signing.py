@@ -14,6 +14,11 @@ from enum import StrEnum
 from typing import Final
 
 STANDARD_PREFIX: Final = "whsec_"
+PUBLIC_PREFIX: Final = "whpk_"
+PRIVATE_PREFIX: Final = "whsk_"
+VERSION_PREFIX: Final = "v1,"
+"""Supabase shows a secret with the version of its signatures, as ``v1,whsec_…``:
+https://supabase.com/docs/guides/auth/auth-hooks."""
 STANDARD_SECRET_BYTES: Final = range(24, 65)
 """Valid lengths of a decoded Standard Webhooks secret; 64 is included."""
 
@@ -44,7 +49,7 @@ class KeyFormat(StrEnum):
     HEX = "hex"
     BASE64 = "base64"
     STANDARD = "whsec"
-    """Standard Webhooks: an optional ``whsec_``, then base64."""
+    """Standard Webhooks: an optional ``v1,``, an optional ``whsec_``, then base64."""
     SHA1 = "sha1"
     """The SHA-1 of the characters, as Braintree uses."""
 
@@ -70,7 +75,9 @@ def _decode(secret: str, form: KeyFormat) -> bytes:
         case KeyFormat.BASE64:
             return _decode_base64(secret)
         case KeyFormat.STANDARD:
-            return _decode_base64(secret.removeprefix(STANDARD_PREFIX))
+            if secret.startswith((PUBLIC_PREFIX, "v1a,")):
+                raise ValueError(f'this is a public key ({PUBLIC_PREFIX}), which needs scheme = "v1a"')
+            return _decode_base64(secret.removeprefix(VERSION_PREFIX).removeprefix(STANDARD_PREFIX))
         case KeyFormat.SHA1:
             # The sender's algorithm. A collision would not help an attacker who does not have the key.
             return hashlib.sha1(secret.encode("utf-8", "surrogatepass")).digest() if secret else b""  # noqa: S324

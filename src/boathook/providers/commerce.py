@@ -23,7 +23,7 @@ from boathook.providers.recipe import (
     Setting,
     StaticAnswer,
 )
-from boathook.providers.request_reader import BasicPassword, Form, Header, Json, Query, RequestReader
+from boathook.providers.request_reader import BasicPassword, Form, Header, Json, Query, RequestReader, decode_escapes
 from boathook.providers.schemes import (
     Asymmetric,
     ConfiguredKey,
@@ -140,20 +140,35 @@ def _twilio_state(reader: RequestReader, _secret: str) -> SignedParts | str:
     """Return the signed bytes: the URL and, for a form, all its fields.
 
     See https://www.twilio.com/docs/usage/webhooks/webhooks-security. Other bodies are covered by their hash in the URL;
-    a body without that hash would not be covered, so it is rejected. The URL is signed with its port or without, see
-    github.com/twilio/twilio-python (request_validator.py).
+    a body without that hash would not be covered, so it is rejected. A GET request has its parameters in the URL. The
+    URL is signed with its port or without, see github.com/twilio/twilio-python (request_validator.py).
     """
-    digest = reader.text(Query("bodySHA256"))
-    is_hashed = digest is not None and digest.isascii() and equal_constant_time(_sha256(reader), digest.lower())
-    if not is_hashed and not reader.form:
-        return "the body is not a form, and bodySHA256 is not its hash, so the signature does not cover it"
-    fields = "" if is_hashed else "".join(name + value for name, value in sorted(set(reader.form)))
-    signed = [(url + fields).encode("utf-8", "surrogatepass") for url in _with_and_without_port(reader.request.url)]
-    return (SignedPart(Header("x-twilio-signature"), signed[0], tuple(signed[1:])),)
+    request, fields = reader.request, ""
+    if request.method != "GET" or request.body:
+        digest = reader.text(Query("bodySHA256"))
+        if digest is None or not digest.isascii() or not equal_constant_time(_sha256(reader), digest.lower()):
+            if not reader.form:
+                return "the body is not a form, and bodySHA256 is not its hash, so the signature does not cover it"
+            fields = "".join(name + value for name, value in sorted(set(reader.form)))
+    first, *others = [(url + fields).encode("utf-8", "surrogatepass") for url in _twilio_urls(request.url)]
+    return (SignedPart(Header("x-twilio-signature"), first, tuple(others)),)
 
 
 def _sha256(reader: RequestReader) -> str:
     return hashlib.sha256(reader.request.body).hexdigest()
+
+
+def _twilio_urls(url: str) -> tuple[str, ...]:
+    """Return the forms of a URL of which Twilio signs one.
+
+    It signs ``'``, ``@`` and ``:`` of a query as they are, and sends some of them escaped; see twilio/twilio-node
+    #1059, #621 and #1183, and twilio/twilio-ruby #528. The first form is the same for all, so that a copy with
+    other escapes is the same event.
+    """
+    path, mark, query = url.partition("?")
+    escaped = query.replace("'", "%27")
+    queries = dict.fromkeys((decode_escapes(query, "'@:"), query, decode_escapes(query, "'"), escaped))
+    return tuple(one for text in queries for one in _with_and_without_port(f"{path}{mark}{text}"))
 
 
 def _with_and_without_port(url: str) -> tuple[str, ...]:
@@ -179,6 +194,7 @@ _TWILIO: Final = Recipe(
     grade=ProofStrength.BODY,
     proof=_TWILIO_PROOF,
     needs_url=True,
+    methods=frozenset({"POST", "GET"}),
     sample=Sample(
         body=b"MessageSid=SMboathook-sample&MessageStatus=delivered&From=%2B15550001000&To=%2B15551112222"
         b"&AccountSid=AC0000&ApiVersion=2010-04-01",
@@ -220,7 +236,7 @@ _TWILIO: Final = Recipe(
     setup=(
         "In Twilio's Console open the phone number or messaging service.",
         (
-            "Enter {url} as its webhook, with the method POST, exactly as shown here, and set public_url to "
+            "Enter {url} as its webhook, with the method POST or GET, exactly as shown here, and set public_url to "
             "its base URL: Twilio signs the URL."
         ),
         "Put the account's Auth Token into the source's secrets. To rotate it, promote the secondary token.",

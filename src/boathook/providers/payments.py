@@ -456,12 +456,15 @@ GOCARDLESS: Final = Recipe(
     is_secret_chosen=True,
 )
 
+# Its documentation compares the header with the bare hexadecimal digest, its libraries strip a prefix if there is one:
+# https://docs.mollie.com/reference/webhooks-best-practices, mollie-api-py (signature_validator.py).
+_MOLLIE_FORM: Final = Plain("sha256=", is_prefix_optional=True)
 _MOLLIE_NEXT: Final = Recipe(
     name="mollie",
     title="Mollie next-gen",
     docs="https://docs.mollie.com/reference/webhooks-new",
     grade=ProofStrength.BODY,
-    proof=Hmac(headers=(SignatureHeaders(signature="x-mollie-signature"),), form=Plain("sha256=")),
+    proof=Hmac(headers=(SignatureHeaders(signature="x-mollie-signature"),), form=_MOLLIE_FORM),
     sample=Sample(
         body=b'{"resource":"event","id":"event_boathook-sample","type":"payment-link.paid","entityId":"pl_0001",'
         b'"createdAt":"2026-11-21T10:00:00.0Z"}'

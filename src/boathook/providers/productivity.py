@@ -20,7 +20,7 @@ from boathook.providers.recipe import (
     Sample,
     StaticAnswer,
 )
-from boathook.providers.request_reader import Header, Json, Query, RequestReader
+from boathook.providers.request_reader import Header, Json, Query, RequestReader, decode_escapes
 from boathook.providers.schemes import (
     MAX_SIGNATURES,
     FieldMac,
@@ -206,6 +206,15 @@ ZENDESK = Recipe(
     ),
 )
 
+
+def _decoded_and_sent(url: str) -> tuple[str, str]:
+    """Return a URL as HubSpot signs it, with these escapes decoded, and as sent, which is what its library signs.
+
+    Source: https://developers.hubspot.com/docs/apps/developer-platform/build-apps/authentication/request-validation
+    """
+    return decode_escapes(url, ":/?@!$'()*,;"), url
+
+
 _HUBSPOT_ITEMS = BatchItems(
     paths=("*",),
     # HubSpot documents that eventId may not be unique.
@@ -228,6 +237,7 @@ HUBSPOT = Recipe(
         template="{method}{url}{body}{timestamp}",
         encoding=Encoding.BASE64,
         time_unit=TimestampFormat.MILLISECONDS,
+        url_forms=_decoded_and_sent,
     ),
     sample=Sample(
         body=b'[{"eventId":1,"subscriptionId":12345,"portalId":62515,"appId":54321,"occurredAt":1763700000000,'

@@ -77,6 +77,17 @@ def read_form(body: bytes) -> list[tuple[str, str]]:
     return [] if _JSON_OPENS(body) else _read_pairs(body)
 
 
+def form_of(request: Request) -> list[tuple[str, str]]:
+    """Return a request's form, in order: its body, or the query of a GET request without one; empty if it is JSON."""
+    return read_pairs(request.query) if request.method == "GET" and not request.body else read_form(request.body)
+
+
+def decode_escapes(url: str, characters: str) -> str:
+    """Return *url* with the percent escapes of these ASCII characters decoded, and of no others."""
+    escapes = "|".join(f"{ord(char):02x}" for char in characters)
+    return re.sub(f"%({escapes})", lambda escape: chr(int(escape[1], 16)), url, flags=re.IGNORECASE)
+
+
 def _read_pairs(raw: bytes) -> list[tuple[str, str]]:
     if raw.count(b"&") >= _MAX_FIELDS:
         return []
@@ -109,8 +120,8 @@ class RequestReader(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def form(self) -> list[tuple[str, str]]:
-        """The body as a form, in order; empty if it is JSON."""
-        return read_form(self.request.body)
+        """As `form_of`."""
+        return form_of(self.request)
 
     @cached_property
     def query(self) -> list[tuple[str, str]]:
@@ -251,7 +262,7 @@ def make_field_reader(selector: Selector) -> FieldReader:
         case Query(name=name):
             return lambda request, _picked: single_value(read_pairs(request.query), name)
         case Form():
-            return lambda request, _picked: read_form_field(read_form(request.body), selector)
+            return lambda request, _picked: read_form_field(form_of(request), selector)
 
 
 def make_name_reader(

@@ -6,7 +6,7 @@ A proof says what must be checked; `boathook.verification` has the code that che
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -88,6 +88,8 @@ class Plain(msgspec.Struct, frozen=True):
     """The signature alone, optionally with a prefix such as ``sha256=``; several separated by commas."""
 
     prefix: str = ""
+    is_prefix_optional: bool = False
+    """Whether a signature without an equals sign needs no prefix; for hexadecimal signatures only."""
 
     @property
     def expected_text(self) -> str:
@@ -99,14 +101,15 @@ class Plain(msgspec.Struct, frozen=True):
         prefix = self.prefix
         if "," not in value:
             word = value.strip()
-            if word.startswith(prefix):
-                return ParsedSignatures((word[len(prefix) :],))
+            if self._fits(word):
+                return ParsedSignatures((word.removeprefix(prefix),))
             return ParsedSignatures(seen=(_scheme_name(word),))
         words = [word.strip() for word in value.split(",", MAX_SIGNATURES)[:MAX_SIGNATURES]]
-        fitting = tuple(word[len(prefix) :] for word in words if word.startswith(prefix))
-        return ParsedSignatures(
-            fitting, seen=tuple(_scheme_name(word) for word in words if not word.startswith(prefix))
-        )
+        fitting = tuple(word.removeprefix(prefix) for word in words if self._fits(word))
+        return ParsedSignatures(fitting, seen=tuple(_scheme_name(word) for word in words if not self._fits(word)))
+
+    def _fits(self, word: str) -> bool:
+        return word.startswith(self.prefix) or (self.is_prefix_optional and "=" not in word)
 
     def write(self, signatures: list[str], _timestamp: str | None) -> str:
         """Format signatures for `read`."""
@@ -231,6 +234,11 @@ class SignatureHeaders(msgspec.Struct, frozen=True, kw_only=True):
     id: str | None = None
 
 
+def present_headers(sets: Sequence[SignatureHeaders], headers: Mapping[str, str]) -> SignatureHeaders:
+    """Return the first set of names whose signature header is present, or the first of all."""
+    return next((names for names in sets if names.signature in headers), sets[0])
+
+
 class TimestampFormat(StrEnum):
     """The format of a timestamp."""
 
@@ -255,6 +263,8 @@ class Hmac(msgspec.Struct, frozen=True, kw_only=True):
     tolerance_s: float = TOLERANCE_S
     any_header: bool = False
     """Whether the signatures of all sets count, because DocuSign sends one header for each key."""
+    url_forms: Callable[[str], tuple[str, ...]] | None = None
+    """Returns the forms of the URL of which one was signed, the usual one first; None if the URL is signed as sent."""
 
 
 class SignedPart(NamedTuple):
@@ -346,8 +356,11 @@ class Asymmetric(msgspec.Struct, frozen=True, kw_only=True):
     form: SignatureFormat = msgspec.field(default_factory=Plain)
     encoding: Encoding = Encoding.BASE64
     timestamp: SignedTimestamp | None = None
+    headers: tuple[SignatureHeaders, ...] = ()
+    """Alternative sets of names, as `Hmac.headers`, if the timestamp and the id are in signed headers; the timestamp's
+    selector then holds the first set's name."""
     proof_headers: tuple[str, ...] = ()
-    """As `FieldMac.proof_headers`."""
+    """As `FieldMac.proof_headers`; without those in `headers`."""
     is_signed_once: bool = False
     """As `FieldMac.is_signed_once`."""
 

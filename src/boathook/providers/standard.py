@@ -19,6 +19,7 @@ from boathook.providers.schemes import (
     SignedParts,
     SignedTimestamp,
     Versioned,
+    present_headers,
 )
 
 _STANDARD_NAMES: Final = SignatureHeaders(signature="webhook-signature", timestamp="webhook-timestamp", id="webhook-id")
@@ -37,13 +38,16 @@ STANDARD_HMAC: Final = Hmac(
 def _ed25519_state(reader: RequestReader, _secret: str) -> SignedParts | str:
     """Return the signed bytes, as in the symmetric scheme: Standard Webhooks 1.0.0, "Signature scheme", asymmetric."""
     headers = reader.request.headers
-    identifier = headers.get("webhook-id", "")
+    names = present_headers(STANDARD_HMAC.headers, headers)
+    assert names.id is not None
+    assert names.timestamp is not None
+    identifier = headers.get(names.id, "")
     if not identifier:
-        return "there is no header webhook-id, and the signature covers it"
+        return f"there is no header {names.id}, and the signature covers it"
     if "." in identifier:
-        return "the id in webhook-id contains a dot, so the signed bytes are ambiguous"
-    head = f"{identifier}.{headers.get('webhook-timestamp', '')}.".encode("latin-1", "replace")
-    return (SignedPart(Header("webhook-signature"), head + reader.request.body),)
+        return f"the id in {names.id} contains a dot, so the signed bytes are ambiguous"
+    head = f"{identifier}.{headers.get(names.timestamp, '')}.".encode("latin-1", "replace")
+    return (SignedPart(Header(names.signature), head + reader.request.body),)
 
 
 _STANDARD: Final = Recipe(
@@ -114,7 +118,7 @@ RECIPES: Final = (
                     key=ConfiguredKey(text=PublicKeyFormat.STANDARD),
                     form=Versioned(version="v1a"),
                     timestamp=SignedTimestamp(selector=Header("webhook-timestamp")),
-                    proof_headers=("webhook-signature", "webhook-id"),
+                    headers=STANDARD_HMAC.headers,
                 ),
                 checked=("the vector of Svix's own server, for its Ed25519 signatures",),
             )

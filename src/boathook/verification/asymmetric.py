@@ -10,11 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Final
 
+from msgspec.structs import replace
+
 from boathook.domain.errors import ConfigError
 from boathook.domain.signing import Encoding
 from boathook.domain.verification import KeyRequired, Reason, Rejected, Request, SourceSpec
 from boathook.providers.request_reader import Header, RequestReader, Selector
-from boathook.providers.schemes import MAX_SIGNATURES, Asymmetric, ConfiguredKey, FetchedKey, SignatureAlgorithm
+from boathook.providers.schemes import (
+    MAX_SIGNATURES,
+    Asymmetric,
+    ConfiguredKey,
+    FetchedKey,
+    SignatureAlgorithm,
+    present_headers,
+)
 from boathook.verification.keyring import KeyRing
 from boathook.verification.public_keys import (
     PublicKey,
@@ -61,17 +70,27 @@ class AsymmetricCheck:
     @property
     def proof_headers(self) -> frozenset[str]:
         """The headers needed to check a request again later."""
+        named = {name for names in self._proof.headers for name in (names.signature, names.timestamp, names.id) if name}
         selectors: list[Selector] = [self._proof.timestamp.selector] if self._proof.timestamp else []
         if isinstance(self._proof.key, FetchedKey):
             selectors.append(self._proof.key.selector)
-        return frozenset(self._proof.proof_headers) | {
-            selector.name for selector in selectors if isinstance(selector, Header)
-        }
+        return (
+            frozenset(self._proof.proof_headers)
+            | named
+            | {selector.name for selector in selectors if isinstance(selector, Header)}
+        )
 
     def check(self, request: Request, now: float) -> ValidProof | KeyRequired | Rejected:
         """Check one request received at *now*, in seconds since 1970."""
         reader = RequestReader(request, self._settings)
-        sent_at = read_signed_timestamp(self._proof.timestamp, self._window, reader, now)
+        timestamp, identifier = self._proof.timestamp, None
+        if self._proof.headers:
+            # The time and the id of another set of names would not be signed.
+            names = present_headers(self._proof.headers, request.headers)
+            identifier = request.headers.get(names.id or "")
+            if timestamp is not None and names.timestamp is not None:
+                timestamp = replace(timestamp, selector=Header(names.timestamp))
+        sent_at = read_signed_timestamp(timestamp, self._window, reader, now)
         if isinstance(sent_at, Rejected):
             return sent_at
         claims = read_signed_messages(
@@ -86,7 +105,7 @@ class AsymmetricCheck:
         if isinstance(keys, Rejected | KeyRequired):
             return keys
         return self._check_keys(claims, keys, scheme) or ValidProof(
-            sent_at, (join_signed(claims),) if self._proof.is_signed_once else ()
+            sent_at, (join_signed(claims),) if self._proof.is_signed_once else (), identifier
         )
 
     def _scheme_of(self, reader: RequestReader) -> SignatureAlgorithm | Rejected:

@@ -140,8 +140,11 @@ def signature_headers(proof: Proof) -> frozenset[str]:
     match proof:
         case Hmac(headers=sets):
             return frozenset(names.signature for names in sets)
-        case FieldMac(proof_headers=proof_headers) | Asymmetric(proof_headers=proof_headers):
+        case FieldMac(proof_headers=proof_headers):
             return frozenset(proof_headers)
+        case Asymmetric(headers=sets, proof_headers=proof_headers):
+            named = {name for names in sets for name in (names.signature, names.id) if name}
+            return frozenset(proof_headers) | named
         case Token(selector=Header(name=name)) | Jwt(header=name):
             return frozenset({name})
         case _:

@@ -4,6 +4,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
 from boathook.domain.signing import ENCODERS, HmacKey, decode_key
@@ -161,9 +163,10 @@ class HmacCheck:
         reading = self.read(request, now)
         if isinstance(reading, Rejected):
             return reading
-        signed = self.template.fill(request, reading.timestamp, reading.identifier)
-        if self._fits(signed, reading.signatures):
-            return ValidProof(reading.moment, signed, reading.identifier or None)
+        requests = _url_forms(self.proof, request)
+        forms = [self.template.fill(one, reading.timestamp, reading.identifier) for one in requests]
+        if any(self._fits(signed, reading.signatures) for signed in forms):
+            return ValidProof(reading.moment, forms[0], reading.identifier or None)
         return self._mismatch(len(reading.signatures))
 
     def read(self, request: Request, now: float) -> ParsedHeaders | Rejected:
@@ -241,6 +244,13 @@ def _key(spec: SourceSpec, proof: Hmac, position: int) -> HmacKey:
         ) from None
 
 
+def _url_forms(proof: Hmac, request: Request) -> tuple[Request, ...]:
+    """Return the request with each form of its URL that may have been signed."""
+    if proof.url_forms is None:
+        return (request,)
+    return tuple(replace(request, url=url) for url in proof.url_forms(request.url))
+
+
 def _timestamp_missing(names: SignatureHeaders) -> Rejected:
     where = f"header {names.timestamp}" if names.timestamp else f"timestamp in {names.signature}"
     return reject(Reason.TIMESTAMP_MISSING, f"there is no {where}")
@@ -263,6 +273,6 @@ def make_signatures(
     proof: Hmac, secrets: Sequence[str], request: Request, timestamp: str, identifier: str
 ) -> list[str]:
     """Return the signatures that a sender with these secrets would send; for tests and demonstrations."""
-    chunks = Template(proof.template).fill(request, timestamp, identifier)
+    chunks = Template(proof.template).fill(_url_forms(proof, request)[0], timestamp, identifier)
     write = ENCODERS[proof.encoding]
     return [write(HmacKey(decode_key(secret, proof.key_form), proof.algorithm).digest(chunks)) for secret in secrets]

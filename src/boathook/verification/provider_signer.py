@@ -395,6 +395,8 @@ def _put(request: Request, selector: Selector, text: str) -> Request:
             query = _with_pair(RequestReader(request).query, name, text)
             base = request.url.partition("?")[0]
             return replace(request, query=query, url=f"{base}?{query}")
+        case Form(name=name) if request.method == "GET" and not request.body:
+            return _put(request, Query(name), text)
         case Form(name=name):
             return replace(request, body=_with_pair(RequestReader(request).form, name, text).encode())
         case Json(path=path):

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
+from boathook.domain.signing import PUBLIC_PREFIX, STANDARD_PREFIX, VERSION_PREFIX
 from boathook.providers.schemes import PublicKeyFormat, SignatureAlgorithm
 
 MIN_RSA_BITS: Final = 2_048
@@ -28,7 +29,6 @@ Key = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
 
 _BEGIN: Final = b"-----BEGIN "
 _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
-_STANDARD_PREFIX: Final = "whpk_"
 _SHA1: Final = hashes.SHA1()  # noqa: S303 - one sender still signs with SHA-1
 _SHA256: Final = hashes.SHA256()
 _PKCS1: Final = padding.PKCS1v15()
@@ -68,7 +68,10 @@ def read_public_key(text: str, form: PublicKeyFormat) -> PublicKey:
         case PublicKeyFormat.HEX:
             return PublicKey(_ed25519(_hex(text.strip())))
         case PublicKeyFormat.STANDARD:
-            return PublicKey(_ed25519(_base64(text.strip().removeprefix(_STANDARD_PREFIX))))
+            key = text.strip().removeprefix("v1a,")
+            if key.startswith((STANDARD_PREFIX, VERSION_PREFIX)):
+                raise ValueError(f"this is a shared secret ({STANDARD_PREFIX}), which needs no scheme")
+            return PublicKey(_ed25519(_base64(key.removeprefix(PUBLIC_PREFIX))))
         case _ as never:
             assert_never(never)
 
@@ -82,6 +85,8 @@ def read_pem(content: bytes) -> PublicKey:
     """
     if len(content) > MAX_TEXT:
         raise ValueError("it is too long to be a public key")
+    if b"PRIVATE KEY-----" in content:
+        raise ValueError("it is a private key, which only the sender may have")
     try:
         if _CERTIFICATE in content:
             certificate = x509.load_pem_x509_certificate(content)

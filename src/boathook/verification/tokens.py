@@ -9,6 +9,7 @@ from typing import NamedTuple, assert_never
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
 from boathook.domain.json_document import UNREADABLE, parse, scalar_text
+from boathook.domain.signing import PRIVATE_PREFIX, PUBLIC_PREFIX
 from boathook.domain.verification import Reason, Rejected, Request, SourceSpec
 from boathook.http.limits import Network, is_within
 from boathook.providers.request_reader import (
@@ -18,7 +19,7 @@ from boathook.providers.request_reader import (
     Json,
     Query,
     expand_path,
-    read_form,
+    form_of,
     read_form_field,
     read_pairs,
     single_value,
@@ -51,7 +52,7 @@ def required_secrets(spec: SourceSpec) -> tuple[str, ...]:
     """Return the secrets of a source that requires at least one.
 
     Raises:
-        ConfigError: there is none, or one is empty.
+        ConfigError: there is none, or one is empty or a sender's private key.
     """
     if not spec.secrets:
         raise ConfigError(
@@ -61,6 +62,12 @@ def required_secrets(spec: SourceSpec) -> tuple[str, ...]:
     for position, secret in enumerate(spec.secrets):
         if _is_blank(secret):
             raise ConfigError(f"sources.{spec.name}.secrets[{position}]: the secret is empty; set or remove it")
+        if secret.strip().removeprefix("v1a,").startswith(PRIVATE_PREFIX):
+            raise ConfigError(
+                f"sources.{spec.name}.secrets[{position}]: this is a private signing key ({PRIVATE_PREFIX}), which "
+                f"only the sender may have; copy the sender's public key, which begins with {PUBLIC_PREFIX}, and set "
+                'scheme = "v1a"'
+            )
     return spec.secrets
 
 
@@ -68,7 +75,7 @@ def _is_blank(secret: str) -> bool:
     """Return whether a secret holds nothing that an attacker would have to guess."""
     # A key of NULs signs like an empty one, and files can be all NULs after a power failure. A bare prefix can be what
     # a template leaves of an unset variable.
-    shown = secret.strip().removeprefix(signing.STANDARD_PREFIX)
+    shown = secret.strip().removeprefix(signing.VERSION_PREFIX).removeprefix(signing.STANDARD_PREFIX)
     return not any(char.isprintable() and not char.isspace() for char in shown)
 
 
@@ -127,7 +134,7 @@ class TokenCheck:
             case Query(name=name):
                 yield _behind(prefix, single_value(read_pairs(request.query), name))
             case Form() as selector:
-                yield _behind(prefix, scalar_text(read_form_field(read_form(request.body), selector)))
+                yield _behind(prefix, scalar_text(read_form_field(form_of(request), selector)))
             case Json(path=path):
                 document = parse(request.body)
                 found = iter(()) if document is UNREADABLE else expand_path(document, path)

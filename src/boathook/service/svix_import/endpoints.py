@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from boathook.db.applications import Application, PageRequest
 from boathook.db.endpoints import Endpoint
-from boathook.delivery.signer import PUBLIC_PREFIX, make_ed25519_secret, read_signer
+from boathook.delivery.signer import make_ed25519_secret, read_signer
 from boathook.domain.endpoints import OPERATIONAL_TYPES
 from boathook.domain.errors import InvalidValue
 from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.domain.redaction import RedactedStruct
+from boathook.domain.signing import PUBLIC_PREFIX
 from boathook.service import endpoint_secrets, endpoints
 from boathook.service.endpoint_values import read_url, read_values
 from boathook.service.endpoints import NewEndpoint

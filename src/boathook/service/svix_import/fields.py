@@ -11,9 +11,10 @@ import msgspec
 from msgspec.structs import replace
 from pydantic import BaseModel, ValidationError
 
-from boathook.delivery.signer import PUBLIC_PREFIX, read_signer
+from boathook.delivery.signer import read_signer
 from boathook.domain.endpoints import check_header
 from boathook.domain.errors import InvalidValue
+from boathook.domain.signing import PUBLIC_PREFIX
 from boathook.service.applications import NewApplication
 from boathook.service.endpoints import NewEndpoint
 from boathook.service.event_types import NewEventType
