@@ -7,8 +7,7 @@ unreadable. If a key is repeated, the last one counts, as in Python's own parser
 import hashlib
 import json
 import re
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NoReturn
 
 MAX_DEPTH: Final = 128
@@ -17,8 +16,10 @@ MAX_DIGITS: Final = 4_300
 """Integers with more digits are read as text: Python refuses to convert them because that takes quadratic time."""
 
 MAX_KEY: Final = 300
+_PIECE: Final = 131_072
 
 _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
+_REST_OF_ESCAPE: Final = re.compile(rb"\\*[^\\]?")
 _STRING: Final = re.compile(rb'"[^"]*"')
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _STEPS: Final = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
@@ -38,13 +39,31 @@ def is_too_deep(body: bytes) -> bool:
     """Return whether *body*, if it is JSON, nests deeper than `MAX_DEPTH`."""
     if body.count(b"{") + body.count(b"[") <= MAX_DEPTH:
         return False
-    if b"\\" in body:
-        body = _ESCAPE.sub(b"", body)
-    # Removing two adjacent quotes does not change which other characters are inside strings, and it is cheap.
-    quoted = body.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
-    structure = _STRING.sub(b"", quoted).replace(b'"', b"")
-    steps = memoryview(structure.translate(_STEPS)).cast("b")
-    return any(depth > MAX_DEPTH for depth in accumulate(steps))
+    depth, is_in_string = 0, False
+    # In pieces, so that a thread which checks a large body lets others run between them.
+    for piece in _pieces(body):
+        unescaped = _ESCAPE.sub(b"", piece) if b"\\" in piece else piece
+        opened = b'"' + unescaped if is_in_string else unescaped
+        is_in_string = opened.count(b'"') % 2 == 1
+        # Removing two adjacent quotes does not change which other characters are inside strings, and it is cheap.
+        quoted = opened.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
+        structure = _STRING.sub(b"", quoted + b'"' if is_in_string else quoted)
+        for step in memoryview(structure.translate(_STEPS)).cast("b"):
+            depth += step
+            if depth > MAX_DEPTH:
+                return True
+    return False
+
+
+def _pieces(body: bytes) -> Iterator[bytes]:
+    """Yield *body* in pieces that separate no backslash from the character it escapes."""
+    start = 0
+    while start < len(body):
+        end = start + _PIECE
+        if body[end - 1 : end] == b"\\" and (escaped := _REST_OF_ESCAPE.match(body, end)) is not None:
+            end = escaped.end()
+        yield body[start:end]
+        start = end
 
 
 def parse(body: bytes) -> Any:
