@@ -302,8 +302,8 @@ BEHAVIOUR = """
 Handshakes are answered automatically. A status in the last column makes that sender stop, so boathook never sends it
 by accident.
 
-| provider | handshake | expected response | reply within | retries | stops at |
-|---|---|---|---|---|---|
+| provider | handshake | expected response | reply within | largest body | retries | stops at |
+|---|---|---|---|---|---|---|
 """
 
 OWN_SETTINGS = """
@@ -368,6 +368,7 @@ def _behaviour(recipe: Recipe) -> str:
     return (
         f"| `{recipe.name}` | {handshakes}{_mark(recipe, 'handshakes')} | {_cell(wanted)}{_mark(recipe, 'reply')} "
         f"| {within}{_mark(recipe, 'answer_within_s') if within else ''} "
+        f"| {f'{recipe.max_body >> 20} MB' if recipe.max_body else ''}{_mark(recipe, 'max_body')} "
         f"| {_cell(recipe.retries)}{_mark(recipe, 'retries') if recipe.retries else ''} "
         f"| {', '.join(map(str, sorted(recipe.stop_statuses)))}{_mark(recipe, 'stop_statuses')} |\n"
     )

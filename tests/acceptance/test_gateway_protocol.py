@@ -603,8 +603,8 @@ def test_client_rates_use_the_address_behind_a_trusted_proxy(make_gateway: Calla
     [
         (b"gzip", gzip.compress(b'{"id":"evt_9","type":"a.b"}'), 200),
         (b"deflate", zlib.compress(b'{"id":"evt_9","type":"a.b"}'), 200),
-        (b"gzip", gzip.compress(b" " * 3_000_000 + b"{}"), 413),
-        (b"gzip", gzip.compress(gzip.compress(b" " * 3_000_000)), 413),
+        (b"gzip", gzip.compress(b" " * 9_000_000 + b"{}"), 413),
+        (b"gzip", gzip.compress(gzip.compress(b" " * 9_000_000)), 400),
         (b"gzip", b"no gzip at all", 400),
         (b"gzip", gzip.compress(b'{"id":"evt_9","type":"a.b"}')[:-4], 400),
         (b"GZip", gzip.compress(b'{"id":"evt_9","type":"a.b"}'), 200),

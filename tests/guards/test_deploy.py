@@ -558,7 +558,9 @@ class TestProxy:
         found = dict(directives(parsed["config"][0]["parsed"]))
         limits = defaults().limits
         assert float(found["keepalive_timeout"][0].removesuffix("s")) < limits.keep_alive_s
-        assert int(found["client_max_body_size"][0].removesuffix("m")) * 2**20 >= limits.max_body
+        assert int(found["client_max_body_size"][0].removesuffix("m")) * 2**20 >= max(
+            limits.max_body, limits.max_provider_body
+        )
         assert found["proxy_set_header"] == ["X-Forwarded-Proto", "$scheme"]
 
     def test_mutant_a_misspelt_directive_is_found(self, tmp_path):

@@ -322,11 +322,13 @@ async def test_a_key_in_use_is_passed_by(db: Database) -> None:
     assert (await run_maintenance(db, retention())).dropped["dedup", "expired"] == 1
 
 
-async def add_rejection(db: Database, source: str, age: timedelta, size: int = 10) -> UUID:
+async def add_rejection(
+    db: Database, source: str, age: timedelta, size: int = 10, reason: str = "signature_mismatch"
+) -> UUID:
     identifier = new_id(datetime.now(UTC) - age)
     await db.execute(
-        "insert into boathook.rejection values ($1, $2, 401, 'signature_mismatch', '', '', 'POST', '/', '{}', '', $3, $4)",
-        identifier, source, b"x" * size, size,
+        "insert into boathook.rejection values ($1, $2, 401, $5, '', '', 'POST', '/', '{}', '', $3, $4)",
+        identifier, source, b"x" * size, size, reason,
     )  # fmt: skip
     return identifier
 
@@ -342,6 +344,33 @@ async def test_rejections_are_bounded_for_each_source(db: Database) -> None:
     expected = {("rejection", "age"): 1, ("rejection", "count"): 5, ("rejection", "bytes"): 1}
     assert dict(report.dropped) == await counted(db) == expected
     assert {row["id"] for row in await db.fetch("select id from boathook.rejection")} == set(kept)
+
+
+async def keep_beside_a_flood(db: Database) -> bool:
+    """Return whether rejections of a source outlive later ones that have no body or no source."""
+    kept = {await add_rejection(db, "a", timedelta(hours=1))}
+    kept.add(await add_rejection(db, "a", timedelta(hours=1), size=0, reason="body_too_large"))
+    for minutes in range(10):
+        await add_rejection(db, "", timedelta(minutes=minutes), size=0, reason="unknown_path")
+    for minutes in range(1, 3):
+        await add_rejection(db, "a", timedelta(minutes=minutes), size=0, reason="method_not_allowed")
+    await run_maintenance(db, retention(rejections_count=3))
+    rows = await db.fetch("select id, source from boathook.rejection")
+    assert sum(not row["source"] for row in rows) <= 3
+    return kept <= {row["id"] for row in rows}
+
+
+async def test_rejections_of_no_source_and_those_without_a_body_evict_no_others(db: Database) -> None:
+    assert await keep_beside_a_flood(db)
+
+
+async def test_the_eviction_is_seen_where_all_have_one_bound(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    window = "partition by source, reason = any ($4::text[])"
+    statement = maintenance.SQL["bound_rejections"]
+    assert window in statement
+    mutant = statement.replace(window, "partition by $4::text[]")
+    monkeypatch.setitem(maintenance.SQL, "bound_rejections", mutant)
+    assert not await keep_beside_a_flood(db)
 
 
 async def test_old_conflicts_are_deleted(db: Database) -> None:

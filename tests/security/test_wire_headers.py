@@ -78,6 +78,7 @@ def app_of(provider_source: ProviderSource) -> IngestApp:
     count = meters.counter("boathook_events_accepted_total", source=provider_source.label)
     compiled = CompiledSource(
         source=provider_source.label, verifier=verifier, is_unsigned=False, methods=verifier.methods, max_body=1 << 20,
+        max_body_key="limits.max_body",
         encodings=frozenset(), max_decoded=1 << 23, max_ratio=20, public_url="https://hooks.example.com", rate=None,
         accepted=count, duplicates=count, skew_s=count,
         acknowledged=meters.histogram("boathook_ack_seconds", source=provider_source.label),

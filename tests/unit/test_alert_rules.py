@@ -325,3 +325,22 @@ def test_samples_from_a_fast_clock_do_not_hide_later_ones():
     assert chart.latest is None
     chart.add([HostSample("a", now, MetricSnapshot(gauges={"boathook_connections": {(): 7}}))])
     assert chart.values(SeriesSelector("boathook_connections"), now - timedelta(minutes=1)) == {"": 7}
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "before", "after", "subjects"),
+    [
+        ("requests_refused_unread", ("github", "body_too_large"), 0, 1, ["github"]),
+        ("requests_refused_unread", ("github", "content_encoding"), 4, 5, ["github"]),
+        ("requests_refused_unread", ("github", "signature_mismatch"), 0, 99, []),
+        ("wrong_address", ("", "unknown_path"), 0, 5, [""]),
+        ("wrong_address", ("github", "method_not_allowed"), 0, 5, [""]),
+        ("wrong_address", ("", "unknown_path"), 0, 4, []),
+    ],
+)
+def test_refused_requests_raise_alerts(
+    name: str, labels: tuple[str, str], before: int, after: int, subjects: list[str]
+) -> None:
+    made = chart(("a", 60, {REJECTED: {labels: before}}), ("a", 0, {REJECTED: {labels: after}}))
+    built_in = next(one for one in compile_rules(settings_with()) if one.name == name)
+    assert [subject for subject, _, is_raised, _ in readings(built_in, made) if is_raised] == subjects

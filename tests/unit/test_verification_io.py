@@ -54,7 +54,7 @@ class Gateway:
         self.events: list[NewEvent] = []
         self.rejected: list[tuple] = []
         shelf = SimpleNamespace(accept=self._accept)
-        quarantine = SimpleNamespace(add=lambda *args: self.rejected.append(args))
+        quarantine = SimpleNamespace(admit=lambda *_: True, add=lambda *args: self.rejected.append(args))
         self.app = IngestApp(
             self.compiled_sources,
             shelf,
@@ -274,6 +274,7 @@ async def test_a_handshake_secret_is_used_once_confirmed(tmp_path, web, gateway)
 async def test_only_the_first_handshake_secret_is_kept(tmp_path, gateway):
     assert await gateway.post("notion", secret_body(), {}) == 200
     assert await gateway.post("notion", secret_body("secret_of_somebody_else"), {}) == 401
+    assert [str(rejected[3].reason) for rejected in gateway.rejected] == ["challenge_refused"]
     HandshakeSecrets(tmp_path).confirm("notion")
     assert await gateway.post("notion", secret_body("secret_of_somebody_else"), {}) == 401
     assert HandshakeSecrets(tmp_path).confirmed("notion") == SENT_SECRET

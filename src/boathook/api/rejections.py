@@ -58,16 +58,16 @@ class RejectionOut(Output):
     """A rejected request without its content."""
 
     id: str = Field(examples=["rej_01h455vb4pex5vsknk084sn02q4"])
-    source: str = Field(examples=["stripe"])
+    source: str | None = Field(description="Null if no source has the path of the request.", examples=["stripe"])
     rejected_at: Timestamp
     status: int = Field(description="The status of the response.", examples=[401])
     reason: str = Field(examples=["signature_mismatch"])
-    detail: str
+    detail: str = Field(description="What was wrong, with the likely cause; never shown to the sender.")
     client_address: str
     method: str
     url: str
     content_type: str
-    size: int = Field(description="Bytes that were sent; fewer may be stored.")
+    size: int = Field(description="Bytes that were sent or announced; fewer may be stored.")
     event_id: str | None = Field(description="The event that it became when it was verified again.")
 
 

@@ -53,6 +53,7 @@ _REJECTIONS: Final = View(
         Column("reason", is_whole=True),
         Column("age", output.age_of("refused_at")),
         Column("accepted", lambda row: "yes" if row.event_id else ""),
+        Column("detail"),
     )
 )
 _CONFLICTS: Final = View(
@@ -114,10 +115,10 @@ def _print_groups(ctx: typer.Context, kind: RequestKind, wanted: ListFilter, *, 
 
 def _list_command(kind: RequestKind, group: RequestGroup) -> str:
     """Return the command that lists a group's requests."""
-    origin = f"--source {group.source}" if group.source else f"--application {group.application}"
+    origin = f" --source {group.source}" if group.source else ""
     if kind is RequestKind.REJECTION:
-        return f"boathook rejections list {origin} --reason {group.cause} --state open"
-    return f"boathook conflicts list {origin} --differs {group.cause}"
+        return f"boathook rejections list{origin} --reason {group.cause} --state open"
+    return f"boathook conflicts list{origin or f' --application {group.application}'} --differs {group.cause}"
 
 
 @rejections.command("show", epilog=example("boathook rejections show rej_01h455vb4pex5vsknk084sn02q4"))

@@ -51,7 +51,7 @@ class SourceSettings(Table):
     tolerance_s: Positive | None = None
     """Seconds by which a signed timestamp may differ from the clock, in both directions; by default the provider's."""
     max_body: PositiveInt | None = None
-    """Maximum request body in bytes; by default `limits.max_body`."""
+    """Maximum request body in bytes; by default `limits.max_body`, or more if the sender documents it."""
     rate: NotNegative | None = None
     """Maximum requests per second, over all gateways; more are answered 429, or 503 if the sender gives up after a 429.
     Absent or 0: no limit."""

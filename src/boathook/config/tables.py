@@ -110,6 +110,8 @@ class LimitSettings(Table):
     """Limits for one request or client."""
 
     max_body: PositiveInt
+    max_provider_body: PositiveInt
+    max_unverified_bytes: PositiveInt
     max_head: Annotated[int, Field(ge=1_024, le=65_536)]
     head_timeout_s: Positive
     body_timeout_s: Positive
@@ -122,7 +124,7 @@ class LimitSettings(Table):
     max_waiting: PositiveInt
     content_encodings: Encodings
     max_decoded: PositiveInt
-    max_ratio: PositiveInt
+    max_ratio: Annotated[int, Field(ge=0)]
 
 
 class RetentionSettings(Table):

@@ -15,7 +15,7 @@ from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, NotFound
 from boathook.domain.line_diff import side_by_side
-from boathook.domain.verification import Reason
+from boathook.domain.verification import HEAD_REASONS, Reason
 from boathook.pages import query_params
 from boathook.service import body_view, conflicts, listings
 from boathook.service.authorization import Permission
@@ -49,7 +49,7 @@ async def _read_groups(context: ConsoleContext, kind: RequestKind, wanted: ListF
 
 async def _find_group(context: ConsoleContext, kind: RequestKind, wanted: ListFilter) -> _DescribedGroup | None:
     """Return the group whose requests a filter selects, with its diagnosis; None if it does not select one group."""
-    if wanted.code is None or not (wanted.source or wanted.application):
+    if wanted.code is None:
         return None
     found = (await list_groups(context.app_context.database, kind, wanted)).rows
     if len(found) != 1:
@@ -236,6 +236,7 @@ async def show_rejection(context: ConsoleContext) -> Response:
         headers=sorted(body_view.mask(dict(refusal.stored.headers)).items()),
         content=shown,
         kept=len(body),
+        is_head=refusal.row.reason in HEAD_REASONS,
     )
 
 

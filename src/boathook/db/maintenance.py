@@ -28,6 +28,7 @@ import msgspec
 from boathook.config import RetentionSettings
 from boathook.db.database import Connection, Database, translate_errors
 from boathook.db.statements import load
+from boathook.domain.verification import HEAD_REASONS
 from boathook.observability import meters
 from boathook.observability.log import get_logger
 
@@ -118,7 +119,7 @@ class _MaintenanceRun:
         await self._delete_in_batches("conflict", "drop_old_conflicts", retention.conflicts_days)
         await self._delete_in_batches("buffer_mark", "drop_old_marks", retention.events_days)
         rejections = (retention.rejections_days, retention.rejections_count, retention.rejections_bytes)
-        await self._delete_in_batches("rejection", "bound_rejections", *rejections)
+        await self._delete_in_batches("rejection", "bound_rejections", *rejections, sorted(HEAD_REASONS))
 
     async def _try(self, what: str, step: Callable[[], Awaitable[Result]]) -> Result | None:
         """Run *step* in a transaction; if it cannot get its locks, it is left to the next run."""
@@ -250,13 +251,13 @@ class _MaintenanceRun:
         first = random.randrange(pages - _MAX_PAGES) if pages > _MAX_PAGES else 0
         await self._delete_in_batches("dedup", "forget_expired_keys", first, first + _MAX_PAGES)
 
-    async def _delete_in_batches(self, kind: str, statement: str, *bounds: float) -> None:
+    async def _delete_in_batches(self, kind: str, statement: str, *bounds: float | Sequence[str]) -> None:
         """Delete rows beyond the bounds, in batches."""
         while self._has_time():
             if (await self._try(kind, functools.partial(self._delete_batch, kind, statement, bounds)) or 0) < _BATCH:
                 return
 
-    async def _delete_batch(self, kind: str, statement: str, bounds: Sequence[float]) -> int:
+    async def _delete_batch(self, kind: str, statement: str, bounds: Sequence[float | Sequence[str]]) -> int:
         rows = await self._connection.fetch(SQL[statement], *bounds, _BATCH)
         for row in rows:
             await self._record(kind, row["reason"], row["dropped"])

@@ -196,11 +196,12 @@ with gone as (
 select 'age' as reason, count(*) as dropped from gone
 
 -- name: bound_rejections
--- Deletes rejections older than $1 days, and the oldest of each source beyond $2 in number or $3 bytes of body.
+-- Deletes rejections older than $1 days, and the oldest of each source beyond $2 in number or $3 bytes of body. Those with
+-- one of the reasons $4, of which only the head is stored, are bounded for themselves, as are those of no source.
 with ranked as (
     select id, row_number() over newest as place, sum(octet_length(body)) over newest as bytes
     from boathook.rejection
-    window newest as (partition by source order by id desc)
+    window newest as (partition by source, reason = any ($4::text[]) order by id desc)
 ),
 beyond as (
     select id, case
@@ -214,7 +215,7 @@ picked as (
     from boathook.rejection r join beyond b on b.id = r.id
     where b.reason is not null
     order by r.id
-    limit $4
+    limit $5
     for update of r skip locked
 ),
 gone as (

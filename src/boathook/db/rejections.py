@@ -18,6 +18,7 @@ class NewRejection(msgspec.Struct, frozen=True):
     id: UUID
     """Generated at the rejection; contains its time to the millisecond."""
     source: str
+    """Empty if no source is at the path of the request."""
     status: int
     reason: str
     detail: str
@@ -31,7 +32,7 @@ class NewRejection(msgspec.Struct, frozen=True):
     body: bytes
     """As sent, cut to the stored size limit."""
     body_size: int
-    """Bytes that were sent; more than `body` has if it was cut."""
+    """Bytes that were sent or announced; more than `body` has if it was cut, or not read."""
 
 
 async def insert(database: Database, batch: Sequence[NewRejection]) -> None:

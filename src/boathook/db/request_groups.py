@@ -39,8 +39,8 @@ class RequestGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def origin(self) -> str:
-        """The source or application."""
-        return self.source or self.application or "unknown"
+        """The source or application; ``no source`` for requests to a path of none."""
+        return self.source or self.application or "no source"
 
 
 async def list_rejection_groups(database: Database, wanted: ListFilter) -> list[RequestGroup]:

@@ -22,7 +22,7 @@ with recursive causes as (
     ) as n
     where c.step < $3::integer
 )
-select c.source, null::text as application, c.reason as cause, f.id as first_id, l.id as newest_id,
+select nullif(c.source, '') as source, null::text as application, c.reason as cause, f.id as first_id, l.id as newest_id,
     boathook.id_time(l.id) as last_seen, t.number, t.hours, t.numbers
 from causes c
 cross join lateral (

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -80,9 +80,42 @@ class Reason(StrEnum):
     ADDRESS_NOT_ALLOWED = "address_not_allowed"
     CHALLENGE_REFUSED = "challenge_refused"
     BODY_MALFORMED = "body_malformed"
-    BODY_TOO_LARGE = "body_too_large"
+    DECODED_TOO_LARGE = "decoded_too_large"
+    """The signature is valid, but the body decodes to more than `limits.max_decoded` bytes."""
     BODY_INVALID = "body_invalid"
     """The signature is valid, but the body does not match the source's schema."""
+    TOO_MANY_DELIVERIES = "too_many_deliveries"
+    """The signature is valid, but the batch has more items or deliveries than an event can have."""
+    BODY_TOO_LARGE = "body_too_large"
+    CONTENT_ENCODING = "content_encoding"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    UNKNOWN_PATH = "unknown_path"
+    """No source is at the path; the request belongs to no source."""
+    CLIENT_RATE = "client_rate"
+    SOURCE_RATE = "source_rate"
+    UNVERIFIED_BYTES = "unverified_bytes"
+    """The bodies that wait for their verification took `limits.max_unverified_bytes` already."""
+    SLOW_REQUEST = "slow_request"
+    HEAD_TOO_LARGE = "head_too_large"
+    REQUEST_MALFORMED = "request_malformed"
+    """It is not HTTP as boathook reads it."""
+
+
+HEAD_REASONS: Final = frozenset(
+    {
+        Reason.BODY_TOO_LARGE,
+        Reason.CONTENT_ENCODING,
+        Reason.METHOD_NOT_ALLOWED,
+        Reason.UNKNOWN_PATH,
+        Reason.CLIENT_RATE,
+        Reason.SOURCE_RATE,
+        Reason.UNVERIFIED_BYTES,
+        Reason.SLOW_REQUEST,
+        Reason.HEAD_TOO_LARGE,
+        Reason.REQUEST_MALFORMED,
+    }
+)
+"""Reasons for which a request is rejected before its body is read, so that no body is stored with the rejection."""
 
 
 class BatchItem(msgspec.Struct, frozen=True, kw_only=True):

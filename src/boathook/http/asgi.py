@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from boathook.http.limits import BudgetExceeded
+
 Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -17,23 +19,26 @@ IS_AUTHENTICATED: Final = "boathook.is_authenticated"
 _NEEDLESS_ESCAPE: Final = re.compile(rb"%(?:2[dDeEfF]|3[0-9]|4[1-9a-fA-F]|5[0-9aAfF]|6[1-9a-fA-F]|7[0-9aA])")
 
 
-async def read_body(receive: Receive, max_bytes: int) -> bytes | None:
-    """Return the body, or more than *max_bytes* of it; None if the client has disconnected."""
-    message = await receive()
-    if message["type"] != "http.request":
-        return None
-    # Both keys are optional in ASGI; other servers than ours leave them out.
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body"):
-        return body
-    pieces, size = [body], len(body)
-    while message.get("more_body") and size <= max_bytes:
+async def read_body(receive: Receive, max_bytes: int, take: Callable[[int], bool] = lambda _: True) -> bytes | None:
+    """Return the body, or more than *max_bytes* of it; None if the client has disconnected.
+
+    Raises:
+        BudgetExceeded: *take*, which is called with the size of each piece, has no room for it.
+    """
+    pieces: list[bytes] = []
+    size, has_more = 0, True
+    while has_more and size <= max_bytes:
         message = await receive()
         if message["type"] != "http.request":
             return None
-        pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
-    return b"".join(pieces)
+        # Both keys are optional in ASGI; other servers than ours leave them out.
+        piece: bytes = message.get("body", b"")
+        size += len(piece)
+        if not take(len(piece)):
+            raise BudgetExceeded(size)
+        pieces.append(piece)
+        has_more = bool(message.get("more_body"))
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def has_needless_escapes(raw_path: bytes) -> bool:

@@ -20,7 +20,7 @@ import contextlib
 import re
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Any, Final, Protocol, cast
 from urllib.parse import unquote
@@ -35,7 +35,7 @@ from uvicorn.server import ServerState
 from boathook.config import LimitSettings, Network
 from boathook.http.asgi import has_needless_escapes
 from boathook.http.exchange import DirectHandler, Exchange, Message, closing_response
-from boathook.http.limits import ConnectionLimiter, is_trusted
+from boathook.http.limits import ByteBudget, ConnectionLimiter, is_trusted
 from boathook.observability import meters
 from boathook.observability.log import get_logger, is_on
 
@@ -47,6 +47,8 @@ _CHUNK_FRAMING_BYTES: Final = 16
 _PARSED_BYTES: Final = 4_096
 """Bytes that are parsed between two checks of the limits."""
 _CLOSE_TIMEOUT_S: Final = 3.0
+_BYTES_OF_BODY_TIMEOUT: Final = 1 << 20
+"""Each complete MiB of a body adds the body timeout once more, so that large ones can arrive."""
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 _HOST: Final = re.compile(
     rb"(?:\[(?:[0-9a-f:.]+|v[0-9a-f]+\.[\w.~!$&'()*+,;=:-]+)\]|(?:[\w.~!$&'()*+,;=-]|%[0-9a-f]{2})*)(?::[0-9]{0,5})?",
@@ -84,6 +86,8 @@ class WebSocketRefusal(Enum):
 
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
+RefusalObserver = Callable[[Message, int, str, int], None]
+"""Takes the request as far as its head was read, the status, the reason, and the bytes of the body that arrived."""
 WebSocketRouter = Callable[[str], Application | WebSocketRefusal]
 
 
@@ -113,6 +117,10 @@ class ConnectionRegistry(msgspec.Struct):
     """Returns the application for WebSockets at a path, or why there is none."""
     direct: DirectHandler | None = None
     """Answers small whole requests without ASGI."""
+    unverified: ByteBudget | None = None
+    """Limits the bytes of the bodies that *direct* waits for."""
+    on_refusal: RefusalObserver | None = None
+    """Called with each request that a connection refuses, once its path is known."""
     open: set[ServerConnection] = msgspec.field(default_factory=set)
     tasks: set[asyncio.Task[None]] = msgspec.field(default_factory=set)
     date_line: bytes = b""
@@ -226,7 +234,7 @@ class Connection(HttpToolsProtocol):
         match self.phase:
             case Phase.HEAD if spent > limits.head_timeout_s:
                 self.refuse(408, "slow_head")
-            case Phase.BODY if spent > limits.body_timeout_s:
+            case Phase.BODY if spent > limits.body_timeout_s * (1 + self._body_size // _BYTES_OF_BODY_TIMEOUT):
                 self.refuse(408, "slow_body")
             case Phase.BODY if self._body_size < limits.min_rate * (spent - 1) and not self.flow.read_paused:
                 self.refuse(408, "slow_body")
@@ -265,8 +273,11 @@ class Connection(HttpToolsProtocol):
         try:
             self._parse(data)
         except httptools.HttpParserInvalidMethodError:
-            is_request = is_first and self.cycle is earlier and _REQUEST_LINE.match(data) is not None
-            self.refuse(*((501, "method") if is_request else (400, "malformed")))
+            line = _REQUEST_LINE.match(data) if is_first and self.cycle is earlier else None
+            if line is None:
+                self.refuse(400, "malformed")
+            else:
+                self.refuse(501, "method", line[0].split())
         except httptools.HttpParserError as error:
             status, reason = _classify_error(error)
             self.refuse(status, reason)
@@ -368,7 +379,10 @@ class Connection(HttpToolsProtocol):
         scope = self._scope(version)
         handler = None if expects_100 else self._direct_handler(scope)
         exchange = Exchange(self, scope, expects_100=expects_100, handler=handler)
+        if handler is not None and self.registry.unverified is not None:
+            exchange.reservation = self.registry.unverified.reserve()
         exchange.keep_alive = version == "1.1" and self.parser.should_keep_alive()
+        self.headers = []  # those of the exchange stay in its scope
         self._chunks = 0
         earlier = self.cycle
         self.cycle = exchange
@@ -460,6 +474,8 @@ class Connection(HttpToolsProtocol):
         self._body_size += len(body)
         exchange = self.cycle
         if exchange is not None and not exchange.response_complete:
+            if exchange.reservation is not None and not exchange.reservation.take(len(body)):
+                raise _Refused(503, "unverified_bytes")
             exchange.body += body
             if len(exchange.body) > HIGH_WATER_LIMIT:
                 self.flow.pause_reading()
@@ -498,8 +514,11 @@ class Connection(HttpToolsProtocol):
             if not exchange.more_body:
                 self._enter(Phase.HEAD if self._in_head else Phase.IDLE)
 
-    def refuse(self, status: int, reason: str) -> None:
-        """Respond with *status* instead of the application and close; responses to earlier requests are sent first."""
+    def refuse(self, status: int, reason: str, request_line: Sequence[bytes] = ()) -> None:
+        """Respond with *status* instead of the application and close; responses to earlier requests are sent first.
+
+        *request_line* has the parts of one that the parser does not read.
+        """
         meters.count("boathook_connections_refused_total", reason=reason)
         if is_on("debug"):
             _LOG.debug("request_refused", status=status, reason=reason, client=self._address)
@@ -510,6 +529,8 @@ class Connection(HttpToolsProtocol):
             latest.disconnect()
             if latest in self._waiting:
                 self._waiting.remove(latest)
+        if self.registry.on_refusal is not None:
+            self._report_refusal(self.registry.on_refusal, latest, status, reason, request_line)
         active = self.active
         owes_earlier = active is not None and not active.response_complete and not active.disconnected
         if owes_earlier:
@@ -518,6 +539,26 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
         else:
             self._write_refusal(status)
+
+    def _report_refusal(
+        self,
+        report: RefusalObserver,
+        latest: Exchange | None,
+        status: int,
+        reason: str,
+        request_line: Sequence[bytes],
+    ) -> None:
+        """Report a refused request; one whose head is incomplete only if its target is complete."""
+        if latest is not None:
+            report(latest.scope, status, reason, self._body_size)
+            return
+        with contextlib.suppress(httptools.HttpParserError, ValueError):  # a target that cannot be read has no path
+            if request_line:
+                method, self.url, _ = request_line
+                self.headers = []
+                report({**self._scope("1.1"), "method": method.decode("latin-1")}, status, reason, 0)
+            elif self.headers:
+                report(self._scope(self.parser.get_http_version()), status, reason, 0)
 
     def _write_refusal(self, status: int) -> None:
         if not self.transport.is_closing():

@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from boathook.http.limits import Reservation
 from boathook.observability.log import get_logger
 
 _LOG = get_logger("http")
@@ -82,7 +83,8 @@ class Exchange:
 
     __slots__ = (
         "_connection", "_is_chunked", "_is_read", "_left", "_start", "body", "disconnected", "expects_100", "handler",
-        "is_half_closed", "keep_alive", "message_event", "more_body", "response_complete", "response_started", "scope",
+        "is_half_closed", "keep_alive", "message_event", "more_body", "reservation", "response_complete",
+        "response_started", "scope",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +96,8 @@ class Exchange:
         self.handler = handler
         self.message_event = asyncio.Event()
         self.body = bytearray()
+        self.reservation: Reservation | None = None
+        """The bytes of the body, counted until the handler has it; the application counts those that it reads."""
         self.more_body = True
         self.keep_alive = True
         self.disconnected = False
@@ -108,7 +112,13 @@ class Exchange:
     def disconnect(self) -> None:
         """Record that the client no longer waits for the response."""
         self.disconnected = True
+        self.release()
         self.message_event.set()
+
+    def release(self) -> None:
+        """Release the counted bytes of the body."""
+        if self.reservation is not None:
+            self.reservation.release()
 
     def half_close(self) -> None:
         """Record that the client sends nothing more: it has disconnected, or only reads the rest of this response."""
@@ -143,6 +153,7 @@ class Exchange:
         """Pass a whole request to its handler, unless the client has disconnected."""
         if self.handler is not None and not self.disconnected:
             self.handler.handle(self)
+        self.release()
 
     def respond(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         """Write a whole response, unless the client has disconnected."""

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 import msgspec
 
@@ -60,6 +60,66 @@ class RateLimiter:
 
     def __len__(self) -> int:
         return len(self._arrival_times)
+
+
+class BudgetExceeded(Exception):
+    """A body does not fit into the bytes that all bodies may take together."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size: Final = size
+        """The bytes of the body that had arrived."""
+
+
+class ByteBudget:
+    """Limits the bytes that several bodies take together, in one process."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.used = 0
+
+    def take(self, size: int) -> bool:
+        """Count *size* more bytes; return False, without counting them, if there is no room."""
+        if self.used + size > self._max_bytes:
+            return False
+        self.used += size
+        return True
+
+    def release(self, size: int) -> None:
+        """Count *size* bytes less."""
+        self.used -= size
+
+    def reserve(self) -> "Reservation":
+        """Return a context that releases at its end what was taken through it."""
+        return Reservation(self)
+
+
+class Reservation:
+    """The bytes that one body has taken of a budget."""
+
+    __slots__ = ("_budget", "size")
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        self.size = 0
+
+    def take(self, size: int) -> bool:
+        """Count *size* more bytes; return False, without counting them, if there is no room."""
+        if not self._budget.take(size):
+            return False
+        self.size += size
+        return True
+
+    def release(self) -> None:
+        """Release all bytes."""
+        self._budget.release(self.size)
+        self.size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class FairScheduler:

@@ -5,17 +5,20 @@ signature. Only then is anything stored. A failed request gets a short error and
 shown only to senders that were verified.
 """
 
+import asyncio
 import hashlib
 import json
 import math
 import os
-import re
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from types import MappingProxyType
-from typing import Any, Final, assert_never
+from typing import Any, Final, ParamSpec, TypeVar, assert_never
+from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
@@ -38,13 +41,22 @@ from boathook.domain.errors import (
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Receive, Send, has_needless_escapes, read_body
 from boathook.http.exchange import ERROR_TEXTS
-from boathook.http.limits import FairScheduler, RateLimiter, client_address, client_key
-from boathook.ingest.content_encoding import Decoder, content_coding
+from boathook.http.limits import (
+    BudgetExceeded,
+    ByteBudget,
+    FairScheduler,
+    RateLimiter,
+    Reservation,
+    client_address,
+    client_key,
+)
+from boathook.ingest.content_encoding import ENCODINGS, Decoder, content_coding
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventAcceptor
 from boathook.ingest.quarantine import Quarantine
 from boathook.ingest.reply_waiter import InlinePolicy, PendingReply, ReplyOutcome, ReplyWaiter
-from boathook.ingest.sources import CompiledSource
+from boathook.ingest.source_paths import API_PREFIX, OWN_PATHS, SOURCE_PREFIX, SourcePaths, mask_path, mask_query
+from boathook.ingest.sources import CompiledSource, show_bytes
 from boathook.ingest.verification_io import RETRY_S, VerificationIO, VerificationIOFailure
 from boathook.observability import meters
 from boathook.observability.failpoints import failpoint
@@ -62,21 +74,44 @@ from boathook.verification.verifier import (
 )
 
 Headers = dict[str, str]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _JSON: Final = (b"content-type", b"application/json")
 # A challenge's response may contain text of an unauthenticated client: browsers must not render it as a page.
 _NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
 _MAX_SHOWN_KEY: Final = 100
-API_PREFIX: Final = "/api/"
-SOURCE_PREFIX: Final = "/in/"
+_MAX_DIGITS: Final = 18
 _RECENT_S: Final = 1.0
 _CREDENTIAL_TTL_S: Final = 60.0
 _MAX_CREDENTIALS: Final = 10_000
 _LOG = get_logger("ingest")
+MAX_BODY_IN_LOOP: Final = 262_144
+"""Larger bodies are verified and hashed in a thread: the event loop answers other requests meanwhile."""
+_LARGE_BODY_THREADS: Final = 2
 _SENDING_METHODS: Final = frozenset({"POST", "PUT"})
-_OWN_PATHS: Final = (API_PREFIX, "/console/", "/portal/")
-_TOKEN: Final = re.compile(r"/(?:[^/]*[^/A-Za-z_.-][^/]*|[^/]{21,})")
-"""Parts of a path that may be secrets: long ones, and those with other characters than words have."""
+_UNKNOWN_PATH_STATUSES: Final = frozenset({400, 404, 405, 413, 415})
+_CONNECTION_DETAILS: Final = {
+    Reason.SLOW_REQUEST: "the request came more slowly than limits allows",
+    Reason.HEAD_TOO_LARGE: "the request head is larger than limits.max_head",
+    Reason.REQUEST_MALFORMED: "the request is not valid HTTP",
+    Reason.UNVERIFIED_BYTES: "unverified bodies took limits.max_unverified_bytes already",
+}
+_CONNECTION_REASONS: Final = {
+    400: Reason.REQUEST_MALFORMED,
+    405: Reason.REQUEST_MALFORMED,
+    408: Reason.SLOW_REQUEST,
+    411: Reason.REQUEST_MALFORMED,
+    417: Reason.REQUEST_MALFORMED,
+    431: Reason.HEAD_TOO_LARGE,
+    501: Reason.REQUEST_MALFORMED,
+    505: Reason.REQUEST_MALFORMED,
+}
+"""Reasons by the status that a connection refuses a request with, before an application sees it."""
+_RATE_DETAILS: Final = {
+    Reason.CLIENT_RATE: "the client sent more than limits.client_rate allows",
+    Reason.SOURCE_RATE: "the source's senders sent more than its rate allows",
+}
 
 
 class Response(msgspec.Struct):
@@ -89,6 +124,8 @@ class Response(msgspec.Struct):
     event_id: str | None = None
     key: str | None = None
     reason: str | None = None
+    detail: str | None = None
+    """What operators need to know about a request that was rejected by its head; never sent."""
     content_type: tuple[bytes, bytes] = _JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
     pending_reply: PendingReply | None = None
@@ -155,9 +192,11 @@ class IngestApp:
         verification_io: fetches keys, confirms subscriptions and stores handshake secrets; None answers 503 where one
             of these is needed.
         reply_waiter: waits for handlers' replies to inline sources; None answers with the fallback.
+        unverified: limits the bytes of all bodies that are not verified yet; None does not.
     """
 
-    _unavailable: Mapping[str, str]
+    _paths: SourcePaths[CompiledSource]
+    _unavailable_paths: SourcePaths[str]
     _has_all_sources: bool
 
     def __init__(
@@ -172,6 +211,7 @@ class IngestApp:
         trusted_proxies: tuple[Network, ...] = (),
         verification_io: VerificationIO | None = None,
         reply_waiter: ReplyWaiter | None = None,
+        unverified: ByteBudget | None = None,
     ) -> None:
         self.set_sources(compiled_sources)
         self._intake = intake
@@ -182,6 +222,9 @@ class IngestApp:
         self._trusted = trusted_proxies
         self._verification_io = verification_io
         self._reply_waiter = reply_waiter
+        self.unverified = ByteBudget(sys.maxsize) if unverified is None else unverified
+        """The bytes of all bodies that are not verified yet."""
+        self._large_bodies = ThreadPoolExecutor(_LARGE_BODY_THREADS, "large-body")
         self._request_log = RequestLog("ingest") if is_on("info") else None
         self._is_debugging = is_on("debug")
         self._request_prefix = f"req_{os.urandom(6).hex()}"
@@ -205,19 +248,21 @@ class IngestApp:
             has_all_sources: whether all sources are loaded; if not, other paths below ``/in/`` are answered 503, not
                 404.
         """
-        self._compiled_sources = dict(compiled_sources)
+        names = {path: compiled.source for path, compiled in compiled_sources.items()}
+        self._paths = SourcePaths(compiled_sources, names)
+        self._unavailable_paths = SourcePaths(unavailable, unavailable)
         self._by_name = {compiled.source: compiled for compiled in compiled_sources.values()}
         secrets = (compiled.verifier.secret_query for compiled in self._by_name.values())
         self._secret_queries = frozenset(name for name in secrets if name is not None)
-        self._unavailable = unavailable
         self._has_all_sources = has_all_sources
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
         path = scope["path"]
-        compiled = self._compiled_sources.get(path)
+        compiled = self._paths.find(path)
         if compiled is None:
-            if path in self._unavailable or (not self._has_all_sources and path.startswith(SOURCE_PREFIX)):
+            is_unavailable = self._unavailable_paths.find(path) is not None
+            if is_unavailable or (not self._has_all_sources and path.startswith(SOURCE_PREFIX)):
                 await _send(*self.unavailable(path), send)
                 return
             await self._forward(scope, receive, send)
@@ -235,7 +280,7 @@ class IngestApp:
     def unavailable(self, path: str) -> tuple[Response, str]:
         """Count and log a request for a source that cannot be served now; return a 503 and the request's id."""
         request_id, _ = self.begin()
-        source = self._unavailable.get(path)
+        source = self._unavailable_paths.find(path)
         if source is not None:
             meters.count("boathook_requests_total", source=source, status=503)
         if self._request_log is not None:
@@ -250,9 +295,14 @@ class IngestApp:
 
     def source_at(self, path: str) -> CompiledSource | None:
         """Return the source that listens at a path."""
-        return self._compiled_sources.get(path)
+        return self._paths.find(path)
 
     async def _forward(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        is_sent = scope["method"] in _SENDING_METHODS
+        if self._paths.is_meant(scope["path"]) or (
+            self._is_debugging and is_sent and not scope["path"].startswith(OWN_PATHS)
+        ):
+            send = partial(self._watch_unknown_path, scope, send)
         if has_needless_escapes(scope["raw_path"]):
             await _reject_path(scope, receive, send)
             return
@@ -260,11 +310,111 @@ class IngestApp:
         if caller is None or caller not in self._credentials:
             headers = read_headers(scope["headers"]) if self._trusted else {}
             await self._turns.take(client_key(self.client(scope, headers)))
-        if self._is_debugging and scope["method"] in _SENDING_METHODS and not scope["path"].startswith(_OWN_PATHS):
-            send = partial(_log_not_found, scope, send)
         await self._others(scope, receive, send)
         if caller is not None and scope.get(IS_AUTHENTICATED):
             self._credentials.add(caller)
+
+    async def _watch_unknown_path(self, scope: Mapping[str, Any], send: Send, message: Any) -> None:
+        """Send a message; if it refuses the request, record that a sender uses another path than its source's."""
+        if message["type"] == "http.response.start" and message["status"] in _UNKNOWN_PATH_STATUSES:
+            self._note_unknown_path(scope, message["status"])
+        await send(message)
+
+    def _note_unknown_path(self, scope: Mapping[str, Any], status: int, problem: str = "") -> None:
+        """Record a request that was probably meant for a source; *problem* is why it was refused besides."""
+        path, kept = scope["path"], None
+        if self._paths.is_meant(path):
+            detail = f"no source has this path{f', and {problem}' if problem else ''}"
+            rejected = Rejected(status=status, reason=Reason.UNKNOWN_PATH, detail=detail, may_reverify=False)
+            kept = self._keep_head("", scope, rejected, partial(self._paths.explain, path))
+        if kept is not None or self._is_debugging:
+            log = _LOG.debug if kept is None else _LOG.warning
+            log("no_source_at_path", method=scope["method"], path=mask_path(path), status=status, detail=kept)
+
+    def _keep_head(
+        self,
+        source: str,
+        scope: Mapping[str, Any],
+        rejected: Rejected,
+        explain: Callable[[], str | None],
+        size: int | None = None,
+    ) -> str | None:
+        """Count a request that is rejected by its head, and keep that if there is room; return the detail if so.
+
+        Args:
+            source: the source's name; empty if the request belongs to none.
+            scope: the request.
+            rejected: why it is rejected.
+            explain: returns the likely cause, for operators.
+            size: the bytes of the body that were announced, or have arrived; None to read the Content-Length.
+        """
+        meters.count("boathook_rejections_total", source=source, reason=rejected.reason)
+        if self._quarantine is None or not self._quarantine.admit(source, rejected.reason):
+            return None
+        headers = read_headers(scope["headers"])
+        compiled = self._by_name.get(source)
+        path = scope["raw_path"].decode("latin-1") if compiled else mask_path(scope["path"])
+        query = mask_query(scope["query_string"].decode("latin-1"))
+        base = compiled.public_url if compiled else ""
+        url = f"{base or 'http://' + headers.get('host', '')}{path}"
+        request = Request(
+            method=scope["method"],
+            url=f"{url}?{query}" if query else url,
+            path=path,
+            query=query,
+            headers=headers,
+            body=b"",
+            client=self.client(scope, headers),
+        )
+        return self._quarantine.add(
+            self._event_builder.new_id(time.time()),
+            source,
+            request,
+            rejected,
+            compiled.verifier.reverify_headers if compiled else frozenset(),
+            explain=explain,
+            size=(announced_length(headers) or 0) if size is None else size,
+        )
+
+    def note_refusal(self, scope: Mapping[str, Any], status: int, refused_as: str, size: int) -> None:
+        """Record that the connection refused a request, if it was sent to a source or meant for one.
+
+        Args:
+            scope: the request, as far as its head was read.
+            status: the status it was answered with.
+            refused_as: why, in the connection's word.
+            size: the bytes of its body that have arrived.
+        """
+        reason = _CONNECTION_REASONS.get(status)
+        if refused_as == Reason.UNVERIFIED_BYTES:
+            reason = Reason.UNVERIFIED_BYTES
+        if reason is None:
+            return
+        detail = f"{_CONNECTION_DETAILS[reason]} ({refused_as})"
+        compiled = self._paths.find(scope["path"])
+        if compiled is None:
+            self._note_unknown_path(scope, status, detail)
+            return
+        request_id, started = self.begin()
+        answer = self.reject_head(compiled, scope, request_id, status, reason, detail, size=size)
+        self.record(compiled, answer, request_id, started)
+
+    def reject_head(
+        self,
+        compiled: CompiledSource,
+        scope: Mapping[str, Any],
+        request_id: str,
+        status: int,
+        reason: Reason,
+        detail: str,
+        hint: str = "",
+        *headers: tuple[bytes, bytes],
+        size: int | None = None,
+    ) -> Response:
+        """Reject a request by its head: count it, keep the head if there is room, and return the answer."""
+        rejected = Rejected(status=status, reason=reason, detail=detail, may_reverify=False)
+        kept = self._keep_head(compiled.source, scope, rejected, lambda: hint or None, size)
+        return replace(error_response(status, reason, request_id, *headers), detail=kept)
 
     def client(self, scope: Mapping[str, Any], headers: Headers) -> str:
         """Return the address of a request's client; behind a trusted proxy, the one that it forwards."""
@@ -290,6 +440,8 @@ class IngestApp:
                 fields["reply"] = answer.waited
         else:
             fields["reason"] = answer.reason
+            if answer.detail is not None:
+                fields["detail"] = answer.detail
         fields["ms"] = round(seconds * 1000, 2)
         self._request_log.info(answer.outcome, time.time(), fields)
 
@@ -299,18 +451,40 @@ class IngestApp:
         """Return the response, or None if the client has disconnected."""
         headers = read_headers(scope["headers"])
         client = self.client(scope, headers)
-        early = self.reject_early(compiled, scope["method"], headers, client, request_id, started)
+        early = self.reject_early(compiled, scope, headers, client, request_id, started)
         if early is not None:
             return early
-        body = await read_body(receive, compiled.max_body)
-        if body is None:
-            return None
-        if len(body) > compiled.max_body:
-            return error_response(413, "body_too_large", request_id)
-        answer = await self.process(compiled, make_request(compiled, scope, headers, body, client), request_id)
+        with self.unverified.reserve() as reservation:
+            try:
+                body = await read_body(receive, compiled.max_body, reservation.take)
+            except BudgetExceeded as error:
+                return self._refuse_for_memory(compiled, scope, request_id, error.size)
+            if body is None:
+                return None
+            if len(body) > compiled.max_body:
+                return self._too_large(compiled, scope, request_id, len(body), is_whole=False)
+            request = make_request(compiled, scope, headers, body, client)
+            answer = await self.process(compiled, request, request_id, reservation)
         if compiled.inline is None or answer.event_id is None:
             return answer
         return await self._wait_for_reply(compiled.source, compiled.inline, answer, receive, started)
+
+    def _refuse_for_memory(
+        self, compiled: CompiledSource, scope: Mapping[str, Any], request_id: str, size: int
+    ) -> Response:
+        detail = "the bodies of all requests that wait for their verification took limits.max_unverified_bytes"
+        return self.reject_head(
+            compiled, scope, request_id, 503, Reason.UNVERIFIED_BYTES, detail, "", _retry_after(1), size=size
+        )
+
+    def _too_large(
+        self, compiled: CompiledSource, scope: Mapping[str, Any], request_id: str, size: int, *, is_whole: bool
+    ) -> Response:
+        number = f"{size:,}" if is_whole else f"more than {compiled.max_body:,}"
+        detail = f"the body has {number} bytes; max_body is {show_bytes(compiled.max_body)} ({compiled.max_body_key})"
+        provider, documented = compiled.verifier.recipe, compiled.verifier.recipe.max_body
+        hint = f"{provider.name} sends up to {documented >> 20} MB" if documented else ""
+        return self.reject_head(compiled, scope, request_id, 413, Reason.BODY_TOO_LARGE, detail, hint, size=size)
 
     async def _wait_for_reply(
         self, source: str, policy: InlinePolicy, answer: Response, receive: Receive, started: float
@@ -330,37 +504,72 @@ class IngestApp:
         return _with_reply(reply or policy.fallback, replace(answer, waited=outcome, waited_s=waited_s))
 
     def reject_early(
-        self, compiled: CompiledSource, method: str, headers: Headers, client: str, request_id: str, now: float
+        self,
+        compiled: CompiledSource,
+        scope: Mapping[str, Any],
+        headers: Headers,
+        client: str,
+        request_id: str,
+        now: float,
     ) -> Response | None:
         """Reject a request by its head, before its body is read."""
-        if method not in compiled.methods:
-            allow = ", ".join(sorted(compiled.methods)).encode()
-            return error_response(405, "method", request_id, (b"allow", allow))
+        if scope["method"] not in compiled.methods:
+            methods = ", ".join(sorted(compiled.methods))
+            detail = f"method {scope['method'][:20]} is not allowed by source {compiled.source}"
+            return self.reject_head(
+                compiled, scope, request_id, 405, Reason.METHOD_NOT_ALLOWED, detail, f"it accepts {methods}",
+                (b"allow", methods.encode()),
+            )  # fmt: skip
         if self._client_rate is not None and (wait_s := self._client_rate.wait_s(client_key(client), now)) > 0:
-            return error_response(compiled.rate_limited_status, "client_rate", request_id, _retry_after(wait_s))
+            return self._over_rate(compiled, scope, request_id, Reason.CLIENT_RATE, wait_s)
         if compiled.rate is not None and (wait_s := compiled.rate.wait_s("", now)) > 0:
-            return error_response(compiled.rate_limited_status, "source_rate", request_id, _retry_after(wait_s))
+            return self._over_rate(compiled, scope, request_id, Reason.SOURCE_RATE, wait_s)
         encoding = content_coding(headers)
         if encoding and encoding not in compiled.encodings:
-            return error_response(415, "content_encoding", request_id)
-        length = headers.get("content-length")
-        if length is not None and length.strip().isdigit() and int(length) > compiled.max_body:
-            return error_response(413, "body_too_large", request_id)
+            detail = f"Content-Encoding {encoding[:50]!r} is not accepted by source {compiled.source}"
+            is_known = encoding in ENCODINGS
+            hint = "add it to content_encodings" if is_known else f"boathook decodes {' and '.join(ENCODINGS)}"
+            return self.reject_head(compiled, scope, request_id, 415, Reason.CONTENT_ENCODING, detail, hint)
+        length = announced_length(headers)
+        if length is not None and length > compiled.max_body:
+            return self._too_large(compiled, scope, request_id, length, is_whole=True)
         return None
 
-    async def process(self, compiled: CompiledSource, request: Request, request_id: str) -> Response:
-        """Verify a request; store its event, or answer its handshake."""
+    def _over_rate(
+        self, compiled: CompiledSource, scope: Mapping[str, Any], request_id: str, reason: Reason, wait_s: float
+    ) -> Response:
+        return self.reject_head(
+            compiled, scope, request_id, compiled.rate_limited_status, reason, _RATE_DETAILS[reason], "",
+            _retry_after(wait_s),
+        )  # fmt: skip
+
+    async def process(
+        self, compiled: CompiledSource, request: Request, request_id: str, reservation: Reservation
+    ) -> Response:
+        """Verify a request; store its event, or answer its handshake. Release *reservation* once it is verified."""
         if compiled.ensure_fresh is not None and time.monotonic() > compiled.fresh_until:
             await compiled.ensure_fresh()
             # It may have been changed or removed while this process did not run.
             current = self._by_name.get(compiled.source)
             if current is None:
+                meters.count("boathook_rejections_total", source=compiled.source, reason=Reason.UNKNOWN_PATH)
                 return error_response(404, "source_removed", request_id)
             compiled = current
         now = time.time()
         decoder = make_decoder(compiled, request)
-        verdict = self.verify(compiled, request, now, decoder)
+        compiled.reload_secret()
+        verdict = await self._compute(request, decoder, compiled.verifier.verify, request, now, decoder)
+        if not isinstance(verdict, KeyRequired):
+            reservation.release()
         return await self.conclude(compiled, request, verdict, request_id, now, decoder)
+
+    async def _compute(
+        self, request: Request, decoder: Decoder | None, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return the result of *function*; a thread computes it if the body is large, so that other requests go on."""
+        if decoder is None and len(request.body) <= MAX_BODY_IN_LOOP:
+            return function(*args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._large_bodies, partial(function, *args, **kwargs))
 
     def verify(self, compiled: CompiledSource, request: Request, now: float, decoder: Decoder | None) -> Verdict:
         """Verify a request with the source's present secret."""
@@ -378,14 +587,13 @@ class IngestApp:
     ) -> Response:
         """Act on a verdict: fetch the public key it needs, store the event, or answer without one."""
         if isinstance(verdict, KeyRequired) and self._verification_io is not None:
-            verdict = await self._verification_io.verify_with_key(
-                compiled.source, compiled.verifier, verdict, request, now, decoder
-            )
+            await self._verification_io.fetch_key(compiled.source, compiled.verifier, verdict.url, now)
+            verdict = await self._compute(request, decoder, compiled.verifier.verify, request, now, decoder)
         match verdict:
             case Verified():
                 return await self._accept(compiled, request, verdict, request_id, now, decoder)
             case Challenge():
-                return await self._answer_challenge(compiled, verdict, request_id)
+                return await self._answer_challenge(compiled, request, verdict, request_id, now)
             case Rejected():
                 return self.reject(compiled, request, verdict, request_id, now)
             case KeyRequired():
@@ -395,22 +603,39 @@ class IngestApp:
                 assert_never(verdict)
 
     def build_event(
-        self, compiled: CompiledSource, request: Request, verified: Verified, now: float, decoder: Decoder | None
+        self,
+        compiled: CompiledSource,
+        request: Request,
+        verified: Verified,
+        now: float,
+        decoder: Decoder | None,
+        event_id: UUID,
     ) -> NewEvent:
         """Return the event of a verified request. Raises TooManyDeliveries."""
         body = request.body if decoder is None or decoder.decoded is None else decoder.decoded
-        event = self._event_builder.event(compiled.source, verified, body, request.headers.get("content-type", ""), now)
+        content_type = request.headers.get("content-type", "")
+        event = self._event_builder.event(compiled.source, verified, body, content_type, now, event_id)
         if verified.timestamp is not None:
             compiled.skew_s.value = verified.timestamp.timestamp() - now
         return event
 
-    async def _answer_challenge(self, compiled: CompiledSource, challenge: Challenge, request_id: str) -> Response:
+    async def _answer_challenge(
+        self, compiled: CompiledSource, request: Request, challenge: Challenge, request_id: str, now: float
+    ) -> Response:
         if challenge.visit is not None or challenge.capture is not None:
             failed = (
                 VerificationIOFailure(503, "verification_io")
                 if self._verification_io is None
                 else await self._verification_io.run(compiled.source, challenge)
             )
+            if failed is not None and failed.reason == Reason.CHALLENGE_REFUSED:
+                rejected = Rejected(
+                    status=failed.status,
+                    reason=Reason.CHALLENGE_REFUSED,
+                    detail="the handshake has another secret than the one received first",
+                    may_reverify=False,
+                )
+                return self.reject(compiled, request, rejected, request_id, now)
             if failed is not None:
                 return error_response(failed.status, failed.reason, request_id, _retry_after(RETRY_S))
         content_type = (b"content-type", challenge.content_type.encode("latin-1", "replace"))
@@ -423,7 +648,7 @@ class IngestApp:
     ) -> Response:
         """Count a request that failed verification, keep it in the quarantine if there is room, and answer it."""
         meters.count("boathook_rejections_total", source=compiled.source, reason=verdict.reason)
-        if self._quarantine is not None:
+        if self._quarantine is not None and self._quarantine.admit(compiled.source, verdict.reason, len(request.body)):
             verifier, rejection_id = compiled.verifier, self._event_builder.new_id(now)
             explain = partial(
                 verifier.explain,
@@ -445,6 +670,30 @@ class IngestApp:
         answer = error_response(verdict.status, verdict.reason, request_id, public_detail=verdict.public_detail)
         return replace(answer, body=b"") if compiled.verifier.recipe.has_empty_error_body else answer
 
+    def not_accepted(
+        self, error: BaseException, compiled: CompiledSource, request: Request | None, request_id: str
+    ) -> Response:
+        """Return the answer to a request whose event was not stored. Raises *error* if it is an internal one."""
+        match error:
+            case Overloaded():
+                return error_response(503, "overloaded", request_id, _retry_after(1))
+            case RoutesChanged():
+                return error_response(503, "routes_keep_changing", request_id, _retry_after(1))
+            case DatabaseUnavailable() | SpoolUnavailable() | BrokerUnavailable() | NotPassedOn():
+                _LOG.warning("not_accepted", error=str(error), request_id=request_id)
+                return error_response(503, _unavailable(error), request_id, _retry_after(5))
+            case TooManyDeliveries() if request is not None:
+                _LOG.warning("batch_too_large", source=compiled.source, error=str(error), request_id=request_id)
+                reason, detail = Reason.TOO_MANY_DELIVERIES, str(error)
+                rejected = Rejected(status=413, reason=reason, detail=detail, may_reverify=True)
+                return self.reject(compiled, request, rejected, request_id, time.time())
+            case _:
+                raise error
+
+    def new_event_id(self, now: float) -> UUID:
+        """Return an id for an event received at *now*."""
+        return self._event_builder.new_id(now)
+
     def _verifiers(self) -> Iterator[Verifier]:
         return (compiled.verifier for compiled in self._by_name.values())
 
@@ -458,10 +707,13 @@ class IngestApp:
         decoder: Decoder | None,
     ) -> Response:
         try:
-            event = self.build_event(compiled, request, verified, now, decoder)
+            event_id = self.new_event_id(now)
+            event = await self._compute(
+                request, decoder, self.build_event, compiled, request, verified, now, decoder, event_id
+            )
             receipt = await self._intake.accept(event)
         except BoathookError as error:
-            return not_accepted(error, compiled, request_id)
+            return self.not_accepted(error, compiled, request, request_id)
         return accepted(compiled, event, receipt, verified.reply, request_id)
 
 
@@ -493,23 +745,6 @@ def _unavailable(error: IngestError | DatabaseError) -> str:
             return "cell_unavailable"
         case _:
             return "database_unavailable"
-
-
-def not_accepted(error: BaseException, compiled: CompiledSource, request_id: str) -> Response:
-    """Return the answer to a request whose event was not stored. Raises *error* if it is an internal one."""
-    match error:
-        case Overloaded():
-            return error_response(503, "overloaded", request_id, _retry_after(1))
-        case RoutesChanged():
-            return error_response(503, "routes_keep_changing", request_id, _retry_after(1))
-        case DatabaseUnavailable() | SpoolUnavailable() | BrokerUnavailable() | NotPassedOn():
-            _LOG.warning("not_accepted", error=str(error), request_id=request_id)
-            return error_response(503, _unavailable(error), request_id, _retry_after(5))
-        case TooManyDeliveries():
-            _LOG.warning("batch_too_large", source=compiled.source, error=str(error), request_id=request_id)
-            return error_response(413, "too_many_deliveries", request_id)
-        case _:
-            raise error
 
 
 def accepted(
@@ -558,6 +793,12 @@ def make_decoder(compiled: CompiledSource, request: Request) -> Decoder | None:
     return Decoder(encoding, max_decoded=compiled.max_decoded, max_ratio=compiled.max_ratio)
 
 
+def announced_length(headers: Mapping[str, str]) -> int | None:
+    """Return the Content-Length; None if there is none that is a number."""
+    text = headers.get("content-length", "").strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
+
+
 def read_headers(raw: list[tuple[bytes, bytes]]) -> Headers:
     """Return headers by name; repeated headers are joined with commas (RFC 9110, section 5.3)."""
     headers: Headers = {}
@@ -583,10 +824,3 @@ def make_request(
         body=body,
         client=client,
     )
-
-
-async def _log_not_found(scope: Mapping[str, Any], send: Send, message: Any) -> None:
-    """Send a message; log a 404, which shows a developer that a sender uses another path than its source's."""
-    if message["type"] == "http.response.start" and message["status"] == 404:
-        _LOG.debug("no_source_at_path", method=scope["method"], path=_TOKEN.sub("/...", scope["path"]))
-    await send(message)

@@ -7,6 +7,7 @@ from typing import Final
 from boathook.domain.verification import Reason, Rejected
 
 _PIECE: Final = 65_536
+ENCODINGS: Final = ("gzip", "deflate")
 _SAME_CODINGS: Final = {"identity": "", "x-gzip": "gzip"}
 _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
@@ -28,7 +29,9 @@ class Decoder:
 
     def __call__(self, body: bytes) -> bytes | Rejected:
         """Return the decoded body, or the rejection."""
-        max_size = min(self._max_decoded, max(len(body), 1) * self._max_ratio)
+        max_size = self._max_decoded
+        if self._max_ratio:
+            max_size = min(max_size, max(len(body), 1) * self._max_ratio)
         decompressor = zlib.decompressobj(wbits=_WINDOWS[self._encoding])
         pieces, size, rest = [], 0, body
         try:
@@ -37,7 +40,7 @@ class Decoder:
                 rest = decompressor.unconsumed_tail
                 size += len(piece)
                 if size > max_size:
-                    return _refuse(413, Reason.BODY_TOO_LARGE, f"decodes to more than {max_size} bytes")
+                    return _refuse(413, Reason.DECODED_TOO_LARGE, f"decodes to more than {max_size} bytes")
                 pieces.append(piece)
                 if not piece and not rest:
                     break

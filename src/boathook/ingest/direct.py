@@ -7,11 +7,13 @@ needs I/O before it can be answered, such as a public key that has to be fetched
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from boathook.domain.model import NewEvent, Receipt
 from boathook.http.exchange import Exchange
+from boathook.http.limits import Reservation
 from boathook.ingest.app import (
     IngestApp,
     Response,
@@ -19,13 +21,15 @@ from boathook.ingest.app import (
     fault_response,
     make_decoder,
     make_request,
-    not_accepted,
     read_headers,
     response_headers,
 )
 from boathook.ingest.event_writer import EventSink
 from boathook.ingest.sources import CompiledSource
-from boathook.verification.verifier import Rejected, Reply, Verified
+from boathook.verification.verifier import Rejected, Reply, Request, Verified
+
+Answer = Callable[[Reservation], Coroutine[Any, Any, Response]]
+"""Answers a request once its result is known; the reservation holds the bytes of its body until it is verified."""
 
 
 class DirectIngest:
@@ -65,42 +69,44 @@ class DirectIngest:
         scope = pending.exchange.scope
         headers = read_headers(scope["headers"])
         client = app.client(scope, headers)
-        early = app.reject_early(compiled, scope["method"], headers, client, request_id, pending.started)
+        early = app.reject_early(compiled, scope, headers, client, request_id, pending.started)
         if early is not None:
             pending.send(early)
             return
-        request = make_request(compiled, scope, headers, bytes(pending.exchange.body), client)
-        if compiled.ensure_fresh is not None and pending.started > compiled.fresh_until:
-            self._continue(pending, app.process(compiled, request, request_id))
-            return
+        request = pending.request = make_request(compiled, scope, headers, bytes(pending.exchange.body), client)
         now, decoder = time.time(), make_decoder(compiled, request)
-        verdict = app.verify(compiled, request, now, decoder)
+        is_outdated = compiled.ensure_fresh is not None and pending.started > compiled.fresh_until
+        if is_outdated or decoder is not None:  # decoding may take long, so a thread does it
+            self._continue(pending, partial(app.process, compiled, request, request_id))
+            return
+        verdict = app.verify(compiled, request, now, None)
         if isinstance(verdict, Verified):
-            pending.event = app.build_event(compiled, request, verdict, now, decoder)
+            pending.event = app.build_event(compiled, request, verdict, now, None, app.new_event_id(now))
             pending.reply = verdict.reply
             self._intake.put(pending.event, pending)
         elif isinstance(verdict, Rejected):
             pending.send(app.reject(compiled, request, verdict, request_id, now))
         else:
-            self._continue(pending, app.conclude(compiled, request, verdict, request_id, now, decoder))
+            self._continue(pending, lambda _: app.conclude(compiled, request, verdict, request_id, now, None))
 
-    def _continue(self, pending: "_PendingResponse", answering: Coroutine[Any, Any, Response]) -> None:
-        task = asyncio.get_running_loop().create_task(_send_when_known(pending, answering))
+    def _continue(self, pending: "_PendingResponse", answer: Answer) -> None:
+        task = asyncio.get_running_loop().create_task(self._send_when_known(pending, answer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-
-async def _send_when_known(pending: "_PendingResponse", answering: Coroutine[Any, Any, Response]) -> None:
-    try:
-        pending.send(await answering)
-    except Exception as error:  # noqa: BLE001 - an internal error must never be reported as the sender's
-        pending.send(fault_response(error, pending.compiled, pending.request_id))
+    async def _send_when_known(self, pending: "_PendingResponse", answer: Answer) -> None:
+        try:
+            with self._app.unverified.reserve() as reservation:
+                reservation.take(len(pending.exchange.body))  # it was counted until now
+                pending.send(await answer(reservation))
+        except Exception as error:  # noqa: BLE001 - an internal error must never be reported as the sender's
+            pending.send(fault_response(error, pending.compiled, pending.request_id))
 
 
 class _PendingResponse:
     """The answer that one request waits for; the `ReceiptWaiter` of its event."""
 
-    __slots__ = ("_app", "compiled", "event", "exchange", "reply", "request_id", "started")
+    __slots__ = ("_app", "compiled", "event", "exchange", "reply", "request", "request_id", "started")
 
     def __init__(
         self, app: IngestApp, exchange: Exchange, compiled: CompiledSource, request_id: str, started: float
@@ -112,6 +118,7 @@ class _PendingResponse:
         self.started = started
         self.event: NewEvent | None = None
         self.reply: Reply | None = None
+        self.request: Request | None = None
 
     def send(self, answer: Response) -> None:
         """Write the answer, count it and log it."""
@@ -134,7 +141,7 @@ class _PendingResponse:
     def set_exception(self, error: BaseException, /) -> None:
         """Answer why the event is not stored."""
         try:
-            answer = not_accepted(error, self.compiled, self.request_id)
+            answer = self._app.not_accepted(error, self.compiled, self.request, self.request_id)
         except Exception as fault:  # noqa: BLE001 - as above
             answer = fault_response(fault, self.compiled, self.request_id)
         self.send(answer)

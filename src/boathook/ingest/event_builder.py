@@ -75,10 +75,19 @@ class EventBuilder:
         """Return an id for the time *now*, in seconds since 1970."""
         return ids.make(int(now * 1000), self._entropy.draw())
 
-    def event(self, source: str, verified: Verified, body: bytes, content_type: str, now: float) -> NewEvent:
+    def event(
+        self,
+        source: str,
+        verified: Verified,
+        body: bytes,
+        content_type: str,
+        now: float,
+        event_id: UUID | None = None,
+    ) -> NewEvent:
         """Return the event of a verified request of *source*, with its deliveries.
 
-        The content of a GET request is its query string, stored as a form.
+        The content of a GET request is its query string, stored as a form. A thread must pass the id, made by `new_id`
+        in the event loop.
 
         Raises:
             TooManyDeliveries: the request is a batch with more items or deliveries than an event can have.
@@ -89,7 +98,7 @@ class EventBuilder:
         digest = sha256(body).digest()
         router = self.router
         return NewEvent(
-            id=self.new_id(now),
+            id=self.new_id(now) if event_id is None else event_id,
             source=source,
             application=None,
             type=verified.type,

@@ -1,8 +1,9 @@
 """Stores a sample of rejected requests, so that operators can see why and verify them again with another secret.
 
-Unauthenticated clients control how often this is called, so everything is bounded: a rate for each source, an in-memory
-queue, a truncated body, and one batched write at a time. Requests beyond these bounds are counted and dropped.
-Credentials are never stored.
+Unauthenticated clients control how often this is called, so everything is bounded: a rate, an in-memory queue, a
+truncated body, and one batched write at a time. Requests beyond these bounds are counted and dropped. Three kinds of
+rejections have bounds of their own, so that none displaces another: of requests that failed verification and of those
+rejected by their head, for each source, and of requests that belong to no source. Credentials are never stored.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 
 from boathook.db.rejections import NewRejection
 from boathook.domain.errors import DatabaseError
-from boathook.domain.verification import Rejected, Request
+from boathook.domain.verification import HEAD_REASONS, Reason, Rejected, Request
 from boathook.http.limits import RateLimiter
 from boathook.observability import meters
 from boathook.observability.log import get_logger
@@ -27,6 +28,7 @@ from boathook.observability.log import get_logger
 MAX_STORED_BODY: Final = 65_536
 _MAX_STORED_TEXT: Final = 8_192  # verification reads no more of a signature header
 _MAX_WAITING: Final = 1_000
+_MAX_WAITING_OF_NO_SOURCE: Final = 100
 _MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
 _BATCH: Final = 100
 _BATCH_DELAY_S: Final = 0.25
@@ -45,13 +47,14 @@ class Quarantine:
 
     Args:
         write: stores a batch.
-        per_second: maximum rejections per second and source; 0 stores none.
+        per_second: maximum rejections per second of each kind and source; 0 stores none.
     """
 
     def __init__(self, write: Write, *, per_second: float) -> None:
         self._write = write
         self._rate = RateLimiter(per_second, max(1, int(per_second))) if per_second > 0 else None
         self._waiting: deque[NewRejection] = deque()
+        self._of_no_source = 0
         self._bytes = 0
         self._has_work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -71,30 +74,58 @@ class Quarantine:
         except DatabaseError as error:
             _LOG.warning("rejections_dropped", count=len(self._waiting), error=str(error))
 
-    def add(self, identifier: UUID, source: str, request: Request, verdict: Rejected, reverify_headers: frozenset[str],
-            secret_queries: Collection[str] = (), explain: Explain | None = None) -> None:  # fmt: skip
-        """Queue a rejected request if there is room for it.
+    def add(
+        self,
+        identifier: UUID,
+        source: str,
+        request: Request,
+        verdict: Rejected,
+        reverify_headers: frozenset[str],
+        secret_queries: Collection[str] = (),
+        explain: Explain | None = None,
+        *,
+        size: int | None = None,
+    ) -> str:
+        """Queue a rejected request that was admitted; return its detail with the hint.
 
         Args:
             identifier: the rejection's id, created when the request was rejected.
-            source: the source's name.
-            request: the request as received.
+            source: the source's name; empty if the request belongs to none.
+            request: the request as received; one that was rejected by its head has no body.
             verdict: why it was rejected.
             reverify_headers: headers needed to verify it again; see `Verifier.reverify_headers`.
             secret_queries: query parameters of any source that hold a token, as the request may be for the wrong
                 source.
             explain: looks for a common mistake behind the rejection; called only if the request is stored.
+            size: the announced bytes of a body that was not read; by default those of the request's body.
         """
-        size = min(len(request.body), MAX_STORED_BODY)
-        is_over = self._rate is None or self._rate.wait_s(source, time.monotonic()) > 0
-        if is_over or len(self._waiting) >= _MAX_WAITING or self._bytes + size > _MAX_WAITING_BYTES:
-            meters.count("boathook_rejections_dropped_total", source=source)
-            return
         if explain is not None and (hint := explain()) is not None:
             verdict = replace(verdict, detail=f"{verdict.detail}; {hint}")
-        self._waiting.append(_to_rejection(identifier, source, request, verdict, reverify_headers, secret_queries))
-        self._bytes += size
+        rejection = _to_rejection(identifier, source, request, verdict, reverify_headers, secret_queries)
+        self._waiting.append(rejection if size is None else replace(rejection, body_size=size))
+        self._bytes += len(rejection.body)
+        self._of_no_source += not source
         self._has_work.set()
+        return verdict.detail
+
+    def admit(self, source: str, reason: Reason, size: int = 0) -> bool:
+        """Return whether there is room for a rejected request with a body of *size* bytes; count it as dropped if not.
+
+        Call it before `add`, so that a flood costs no more than this.
+        """
+        is_admitted = self._has_room(source, reason, min(size, MAX_STORED_BODY))
+        if not is_admitted:
+            meters.count("boathook_rejections_dropped_total", source=source)
+        return is_admitted
+
+    def _has_room(self, source: str, reason: Reason, stored_bytes: int) -> bool:
+        kind = f"{source}\x00head" if reason in HEAD_REASONS else source
+        if self._rate is None or self._rate.wait_s(kind, time.monotonic()) > 0:
+            return False
+        if not source:
+            return self._of_no_source < _MAX_WAITING_OF_NO_SOURCE
+        is_full = len(self._waiting) - self._of_no_source >= _MAX_WAITING
+        return not is_full and self._bytes + stored_bytes <= _MAX_WAITING_BYTES
 
     async def _run(self) -> None:
         while True:
@@ -114,6 +145,7 @@ class Quarantine:
         for rejection in batch:
             self._waiting.popleft()
             self._bytes -= len(rejection.body)
+            self._of_no_source -= not rejection.source
 
 
 def _to_rejection(

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 import msgspec
 from msgspec.structs import replace
 
-from boathook.config import Settings, SourceSettings
+from boathook.config import LimitSettings, Settings, SourceSettings
 from boathook.db.live_settings import LiveSettings
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.ingest.handshake_secrets import HandshakeSecrets
@@ -25,6 +25,7 @@ from boathook.verification.keyring import KeyRing
 from boathook.verification.verifier import SourceSpec, Verifier
 
 _LOG = get_logger("ingest")
+_MIB = 1 << 20
 
 
 class CompiledSource(msgspec.Struct, kw_only=True):
@@ -35,6 +36,8 @@ class CompiledSource(msgspec.Struct, kw_only=True):
     is_unsigned: bool
     methods: frozenset[str]
     max_body: int
+    max_body_key: str
+    """The setting that `max_body` is from."""
     encodings: frozenset[str]
     max_decoded: int
     max_ratio: int
@@ -282,6 +285,29 @@ def _verifier_reloader(
     return renew
 
 
+def largest_body(limits: LimitSettings, name: str, configured: int | None, documented: int | None) -> tuple[int, str]:
+    """Return the maximum body of a source in bytes, and the setting that it is from.
+
+    Args:
+        limits: the limits of all sources.
+        name: the source's name.
+        configured: the source's own `max_body`.
+        documented: what its sender documents as its largest body; it counts up to `limits.max_provider_body`.
+    """
+    if configured is not None:
+        return configured, f"sources.{name}.max_body"
+    if documented is None or min(documented, limits.max_provider_body) <= limits.max_body:
+        return limits.max_body, "limits.max_body"
+    if documented > limits.max_provider_body:
+        return limits.max_provider_body, "limits.max_provider_body"
+    return documented, "the sender's documented maximum"
+
+
+def show_bytes(size: int) -> str:
+    """Return a number of bytes for people: ``1 MiB``, ``262,144 bytes``."""
+    return f"{size >> 20:,} MiB" if size >= _MIB and size % _MIB == 0 else f"{size:,} bytes"
+
+
 def _compile(
     settings: Settings, name: str, source: SourceSettings, ring: KeyRing, added: SecretsCache
 ) -> CompiledSource:
@@ -289,15 +315,17 @@ def _compile(
     # Before the verifier, so that a secret confirmed between the two is still detected as a change.
     renew = _verifier_reloader(settings, name, ring, added) if captures_secret(source) else None
     verifier = compile_verifier(settings, name, ring, added)
+    max_body, max_body_key = largest_body(limits, name, source.max_body, verifier.recipe.max_body)
     encodings = limits.content_encodings if source.content_encodings is None else source.content_encodings
     return CompiledSource(
         source=name,
         verifier=verifier,
         is_unsigned=source.unsigned,
         methods=verifier.methods,
-        max_body=source.max_body or limits.max_body,
+        max_body=max_body,
+        max_body_key=max_body_key,
         encodings=frozenset(encodings),
-        max_decoded=limits.max_decoded,
+        max_decoded=max(limits.max_decoded, max_body),
         max_ratio=limits.max_ratio,
         public_url=settings.server.public_url if source.public_url is None else source.public_url,
         rate=_source_rate(settings, name, source),

@@ -70,7 +70,7 @@ class VerificationIO:
         decode: DecodeBody | None,
     ) -> Verdict:
         """Verify a request again with the key it needs; return `KeyRequired` if the key is not available."""
-        await self._fetch_key(source, verifier, wanted.url, now)
+        await self.fetch_key(source, verifier, wanted.url, now)
         return verifier.verify(request, now, decode)
 
     async def run(self, source: str, challenge: Challenge) -> VerificationIOFailure | None:
@@ -86,7 +86,8 @@ class VerificationIO:
             _LOG.info("secret_captured", source=source, note=f"run: boathook sources secret {source}")
         return None
 
-    async def _fetch_key(self, source: str, verifier: Verifier, url: str, now: float) -> None:
+    async def fetch_key(self, source: str, verifier: Verifier, url: str, now: float) -> None:
+        """Fetch a public key into the verifier's ring, if it may be fetched now."""
         ring = verifier.ring
         if not ring.has(url) and self._new_keys.wait_s(source, time.monotonic()) > 0:
             meters.count("boathook_key_fetches_total", source=source, outcome="limited")

@@ -7,6 +7,7 @@ from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Encoding
 from boathook.providers.recipe import (
     JSON,
+    MIB,
     BatchItems,
     BodyFormat,
     Confidence,
@@ -228,6 +229,8 @@ META = Recipe(
     aliases=("whatsapp", "facebook", "instagram", "messenger"),
     title="Meta: WhatsApp, Facebook, Instagram, Messenger",
     docs="https://developers.facebook.com/docs/graph-api/webhooks/getting-started",
+    # https://developers.facebook.com/docs/whatsapp/cloud-api/webhooks
+    max_body=3 * MIB,
     grade=ProofStrength.BODY,
     proof=Hmac(headers=(SignatureHeaders(signature="x-hub-signature-256"),), form=Plain("sha256=")),
     sample=Sample(

@@ -11,6 +11,7 @@ from boathook.domain.signing import Encoding
 from boathook.providers.options import Options
 from boathook.providers.recipe import (
     FINAL_4XX,
+    MIB,
     BatchItems,
     BodyFormat,
     Confidence,
@@ -311,6 +312,8 @@ PUBSUB = Recipe(
     title="Google Cloud Pub/Sub push",
     docs="https://cloud.google.com/pubsub/docs/push",
     # The token identifies sender and receiver, but covers nothing of the message.
+    # Messages of 10 MB, https://cloud.google.com/pubsub/quotas, which are Base64 in the body.
+    max_body=14 * MIB,
     grade=ProofStrength.TOKEN,
     proof=Jwt(
         header="authorization",

@@ -9,7 +9,17 @@ from msgspec.structs import replace
 
 from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Algorithm
-from boathook.providers.recipe import FINAL_4XX, BodyFormat, Confidence, EventId, EventType, Recipe, Sample, Setting
+from boathook.providers.recipe import (
+    FINAL_4XX,
+    MIB,
+    BodyFormat,
+    Confidence,
+    EventId,
+    EventType,
+    Recipe,
+    Sample,
+    Setting,
+)
 from boathook.providers.request_reader import Form, Header, Json, RequestReader, read_pairs
 from boathook.providers.schemes import (
     FieldMac,
@@ -127,6 +137,8 @@ GITHUB = Recipe(
     name="github",
     title="GitHub",
     docs="https://docs.github.com/webhooks",
+    # https://docs.github.com/en/webhooks/webhook-events-and-payloads#payload-cap
+    max_body=25 * MIB,
     grade=ProofStrength.BODY,
     proof=_hub_signature("x-hub-signature-256"),
     sample=Sample(
@@ -164,6 +176,8 @@ _GITLAB = Recipe(
     name="gitlab",
     title="GitLab",
     docs="https://docs.gitlab.com/user/project/integrations/webhooks/",
+    # https://gitlab.com/gitlab-org/gitlab/-/merge_requests/38687
+    max_body=25 * MIB,
     grade=ProofStrength.BODY,
     proof=replace(STANDARD_HMAC, headers=STANDARD_HMAC.headers[:1]),
     sample=Sample(

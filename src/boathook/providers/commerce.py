@@ -11,6 +11,7 @@ from boathook.domain.signing import Algorithm, Encoding, equal_constant_time
 from boathook.providers.generic import configure_default_token
 from boathook.providers.recipe import (
     FINAL_4XX,
+    MIB,
     BatchItems,
     BodyFormat,
     Confidence,
@@ -266,6 +267,8 @@ SENDGRID: Final = Recipe(
     name="sendgrid",
     title="Twilio SendGrid Event Webhook",
     docs="https://www.twilio.com/docs/sendgrid/for-developers/tracking-events/getting-started-event-webhook-security-features",
+    # Its Inbound Parse Webhook: https://www.twilio.com/docs/sendgrid/for-developers/parsing-email/inbound-email
+    max_body=30 * MIB,
     grade=ProofStrength.BODY,
     proof=Asymmetric(
         read_signed_parts=_sendgrid_state,
@@ -316,6 +319,7 @@ _MAILGUN: Final = Recipe(
     name="mailgun",
     title="Mailgun",
     docs="https://documentation.mailgun.com/docs/mailgun/user-manual/webhooks/securing-webhooks",
+    max_body=25 * MIB,
     grade=ProofStrength.METADATA,
     proof=_mailgun_state(Json("signature.signature")),
     sample=Sample(
@@ -337,6 +341,7 @@ _MAILGUN: Final = Recipe(
     retries="after 5, 10 and 15 minutes, 1, 2 and 4 hours; delivery notifications: never",
     retries_for_days=8 / 24,
     checked=("requests built by hand from its documentation",),
+    confidence={"max_body": Confidence.SECONDARY},
     setup=(
         "In Mailgun open Sending, then Webhooks, choose the domain, and add a webhook.",
         "Enter {url} for each event type.",
@@ -356,6 +361,9 @@ POSTMARK: Final = Recipe(
     name="postmark",
     title="Postmark",
     docs="https://postmarkapp.com/developer/webhooks/webhooks-overview",
+    # Inbound mail, by its attachments, which are Base64 in the body and so a third larger there:
+    # https://postmarkapp.com/support/article/1056-what-are-the-attachment-and-email-size-limits
+    max_body=35 * MIB,
     grade=ProofStrength.TOKEN,
     proof=Token(selector=BasicPassword("postmark")),
     sample=Sample(

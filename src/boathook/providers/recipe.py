@@ -167,6 +167,8 @@ class ExpectedReply(msgspec.Struct, frozen=True, kw_only=True):
 
 # Recipes.
 
+MIB: Final = 1 << 20
+
 
 class BodyFormat(StrEnum):
     """The format of a sender's bodies."""
@@ -253,6 +255,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it accepts even an error reply only with an empty body."""
     answer_within_s: float | None = None
     """How long it waits for a reply, in seconds; None if not documented."""
+    max_body: int | None = None
+    """The largest body that it documents, in bytes; None if unknown. Where it says MB, MiB are meant here."""
     retries: str = ""
     """Its retry policy, as a short text for users."""
     retries_for_days: float | None = None
@@ -305,6 +309,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             "setup": list(self.setup),
             "settings": {one.name: one.help for one in self.settings},
             "answer_within_s": self.answer_within_s,
+            "max_body": self.max_body,
             "retries": self.retries,
             "retries_for_days": self.retries_for_days,
             "stop_statuses": sorted(self.stop_statuses),

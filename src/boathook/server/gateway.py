@@ -28,11 +28,11 @@ from boathook.domain.rate_leases import LeaseRequest, LeaseTokens
 from boathook.handlers.outbox import Outbox
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.http.connection import ConnectionRegistry, WebSocketRefusal, WebSocketRouter
-from boathook.http.limits import ConnectionLimiter, RateLimiter
+from boathook.http.limits import ByteBudget, ConnectionLimiter, RateLimiter
 from boathook.http.listener import Listener
 from boathook.http_client.client import Client, unguarded_settings
 from boathook.http_client.fetch import Fetcher
-from boathook.ingest.app import SOURCE_PREFIX, IngestApp
+from boathook.ingest.app import IngestApp
 from boathook.ingest.buffer import Buffer
 from boathook.ingest.cells import HELD, CellIntakes, CellReceiver, CellStore
 from boathook.ingest.direct import DirectIngest
@@ -46,6 +46,7 @@ from boathook.ingest.quarantine import Quarantine
 from boathook.ingest.reply_waiter import ReplyWaiter
 from boathook.ingest.secret_reloader import SecretReloader
 from boathook.ingest.secrets_cache import SecretsCache
+from boathook.ingest.source_paths import SOURCE_PREFIX
 from boathook.ingest.source_rate import RateLeaser, SourceRate
 from boathook.ingest.sources import CompiledSources, dedup_days_by_source
 from boathook.ingest.spool_records import UNROUTED
@@ -102,6 +103,7 @@ async def run_gateway(context: ProcessContext) -> None:
         connections=connections,
     )
     registry.app, registry.direct = runtime.app, runtime.direct
+    registry.unverified, registry.on_refusal = runtime.unverified, runtime.note_refusal
     listener = Listener(registry)
     async with runtime:
         await listener.start(socket.socket(fileno=context.bound))
@@ -186,7 +188,7 @@ def _sockets(sources: GatewaySources, console: Console | None) -> WebSocketRoute
     """Return the router for WebSockets; paths of sources accept none."""
 
     def at(path: str) -> Asgi | WebSocketRefusal:
-        is_source = path in sources.compiled.by_path
+        is_source = path in sources.compiled.by_path or path.rstrip("/") in sources.compiled.by_path
         return WebSocketRefusal.NO_HANDLER if console is None or is_source else console.websocket_app(path)
 
     return at
@@ -402,6 +404,8 @@ class IngestRuntime:
             save=self._save_sources,
         )
         self._reply_waiter = ReplyWaiter(self._gateway_database.find_replies, max_waiting=limits.max_waiting)
+        self.unverified = ByteBudget(limits.max_unverified_bytes)
+        """The bytes of all bodies that are not verified yet."""
         self._is_started = self._has_reply_tasks = False
         self._fetcher = Fetcher(settings.outbound.allow)
         tracer = tracing.current()
@@ -425,7 +429,10 @@ class IngestRuntime:
             trusted_proxies=settings.server.trusted_proxies,
             verification_io=VerificationIO(self._fetcher.fetch, HandshakeSecrets(settings.server.data_dir)),
             reply_waiter=self._reply_waiter,
+            unverified=self.unverified,
         )
+        self.note_refusal = app.note_refusal
+        """Records a request that its connection refused."""
         self._set_sources()
         self.app: Asgi = app if tracer is None else TracedApp(app, tracer)
         if self._cells is not None:

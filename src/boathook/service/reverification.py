@@ -24,7 +24,7 @@ from boathook.domain import ids
 from boathook.domain.errors import ConfigError, TooManyDeliveries, ValueRejected
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Receipt
-from boathook.domain.verification import Reason
+from boathook.domain.verification import HEAD_REASONS, Reason
 from boathook.http_client.fetch import Fetcher
 from boathook.ingest.cells import refuse_others
 from boathook.ingest.content_encoding import Decoder, content_coding
@@ -32,7 +32,7 @@ from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter
 from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.secrets_cache import SecretsCache
-from boathook.ingest.sources import compile_verifier, dedup_days_by_source
+from boathook.ingest.sources import compile_verifier, dedup_days_by_source, largest_body
 from boathook.ingest.spool_records import UNROUTED
 from boathook.ingest.verification_io import VerificationIO
 from boathook.service.database import with_stored_sources
@@ -86,6 +86,9 @@ class _SourceReverifier:
         self.verifier = compile_verifier(settings, source, added=added)
         self._verification_io = verification_io
         self._limits = settings.limits
+        recipe = self.verifier.recipe
+        max_body, _ = largest_body(settings.limits, source, settings.sources[source].max_body, recipe.max_body)
+        self._max_decoded = max(settings.limits.max_decoded, max_body)
         own = settings.sources[source].content_encodings
         self._encodings = settings.limits.content_encodings if own is None else own
         events = EventStore(
@@ -104,7 +107,7 @@ class _SourceReverifier:
         encoding = content_coding(request.headers)
         if encoding not in self._encodings:
             return None
-        return Decoder(encoding, max_decoded=self._limits.max_decoded, max_ratio=self._limits.max_ratio)
+        return Decoder(encoding, max_decoded=self._max_decoded, max_ratio=self._limits.max_ratio)
 
     async def verify(self, request: Request, now: float, decoder: Decoder | None) -> Verdict:
         """Verify a request as of *now*; return `KeyRequired` only if its sender's key is not available."""
@@ -185,11 +188,14 @@ async def _reverify(
         return ReverifyResult(rejection_id=row.id, outcome="duplicate", detail="accepted before", event_id=row.event_id)
     if why := _why_not_verifiable(settings, row, stored):
         return _impossible(row, why)
-    return await _reverify_request(database, await reverifiers.get(row.source), rejection_id, row, stored, action)
+    reverifier = await reverifiers.get(str(row.source))
+    return await _reverify_request(database, reverifier, rejection_id, row, stored, action)
 
 
 def _why_not_verifiable(settings: Settings, row: RejectionRow, stored: StoredRequest) -> str | None:
     """Return why a request cannot be verified again; None if it can."""
+    if row.reason in HEAD_REASONS:
+        return "it was rejected by its head, so no body was stored; ask the sender to send it again"
     if row.source not in settings.sources:
         return f"there is no source {row.source!r} in the settings"
     if len(stored.body) < row.body_size:
@@ -238,7 +244,7 @@ async def _reverify_request(
         case Verified() as verified:
             body = stored.body if decoder is None or decoder.decoded is None else decoder.decoded
             try:
-                receipt = await reverifier.accept(row.source, verified, body, row.content_type)
+                receipt = await reverifier.accept(str(row.source), verified, body, row.content_type)
             except (TooManyDeliveries, ValueRejected) as error:
                 return _impossible(row, str(error))
             await delivery_commands.mark_rejection_accepted(database, rejection_id, receipt.event_id, action)
@@ -268,10 +274,10 @@ async def diagnose(database: Database, settings: Settings, rejection_id: UUID) -
         return DiagnosedRejection(row, stored, _undetermined(row, why))
     with contextlib.closing(_ReverifierCache(database, settings)) as reverifiers:
         try:
-            reverifier = await reverifiers.get(row.source)
+            reverifier = await reverifiers.get(str(row.source))
         except ConfigError as error:
             return DiagnosedRejection(row, stored, _undetermined(row, str(error)))
-        others = await _others(reverifiers, settings, row.source)
+        others = await _others(reverifiers, settings, str(row.source))
         return DiagnosedRejection(
             row, stored, await _diagnose_request(reverifier, row, _request_of(row, stored), others)
         )
@@ -430,9 +436,53 @@ _CAUSES: Final[dict[str, tuple[str, str]]] = {
         "The signature is valid, but the body does not have the sender's format.",
         "Look at the bytes below. If they are right, the source has the wrong provider.",
     ),
+    Reason.DECODED_TOO_LARGE: (
+        "The body decodes to more than boathook accepts.",
+        "Raise limits.max_decoded, or max_body of the source, then verify the request again.",
+    ),
+    Reason.TOO_MANY_DELIVERIES: (
+        "The batch has more items, or more deliveries by the routes, than one event can have.",
+        "Let fewer handlers or endpoints match, then verify the request again; or let the sender send smaller batches.",
+    ),
     Reason.BODY_TOO_LARGE: (
-        "The body is larger than boathook accepts.",
-        "Raise the limit for this source if needed; the sender must send the request again.",
+        "The body is larger than the source accepts.",
+        "Raise the setting that the result names; then let the sender send the request again.",
+    ),
+    Reason.CONTENT_ENCODING: (
+        "The sender compresses its bodies, and the source does not accept that.",
+        "Add the encoding to content_encodings of the source or of limits, or turn compression off at the sender.",
+    ),
+    Reason.METHOD_NOT_ALLOWED: (
+        "The sender uses another method than the source accepts; or a browser or a scanner asked for its address.",
+        "If it is the sender, add the method to methods of the source, then let it send the request again.",
+    ),
+    Reason.UNKNOWN_PATH: (
+        "The URL in the sender's settings is not that of a source, or the source was renamed or removed.",
+        "Correct the URL at the sender, or add the path to paths of the source; then let the sender send it again.",
+    ),
+    Reason.CLIENT_RATE: (
+        "One client sent more requests than limits.client_rate allows; behind a proxy, all senders may be one client.",
+        "Add the proxy to server.trusted_proxies, or raise the limit. Most senders send such requests again.",
+    ),
+    Reason.SOURCE_RATE: (
+        "The senders of this source sent more requests than its rate allows.",
+        "Raise rate and burst of the source if the requests are genuine. Most senders send them again.",
+    ),
+    Reason.UNVERIFIED_BYTES: (
+        "Too many bytes of bodies waited for their verification: large bodies at once, or a flood.",
+        "Raise limits.max_unverified_bytes if memory allows. Most senders send the request again after a 503.",
+    ),
+    Reason.SLOW_REQUEST: (
+        "It came more slowly than the limits allow: a slow network or proxy, or a client that holds connections.",
+        "If the sender is genuine, raise limits.body_timeout_s or lower limits.min_rate; it must send it again.",
+    ),
+    Reason.HEAD_TOO_LARGE: (
+        "The headers are larger than boathook accepts.",
+        "Raise limits.max_head; the sender must send the request again.",
+    ),
+    Reason.REQUEST_MALFORMED: (
+        "The request is not HTTP as boathook reads it; the result names the part.",
+        "Compare the sender, or a proxy between, with the HTTP standard (RFC 9112).",
     ),
     Reason.BODY_INVALID: (
         "The signature is valid, but the body does not fit the source's schema.",

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from boathook.domain.errors import ConfigError
 from boathook.domain.json_document import UNREADABLE, parse
 from boathook.domain.signing import Algorithm, Encoding, KeyFormat
-from boathook.domain.verification import Reason, Request, SourceSpec
+from boathook.domain.verification import HEAD_REASONS, Reason, Request, SourceSpec
 from boathook.providers import RECIPES
 from boathook.providers.options import CREDENTIAL_HEADERS
 from boathook.providers.recipe import Recipe
@@ -49,8 +49,9 @@ _BODY_REASONS: Final = frozenset(
     {
         Reason.BODY_INVALID,
         Reason.BODY_MALFORMED,
-        Reason.BODY_TOO_LARGE,
         Reason.CHALLENGE_REFUSED,
+        Reason.DECODED_TOO_LARGE,
+        Reason.TOO_MANY_DELIVERIES,
     }
 )
 _TIMESTAMP_REASONS: Final = frozenset({Reason.TIMESTAMP_TOO_OLD, Reason.TIMESTAMP_IN_FUTURE})
@@ -87,7 +88,7 @@ def explain(case: RejectedRequest, reason: Reason, others: Mapping[str, Check]) 
         reason: why it was rejected.
         others: the checks of other sources, by name.
     """
-    if reason in _BODY_REASONS or len(case.request.body) > MAX_BODY or case.spec.unsigned:
+    if reason in _BODY_REASONS or reason in HEAD_REASONS or len(case.request.body) > MAX_BODY or case.spec.unsigned:
         return None
     if reason in _TIMESTAMP_REASONS:
         return _explain_time(case)

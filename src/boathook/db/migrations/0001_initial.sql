@@ -298,6 +298,7 @@ create index conflict_by_cause on boathook.conflict (coalesce(source, ''), coale
 
 create table boathook.rejection (
     id uuid primary key,
+    -- Empty if no source is at the path of the request.
     source text not null,
     status smallint not null,
     reason text not null,

@@ -128,7 +128,8 @@ class RejectionRow(msgspec.Struct, frozen=True, kw_only=True):
     """A rejected request without its bytes."""
 
     id: str
-    source: str
+    source: str | None
+    """None if no source is at the path of the request."""
     refused_at: datetime
     status: int
     reason: str

@@ -183,7 +183,7 @@ order by done_at, name
 
 -- name: list_rejections
 -- Lists rejected requests; `state` open means not accepted since.
-select r.id, r.source, r.status::integer as status, r.reason, r.detail, r.client_address, r.method, r.url, r.content_type, r.body_size,
+select r.id, nullif(r.source, '') as source, r.status::integer as status, r.reason, r.detail, r.client_address, r.method, r.url, r.content_type, r.body_size,
     r.event_id
 from boathook.rejection r
 where ($1::text is null or r.source = $1)
@@ -197,7 +197,7 @@ limit $7
 
 -- name: get_rejection
 -- Reads one rejected request with its headers and bytes.
-select r.id, r.source, r.status::integer as status, r.reason, r.detail, r.client_address, r.method, r.url, r.content_type, r.body_size,
+select r.id, nullif(r.source, '') as source, r.status::integer as status, r.reason, r.detail, r.client_address, r.method, r.url, r.content_type, r.body_size,
     r.event_id, r.headers, r.body
 from boathook.rejection r where r.id = $1
 
