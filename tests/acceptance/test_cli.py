@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -492,6 +493,35 @@ def commands() -> list[list[str]]:
             yield from walk(inner, [*words, name])
 
     return list(walk(typer.main.get_command(app), []))
+
+
+async def test_groups_list_their_commands_with_the_whole_first_sentence(cli: Cli):
+    import typer.main
+
+    from boathook.cli import app
+
+    root = typer.main.get_command(app)
+    groups = commands()
+    code = f"""
+import boathook.cli as cli
+for words in {groups!r}:
+    print("=====", words)
+    assert cli._run([*words, "--help"]) == 0
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=cli.folder, env={**ENVIRONMENT, "COLUMNS": "80"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for page in done.stdout.split("=====")[1:]:
+        listed = page.partition("\nCommands:\n")[2]
+        assert not re.search(r"\.\.\.$", listed, re.MULTILINE), page
+    text = " ".join(done.stdout.split())
+    for words in groups[1:]:
+        command: Any = root
+        for word in words:
+            command = command.commands[word]
+        sentence = " ".join((command.help or "").partition("\n\n")[0].split())
+        assert f"{words[-1]} {sentence}" in text, words
 
 
 async def test_every_command_explains_itself_with_an_example(cli: Cli):

@@ -137,6 +137,29 @@ COMMAND_ENTRIES: Final[Mapping[str, CommandEntry]] = {
 }
 
 
+def _first_paragraph(command: Any) -> str:
+    return (command.help or "").partition("\n\n")[0]
+
+
+class CommandGroup(typer.core.TyperGroup):
+    """A group that lists its commands with their whole first sentence; typer's own cuts it at the terminal's width."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each command and what it does."""
+        rows = [(name, _first_paragraph(self.get_command(ctx, name))) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def list_in_full(group: typer.Typer) -> typer.Typer:
+    """Make a group, and the groups in it, list their commands in full; return it."""
+    group.info.cls = CommandGroup
+    for nested in group.registered_groups:
+        if nested.typer_instance is not None:
+            list_in_full(nested.typer_instance)
+    return group
+
+
 class Root(typer.core.TyperGroup):
     """The root of the command line: lists commands without importing them, and imports only the called one."""
 
@@ -154,7 +177,7 @@ class Root(typer.core.TyperGroup):
         titles = {name: title for title, group in COMMAND_GROUPS.items() for name in group}
         rows: dict[str, list[tuple[str, str]]] = {title: [] for title in COMMAND_GROUPS}
         for name in self.list_commands(ctx):
-            rows[titles.get(name, _APPS)].append((name, (self.get_command(ctx, name).help or "").partition("\n\n")[0]))
+            rows[titles.get(name, _APPS)].append((name, _first_paragraph(self.get_command(ctx, name))))
         for title, lines in rows.items():
             with formatter.section(title):
                 formatter.write_dl(lines)
@@ -221,7 +244,7 @@ def _load(name: str, entry: CommandEntry) -> Any:
     # Wrapped in its own app, as typer creates commands only from an app.
     alone = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
     if isinstance(found, typer.Typer):
-        alone.add_typer(found, name=name)
+        alone.add_typer(list_in_full(found), name=name)
     else:
         alone.command(name, epilog=entry.epilog)(found)
     return typer.main.get_group(alone).commands[name]
