@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.acceptance.conftest import SECRET, free_port, payload, signed
+from tests.commands import boathook_command
 from tests.support import until
 
 HOOKS = """
@@ -32,7 +33,7 @@ SETTINGS = """
 [database]
 url = "{url}"
 [server]
-bind = "127.0.0.1:{port}"
+bind = "127.0.0.1:9"
 data_dir = "data"
 app = "hooks:hook"
 [sources.stripe]
@@ -50,11 +51,15 @@ class Developer:
         self.port = free_port()
         self.base = f"http://127.0.0.1:{self.port}"
         (folder / "hooks.py").write_text(HOOKS)
-        (folder / "boathook.toml").write_text(SETTINGS.format(url=url, port=self.port))
+        (folder / "boathook.toml").write_text(SETTINGS.format(url=url))
         (folder / ".env").write_text(f"DEV_SECRET={SECRET}\n")
         with (folder / "dev.log").open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "boathook", "dev"], cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [sys.executable, "-m", "boathook", "dev", "--port", str(self.port)],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         self.wait_for("ready after")
 
@@ -102,6 +107,13 @@ def test_each_event_is_one_line(developer: Developer):
     developer.send("good", secret="whsec_another")
     developer.wait_for(r"stripe  refused  401  [\d.]+ ms")
     assert "accepted" not in developer.text()
+
+
+def test_trigger_finds_the_server_on_another_port_than_the_settings_say(developer: Developer):
+    done = boathook_command("trigger", "stripe", "good", cwd=developer.folder, env=dict(os.environ), timeout=300)
+    assert done.returncode == 0, done.stderr
+    done = boathook_command("sources", "test", "github", cwd=developer.folder, env=dict(os.environ), timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_failure_shows_file_and_line(developer: Developer):

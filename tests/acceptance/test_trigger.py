@@ -50,6 +50,13 @@ def test_a_provider_with_its_own_reply_is_accepted(running: BoathookProcess) -> 
     assert (row["status"], row["response"], row["event_id"]) == (200, "ok", None)
 
 
+def test_the_whole_url_of_a_source_is_taken(running: BoathookProcess) -> None:
+    for path in ("", "/", "/in/stripe", "/webhooks/stripe"):
+        (row,) = running.listing("trigger", "stripe", "--url", f"{running.base}{path}")
+        expected = path if len(path) > 1 else "/in/stripe"
+        assert (row["status"], row["sent"].partition(",")[0]) == (200, f"POST {expected}")
+
+
 def test_a_body_from_a_file_is_sent_as_it_is_signed(running: BoathookProcess) -> None:
     (running.folder / "body.json").write_text('{"action": "closed", "issue": {"number": 1}}')
     (row,) = running.listing("trigger", "github", "--file", "body.json")

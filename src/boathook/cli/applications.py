@@ -14,6 +14,7 @@ from boathook.domain import ids
 from boathook.service import applications as actions
 from boathook.service import keys, portal_sessions
 from boathook.service.authorization import Capability
+from boathook.service.gateway_address import gateway_url
 from boathook.service.unit_of_work import UnitOfWork
 
 applications = typer.Typer(no_args_is_help=True, help="Applications: the tenants that you send webhooks to.")
@@ -120,7 +121,7 @@ def make_portal_link(
         )
 
     made = run_in_transaction(ctx, make)
-    base = settings.server.public_url or f"http://{settings.server.bind}"
+    base = settings.server.public_url or gateway_url(settings)
     address = portal_sessions.portal_link(base, made.token, appearance)
     output.print_done({"url": address, "token": made.token, "key": made.key.shown_id}, address, as_json=as_json)
 

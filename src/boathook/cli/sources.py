@@ -32,6 +32,7 @@ from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.service import source_secrets, stored_sources
 from boathook.service import sources as source_views
 from boathook.service.database import Database
+from boathook.service.gateway_address import gateway_url
 from boathook.service.id_prefixes import complete
 from boathook.service.shown_settings import all_settings
 from boathook.service.source_secrets import SecretView
@@ -234,7 +235,9 @@ def trigger(
     ] = None,
     file: Annotated[str | None, typer.Option(help="The body, from this file; - reads standard input.")] = None,
     times: Annotated[int, typer.Option(min=1, max=10_000, help="How many requests to send.")] = 1,
-    url: Annotated[str, typer.Option(help="Address of the gateway; server.bind by default.")] = "",
+    url: Annotated[
+        str, typer.Option(help="Address of the gateway, or the source's URL there; the running one by default.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Send a running boathook signed requests of a source, as its sender would.
@@ -261,7 +264,7 @@ def trigger(
     try:
         is_accepted = run(send())
     except ConnectionError:
-        raise _no_response(url or settings.server.bind) from None
+        raise _no_response(url or gateway_url(settings)) from None
     if not is_accepted:
         raise typer.Exit(1)
 
@@ -308,7 +311,7 @@ async def _try(known: KnownSources, name: str) -> list[SourceTestStep]:
     try:
         return [step async for step in run_source_test(known.settings, name, added=known.added)]
     except ConnectionError:
-        raise _no_response(known.settings.server.bind) from None
+        raise _no_response(gateway_url(known.settings)) from None
 
 
 def _no_response(address: str) -> ConfigError:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -16,6 +16,7 @@ from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import source_spec
 from boathook.providers.recipe import Recipe
 from boathook.providers.schemes import Addresses, Asymmetric, Jwt
+from boathook.service.gateway_address import gateway_url
 from boathook.service.remote import HttpResponse, RemoteClient
 from boathook.verification.provider_signer import Signed, edit_request, find_id, signed_request
 from boathook.verification.source import ResolvedSource, resolve_source
@@ -76,7 +77,8 @@ async def trigger_source(
         fields: JSON values by dotted path, to set in the body.
         body: the body; None uses the provider's sample.
         times: how many requests to send.
-        url: the gateway's address, such as ``https://hooks.example.com``; empty uses ``server.bind``.
+        url: the gateway's address, such as ``https://hooks.example.com``, or the source's whole URL there; empty uses
+            the gateway that runs on this host.
         added: the secrets that operators have added; None reads those that a gateway of this host saved last.
 
     Raises:
@@ -90,9 +92,9 @@ async def trigger_source(
             f"only {resolved.recipe.title} itself can sign its requests; "
             f"configure a source of the provider hmac to try your handlers"
         )
-    gateway = url.rstrip("/") or gateway_url(settings)
+    gateway, path = _split_url(url or gateway_url(settings), [_path(name), *settings.source(name).paths])
     for _ in range(times):
-        signed = _genuine_request(resolved, name, type=type, fields=fields, body=body)
+        signed = _genuine_request(resolved, path, type=type, fields=fields, body=body)
         answer = await send_request(gateway, signed)
         document = _read_json(answer)
         yield TriggeredRequest(
@@ -115,7 +117,7 @@ async def run_source_test(
     Args:
         settings: contain the source.
         name: the source's name.
-        at: host and port of the gateway; None uses ``server.bind``.
+        at: host and port of the gateway; None uses the one that runs on this host.
         added: the secrets that operators have added; None reads those that a gateway of this host saved last.
 
     Raises:
@@ -128,7 +130,7 @@ async def run_source_test(
     if _only_sender_can_sign(resolved):
         yield await _send_unsigned(gateway, resolved, name)
         return
-    genuine = _genuine_request(resolved, name)
+    genuine = _genuine_request(resolved, _path(name))
     yield await _send_genuine(gateway, genuine, has_schema=resolved.spec.schema is not None)
     if not resolved.spec.unsigned:
         yield await _send_forged(gateway, _forged_request(resolved, name))
@@ -141,11 +143,14 @@ def _resolve(settings: Settings, name: str, added: SecretsCache | None) -> Resol
     return resolved._replace(spec=replace(resolved.spec, secrets=resolved.spec.secrets[:1]))
 
 
-def gateway_url(settings: Settings, at: tuple[str, int] | None = None) -> str:
-    """Return the address of the gateway of this host, as a client on this host reaches it."""
-    host, port = at or (settings.server.host, settings.server.port)
-    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - the address to call, not to listen on
-    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+def _path(name: str) -> str:
+    return f"/in/{name}"
+
+
+def _split_url(url: str, paths: Sequence[str]) -> tuple[str, str]:
+    """Return the gateway's address in *url*, and the path in it that is one of the source's; the first without one."""
+    path = next((path for path in paths if urlsplit(url).path.endswith(path)), None)
+    return (url.rstrip("/"), paths[0]) if path is None else (url.partition("?")[0].removesuffix(path), path)
 
 
 def _only_sender_can_sign(resolved: ResolvedSource) -> bool:
@@ -158,7 +163,7 @@ def _only_sender_can_sign(resolved: ResolvedSource) -> bool:
 
 def _genuine_request(
     resolved: ResolvedSource,
-    name: str,
+    path: str,
     *,
     secrets_used: tuple[str, ...] | None = None,
     type: str | None = None,
@@ -166,7 +171,7 @@ def _genuine_request(
     body: bytes | None = None,
 ) -> Signed:
     """Return the sample under a new id, edited, and signed with the source's own secret."""
-    blank, is_marked = _new_request(resolved, name, body)
+    blank, is_marked = _new_request(resolved, path, body)
     edited = edit_request(resolved.recipe, blank, is_new=not is_marked, type=type, fields=fields)
     return _signed(resolved, edited, resolved.spec.secrets if secrets_used is None else secrets_used)
 
@@ -196,12 +201,12 @@ def sample_request(
         ConfigError: the id, the type or a field cannot be set.
     """
     recipe = resolved.recipe
-    blank, is_marked = _new_request(resolved, name, body)
+    blank, is_marked = _new_request(resolved, _path(name), body)
     own = Signed(blank.method, blank.url, headers or {}, body or b"")
     states_id = body is not None and find_id(recipe, own) is not None
     request = replace(blank, headers={**blank.headers, **own.headers})
     if id is None and find_id(recipe, request) is None:
-        sample, is_new = _new_request(resolved, name, None)
+        sample, is_new = _new_request(resolved, _path(name), None)
         found = find_id(recipe, edit_request(recipe, sample, is_new=not is_new))
         with contextlib.suppress(ConfigError):  # a body that has no place for an id is sent as it is
             request = edit_request(recipe, request, id=found)
@@ -213,7 +218,7 @@ def sign_request(resolved: ResolvedSource, request: Signed, secret: str) -> Sign
     return request if resolved.spec.unsigned else _signed(resolved, request, (secret,))
 
 
-def _new_request(resolved: ResolvedSource, name: str, body: bytes | None) -> tuple[Signed, bool]:
+def _new_request(resolved: ResolvedSource, path: str, body: bytes | None) -> tuple[Signed, bool]:
     """Return the sample, or *body* with the sample's headers, and whether it has a new event id."""
     recipe = resolved.recipe
     mark = f"{_SAMPLE_ID}-{secrets.token_hex(4)}"
@@ -221,7 +226,7 @@ def _new_request(resolved: ResolvedSource, name: str, body: bytes | None) -> tup
     sample = _new_sample(recipe, mark) if body is None else body
     headers |= {"user-agent": TEST_USER_AGENT}
     is_marked = mark.encode() in sample or any(mark in value for value in headers.values())
-    return Signed(recipe.sample.method, _url(resolved, name), headers, sample), is_marked
+    return Signed(recipe.sample.method, _url(resolved, path), headers, sample), is_marked
 
 
 def _signed(resolved: ResolvedSource, request: Signed, secrets_used: tuple[str, ...]) -> Signed:
@@ -249,15 +254,15 @@ def _new_sample(recipe: Recipe, mark: str) -> bytes:
     return b"%s&boathook_sample=%s" % (body, mark.encode()) if is_form and body else body
 
 
-def _url(resolved: ResolvedSource, name: str) -> str:
+def _url(resolved: ResolvedSource, path: str) -> str:
     query = f"?{resolved.recipe.sample.query}" if resolved.recipe.sample.query else ""
-    return f"{resolved.spec.public_url or 'http://127.0.0.1'}/in/{name}{query}"
+    return f"{resolved.spec.public_url or 'http://127.0.0.1'}{path}{query}"
 
 
 def _forged_request(resolved: ResolvedSource, name: str) -> Signed:
     """Return a request whose signature alone is wrong: it was made with another secret."""
     other = tuple(_another(secret) for secret in resolved.spec.secrets)
-    return _genuine_request(resolved, name, secrets_used=other)
+    return _genuine_request(resolved, _path(name), secrets_used=other)
 
 
 def _another(secret: str) -> str:
@@ -303,7 +308,7 @@ async def _send_unsigned(gateway: str, resolved: ResolvedSource, name: str) -> S
     recipe: Recipe = resolved.recipe
     request = Signed(
         recipe.sample.method,
-        _url(resolved, name),
+        _url(resolved, _path(name)),
         {"content-type": recipe.sample.content_type, **recipe.sample.headers, "user-agent": TEST_USER_AGENT},
         recipe.sample.body,
     )
