@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -111,6 +112,17 @@ class TestExamples:
         with psycopg.connect(pg_url) as connection:
             found = connection.execute("select type from boathook.event where application = 'acme'").fetchall()
         assert found == [("order.created",)]
+
+    def test_a_failing_handler_shows_its_traceback_under_uvicorn(self, folder, pg_url):
+        port = free_port()
+        variables = environment(pg_url, port, BOATHOOK_SERVER_APP="shop_fastapi:hook", BOATHOOK_LOG_FORMAT="text")
+        body = b'{"id":"evt_1","type":"payment_intent.succeeded","data":{"object":{"metadata":{}}}}'
+        with process(folder, variables, "-m", "uvicorn", "shop_fastapi:app", "--port", str(port)):
+            until(lambda: is_answered(f"http://127.0.0.1:{port}/orders/none"))
+            headers = sign("stripe", SECRET, body)
+            httpx.post(f"http://127.0.0.1:{port}/in/stripe", content=body, headers=headers, timeout=300)
+            until(lambda: "KeyError: 'order'\n    Traceback" in (folder / "process.log").read_text())
+        assert re.search(r'File ".*/shop_fastapi.py", line \d+, in ', (folder / "process.log").read_text())
 
     @pytest.mark.extended("starts several servers of its own")
     def test_a_fastapi_application_behind_boathook(self, folder, pg_url):

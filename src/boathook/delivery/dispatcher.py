@@ -44,7 +44,7 @@ from boathook.domain.policy import (
     decide,
 )
 from boathook.observability import meters
-from boathook.observability.log import Logger
+from boathook.observability.log import Logger, is_text
 
 if TYPE_CHECKING:
     from boathook.broker.due_lane import DueLane
@@ -65,6 +65,8 @@ _BEAT_S: Final = 0.5
 _LAST_S: Final = 2.0
 _MAX_PAUSE_S: Final = 1.0
 _RECEIVING: Final = "delivery:lane"
+_MAX_CAUSES: Final = 1_000
+"""How many causes of failures a process remembers, to log the traceback of each once."""
 _SHARE_INTERVAL_S: Final = 1.0
 """Minimum interval between two times of naming surplus work to other processes."""
 _SUCCEEDED: Final = Complete()
@@ -285,6 +287,7 @@ class Dispatcher(Generic[A]):
         self._returned: list[A] = []
         """Claims to be released."""
         self._results: list[A] = []
+        self._logged_causes: set[int] = set()
         """Results to be written."""
         self._has_results = asyncio.Event()
         self._is_urgent = asyncio.Event()
@@ -557,14 +560,28 @@ class Dispatcher(Generic[A]):
         if isinstance(decision, RetryAt):
             wait_s = max(0.0, (decision.due_at - self._clock.now()).total_seconds())
             error["retry_in_s"] = round(wait_s, 1)
-        if self._log.is_enabled_for(DEBUG) and isinstance(attempt.outcome, Failure | Interruption):
-            error["traceback"] = attempt.outcome.traceback
+        traceback = attempt.outcome.traceback if isinstance(attempt.outcome, Failure | Interruption) else None
+        if traceback and (
+            is_text() or self._log.is_enabled_for(DEBUG) or self._is_new_cause(attempt.recipient, traceback)
+        ):
+            error["traceback"] = traceback
         self._log.warning(attempt.FAILED_EVENT, **attempt.fields(), outcome=outcome, took_s=took_s, **error)
         if isinstance(decision, RetryAt) and self._relies_on_lane:
             self._include_later(attempt.recipient, decision.due_at.timestamp(), wait_s or 0.0)
         elif wait_s is not None and wait_s < self._poll_s:
             # A retry that is due before the next poll gets its own wake-up.
             asyncio.get_running_loop().call_later(wait_s + PACE_S, self._resume, attempt)
+
+    def _is_new_cause(self, recipient: str, traceback: str) -> bool:
+        """Return whether this process has not logged this failure of the recipient yet; the message does not count."""
+        frames = [line for line in traceback.splitlines() if line.startswith("  File ")]
+        cause = hash((recipient, *frames))
+        if cause in self._logged_causes:
+            return False
+        if len(self._logged_causes) >= _MAX_CAUSES:
+            self._logged_causes.clear()
+        self._logged_causes.add(cause)
+        return True
 
     def _resume(self, attempt: A) -> None:
         self._queues.resume(attempt)

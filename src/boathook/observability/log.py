@@ -165,6 +165,11 @@ def is_on(level: str) -> bool:
     return _LEVELS[level] >= _level
 
 
+def is_text() -> bool:
+    """Return whether lines are text for a terminal, not JSON."""
+    return _render_json not in structlog.get_config()["processors"]
+
+
 def flush() -> None:
     """Wait briefly until all lines are written; call it before os._exit."""
     _writer.flush()
@@ -178,7 +183,7 @@ class RequestLog:
         self._second = 0
         self._stamp = ""
         self._structured = structlog.get_logger(part=name)
-        self._is_json = _render_json in structlog.get_config()["processors"]
+        self._is_json = not is_text()
 
     def info(self, event: str, now: float, fields: dict[str, Any]) -> None:
         """Write *event* with *fields*; the caller caps their texts and removes secrets."""
