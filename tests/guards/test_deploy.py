@@ -563,6 +563,32 @@ class TestProxy:
         )
         assert found["proxy_set_header"] == ["X-Forwarded-Proto", "$scheme"]
 
+    @pytest.mark.parametrize(
+        ("path", "is_public"),
+        [
+            ("/in/stripe", True), ("/webhooks/stripe", True), ("/portal", True), ("/portal/static/base.css", True),
+            ("/console/csp-reports", True), ("/console", False), ("/console/csp-reports/x", False),
+            ("/console/events", False), ("/api/v1/app", False),
+        ],
+    )  # fmt: skip
+    def test_customers_reach_the_portal_and_only_operators_the_console(self, tmp_path, path, is_public):
+        whole = tmp_path / "nginx.conf"
+        whole.write_text(f"events {{}}\nhttp {{\n{(DEPLOY / 'proxy/nginx.conf').read_text()}\n}}\n")
+        (http,) = [
+            one
+            for one in crossplane.parse(str(whole), single=True)["config"][0]["parsed"]
+            if one["directive"] == "http"
+        ]
+        (server,) = [one for one in http["block"] if one["directive"] == "server"]
+        for location in (one for one in server["block"] if one["directive"] == "location"):
+            *kind, pattern = location["args"]
+            if re.search(pattern, path) if kind == ["~"] else path.startswith(pattern) and pattern != "/":
+                names = [one["directive"] for one in location["block"]]
+                assert "proxy_pass" in names
+                assert ("deny" not in names) == is_public
+                return
+        raise AssertionError(f"nothing serves {path}")
+
     def test_mutant_a_misspelt_directive_is_found(self, tmp_path):
         wrong = tmp_path / "nginx.conf"
         text = (DEPLOY / "proxy/nginx.conf").read_text().replace("proxy_pass", "proxi_pass")
