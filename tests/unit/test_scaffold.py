@@ -1,5 +1,6 @@
 """`boathook init` writes a project that works for every provider, and overwrites nothing."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,12 +13,12 @@ from boathook import config
 from boathook.cli import main
 from boathook.ingest.sources import compile_sources
 from boathook.providers import RECIPES
-from boathook.server.loading import load_app
-from boathook.service.scaffold import project_files
+from boathook.server.loading import load_apps
+from boathook.service.scaffold import ProjectKind, project_files
 from tests.databases import libpq_environment
 from tests.support import sampled
 
-FILES = {"boathook.toml", "hooks.py", "test_hooks.py", ".env.example", ".env", ".gitignore"}
+FILES = {"boathook.toml", "hooks.py", "migrations", "test_hooks.py", ".env.example", ".env", ".gitignore"}
 NAMES = sorted(recipe.name for recipe in RECIPES)
 ONE_OF_EACH_KIND = {type(recipe.proof): recipe.name for recipe in RECIPES if recipe.name != "stripe"}.values()
 """A provider of each kind of proof."""
@@ -77,7 +78,7 @@ def test_every_provider_makes_a_project_that_starts(folder: Path, monkeypatch: p
     assert f"/in/{name}" in compile_sources(settings)
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.delitem(sys.modules, "hooks", raising=False)
-    (handler,) = load_app(settings).handlers.values()
+    ((handler,),) = [hook.handlers.values() for hook in load_apps(settings)]
     monkeypatch.delitem(sys.modules, "hooks")
     assert [line.source for line in handler.lines] == [name]
 
@@ -91,11 +92,42 @@ def test_init_writes_the_project_files(folder: Path, capsys: pytest.CaptureFixtu
     assert "Next: cd shop && boathook dev" in capsys.readouterr().out
 
 
+def show_django_settings(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    code = (
+        "import json, django; django.setup(); from django.conf import settings as s;"
+        " print(json.dumps([s.DEBUG, s.SECRET_KEY, s.MIDDLEWARE, s.SESSION_COOKIE_SECURE]))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "config.settings", **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "is_on"), [("0", False), ("false", False), ("", False), ("1", True), ("True", True)])
+def test_a_django_project_has_debug_on_only_if_it_is_asked_for(folder: Path, value: str, is_on: bool):
+    assert run_init("--django") == 0
+    done = show_django_settings(folder, DJANGO_DEBUG=value)
+    is_debug, key, middleware, is_secure = json.loads(done.stdout)
+    assert (is_debug, is_secure) == (is_on, not is_on)
+    assert len(key) >= 50
+    assert "django.middleware.csrf.CsrfViewMiddleware" in middleware
+
+
+def test_a_django_project_does_not_start_without_a_key(folder: Path):
+    assert run_init("--django") == 0
+    (folder / ".env").unlink()
+    done = show_django_settings(folder)
+    assert "ImproperlyConfigured: DJANGO_SECRET_KEY is not set" in done.stderr
+
+
 def test_each_project_has_its_own_secret():
+    assert project_files("stripe", ProjectKind.DJANGO)[".env"] != project_files("stripe", ProjectKind.DJANGO)[".env"]
+
     assert project_files("stripe")[".env"] != project_files("stripe")[".env"]
 
 
-@pytest.mark.parametrize("name", sorted(FILES - {".gitignore"}))
+@pytest.mark.parametrize("name", sorted(FILES - {".gitignore", "migrations"}))
 def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str], name: str):
     (folder / name).write_text("mine")
     assert run_init() == 2

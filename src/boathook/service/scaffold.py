@@ -1,6 +1,7 @@
 """Generates the files of a new project: settings, one handler, and tests that pass."""
 
 import json
+import secrets
 from enum import StrEnum
 from textwrap import indent
 from typing import Final
@@ -18,9 +19,11 @@ PUBLIC_URL: Final = "https://hooks.example.com"
 _HOOKS: Final = '''\
 """Handlers: boathook calls each function for the events that its decorator selects."""
 
+from pathlib import Path
+
 from boathook import Boathook, Event, Transaction
 
-hook = Boathook()
+hook = Boathook("shop", migrations=Path(__file__).with_name("migrations"))
 
 
 @hook.on({selection})
@@ -41,15 +44,20 @@ Deliver = Callable[..., DeliverResult]
 
 
 {test}'''
+_MIGRATION: Final = """\
+-- Applied once, by `boathook dev`, `boathook serve` or `boathook migrate`. Write changes into 0002_what.sql and so on.
+create schema shop;
+create table shop.{table};
+"""
 _STRIPE: Final = {
     "name": "record_payment",
     "what": "a payment",
     "selection": '"stripe", "payment_intent.succeeded"',
     "body": """\
 payment = event.json["data"]["object"]
-await tx.execute("create table if not exists payment (id text primary key, amount bigint)")
-await tx.execute("insert into payment values ($1, $2)", payment["id"], payment["amount"])
+await tx.execute("insert into shop.payment values ($1, $2)", payment["id"], payment["amount"])
 """,
+    "table": "payment (id text primary key, amount bigint not null)",
     "test": """\
 def test_payment_is_stored_once(deliver: Deliver) -> None:
     first, again = [deliver("stripe", type="payment_intent.succeeded", id="evt_1") for _ in range(2)]
@@ -62,9 +70,9 @@ _ANY: Final = {
     "what": "an event",
     "selection": '"{provider}"',
     "body": """\
-await tx.execute("create table if not exists received (key text primary key, type text)")
-await tx.execute("insert into received values ($1, $2)", event.dedup_key, event.type)
+await tx.execute("insert into shop.received values ($1, $2)", event.dedup_key, event.type)
 """,
+    "table": "received (key text primary key, type text not null)",
     "test": """\
 def test_event_is_stored(deliver: Deliver) -> None:
     assert deliver("{provider}").outcome == "succeeded"
@@ -110,16 +118,75 @@ if __name__ == "__main__":
     execute_from_command_line(sys.argv)
 '''
 _DJANGO_SETTINGS: Final = '''\
-"""Settings of the project; PGDATABASE and the other variables of PostgreSQL say where its database is."""
+"""Settings of the project.
+
+They are read from the environment, and from `.env` beside this project. PGDATABASE and the other variables of
+PostgreSQL say where its database is. DJANGO_DEBUG=1 is for development only.
+"""
 
 import os
+from pathlib import Path
 
-DEBUG = bool(os.environ.get("DJANGO_DEBUG"))
-SECRET_KEY = os.environ.get("DJANGO_SECRET_KEY", "only-for-development")
+from django.core.exceptions import ImproperlyConfigured
+from dotenv import load_dotenv
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+load_dotenv(BASE_DIR / ".env", interpolate=False)
+
+DEBUG = os.environ.get("DJANGO_DEBUG", "").lower() in {"1", "true", "yes", "on"}
+SECRET_KEY = os.environ.get("DJANGO_SECRET_KEY", "")
+if not SECRET_KEY:
+    raise ImproperlyConfigured(
+        "DJANGO_SECRET_KEY is not set; "
+        "write one with: python -c 'import secrets; print(secrets.token_urlsafe(50))'"
+    )
 ALLOWED_HOSTS = os.environ.get("DJANGO_ALLOWED_HOSTS", "localhost,127.0.0.1").split(",")
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = not DEBUG
 ROOT_URLCONF = "config.urls"
+STATIC_URL = "static/"
+USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-INSTALLED_APPS = ["webhooks", "boathook.django"]
+INSTALLED_APPS = [
+    "webhooks",
+    "boathook.django",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.postgresql",
@@ -134,7 +201,10 @@ DATABASES = {
 _DJANGO_URLS: Final = '''\
 """The pages of the project."""
 
-urlpatterns: list[object] = []
+from django.contrib import admin
+from django.urls import path
+
+urlpatterns = [path("admin/", admin.site.urls)]
 '''
 _DJANGO_MODELS: Final = '''\
 """The tables."""
@@ -199,6 +269,13 @@ class HandlersTest(TestCase):
 '''
 
 
+_DJANGO_ENV_EXAMPLE: Final = """\
+# A long random text of your own; DJANGO_DEBUG=1 in development only.
+DJANGO_SECRET_KEY=
+DJANGO_DEBUG=
+"""
+
+
 class ProjectKind(StrEnum):
     """The framework of a new project."""
 
@@ -224,8 +301,8 @@ def project_files(provider: str, kind: ProjectKind = ProjectKind.PLAIN) -> dict[
     recipe = find_recipe(provider)
     own = _django_files(recipe) if kind is ProjectKind.DJANGO else _hooks(recipe)
     server = {
-        ProjectKind.PLAIN: '[server]\napp = "hooks:hook"\n\n',
-        ProjectKind.FASTAPI: '[server]\napp = "hooks:hook"\nbind = "127.0.0.1:8000"\n\n',
+        ProjectKind.PLAIN: '[apps]\nload = ["hooks"]\n\n',
+        ProjectKind.FASTAPI: '[server]\nbind = "127.0.0.1:8000"\n\n[apps]\nload = ["hooks"]\n\n',
         ProjectKind.DJANGO: "",
     }
     if kind is ProjectKind.FASTAPI:
@@ -233,18 +310,19 @@ def project_files(provider: str, kind: ProjectKind = ProjectKind.PLAIN) -> dict[
     return {
         "boathook.toml": f"#:schema {SCHEMA_URL}\n{server[kind]}{source_settings(recipe)}",
         **own,
-        ".env.example": _environment(recipe, ""),
-        ".env": _environment(recipe, _new_secret(recipe)),
+        ".env.example": _environment(recipe, "") + (_DJANGO_ENV_EXAMPLE if kind is ProjectKind.DJANGO else ""),
+        ".env": _environment(recipe, _new_secret(recipe)) + (_django_env() if kind is ProjectKind.DJANGO else ""),
         ".gitignore": ".env\n.boathook/\n__pycache__/\n",
     }
 
 
 def _hooks(recipe: Recipe) -> dict[str, str]:
-    """Return the handlers of a project and their tests."""
+    """Return the handlers of a project, their tables and their tests."""
     example = _STRIPE if recipe.name == "stripe" else _ANY
     parts = {key: text.replace("{provider}", recipe.name) for key, text in example.items()}
     return {
         "hooks.py": _HOOKS.format_map({**parts, "body": indent(parts["body"], "    ")}),
+        "migrations/0001_first.sql": _MIGRATION.format_map(parts),
         "test_hooks.py": _TESTS.format_map(parts),
     }
 
@@ -263,6 +341,11 @@ def _django_files(recipe: Recipe) -> dict[str, str]:
         "webhooks/migrations/0001_initial.py": _DJANGO_MIGRATION,
         "webhooks/tests.py": _DJANGO_TESTS.replace("{provider}", recipe.name),
     }
+
+
+def _django_env() -> str:
+    key = secrets.token_urlsafe(50)
+    return f"# For development, made up by `boathook init`.\nDJANGO_SECRET_KEY={key}\nDJANGO_DEBUG=1\n"
 
 
 def source_settings(recipe: Recipe) -> str:
