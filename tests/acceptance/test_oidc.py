@@ -18,7 +18,8 @@ PEOPLE = (
     User(sub="1", claims={"email": "ada@example.com", "email_verified": True, "groups": ["platform", "all"]}),
     User(sub="2", claims={"email": "bob@example.com", "email_verified": True, "groups": ["ops"]}),
     User(sub="3", claims={"email": "eve@example.com", "email_verified": True, "groups": ["sales"]}),
-    User(sub="4", claims={"email": "owner@example.com", "email_verified": False, "groups": ["ops"]}),
+    User(sub="4", claims={"email": "new@example.com", "email_verified": False, "groups": ["ops"]}),
+    User(sub="5", claims={"email": "owner@example.com", "groups": ["ops"]}),
 )
 
 
@@ -92,9 +93,16 @@ def test_a_user_without_a_mapped_group_is_refused(traveller: Traveller):
     assert "eve@example.com has no role here" in answer.text
 
 
-def test_an_unverified_email_cannot_take_over_an_operator(running: BoathookProcess, traveller: Traveller):
-    running.cli("operators", "create", "owner@example.com", "--role", "admin", "--no-password")
+def test_an_unverified_email_makes_no_operator(running: BoathookProcess, traveller: Traveller):
     answer = traveller.sign_in("4")
+    assert answer.status_code == 403
+    assert "has not verified the e-mail address" in answer.text
+    assert "new@example.com" not in running.cli("operators", "list").stdout
+
+
+def test_an_email_of_unknown_proof_cannot_take_over_an_operator(running: BoathookProcess, traveller: Traveller):
+    running.cli("operators", "create", "owner@example.com", "--role", "admin", "--no-password")
+    answer = traveller.sign_in("5")
     assert answer.status_code == 403
     assert "belongs to another operator" in answer.text
 

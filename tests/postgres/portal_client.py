@@ -25,7 +25,7 @@ from boathook.service.messages import JSON_TYPE, Message
 from boathook.service.unit_of_work import AppContext
 from tests.postgres.api_client import make_context
 
-ORIGIN = "http://portal.test"
+ORIGIN = "http://portal.localhost"
 
 
 class PageClient(httpx.AsyncClient):

@@ -348,7 +348,7 @@ async def test_a_link_is_made_with_a_button_shown_once_and_noted(console: Consol
     home = f"/console/applications/{tenant.application.shown_id}"
     form = {"lifetime": "3600", "capabilities": "CreateAttempts", "theme": "dark", "colour": "#AA0044"}
     answer = await anna.submit_form(f"{home}/portal", form, on=home, status=200)
-    link = re.search(r"http://portal.test/portal\?theme=dark&amp;colour=aa0044#key=(bhk_[\w-]+)", answer.text)
+    link = re.search(r"http://portal.localhost/portal\?theme=dark&amp;colour=aa0044#key=(bhk_[\w-]+)", answer.text)
     assert link, answer.text
     pages = await console.enter_portal(link[1])
     page = await pages.get_page(f"/portal/endpoints/{tenant.endpoint.shown_id}")
@@ -385,7 +385,7 @@ async def test_no_page_may_show_the_portal_within_it_unless_it_is_named(console:
 async def test_the_cookie_is_as_open_as_it_must_be(db, scheme: str, is_embedded: bool):
     origins = ["https://app.example.com"] if is_embedded else []
     async with open_console(db, console__embed_origins=origins) as console:
-        pages = PageClient(console.app, f"{scheme}://portal.test")
+        pages = PageClient(console.app, f"{scheme}://portal.localhost")
         answer = await pages.post("/portal/enter", data={"key": await console.token(await console.tenant("acme"))})
     (cookie, *_) = answer.headers.get_list("set-cookie")
     assert "HttpOnly" in cookie

@@ -177,7 +177,7 @@ async def test_a_generated_secret_is_shown_once_with_the_steps_at_the_sender(con
     answer = await pages.submit_form("/console/sources-new/github", {"name": "hub", "generate": "yes"}, status=200)
     secret = re.search(r"<code>([0-9a-f]{40,})</code>", answer.text)
     assert secret
-    assert "http://portal.test/in/hub" in answer.text
+    assert "http://portal.localhost/in/hub" in answer.text
     assert secret[1] not in await pages.get_page("/console/sources/hub")
 
 

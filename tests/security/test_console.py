@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import ip_network
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import httpx
@@ -518,3 +518,45 @@ async def test_forwarded_headers_are_used_only_from_a_trusted_proxy(
     assert "SameSite=lax" in cookie
     noted = "select note from boathook.audit where action = 'operator.sign_in' and actor = 'console:zoe'"
     assert await target.database.fetchval(noted) == ("198.51.100.7" if is_believed else "127.0.0.1")
+
+
+class TestHostName:
+    """A name that another site points at this server is refused, so that its pages cannot read the console."""
+
+    HOSTS: ClassVar = {
+        "localhost": True, "localhost:8080": True, "127.0.0.1": True, "[::1]:8080": True, "Hooks.Example": True,
+        "hooks.example:443": True, "rebound.example": False, "hooks.example.evil.example": False, "": False,
+        "192.0.2.7": False, "[": False, "localhost.evil.example": False,
+    }  # fmt: skip
+
+    @pytest.mark.parametrize("host", HOSTS)
+    async def test_the_console_answers_for_its_own_names(self, db: Database, host: str):
+        async with open_console(db, server__public_url="https://hooks.example") as opened:
+            browser = PageClient(opened.app)
+            answer = await browser.get("/console/sign-in", headers={"host": host})
+            assert answer.status_code == (200 if self.HOSTS[host] else 421)
+            assert "script-src 'self'" in answer.headers["content-security-policy"]
+            assert (await browser.get("/portal", headers={"host": host})).status_code == 200
+            assert (await browser.post("/console/csp-reports", headers={"host": host})).status_code == 204
+
+    @pytest.mark.parametrize(("bind", "status"), [("0.0.0.0:8080", 200), ("127.0.0.1:8080", 421), ("[::]:8080", 200)])
+    async def test_an_address_is_answered_if_all_are_bound(self, db: Database, bind: str, status: int):
+        async with open_console(db, server__bind=bind) as opened:
+            answer = await PageClient(opened.app).get("/console/sign-in", headers={"host": "192.0.2.7:8080"})
+        assert answer.status_code == status
+
+
+@pytest.mark.parametrize(
+    ("wanted", "page"),
+    [
+        ("/console/events?type=a..b", "/console/events?type=a..b"),
+        ("/console/events/..%2f..%2fapi", "/console"),
+        ("/console/../..", "/console"),
+        ("/console/%2E%2e/api/v1/app", "/console"),
+        ("/console/./x", "/console"),
+        ("/console/..", "/console"),
+        ("/console/x..y", "/console/x..y"),
+    ],
+)
+def test_the_page_after_signing_in_is_one_of_the_console(wanted: str, page: str):
+    assert signing_in.safe_redirect_path(wanted) == page

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from datetime import timedelta
 from ipaddress import ip_address
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -305,7 +305,8 @@ def safe_redirect_path(wanted: str) -> str:
     parts = urlsplit(wanted)
     is_own = wanted == BASE or wanted.startswith((f"{BASE}/", f"{BASE}?"))
     is_plain = not parts.scheme and not parts.netloc and wanted.isprintable() and "\\" not in wanted
-    return wanted if is_own and is_plain and not wanted.startswith(SIGN_IN) else BASE
+    has_dots = not {".", ".."}.isdisjoint(unquote(parts.path).split("/"))  # browsers resolve them, also encoded
+    return wanted if is_own and is_plain and not has_dots and not wanted.startswith(SIGN_IN) else BASE
 
 
 @routes.post("/sign-out", Permission.ACCOUNT)

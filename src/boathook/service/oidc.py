@@ -234,7 +234,10 @@ class OidcProvider:
             raise OidcRejected(
                 f"the identity provider's token lacks the claim of console.oidc_name_claim, {console.oidc_name_claim!r}"
             )
-        is_proven = console.oidc_name_claim != "email" or claims.get("email_verified") is True
+        is_verified = claims.get("email_verified") in {True, "true"}  # Amazon Cognito writes a text
+        if console.oidc_name_claim == "email" and "email_verified" in claims and not is_verified:
+            raise OidcRejected(f"the identity provider has not verified the e-mail address {name!r}")
+        is_proven = console.oidc_name_claim != "email" or is_verified
         return OidcIdentity(
             f"{claims['iss']} {claims['sub']}", name, self._role(claims), bool(console.oidc_roles), is_proven
         )
