@@ -104,6 +104,25 @@ except OSError as error:
     ) == ["True None", "the fork server has ended"]
 
 
+def test_another_one_starts_children_while_those_of_the_first_go_on() -> None:
+    assert play(
+        """orphan, told, heard = await spawn()
+os.kill(server.pid, signal.SIGKILL)
+while not server.has_ended:
+    await asyncio.sleep(0.01)
+server.restart([])
+process, other, heard_too = await spawn()
+print(orphan.is_orphan, process.is_orphan, orphan.pid != process.pid)
+process.send_signal(signal.SIGTERM)
+print(await ended(process))
+os.kill(orphan.pid, 0)
+orphan.send_signal(signal.SIGKILL)
+while os.read(heard, 100):
+    pass
+print("the orphan has ended")"""
+    ) == ["True False True", "-15", "the orphan has ended"]
+
+
 def test_children_start_without_what_only_the_api_and_the_pages_need() -> None:
     """Those take as long to import as the rest."""
     code = (

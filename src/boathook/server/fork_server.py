@@ -2,11 +2,13 @@
 
 A child starts within milliseconds, and all children share the memory of the imported code. The fork server is forked
 from the supervisor before that starts an event loop, a thread or user code. It stays single-threaded, so that no child
-inherits a held lock. It communicates with the supervisor over a socket, and ends when that closes.
+inherits a held lock. It communicates with the supervisor over a socket, and ends when that closes. If it is killed, its
+children go on, and another fork server starts as a new interpreter.
 """
 
 import array
 import asyncio
+import contextlib
 import gc
 import os
 import select
@@ -74,19 +76,25 @@ class Process:
 
     def __init__(self, server: "ForkServer", pid: int) -> None:
         self._server = server
+        self._fork_server_pid = server.pid
         self.pid = pid
         self.returncode: int | None = None
         """Its exit code, or the negative signal number; None while it runs."""
 
     @property
     def is_orphan(self) -> bool:
-        """Whether the fork server has ended, so that the exit of this process is not reported."""
-        return self._server.has_ended
+        """Whether its fork server has ended, so that the exit of this process is not reported."""
+        return self._server.has_ended or self._server.pid != self._fork_server_pid
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal; does nothing if the process has ended."""
-        if self.returncode is None:
+        if self.returncode is not None:
+            return
+        if not self.is_orphan:
             self._server.send_request(SignalRequest(self.pid, number))
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
 
 class ForkServer:
@@ -114,6 +122,25 @@ class ForkServer:
         theirs.close()
         ours.setblocking(False)
         return cls(pid, ours)
+
+    def restart(self, roles: Iterable[str]) -> None:
+        """Replace a fork server that has ended: start a new interpreter, as the calling process has threads by now.
+
+        Raises:
+            OSError: the system has no more processes or memory.
+        """
+        self._connection.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)  # if only its connection was lost
+        os.waitpid(self.pid, 0)
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection.setblocking(False)
+        with theirs:
+            theirs.set_inheritable(True)
+            code = f"from boathook.server import fork_server; fork_server.serve({theirs.fileno()}, {[*roles]!r})"
+            self.pid = os.posix_spawn(sys.executable, [sys.executable, "-c", code], os.environ)
+        self.has_ended = False
+        self.attach()
 
     def attach(self) -> None:
         """Start to read its answers in the running event loop."""
@@ -182,7 +209,14 @@ class ForkServer:
     def close(self) -> None:
         """Close the connection, and wait for the fork server to exit."""
         self._connection.close()
-        os.waitpid(self.pid, 0)
+        with contextlib.suppress(ChildProcessError):  # another one could not be started
+            os.waitpid(self.pid, 0)
+
+
+def serve(descriptor: int, roles: Iterable[str]) -> NoReturn:
+    """Serve the supervisor at the other end of this socket; the entry point of `ForkServer.restart`."""
+    os.set_inheritable(descriptor, False)
+    _serve(socket.socket(fileno=descriptor), roles)
 
 
 def _serve(connection: socket.socket, roles: Iterable[str]) -> NoReturn:
