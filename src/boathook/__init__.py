@@ -26,7 +26,7 @@ if typing.TYPE_CHECKING:
     from boathook.domain.policy import Breaker, Dead, Ignore, Retry, RetryPolicy
     from boathook.handlers.api import Boathook
     from boathook.handlers.event import Event
-    from boathook.handlers.transaction import Transaction
+    from boathook.handlers.transaction import SyncTransaction, Transaction
     from boathook.verification.library import verify
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "LeaseLost",
     "Retry",
     "RetryPolicy",
+    "SyncTransaction",
     "Transaction",
     "verify",
 ]
@@ -55,6 +56,7 @@ _HOMES: typing.Final = {
     "LeaseLost": "domain.errors",
     "Retry": "domain.policy",
     "RetryPolicy": "domain.policy",
+    "SyncTransaction": "handlers.transaction",
     "Transaction": "handlers.transaction",
     "verify": "verification.library",
 }

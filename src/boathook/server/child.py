@@ -108,10 +108,10 @@ async def _run_worker_role(context: ProcessContext, *, only_suspects: bool) -> N
     from boathook.ingest.reply_waiter import inline_sources
     from boathook.server.loading import bound, load_hooks
 
-    context.ready()
     hooks = load_hooks(context.settings)
     try:
         async with bound(context.settings, hooks, LiveMetrics(context.settings.server.data_dir, context.config.slot)):
+            context.ready()
             finish_startup()
             await run_worker(
                 context.settings,
@@ -134,12 +134,12 @@ async def _run_keeper_role(context: ProcessContext) -> None:
     from boathook.delivery.keeper import run_keeper
     from boathook.server.loading import bound, load_hooks
 
-    context.ready()
     hooks = load_hooks(context.settings)
     live_metrics = LiveMetrics(context.settings.server.data_dir, context.config.slot)
     sampling = asyncio.create_task(live_metrics.run())  # apps' periodic jobs read the last minute's metrics
     try:
         async with bound(context.settings, hooks, live_metrics):
+            context.ready()
             finish_startup()
             await run_keeper(context.settings, hooks=hooks, stop=context.stop, beat=context.beat)
     finally:

@@ -1,6 +1,7 @@
 """Manages a child process of the supervisor: its heartbeats and restarts. Also sends notifications to systemd."""
 
 import asyncio
+import contextlib
 import os
 import platform
 import signal
@@ -8,6 +9,7 @@ import socket
 import time
 import uuid
 from collections.abc import MutableMapping
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -78,6 +80,23 @@ _MIN_RESTART_DELAY_S: Final = 0.1
 _MAX_RESTART_DELAY_S: Final = 10.0
 _HEALTHY_S: Final = 30.0
 _MAX_PREDECESSORS: Final = 20
+_UNKNOWN_CODE: Final = 1_000
+"""Stands for the exit code of a process whose fork server has ended."""
+_SILENCE_S: Final = 5.0
+"""How long an event loop is silent before it matters why."""
+
+
+def read_run_delays(pid: int) -> dict[str, float]:
+    """Return the seconds for which each thread of a process was ready to run but waited for a processor.
+
+    From Linux's ``/proc/PID/task/TID/schedstat`` (Documentation/scheduler/sched-stats.rst of the kernel); empty where
+    there is none.
+    """
+    delays = {}
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # such as a thread that has just ended
+            delays[file.parent.name] = int(file.read_text(encoding="ascii").split()[1]) / 1e9
+    return delays
 
 
 class ChildProcess:
@@ -95,6 +114,7 @@ class ChildProcess:
         self.restart_at = 0.0
         self.pause_s = _MIN_RESTART_DELAY_S
         self._beats = -1
+        self._delays_before: dict[str, float] | None = None
         self._stdin: asyncio.WriteTransport | None = None
 
     async def start(
@@ -110,6 +130,7 @@ class ChildProcess:
             os.set_blocking(descriptor, False)
         shared = [bound.fileno()] if bound is not None and self.role == "gateway" else []
         self.started_at = self.beat_at = time.monotonic()
+        self._delays_before = None
         self.is_ready = False
         try:
             self.process = await server.spawn(self.role, self.slot, [standard_input, beat, *shared])
@@ -136,14 +157,26 @@ class ChildProcess:
         if self._stdin is not None:
             self._stdin.write(PREPARED)
 
+    def silent_s(self, now: float) -> float:
+        """Return for how long the event loop has been silent, without the time its threads waited for a processor."""
+        silence = now - self.beat_at
+        if silence < _SILENCE_S or self.pid is None:
+            return silence
+        delays = read_run_delays(self.pid)
+        if self._delays_before is None:
+            self._delays_before = delays
+        before = self._delays_before
+        return silence - max((delay - before.get(thread, 0.0) for thread, delay in delays.items()), default=0.0)
+
     def read_heartbeats(self, now: float) -> None:
         """Read heartbeats and the ready message from the pipe."""
         try:
             received = os.read(self._beats, 4096)
         except BlockingIOError:
             return
+        self._delays_before = None
         if not received and self.process is not None and self.process.is_orphan:
-            self.process.returncode = 1  # its exit code is lost with the fork server
+            self.process.returncode = _UNKNOWN_CODE
         if received:
             self.beat_at = now
         if READY in received and not self.is_ready:
@@ -161,7 +194,7 @@ class ChildProcess:
 
     def has_stopped_cleanly(self) -> bool:
         """Return whether the process stopped cleanly, possibly by the signal before it was ready."""
-        if self.process is None or self.process.returncode == 0:
+        if self.process is None or self.process.returncode in {0, _UNKNOWN_CODE}:
             return True
         return not self.is_ready and self.process.returncode == -signal.SIGTERM
 
@@ -172,6 +205,8 @@ class ChildProcess:
         pid = self.pid
         self._plan_restart(now)
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        if code == _UNKNOWN_CODE:
+            how = "unknown: the fork server that started it has ended"
         _LOG.warning("child_ended", child=self.slot, pid=pid, how=how, restart_in_s=self.pause_s)
         meters.count("boathook_process_restarts_total", role=self.role)
 
@@ -182,15 +217,11 @@ class ChildProcess:
         self.restart_at = now + self.pause_s
         self.close()
 
-    def close_stdin(self) -> None:
-        """Close the child's standard input; it finishes within seconds and exits."""
+    def close(self) -> None:
+        """Release the process and its pipes."""
         if self._stdin is not None:
             self._stdin.close()
             self._stdin = None
-
-    def close(self) -> None:
-        """Release the process and its pipes."""
-        self.close_stdin()
         if self._beats >= 0:
             os.close(self._beats)
             self._beats = -1

@@ -1,8 +1,8 @@
 """Serves the API, the console and the apps' own paths on the gateway's port.
 
 Until PostgreSQL is available, requests to them are answered 503, except that messages are published into the gateway's
-buffer. The API and the pages are imported and built by their first requests, in a thread, because that takes as long as
-the rest of the start, and a third of its memory.
+buffer. The API and the pages are imported and built in a thread, because that takes as long as the rest of the start:
+once the gateway is ready, or at the first request to them if that comes earlier.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ _LOG = get_logger("server")
 
 
 class LazyApp:
-    """An application that is built by its first request; the others wait for it.
+    """An application that is built when it is first asked for; all requests wait for that.
 
     Args:
         build: imports and builds the application; runs in a thread.
@@ -167,6 +167,8 @@ class Console:
             gc.freeze()
             _LOG.debug("console_ready")
         self.startup_done.set()
+        for app in (self._api, self._pages):
+            await self._built(app)
 
     async def _open_all(self, intake: "Intake") -> None:
         build = await asyncio.to_thread(AppBuilder, self._settings, self._live_metrics, self._closing, intake)

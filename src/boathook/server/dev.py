@@ -24,8 +24,8 @@ from watchfiles import PythonFilter, awatch
 from boathook.config import FILE_NAME, Settings
 from boathook.db.embedded import EmbeddedServer
 from boathook.observability.log import render_text
+from boathook.service.gateway_address import bind_url
 from boathook.service.sign_in_link import LIFETIME_S, LINK_PATH, create_token, revoke_tokens
-from boathook.service.source_trial import gateway_url
 
 _ENVIRONMENT: Final = {
     "BOATHOOK_LOG_FORMAT": "json",
@@ -131,13 +131,13 @@ class _Developer:
 
     def _print_head(self) -> None:
         """Print where everything is."""
-        url = gateway_url(self._settings)
+        url = bind_url(self._settings)
         self._log.base = url
         if self._settings.server.port:  # otherwise the port is chosen at start
             token = create_token(self._settings.server.data_dir)
             self._say(f"console  {url}{LINK_PATH}?token={token}", _BOLD)
             self._say(f"         this link signs you in once, within {LIFETIME_S / 60:.0f} minutes", _DIM)
-        self._say(f"watching {self._folder}: Python files, {self._file_name} and .env; Ctrl-C stops", _DIM)
+        self._say(f"watching {self._folder}: Python and SQL files, {self._file_name} and .env; Ctrl-C stops", _DIM)
         if self._settings.file is None:
             self._say(f"there is no {FILE_NAME}; `boathook init` writes one, with a source and a handler", _YELLOW)
 
@@ -192,7 +192,7 @@ class _Developer:
 
     async def _note_changes(self) -> None:
         is_relevant = PythonFilter(
-            ignore_paths=[self._settings.server.data_dir], extra_extensions=(self._file_name, ".env")
+            ignore_paths=[self._settings.server.data_dir], extra_extensions=(self._file_name, ".env", ".sql")
         )
         async for changes in awatch(
             self._folder, watch_filter=is_relevant, stop_event=self._stop, debounce=400, ignore_permission_denied=True
@@ -252,9 +252,12 @@ class _ServeLog:
             case "source":
                 self._show_source(fields)
             case "serving":
-                self._starting = set(str(fields.get("children", "")).split(", "))
+                children = str(fields.get("children", "")).split(", ")
+                self._starting = {*children, *(f"console of {child}" for child in children if "gateway-" in child)}
             case "child_ready":
                 self._note_ready(str(fields.get("child")))
+            case "console_ready":  # with the paths of apps
+                self._note_ready(f"console of {fields.get('process')}")
             case "handler_without_events":
                 self._say(f"{fields.get('note')}; {fields.get('fix')}", _YELLOW)
         if event in _SHOWN or (fields["level"] in {"warning", "error"} and event not in _HIDDEN):
@@ -264,9 +267,9 @@ class _ServeLog:
         if event == "no_source_at_path" and self._sources:
             self._say(f"    sources are at {' '.join(paths for paths, _ in self._sources.values())}", _YELLOW)
 
-    def _note_ready(self, child: str) -> None:
-        if child in self._starting:
-            self._starting.discard(child)
+    def _note_ready(self, part: str) -> None:
+        if part in self._starting:
+            self._starting.discard(part)
             if not self._starting:
                 self._say(f"ready after {time.monotonic() - self._started_at:.1f} s", _DIM)
 

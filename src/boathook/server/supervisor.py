@@ -5,6 +5,7 @@ import contextlib
 import errno
 import fcntl
 import functools
+import math
 import signal
 import socket
 import time
@@ -35,12 +36,16 @@ from boathook.server.loading import check_mounts, load_hooks, migrations_of, wit
 from boathook.server.sampler import Sampler
 from boathook.service.doctor.handlers import CheckStatus
 from boathook.service.doctor.handlers import examine as examine_handlers
+from boathook.service.gateway_address import published_address
 from boathook.spool import inspection
 
 _LOG = log.get_logger("server")
 _CHECK_S: Final = 0.1
 _GRACE_S: Final = 15.0
-_START_S: Final = 60.0
+_START_S: Final = 600.0
+"""How long a starting process may be silent: importing the user's code blocks its event loop."""
+_FORK_SERVER_S: Final = 10.0
+"""A fork server that was started again must run for so long; otherwise it would end each time."""
 _BIND_S: Final = 3.0
 _KILL_AFTER_S: Final = 3.0
 _RETRY_S: Final = 1.0
@@ -68,19 +73,17 @@ async def _serve(settings: Settings, fork_server: ForkServer) -> int:
     check_settings(settings, hooks)
     bound = _bind(settings) if "gateway" in settings.server.roles else None
     try:
-        with instance_prefix(settings.server.data_dir) as prefix:
+        async with contextlib.AsyncExitStack() as stack:
+            prefix = stack.enter_context(instance_prefix(settings.server.data_dir))
             _warn_of_undrained_spool(settings)
-            async with open_postgresql(settings) as (ready, embedded):
-                prepare = functools.partial(prepare_database, ready, hooks, migrations_of(apps))
-                is_prepared = await try_prepare(
-                    prepare, can_wait=bound is not None and settings.accepts_without_database
-                )
-                if bound is not None:
-                    _listen(bound, settings)
-                supervisor = Supervisor(
-                    ready, fork_server, bound, prefix, embedded, _handlers_by_source(settings, hooks)
-                )
-                return await supervisor.run(stop, None if is_prepared else prepare)
+            ready, embedded = await stack.enter_async_context(open_postgresql(settings))
+            prepare = functools.partial(prepare_database, ready, hooks, migrations_of(apps))
+            is_prepared = await try_prepare(prepare, can_wait=bound is not None and settings.accepts_without_database)
+            if bound is not None:
+                _listen(bound, settings)
+                stack.enter_context(published_address(settings.server.data_dir, prefix, *bound.getsockname()[:2]))
+            supervisor = Supervisor(ready, fork_server, bound, prefix, embedded, _handlers_by_source(settings, hooks))
+            return await supervisor.run(stop, None if is_prepared else prepare)
     finally:
         if bound is not None:
             bound.close()
@@ -303,6 +306,7 @@ class Supervisor:
         self._handlers = handlers
         """The names of the handlers by source."""
         self._fork_server = fork_server
+        self._fork_server_started_at = -math.inf
         self._bound = bound
         self._embedded = embedded
         self._children = [ChildProcess(role, prefix + slot) for role, slot in _slots(settings)]
@@ -378,8 +382,7 @@ class Supervisor:
         checked_at = time.monotonic()
         while not stop.graceful.is_set():
             now = time.monotonic()
-            if self._fork_server.has_ended:
-                _LOG.error("fork_server_ended", note="without it no process can be started again; stopping")
+            if self._fork_server.has_ended and not self._restart_fork_server(now):
                 self._has_failed = True
                 return
             if now - checked_at > 1:
@@ -393,16 +396,31 @@ class Supervisor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.graceful.wait(), _CHECK_S)
 
+    def _restart_fork_server(self, now: float) -> bool:
+        """Start another fork server; return False if the last one has ended at once."""
+        is_last = now - self._fork_server_started_at < _FORK_SERVER_S
+        note = "stopping, as the one before ended too" if is_last else "the processes go on; starting another"
+        _LOG.error("fork_server_ended", note=note)
+        if is_last:
+            return False
+        try:
+            self._fork_server.restart(self._settings.server.roles)
+        except OSError as error:
+            _LOG.error("fork_server_not_started", error=str(error))
+            return False
+        self._fork_server_started_at = now
+        return True
+
     async def _check_child(self, child: ChildProcess, now: float) -> None:
         if child.process is None:
             if now >= child.restart_at:
                 await self._start(child)
             return
         child.read_heartbeats(now)
-        timeout_s = self._stuck_timeout_s if child.is_ready else max(_START_S, self._stuck_timeout_s)
+        timeout_s = self._stuck_timeout_s if child.is_ready else _START_S
         if child.has_ended():
             child.record_exit(now)
-        elif now - child.beat_at > timeout_s:
+        elif child.silent_s(now) > timeout_s:
             _LOG.error("child_stuck", child=child.slot, pid=child.pid, silent_s=round(now - child.beat_at, 1))
             child.send(signal.SIGKILL)
 
@@ -426,8 +444,6 @@ class Supervisor:
             if child.has_ended():
                 child.record_exit(time.monotonic())  # it had exited for another reason before
             child.send(signal.SIGTERM)
-            if self._fork_server.has_ended:
-                child.close_stdin()
         deadline = time.monotonic() + server.drain_s + server.linger_s + _KILL_AFTER_S
         left = await self._until_ended(deadline, stop.immediate)
         for child in left:
