@@ -26,8 +26,8 @@ START, START_WITH_UV, SEND, LOOK, TEST = [
 ][:5]
 SHOWN = (
     r"console  http://127.0.0.1:\d+/console/sign-in/link\?token=",
-    r"source   http://127.0.0.1:\d+/in/stripe -> record_payment",
-    r"(?s)(stripe payment_intent.succeeded -> record_payment  ok  [\d.]+ ms.*){2}",
+    r"source   http://127.0.0.1:\d+/in/stripe -> shop.record_payment",
+    r"(?s)(stripe payment_intent.succeeded -> shop.record_payment  ok  [\d.]+ ms.*){2}",
     r"stripe invoice.paid -> no handler  stored",
 )
 INHERITED = {

@@ -45,6 +45,7 @@ EXCUSED = {
     "docs/how-to/sending.md:python:1": "asks a running server: tests/acceptance/svix/test_move_from_svix.py runs it",
     "docs/reference/apps.md:js:1": "a piece of a page in a browser: tests/acceptance/test_mounts.py does the same",
     "docs/how-to/sending.md:js:1": "tests/acceptance/svix/clients/npm makes the same calls with the same client",
+    "docs/tutorial/quickstart.md:sql:1": "tests/unit/test_scaffold.py compares it with what init writes",
     "docs/reference/apps.md:sql:1": "tests/acceptance/test_app_platform.py applies it",
     "docs/explanation/architecture.md:mermaid:1": "test_docs.py compares it with the legal moves",
     "docs/how-to/deploy-containers.md:dockerfile:1": "its base image exists on the reader's machine alone",

@@ -16,6 +16,7 @@ from boathook.providers import RECIPES
 from boathook.server.loading import load_apps
 from boathook.service.scaffold import ProjectKind, project_files
 from tests.databases import libpq_environment
+from tests.guards.documents import ROOT, blocks
 from tests.support import sampled
 
 FILES = {"boathook.toml", "hooks.py", "migrations", "test_hooks.py", ".env.example", ".env", ".gitignore"}
@@ -119,6 +120,15 @@ def test_a_django_project_does_not_start_without_a_key(folder: Path):
     (folder / ".env").unlink()
     done = show_django_settings(folder)
     assert "ImproperlyConfigured: DJANGO_SECRET_KEY is not set" in done.stderr
+
+
+def test_the_quickstart_shows_what_init_writes():
+    files = project_files("stripe")
+    shown = [block.text for block in blocks(ROOT / "docs/tutorial/quickstart.md")]
+    statements = [line for line in files["migrations/0001_first.sql"].splitlines() if not line.startswith("--")]
+    assert "\n".join(statements) + "\n" in shown
+    assert files["boathook.toml"] in shown
+    assert files["hooks.py"].partition("\n\n")[2] in shown
 
 
 def test_each_project_has_its_own_secret():
