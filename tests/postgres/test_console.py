@@ -33,7 +33,7 @@ async def opened(tmp_path):
         settings = config.load(None, {"database.url": url, "server.data_dir": str(tmp_path), **more})
         console = Console(settings, LiveMetrics(None))
         consoles.append(console)
-        return console, httpx.AsyncClient(transport=httpx.ASGITransport(console), base_url="http://api.test")
+        return console, httpx.AsyncClient(transport=httpx.ASGITransport(console), base_url="http://api.localhost")
 
     yield start
     for console in consoles:
