@@ -106,11 +106,12 @@ class TestExamples:
         variables = environment(pg_url, port, **({"BOATHOOK_SERVER_APP": app} if app else {}))
         if setup is not None:
             run(folder, variables, *setup)
+        run(folder, variables, "-m", "boathook", "applications", "create", "Acme", "--uid", "acme")
         more = [str(port)] if command[-1] == "--port" else []
         with process(folder, variables, *command, *more):
             self.order_and_pay(f"http://127.0.0.1:{port}")
         with psycopg.connect(pg_url) as connection:
-            found = connection.execute("select type from boathook.event where application = 'acme'").fetchall()
+            found = connection.execute("select type from boathook.event where origin = 'published'").fetchall()
         assert found == [("order.created",)]
 
     def test_a_failing_handler_shows_its_traceback_under_uvicorn(self, folder, pg_url):

@@ -86,6 +86,7 @@ def server(databases: Pool, project: Path) -> Iterator[BoathookServer]:
         databases.database() as url,
         BoathookServer.running(project, project / "boathook.toml", {"database": {"url": url}, **overrides}) as server,
     ):
+        assert server.create_application("acme") == server.create_application("acme")
         yield server
 
 
@@ -238,7 +239,8 @@ def test_works_without_a_settings_file_and_shows_failures(pg_url, tmp_path):
     )
     (tmp_path / "test_shop.py").write_text(
         textwrap.dedent("""
-            def test_first(deliver, published):
+            def test_first(boathook_server, deliver, published):
+                boathook_server.create_application("acme")
                 assert deliver("stripe", type="invoice.paid").outcome == "succeeded"
                 assert len(published()) == 1
 

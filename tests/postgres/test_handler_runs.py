@@ -30,6 +30,9 @@ COUNT = "select count(*) from deed"
 def shop(pg_url: str) -> str:
     with psycopg.connect(pg_url, autocommit=True) as admin:
         admin.execute("create table deed (n int)")
+        admin.execute(
+            "insert into boathook.application (id, organization, uid, name) values (gen_random_uuid(), 'default', 'acme', 'A')"
+        )
     return pg_url
 
 
@@ -325,6 +328,25 @@ class TestRun:
         ).note == "issues.opened"
         with pytest.raises(NotFound, match="its filter= does not match"):
             await run(hook, event("github", type="issues.opened", fields={"issue.number": 3}))
+
+    async def test_publishing_to_nobody_fails_the_attempt(self, shop, connection):
+        hook = Boathook()
+
+        @hook.on("stripe")
+        async def handle(event: Event, tx: Transaction) -> None:
+            await tx.execute(INSERT.format(1))
+            await hook.publish(tx, application="acmee", type="a", payload={})
+
+        async with run(hook, paid(), session=connection) as result:
+            assert await connection.fetchval(COUNT) == 0
+        assert (result.outcome, result.code) == ("failed", "APPLICATION_NOT_FOUND")
+        assert "acmee" in str(result.error)
+
+        @hook.on(application="acmee")
+        async def react(event: Event) -> None: ...
+
+        result = await run(hook, paid(), session=connection)
+        assert (result.outcome, len(result.published)) == ("succeeded", 1), "a handler takes it, if not yet registered"
 
     async def test_a_published_event(self):
         hook = Boathook()

@@ -18,6 +18,7 @@ from boathook.domain.model import Accepted, Duplicate
 from boathook.domain.policy import Dead, Ignore, Retry, RetryDefaults, RetryPolicy
 from boathook.handlers.api import Boathook, Event, SyncTransaction, Transaction
 from boathook.handlers.transaction import to_number
+from tests.endpoint_factory import add_application
 from tests.support import eventually
 from tests.worker_harness import accept_events, attempts, running_worker, wait_for_states
 
@@ -600,6 +601,7 @@ async def test_publishing_works_outside_handlers_on_an_asyncpg_connection(shop: 
 
 async def test_a_published_event_reaches_a_recipient_added_after_the_routes_were_read(shop: Database) -> None:
     hook, later = Boathook(), Boathook()
+    await add_application(shop, "acme")
     async with shop.acquire() as connection:
         await hook.publish(connection, application="acme", type="x", payload={})
 

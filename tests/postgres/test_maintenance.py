@@ -521,6 +521,6 @@ async def test_a_retention_beyond_1970_keeps_everything(db: Database) -> None:
     )
     await add_event(db, NOW)
     await add_rejection(db, "a", timedelta(minutes=1))
-    await db.execute("insert into boathook.unhandled (event_id, source) select id, source from boathook.event")
+    await db.execute("insert into boathook.unhandled (event_id, subject) select id, source from boathook.event")
     report = await run_maintenance(db, retention(events_days=36_500, rejections_days=36_500))
     assert dict(report.dropped) == {}

@@ -12,9 +12,11 @@ import pytest
 
 from boathook.config import load
 from boathook.db.database import Database
+from boathook.db.queries import listings
+from boathook.db.rerouting import count_unhandled
 from boathook.db.route_registry import decode_routing, register
 from boathook.domain import ids
-from boathook.domain.errors import DuplicateMessage, InvalidMessage, NotFound, RoutesChanged
+from boathook.domain.errors import ApplicationNotFound, DuplicateMessage, InvalidMessage, NotFound, RoutesChanged
 from boathook.domain.model import Accepted, Duplicate, IdempotencyConflict, IdempotencyKey, IdempotentReplay, Route
 from boathook.handlers import outbox as outbox_module
 from boathook.handlers.api import Boathook
@@ -151,7 +153,8 @@ async def test_an_id_that_is_no_applications_is_refused(db: Database) -> None:
 
 async def test_a_uid_leads_to_the_application_that_has_it_now(db: Database) -> None:
     outbox = Outbox()
-    assert await recipients_of(db, (await publish(db, outbox, "acme")).event_id) == []
+    with pytest.raises(ApplicationNotFound):
+        await publish(db, outbox, "acme")
     first = await add_application(db, "acme")
     one = await add_endpoint(db, first)
     assert await recipients_of(db, (await publish(db, outbox, "acme")).event_id) == [one]
@@ -160,7 +163,35 @@ async def test_a_uid_leads_to_the_application_that_has_it_now(db: Database) -> N
     two = await add_endpoint(db, second)
     assert await recipients_of(db, (await publish(db, outbox, "acme")).event_id) == [two]
     await db.execute("update boathook.application set deleted_at = now() where uid = 'acme'")
-    assert await recipients_of(db, (await publish(db, outbox, "acme")).event_id) == []
+    with pytest.raises(ApplicationNotFound):
+        await publish(db, outbox, "acme")
+
+
+async def test_a_message_for_nobody_is_refused_and_leaves_the_transaction_usable(db: Database) -> None:
+    outbox = Outbox()
+    async with db.transaction() as connection:
+        with pytest.raises(ApplicationNotFound, match=r"no application 'acmee'.*boathook applications create"):
+            await outbox.publish(connection, Message(application="acmee", type="x", payload={}))
+        acme = await add_application(connection, "acmee")
+        receipt = await outbox.publish(connection, Message(application="acmee", type="x", payload={}))
+    assert await db.fetchval("select array_agg(application) from boathook.event") == [acme]
+    assert await db.fetchval("select fanout from boathook.event where id = $1", receipt.event_id) == 0
+    assert await db.fetchval("select count(*) from boathook.unhandled") == 0, "an application needs no endpoint"
+
+
+async def test_a_name_that_a_route_has_may_be_published_to_until_the_route_is_retired(db: Database) -> None:
+    outbox = Outbox()
+    await register(db, "tests", [Route(recipient="handler:a", app="tests", application="nobody", types=("a",))])
+    assert await recipients_of(db, (await publish(db, outbox, "nobody", type="a")).event_id) == ["handler:a"]
+    missed = await publish(db, outbox, "nobody", type="b")
+    rows = await db.fetch("select event_id, subject from boathook.unhandled")
+    assert [tuple(row) for row in rows] == [(missed.event_id, "nobody")]
+    assert await count_unhandled(db, datetime.now(UTC) - DAY) == {"nobody": 1}
+    (listed,) = await listings.list_events(db, listings.ListFilter(is_unhandled=True))
+    assert listed.id == ids.show(ids.EVENT, missed.event_id)
+    await register(db, "tests", [])
+    with pytest.raises(ApplicationNotFound):
+        await publish(db, outbox, "nobody", type="a")
 
 
 async def _endpoints_added_meanwhile(db: Database, rounds: int) -> list[str]:
@@ -414,6 +445,7 @@ async def test_compiled_routes_take_bounded_memory(db: Database, monkeypatch: py
     acme, outbox = await add_application(db, "acme"), Outbox()
     endpoint = await add_endpoint(db, acme)
     for number in range(30):
+        await add_application(db, f"nobody-{number}")
         await publish(db, outbox, f"nobody-{number}")
         assert await recipients_of(db, (await publish(db, outbox, "acme")).event_id) == [endpoint]
     kept = outbox._route_cache._kept

@@ -29,6 +29,7 @@ from boathook.domain.model import Accepted
 from boathook.observability import meters
 from boathook.observability.live_metrics import LiveMetrics, SnapshotFile
 from boathook.service.app_platform import AppPlatform, open_platform
+from tests.endpoint_factory import add_application
 from tests.postgres.message_factory import MessageFactory, ago
 from tests.postgres.test_integrity import Store
 from tests.support import eventually
@@ -150,6 +151,7 @@ class TestTransaction:
         assert 2 <= backends <= 9
 
     async def test_a_published_message_is_announced_after_the_commit(self, hook: Boathook, db: Database):
+        await add_application(db, "shop")
         heard: list[str] = []
         await db.listen(DUE_CHANNEL, heard.append)
         listening = (
@@ -165,6 +167,7 @@ class TestTransaction:
         await eventually(lambda: heard)
 
     async def test_a_published_message_is_rolled_back_with_it(self, hook: Boathook, db: Database):
+        await add_application(db, "shop")
         with contextlib.suppress(KeyError):
             async with hook.transaction() as tx:
                 await hook.publish(tx, application="shop", type="order.paid", payload={})

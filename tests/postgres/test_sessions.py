@@ -413,6 +413,25 @@ async def test_publishing_is_part_of_the_session(shop: Database, kit: SessionKit
     assert await shop.fetchval("select count(*) from boathook.event where origin = 'published'") == 1
 
 
+async def test_publishing_to_nobody_rolls_the_attempt_back(shop: Database, kit: SessionKit) -> None:
+    hook = Boathook()
+
+    def body(event: Event, session: Any, execute: Any) -> Any:
+        yield execute(session, "insert into deed values (1)")
+        publish = hook.publish if kit.is_async else hook.publish_sync
+        yield publish(session, application="acme", type="x", payload={})
+
+    kit.handler(hook, body, retry=TWICE)
+    async with running_worker(shop, hook):
+        await accept_events(shop, {})
+        await wait_for_states(shop, dead=1)
+    assert await deeds(shop) == []
+    assert await shop.fetchval("select count(*) from boathook.event where origin = 'published'") == 0
+    assert await attempts(shop) == [(1, "failed", "APPLICATION_NOT_FOUND"), (2, "failed", "APPLICATION_NOT_FOUND")]
+    error = await shop.fetchval("select error from boathook.attempt limit 1")
+    assert "boathook applications create NAME --uid acme" in error
+
+
 async def test_publishing_to_endpoints_works_through_every_session(shop: Database, kit: SessionKit) -> None:
     acme = await add_application(shop, "acme")
     endpoint = await add_endpoint(shop, acme, channels=["eu"], order_by="*")

@@ -11,6 +11,15 @@ from shop.models import Order
 class OrderTest(TestCase):
     """A whole order."""
 
+    @classmethod
+    def setUpTestData(cls) -> None:
+        """Create the application that orders are published to, as `boathook applications create` does."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "insert into boathook.application (id, organization, uid, name)"
+                " values (gen_random_uuid(), 'default', 'acme', 'Acme')"
+            )
+
     def test_a_payment_marks_its_order_as_paid(self) -> None:
         """The handler sees the data of the test, and its effects are rolled back after the block."""
         Order.objects.create(id="o1", amount=500)
@@ -25,5 +34,5 @@ class OrderTest(TestCase):
         statuses = [self.client.post("/orders", order, "application/json").status_code for _ in range(2)]
         assert statuses == [201, 409]
         with connection.cursor() as cursor:
-            cursor.execute("select type from boathook.event where application = 'acme'")
+            cursor.execute("select type from boathook.event where origin = 'published'")
             assert cursor.fetchall() == [("order.created",)]

@@ -200,7 +200,7 @@ class EventQuery(msgspec.Struct, frozen=True):
     state: Annotated[
         FilterText | None,
         Query(
-            description="Only with a delivery in this state; `unhandled`: only inbound ones that no handler matched.",
+            description="Only with a delivery in this state; `unhandled`: only those that no handler matched.",
             examples=["dead"],
         ),
     ] = None

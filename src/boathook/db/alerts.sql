@@ -84,16 +84,16 @@ where d.number > 0
 order by value desc, subject
 
 -- name: count_unhandled
--- Counts unhandled events accepted within some seconds, by source, of the latest twenty thousand.
-select source as subject, count(*)::float8 as value
+-- Counts unhandled events accepted within some seconds, by source or name, of the latest twenty thousand.
+select subject, count(*)::float8 as value
 from (
-    select source from boathook.unhandled
+    select subject from boathook.unhandled
     where event_id >= boathook.min_id(now() - make_interval(secs => $1))
     order by event_id desc
     limit 20000
 ) as latest
-group by source
-order by value desc, source
+group by subject
+order by value desc, subject
 limit $2
 
 -- name: list_disabled

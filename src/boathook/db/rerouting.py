@@ -163,9 +163,9 @@ async def check_handler(connection: Connection | Database, name: str) -> str:
 
 
 async def count_unhandled(database: Database | Connection, since: datetime) -> Mapping[str, int]:
-    """Count the unhandled events accepted since a time by source, up to `MAX_COUNTED`."""
+    """Count the unhandled events accepted since a time by source or name, up to `MAX_COUNTED`."""
     rows = await database.fetch(SQL["count_unhandled"], ids.first_of(since), MAX_COUNTED)
-    return {row["source"]: row["number"] for row in rows}
+    return {row["subject"]: row["number"] for row in rows}
 
 
 async def _read_router(connection: Connection, to: str | None) -> Router:

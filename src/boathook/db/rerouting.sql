@@ -89,8 +89,8 @@ insert into boathook.audit (actor, action, subject, note)
 select $1, $2, subject, note from unnest($3::text[], $4::text[]) as u (subject, note)
 
 -- name: count_unhandled
--- Counts the unhandled events since an id, up to $2, by source.
-select source, count(*) as number
-from (select source from boathook.unhandled where event_id >= $1 order by event_id desc limit $2) as latest
-group by source
-order by number desc, source
+-- Counts the unhandled events since an id, up to $2, by source or name.
+select subject, count(*) as number
+from (select subject from boathook.unhandled where event_id >= $1 order by event_id desc limit $2) as latest
+group by subject
+order by number desc, subject

@@ -37,6 +37,7 @@ BoathookError
 ├── InvalidTransition           a delivery cannot go from this state to that one
 ├── WrongCell                   an application has moved to another cell: names it
 └── NotFound                    no such event, delivery, rejection, source, key, application, endpoint ...
+    └── ApplicationNotFound     a message is for no application, and for no handler of that name
 """
 
 
@@ -239,3 +240,7 @@ class WrongCell(BoathookError):
 
 class NotFound(BoathookError):
     """Nothing has this id or name, or the caller may not see it."""
+
+
+class ApplicationNotFound(NotFound):
+    """A message is for an application that does not exist, and no handler names it: nobody would receive it."""

@@ -339,7 +339,8 @@ class Boathook:
         Raises:
             DuplicateMessage: an event of this application has this *id* but a different payload.
             InvalidMessage: an argument breaks a rule; the message names it.
-            NotFound: *application* is an id of no existing application.
+            NotFound: no application has this id or uid, and no handler names it. Raised by a handler, it fails the
+                attempt with the code ``APPLICATION_NOT_FOUND``.
         """
         message = Message(
             application=application,

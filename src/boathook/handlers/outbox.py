@@ -26,10 +26,10 @@ from boathook.db.sql_functions import PUBLISH_MESSAGE, REPLICATE, REPLICATE_ARGU
 from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_tags
 from boathook.domain.errors import (
+    ApplicationNotFound,
     DatabaseError,
     DuplicateMessage,
     InvalidMessage,
-    NotFound,
     RoutesChanged,
     TooManyDeliveries,
     WrongCell,
@@ -196,7 +196,7 @@ class Outbox:
 
         Raises:
             InvalidMessage: a field breaks a rule; the message names it.
-            NotFound: no application has this id, or it was deleted.
+            ApplicationNotFound: no application has this id or uid, and no handler names it.
             TooManyDeliveries: it matches more endpoints than one event can have deliveries.
             RoutesChanged: the routes kept changing.
             WrongCell: the application has moved to another cell, and the message is not to be passed on.
@@ -230,7 +230,7 @@ class Outbox:
         return self._route_cache.get((organization, application))
 
     def cache_routes(self, organization: str, application: str, routing: Routing) -> CompiledRoutes:
-        """Compile and cache the routes of an application's id or uid. Raises NotFound."""
+        """Compile and cache the routes of an application's id or uid. Raises ApplicationNotFound."""
         compiled = _compile(application, routing)
         self._route_cache.put((organization, application), compiled)
         return compiled
@@ -316,7 +316,12 @@ def _weight(compiled: CompiledRoutes) -> int:
 def _compile(name: str, routing: Routing) -> CompiledRoutes:
     is_id = is_application_id(name)
     if routing.application is None and is_id:
-        raise NotFound(f"there is no application {name}; it may have been deleted")
+        raise ApplicationNotFound(f"there is no application {name}; it may have been deleted")
+    if routing.application is None and not routing.routes:
+        raise ApplicationNotFound(
+            f"there is no application {name!r}, and no handler for one of this name; create it with: "
+            f"boathook applications create NAME --uid {name}"
+        )
     stored_as = name if routing.application is None else routing.application.name
     return CompiledRoutes(routing, Router(routing.routes, 0), stored_as, None if is_id else name)
 

@@ -34,7 +34,14 @@ from boathook.db.sql_functions import (
     sqlstate,
 )
 from boathook.domain import ids
-from boathook.domain.errors import DatabaseError, DatabaseUnavailable, HandlerMisuse, HandlerTimeout, LeaseLost
+from boathook.domain.errors import (
+    ApplicationNotFound,
+    DatabaseError,
+    DatabaseUnavailable,
+    HandlerMisuse,
+    HandlerTimeout,
+    LeaseLost,
+)
 from boathook.domain.model import Claim
 from boathook.domain.policy import (
     MAX_SECONDS,
@@ -64,6 +71,12 @@ MAX_TRACEBACK: Final = 8_192
 CONFLICT: Final = "CONFLICT"
 """Code of an attempt whose transaction PostgreSQL aborted in every run because of conflicts with others."""
 _MAX_RUNS: Final = 4
+_CODES: Final[Mapping[type[BaseException], str]] = {
+    HandlerTimeout: "TIMEOUT",
+    HandlerMisuse: "HANDLER_MISUSE",
+    ApplicationNotFound: "APPLICATION_NOT_FOUND",
+}
+"""Codes of failures; that of any other exception is the name of its class."""
 _OUR_FRAMES: Final = (__name__.rpartition(".")[0], "boathook.testing")
 """Modules whose frames precede those of the user's code."""
 
@@ -472,9 +485,8 @@ def make_failure(error: BaseException, handler: Handler) -> Failure:
     """Return the failure of an attempt that raised *error*."""
     is_timeout = isinstance(error, HandlerTimeout)
     is_misuse = isinstance(error, HandlerMisuse)
-    name = "TIMEOUT" if is_timeout else "HANDLER_MISUSE" if is_misuse else type(error).__name__
     return Failure(
-        code=name,
+        code=next((code for kind, code in _CODES.items() if isinstance(error, kind)), type(error).__name__),
         error=_sentence(error),
         traceback=None if is_timeout else format_traceback(error),
         is_final=is_misuse or isinstance(error, handler.final),

@@ -37,6 +37,7 @@ _ENDS: Final = {
     "TIMEOUT": "with a timeout",
     "LEASE_LOST": "because its worker stopped",
     "HANDLER_MISUSE": "because the handler uses boathook incorrectly",
+    "APPLICATION_NOT_FOUND": "because the handler publishes to an application that does not exist",
     CONNECTION_LOST: "because its connection to PostgreSQL was lost",
     "DNS": "because the endpoint's host name could not be resolved",
     "CONNECT": "because the endpoint's host could not be reached",
@@ -56,6 +57,7 @@ _ADVICE: Final = {
     "LEASE_LOST": "Something ended the worker while it ran: check its log and its memory limit. Replay one dead "
     "letter and watch it.",
     "HANDLER_MISUSE": "Fix the handler as the message says, deploy it, then replay.",
+    "APPLICATION_NOT_FOUND": "Create the application, or correct its name in the handler, then replay.",
     CONNECTION_LOST: "Nothing of it was stored. Once PostgreSQL is stable again, replay.",
     "SECRET_UNREADABLE": "Restore the encryption key of the secret, or give the endpoint a new secret, then replay.",
     "GONE": "The receiver unsubscribed. If that was a mistake, enable the endpoint and replay; otherwise ignore it "

@@ -30,9 +30,8 @@ from boathook.db.queries import listings
 from boathook.db.queries.listings import DeliveryRow
 from boathook.db.queries.listings import ListFilter as ListFilter  # noqa: PLC0414 - re-exported
 from boathook.db.rerouting import RerouteResult
-from boathook.db.route_registry import read_routing
 from boathook.domain import ids
-from boathook.domain.errors import InvalidMessage, InvalidState, InvalidTransition, NotFound
+from boathook.domain.errors import InvalidMessage, InvalidState, InvalidTransition
 from boathook.domain.model import Accepted, Receipt, State
 from boathook.handlers.outbox import Message as Message  # noqa: PLC0414 - re-exported
 from boathook.handlers.outbox import Outbox, receipt_of
@@ -376,13 +375,12 @@ async def send(database: Database, settings: Settings, action: AuditContext, mes
     """Publish one message whose payload is the bytes of a JSON document, stored unchanged.
 
     Raises:
-        NotFound: there is no such application, and no handler for one of this name.
+        ApplicationNotFound: there is no such application, and no handler for one of this name.
         InvalidMessage: a field is invalid, or the payload is not JSON or violates its event type's schema.
         DuplicateMessage: the application has a message with this id, but another payload.
     """
     document = read_payload(message)
     async with database.transaction() as connection:
-        await _check_recipients(connection, message)
         if settings.outbound.validate_payloads:
             await check_message(connection, organization=message.organization, type=message.type, payload=document)
         published = await Outbox.of(settings.retention).publish(connection, message)
@@ -399,12 +397,3 @@ def read_payload(message: Message) -> Any:
         return msgspec.json.decode(message.payload)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidMessage(f"payload: it must be JSON: {error}") from None
-
-
-async def _check_recipients(connection: Connection, message: Message) -> None:
-    routing = await read_routing(connection, message.organization, message.application)
-    if routing.application is None and not routing.routes:
-        raise NotFound(
-            f"there is no application {message.application!r}, and no handler for one of this name; create it with: "
-            f"boathook applications create NAME --uid {message.application}"
-        )

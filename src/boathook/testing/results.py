@@ -37,7 +37,7 @@ class HandlerResult:
     """Its name."""
     outcome: Outcome
     code: str | None = None
-    """The code of `Retry` or `Dead`, or the class of the exception."""
+    """The code of `Retry` or `Dead`, or that of the exception: its class or, say, ``APPLICATION_NOT_FOUND``."""
     note: str | None = None
     """The reason of `Ignore` or the note of `Dead`."""
     error: str | None = None

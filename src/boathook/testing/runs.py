@@ -8,6 +8,7 @@ from typing import Any, Final, assert_never
 
 from msgspec.structs import replace
 
+from boathook.db.route_registry import Routing
 from boathook.db.sql_functions import sqlstate
 from boathook.domain.errors import ConfigError, HandlerMisuse, NotFound
 from boathook.domain.filters import Router
@@ -17,7 +18,7 @@ from boathook.domain.policy import Dead, Failure, Ignore, Retry, Success
 from boathook.handlers.api import Boathook
 from boathook.handlers.event import Event, ReplySlot
 from boathook.handlers.handler import Handler
-from boathook.handlers.outbox import Message, Outbox
+from boathook.handlers.outbox import CompiledRoutes, Message, Outbox
 from boathook.handlers.runner import Unsuccessful, invoke, is_cancelled, make_failure, read_outcome
 from boathook.handlers.sessions import library_of, refusing_commit
 from boathook.handlers.threads import ThreadPool
@@ -108,11 +109,18 @@ def run_sync(hook: Boathook, event: Event, *, session: Any = None) -> Iterator[R
 
 
 class _RecordingOutbox(Outbox):
-    """Publishes as usual, and keeps the messages that were stored."""
+    """Publishes as usual, with the handlers of *hook* as if they were registered, and keeps what was stored."""
 
-    def __init__(self) -> None:
+    def __init__(self, hook: Boathook) -> None:
         super().__init__()
         self.messages: list[PublishedMessage] = []
+        self._routes = hook.routes("")
+
+    def cache_routes(self, organization: str, application: str, routing: Routing) -> CompiledRoutes:
+        if routing.application is None and not routing.routes:
+            declared = tuple(route for route in self._routes if route.application == application)
+            routing = replace(routing, routes=declared)
+        return super().cache_routes(organization, application, routing)
 
     async def publish(self, session: Any, message: Message, *, passes_on: bool = True) -> Published:
         return self._kept(message, await super().publish(session, message, passes_on=passes_on))
@@ -138,7 +146,7 @@ class _RecordingOutbox(Outbox):
 
 @contextmanager
 def _recording(hook: Boathook) -> Iterator[_RecordingOutbox]:
-    recorder = _RecordingOutbox()
+    recorder = _RecordingOutbox(hook)
     previous, hook._outbox = hook._outbox, recorder  # noqa: SLF001 the outbox is not part of the public API
     try:
         yield recorder

@@ -12,16 +12,19 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
+from boathook.db import applications
 from boathook.db.database import Database
 from boathook.db.route_registry import read_routes
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError, FetchFailed, NotFound
 from boathook.domain.json_document import UNREADABLE, parse
+from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.domain.verification import Verified
 from boathook.ingest.sources import configured_spec
 from boathook.service import listings
 from boathook.service.listings import DeliveryDetail, EventDetail, ListFilter
 from boathook.service.source_trial import sample_request, send_request, sign_request
+from boathook.service.unit_of_work import new_id
 from boathook.testing.events import choose_body
 from boathook.testing.results import DeliverResult, HandlerResult, Outcome, PublishedMessage, print_failures
 from boathook.testing.server_process import ServerProcess, running
@@ -152,6 +155,24 @@ class BoathookServer:
             status=response.status,
             response=response.body,
         )
+
+    def create_application(self, uid: str, *, name: str = "") -> str:
+        """Create an application to publish to, unless there is one with this uid, and return its id.
+
+        Args:
+            uid: its uid, as publishers name it.
+            name: its name; empty for the uid.
+        """
+        return self._call(self._create_application(uid, name or uid))
+
+    async def _create_application(self, uid: str, name: str) -> str:
+        async with (await self._open()).transaction() as connection:
+            found = await applications.find(connection, DEFAULT_ORGANIZATION, uid)
+            if found is None:
+                found = await applications.insert(
+                    connection, new_id(), DEFAULT_ORGANIZATION, uid=uid, name=name, throttle_rate=None, metadata={}
+                )
+            return found.shown_id
 
     def published(
         self, *, application: str | None = None, type: str | None = None, since: datetime | None = None

@@ -5,7 +5,7 @@
 --   cell_assignment, cell_name   the cell of each source, and the one that this database belongs to
 --   dedup                  keys of known events, until they expire
 --   event                  one accepted fact, immutable                      (partitioned by id)
---   unhandled              events of sources without deliveries, because no handler matched
+--   unhandled              events without deliveries, because no handler matched
 --   delivery               the queue: pending and leased deliveries, and dead letters
 --   attempt                one try of a delivery                             (partitioned by event id)
 --   delivery_archive       deliveries that succeeded or were ignored         (partitioned by event id)
@@ -147,11 +147,11 @@ create table boathook.event_default partition of boathook.event default;
 create index event_of_application on boathook.event (application, id) where application is not null;
 create index event_content on boathook.event (content_until) where content_until is not null and expunged_at is null;
 
--- Events of sources without deliveries, because no handler matched. A row is deleted when its event is rerouted, or
--- when it reaches the retention age of events.
+-- Events of sources, and messages to names that no application has, without deliveries because no handler matched. A row
+-- is deleted when its event is rerouted, or when it reaches the retention age of events.
 create table boathook.unhandled (
     event_id uuid primary key,
-    source text not null
+    subject text not null  -- the source, or the name
 );
 
 create table boathook.delivery (
@@ -889,7 +889,7 @@ $$;
 -- deliveries, in the order in which ordered ones must run; an array of equal values may hold only one of them, and those
 -- that default to null are null if no event or delivery has a value. Deliveries are due now, or at d_due if that is later.
 -- p_new lists the events to be stored; null: all. p_has_order says whether a delivery has an order key, p_has_unhandled
--- whether an event of a source may have no deliveries, p_is_manual whether each delivery gets only one attempt.
+-- whether an unhandled event may have no deliveries, p_is_manual whether each delivery gets only one attempt.
 -- Returns whether an ordered delivery is blocked: the caller then unblocks its order key after the commit, because the
 -- preceding delivery may have ended meanwhile.
 create function boathook.store_events(
@@ -923,10 +923,13 @@ begin
     where p_new is null or e.id = any (p_new)
     order by e.id;
     if p_has_unhandled then
-        insert into boathook.unhandled (event_id, source)
-        select e.id, e.source
-        from unnest(p_ids, boathook.fill(p_sources, p_ids), boathook.fill(p_fanouts, p_ids)) as e (id, source, fanout)
-        where e.fanout = 0 and e.source is not null and (p_new is null or e.id = any (p_new))
+        insert into boathook.unhandled (event_id, subject)
+        select e.id, coalesce(e.source, e.application)
+        from unnest(
+            p_ids, boathook.fill(p_sources, p_ids), boathook.fill(p_applications, p_ids), boathook.fill(p_fanouts, p_ids)
+        ) as e (id, source, application, fanout)
+        where e.fanout = 0 and (p_new is null or e.id = any (p_new))
+            and (e.source is not null or boathook.read_id('app', e.application) is null)
         order by e.id
         on conflict do nothing;
     end if;
@@ -1191,6 +1194,7 @@ begin
             p_hashes => m_hashes, p_fanouts => m_fanouts, p_channels => m_channels, p_tags => m_tags,
             p_deliver_at => m_deliver_at, p_content_until => m_content_until,
             p_new => case when cardinality(fresh) < cardinality(m_ids) then fresh end,
+            p_has_unhandled => array_position(t_applications, null) is not null,
             d_events => d_events, d_ordinals => d_ordinals, d_recipients => d_recipients, d_order_keys => d_order_keys,
             d_due => d_due, p_has_order => p_has_order);
         if array_remove(cells, null) <> '{}' then

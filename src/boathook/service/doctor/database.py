@@ -180,12 +180,12 @@ def _unhandled(counts: Mapping[str, int]) -> Finding:
         return Finding("unhandled", CheckStatus.OK, "every event of the last day matched a handler")
     number = sum(counts.values())
     shown = f"{number:,} or more" if number >= MAX_COUNTED else f"{number:,}"
-    sources = ", ".join(f"{source} ({of_source:,})" for source, of_source in list(counts.items())[:5])
+    subjects = ", ".join(f"{subject} ({count:,})" for subject, count in list(counts.items())[:5])
     fix = (
         "see `boathook events list --unhandled`; once a handler matches them, run"
         " `boathook events replay --route --unhandled`"
     )
-    return Finding("unhandled", CheckStatus.WARN, f"{shown} events of the last day matched no handler: {sources}", fix)
+    return Finding("unhandled", CheckStatus.WARN, f"{shown} events of the last day matched no handler: {subjects}", fix)
 
 
 def _dead(health: DatabaseHealth) -> Finding:
