@@ -27,7 +27,7 @@ from boathook.domain.errors import (
     SpoolUnavailable,
     ValueRejected,
 )
-from boathook.domain.model import Accepted, NewDelivery, NewEvent, Receipt
+from boathook.domain.model import Accepted, BufferMark, Duplicate, NewDelivery, NewEvent, Receipt
 from boathook.handlers.outbox import Message, Outbox
 from boathook.ingest import broker_buffer
 from boathook.ingest.broker_buffer import BrokerFirstBuffer
@@ -112,6 +112,8 @@ class Gateway:
     ) -> None:
         self.store = Store(db)
         self.db = db
+        self.looks = 0
+        """How often it has asked what has arrived."""
         self.access = access
         self.buffer = BrokerFirstBuffer(
             access,
@@ -129,9 +131,10 @@ class Gateway:
             raise DatabaseUnavailable("away")
         return self.db
 
-    async def _read_marks(self, series: Sequence[int]) -> dict[int, int]:
+    async def _read_marks(self, series: Sequence[int]) -> dict[int, BufferMark]:
         if self.store.is_away:
             raise DatabaseUnavailable("away")
+        self.looks += 1
         return await buffer_marks.read(self.db, series)
 
     async def _advance_mark(self, *values) -> buffer_marks.Gap:
@@ -224,6 +227,22 @@ async def take_out(access: BrokerAccess, queue: str, number: int) -> list[bytes]
     finally:
         await connection.close()
     return found
+
+
+async def take_out_checkpoint(access: BrokerAccess, queue: str) -> None:
+    """Remove the next checkpoint of a series from a queue."""
+    connection = await first_connection(access, purpose="test")
+    try:
+        await connection.consume([queue], 1)
+        while True:
+            delivery = await connection.next(60.0)
+            assert delivery is not None, "the queue has no more messages"
+            await connection.acknowledge(delivery)
+            batch = decode_batch(delivery.body)
+            if batch.series != UNNUMBERED and not batch.payloads:
+                return
+    finally:
+        await connection.close()
 
 
 async def put_back(access: BrokerAccess, queue: str, *bodies: bytes) -> None:
@@ -535,6 +554,86 @@ class TestLoss:
             await eventually(
                 lambda: counted("boathook_buffer_lost_total") == 2
             )  # the mark is seen before it is counted
+
+    async def test_missing_messages_are_noticed_though_their_checkpoint_is_missing_too(
+        self, db: Database, access: BrokerAccess
+    ):
+        async with running(Gateway(db, access), drains=False) as gateway:
+            await gateway.accept_while_away("a", "b", "c")
+            await take_out(access, QUEUE, 3)
+            await take_out_checkpoint(access, QUEUE)
+            gateway.start_drain()
+            await gateway.direct()
+            await eventually(lambda: counted("boathook_buffer_lost_total") == 3)
+            assert gateway.buffer.waiting_events == 0
+            assert await gateway.stored() == []
+
+    async def test_mutant_without_a_repetition_they_are_not(
+        self, db: Database, access: BrokerAccess, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr("boathook.broker.buffer._REPEAT_S", 1e9)
+        async with running(Gateway(db, access), drains=False) as gateway:
+            await gateway.accept_while_away("a", "b", "c")
+            await take_out(access, QUEUE, 3)
+            await take_out_checkpoint(access, QUEUE)
+            gateway.start_drain()
+            looks = gateway.looks
+            await eventually(lambda: gateway.looks > looks + 100)
+            assert (counted("boathook_buffer_lost_total"), gateway.buffer.waiting_events) == (0, 3)
+
+    async def test_a_checkpoint_is_not_repeated_behind_messages(
+        self, db: Database, access: BrokerAccess, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr("boathook.broker.buffer._REPEAT_S", 0.0)
+        async with running(Gateway(db, access), drains=False) as gateway:
+            await gateway.accept_while_away("a")
+            looks = gateway.looks
+            await eventually(lambda: gateway.looks > looks + 20)
+            assert await messages(access, QUEUE) < 5
+            gateway.start_drain()
+            await gateway.direct()
+            assert await gateway.stored() == ["a"]
+
+    async def test_the_checkpoint_of_what_was_left_behind_is_repeated_too(
+        self, db: Database, access: BrokerAccess, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr("boathook.ingest.intake._ADOPT_INTERVAL_S", 0.05)
+        async with running(Gateway(db, access), drains=False) as gateway:
+            gateway.store.is_away = True
+            await gateway.accept("a", "b")
+            assert gateway.buffer.broker.leave_behind() == 2
+            await take_out(access, QUEUE, 2)
+            gateway.store.is_away = False
+            await gateway.direct()
+            await take_out_checkpoint(access, QUEUE)
+            gateway.start_drain()
+            await eventually(lambda: counted("boathook_buffer_lost_total") == 2)
+            await eventually(lambda: not gateway.buffer.broker.series_to_read())
+
+    @pytest.mark.parametrize("is_drained_by_another", [False, True])
+    async def test_lost_events_that_are_sent_again_are_accepted(
+        self, db: Database, access: BrokerAccess, *, is_drained_by_another: bool
+    ):
+        losses: list[None] = []
+        async with running(Gateway(db, access), drains=False) as gateway, running(Gateway(db, access)) as other:
+            if not is_drained_by_another:
+                await other.stop_drain()
+            gateway.intake.on_loss.append(lambda: losses.append(None))
+            gateway.store.is_away = other.store.is_away = True
+            await gateway.accept("a", "b", "c")
+            first, _, third = await take_out(access, QUEUE, 3)
+            again = await gateway.intake.accept(event("a"))
+            assert isinstance(again, Accepted), "what only a broker has may be lost"
+            await take_out(access, QUEUE, 1)
+            await put_back(access, QUEUE, first, third)
+            gateway.store.is_away = other.store.is_away = False
+            if not is_drained_by_another:
+                gateway.start_drain()
+            await gateway.direct()
+            assert losses
+            receipts = [await gateway.intake.accept(event(key)) for key in ("a", "b", "c")]
+            assert [type(receipt) for receipt in receipts] == [Duplicate, Accepted, Duplicate]
+            assert sorted(await gateway.stored()) == ["a", "b", "c"]
 
     async def test_a_doubled_message_changes_nothing(self, db: Database, access: BrokerAccess):
         async with running(Gateway(db, access), drains=False) as gateway:

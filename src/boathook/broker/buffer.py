@@ -20,17 +20,22 @@ from boathook.broker.access import BrokerAccess
 from boathook.broker.batch import MAX_BATCH_BYTES, MAX_RECORD_BYTES, MAX_RECORDS, MAX_SERIES, UNNUMBERED, encode_batch
 from boathook.broker.connection import BrokerConnection, first_connection
 from boathook.broker.queues import ALL_QUEUES, arguments_of
-from boathook.domain.errors import BrokerUnavailable
+from boathook.domain.errors import BrokerMisconfigured, BrokerUnavailable
+from boathook.domain.model import BufferMark
 from boathook.observability import meters
 from boathook.observability.log import get_logger
 
-PendingRecord = tuple[bytes, "asyncio.Future[None]"]
+PendingRecord = tuple[bytes, "asyncio.Future[bool]"]
 """A record, and the future that completes once it is durable."""
 HandBack = Callable[[Sequence[PendingRecord], BrokerUnavailable], None]
 
 _RECONNECT_S: Final = (0.1, 0.5, 1.0, 2.0)
 _MAX_PENDING: Final = 8192
 _OPEN_TIMEOUT_S: Final = 2.0
+_REPEAT_S: Final = 1.0
+"""How long a series must stand still until its checkpoint is repeated, if its queue is empty."""
+_REPEAT_BEHIND_OTHERS_S: Final = 10.0
+"""The same while messages wait in its queue, which may be those of others."""
 _LOG = get_logger("buffer")
 
 
@@ -39,8 +44,11 @@ class _Series(msgspec.Struct):
 
     confirmed: int = 0
     stored: int = 0
+    lost: int = 0
     checkpoint: int = 0
     """The value of `confirmed` that a checkpoint was published for."""
+    moved_at: float = 0.0
+    """When `stored` changed, or a checkpoint was published, by the monotonic clock."""
 
     @property
     def waiting(self) -> int:
@@ -73,7 +81,9 @@ class BrokerBuffer:
         self._series: dict[int, _Series] = {}
         """Series that are not completely in PostgreSQL yet, as far as known."""
         self._left_behind: dict[int, _Series] = {}
-        """Series that are not waited for any more; they only lack their checkpoint."""
+        """Series that are not waited for any more; their checkpoints are repeated until PostgreSQL has them."""
+        self.losses = 0
+        """How often events were found to be missing, or were left behind."""
         self._current = UNNUMBERED
         self._task: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -109,7 +119,7 @@ class BrokerBuffer:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._has_tried.wait(), _OPEN_TIMEOUT_S)
 
-    def append(self, payload: bytes, done: "asyncio.Future[None]") -> None:
+    def append(self, payload: bytes, done: "asyncio.Future[bool]") -> None:
         """Publish *payload* behind everything appended before; *done* completes once it is durable.
 
         What is not published is handed back, at once or later.
@@ -132,16 +142,20 @@ class BrokerBuffer:
 
     def series_to_read(self) -> list[int]:
         """Return the series whose position in PostgreSQL is of interest."""
-        return list(self._series)
+        return [*self._series, *self._left_behind]
 
-    def note_stored(self, positions: Mapping[int, int]) -> bool:
-        """Take the sequence up to which PostgreSQL has each series; return whether it has more than before."""
+    def note_stored(self, marks: Mapping[int, BufferMark]) -> bool:
+        """Take how far PostgreSQL has each series; return whether it has more than before."""
         has_more = False
-        for number, position in positions.items():
-            series = self._series.get(number)
-            if series is None or position <= series.stored:
+        for number, mark in marks.items():
+            series = self._series.get(number) or self._left_behind.get(number)
+            if series is None:
                 continue
-            series.stored, has_more = position, True
+            self.losses += mark.lost > series.lost
+            series.lost = mark.lost
+            if mark.sequence > series.stored:
+                series.stored, series.moved_at, has_more = mark.sequence, time.monotonic(), True
+        self._left_behind = {number: one for number, one in self._left_behind.items() if one.waiting}
         for number in [number for number, one in self._series.items() if not one.waiting and one.confirmed]:
             # The next event begins another series, so that positions of finished ones may be forgotten.
             if number != self._current or self._is_idle.is_set():
@@ -154,6 +168,7 @@ class BrokerBuffer:
         """Stop waiting for what the broker has; return the number of those events. They are stored once it is back."""
         left = sum(one.waiting for one in self._series.values())
         self._left_behind |= {number: one for number, one in self._series.items() if one.waiting}
+        self.losses += left > 0
         self._series.clear()
         self._current = UNNUMBERED
         self._measure()
@@ -162,15 +177,27 @@ class BrokerBuffer:
     async def publish_checkpoints(self) -> None:
         """Mark the end of what is confirmed, so that the drain notices if the last messages are missing.
 
+        A checkpoint may be lost with these messages. So it is repeated while the series does not advance: soon if its
+        queue is empty, as the series would then have arrived, else seldom.
+
         Raises:
             BrokerUnavailable: one of them is not confirmed.
         """
         for number, series in [*self._series.items(), *self._left_behind.items()]:
             last = series.confirmed
-            if series.checkpoint != last:
+            stands_s = time.monotonic() - series.moved_at
+            is_lost = (
+                series.waiting
+                and stands_s >= _REPEAT_S
+                and (stands_s >= _REPEAT_BEHIND_OTHERS_S or await self._queue_is_empty())
+            )
+            if series.checkpoint != last or is_lost:
                 await self._publish(encode_batch(number, last + 1, ()))
-                series.checkpoint = last
-            self._left_behind.pop(number, None)
+                series.checkpoint, series.moved_at = last, time.monotonic()
+
+    async def _queue_is_empty(self) -> bool:
+        connection = self._connection
+        return connection is not None and not await connection.find(self._queue)
 
     async def probe(self) -> None:
         """Publish a message without events. Raises BrokerUnavailable if it is not confirmed."""
@@ -219,7 +246,9 @@ class BrokerBuffer:
                 self._is_declared = True
             # Only a confirmation shows that the queue has a leader and a majority, and that the broker is not blocked.
             await connection.publish(self._queue, encode_batch(UNNUMBERED, 1, ()), self._confirm_s)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, BrokerMisconfigured):  # a broker that has lost everything has no queues either
+                self._is_declared = False
             self._failed_host = connection.host
             self._close_later(connection)
             raise
@@ -268,7 +297,7 @@ class BrokerBuffer:
         self._measure()
         for _, done in group:
             if not done.done():
-                done.set_result(None)
+                done.set_result(False)
 
     async def _publish(self, message: bytes) -> None:
         connection = self._connection

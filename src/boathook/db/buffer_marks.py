@@ -7,6 +7,7 @@ import msgspec
 
 from boathook.db.database import Database, translate_errors
 from boathook.db.statements import load
+from boathook.domain.model import BufferMark
 
 SQL = load(__file__)
 
@@ -48,8 +49,8 @@ async def advance(database: Database, series: int, first: int, last: int, last_e
     return Gap(row["lost"], row["after"])
 
 
-async def read(database: Database, series: Sequence[int], *, within_s: float | None = None) -> dict[int, int]:
-    """Return the sequence up to which each series has arrived; those of which nothing has are left out.
+async def read(database: Database, series: Sequence[int], *, within_s: float | None = None) -> dict[int, BufferMark]:
+    """Return how far each series has arrived; those of which nothing has are left out.
 
     Raises:
         DatabaseUnavailable: PostgreSQL is unavailable, or did not respond within *within_s* seconds.
@@ -59,7 +60,7 @@ async def read(database: Database, series: Sequence[int], *, within_s: float | N
     async with database.acquire(within_s=within_s) as connection:
         with translate_errors():
             rows = await connection.fetch(SQL["read_marks"], series)
-    return {row["series"]: row["sequence"] for row in rows}
+    return {row["series"]: BufferMark(row["sequence"], row["lost"]) for row in rows}
 
 
 async def count_lost(database: Database) -> LostEvents:

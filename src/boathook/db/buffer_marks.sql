@@ -16,7 +16,7 @@ returning greatest(0, $2::bigint - 1 - coalesce((select sequence from earlier), 
 
 -- name: read_marks
 -- Reads the positions of series.
-select series, sequence from boathook.buffer_mark where series = any ($1::bigint[])
+select series, sequence, lost from boathook.buffer_mark where series = any ($1::bigint[])
 
 -- name: sum_lost
 -- Counts the events that never arrived, and finds when that was noticed last.

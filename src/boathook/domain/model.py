@@ -262,6 +262,14 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     for no backfill."""
 
 
+class BufferMark(msgspec.Struct, frozen=True):
+    """How far a series of events from brokers has arrived in PostgreSQL."""
+
+    sequence: int
+    lost: int
+    """How many events up to there are missing."""
+
+
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's right to attempt one delivery until the lease ends."""
 

@@ -1,19 +1,21 @@
 """The buffer of a gateway with RabbitMQ: brokers first, then the spool, or nothing."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from boathook.broker.access import BrokerAccess
 from boathook.broker.buffer import BrokerBuffer, PendingRecord
-from boathook.domain.errors import BrokerUnavailable, DatabaseUnavailable
+from boathook.domain.errors import BrokerUnavailable, DatabaseError, DatabaseUnavailable
+from boathook.domain.model import BufferMark
 from boathook.observability import meters
 from boathook.observability.log import get_logger
 from boathook.spool.segment_store import Segment
 from boathook.spool.spool import Spool
 
-ReadMarks = Callable[[Sequence[int]], Awaitable[Mapping[int, int]]]
-"""Returns the sequence up to which PostgreSQL has each series. Raises DatabaseError."""
+ReadMarks = Callable[[Sequence[int]], Awaitable[Mapping[int, BufferMark]]]
+"""Returns how far PostgreSQL has each series. Raises DatabaseError."""
 
 _POLL_S: Final = 0.02
 _LEAVE_AFTER_S: Final = 5.0
@@ -81,9 +83,14 @@ class BrokerFirstBuffer:
         """Number of this process's events with brokers and in the spool."""
         return self.broker.waiting + (0 if self.spool is None else self.spool.depth.records)
 
-    def append(self, payload: bytes) -> "asyncio.Future[None]":
+    @property
+    def losses(self) -> int:
+        """How often brokers had lost events, these were left behind, or the spool could not read some."""
+        return self.broker.losses + (0 if self.spool is None else self.spool.losses)
+
+    def append(self, payload: bytes) -> "asyncio.Future[bool]":
         """Publish a record; see `Buffer.append`. The future raises BrokerUnavailable or SpoolUnavailable."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         if self.spool is not None and not self.spool.is_empty:
             self._write(self.spool, payload, done, can_publish=True)
         else:
@@ -98,7 +105,8 @@ class BrokerFirstBuffer:
 
     async def adopt(self) -> bool:
         """Adopt spools of dead processes; any gateway drains what they published."""
-        await self._publish_checkpoints()
+        with contextlib.suppress(DatabaseError):  # what was left behind may wait longer
+            await self._look()
         return self.spool is not None and await self.spool.adopt()
 
     async def flush(self) -> None:
@@ -155,10 +163,11 @@ class BrokerFirstBuffer:
 
     async def _look(self) -> bool:
         """Find out what has arrived in PostgreSQL; return whether it is more than before. Raises DatabaseError."""
-        if not self.broker.waiting:
+        series = self.broker.series_to_read()
+        if not series:
             return False
         await self._publish_checkpoints()
-        has_more = self.broker.note_stored(await self._read_marks(self.broker.series_to_read()))
+        has_more = self.broker.note_stored(await self._read_marks(series))
         if self.broker.unavailable_s >= _LEAVE_AFTER_S and self.broker.waiting:
             _LOG.warning(
                 "buffer_left_behind",
@@ -184,15 +193,15 @@ class BrokerFirstBuffer:
                 meters.count("boathook_buffer_rejected_total")
                 done.set_exception(error)
 
-    def _write(self, spool: Spool, payload: bytes, done: "asyncio.Future[None]", *, can_publish: bool) -> None:
+    def _write(self, spool: Spool, payload: bytes, done: "asyncio.Future[bool]", *, can_publish: bool) -> None:
         """Append a record to the spool. If that fails and *can_publish*, publish it, though older ones are on disk."""
 
-        def complete(written: "asyncio.Future[None]") -> None:
+        def complete(written: "asyncio.Future[bool]") -> None:
             error = written.exception()
             if done.done():
                 return
             if error is None:
-                done.set_result(None)
+                done.set_result(written.result())
             elif can_publish and not self.broker.is_unavailable:
                 self.broker.append(payload, done)
             else:

@@ -35,12 +35,20 @@ class Buffer(Protocol):
         ...
 
     @property
+    def losses(self) -> int:
+        """How often events of this process were found to be missing, or were left behind."""
+        ...
+
+    @property
     def waiting_events(self) -> int:
         """Number of waiting events, as far as known."""
         ...
 
-    def append(self, payload: bytes) -> "asyncio.Future[None]":
-        """Append a record in call order; the future completes once it is durable, or raises IngestError."""
+    def append(self, payload: bytes) -> "asyncio.Future[bool]":
+        """Append a record in call order; the future completes once it is durable, or raises IngestError.
+
+        Its result is whether this host holds the record. What only brokers hold may be lost with them.
+        """
         ...
 
     async def open(self) -> bool:

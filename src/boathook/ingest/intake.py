@@ -160,6 +160,9 @@ class Intake:
         self._drained: tuple[Path, int] | None = None
         """The segment that is being drained, and the sequence up to which its records are stored or set aside."""
         self._announcing: asyncio.Task[None] | None = None
+        self._losses = 0
+        self.on_loss: list[Callable[[], None]] = []
+        """Called when events that were accepted are found to be missing, or are left behind."""
         self.mode = Mode.DIRECT
         """The current destination of events."""
 
@@ -372,12 +375,13 @@ class Intake:
             else:
                 written.add_done_callback(partial(self._on_spooled, event, waiter))
 
-    def _on_spooled(self, event: NewEvent, waiter: ReceiptWaiter, written: "asyncio.Future[None]") -> None:
+    def _on_spooled(self, event: NewEvent, waiter: ReceiptWaiter, written: "asyncio.Future[bool]") -> None:
         error = written.exception()
-        # Two copies may have been written to the spool concurrently; the first one will be stored.
-        is_known = error is None and event.publication is None
-        first = self._recent.find(event) if is_known else None
-        if is_known and first is None:
+        # Two copies may have been written to the spool concurrently; the first one will be stored. What only brokers
+        # hold may be lost with them, and must be accepted if it is sent again.
+        is_held = error is None and written.result() and event.publication is None
+        first = self._recent.find(event) if is_held else None
+        if is_held and first is None:
             self._recent.remember(event, event.id)
         if waiter.done():
             return
@@ -413,7 +417,9 @@ class Intake:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._has_spooled.wait(), _ADOPT_INTERVAL_S)
         if self.is_direct:
-            if not await buffer.adopt():
+            is_waiting = await buffer.adopt()
+            self._look_for_losses(buffer)
+            if not is_waiting:
                 return False
             self._switch_to_spool("a process that has died left events in its spool")
         return True
@@ -439,7 +445,9 @@ class Intake:
         # and writers to the spool would wait for that.
         await self._store.append((), timeout_s)
         while True:
-            if await buffer.left() <= self._batch and self.mode is Mode.DRAINING:
+            left = await buffer.left()
+            self._look_for_losses(buffer)
+            if left <= self._batch and self.mode is Mode.DRAINING:
                 self.mode = Mode.CATCHING_UP
                 await buffer.flush()
             segment = await buffer.oldest()
@@ -449,6 +457,7 @@ class Intake:
             elif buffer.is_empty:
                 break
             elif await buffer.wait_for_others(self._commit_timeout(timeout_s)):
+                self._look_for_losses(buffer)
                 self._note_accepted()
         self._has_spooled.clear()
         self.mode = Mode.DIRECT
@@ -481,9 +490,16 @@ class Intake:
                 self._drained = segment.path, result.record.sequence
             self._note_accepted()
         await buffer.finish(segment)
-        if segment.is_damaged:  # its senders may send again what was lost
-            self.clear_dedup_cache()
+        self._look_for_losses(buffer)
         return len(records)
+
+    def _look_for_losses(self, buffer: Buffer) -> None:
+        """Forget what was accepted if events of the buffer are missing, as their senders may send them again."""
+        if buffer.losses != self._losses:
+            self._losses = buffer.losses
+            self.clear_dedup_cache()
+            for callback in self.on_loss:
+                callback()
 
 
 async def _set_aside(buffer: Buffer, segment: Segment, record: Record, reason: str) -> None:

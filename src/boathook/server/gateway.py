@@ -24,6 +24,7 @@ from boathook.db.route_registry import read_router
 from boathook.domain.cells import ApplicationAssignment, Assignment
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.filters import Router
+from boathook.domain.model import BufferMark
 from boathook.domain.rate_leases import LeaseRequest, LeaseTokens
 from boathook.handlers.outbox import Outbox
 from boathook.http.asgi import Asgi, Receive, Send
@@ -241,7 +242,7 @@ class _GatewayDatabase:
         """Note that a batch from the brokers has arrived."""
         return await buffer_marks.advance(self.require_database(), series, first, last, last_event_at)
 
-    async def read_marks(self, series: Sequence[int]) -> dict[int, int]:
+    async def read_marks(self, series: Sequence[int]) -> dict[int, BufferMark]:
         """Return how far series have arrived, within the time that an event may wait."""
         within_s = self._settings.spool.fallback_after_s
         return await buffer_marks.read(self.require_database(), series, within_s=within_s)

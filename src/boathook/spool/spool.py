@@ -64,7 +64,7 @@ class Spool:
         self._thread = None if run is not None else ThreadPoolExecutor(1, thread_name_prefix="boathook-spool")
         self._run: RunInThread[Any] = run or self._in_thread
         self._queue_size = queue
-        self._pending: list[tuple[bytes, asyncio.Future[None]]] = []
+        self._pending: list[tuple[bytes, asyncio.Future[bool]]] = []
         self._has_work = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._is_idle = asyncio.Event()
@@ -78,6 +78,8 @@ class Spool:
         self._last_error = ""
         """The last error of reading the spool."""
         self.depth = SpoolStatus()
+        self.losses = 0
+        """Number of drained segments whose events could not all be read."""
 
     @classmethod
     def at(cls, root: Path, bounds: SpoolLimits, *, cell: str = "") -> "Spool":
@@ -145,12 +147,12 @@ class Spool:
         """Whether the disk is stuck, or an event was rejected recently."""
         return self.is_stuck or time.monotonic() - self._refused_at < _REJECTING_FOR_S
 
-    def append(self, payload: bytes) -> "asyncio.Future[None]":
-        """Append *payload*, in call order; return a future that completes once it is durable.
+    def append(self, payload: bytes) -> "asyncio.Future[bool]":
+        """Append *payload*, in call order; return a future that completes with True once it is durable.
 
         The future raises `SpoolUnavailable` if the spool is full or its disk fails or hangs.
         """
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         if self._writer is None or len(self._pending) >= self._queue_size:
             done.set_exception(SpoolUnavailable("too many events are waiting to be written to the spool"))
             return done
@@ -190,6 +192,7 @@ class Spool:
         except SpoolUnavailable as error:
             _LOG.error("spool_not_put_aside", segment=str(segment.path), error=str(error))
         if segment.is_damaged:
+            self.losses += 1
             meters.count("boathook_spool_damaged_segments_total")
             _LOG.error("spool_damaged", segment=str(segment.path), lost=segment.contents.lost, note="kept as .bad")
         failpoint("drain.after_finish")
@@ -221,7 +224,7 @@ class Spool:
             group, self._pending = self._pending[:_MAX_GROUP], self._pending[_MAX_GROUP:]
             await self._write(group)
 
-    async def _write(self, group: list[tuple[bytes, "asyncio.Future[None]"]]) -> None:
+    async def _write(self, group: list[tuple[bytes, "asyncio.Future[bool]"]]) -> None:
         began = time.perf_counter()
         try:
             failpoint("spool.before_write")
@@ -242,7 +245,7 @@ class Spool:
             meters.count("boathook_spool_appended_total", len(group))
             for _, done in group:
                 if not done.done():
-                    done.set_result(None)
+                    done.set_result(True)
 
     async def _call(self, call: Callable[[], T]) -> T:
         """Run *call* in the disk thread and update the status; only that thread may use the store."""
