@@ -38,6 +38,7 @@ BENCHMARKS: Final[dict[str, Callable[[BenchmarkEnvironment, float], dict[str, An
     "latency": latency.latency,
     "deliver": deliver.deliver,
     "fanout": deliver.fanout,
+    "burst": deliver.burst,
     "isolation": isolation.isolation,
     "both": both.both,
     "spool": spool.spool,
@@ -50,7 +51,7 @@ BENCHMARKS: Final[dict[str, Callable[[BenchmarkEnvironment, float], dict[str, An
     "console": console.console,
 }
 """Each benchmark takes its environment and the seconds one measurement may last, and returns its figures."""
-_NEEDS_ITS_OWN_SERVER: Final = {"spool", "buffer", "gateways", "capacity", "lane", "cells"}
+_NEEDS_ITS_OWN_SERVER: Final = {"spool", "buffer", "burst", "gateways", "capacity", "lane", "cells"}
 """They stop PostgreSQL, or measure its processor time."""
 _USES_BROKERS: Final = {"buffer", "capacity", "lane"}
 _ONLY_READS: Final = {"console"}

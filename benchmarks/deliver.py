@@ -1,6 +1,7 @@
 """How fast messages are sent and recorded, against bare loops that only POST to the same sink."""
 
 import asyncio
+import time
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
@@ -12,8 +13,12 @@ from benchmarks.delivery_setup import (
     enable_endpoints,
     measure_drain,
     publish_one,
+    publish_steadily,
+    read_waits,
     store_messages,
+    vacuum_queue,
     wait_for_sender,
+    wait_until_delivered,
 )
 from benchmarks.environment import BenchmarkEnvironment
 from benchmarks.sink import read_count
@@ -27,6 +32,10 @@ _ROUNDS: Final = 3
 _MANY: Final = 200
 _FANOUT: Final = 1_000
 _FANOUT_ROUNDS: Final = 5
+_BURST: Final = 10_000
+_BURST_ENDPOINTS: Final = 20
+_QUIET_RATE: Final = 25.0
+_QUIET_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,7 @@ def _round(environment: BenchmarkEnvironment, endpoints: int, count: int, number
         environment.report(f"  publishing {count} messages")
         setup = create_setup(environment, urls(sink.port, endpoints), is_disabled=True)
         asyncio.run(store_messages(setup, count, SIZE))
+        asyncio.run(vacuum_queue(setup))
         environment.report("  boathook's sender")
         more = SETTINGS + _limits(endpoints)
         with environment.serve(setup.database_url, roles="worker,keeper", app="", more=more) as server:
@@ -122,4 +132,51 @@ def fanout(environment: BenchmarkEnvironment, _seconds: float) -> dict[str, Any]
         "libcurl_per_s": round(bare),
         "endpoints": _FANOUT,
         "concurrency": CONCURRENCY,
+    }
+
+
+def burst(environment: BenchmarkEnvironment, _seconds: float) -> dict[str, Any]:
+    """Deliver a burst after quiet traffic on a queue that was vacuumed empty, and quiet traffic after it.
+
+    PostgreSQL plans the statements of the quiet traffic for an empty queue; the burst runs with these plans.
+    """
+    rounds = [_burst_round(environment, number) for number in range(_ROUNDS)]
+    return {
+        **{name: median(one[name] for one in rounds) for name in rounds[0]},
+        "slowest_burst_per_s": min(one["burst_per_s"] for one in rounds),
+        "worst_quiet_p99_ms": max(one["quiet_p99_ms"] for one in rounds),
+        "messages": _BURST,
+        "endpoints": _BURST_ENDPOINTS,
+        "quiet_deliveries": int(_QUIET_RATE * _QUIET_S) * _BURST_ENDPOINTS,
+    }
+
+
+def _burst_round(environment: BenchmarkEnvironment, number: int) -> dict[str, float]:
+    environment.report(f"round {number + 1} of {_ROUNDS}")
+    quiet = int(_QUIET_RATE * _QUIET_S) * _BURST_ENDPOINTS
+    with environment.module("sink", str(SINK_ADDRESSES)) as sink:
+        setup = create_setup(environment, urls(sink.port, _BURST_ENDPOINTS))
+        with environment.serve(setup.database_url, roles="worker,keeper", app="", more=SETTINGS) as server:
+            asyncio.run(wait_for_sender(setup))
+            server.wait_until_idle()
+            asyncio.run(vacuum_queue(setup))
+            first_at = time.perf_counter()
+            asyncio.run(publish_steadily(setup, _QUIET_RATE, _QUIET_S, SIZE))
+            asyncio.run(wait_until_delivered(setup, quiet))
+            asyncio.run(enable_endpoints(setup, is_disabled=True))
+            asyncio.run(store_messages(setup, _BURST, SIZE))
+            asyncio.run(enable_endpoints(setup))
+            began, used = time.perf_counter(), environment.postgres_cpu_s() or 0.0
+            asyncio.run(wait_until_delivered(setup, quiet + _BURST))
+            took_s, burst_s = time.perf_counter() - began, (environment.postgres_cpu_s() or 0.0) - used
+            quiet_at, used = time.perf_counter(), environment.postgres_cpu_s() or 0.0
+            asyncio.run(publish_steadily(setup, _QUIET_RATE, _QUIET_S, SIZE))
+            waits = sorted(asyncio.run(read_waits(setup, quiet_at - first_at, setup.recipients)))
+            quiet_s = (environment.postgres_cpu_s() or 0.0) - used
+    return {
+        "burst_per_s": round(_BURST / took_s),
+        "burst_postgresql_us": round(burst_s * 1e6 / _BURST),
+        "quiet_p50_ms": round(median(waits), 1),
+        "quiet_p99_ms": round(waits[int(len(waits) * 0.99)], 1),
+        "quiet_postgresql_us": round(quiet_s * 1e6 / quiet),
     }

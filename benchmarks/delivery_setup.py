@@ -89,12 +89,12 @@ async def make_token(setup: DeliverySetup) -> str:
         return (await keys.create(work)).token
 
 
-async def enable_endpoints(setup: DeliverySetup) -> None:
-    """Enable all endpoints in one transaction, so that what waits for them becomes due at once."""
+async def enable_endpoints(setup: DeliverySetup, *, is_disabled: bool = False) -> None:
+    """Enable or disable all endpoints in one transaction, so that what waits for them becomes due at once."""
     async with _open_work(setup) as work:
         application = await applications.get(work, setup.application)
         for recipient in setup.recipients:
-            await endpoints.update(work, application, recipient.removeprefix("endpoint:"), {"is_disabled": False})
+            await endpoints.update(work, application, recipient.removeprefix("endpoint:"), {"is_disabled": is_disabled})
 
 
 def route_to_endpoints(setup: DeliverySetup, source: str, types: Sequence[str]) -> None:
@@ -113,7 +113,7 @@ def route_to_endpoints(setup: DeliverySetup, source: str, types: Sequence[str]) 
 
 
 async def store_messages(setup: DeliverySetup, count: int, size: int) -> None:
-    """Store *count* messages with *size* bytes of JSON, each for one of the endpoints, in turn."""
+    """Store *count* messages with *size* bytes of JSON, each for one of the endpoints, in turn; see `vacuum_queue`."""
     database = await Database.open(setup.database_url, purpose="benchmark", size=2)
     routes = await route_registry.read_routes(database)
     store = EventStore(database)
@@ -121,6 +121,12 @@ async def store_messages(setup: DeliverySetup, count: int, size: int) -> None:
     for start in range(0, count, _BATCH):
         numbers = range(start, min(start + _BATCH, count))
         await store.append([_message(setup, number, body, routes.version) for number in numbers])
+    await database.close()
+
+
+async def vacuum_queue(setup: DeliverySetup) -> None:
+    """Let PostgreSQL count the deliveries, as autovacuum does after a minute."""
+    database = await Database.open(setup.database_url, purpose="benchmark", size=1)
     await database.execute("vacuum analyze boathook.delivery")
     await database.close()
 

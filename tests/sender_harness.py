@@ -231,7 +231,7 @@ async def running_sender(
 ) -> AsyncIterator[Dispatcher[EndpointAttempt]]:  # fmt: skip
     """Run a sender until the block ends; an error in the sender fails the test."""
     chosen = sender_settings(db.url, **settings)
-    own = await Database.open(db.url, purpose="sender", size=4, is_reset=False)
+    own = await Database.open(db.url, purpose="sender", size=5, is_reset=False, is_queue=True)
     stop = asyncio.Event()
     sender = make_sender(chosen, own=own, secret_box=SecretBox(list(keys)), sender_id=sender_id, executor=executor)
     task = asyncio.create_task(sender.run(stop, lambda: None, predecessors=predecessors))

@@ -88,7 +88,7 @@ async def running_worker(
     settings = settings_for(db.url, sources=sources, tables=tables, **worker)
     settings = settings.model_copy(update={"server": settings.server.model_copy(update={"drain_s": drain_s})})
     await register(db, "test", hook.routes("test", retries=settings.retry_defaults()))
-    own = await Database.open(db.url, purpose="worker", size=2)
+    own = await Database.open(db.url, purpose="worker", size=2, is_queue=True)
     handlers = await Database.open(db.url, purpose="handlers", size=settings.database.worker_connections)
     stop = asyncio.Event()
     one = make_worker(

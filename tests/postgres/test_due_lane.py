@@ -94,7 +94,7 @@ async def running_gateway(
 
 async def until_it_relies_on_the_lane(one: dispatcher.Dispatcher[Any]) -> None:
     """Wait until a process has connected, and has looked for everything due once more."""
-    await eventually(lambda: one._relies_on_lane and not one._must_discover)
+    await eventually(lambda: one._relies_on_lane and not one._must_discover.is_set())
 
 
 def outcome(name: str) -> float:

@@ -11,7 +11,7 @@ import pytest
 
 from boathook.db.database import Database
 from boathook.db.due_notifier import ANY_RECIPIENT, DueNotifier, notify_due, read_payload
-from boathook.db.endpoint_deliveries import ClaimedEndpointDelivery, EndpointDeliveryStore
+from boathook.db.endpoint_deliveries import ClaimedEndpointDelivery, DueEndpointPage, EndpointDeliveryStore
 from boathook.delivery import endpoint_queues
 from boathook.delivery.dispatcher import Dispatcher
 from boathook.delivery.endpoint_queues import EndpointAttempt, EndpointQueues
@@ -90,7 +90,7 @@ class TestSender:
 
     async def test_claims_for_a_known_endpoint_without_a_scan(self, db: Database, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(endpoint_queues, "_LIMITS_AGE_S", 3600.0)
-        looks = self.count_scans(monkeypatch)
+        looks = self.count_searches(monkeypatch)
         async with Sink().open() as sink:
             endpoint = await add_endpoint(db, sink.base)
             async with rarely_polling(db):
@@ -104,9 +104,37 @@ class TestSender:
             await self.deliver(db, await add_endpoint(db, sink.base), 1)
             await self.deliver(db, await add_endpoint(db, f"{sink.base}/other"), 2)
 
+    async def test_does_not_wait_for_discovery_with_a_named_endpoint(
+        self, db: Database, monkeypatch: pytest.MonkeyPatch
+    ):
+        gate, is_waiting = asyncio.Event(), asyncio.Event()
+        find_due = EndpointDeliveryStore.find_due
+
+        async def delayed(store: EndpointDeliveryStore, after: str, limit: int) -> DueEndpointPage:
+            is_waiting.set()
+            await gate.wait()
+            return await find_due(store, after, limit)
+
+        async with Sink().open() as sink:
+            endpoint = await add_endpoint(db, sink.base)
+            async with rarely_polling(db):
+                monkeypatch.setattr(EndpointDeliveryStore, "find_due", delayed)
+                await notify_due(db, ANY_RECIPIENT)
+                await is_waiting.wait()
+                await self.deliver(db, endpoint, 1)
+                gate.set()
+
+    async def test_discovers_when_a_named_endpoint_has_nothing_due_yet(self, db: Database):
+        async with Sink().open() as sink, rarely_polling(db):
+            endpoint = await add_endpoint(db, sink.base)
+            await add_deliveries(db, endpoint, is_announced=False)
+            await db.execute("update boathook.delivery set due_at = now() + interval '0.3 s'")
+            await notify_due(db, [endpoint.recipient])
+            await wait_for_states(db, succeeded=1)
+
     async def test_reads_the_limits_again_after_a_while(self, db: Database, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(endpoint_queues, "_LIMITS_AGE_S", 0.0)
-        looks = self.count_scans(monkeypatch)
+        looks = self.count_searches(monkeypatch)
         async with Sink().open() as sink:
             endpoint = await add_endpoint(db, sink.base)
             async with rarely_polling(db):
@@ -162,7 +190,7 @@ class TestSender:
                 await self.deliver(db, endpoint, 2)
 
     async def test_leaves_the_recipients_of_others_alone(self, db: Database, monkeypatch: pytest.MonkeyPatch):
-        looks = self.count_scans(monkeypatch)
+        looks = self.count_searches(monkeypatch)
         async with Sink().open() as sink, rarely_polling(db):
             await self.deliver(db, await add_endpoint(db, sink.base), 1)
             before = len(looks)
@@ -171,15 +199,21 @@ class TestSender:
             assert len(looks) == before + 1
 
     @staticmethod
-    def count_scans(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    def count_searches(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+        """Count the queries for due deliveries: of all endpoints, and of named ones."""
         looks: list[None] = []
-        discover = EndpointQueues.discover
+        discover, look_up = EndpointQueues.discover, EndpointQueues.look_up
 
         async def counted(queues: EndpointQueues, wake: Any) -> float:
             looks.append(None)
             return await discover(queues, wake)
 
+        async def counted_too(queues: EndpointQueues, recipients: Sequence[str], wake: Any) -> bool:
+            looks.append(None)
+            return await look_up(queues, recipients, wake)
+
         monkeypatch.setattr(EndpointQueues, "discover", counted)
+        monkeypatch.setattr(EndpointQueues, "look_up", counted_too)
         return looks
 
     @staticmethod

@@ -40,10 +40,11 @@ pidfile = {folder}/pgbouncer.pid
 """
 DROPS = "ignore_startup_parameters = " + ",".join([
     "statement_timeout", "idle_in_transaction_session_timeout", "jit", "synchronous_commit", "search_path",
-    "default_toast_compression", *connection.SERVER_KEEPALIVES,
+    "default_toast_compression", "enable_seqscan", "plan_cache_mode", *connection.SERVER_KEEPALIVES,
 ])  # fmt: skip
 WANTED = {
     "statement_timeout": "2min", "idle_in_transaction_session_timeout": "1min", "jit": "off", "synchronous_commit": "on",
+    "enable_seqscan": "off", "plan_cache_mode": "force_generic_plan",
 }  # fmt: skip
 
 Pooler = Callable[..., str]
@@ -96,7 +97,7 @@ def listens(path: Path) -> bool:
 
 
 async def open_pool(url: str, statement_timeout_s: float = 120) -> Database:
-    return await Database.open(url, purpose="test", size=2, statement_timeout_s=statement_timeout_s)
+    return await Database.open(url, purpose="test", size=2, statement_timeout_s=statement_timeout_s, is_queue=True)
 
 
 async def settings(database: Database) -> dict[str, str]:

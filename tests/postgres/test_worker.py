@@ -244,7 +244,7 @@ async def test_stopping_finishes_running_handlers_and_releases_the_rest(shop: Da
         queue = one._queues.queues["handler:note"]
         queue.record(0.0001)  # as if it were quick, so that the second one is claimed ahead
         queue._mean_s = 0.0001
-        one._hint.set()
+        one._must_discover.set()
 
         async def are_leased() -> bool:
             return (await delivery_states(shop)).get("leased") == 2

@@ -57,7 +57,7 @@ def _described(t: Transaction, recipient: str, due_at: datetime) -> Record:
     return Record(
         recipient=recipient, due_at=due_at, is_due=is_due, id=found and found.id, revision=found and found.revision,
         is_disabled=found and found.is_disabled, concurrency=found and found.concurrency, is_deleted=False,
-        rate=found and found.rate, open_until=health and health.open_until,
+        rate=found and found.rate, open_until=health and health.open_until, took_s=0.0,
     )  # fmt: skip
 
 

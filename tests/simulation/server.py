@@ -18,6 +18,7 @@ from uuid import UUID
 import asyncpg
 
 from boathook.db import deliveries, server_monitor
+from boathook.db.database import NO_SCANS
 from tests.simulation.lease_statements import settle
 from tests.simulation.loop import Process, VirtualLoop
 from tests.simulation.patching import BEGINNING
@@ -397,6 +398,8 @@ def _execute(
             ], "rollback" if transaction.is_failed else "commit"
         case "rollback" | "rollback; reset all":
             return [], "rollback"
+        case _ if sql == NO_SCANS:
+            return [], None
         case "select 1":
             return [Record(one=1)], None
         case _ if sql == server_monitor.SQL["read_safety"]:

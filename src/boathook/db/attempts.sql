@@ -53,8 +53,8 @@ where a.event_id = $2 and a.id = $3 and e.id = a.event_id and e.application = $1
 -- Deletes the error of that attempt from its delivery, if it is still open.
 update boathook.delivery d
 set error = null
-from boathook.attempt a
-where a.event_id = $1 and a.id = $2 and d.event_id = a.event_id and d.ordinal = a.ordinal and d.attempts = a.number
+where d.event_id = $1
+    and ((d.ordinal, d.attempts) in (select ordinal, number from boathook.attempt where event_id = $1 and id = $2)) is true
 
 -- name: count_attempts
 -- Counts the attempts at one endpoint of an application by result.

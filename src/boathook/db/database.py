@@ -5,7 +5,7 @@ import contextlib
 import functools
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import asyncpg
 
@@ -58,6 +58,11 @@ _CLOSE_TIMEOUT_S = 5.0
 _RETRY_INTERVAL_S = 0.5
 _TRY_LOCK = "select pg_try_advisory_lock(hashtextextended('boathook.turn:' || $1, 0))"
 
+NO_SCANS: Final = "set local enable_seqscan = off"
+_QUEUE_PLANS: Final = {"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
+"""Vacuum shortens the empty queue to no pages, and plans made then are kept for the burst that follows. Such a plan
+would scan all deliveries for each one. A generic plan is not made again for each length of a batch."""
+
 Record = asyncpg.Record
 Result = TypeVar("Result")
 
@@ -100,6 +105,7 @@ class Database:
         statement_timeout_s: float = 30.0,
         idle_in_transaction_s: float = 60.0,
         is_reset: bool = True,
+        is_queue: bool = False,
         allow_unsafe: bool = False,
         monitor: ServerMonitor | None = None,
     ) -> "Database":
@@ -107,7 +113,8 @@ class Database:
 
         The server ends a session that leaves a transaction idle for *idle_in_transaction_s*, so that a frozen process
         cannot hold its locks forever. Between two uses a connection is reset, which costs a round trip. *is_reset*
-        turns that off, for pools that run only boathook's own statements.
+        turns that off, for pools that run only boathook's own statements. *is_queue* is for pools that only claim and
+        settle: their statements keep plans that look rows up in an index, whatever size the queue seems to have.
 
         A server that stops responding is detected within five seconds. Every connection is then closed, and callers do
         not wait for another one until the server responds again. The health check uses one extra connection, unless the
@@ -125,6 +132,7 @@ class Database:
             "idle_in_transaction_session_timeout": str(int(idle_in_transaction_s * 1000)),
             "timezone": "UTC",
             "jit": "off",
+            **(_QUEUE_PLANS if is_queue else {}),
             **SERVER_KEEPALIVES,
         }
         owns_monitor = monitor is None
@@ -244,6 +252,13 @@ class Database:
             with translate_errors():
                 async with connection.transaction():
                     yield connection
+
+    @contextlib.asynccontextmanager
+    async def queue_transaction(self) -> AsyncIterator[Connection]:
+        """Open a `transaction` whose statements look deliveries up in an index, as on a pool with *is_queue*."""
+        async with self.transaction() as connection:
+            await connection.execute(NO_SCANS)
+            yield connection
 
     @contextlib.asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Connection]:

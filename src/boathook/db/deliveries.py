@@ -202,7 +202,7 @@ class DeliveryStore:
 
         Each counts as a failed attempt; the policy of its route or endpoint decides whether there is another one.
         """
-        async with self._database.transaction() as connection:
+        async with self._database.queue_transaction() as connection:
             rows = await connection.fetch(SQL["find_lost"], list(dead_workers))
             if rows:
                 await connection.fetch(SQL["record_failure"], *_failure_columns([self._lost(row) for row in rows]))
@@ -247,7 +247,8 @@ class DeliveryStore:
 
     async def unblock(self) -> int:
         """Unblock every order key whose first delivery was left blocked; return the number."""
-        return int(await self._database.fetchval(SQL["unblock_heads"]))
+        async with self._database.queue_transaction() as connection:
+            return int(await connection.fetchval(SQL["unblock_heads"]))
 
     async def commit_outcome(self, claim: Claim) -> CommitOutcome:
         """Return the result of an attempt whose commit got no response, after waiting for a commit in progress."""

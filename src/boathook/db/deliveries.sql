@@ -5,9 +5,9 @@
 -- them. most limits its leases over all workers, or is null. is_suspect selects deliveries that have lost their worker
 -- twice in a row, or only the others, or both if it is null. Only the first delivery of an order key is taken, and none
 -- while another one of it is leased.
--- Where deliveries are joined by their keys, the keys are repeated as an array, so that they are always looked up in
--- the index. A planner that considers the table small, as it does while few live rows lie among many dead ones, would
--- scan the whole table.
+-- No statement of the queue joins the table of deliveries by its key, because the planner would choose the method for
+-- the size that the table had when it was last vacuumed, and keep it. Rows are read by lateral lookups, and changed where
+-- the array of their events, which is looked up in the index, and "(key in (...)) is true", which is hashed, agree.
 picked as materialized (
     select d.event_id, d.ordinal
     from wanted w
@@ -35,8 +35,8 @@ claimed as (
     update boathook.delivery d
     set state = 'leased', attempts = d.attempts + 1, fence = d.fence + 1,
         leased_by = $1, lease_until = clock_timestamp() + $2::interval
-    from picked p
-    where d.event_id = p.event_id and d.ordinal = p.ordinal and d.event_id = any (array(select event_id from picked))
+    where d.event_id = any (array(select event_id from picked))
+        and ((d.event_id, d.ordinal) in (select event_id, ordinal from picked)) is true
     returning d.*
 )
 
@@ -70,27 +70,35 @@ order by recipient
 
 -- name: renew_leases
 -- Renews the leases still held with these fences and returns the lost ones; a lease that is being settled is skipped.
-with held as (
+with leases as materialized (
+    select * from unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fence)
+    order by event_id, ordinal
+),
+held as materialized (
     select d.event_id, d.ordinal
-    from boathook.delivery d
-    join unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fence)
-      on u.event_id = d.event_id and u.ordinal = d.ordinal and u.fence = d.fence
-    where d.leased_by is not null and d.event_id = any ($1::uuid[])
-    order by d.event_id, d.ordinal
-    for update of d skip locked
+    from leases l
+    cross join lateral (
+        select event_id, ordinal
+        from boathook.delivery
+        where event_id = l.event_id and ordinal = l.ordinal and fence = l.fence and leased_by is not null
+        limit 1
+        for update skip locked
+    ) as d
 ),
 renewed as (
     update boathook.delivery d
     set lease_until = clock_timestamp() + $4::interval
-    from held h
-    where d.event_id = h.event_id and d.ordinal = h.ordinal and d.event_id = any ($1::uuid[])
+    where d.event_id = any (array(select event_id from held))
+        and ((d.event_id, d.ordinal) in (select event_id, ordinal from held)) is true
 )
-select u.event_id, u.ordinal, u.fence
-from unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fence)
-where not exists (
-    select from boathook.delivery d
-    where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence and d.leased_by is not null
-        and d.event_id = any ($1::uuid[]))
+select l.event_id, l.ordinal, l.fence
+from leases l
+cross join lateral (
+    select count(*) as number
+    from boathook.delivery
+    where event_id = l.event_id and ordinal = l.ordinal and fence = l.fence and leased_by is not null
+) as d
+where d.number = 0
 
 -- name: record_failure
 -- Records attempts that did not succeed, in key order; returns for each whether its fence still held.
@@ -110,9 +118,8 @@ from (
 -- Releases claims whose attempt never started: pending as before, without counting the attempt.
 update boathook.delivery d
 set state = 'pending', attempts = d.attempts - 1, leased_by = null, lease_until = null, woken_by = null
-from unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fence)
-where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence and d.leased_by is not null
-    and d.event_id = any ($1::uuid[])
+where d.event_id = any ($1::uuid[]) and d.leased_by is not null
+    and ((d.event_id, d.ordinal, d.fence) in (select * from unnest($1::uuid[], $2::integer[], $3::bigint[]))) is true
 
 -- name: find_lost
 -- Locks the leases of workers known to be dead or, if none are named, those that have expired, with the policy of their

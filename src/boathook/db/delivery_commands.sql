@@ -60,22 +60,25 @@ for update of d
 -- Makes locked dead letters pending with a new budget of attempts, one every $5 seconds from $3, after $4 earlier ones.
 -- An ordered one is blocked until `ordering.unblock` finds it first of its order key. Code and error remain until the
 -- next attempt, so that operators can see the cause.
-update boathook.delivery d
-set state = 'pending', attempts_before = d.attempts, replays = d.replays + 1, crashes = 0, free_retries = 0, dead_at = null,
-    is_manual = false, enqueued_at = u.due_at, due_at = u.due_at, is_blocked = d.order_key is not null
-from (
+with planned as materialized (
     select event_id, ordinal, greatest(now(), $3::timestamptz + make_interval(secs => $5::float8 * ($4::integer + place - 1))) as due_at
     from unnest($1::uuid[], $2::integer[]) with ordinality as k (event_id, ordinal, place)
-) as u
-where d.event_id = u.event_id and d.ordinal = u.ordinal and d.state = 'dead'
+)
+update boathook.delivery d
+set state = 'pending', attempts_before = d.attempts, replays = d.replays + 1, crashes = 0, free_retries = 0, dead_at = null,
+    is_manual = false, is_blocked = d.order_key is not null,
+    (enqueued_at, due_at) = (
+        select due_at, due_at from planned where event_id = d.event_id and ordinal = d.ordinal limit 1)
+where d.event_id = any ($1::uuid[]) and d.dead_at is not null
+    and ((d.event_id, d.ordinal) in (select event_id, ordinal from planned)) is true
 returning d.recipient, d.order_key
 
 -- name: settle_dead
 -- Settles locked dead letters as ignored, with the operator's note.
 with gone as (
     delete from boathook.delivery d
-    using unnest($1::uuid[], $2::integer[]) as u (event_id, ordinal)
-    where d.event_id = u.event_id and d.ordinal = u.ordinal and d.state = 'dead'
+    where d.event_id = any ($1::uuid[]) and d.dead_at is not null
+        and ((d.event_id, d.ordinal) in (select * from unnest($1::uuid[], $2::integer[]))) is true
     returning d.*
 )
 insert into boathook.delivery_archive (
@@ -90,8 +93,8 @@ from gone
 -- Deletes locked dead letters with their attempts, and counts them as dropped.
 with gone as (
     delete from boathook.delivery d
-    using unnest($1::uuid[], $2::integer[]) as u (event_id, ordinal)
-    where d.event_id = u.event_id and d.ordinal = u.ordinal and d.state = 'dead'
+    where d.event_id = any ($1::uuid[]) and d.dead_at is not null
+        and ((d.event_id, d.ordinal) in (select * from unnest($1::uuid[], $2::integer[]))) is true
     returning d.event_id, d.ordinal
 ),
 attempts as (

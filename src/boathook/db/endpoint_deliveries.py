@@ -87,6 +87,8 @@ class DueEndpointPage(msgspec.Struct, frozen=True):
     """When the first of the others is due."""
     after: str
     """The cursor of the next page; empty after the last one."""
+    took_s: float
+    """Duration of the query by the server's clock, which excludes this process's own delays."""
 
 
 class EndpointClaimLimit(ClaimLimit, frozen=True, kw_only=True):
@@ -188,7 +190,8 @@ class EndpointDeliveryStore:
         rows = await self._database.fetch(SQL["list_due"], after or _MIN_RECIPIENT, _MAX_RECIPIENT, limit)
         later = [row["due_at"] for row in rows if not row["is_due"]]
         due = [_to_due_endpoint(row) for row in rows if row["id"] is not None]
-        return DueEndpointPage(due, min(later, default=None), rows[-1]["recipient"] if len(rows) == limit else "")
+        after = rows[-1]["recipient"] if len(rows) == limit else ""
+        return DueEndpointPage(due, min(later, default=None), after, max((row["took_s"] for row in rows), default=0.0))
 
     async def find_due_of(self, recipients: Sequence[str]) -> list[DueEndpoint]:
         """Return which of these endpoints have due deliveries."""
@@ -358,20 +361,21 @@ async def dead_letter_undeliverable(database: Database, *, max_age_s: float, lim
     Args:
         max_age_s: age at which deliveries expire, for endpoints without their own limit.
     """
-    rows = await database.fetch(SQL["list_paused"], _MIN_RECIPIENT, _MAX_RECIPIENT, max_age_s)
-    gone = [row["recipient"] for row in rows if row["is_deleted"]]
-    disabled = [row for row in rows if not row["is_deleted"]]
-    count: int = await database.fetchval(
-        SQL["dead_letter_pending"], gone, [0.0] * len(gone), "ENDPOINT_DELETED", "its endpoint was deleted", limit
-    )
-    count += await database.fetchval(
-        SQL["dead_letter_pending"],
-        [row["recipient"] for row in disabled],
-        [row["max_age_s"] for row in disabled],
-        "EXPIRED",
-        "its endpoint was disabled until its time was up",
-        limit,
-    )
+    async with database.queue_transaction() as connection:
+        rows = await connection.fetch(SQL["list_paused"], _MIN_RECIPIENT, _MAX_RECIPIENT, max_age_s)
+        gone = [row["recipient"] for row in rows if row["is_deleted"]]
+        disabled = [row for row in rows if not row["is_deleted"]]
+        count: int = await connection.fetchval(
+            SQL["dead_letter_pending"], gone, [0.0] * len(gone), "ENDPOINT_DELETED", "its endpoint was deleted", limit
+        )
+        count += await connection.fetchval(
+            SQL["dead_letter_pending"],
+            [row["recipient"] for row in disabled],
+            [row["max_age_s"] for row in disabled],
+            "EXPIRED",
+            "its endpoint was disabled until its time was up",
+            limit,
+        )
     return count
 
 

@@ -2,7 +2,8 @@
 select
     w.recipient, w.due_at, w.due_at <= now() as is_due, p.id, p.is_disabled, p.concurrency,
     p.deleted_at is not null or a.deleted_at is not null as is_deleted,
-    coalesce(p.throttle_rate, a.throttle_rate) as rate, h.open_until
+    coalesce(p.throttle_rate, a.throttle_rate) as rate, h.open_until,
+    extract(epoch from clock_timestamp() - statement_timestamp())::float8 as took_s
 from page w
 left join boathook.endpoint p on p.id = case when w.due_at <= now() then boathook.endpoint_of(w.recipient) end
 left join boathook.application a on a.id = p.application_id
@@ -191,25 +192,30 @@ held as materialized (
         for update
     ) as d
 ),
+failed as materialized (
+    select * from held where next_state <> 'succeeded'
+),
 gone as (
-    delete from boathook.delivery d using held h
-    where d.event_id = h.event_id and d.ordinal = h.ordinal and h.next_state = 'succeeded'
-        and d.event_id = any (array(select event_id from held))
+    delete from boathook.delivery d
+    where d.event_id = any (array(select event_id from held where next_state = 'succeeded'))
+        and ((d.event_id, d.ordinal) in (select event_id, ordinal from held where next_state = 'succeeded')) is true
 ),
 back as (
     update boathook.delivery d
-    set state = case when h.is_revived then 'pending' else h.next_state end,
-        due_at = case when h.woken_by is null then coalesce(h.next_due_at, d.due_at) else h.ended_at end,
-        enqueued_at = case when h.is_revived then h.ended_at else d.enqueued_at end,
-        attempts_before = case when h.is_revived then d.attempts else d.attempts_before end,
-        free_retries = case when h.is_revived then 0 else d.free_retries end,
-        replays = d.replays + h.is_revived::integer, is_manual = d.is_manual and not h.is_revived,
-        crashes = 0, leased_by = null, lease_until = null, woken_by = null,
-        dead_at = case when h.next_state = 'dead' and not h.is_revived then h.ended_at end,
-        code = h.next_code, error = h.next_error
-    from held h
-    where d.event_id = h.event_id and d.ordinal = h.ordinal and h.next_state <> 'succeeded'
-        and d.event_id = any (array(select event_id from held))
+    set (state, due_at, enqueued_at, attempts_before, free_retries, replays, is_manual, dead_at, code, error) = (
+            select case when h.is_revived then 'pending' else h.next_state end,
+                case when h.woken_by is null then coalesce(h.next_due_at, d.due_at) else h.ended_at end,
+                case when h.is_revived then h.ended_at else d.enqueued_at end,
+                case when h.is_revived then d.attempts else d.attempts_before end,
+                case when h.is_revived then 0 else d.free_retries end,
+                d.replays + h.is_revived::integer, d.is_manual and not h.is_revived,
+                case when h.next_state = 'dead' and not h.is_revived then h.ended_at end, h.next_code, h.next_error
+            from failed h
+            where h.event_id = d.event_id and h.ordinal = d.ordinal
+        ),
+        crashes = 0, leased_by = null, lease_until = null, woken_by = null
+    where d.event_id = any (array(select event_id from failed))
+        and ((d.event_id, d.ordinal) in (select event_id, ordinal from failed)) is true
 ),
 noted as (
     insert into boathook.audit (actor, action, subject)
@@ -242,15 +248,20 @@ from held
 -- deliveries with a running attempt are skipped.
 with held as materialized (
     select d.event_id, d.ordinal
-    from unnest($1::uuid[], $2::text[]) as u (event_id, recipient)
-    join boathook.delivery d on d.event_id = u.event_id and d.recipient = u.recipient
-    where d.state = 'pending' and not d.is_manual and d.event_id = any ($1::uuid[])
-    order by d.event_id, d.ordinal
-    for update of d skip locked
+    from (select distinct * from unnest($1::uuid[], $2::text[]) as u (event_id, recipient) order by event_id) as u
+    cross join lateral (
+        select event_id, ordinal
+        from boathook.delivery
+        where event_id = u.event_id and recipient = u.recipient and leased_by is null and dead_at is null
+            and not is_manual
+        order by ordinal
+        for update skip locked
+    ) as d
 ),
 gone as (
-    delete from boathook.delivery d using held h
-    where d.event_id = h.event_id and d.ordinal = h.ordinal and d.event_id = any ($1::uuid[])
+    delete from boathook.delivery d
+    where d.event_id = any (array(select event_id from held))
+        and ((d.event_id, d.ordinal) in (select event_id, ordinal from held)) is true
     returning d.*
 ),
 closed as (
@@ -394,17 +405,20 @@ with found as materialized (
 ),
 held as materialized (
     select d.event_id, d.ordinal
-    from boathook.delivery d
-    where (d.event_id, d.ordinal) in (select event_id, ordinal from found) and d.state = 'pending'
-        and d.event_id = any (array(select event_id from found))
-    order by d.event_id, d.ordinal
-    for update of d skip locked
+    from (select distinct * from found order by event_id, ordinal) as f
+    cross join lateral (
+        select event_id, ordinal
+        from boathook.delivery
+        where event_id = f.event_id and ordinal = f.ordinal and leased_by is null and dead_at is null
+        limit 1
+        for update skip locked
+    ) as d
 ),
 buried as (
     update boathook.delivery d
     set state = 'dead', dead_at = clock_timestamp(), is_blocked = false, code = $3, error = $4
-    from held h
-    where d.event_id = h.event_id and d.ordinal = h.ordinal and d.event_id = any (array(select event_id from held))
+    where d.event_id = any (array(select event_id from held))
+        and ((d.event_id, d.ordinal) in (select event_id, ordinal from held)) is true
     returning 1
 )
 select count(*) from buried

@@ -63,15 +63,16 @@ delete from boathook.endpoint_health where endpoint_id = $1
 
 -- name: cancel_backlog
 -- Dead-letters the pending deliveries of a recipient with the code CANCELED.
-update boathook.delivery d
-set state = 'dead', is_blocked = false, code = 'CANCELED', error = $2, dead_at = now()
-from (
+with held as materialized (
     select event_id, ordinal from boathook.delivery
     where recipient = $1 and state = 'pending'
     order by event_id, ordinal
     for update skip locked
-) as o
-where d.event_id = o.event_id and d.ordinal = o.ordinal
+)
+update boathook.delivery d
+set state = 'dead', is_blocked = false, code = 'CANCELED', error = $2, dead_at = now()
+where d.event_id = any (array(select event_id from held))
+    and ((d.event_id, d.ordinal) in (select event_id, ordinal from held)) is true
 
 -- name: insert_secret
 -- Stores an endpoint's current secret.

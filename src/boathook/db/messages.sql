@@ -141,8 +141,7 @@ gone as (
 buried as (
     update boathook.delivery d
     set state = 'dead', dead_at = clock_timestamp(), is_blocked = false, code = 'EXPUNGED', error = 'its content was expunged'
-    from gone g
-    where d.event_id = g.id and d.state = 'pending'
+    where d.event_id = any (array(select id from gone)) and d.leased_by is null and d.dead_at is null
     returning d.recipient, d.order_key
 )
 select

@@ -24,7 +24,7 @@ for update
 -- Makes one dead letter of each of these messages pending again, for one attempt, if the message has content, and no
 -- open or successful delivery to the recipient. Skips dead letters that died after $3, and canceled ones unless $4. An
 -- ordered one is blocked until `ordering.unblock` finds it first of its order key.
-with chosen as (
+with chosen as materialized (
     select distinct on (d.event_id) d.event_id, d.ordinal
     from boathook.delivery d
     where d.recipient = $1 and d.event_id = any ($2::uuid[]) and d.state = 'dead' and d.dead_at <= $3
@@ -40,8 +40,8 @@ with chosen as (
 update boathook.delivery d
 set state = 'pending', attempts_before = d.attempts, replays = d.replays + 1, crashes = 0, free_retries = 0, dead_at = null,
     is_manual = true, enqueued_at = clock_timestamp(), due_at = clock_timestamp(), is_blocked = d.order_key is not null
-from chosen c
-where d.event_id = c.event_id and d.ordinal = c.ordinal
+where d.event_id = any (array(select event_id from chosen))
+    and ((d.event_id, d.ordinal) in (select event_id, ordinal from chosen)) is true
 returning d.event_id, d.ordinal::integer as ordinal, d.order_key
 
 -- name: owe_messages

@@ -10,6 +10,7 @@ dispatcher does the rest: it renews leases, releases claims, wakes the loop and 
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from abc import ABC, abstractmethod
@@ -69,6 +70,10 @@ _MAX_CAUSES: Final = 1_000
 """How many causes of failures a process remembers, to log the traceback of each once."""
 _SHARE_INTERVAL_S: Final = 1.0
 """Minimum interval between two times of naming surplus work to other processes."""
+_SLOW_S: Final = 0.25
+"""A claim or a write that takes longer is logged."""
+_SLOW_INTERVAL_S: Final = 10.0
+"""Minimum interval between two of these lines."""
 _SUCCEEDED: Final = Complete()
 
 
@@ -210,8 +215,8 @@ class Queues(Protocol[A]):
         """
         ...
 
-    async def look_up(self, recipients: Sequence[str], wake: Callable[[], None]) -> None:
-        """Read whether these recipients have due deliveries, and include those in the next claim."""
+    async def look_up(self, recipients: Sequence[str], wake: Callable[[], None]) -> bool:
+        """Include those of these recipients that have due deliveries in the next claim; return whether all have."""
         ...
 
     def surplus(self) -> list[str]:
@@ -263,6 +268,26 @@ class Recorder(Protocol[A_contra]):
         ...
 
 
+class SlowSteps:
+    """Logs claims and writes that take PostgreSQL long, one line per interval."""
+
+    def __init__(self, log: Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._log_at = -math.inf
+        self._skipped = 0
+
+    def note(self, step: str, rows: int, took_s: float) -> None:
+        """Log a claim or settle of *rows* deliveries if it was slow; *skipped* counts those since the last line."""
+        if took_s < _SLOW_S:
+            return
+        if self._clock() < self._log_at:
+            self._skipped += 1
+            return
+        self._log.warning("queue_slow", step=step, deliveries=rows, took_s=round(took_s, 3), skipped=self._skipped)
+        self._log_at, self._skipped = self._clock() + _SLOW_INTERVAL_S, 0
+
+
 class Dispatcher(Generic[A]):
     """Delivers to one kind of recipient in one process."""
 
@@ -293,11 +318,13 @@ class Dispatcher(Generic[A]):
         self._is_urgent = asyncio.Event()
         """Set when an unwritten result blocks another delivery."""
         self._is_writing = self._is_launching = self._is_stopping = False
-        self._hint = asyncio.Event()
+        self._must_discover = asyncio.Event()
+        self._must_discover.set()
         self._unknown: set[str] = set()
         """Named recipients that must be looked up."""
-        self._must_discover = True
+        self._has_unknown = asyncio.Event()
         self._share_at = 0.0
+        self._slow = SlowSteps(log)
         self._wake = asyncio.Event()
         self._quit = asyncio.Event()
         self._stuck: str | None = None
@@ -310,7 +337,7 @@ class Dispatcher(Generic[A]):
             AttemptStuck: an attempt cannot be stopped; the process should exit so that another replaces it.
         """
         await self._database.listen(DUE_CHANNEL, self._notified)
-        feeding = [asyncio.create_task(self._discover()), asyncio.create_task(self._claim(predecessors))]
+        feeding = [*map(asyncio.create_task, (self._discover(), self._look_up(), self._claim(predecessors)))]
         if self._lane is not None:
             feeding.append(asyncio.create_task(self._lane.run(self._received), name=_RECEIVING))
         loops = [self._write(), self._renew(), self._beat(beat), self._executor.run()]
@@ -353,16 +380,17 @@ class Dispatcher(Generic[A]):
 
     def _include(self, recipients: Sequence[str]) -> None:
         unknown = self._queues.include(recipients, self._wake.set)
-        self._unknown.update(unknown)
-        if recipients == ANY_RECIPIENT or (unknown and self._lane is None):
-            self._must_discover = True
-        if self._must_discover or unknown:
-            self._hint.set()
+        if unknown:
+            self._unknown.update(unknown)
+            self._has_unknown.set()
+        if recipients == ANY_RECIPIENT:
+            self._must_discover.set()
 
     async def _drain(self, feeding: Sequence["asyncio.Task[None]"]) -> None:
         """Stop claiming, release waiting claims, let running attempts finish, and stop those that take too long."""
         self._is_stopping = True
-        self._hint.set()
+        self._must_discover.set()
+        self._has_unknown.set()
         self._wake.set()
         for task in feeding:
             if task.get_name() == _RECEIVING:
@@ -390,21 +418,32 @@ class Dispatcher(Generic[A]):
     async def _discover(self) -> None:
         discover_at = time.monotonic()
         while not self._is_stopping:
-            self._hint.clear()
-            unknown, self._unknown = list(self._unknown), set()
+            self._must_discover.clear()
             try:
-                if unknown and not self._must_discover and time.monotonic() < discover_at:
-                    await self._queues.look_up(unknown, self._wake.set)
-                else:
-                    self._must_discover = False
-                    wait_s = await self._queues.discover(self._wake.set)
-                    wait_s = min(self._poll_s, max(PACE_S, wait_s))
-                    discover_at = time.monotonic() + (WALK_INTERVAL_S if self._relies_on_lane else wait_s)
+                wait_s = await self._queues.discover(self._wake.set)
+                wait_s = min(self._poll_s, max(PACE_S, wait_s))
+                discover_at = time.monotonic() + (WALK_INTERVAL_S if self._relies_on_lane else wait_s)
             except DatabaseError as error:
                 self._log.warning("discover_failed", error=str(error))
                 await self._database.monitor.wait_until_available()
                 discover_at = time.monotonic() + self._poll_s
-            await _wait(self._hint, discover_at - time.monotonic())
+            await _wait(self._must_discover, discover_at - time.monotonic())
+
+    async def _look_up(self) -> None:
+        """Look up named recipients, also while all are being discovered, which may take seconds."""
+        while not self._is_stopping:
+            await self._has_unknown.wait()
+            self._has_unknown.clear()
+            unknown, self._unknown = list(self._unknown), set()
+            try:
+                are_all_due = not unknown or await self._queues.look_up(unknown, self._wake.set)
+            except DatabaseError as error:
+                self._log.warning("look_up_failed", error=str(error))
+                await self._database.monitor.wait_until_available()
+                are_all_due = False
+            if not are_all_due and not self._relies_on_lane:  # discovery also finds when they are due
+                self._must_discover.set()
+            await asyncio.sleep(PACE_S)
 
     @property
     def _relies_on_lane(self) -> bool:
@@ -431,7 +470,9 @@ class Dispatcher(Generic[A]):
                     self._put_back(released)
                 if self._returned:
                     await self._give_back()
+                began = time.monotonic()
                 claimed, wait_s = await self._queues.claim()
+                self._slow.note("claim", len(claimed), time.monotonic() - began)
                 self._held.update(claimed)
                 self._launch()
                 self._share()
@@ -614,8 +655,9 @@ class Dispatcher(Generic[A]):
         """Write results; a result that cannot be written fails alone, and its lease expires."""
         refusals = 0
         while True:
+            began = time.monotonic()
             try:
-                return await self._recorder.record(batch)
+                are_held = await self._recorder.record(batch)
             except DatabaseUnavailable as error:
                 self._log.warning("settle_delayed", attempts=len(batch), error=str(error))
                 await asyncio.sleep(_WRITE_PAUSE_S)
@@ -629,6 +671,9 @@ class Dispatcher(Generic[A]):
                 name = ids.show_delivery(lease.event_id, lease.ordinal)
                 self._log.error("settle_refused", delivery=name, error=str(error))
                 return [False]
+            else:
+                self._slow.note("settle", len(batch), time.monotonic() - began)
+                return are_held
 
     # Leases
 

@@ -58,7 +58,8 @@ _EWMA_WEIGHT: Final = 0.2
 _PAGE: Final = 500
 """Endpoints per query."""
 _DISCOVER_SHARE: Final = 0.1
-"""Discovery takes no more than this share of the time."""
+"""Discovery takes no more than this share of a server's time, but its pause is no longer than the next limit."""
+_MAX_DISCOVER_PAUSE_S: Final = 0.5
 _DISCOVER_IDLE_S: Final = 0.02
 """Minimum interval between two queries if the first found nothing."""
 _PROBE_HOLD_S: Final = 10.0
@@ -269,9 +270,8 @@ class EndpointQueues:
 
     async def discover(self, wake: Callable[[], None]) -> float:
         """Query all endpoints with pending work once; return the seconds until the next delivery is due."""
-        after, next_at, is_found = "", None, False
+        after, next_at, is_found, took_s = "", None, False, 0.0
         while True:
-            began = time.monotonic()
             page = await self._store.find_due(after, _PAGE)
             for due in page.due:
                 self.upsert(due)
@@ -279,14 +279,15 @@ class EndpointQueues:
                 is_found = True
                 wake()
             next_at = min((at for at in (next_at, page.next_due_at) if at is not None), default=None)
-            after = page.after
-            await asyncio.sleep((time.monotonic() - began) / _DISCOVER_SHARE)
+            after, took_s = page.after, took_s + page.took_s
             if not after:
                 break
         if time.monotonic() > self._tidied_at + IDLE_S:
             self._remove_idle(time.monotonic())
         # Most notifications are for handlers, so a query that found nothing is not repeated immediately.
-        await asyncio.sleep(PACE_S if is_found else _DISCOVER_IDLE_S)
+        await asyncio.sleep(
+            max(PACE_S if is_found else _DISCOVER_IDLE_S, min(took_s / _DISCOVER_SHARE, _MAX_DISCOVER_PAUSE_S))
+        )
         return self._poll_s if next_at is None else (next_at - self._clock.now()).total_seconds()
 
     def include(self, recipients: Sequence[str], wake: Callable[[], None]) -> list[str]:
@@ -303,11 +304,13 @@ class EndpointQueues:
                 wake()
         return unknown
 
-    async def look_up(self, recipients: Sequence[str], wake: Callable[[], None]) -> None:
+    async def look_up(self, recipients: Sequence[str], wake: Callable[[], None]) -> bool:
         """See `Queues.look_up`."""
-        for due in await self._store.find_due_of(recipients):
+        found = await self._store.find_due_of(recipients)
+        for due in found:
             self.upsert(due)
             wake()
+        return len(found) == len(recipients)
 
     def surplus(self) -> list[str]:
         """See `Queues.surplus`. Limits over all senders hold for the others too."""
@@ -390,21 +393,25 @@ class EndpointQueues:
 
     def plan(self, now: float, clock: datetime) -> tuple[list[ClaimRequest], float | None]:
         """Return what to claim, and when a paused or rate-limited endpoint may continue, by this process's clock."""
-        requests: list[ClaimRequest] = []
+        wanted: list[tuple[EndpointQueue, int]] = []
         wake_at: float | None = None
-        left = MAX_CLAIMED
         max_ahead = max(1, MAX_PREFETCH // max(1, len(self._claimable)))
         for queue in list(self._claimable.values()):
-            if left <= 0 or self.running + self.waiting > 2 * self._places:
+            if len(wanted) == MAX_CLAIMED or self.running + self.waiting > 2 * self._places:
                 break
             rest_s = _rest_s(queue, now, clock)
             if rest_s > 0:
                 wake_at = min(now + rest_s, wake_at or now + rest_s)
                 continue
-            slots = min(left, self._slots(queue, max_ahead, now))
+            slots = self._slots(queue, max_ahead, now)
             if slots > 0:
-                requests.append(ClaimRequest(queue, slots, is_probe=queue.open_until is not None))
-                left -= slots
+                wanted.append((queue, slots))
+        # Each request is for as many deliveries as the endpoint may have due, which is usually one.
+        shares = _divide(MAX_CLAIMED, [slots for _, slots in wanted])
+        requests = [
+            ClaimRequest(queue, slots, is_probe=queue.open_until is not None)
+            for (queue, _), slots in zip(wanted, shares, strict=True)
+        ]
         return requests, wake_at
 
     def _slots(self, queue: EndpointQueue, max_ahead: int, now: float) -> int:
@@ -593,6 +600,16 @@ class EndpointQueues:
         """Set the gauges."""
         meters.gauge("boathook_endpoint_requests_in_flight", self.running)
         meters.gauge("boathook_endpoint_circuit_breakers_open", sum(queue.open_until is not None for queue in self))
+
+
+def _divide(total: int, wanted: Sequence[int]) -> list[int]:
+    """Divide *total* so that small requests get all they want, and the others equal parts of the rest."""
+    shares = [0] * len(wanted)
+    smallest_first = sorted(range(len(wanted)), key=wanted.__getitem__)
+    for position, index in enumerate(smallest_first):
+        shares[index] = min(wanted[index], total // (len(wanted) - position))
+        total -= shares[index]
+    return shares
 
 
 def _rest_s(queue: EndpointQueue, now: float, clock: datetime) -> float:

@@ -228,6 +228,7 @@ async def run_worker(
         connect_timeout_s=database.connect_timeout_s,
         statement_timeout_s=database.statement_timeout_s,
         is_reset=False,
+        is_queue=True,
     )
     open_handlers = functools.partial(
         Database.open,

@@ -220,8 +220,9 @@ class HandlerQueues:
             wake()
         return []
 
-    async def look_up(self, recipients: Sequence[str], wake: Callable[[], None]) -> None:
+    async def look_up(self, recipients: Sequence[str], wake: Callable[[], None]) -> bool:  # noqa: ARG002
         """See `Queues.look_up`; `include` leaves nothing to it."""
+        return True
 
     def surplus(self) -> list[str]:
         """See `Queues.surplus`."""

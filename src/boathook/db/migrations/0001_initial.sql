@@ -742,7 +742,8 @@ end $$;
 
 -- Unblocks the first waiting delivery of an order key, if no delivery of that key precedes it. It becomes due now, not
 -- in the past, where the watermark of claims would hide it for a while.
-create function boathook.unblock(p_recipient text, p_order_key text) returns void language sql as $$
+create function boathook.unblock(p_recipient text, p_order_key text) returns void language sql
+set enable_seqscan = off as $$
     update boathook.delivery d
     set is_blocked = false, due_at = greatest(d.due_at, clock_timestamp())
     where d.recipient = p_recipient and d.order_key = p_order_key and d.state = 'pending' and d.is_blocked
@@ -754,11 +755,12 @@ $$;
 -- Settles a delivery as succeeded or ignored, in the transaction of its effects. Raises BH001 when the fence no longer
 -- holds, which aborts that transaction: a stale worker cannot commit, even if its code swallows errors. Raises BH002
 -- when p_mark differs from boathook.mark: it was set for this transaction only, so the handler has ended it.
--- "leased_by is not null" means "state = 'leased'", but keeps the planner from using the index of leases.
+-- "leased_by is not null" means "state = 'leased'", but keeps the planner from using the index of leases. Functions that
+-- look up deliveries by key never scan the table, because plans last longer than the size they were made for.
 create function boathook.settle(
     p_event uuid, p_ordinal integer, p_fence bigint, p_state text, p_note text, p_worker text, p_started timestamptz,
     p_mark text default null
-) returns void language plpgsql as $$
+) returns void language plpgsql set enable_seqscan = off as $$
 declare
     d boathook.delivery;
     ended timestamptz := clock_timestamp();
@@ -807,7 +809,7 @@ end $$;
 create function boathook.record_failure(
     p_event uuid, p_ordinal integer, p_fence bigint, p_due timestamptz, p_outcome text, p_code text, p_error text,
     p_traceback text, p_worker text, p_started timestamptz, p_is_free boolean default false
-) returns boolean language plpgsql as $$
+) returns boolean language plpgsql set enable_seqscan = off as $$
 declare
     d boathook.delivery;
     ended timestamptz := clock_timestamp();
@@ -901,7 +903,7 @@ create function boathook.store_events(
     d_order_keys text[] default '{null}', d_due timestamptz[] default null, d_paths text[] default null,
     d_types text[] default null, p_has_order boolean default false, p_has_unhandled boolean default false,
     p_is_manual boolean default false
-) returns boolean language plpgsql as $$
+) returns boolean language plpgsql set enable_seqscan = off as $$
 declare
     accepted timestamptz := clock_timestamp();
     blocked boolean[];
@@ -1053,7 +1055,7 @@ $$;
 create function boathook.take_back(
     p_ids uuid[], p_keys uuid[], d_events uuid[], d_ordinals smallint[], d_recipients text[], d_order_keys text[],
     d_due timestamptz[]
-) returns uuid[] language plpgsql as $$
+) returns uuid[] language plpgsql set enable_seqscan = off as $$
 declare
     taken uuid[];
 begin
