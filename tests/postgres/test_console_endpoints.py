@@ -228,7 +228,7 @@ async def test_disabling_shows_the_operator_and_enabling_restores_health(console
     assert "Disabled by anna, in the console. Pending deliveries are kept." in await anna.get_page(there)
     assert "disabled" in await anna.get_page("/console/applications/unhealthy")
     await anna.submit_form(f"{there}/enable", {"backlog": "send"}, on=there)
-    assert "Healthy." in await anna.get_page(there)
+    assert "No attempts in the range." in await anna.get_page(there)
 
 
 @pytest.mark.parametrize(
@@ -255,6 +255,32 @@ async def test_failures_in_a_row_and_a_pause_are_shown(console, anna, db):
     assert "12 consecutive failures" in page
     assert "next probe in" in page
     assert "paused" in await anna.get_page("/console/applications/unhealthy")
+
+
+async def pause(db, there: str) -> None:
+    await db.execute(
+        "insert into boathook.endpoint_health (endpoint_id, failures, open_until, pauses)"
+        " values ($1, 9, now() + interval '1 hour', 1)",
+        ids.read(ids.ENDPOINT, there.rpartition("/")[2]),
+    )
+
+
+@pytest.mark.parametrize("change", ["resume", "url", "secret"])
+async def test_a_pause_ends_when_an_operator_resumes_or_changes_the_endpoint(console, anna, db, change):
+    _, there = await with_endpoint(console, anna)
+    assert "/resume" not in await anna.get_page(there)
+    await pause(db, there)
+    page = await anna.get_page(there)
+    assert "paused, next probe in 3" in page
+    if change == "resume":
+        await anna.submit_form(f"{there}/resume", on=there)
+        assert ("console:anna", "endpoint.resumed") in await audit(db)
+    elif change == "url":
+        await anna.submit_form(f"{there}/edit", {**FULL, "url": "https://other.example/in"}, on=f"{there}/edit")
+    else:
+        await anna.submit_form(f"{there}/rotate", {"grace": "3600"}, on=there)
+    assert not await db.fetchval("select count(*) from boathook.endpoint_health")
+    assert ">paused<" not in await anna.get_page("/console/applications/unhealthy")
 
 
 async def test_an_endpoint_is_deleted_when_its_name_is_written_out(console, anna, db):

@@ -114,9 +114,9 @@ async def test_handlers_with_problems_are_listed_first(vera: PageClient, db: Dat
     await put_sample(db, timedelta(seconds=5), gauges=backlog, **attempts("handler:failing", 1, 1, durations))
     await put_sample(db, timedelta(seconds=5), "b", **attempts("handler:b/calm", 1, 0, durations))
     page = await vera.get_page("/console/handlers")
-    rows = re.findall(r'href="/console/handlers/([^"?]+)\?span=hour">.*?class="badge \w+">([\w ]+)<', page, re.DOTALL)
+    rows = re.findall(r'href="/console/handlers/([^"?]+)\?span=hour">.*?class="badge ?\w*">([\w ]+)<', page, re.DOTALL)
     assert rows == [("failing", "failing"), ("gone", "not registered"), ("b/calm", "healthy")]
-    assert "1 failing, 1 not registered, of 3 handlers." in page
+    assert "1 failing, 1 not registered, 1 healthy, of 3 handlers." in page
     assert "Its deliveries wait until one does" not in await vera.get_page("/console/handlers/b/calm")
     for path in ("unknown", "gone"):  # nothing is left of the second in the store
         await vera.get_page(f"/console/handlers/{path}", 404)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from boathook import config
-from boathook.console.overview import CHART_RANGES, OverviewState, build_trends, recipient_health
+from boathook.console.overview import CHART_RANGES, OverviewState, build_trends, oldest_due
 from boathook.console.routes import nav_counts
 from boathook.db.database import Database
 from boathook.db.deliveries import DeliveryStore
@@ -129,20 +129,15 @@ async def test_an_empty_store_is_normal_and_shows_the_first_steps(
 
 
 @pytest.mark.parametrize(
-    ("succeeded", "failed", "backlog", "word", "oldest"),
+    ("backlog", "oldest"),
     [
-        (0, 0, BacklogCounts(), "healthy", ""),
-        (3, 0, BacklogCounts(under_1m=5), "healthy", "under 1 min"),
-        (3, 0.1, BacklogCounts(), "retrying", ""),
-        (3, 0.1, BacklogCounts(under_10m=1), "delayed", "under 10 min"),
-        (3, 1, BacklogCounts(older=1), "failing", "over 1 h"),
+        (BacklogCounts(), ""),
+        (BacklogCounts(under_1m=5), "under 1 min"),
+        (BacklogCounts(older=1, under_10s=2), "over 1 h"),
     ],
 )
-def test_the_health_of_a_recipient_is_one_word(
-    succeeded: float, failed: float, backlog: BacklogCounts, word: str, oldest: str
-) -> None:
-    found = recipient_health(RecipientActivity("handler:h", succeeded, failed, backlog))
-    assert (found.word, found.oldest) == (word, oldest)
+def test_the_age_of_the_oldest_due_delivery_is_shown(backlog: BacklogCounts, oldest: str) -> None:
+    assert oldest_due(RecipientActivity("handler:h", 1, 0, backlog)) == oldest
 
 
 def test_a_trend_compares_an_hour_with_the_hour_before() -> None:

@@ -329,6 +329,19 @@ def forget_failures(t: Transaction, endpoint_id: UUID) -> list[Record]:
     return []
 
 
+def allow_probes(t: Transaction, recipients: Sequence[str]) -> list[Record]:
+    for recipient in sorted(recipients):
+        endpoint = _endpoint(t, recipient)
+        health = None if endpoint is None else t.get("health", endpoint.id)
+        if health is not None and health.open_until is not None and t.lock("health", health.endpoint_id) is not None:
+            _put(t, health, open_until=min(health.open_until, t.now))
+    return []
+
+
+def put_first(_t: Transaction, _event_id: UUID, _ordinal: int) -> list[Record]:
+    return []  # any due delivery is as good a probe here
+
+
 def list_paused(t: Transaction, first: str, last: str, max_age_s: float) -> list[Record]:
     recipients = {row.recipient for row in t.rows("delivery") if _is_pending(row) and first < row.recipient <= last}
     found = []

@@ -57,7 +57,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
         "renew_leases": lease_statements.renew_leases, "record_failure": lease_statements.record_failure, "release_claims": lease_statements.release_claims, "find_lost": lease_statements.find_lost,
         "unblock_heads": lease_statements.unblock_heads, "find_held": lease_statements.find_held, "find_settled": lease_statements.find_settled,
         "recall_effect": lease_statements.recall_effect, "save_side_effect": lease_statements.save_side_effect, "count_backlog": operator_statements.count_backlog,
-        "count_troubled_endpoints": operator_statements.count_troubled_endpoints,
+        "find_troubled_endpoints": operator_statements.find_troubled_endpoints,
         "age_of_oldest_snapshot": lambda _t: single(age=0.0),
     },
     ordering: {"unblock_lines": lease_statements.unblock_lines},
@@ -79,7 +79,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
             "take_probes", "release_probes", "mark_healthy", "update_health", "lock_failing", "list_paused", "dead_letter_pending",
         )
     },
-    endpoints: {"disable_endpoint": sending_statements.disable_endpoint, "forget_failures": sending_statements.forget_failures},
+    endpoints: {"disable_endpoint": sending_statements.disable_endpoint, "forget_failures": sending_statements.forget_failures, "allow_probes": sending_statements.allow_probes, "put_first": sending_statements.put_first},
     route_registry: {
         "read_routes": lambda t: single(routes=f'{{"version": {t.tables.routes_version}, "routes": {t.tables.routes}}}'),
     },

@@ -12,7 +12,8 @@ from boathook.api.errors import answer_json
 from boathook.api.messages import MessageOut, show_message
 from boathook.api.pages import EndpointPage, ListOf
 from boathook.api.route import ApplicationCall, body_of, router
-from boathook.service import endpoint_secrets, endpoints, messages
+from boathook.domain.health import HealthState
+from boathook.service import endpoint_secrets, endpoints, messages, recipient_stats
 from boathook.service.authorization import Permission, requires
 from boathook.service.endpoints import Endpoint
 from boathook.service.schemas.endpoints import (
@@ -22,7 +23,7 @@ from boathook.service.schemas.endpoints import (
     EndpointPatch,
     EndpointUpdate,
 )
-from boathook.service.schemas.fields import Input, Output, StrictInt, Text, TypeName, null_as
+from boathook.service.schemas.fields import Input, Output, StrictInt, Text, Timestamp, TypeName, null_as
 from boathook.service.unit_of_work import UnitOfWork
 
 routes = router("Endpoint")
@@ -111,6 +112,38 @@ async def patch_endpoint(call: ApplicationCall, endpoint_id: EndpointRef, body: 
     """Change the given fields."""
     changed = await endpoints.update(call.work, call.application, endpoint_id, body.value(), backlog=body.backlog)
     return show_endpoint(call.work, changed)
+
+
+class EndpointHealthOut(Output):
+    """The health of an endpoint."""
+
+    health: HealthState = Field(description="By its attempts of the last 24 hours.", examples=["healthy"])
+    paused_until: Timestamp | None = Field(description="When the next probe of a paused endpoint goes; else null.")
+    failures: int = Field(description="Failed attempts since the last one that succeeded.")
+
+
+@routes.get(
+    "/app/{app_id}/endpoint/{endpoint_id}/health",
+    operation_id="v1.endpoint.get-health",
+    summary="Get an endpoint's health",
+)
+@requires(Permission.ENDPOINT_VIEW)
+async def get_health(call: ApplicationCall, endpoint_id: EndpointRef) -> EndpointHealthOut:
+    """Return whether an endpoint is disabled, paused, failing, idle or healthy."""
+    endpoint = await endpoints.get(call.work, call.application, endpoint_id)
+    status = (await recipient_stats.read_endpoint_statuses(call.work, [endpoint]))[endpoint.id]
+    return EndpointHealthOut(
+        health=status.health.state, paused_until=status.health.paused_until, failures=status.failures.failures
+    )
+
+
+@routes.post(
+    "/app/{app_id}/endpoint/{endpoint_id}/resume", operation_id="v1.endpoint.resume", summary="Resume an endpoint"
+)
+@requires(Permission.ENDPOINT_MANAGE)
+async def resume_endpoint(call: ApplicationCall, endpoint_id: EndpointRef) -> EndpointOut:
+    """End the pause of an endpoint and forget its failures: due messages are sent at once."""
+    return show_endpoint(call.work, await endpoints.resume(call.work, call.application, endpoint_id))
 
 
 @routes.delete(

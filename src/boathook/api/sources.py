@@ -1,5 +1,7 @@
 """Routes of sources: those of boathook.toml and of apps can be read, stored ones also be created and changed."""
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import Depends, Path
@@ -8,9 +10,11 @@ from pydantic import Field
 from boathook.api.errors import not_found
 from boathook.api.pages import ListOf, SourcePage
 from boathook.api.route import AnyCall, Call, router
+from boathook.domain.health import Health, HealthState
 from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.service import sources, stored_sources
 from boathook.service.authorization import Permission, requires
+from boathook.service.recipient_stats import DEFAULT_RANGE, STATS_RANGES, read_source_health
 from boathook.service.schemas.fields import Input, Output, Text, Timestamp
 from boathook.service.sources import SourceView, base_url_of
 
@@ -73,6 +77,7 @@ class SourceOut(Output):
         examples=["https://hooks.example.com/in/shop"], description="Null without `server.public_url`."
     )
     settings: dict[str, Any] = Field(description="The keys of a stored source; secret values are hidden.")
+    health: HealthState | None = Field(description="By its requests of the last 24 hours; null if it is not served.")
     problem: str | None = Field(description="Why it is not served; null if it is.")
     created_by: str | None
     created_at: Timestamp | None
@@ -86,7 +91,7 @@ class CreatedSourceOut(SourceOut):
     secret: str | None = Field(description="The generated secret for the sender; it is not shown again.")
 
 
-def _show(call: Call, view: SourceView) -> dict[str, Any]:
+def _show(call: Call, view: SourceView, health: Mapping[str, Health]) -> dict[str, Any]:
     settings = sources.read_stored_settings(call.work.app_context, view.name) if view.is_stored else {}
     base = base_url_of(call.work.app_context.settings, view.name)
     return {
@@ -96,6 +101,7 @@ def _show(call: Call, view: SourceView) -> dict[str, Any]:
         "paths": list(view.paths),
         "url": f"{base}{view.paths[0]}" if base else None,
         "settings": {key: value for key, value in settings.items() if key != "provider"},
+        "health": health[view.name].state if view.name in health else None,
         "problem": view.trouble or view.stored_problem or None,
         "created_by": view.created_by,
         "created_at": view.created_at,
@@ -105,7 +111,13 @@ def _show(call: Call, view: SourceView) -> dict[str, Any]:
 
 
 async def _read(call: Call, name: str) -> dict[str, Any]:
-    return _show(call, await sources.get(call.work, name))
+    view = await sources.get(call.work, name)
+    return _show(call, view, await _read_health(call))
+
+
+async def _read_health(call: Call) -> Mapping[str, Health]:
+    settings = call.work.app_context.settings
+    return await read_source_health(call.work.connection, settings, STATS_RANGES[DEFAULT_RANGE], datetime.now(UTC))
 
 
 @routes.get("/source", operation_id="v1.source.list", summary="List sources")
@@ -117,7 +129,8 @@ async def list_sources(call: SourceCall, page: SourcePage) -> ListOf[SourceOut]:
         for view in sorted(await sources.list_all(call.work), key=lambda view: view.name, reverse=not page.is_upward)
         if page.place is None or ((view.name > page.place) is page.is_upward and view.name != page.place)
     ][: page.limit + 1]
-    return page.answer(rows, lambda view: view.name, lambda view: SourceOut(**_show(call, view)))
+    health = await _read_health(call)
+    return page.answer(rows, lambda view: view.name, lambda view: SourceOut(**_show(call, view, health)))
 
 
 @routes.post("/source", status_code=201, operation_id="v1.source.create", summary="Create a source")

@@ -1,9 +1,10 @@
 """Commands for endpoints: their URLs, delivery settings, secrets and headers."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeVar
+from uuid import UUID
 
 import typer
 from msgspec.structs import asdict
@@ -28,6 +29,7 @@ from boathook.service import applications, attempts, endpoint_secrets, messages
 from boathook.service import endpoints as actions
 from boathook.service.applications import Application, PageRequest
 from boathook.service.endpoints import Endpoint
+from boathook.service.recipient_stats import EndpointStatus, read_endpoint_statuses
 from boathook.service.unit_of_work import UnitOfWork
 
 endpoints = typer.Typer(no_args_is_help=True, help="Endpoints: the URLs that receive an application's messages.")
@@ -151,25 +153,40 @@ def _retry(one: Endpoint) -> object:
     return one.retry_name or (list(one.retry.delays_s or ()) if one.retry else None)
 
 
-def _state(one: Endpoint) -> str:
-    return f"disabled ({one.disabled_because})" if one.is_disabled else "enabled"
+def _view(statuses: Mapping[UUID, EndpointStatus]) -> View:
+    """Return the view of endpoints with these statuses; the health of others is null."""
+
+    def health(one: Endpoint) -> str | None:
+        return statuses[one.id].health.state.value if one.id in statuses else None
+
+    def paused_until(one: Endpoint) -> datetime | None:
+        return statuses[one.id].health.paused_until if one.id in statuses else None
+
+    def describe(one: Endpoint) -> str:
+        until = paused_until(one)
+        if until is not None:
+            return f"paused until {until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return f"disabled ({one.disabled_because})" if one.is_disabled else health(one) or "unknown"
+
+    return View(
+        (
+            ID,
+            Column("uid", is_optional=True),
+            Column("health", describe, is_whole=True),
+            Column("types", lambda one: " ".join(one.event_types or ["*"])),
+            Column("url"),
+        ),
+        (
+            "id", "uid", "url", "description", ("enabled", lambda one: not one.is_disabled), "disabled_because",
+            "disabled_at", ("health", health), ("paused_until", paused_until), "event_types", "channels", "filter",
+            "order_by", ("rate", "throttle_rate"), "concurrency", ("retry", _retry), "timeout_s",
+            ("headers", lambda one: one.encrypted_headers is not None),
+            ("auth", lambda one: one.encrypted_auth is not None), "metadata", "created_at", "updated_at",
+        ),
+    )  # fmt: skip
 
 
-_VIEW: Final = View(
-    (
-        ID,
-        Column("uid", is_optional=True),
-        Column("state", _state, is_whole=True),
-        Column("types", lambda one: " ".join(one.event_types or ["*"])),
-        Column("url"),
-    ),
-    (
-        "id", "uid", "url", "description", ("enabled", lambda one: not one.is_disabled), "disabled_because",
-        "disabled_at", "event_types", "channels", "filter", "order_by", ("rate", "throttle_rate"), "concurrency",
-        ("retry", _retry), "timeout_s", ("headers", lambda one: one.encrypted_headers is not None),
-        ("auth", lambda one: one.encrypted_auth is not None), "metadata", "created_at", "updated_at",
-    ),
-)  # fmt: skip
+_VIEW: Final = _view({})
 
 
 class BacklogChoice(StrEnum):
@@ -210,13 +227,15 @@ def list_endpoints(
 
     async def read(work: UnitOfWork, owner: Application) -> None:
         cursor = (await actions.find(work, owner, after)).id if after else None
-        pages = output.pages(
-            lambda at, limit: actions.list_page(work, owner, PageRequest(at, True, limit)),
-            cursor,
-            limit,
-            lambda one: one.id,
-        )
-        await _VIEW.print_pages(pages, limit=limit, as_json=as_json)
+        statuses: dict[UUID, EndpointStatus] = {}
+
+        async def fetch(at: UUID | None, limit: int) -> Sequence[Endpoint]:
+            rows = await actions.list_page(work, owner, PageRequest(at, True, limit))
+            statuses.update(await read_endpoint_statuses(work, rows))
+            return rows
+
+        pages = output.pages(fetch, cursor, limit, lambda one: one.id)
+        await _view(statuses).print_pages(pages, limit=limit, as_json=as_json)
 
     _act(ctx, application, read)
 
@@ -224,8 +243,13 @@ def list_endpoints(
 @endpoints.command("show", epilog=example("boathook endpoints show --application acme ep_01h455vb4pex5vsknk084sn02q4"))
 def show_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, as_json: Json = False) -> None:
     """Show one endpoint. Secrets, values of headers and credentials are not shown."""
-    found = _act(ctx, application, lambda work, owner: actions.find(work, owner, endpoint))
-    _VIEW.print_one(found, as_json=as_json)
+
+    async def read(work: UnitOfWork, owner: Application) -> tuple[Endpoint, Mapping[UUID, EndpointStatus]]:
+        one = await actions.find(work, owner, endpoint)
+        return one, await read_endpoint_statuses(work, [one])
+
+    row, statuses = _act(ctx, application, read)
+    _view(statuses).print_one(row, as_json=as_json)
 
 
 @endpoints.command("update", epilog=example(
@@ -263,6 +287,13 @@ def enable_endpoint(
         lambda work, owner, whole: actions.update(work, owner, whole, {"is_disabled": False}, backlog=policy),
     )
     _VIEW.print_done(saved, f"{saved.shown_id} enabled", as_json=as_json)
+
+
+@endpoints.command("resume", epilog=example("boathook endpoints resume -a acme ep_01h455vb4pex5vsknk084sn02q4"))
+def resume_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, as_json: Json = False) -> None:
+    """End the pause of an endpoint and reset its failure count; its due deliveries go out at once."""
+    saved = _act_on(ctx, application, endpoint, actions.resume)
+    _VIEW.print_done(saved, f"{saved.shown_id} resumed", as_json=as_json)
 
 
 @endpoints.command("disable", epilog=example("boathook endpoints disable -a acme ep_01h455vb4pex5vsknk084sn02q4"))

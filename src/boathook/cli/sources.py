@@ -53,6 +53,7 @@ _SOURCES: Final = View(
     (
         Column("name"),
         Column("provider"),
+        Column("health", lambda row: row["health"] or "unknown", is_whole=True),
         Column("stored", lambda row: "yes" if row["stored"] else "no"),
         Column("proof", lambda row: output.grade(row["grade"]) if row["grade"] else "not ready"),
         Column("secrets"),
@@ -326,6 +327,7 @@ def _describe(known: KnownSources, view: source_views.SourceView) -> dict[str, A
         "provider": view.provider,
         "stored": view.is_stored,
         "paths": list(view.paths),
+        "health": known.health[view.name].state.value if view.name in known.health else None,
         "secrets": view.added_secrets if view.is_stored or configured is None else len(configured.secrets),
         "unsigned": view.is_unsigned,
         "grade": None if view.grade is None else view.grade.value,

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import AfterValidator, Field, model_validator
 
 from boathook.config.types import Days, Hours, NotNegative, Positive, PositiveInt, Secret, Table
+from boathook.domain.alerts import show_number, show_period, subject_page
 
 Severity = Literal["warning", "critical"]
 Measure = Literal["value", "increase", "share", "p50", "p95", "p99"]
@@ -57,6 +58,10 @@ Labels = dict[str, Annotated[str | tuple[str, ...], AfterValidator(_one_or_more)
 """Labels with the value, or the values, that a series must have."""
 
 
+_ROW_SUBJECTS: Final = {"dead_letters": "recipient", "disabled_endpoints": "endpoint", "unhandled": "source"}
+"""What the subjects of rules about rows are."""
+
+
 class Selection(Table):
     """Selects series of a metric by their labels."""
 
@@ -70,11 +75,13 @@ class RuleSettings(Table):
     enabled: bool = True
     severity: Severity = "warning"
     summary: str = ""
-    """The meaning in one sentence; ``{subject}`` is replaced by the subject."""
+    """The meaning in one sentence. ``{subject}`` is replaced by the subject's name; ``{value}``, ``{threshold}`` and
+    ``{period}`` by the figures."""
     advice: str = ""
     """How to fix the cause."""
     page: Annotated[str, AfterValidator(_page)] = ""
-    """Path of the console page with details."""
+    """Path of the console page with details. Failed deliveries, rejections, conflicts, events, handlers and failing
+    endpoints open at the subject."""
     metric: MetricName = ""
     labels: Labels = Field(default_factory=dict)
     by: tuple[str, ...] = ()
@@ -105,6 +112,29 @@ class RuleSettings(Table):
     """Channels to notify; None for all. With an empty list, the alert is shown only in the console."""
     repeat_interval_s: NotNegative | None = None
     """Seconds between reminders while the alert fires; None for `notifications.repeat_interval_s`, 0 for never."""
+
+    def figures(self, value: float) -> dict[str, str]:
+        """Return the texts of the figures in the summary."""
+        limit = self.above if self.above is not None else self.below
+        return {
+            "value": self._show(value),
+            "threshold": "nothing" if limit is None else self._show(limit),
+            "period": show_period(self.over_s),
+        }
+
+    def _show(self, value: float) -> str:
+        match self.measure:
+            case "share":
+                return f"{show_number(round(100 * value, 1))} %"
+            case "p50" | "p95" | "p99":
+                return f"{show_number(value)} s"
+            case _:
+                return show_number(value)
+
+    def page_of(self, subject: str) -> str:
+        """Return the path of the console page about a subject; empty if the rule names none."""
+        label = _ROW_SUBJECTS.get(self.rows, ", ".join(self.by))
+        return subject_page(self.page, label, subject) if subject else self.page
 
 
 class _Channel(Table):
@@ -213,6 +243,12 @@ class NotificationSettings(Table):
         """The local times at which the quiet hours begin and end."""
         found = _QUIET.fullmatch(self.quiet_hours)
         return (time(int(found[1]), int(found[2])), time(int(found[3]), int(found[4]))) if found else None
+
+    @property
+    def error_share(self) -> float:
+        """The share of failed attempts from which on a handler, endpoint or source is failing: of rule `error_rate`."""
+        above = self.rules["error_rate"].above
+        return 1.0 if above is None else above
 
     def channels_of(self, rule: RuleSettings) -> tuple[str, ...]:
         """Return the names of the channels that receive a rule's alerts."""

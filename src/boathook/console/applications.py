@@ -40,10 +40,15 @@ _MAX_UNHEALTHY: Final = 100
 async def list_unhealthy(context: ConsoleContext) -> Response:
     """Show the disabled and failing endpoints of all applications."""
     async with context.work() as work:
-        rows = await recipient_stats.list_unhealthy_endpoints(work, limit=_MAX_UNHEALTHY)
+        found = await recipient_stats.list_unhealthy_endpoints(work, limit=_MAX_UNHEALTHY)
     shown = [
-        (ids.show(ids.ENDPOINT, row.id), f"{APPLICATIONS_PATH}/{ids.show(ids.APPLICATION, row.application_id)}", row)
-        for row in rows
+        (
+            ids.show(ids.ENDPOINT, row.id),
+            f"{APPLICATIONS_PATH}/{ids.show(ids.APPLICATION, row.application_id)}",
+            row,
+            status,
+        )
+        for row, status in found
     ]
     return context.page("endpoints/unhealthy.html", rows=shown, limit=_MAX_UNHEALTHY)
 

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from boathook.console.live import REFRESH_INTERVAL_S, LiveState, stream_updates
 from boathook.console.routes import ConsoleContext, Routes, show_capped
 from boathook.domain.errors import DatabaseError
+from boathook.domain.health import Health, HealthState
 from boathook.observability.metric_snapshot import MetricSnapshot
 from boathook.pages.rendering import PageRenderer, spark_points
 from boathook.service.alerts import alert_view
@@ -32,7 +33,14 @@ from boathook.service.live_stats import (
     read_since,
     recipient_title,
 )
-from boathook.service.recipient_stats import RangeName
+from boathook.service.recipient_stats import (
+    DEFAULT_RANGE,
+    HANDLER_RANGE,
+    STATS_RANGES,
+    RangeName,
+    read_recipient_health,
+    read_source_health,
+)
 
 Number = float | None
 
@@ -195,38 +203,12 @@ def _change(last: float, before: float) -> str:
 
 
 MINUS: Final = "\N{MINUS SIGN}"
-_FAILING_SHARE: Final = 0.25
-"""The share of failed attempts from which on a recipient is failing."""
 _AGE_TEXTS: Final = ("under 10 s", "under 1 min", "under 10 min", "under 1 h", "over 1 h")
-_KINDS: Final = ("bad", "warn", "good")
-_DELAYED_FROM: Final = 2
-"""The first of these ages that means a delay."""
 
 
-class RecipientHealth(msgspec.Struct, frozen=True):
-    """The health of a recipient, as the overview shows it."""
-
-    word: str
-    kind: str
-    """The class of its badge."""
-    failing_share: float
-    oldest: str
-    """How long its oldest due delivery has been due; empty if none is due."""
-
-
-def recipient_health(one: RecipientActivity) -> RecipientHealth:
-    """Return the health of a recipient by its latest attempts and its due deliveries."""
-    attempts = one.succeeded + one.failed
-    share = one.failed / attempts if attempts else 0.0
-    oldest = max((age for age, number in enumerate(one.backlog.ages) if number), default=-1)
-    word, kind = "healthy", "good"
-    if share >= _FAILING_SHARE:
-        word, kind = "failing", "bad"
-    elif oldest >= _DELAYED_FROM:
-        word, kind = "delayed", "warn"
-    elif one.failed:
-        word, kind = "retrying", "warn"
-    return RecipientHealth(word, kind, share, _AGE_TEXTS[oldest] if oldest >= 0 else "")
+def oldest_due(one: RecipientActivity) -> str:
+    """Return how long a recipient's oldest due delivery has been due; empty if none is due."""
+    return next((_AGE_TEXTS[age] for age in reversed(range(len(_AGE_TEXTS))) if one.backlog.ages[age]), "")
 
 
 def list_sources(present: LiveStats, configured: Iterable[str]) -> list[SourceActivity]:
@@ -250,6 +232,14 @@ class _CachedCharts(msgspec.Struct):
     drawing: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
 
+class _CachedHealth(msgspec.Struct):
+    """The cached health of recipients and sources, with its time."""
+
+    at: float = -math.inf
+    recipients: Mapping[str, Health] = msgspec.field(default_factory=dict)
+    sources: Mapping[str, Health] = msgspec.field(default_factory=dict)
+
+
 class OverviewState:
     """The state of the overview, rendered once for all its viewers in a process."""
 
@@ -262,6 +252,7 @@ class OverviewState:
         )
         self._latest = LatestActivity()
         self._drawn = {name: _CachedCharts() for name in RangeName}
+        self._health = _CachedHealth()
         self.live = LiveState(self._render)
 
     async def _render(self) -> str:
@@ -272,13 +263,18 @@ class OverviewState:
         try:
             self._latest = await read_latest_activity(self._app_context, _LATEST)
             await self.charts(RangeName.HOUR)
+            await self._read_health()
         except DatabaseError:
             is_away = True
         present = await self._watch.read()
         return self._renderer.render(
             "overview/state.html",
             present=present,
-            recipients=sorted(present.recipients, key=lambda one: _KINDS.index(recipient_health(one).kind)),
+            recipients=sorted(present.recipients, key=lambda one: not self._is_failing(one.recipient)),
+            recipient_health=self._health.recipients,
+            source_health=self._health.sources,
+            health_title=STATS_RANGES[HANDLER_RANGE].title,
+            source_health_title=STATS_RANGES[DEFAULT_RANGE].title,
             trends=self._drawn[RangeName.HOUR].trends,
             sources=list_sources(present, settings.sources),
             configured=sorted(settings.sources),
@@ -286,13 +282,25 @@ class OverviewState:
             open_counts=self._latest.open_counts,
             events=self._latest.events,
             dead=self._latest.dead_letters,
-            alerts=sorted(self._latest.firing, key=lambda alert: alert.severity != "critical")[:_MAX_ALERTS],
+            alerts=self._latest.firing[:_MAX_ALERTS],
             more_alerts=max(0, len(self._latest.firing) - _MAX_ALERTS),
             view=lambda alert: alert_view(alert, rules),
             is_away=is_away,
             every_s=int(REFRESH_INTERVAL_S),
             **_FORMATTERS,
         )
+
+    def _is_failing(self, recipient: str) -> bool:
+        found = self._health.recipients.get(recipient)
+        return found is not None and found.state is HealthState.FAILING
+
+    async def _read_health(self) -> None:
+        if time.monotonic() - self._health.at < CHART_RANGES[HANDLER_RANGE].cache_s:
+            return
+        app_context, now = self._app_context, datetime.now(UTC)
+        recipients = await read_recipient_health(app_context, STATS_RANGES[HANDLER_RANGE], now)
+        sources = await read_source_health(app_context.database, app_context.settings, STATS_RANGES[DEFAULT_RANGE], now)
+        self._health = _CachedHealth(time.monotonic(), recipients, sources)
 
     async def charts(self, name: RangeName) -> list[Chart]:
         """Return the charts of a range, rebuilt if the cache has expired."""
@@ -364,6 +372,6 @@ _FORMATTERS: Final = {
     "span": format_duration,
     "size": format_size,
     "title": recipient_title,
-    "health": recipient_health,
+    "oldest_due": oldest_due,
     "capped": show_capped,
 }

@@ -25,7 +25,7 @@ from boathook.service import recipient_stats, source_secrets, sources, stored_so
 from boathook.service.authorization import Permission
 from boathook.service.live_stats import format_duration
 from boathook.service.operations import AuditContext
-from boathook.service.recipient_stats import STATS_RANGES, RangeName
+from boathook.service.recipient_stats import DEFAULT_RANGE, STATS_RANGES
 from boathook.service.source_secrets import MAX_GRACE
 from boathook.service.source_trial import TEST_USER_AGENT, SourceTestStep, run_source_test
 from boathook.service.sources import (
@@ -56,9 +56,15 @@ async def list_sources(context: ConsoleContext) -> Response:
     async with context.work() as work:
         views = await sources.list_all(work)
         latest = await sources.read_latest(work, [view.name for view in views])
+    app_context = context.app_context
+    health = await recipient_stats.read_source_health(
+        app_context.database, app_context.settings, STATS_RANGES[DEFAULT_RANGE], datetime.now(UTC)
+    )
     return context.page(
         "sources/list.html",
         views=views,
+        health=health,
+        health_title=STATS_RANGES[DEFAULT_RANGE].title,
         traffic=read_traffic(context.state.live_metrics),
         nothing=Traffic(),
         events=latest.events,
@@ -91,7 +97,7 @@ async def show_source(context: ConsoleContext, status: int = 200, error: Invalid
     name = context.path["name"]
     async with context.work() as work:
         view = await sources.get(work, name)
-    chosen = read_range(context.query, RangeName.DAY)
+    chosen = read_range(context.query, DEFAULT_RANGE)
     stats = await recipient_stats.read_source(context.app_context, name, STATS_RANGES[chosen], datetime.now(UTC))
     async with context.work() as work:
         lines = await source_secrets.list_secrets(work, name)

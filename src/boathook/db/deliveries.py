@@ -282,11 +282,14 @@ class DeliveryStore:
         """Count the unfinished deliveries and dead letters of each recipient."""
         return [Backlog(**dict(row)) for row in await self._database.fetch(SQL["count_backlog"])]
 
-    async def count_unhealthy_endpoints(self) -> tuple[int, int]:
-        """Count the enabled endpoints whose latest requests failed, and the disabled ones."""
-        row = await self._database.fetchrow(SQL["count_troubled_endpoints"])
-        assert row is not None  # one row of two counts
-        return row["failing"], row["disabled"]
+    async def find_troubled_endpoints(self) -> tuple[Sequence[UUID], int]:
+        """Return the endpoints that failed since their last success, and the number of disabled ones.
+
+        Disabled and paused endpoints are left out. At most 200 are returned, those that failed last.
+        """
+        row = await self._database.fetchrow(SQL["find_troubled_endpoints"])
+        assert row is not None  # one row
+        return row["failed"], row["disabled"]
 
     async def oldest_snapshot_s(self) -> float:
         """Return the age of the oldest open snapshot of the server, in seconds."""

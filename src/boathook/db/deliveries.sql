@@ -217,11 +217,12 @@ order by recipient
 select coalesce(extract(epoch from now() - min(xact_start)), 0)::float8
 from pg_stat_activity where backend_xmin is not null
 
--- name: count_troubled_endpoints
--- Counts the enabled endpoints whose latest requests failed, and the disabled ones.
+-- name: find_troubled_endpoints
+-- Lists the endpoints whose newest requests failed, unless they are disabled or paused, and counts the disabled ones.
 select
-    (select count(*) from boathook.endpoint_health h join boathook.endpoint e on e.id = h.endpoint_id
-     where h.failures > 0 and not e.is_disabled and e.deleted_at is null) as failing,
+    array(select e.id from boathook.endpoint_health h join boathook.endpoint e on e.id = h.endpoint_id
+          where h.failures > 0 and h.open_until is null and not e.is_disabled and e.deleted_at is null
+          order by h.last_failed_at desc limit 200) as failed,
     (select count(*) from boathook.endpoint where is_disabled and deleted_at is null) as disabled
 
 -- name: elect_keeper

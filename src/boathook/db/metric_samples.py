@@ -78,7 +78,11 @@ async def read_since(database: Database, since: datetime, step_s: int = STEP_S) 
 
 
 async def read_series_since(
-    database: Database, since: datetime, step_s: int, metrics: Collection[str], names: Collection[str] | None = None
+    database: Database | Connection,
+    since: datetime,
+    step_s: int,
+    metrics: Collection[str],
+    names: Collection[str] | None = None,
 ) -> list[Sample]:
     """Return some metrics of all hosts as `read_since` does, but each source and recipient by itself.
 

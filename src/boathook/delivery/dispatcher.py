@@ -589,6 +589,8 @@ class Dispatcher(Generic[A]):
     def _conclude(self, attempt: A, decision: Decision, outcome: str) -> None:
         """Count and log a committed result, and wake the loop for what it unblocks or retries soon."""
         attempt.count(outcome)
+        result = "succeeded" if isinstance(decision, Complete) else "failed"
+        meters.gauge("boathook_newest_attempt_timestamp_seconds", time.time(), recipient=attempt.label, outcome=result)
         if attempt.is_blocking:
             self._resume(attempt)
         if isinstance(decision, Complete):

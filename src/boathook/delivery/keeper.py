@@ -35,11 +35,13 @@ from boathook.db.endpoint_deliveries import dead_letter_undeliverable, delete_ex
 from boathook.db.live_settings import LiveSettings
 from boathook.db.maintenance import run_maintenance
 from boathook.db.metric_samples import roll_up
+from boathook.db.queries.endpoint_stats import read_results
 from boathook.db.rerouting import count_unhandled
 from boathook.delivery.integrity_runner import QUERY_TIMEOUT_S, IntegrityRunner
 from boathook.delivery.tasks import run_tasks
 from boathook.domain.endpoints import RECIPIENT
 from boathook.domain.errors import DatabaseError
+from boathook.domain.health import HealthState, judge_health
 from boathook.domain.policy import RetryDefaults
 from boathook.handlers.api import Boathook
 from boathook.handlers.manifest import Chore
@@ -196,6 +198,7 @@ class Keeper:
         retries = retries or settings.retry_defaults()
         self._store = DeliveryStore(database, retries)
         self._known: set[str] = set()
+        self._error_share = settings.notifications.error_share
         self._lease_s = settings.worker.lease_s
         outbox = Outbox.of(settings.retention)
         self._reaping = MaintenanceJob("reap", ROUND_S, self._reap)
@@ -293,10 +296,13 @@ class Keeper:
             meters.gauge("boathook_backlog_due", value, recipient=recipient, age=age)
         meters.gauge("boathook_oldest_due_seconds", max((one.oldest_due_s for one in backlog), default=0.0))
         meters.gauge("boathook_oldest_snapshot_age_seconds", await self._store.oldest_snapshot_s())
-        failing, disabled = await self._store.count_unhealthy_endpoints()
-        meters.gauge("boathook_failing_endpoints", failing)
+        failed, disabled = await self._store.find_troubled_endpoints()
+        since = datetime.now(UTC) - timedelta(days=1)
+        results = await read_results(self._database, failed, since) if failed else {}
+        states = [judge_health(one, self._error_share).state for one in results.values()]
+        meters.gauge("boathook_failing_endpoints", states.count(HealthState.FAILING))
         meters.gauge("boathook_disabled_endpoints", disabled)
-        unhandled = await count_unhandled(self._database, datetime.now(UTC) - timedelta(days=1))
+        unhandled = await count_unhandled(self._database, since)
         meters.gauge("boathook_unhandled_events", sum(unhandled.values()))
 
 

@@ -9,12 +9,17 @@ A rule's condition must hold for some time before its alert fires, and must be f
 recovers. So a flapping condition causes one alert instead of many.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
+from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
+
+from boathook.domain.plurals import counted
 
 
 class AlertMessageKind(StrEnum):
@@ -45,16 +50,21 @@ class AlertEntry(msgspec.Struct, frozen=True, kw_only=True):
     worst: float
     fired_at: datetime
     recovered_at: datetime | None = None
+    name: str = ""
+    """What the subject is called, such as ``ERP of Acme``; empty if it has no other name."""
+    figures: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """The text of ``{value}`` and of other figures in the summary."""
 
     @property
     def sentence(self) -> str:
-        """The rule's summary with the subject filled in."""
-        return self.summary.replace("{subject}", clean(self.subject)) if self.summary else self.rule
+        """The rule's summary with the subject and the figures filled in."""
+        words = {**self.figures, "subject": clean(self.name or self.subject)}
+        return fill(self.summary, words) if self.summary else self.rule
 
     @property
-    def figure(self) -> str:
-        """The measured value as short text: the worst value of a recovered alert, else the current one."""
-        return show_number(self.worst if self.kind is AlertMessageKind.RECOVERED else self.value)
+    def has_value(self) -> bool:
+        """Whether the sentence says the value."""
+        return "{value}" in self.summary
 
 
 class AlertMessage(msgspec.Struct, frozen=True):
@@ -98,6 +108,47 @@ class AlertMessage(msgspec.Struct, frozen=True):
     def link(self, page: str) -> str:
         """Return the URL of a console page; empty if the console's base URL is not configured."""
         return f"{self.home}{page}" if self.home and page else ""
+
+
+def fill(text: str, words: Mapping[str, str]) -> str:
+    """Return *text* with each ``{name}`` replaced by its word; other braces stay, and words are not filled again."""
+    return _PLACEHOLDER.sub(lambda found: words.get(found[1], found[0]), text)
+
+
+_PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+
+
+def subject_page(page: str, label: str, subject: str) -> str:
+    """Return a console page at the subject of an alert; a page that cannot show one subject is returned as it is.
+
+    Args:
+        page: the page of the rule.
+        label: what the subject is: ``recipient``, ``source`` or ``endpoint``; others have no page of their own.
+        subject: the subject.
+    """
+    kind, _, name = subject.partition(":")
+    match page.partition("?")[0], label:
+        case ("/console/dead", "recipient") | (
+            "/console/rejections" | "/console/conflicts" | "/console/events",
+            "source",
+        ):
+            return f"{page}{'&' if '?' in page else '?'}{label}={quote(subject, safe='')}"
+        case "/console/handlers", "recipient" if kind == "handler":
+            return f"/console/handlers/{quote(name)}"
+        case "/console/handlers", "recipient" if kind == "endpoint":
+            return f"/console/endpoints/{quote(name)}" if name else "/console/applications/unhealthy"
+        case "/console/applications/unhealthy", "endpoint":
+            return f"/console/endpoints/{quote(subject)}"
+        case _:
+            return page
+
+
+def show_period(seconds: float) -> str:
+    """Format a rule's window in its largest whole unit, such as ``10 minutes``."""
+    for unit, size in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= size and seconds % size == 0:
+            return counted(int(seconds // size), unit)
+    return counted(int(seconds), "second")
 
 
 def collapse(alerts: Sequence[AlertEntry]) -> list[AlertEntry]:

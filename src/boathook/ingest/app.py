@@ -283,6 +283,7 @@ class IngestApp:
         source = self._unavailable_paths.find(path)
         if source is not None:
             meters.count("boathook_requests_total", source=source, status=503)
+            meters.gauge("boathook_newest_request_timestamp_seconds", time.time(), source=source, outcome="failed")
         if self._request_log is not None:
             fields = {"request_id": request_id, "source": source, "status": 503, "reason": "source_unavailable"}
             self._request_log.info("refused", time.time(), fields)

@@ -58,7 +58,8 @@ class CompiledSource(msgspec.Struct, kw_only=True):
     """Time (monotonic) until which the verifier is sure to have the current secrets."""
     ensure_fresh: Callable[[], Awaitable[None]] | None = None
     """Refreshes the secrets once `fresh_until` has passed."""
-    answers: dict[int, Counter] = msgspec.field(default_factory=dict)
+    answers: dict[int, tuple[Counter, Counter]] = msgspec.field(default_factory=dict)
+    """By status: the number of responses, and the time of the newest one of its outcome."""
 
     @property
     def rate_limited_status(self) -> int:
@@ -72,12 +73,16 @@ class CompiledSource(msgspec.Struct, kw_only=True):
 
     def count_response(self, status: int) -> None:
         """Count one request by the status of its response."""
-        counter = self.answers.get(status)
-        if counter is None:
-            counter = self.answers[status] = meters.counter(
-                "boathook_requests_total", source=self.source, status=status
+        answer = self.answers.get(status)
+        if answer is None:
+            outcome = "failed" if status >= 400 else "succeeded"
+            answer = self.answers[status] = (
+                meters.counter("boathook_requests_total", source=self.source, status=status),
+                meters.gauge_handle("boathook_newest_request_timestamp_seconds", source=self.source, outcome=outcome),
             )
+        counter, newest = answer
         counter.value += 1
+        newest.value = time.time()
 
 
 def source_spec(settings: Settings, name: str, added: SecretsCache | None = None) -> SourceSpec:

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from boathook.config import Settings
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
+from boathook.domain.health import HealthState
 from boathook.domain.plurals import counted
 from boathook.domain.windows import after_message
 from boathook.pages.context import ApplicationScope, Pages
@@ -19,42 +20,32 @@ from boathook.service.applications import Application
 from boathook.service.authorization import Permission
 from boathook.service.endpoints import Endpoint
 from boathook.service.messages import MessageRow, ScanPage
-from boathook.service.recipient_stats import EndpointHealth
+from boathook.service.recipient_stats import EndpointStatus
 from boathook.service.unit_of_work import UnitOfWork
 
 
-class EndpointStatus(msgspec.Struct, frozen=True):
-    """The status of an endpoint."""
-
-    word: str
-    """One of enabled, failing, paused and disabled."""
-    sentence: str
-
-
-def endpoint_status(
-    endpoint: Endpoint, health: EndpointHealth, now: datetime, *, settings: Settings, disabler: str | None = None
-) -> EndpointStatus:
-    """Return the status of an endpoint.
+def health_sentence(
+    endpoint: Endpoint, status: EndpointStatus, now: datetime, *, settings: Settings, disabler: str | None = None
+) -> str:
+    """Return what the health of an endpoint means.
 
     Args:
         disabler: the display name of the user who disabled it.
     """
-    if endpoint.is_disabled:
-        return EndpointStatus("disabled", _why_disabled(endpoint, settings, disabler))
-    if health.open_until is not None:
-        since = "" if health.failing_since is None else f" since {_format_time(health.failing_since)}"
-        rest = max(0, round((health.open_until - now).total_seconds()))
-        next_try = f"next probe in {rest} s" if rest else "probing now"
-        return EndpointStatus(
-            "paused", f"{health.failures} consecutive failures{since}; paused (circuit open), {next_try}."
-        )
-    if health.failing_since is not None:
-        return EndpointStatus(
-            "failing",
-            f"The last {_format_attempts(health.failures)} failed, since {_format_time(health.failing_since)}; "
-            "it is tried on.",
-        )
-    return EndpointStatus("enabled", "Healthy.")
+    known = status.failures
+    since = "" if known.failing_since is None else f" since {_format_time(known.failing_since)}"
+    failed = f"The last {_format_attempts(known.failures)} failed{since and ','}{since}"
+    match status.health.state:
+        case HealthState.DISABLED:
+            return _why_disabled(endpoint, settings, disabler)
+        case HealthState.PAUSED:
+            return f"{counted(known.failures, 'consecutive failure')}{since}; {status.health.pause_text(now)}."
+        case HealthState.FAILING:
+            return f"{failed}; it is tried on."
+        case HealthState.IDLE:
+            return f"No attempts in the range. {failed}." if known.failures else "No attempts in the range."
+        case _:
+            return "Healthy."
 
 
 def _why_disabled(endpoint: Endpoint, settings: Settings, disabler: str | None) -> str:

@@ -26,7 +26,7 @@ from boathook.pages.endpoint_forms import (
     submitted_values,
     tree_values,
 )
-from boathook.pages.endpoint_lists import endpoint_status, name_disabler
+from boathook.pages.endpoint_lists import health_sentence, name_disabler
 from boathook.pages.verification_examples import VERIFICATION_EXAMPLES, VerificationExample
 from boathook.service import attempts, endpoint_secrets, endpoints, event_types, messages, recipient_stats, tasks
 from boathook.service.applications import Application, PageRequest
@@ -34,7 +34,7 @@ from boathook.service.attempts import AttemptRow
 from boathook.service.authorization import Permission
 from boathook.service.endpoints import Backlog, Endpoint
 from boathook.service.event_types import EventType
-from boathook.service.recipient_stats import STATS_RANGES, RangeName
+from boathook.service.recipient_stats import DEFAULT_RANGE, STATS_RANGES
 from boathook.service.schemas.endpoints import EndpointIn, EndpointPatch
 from boathook.service.tasks import Task, TaskOperation, TaskState, TimeRange
 from boathook.service.unit_of_work import UnitOfWork
@@ -68,10 +68,15 @@ async def list_rows(
     except ValueError as error:
         raise InvalidValue(str(error), "before") from None
     found = await endpoints.list_page(work, application, PageRequest(cursor, False, _MAX_SHOWN))
-    health = await recipient_stats.read_endpoint_health(work, found)
     now, settings = datetime.now(UTC), scope.context.app_context.settings
+    statuses = await recipient_stats.read_endpoint_statuses(work, found)
     rows: list[Mapping[str, Any]] = [
-        {"endpoint": one, "standing": endpoint_status(one, health[one.id], now, settings=settings)} for one in found
+        {
+            "endpoint": one,
+            "health": statuses[one.id].health,
+            "sentence": health_sentence(one, statuses[one.id], now, settings=settings),
+        }
+        for one in found
     ]
     return rows, found[-1].shown_id if len(found) == _MAX_SHOWN else ""
 
@@ -106,16 +111,16 @@ async def create_endpoint(scope: ApplicationScope) -> Response:
 @pages.get("/endpoints/{endpoint}", Permission.ENDPOINT_VIEW)
 async def show_endpoint(scope: ApplicationScope) -> Response:
     """Show an endpoint: its status, statistics and actions."""
-    now, chosen = datetime.now(UTC), read_range(scope.context.query, RangeName.DAY)
+    now, chosen = datetime.now(UTC), read_range(scope.context.query, DEFAULT_RANGE)
     async with scope.work() as (work, application):
         endpoint = await _get(scope, work, application)
         stats = await recipient_stats.read_endpoint(work, endpoint, STATS_RANGES[chosen], now)
         recent = await attempts.search(work, endpoint, limit=_MAX_RECENT)
         types = await list_type_names(scope, work)
         encrypted = _secret_names(work, endpoint)
-    status = endpoint_status(
+    sentence = health_sentence(
         endpoint,
-        stats.health,
+        stats.status,
         now,
         settings=scope.context.app_context.settings,
         disabler=name_disabler(stats.disabled_by, is_portal=scope.is_portal),
@@ -124,13 +129,14 @@ async def show_endpoint(scope: ApplicationScope) -> Response:
         "endpoints/show.html",
         application=application,
         endpoint=endpoint,
-        standing=status,
+        health=stats.status.health,
+        sentence=sentence,
         graces=_GRACE_PERIODS,
         retry=_retry_words(endpoint),
         day_ago=f"{now - timedelta(days=1):%Y-%m-%dT%H:%M}",
         secrets=stats.secrets,
         backlog=stats.backlog,
-        breakers={"": stats.health.open_until is not None},
+        breakers={"": stats.status.failures.open_until is not None},
         failures=stats.failures,
         recent=recent.rows,
         types=types,
@@ -248,6 +254,15 @@ async def enable_endpoint(scope: ApplicationScope) -> Response:
     """Enable an endpoint and reset its failure count."""
     reference = await _set_disabled(scope, is_disabled=False)
     return scope.to(f"/endpoints/{reference}", "Endpoint enabled and its failure count reset.")
+
+
+@pages.post("/endpoints/{endpoint}/resume", Permission.ENDPOINT_MANAGE)
+async def resume_endpoint(scope: ApplicationScope) -> Response:
+    """End the pause of an endpoint and reset its failure count."""
+    async with scope.work() as (work, application):
+        endpoint = await endpoints.resume(work, application, scope.context.path["endpoint"])
+    scope.context.app_context.notify_due()
+    return scope.to(f"/endpoints/{endpoint.shown_id}", "Endpoint resumed and its failure count reset.")
 
 
 async def _set_disabled(scope: ApplicationScope, *, is_disabled: bool) -> str:

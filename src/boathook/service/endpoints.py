@@ -14,12 +14,13 @@ from msgspec.structs import asdict, replace
 from boathook.db import endpoints
 from boathook.db.applications import Application, PageRequest
 from boathook.db.audit import record
+from boathook.db.due_notifier import notify_due
 from boathook.db.endpoints import Endpoint as Endpoint  # noqa: PLC0414 - re-exported
 from boathook.db.endpoints import EndpointSettings
 from boathook.db.queries import endpoint_stats
 from boathook.delivery.signer import make_secret
 from boathook.domain import ids
-from boathook.domain.errors import InvalidValue, LimitReached, NotFound
+from boathook.domain.errors import InvalidState, InvalidValue, LimitReached, NotFound
 from boathook.handlers.operational import publish_operational_event
 from boathook.service import id_prefixes
 from boathook.service.applications import require_here, uid_from
@@ -199,8 +200,10 @@ async def _change(
     after = _encrypt_auth(work, replace(before, **columns), values)
     saved = await endpoints.save(work.connection, before, after)
     await _check_room(work, application)
+    if before.url != saved.url or "auth" in values:
+        await reset_breaker(work, saved)
     if before.is_disabled and not saved.is_disabled:
-        await endpoints.reset_failures(work.connection, saved.id)
+        await reset_breaker(work, saved)
         if backlog is Backlog.CANCEL:
             await endpoints.cancel_pending(work.connection, saved, "canceled when the endpoint was enabled again")
     await publish_updated(work, application, saved)
@@ -208,6 +211,27 @@ async def _change(
         change = "disabled" if saved.is_disabled else "enabled"
         await _publish_change(work, application, saved, change)
     return saved
+
+
+async def reset_breaker(work: UnitOfWork, endpoint: Endpoint) -> None:
+    """Forget an endpoint's failures and end its pause, because what made it fail may have changed."""
+    await endpoints.reset_failures(work.connection, endpoint.id)
+    await notify_due(work.connection)
+
+
+async def resume(work: UnitOfWork, application: Application, reference: str) -> Endpoint:
+    """End the pause of an endpoint and forget its failures: its due deliveries go out at once.
+
+    Raises:
+        NotFound: there is no such endpoint.
+        InvalidState: it is disabled.
+    """
+    found = await lock(work, application, reference)
+    if found.is_disabled:
+        raise InvalidState("the endpoint is disabled; enable it, which resumes it too", "endpoint_disabled")
+    await reset_breaker(work, found)
+    await record(work.connection, work.actor, "endpoint.resumed", found.shown_id)
+    return found
 
 
 async def delete(work: UnitOfWork, application: Application, reference: str) -> None:

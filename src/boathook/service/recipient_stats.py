@@ -4,13 +4,15 @@ Those of handlers and sources are from the stored samples of all hosts, those of
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
 import msgspec
 
+from boathook.config import Settings
+from boathook.db.database import Connection, Database
 from boathook.db.endpoints import Endpoint
 from boathook.db.metric_samples import Sample, read_series_since
 from boathook.db.queries import endpoint_stats, summaries
@@ -24,8 +26,11 @@ from boathook.db.queries.summaries import FailedDelivery as FailedDelivery  # no
 from boathook.db.queries.summaries import RecipientBacklog as RecipientBacklog  # noqa: PLC0414 - re-exported
 from boathook.db.route_registry import read_routes
 from boathook.domain.errors import NotFound
+from boathook.domain.health import AttemptResults, Health, judge_health
+from boathook.domain.health import HealthState as HealthState  # noqa: PLC0414 - re-exported
 from boathook.domain.model import Route
 from boathook.observability.metric_snapshot import (
+    OTHERS,
     Buckets,
     MetricSnapshot,
     RecipientCounts,
@@ -41,6 +46,10 @@ HANDLER: Final = "handler:"
 """The beginning of the recipient of each handler."""
 _MAX_FAILURES: Final = 10
 _ATTEMPTS: Final = "boathook_attempts_total"
+_ENDPOINT_REQUESTS: Final = "boathook_endpoint_requests_total"
+_NEWEST_ATTEMPT: Final = "boathook_newest_attempt_timestamp_seconds"
+_REQUESTS: Final = "boathook_requests_total"
+_NEWEST_REQUEST: Final = "boathook_newest_request_timestamp_seconds"
 _HANDLER_SECONDS: Final = "boathook_handler_seconds"
 _ACK_SECONDS: Final = "boathook_ack_seconds"
 _HANDLER_BREAKERS: Final = "boathook_handler_circuit_breaker_open"
@@ -70,12 +79,20 @@ STATS_RANGES: Final[Mapping[RangeName, StatsRange]] = {
 }
 
 
+DEFAULT_RANGE: Final = RangeName.DAY
+"""The range of the health of endpoints and sources where none is chosen."""
+HANDLER_RANGE: Final = RangeName.HOUR
+"""The same of handlers, and of all recipients on the overview."""
+
+
 class HandlerSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A handler in a list: its attempts in a range, and its current activity and backlog."""
 
     name: str
     routes: Sequence[Route]
     """Its active routes; none if no app declares it any more."""
+    health: Health
+    """In the range."""
     attempts: AttemptStats
     activity: RecipientActivity
     """Its latest attempts, and its backlog as the keeper last counted it."""
@@ -96,10 +113,18 @@ class HandlerStats(msgspec.Struct, frozen=True, kw_only=True):
     failures: Sequence[FailedDelivery]
 
 
+class EndpointStatus(msgspec.Struct, frozen=True):
+    """The health of an endpoint in a range, and its failures in a row."""
+
+    health: Health
+    failures: EndpointHealth
+
+
 class EndpointStats(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of one endpoint at one time."""
 
-    health: EndpointHealth
+    status: EndpointStatus
+    """Its health in the range."""
     disabled_by: str | None
     """The actor who disabled it, from the audit; None if it is enabled."""
     secrets: Sequence[SecretValidity]
@@ -114,6 +139,7 @@ class SourceStats(msgspec.Struct, frozen=True, kw_only=True):
     """The requests at a source in a range."""
 
     counts: SourceCounts
+    health: Health
     p50_s: float | None
     """From a request's head to its reply, for accepted events; None without any."""
     p95_s: float | None
@@ -136,20 +162,80 @@ async def list_handlers(
     unfinished = (name for name, one in activity.items() if one.backlog.pending or one.backlog.dead)
     recipients = {name for name in {*routes, *unfinished} if name.startswith(HANDLER)} if only is None else {only}
     samples = await read_series_since(
-        database, now - wanted.span, int(wanted.width.total_seconds()), (_ATTEMPTS, _HANDLER_SECONDS), only and {only}
+        database,
+        now - wanted.span,
+        int(wanted.width.total_seconds()),
+        (_ATTEMPTS, _NEWEST_ATTEMPT, _HANDLER_SECONDS),
+        only and {only},
     )
     counts = [(one.at, one.snapshot.recipients) for one in samples]
     breakers = _read_breakers(combine_hosts(one.snapshot for one in latest))
+    threshold = app_context.settings.notifications.error_share
     return [
         HandlerSummary(
             name=_name(recipient),
             routes=routes.get(recipient, ()),
+            health=_judge_recipient(
+                recipient, samples, threshold, is_registered=recipient in routes, breakers=breakers.get(recipient, {})
+            ),
             attempts=_measure(recipient, samples, counts, wanted, now),
             activity=activity.get(recipient, RecipientActivity(recipient, 0, 0, BacklogCounts())),
             breakers=breakers.get(recipient, {}),
         )
         for recipient in sorted(recipients)
     ]
+
+
+async def read_recipient_health(app_context: AppContext, wanted: StatsRange, now: datetime) -> Mapping[str, Health]:
+    """Return the health of each recipient with attempts in the range, and of the registered handlers.
+
+    All endpoints are one recipient. Raises DatabaseError.
+    """
+    database, threshold = app_context.database, app_context.settings.notifications.error_share
+    registered = {route.recipient for route in (await read_routes(database)).routes}
+    latest = combine_hosts(one.snapshot for one in await read_host_samples(app_context))
+    metrics = (_ATTEMPTS, _ENDPOINT_REQUESTS, _NEWEST_ATTEMPT)
+    samples = await read_series_since(database, now - wanted.span, int(wanted.width.total_seconds()), metrics)
+    breakers = _read_breakers(latest)
+    recipients = {*registered, *latest.backlogs}.union(*(one.snapshot.recipients for one in samples))
+    return {
+        recipient: _judge_recipient(
+            recipient,
+            samples,
+            threshold,
+            is_registered=recipient in registered or not recipient.startswith(HANDLER),
+            breakers=breakers.get(recipient, {}),
+        )
+        for recipient in recipients
+    }
+
+
+def _judge_recipient(
+    recipient: str, samples: Sequence[Sample], threshold: float, *, is_registered: bool, breakers: Mapping[str, bool]
+) -> Health:
+    counts = [one.snapshot.recipients.get(recipient, RecipientCounts()) for one in samples]
+    results = _read_results(
+        [(one.succeeded + one.ignored, one.failed) for one in counts], samples, _NEWEST_ATTEMPT, recipient
+    )
+    return judge_health(results, threshold, is_registered=is_registered, is_paused=any(breakers.values()))
+
+
+def _read_results(
+    counts: Sequence[tuple[float, float]], samples: Sequence[Sample], newest_metric: str, name: str
+) -> AttemptResults:
+    """Return the results of a recipient or source; *counts* are those that succeeded and failed in each sample."""
+    gauges = [one.snapshot.gauges.get(newest_metric, {}) for one in samples if name != OTHERS]
+    newest = {
+        outcome: max((found.get((name, outcome), 0.0) for found in gauges), default=0.0)
+        for outcome in ("succeeded", "failed")
+    }
+    if any(newest.values()):
+        is_newest_failed = newest["failed"] > newest["succeeded"]
+    else:  # written by a version without this metric
+        is_newest_failed = next((failed > 0 for ok, failed in reversed(counts) if ok or failed), False)
+    return AttemptResults(
+        round(sum(ok for ok, _ in counts)), round(sum(failed for _, failed in counts)), is_newest_failed
+    )
 
 
 async def read_handler(app_context: AppContext, name: str, wanted: StatsRange, now: datetime) -> HandlerStats:
@@ -223,35 +309,96 @@ async def read_endpoint(work: UnitOfWork, endpoint: Endpoint, wanted: StatsRange
     disabled_by = None
     if endpoint.is_disabled:
         disabled_by = await endpoint_stats.find_disabled_by(connection, endpoint.shown_id)
+    measured = await endpoint_stats.measure_attempts(connection, endpoint.id, now, wanted.span, wanted.width)
     return EndpointStats(
-        health=await endpoint_stats.find_health(connection, endpoint.id),
+        status=(await read_endpoint_statuses(work, [endpoint], wanted, now))[endpoint.id],
         disabled_by=disabled_by,
         secrets=await endpoint_stats.list_secrets(connection, endpoint.id),
         backlog=await summaries.count_backlog(connection, recipient),
-        attempts=await endpoint_stats.measure_attempts(connection, endpoint.id, now, wanted.span, wanted.width),
+        attempts=measured,
         failures=await summaries.list_failures(connection, recipient, limit=_MAX_FAILURES),
     )
 
 
-async def read_endpoint_health(work: UnitOfWork, endpoints: Sequence[Endpoint]) -> Mapping[UUID, EndpointHealth]:
-    """Return the health of each of these endpoints."""
-    failed = await endpoint_stats.list_health(work.connection, [one.id for one in endpoints])
-    return {one.id: failed.get(one.id, EndpointHealth()) for one in endpoints}
+async def read_endpoint_statuses(
+    work: UnitOfWork,
+    endpoints: Sequence[Endpoint | UnhealthyEndpoint],
+    wanted: StatsRange | None = None,
+    now: datetime | None = None,
+) -> Mapping[UUID, EndpointStatus]:
+    """Return the health of each of these endpoints in the range before *now*, by id."""
+    now, wanted = now or datetime.now(UTC), wanted or STATS_RANGES[DEFAULT_RANGE]
+    keys = [one.id for one in endpoints]
+    failures = await endpoint_stats.list_health(work.connection, keys)
+    results = await endpoint_stats.read_results(work.connection, keys, now - wanted.span)
+    threshold = work.app_context.settings.notifications.error_share
+    return {
+        one.id: EndpointStatus(_judge_endpoint(one.is_disabled, known, results[one.id], threshold), known)
+        for one in endpoints
+        for known in (failures.get(one.id, EndpointHealth()),)
+    }
 
 
-async def list_unhealthy_endpoints(work: UnitOfWork, *, limit: int) -> Sequence[UnhealthyEndpoint]:
-    """Return the organization's disabled or failing endpoints, latest change first."""
-    return await endpoint_stats.list_unhealthy(work.connection, work.organization, limit=limit)
+def _judge_endpoint(is_disabled: bool, known: EndpointHealth, results: AttemptResults, threshold: float) -> Health:
+    return judge_health(
+        results,
+        threshold,
+        is_disabled=is_disabled,
+        is_paused=known.open_until is not None,
+        paused_until=known.open_until,
+    )
+
+
+async def list_unhealthy_endpoints(
+    work: UnitOfWork, *, limit: int
+) -> Sequence[tuple[UnhealthyEndpoint, EndpointStatus]]:
+    """Return the organization's disabled, paused and failing endpoints, latest change first."""
+    rows = await endpoint_stats.list_unhealthy(work.connection, work.organization, limit=limit)
+    statuses = await read_endpoint_statuses(work, rows)
+    troubled = (HealthState.DISABLED, HealthState.PAUSED, HealthState.FAILING)
+    return [(row, statuses[row.id]) for row in rows if statuses[row.id].health.state in troubled]
 
 
 async def read_source(app_context: AppContext, name: str, wanted: StatsRange, now: datetime) -> SourceStats:
     """Return the requests at a source and how fast they were acknowledged. Raises DatabaseError."""
-    metrics = (_ACK_SECONDS, "boathook_events_accepted_total", "boathook_duplicates_total", "boathook_rejections_total")
+    metrics = (
+        _ACK_SECONDS, "boathook_events_accepted_total", "boathook_duplicates_total", "boathook_rejections_total",
+        _REQUESTS, _NEWEST_REQUEST,
+    )  # fmt: skip
     step_s = int(wanted.width.total_seconds())
     samples = await read_series_since(app_context.database, now - wanted.span, step_s, metrics, {name})
     whole = concatenate(one.snapshot for one in samples)
     p50, p95, p99 = _quantiles_s(_ACK_SECONDS, whole.histogram(_ACK_SECONDS))
-    return SourceStats(counts=whole.sources.get(name, SourceCounts()), p50_s=p50, p95_s=p95, p99_s=p99)
+    return SourceStats(
+        counts=whole.sources.get(name, SourceCounts()),
+        health=_judge_source(name, samples, app_context.settings),
+        p50_s=p50,
+        p95_s=p95,
+        p99_s=p99,
+    )
+
+
+async def read_source_health(
+    database: Database | Connection, settings: Settings, wanted: StatsRange, now: datetime
+) -> Mapping[str, Health]:
+    """Return the health of each configured source, and of others with requests in the range. Raises DatabaseError."""
+    samples = await read_series_since(
+        database, now - wanted.span, int(wanted.width.total_seconds()), (_REQUESTS, _NEWEST_REQUEST)
+    )
+    names = set(settings.sources).union(*(one.snapshot.sources for one in samples))
+    return {name: _judge_source(name, samples, settings) for name in names}
+
+
+def _judge_source(name: str, samples: Sequence[Sample], settings: Settings) -> Health:
+    counts = [
+        (sum(n for status, n in found if status < "4"), sum(n for status, n in found if status >= "4"))
+        for found in (
+            [(status, n) for (source, status), n in of.snapshot.counters.get(_REQUESTS, {}).items() if source == name]
+            for of in samples
+        )
+    ]
+    results = _read_results(counts, samples, _NEWEST_REQUEST, name)
+    return judge_health(results, settings.notifications.error_share, is_registered=name in settings.sources)
 
 
 def _quantiles_s(metric: str, found: Buckets | None) -> tuple[float | None, float | None, float | None]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from boathook.db.queries.summaries import MAX_SCANNED as MAX_SCANNED  # noqa: PL
 from boathook.db.queries.summaries import LatestSourceEvent, RejectionSummary
 from boathook.db.stored_sources import StoredSource
 from boathook.domain.errors import BoathookError, ConfigError, DatabaseError, NotFound
+from boathook.domain.health import Health
 from boathook.domain.model import ProofStrength
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import captures_secret, compile_verifier, paths_of
@@ -28,6 +29,7 @@ from boathook.providers import find_recipe as find_recipe  # noqa: PLC0414 - re-
 from boathook.providers.recipe import Recipe as Recipe  # noqa: PLC0414 - re-exported
 from boathook.providers.schemes import Asymmetric, NoProof
 from boathook.service.database import ProgressCallback, open_database
+from boathook.service.recipient_stats import DEFAULT_RANGE, STATS_RANGES, read_source_health
 from boathook.service.shown_settings import hide_secrets
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
@@ -89,6 +91,8 @@ class KnownSources(msgspec.Struct, frozen=True):
 
     live: LiveSettings
     added: SecretsCache
+    health: Mapping[str, Health] = msgspec.field(default_factory=dict)
+    """Of each source over the last day; empty without a database."""
     problem: str = ""
     """Why they are those that a gateway of this host saved last; empty if they are those of the database."""
 
@@ -130,14 +134,15 @@ async def read_stored(settings: Settings, database: Database) -> KnownSources:
     """Return all sources, with those of the database. Raises DatabaseError."""
     live = LiveSettings(settings)
     await live.refresh(database)
-    return KnownSources(live, SecretsCache(live.current, await source_secrets.list_all(database)))
+    health = await read_source_health(database, live.current, STATS_RANGES[DEFAULT_RANGE], datetime.now(UTC))
+    return KnownSources(live, SecretsCache(live.current, await source_secrets.list_all(database)), health)
 
 
 def read_saved(settings: Settings, problem: str = "") -> KnownSources:
     """Return all sources, with those that a gateway of this host saved last; *problem* says why."""
     live = LiveSettings(settings)
     live.set_rows(read_stored_sources(settings.server.data_dir) or ())
-    return KnownSources(live, SecretsCache(live.current), problem)
+    return KnownSources(live, SecretsCache(live.current), problem=problem)
 
 
 async def list_all(work: UnitOfWork) -> Sequence[SourceView]:

@@ -12,12 +12,13 @@ from uuid import UUID
 import msgspec
 
 from boathook.db.applications import MAX_ID, Application
-from boathook.db.database import Connection, Record
+from boathook.db.database import Connection, Database, Record
 from boathook.db.messages import uid_of
 from boathook.db.queries.listings import like_pattern
 from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
+from boathook.domain.health import AttemptResults
 from boathook.observability.metrics import SECONDS
 
 SQL = load(__file__)
@@ -50,7 +51,7 @@ class ApplicationSummary(msgspec.Struct, frozen=True):
 
 
 class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """The health of an endpoint."""
+    """The failures of an endpoint since it last succeeded, and its circuit breaker."""
 
     failures: int = 0
     """Consecutive failures."""
@@ -61,7 +62,7 @@ class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnhealthyEndpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint that is disabled or failing."""
+    """An endpoint that is disabled or whose newest attempt failed."""
 
     application_id: UUID
     application_name: str
@@ -70,7 +71,6 @@ class UnhealthyEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     is_disabled: bool
     disabled_because: str | None
     disabled_at: datetime | None
-    health: EndpointHealth
 
 
 class SecretValidity(msgspec.Struct, frozen=True):
@@ -225,16 +225,22 @@ async def find_owner(connection: Connection, organization: str, endpoint_id: UUI
 
 
 async def list_unhealthy(connection: Connection, organization: str, *, limit: int) -> list[UnhealthyEndpoint]:
-    """Return an organization's endpoints that are disabled or failing, latest change first."""
+    """Return an organization's endpoints that are disabled or whose newest attempt failed, latest change first."""
     rows = await connection.fetch(SQL["list_troubled"], organization, limit)
     own = ("application_id", "application_name", "id", "url", "is_disabled", "disabled_because", "disabled_at")
-    return [UnhealthyEndpoint(**{name: row[name] for name in own}, health=_health(row)) for row in rows]
+    return [UnhealthyEndpoint(**{name: row[name] for name in own}) for row in rows]
 
 
-async def find_health(connection: Connection, endpoint_id: UUID) -> EndpointHealth:
-    """Return the health of an endpoint."""
-    row = await connection.fetchrow(SQL["find_health"], endpoint_id)
-    return EndpointHealth() if row is None else _health(row)
+async def read_results(
+    database: Database | Connection, endpoint_ids: Sequence[UUID], since: datetime
+) -> Mapping[UUID, AttemptResults]:
+    """Return the results of the latest `MAX_MEASURED` attempts of each endpoint since a time.
+
+    If the newest succeeded, no other attempt is counted, because its health is then the same.
+    """
+    recipients = [_recipient(one) for one in endpoint_ids]
+    rows = await database.fetch(SQL["count_results"], list(endpoint_ids), recipients, ids.first_of(since), MAX_MEASURED)
+    return {row["id"]: AttemptResults(row["succeeded"], row["failed"], bool(row["is_newest_failed"])) for row in rows}
 
 
 async def list_health(connection: Connection, endpoint_ids: Sequence[UUID]) -> Mapping[UUID, EndpointHealth]:

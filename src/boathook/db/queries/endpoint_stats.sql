@@ -39,20 +39,35 @@ join boathook.application a on a.id = e.application_id
 where e.id = $2 and a.organization = $1 and e.deleted_at is null and a.deleted_at is null and not a.is_operational
 
 -- name: list_troubled
--- Returns an organization's endpoints that are disabled or failing, latest change first.
-select a.name as application_name, a.id as application_id, e.id, e.url, e.is_disabled, e.disabled_because, e.disabled_at,
-    h.failures, h.failing_since, h.last_failed_at, h.open_until
+-- Returns an organization's endpoints that are disabled or have failed since their last success, latest change first.
+select a.name as application_name, a.id as application_id, e.id, e.url, e.is_disabled, e.disabled_because, e.disabled_at
 from boathook.endpoint e
 join boathook.application a on a.id = e.application_id
 left join boathook.endpoint_health h on h.endpoint_id = e.id
 where a.organization = $1 and e.deleted_at is null and a.deleted_at is null and not a.is_operational
-    and (e.is_disabled or h.failing_since is not null)
+    and (e.is_disabled or h.failures > 0 or h.open_until is not null)
 order by coalesce(e.disabled_at, h.last_failed_at) desc nulls last, e.id
 limit $2
 
--- name: find_health
--- Returns the health of an endpoint.
-select failures, failing_since, last_failed_at, open_until from boathook.endpoint_health where endpoint_id = $1
+-- name: count_results
+-- Counts the latest $4 attempts of endpoints $1, which are recipients $2, since id $3, and says whether the newest failed;
+-- if it did not, only the newest is counted.
+select u.id, coalesce(n.is_failed, false) as is_newest_failed,
+    count(l.is_failed) filter (where not l.is_failed) as succeeded, count(l.is_failed) filter (where l.is_failed) as failed
+from unnest($1::uuid[], $2::text[]) as u (id, recipient)
+left join lateral (
+    select a.outcome <> 'succeeded' as is_failed from boathook.attempt a
+    where a.recipient = u.recipient and a.id is not null and a.id >= $3
+    order by a.id desc
+    limit 1
+) as n on true
+left join lateral (
+    select a.outcome <> 'succeeded' as is_failed from boathook.attempt a
+    where a.recipient = u.recipient and a.id is not null and a.id >= $3
+    order by a.id desc
+    limit case when n.is_failed then $4::integer else 1 end
+) as l on true
+group by u.id, n.is_failed
 
 -- name: list_health
 -- Returns the health of these endpoints, without those that never failed.
