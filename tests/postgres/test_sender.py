@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from standardwebhooks import Webhook
 
-from boathook.db import delivery_commands, resends
+from boathook.db import delivery_commands, endpoints, resends
 from boathook.db import endpoint_deliveries as fake_store
 from boathook.db.database import Database
 from boathook.db.delivery_commands import AuditContext, ReplaySchedule, Selection
@@ -21,6 +21,7 @@ from boathook.db.messages import MessageFilter
 from boathook.db.queries.listings import ListFilter
 from boathook.delivery import endpoint_queues
 from boathook.domain import ids
+from boathook.domain.errors import InvalidState, InvalidTransition
 from boathook.domain.policy import RetryDefaults, RetryPolicy
 from boathook.domain.windows import range_of
 from boathook.service.unit_of_work import new_id
@@ -458,11 +459,99 @@ async def test_messages_without_content_do_not_count_as_failures(db: Database) -
     assert not await db.fetch("select from boathook.endpoint_health where failures > 0 or failing_since is not null")
 
 
-async def _open_breaker(db: Database, endpoint: StoredEndpoint) -> None:
-    """Store that an endpoint has failed and may be probed now."""
+BY_HAND = AuditContext(actor="test")
+
+
+async def _retry_by_hand(db: Database, endpoint: StoredEndpoint, kind: str) -> UUID:
+    """Make one of several due messages of an endpoint due by hand; return the message."""
+    *_, event = await add_deliveries(db, endpoint, 3)
+    if kind == "retry":
+        assert await delivery_commands.retry_delivery(db, (event, 0), BY_HAND)
+        return event
+    if kind in ("dead-replay", "recover"):
+        await db.execute(
+            "update boathook.delivery set state = 'dead', code = 'HTTP_503', dead_at = now(), attempts = 1"
+            " where event_id = $1",
+            event,
+        )
+    if kind == "dead-replay":
+        selection = Selection(ListFilter(), [(event, 0)])
+        pace = ReplaySchedule(await delivery_commands.read_clock(db))
+        assert await delivery_commands.replay_dead(db, selection, BY_HAND, pace=pace, limit=1) == [(event, 0)]
+        return event
+    async with db.transaction() as connection:
+        if kind == "recover":
+            now = datetime.now(UTC)
+            window = range_of(now - timedelta(days=1), now)
+            step = await resends.recover(connection, endpoint.recipient, window, now, BY_HAND)
+            assert step.number == 1
+        else:
+            (event,) = await add_deliveries(db, await add_endpoint(db, "http://127.0.0.1:9/"), is_announced=False)
+            one = [(event, None)]
+            assert await resends.resend(
+                connection, endpoint.recipient, one, resends.ResendKind.ALL, is_manual=True, action=BY_HAND
+            )
+    return event
+
+
+@pytest.mark.parametrize("kind", ["retry", "dead-replay", "recover", "resend"])
+async def test_what_is_retried_by_hand_is_sent_at_once_to_a_paused_endpoint(db: Database, kind: str) -> None:
+    async with Sink().open() as sink:
+        endpoint = await add_endpoint(db, sink.base)
+        await _open_breaker(db, endpoint, for_s=3_600)
+        async with running_sender(db):
+            event = await _retry_by_hand(db, endpoint, kind)
+            await eventually(lambda: sink.requests)
+            assert sink.requests[0].headers["webhook-id"] == ids.show(ids.MESSAGE, event)
+            await eventually(lambda: len(sink.requests) >= 3)  # it succeeded, which ends the pause
+
+
+async def test_without_the_probe_a_retry_by_hand_waits(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant of the test above, which shows that it can fail."""
+    monkeypatch.setitem(endpoints.SQL, "allow_probes", "select $1::text[]")
+    async with Sink().open() as sink:
+        endpoint = await add_endpoint(db, sink.base)
+        await _open_breaker(db, endpoint, for_s=3_600)
+        async with running_sender(db):
+            await _retry_by_hand(db, endpoint, "retry")
+            await _two_rounds(db)
+    assert not sink.requests
+
+
+async def test_a_failed_probe_by_hand_keeps_the_pause(db: Database) -> None:
+    async with Sink(lambda _: Reply(503)).open() as sink:
+        endpoint = await add_endpoint(db, sink.base)
+        await _open_breaker(db, endpoint, for_s=3_600)
+        async with running_sender(db, outbound={"breaker_pause_s": 3_600, "breaker_max_pause_s": 3_600}):
+            await _retry_by_hand(db, endpoint, "retry")
+
+            async def is_paused_again() -> bool:
+                return bool(await db.fetchval("select pauses = 2 from boathook.endpoint_health"))
+
+            await eventually(is_paused_again)
+            await _two_rounds(db)
+    assert len(sink.requests) == 1
+
+
+async def test_a_retry_that_cannot_go_is_refused(db: Database) -> None:
+    endpoint = await add_endpoint(db, "http://127.0.0.1:9/")
+    first, second = await add_deliveries(db, endpoint, 2, order_key="a")
+    with pytest.raises(InvalidTransition, match="waits for an earlier delivery of its order key"):
+        await delivery_commands.retry_delivery(db, (second, 0), BY_HAND)
     await db.execute(
-        "insert into boathook.endpoint_health (endpoint_id, failures, open_until, pauses) values ($1, 9, now(), 1)",
+        "update boathook.endpoint set is_disabled = true, disabled_because = 'manual', disabled_at = now()"
+    )
+    with pytest.raises(InvalidState, match="enable the endpoint first"):
+        await delivery_commands.retry_delivery(db, (first, 0), BY_HAND)
+
+
+async def _open_breaker(db: Database, endpoint: StoredEndpoint, for_s: float = 0) -> None:
+    """Store that an endpoint has failed and may be probed after a while."""
+    await db.execute(
+        "insert into boathook.endpoint_health (endpoint_id, failures, open_until, pauses)"
+        " values ($1, 9, now() + make_interval(secs => $2), 1)",
         endpoint.id,
+        for_s,
     )
 
 

@@ -143,6 +143,10 @@ class DeliveryOut(Output):
     replays: int
     is_replay: bool = Field(description="Whether a replay of the event added it.")
     is_manual: bool = Field(description="Whether it was requested by hand, for one attempt.")
+    paused_until: Timestamp | None = Field(
+        default=None,
+        description="When the next probe of its endpoint goes, if it is pending and the endpoint is paused.",
+    )
 
 
 class AttemptOut(Output):

@@ -74,6 +74,7 @@ _DELIVERIES: Final = View(
         STATE,
         Column("attempts"),
         Column("next", output.age_of("due_at")),
+        Column("paused until", output.age_of("paused_until"), is_optional=True),
         Column("ended", output.age_of("ended_at")),
         ITEM,
         RECIPIENT,
@@ -218,8 +219,9 @@ async def _explain_no_replay(database: Database, event_id: UUID) -> None:
     found = await listings.get_event(database, event_id)
     pending = [one for one in found.deliveries if one.state in {State.PENDING, State.LEASED}]
     if pending:
-        due = [one.due_at for one in pending if one.due_at is not None]
-        when = f"; the next attempt is due at {output.timestamp(min(due))}" if due else ""
+        due = [max(one.due_at, one.paused_until or one.due_at) for one in pending if one.due_at is not None]
+        paused = " (paused)" if any(one.paused_until for one in pending) else ""
+        when = f"; the next attempt is due at {output.timestamp(min(due))}{paused}" if due else ""
         hint(f"{counted(len(pending), 'delivery')} still pending{when}, or now by `boathook deliveries retry`")
     elif not found.deliveries:
         hint("it has no recipients; --route adds deliveries for current handlers")
@@ -289,13 +291,13 @@ def retry_delivery(ctx: typer.Context, delivery: Delivery, note: Note = None, as
     To deliver an event again that a recipient has handled, use events replay.
     """
 
-    async def retry(database: Database) -> tuple[DeliveryRow, operations.Key | None]:
+    async def retry(database: Database) -> tuple[DeliveryRow, bool, str]:
         (key,) = await id_prefixes.find_deliveries(database, [delivery])
-        return await operations.replay_delivery(database, key, action(note), is_retry=True)
+        row, due = await operations.replay_delivery(database, key, action(note), is_retry=True)
+        return row, due is not None, await operations.describe_replay(database, row, due)
 
-    found, due = run_with_database(ctx, retry)
-    message = f"an attempt of {found.id} is running; nothing changed" if due is None else f"{found.id} is due now"
-    output.print_done({"delivery": found.id, "is_due": due is not None}, message, as_json=as_json)
+    row, is_due, message = run_with_database(ctx, retry)
+    output.print_done({"delivery": row.id, "is_due": is_due, "message": message}, message, as_json=as_json)
 
 
 def _print_event(row: EventRow) -> None:

@@ -298,13 +298,7 @@ def _attempt_of(attempts: Sequence[AttemptDetail], number: str) -> AttemptDetail
 async def _replay_one(context: ConsoleContext, key: tuple[UUID, int], action: AuditContext) -> str:
     """Replay one delivery; return a message about the result."""
     delivery, replayed = await operations.replay_delivery(context.app_context.database, key, action)
-    if replayed is None:
-        return f"an attempt of {delivery.id} is running; nothing changed"
-    if delivery.state == State.PENDING:
-        return f"{delivery.id} is due now"
-    if replayed == key:
-        return f"{delivery.id} is pending again, with its full number of attempts"
-    return f"{delivery.recipient} has a new delivery, {ids.show_delivery(*replayed)}"
+    return await operations.describe_replay(context.app_context.database, delivery, replayed)
 
 
 def _event_id(context: ConsoleContext) -> UUID:

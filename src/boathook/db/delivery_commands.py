@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from boathook.db.database import Connection, Database, Record
 from boathook.db.due_notifier import notify_due
+from boathook.db.endpoints import probe
 from boathook.db.ordering import unblock
 from boathook.db.queries import listings
 from boathook.db.queries.listings import ListFilter, choose_event_table, like_pattern
@@ -270,6 +271,7 @@ async def replay_events_in(
     later = replace(pace, place=pace.place + len(dead))
     rows = await _add_replays(connection, todo, later, like_pattern(type))
     await unblock(connection, [tuple(row) for row in rows])
+    await probe(connection, {row["recipient"] for row in rows})
     await record_each(connection, action, REPLAY_EVENT, [ids.show(ids.EVENT, event_id) for event_id in todo])
     await record_each(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in dead])
     await notify_due(connection)
@@ -290,18 +292,31 @@ async def replay_delivery(database: Database, key: Key, action: AuditContext) ->
         row = await _insert_replay(connection, *key)
         made = (key[0], _added_ordinal(row, ids.show_delivery(*key)))
         await unblock(connection, [(row["recipient"], row["order_key"])])
+        await probe(connection, [row["recipient"]], made)
         await record_each(connection, action, REPLAY_DELIVERY, [ids.show_delivery(*key)])
         await notify_due(connection)
         return made
 
 
 async def retry_delivery(database: Database, key: Key, action: AuditContext) -> bool:
-    """Make a pending delivery due now; return False if it is not pending."""
+    """Make a pending delivery due now, as a probe if its endpoint is paused; return False if it is not pending.
+
+    Raises:
+        InvalidState: its endpoint is deleted or disabled.
+        InvalidTransition: an earlier delivery of its order key has not ended.
+    """
     async with database.transaction() as connection:
-        recipient = await connection.fetchval(SQL["retry_pending"], *key)
-        if recipient is None:
+        row = await connection.fetchrow(SQL["retry_pending"], *key)
+        if row is None:
             return False
-        await record_each(connection, action, RETRY_DELIVERY, [ids.show_delivery(*key)])
+        name, recipient = ids.show_delivery(*key), row["recipient"]
+        if not row["takes"]:
+            text = f"{recipient} is deleted or disabled; enable the endpoint first, then retry {name}"
+            raise InvalidState(text, "endpoint_disabled")
+        if row["is_blocked"]:
+            raise InvalidTransition(f"{name} waits for an earlier delivery of its order key; retry that one")
+        await probe(connection, [recipient], key)
+        await record_each(connection, action, RETRY_DELIVERY, [name])
         await notify_due(connection, [recipient])
         return True
 
@@ -407,6 +422,7 @@ async def _lock_dead(
 async def _revive(connection: Connection, keys: Sequence[Key], pace: ReplaySchedule) -> None:
     rows = await connection.fetch(SQL["revive_dead"], *_columns(keys), pace.start, pace.place, pace.gap_s)
     await unblock(connection, [(row["recipient"], row["order_key"]) for row in rows])
+    await probe(connection, {row["recipient"] for row in rows}, keys[0] if len(keys) == 1 else None)
 
 
 async def _add_replays(

@@ -158,10 +158,11 @@ set due_at = case state when 'pending' then least(due_at, clock_timestamp()) els
 where event_id = $1 and state in ('pending', 'leased')
 
 -- name: retry_pending
--- Makes a pending delivery due, and returns its recipient.
+-- Makes a pending delivery due, and returns its recipient, whether it waits for its order, and whether its recipient
+-- accepts deliveries.
 update boathook.delivery set due_at = least(due_at, clock_timestamp())
 where event_id = $1 and ordinal = $2 and state = 'pending'
-returning recipient
+returning recipient, is_blocked, boathook.accepts_deliveries(recipient) as takes
 
 -- name: lock_replays
 -- Locks these events for replays until the transaction ends.

@@ -4,7 +4,7 @@ Each change increases the endpoint's revision. A change of the messages that it 
 application's `routes_version` in the same transaction, so that neither senders nor publishers use outdated settings.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -15,7 +15,7 @@ from boathook.db.applications import PageRequest, bump_routes_version
 from boathook.db.database import Connection, Record, translate_unique_violation
 from boathook.db.statements import load, with_direction
 from boathook.domain import ids
-from boathook.domain.endpoints import parse_reference, recipient_of
+from boathook.domain.endpoints import RECIPIENT, parse_reference, recipient_of
 from boathook.domain.errors import AlreadyExists
 from boathook.domain.policy import RetryPolicy
 
@@ -173,6 +173,22 @@ async def disable(connection: Connection, endpoint_id: UUID, because: str, at: d
 async def reset_failures(connection: Connection, endpoint_id: UUID) -> None:
     """Reset an endpoint's failures and pauses."""
     await connection.execute(SQL["forget_failures"], endpoint_id)
+
+
+async def probe(connection: Connection, recipients: Collection[str], first: tuple[UUID, int] | None = None) -> None:
+    """Let those of these recipients that are paused endpoints be probed once the caller's transaction commits.
+
+    Args:
+        connection: inside a transaction.
+        recipients: of deliveries that an operator has made due.
+        first: the delivery that is sent as the probe; None sends the one that has been due for longest.
+    """
+    endpoints = sorted({one for one in recipients if one.startswith(RECIPIENT)})
+    if not endpoints:
+        return
+    if first is not None:
+        await connection.execute(SQL["put_first"], *first)
+    await connection.execute(SQL["allow_probes"], endpoints)
 
 
 async def cancel_pending(connection: Connection, endpoint: Endpoint, reason: str) -> int:

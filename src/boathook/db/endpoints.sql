@@ -61,6 +61,28 @@ returning a.organization, a.id as application_id, a.uid as application_uid, a.is
 -- Resets an endpoint's failures and pauses.
 delete from boathook.endpoint_health where endpoint_id = $1
 
+-- name: allow_probes
+-- Lets paused endpoints be probed at once.
+with held as materialized (
+    select endpoint_id from boathook.endpoint_health
+    where endpoint_id in (select boathook.endpoint_of(r) from unnest($1::text[]) as u (r)) and open_until is not null
+    order by endpoint_id
+    for update
+)
+update boathook.endpoint_health h set open_until = least(h.open_until, clock_timestamp())
+from held where h.endpoint_id = held.endpoint_id
+
+-- name: put_first
+-- Makes a pending delivery to a paused endpoint the next one, which is its probe.
+update boathook.delivery d
+set due_at = least(d.due_at, (
+    select min(o.due_at) - interval '1 ms' from boathook.delivery o
+    where o.recipient = d.recipient and o.state = 'pending' and not o.is_blocked))
+where d.event_id = $1 and d.ordinal = $2 and d.state = 'pending' and not d.is_blocked
+    and exists (
+        select from boathook.endpoint_health h
+        where h.endpoint_id = boathook.endpoint_of(d.recipient) and h.open_until is not null)
+
 -- name: cancel_backlog
 -- Dead-letters the pending deliveries of a recipient with the code CANCELED.
 with held as materialized (

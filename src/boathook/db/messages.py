@@ -107,6 +107,8 @@ class MessageDestination(msgspec.Struct, frozen=True, kw_only=True):
     status: MessageStatus
     next_at: datetime | None
     """When the next attempt there is due."""
+    paused_until: datetime | None
+    """When the next probe of the endpoint goes, if the message is pending there and it is paused."""
 
 
 class ExampleMessage(msgspec.Struct, frozen=True, kw_only=True):

@@ -88,7 +88,7 @@ limit $8
 -- name: list_destinations
 -- Reads the status of one message at each endpoint with a delivery of it, deleted or not, by the endpoints' ids.
 select p.id, p.uid, p.url, p.description, p.event_types, p.channels, p.throttle_rate, p.api_version, p.is_disabled,
-    p.created_at, p.updated_at, s.status, s.next_at
+    p.created_at, p.updated_at, s.status, s.next_at, case when s.next_at is not null then h.open_until end as paused_until
 from (
     select k.recipient, {status} as status, min(k.due_at) filter (where k.state = 'pending') as next_at
     from ({standing}) as k
@@ -99,6 +99,7 @@ from (
     limit $4
 ) as s
 join boathook.endpoint p on p.id = boathook.endpoint_of(s.recipient) and p.application_id = $5
+left join boathook.endpoint_health h on h.endpoint_id = p.id
 order by p.id {direction}
 
 -- name: insert_example

@@ -19,6 +19,7 @@ from boathook.db import delivery_commands
 from boathook.db.database import Connection, Record
 from boathook.db.delivery_commands import AuditContext
 from boathook.db.due_notifier import notify_due
+from boathook.db.endpoints import probe
 from boathook.db.messages import MessageFilter, MessageStatus, fill_statement
 from boathook.db.ordering import unblock
 from boathook.db.statements import load
@@ -154,6 +155,8 @@ async def _unblock_and_record(
 ) -> None:
     """Unblock the new deliveries, record them in the audit, and notify the workers."""
     await unblock(connection, [(recipient, row["order_key"]) for row in rows])
+    first = (rows[0]["event_id"], rows[0]["ordinal"]) if len(rows) == 1 else None
+    await probe(connection, [recipient] if rows else (), first)
     subjects = [_subject(name, row) for row in rows]
     await delivery_commands.record_each(connection, action, name, subjects)
     if rows:

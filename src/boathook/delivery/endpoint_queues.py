@@ -291,13 +291,16 @@ class EndpointQueues:
         return self._poll_s if next_at is None else (next_at - self._clock.now()).total_seconds()
 
     def include(self, recipients: Sequence[str], wake: Callable[[], None]) -> list[str]:
-        """See `Queues.include`. The limits of an endpoint may have changed, and are read again after a while."""
+        """See `Queues.include`. The limits of an endpoint may have changed, and are read again after a while.
+
+        A pause may have ended, or an operator wants a probe: a paused endpoint is read again at once.
+        """
         read_since, unknown = time.monotonic() - _LIMITS_AGE_S, []
         for recipient in recipients:
             if not recipient.startswith(RECIPIENT):
                 continue
             queue = self._queues.get(recipient)
-            if queue is None or queue.limits_read_at < read_since:
+            if queue is None or queue.open_until is not None or queue.limits_read_at < read_since:
                 unknown.append(recipient)
             else:
                 self._resume(queue)

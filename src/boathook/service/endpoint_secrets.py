@@ -18,7 +18,7 @@ from boathook.delivery.signer import make_secret, read_signer
 from boathook.domain.endpoints import SENSITIVE_HEADERS
 from boathook.domain.errors import LimitReached, NotFound, SecretUnreadable
 from boathook.service.endpoint_values import read_headers, read_secret
-from boathook.service.endpoints import decrypt_headers, encrypt_headers, get, lock, publish_updated
+from boathook.service.endpoints import decrypt_headers, encrypt_headers, get, lock, publish_updated, reset_breaker
 from boathook.service.unit_of_work import UnitOfWork
 
 _NAMED: Final = 5
@@ -137,6 +137,7 @@ async def rotate_secret(
         raise LimitReached(f"{number} old secrets still sign, the maximum; the first expires at {next_end.isoformat()}")
     encrypted = work.app_context.secret_box.encrypt(secret, f"endpoint_secret:{endpoint.shown_id}")
     await endpoints.replace_secret(work.connection, endpoint.id, encrypted, grace)
+    await reset_breaker(work, endpoint)
     await publish_updated(work, application, await endpoints.save(work.connection, endpoint, endpoint))
     return read_signer(secret).public
 

@@ -12,7 +12,7 @@ from boathook.db import event_types, messages, resends
 from boathook.db.applications import Application
 from boathook.db.audit import record
 from boathook.db.delivery_commands import AuditContext
-from boathook.db.endpoints import Endpoint
+from boathook.db.endpoints import Endpoint, probe
 from boathook.db.messages import ALL_MESSAGES, ExampleMessage
 from boathook.db.messages import EndpointMessage as EndpointMessage  # noqa: PLC0414 - re-exported
 from boathook.db.messages import MessageDestination as MessageDestination  # noqa: PLC0414 - re-exported
@@ -265,6 +265,7 @@ async def send_example(
     identifier = new_id()
     example = ExampleMessage(application=application.shown_id, endpoint_id=target.id, type=type, body=body)
     await messages.insert_example(work.connection, identifier, example)
+    await probe(work.connection, [target.recipient], (identifier, 0))
     await record(work.connection, work.actor, "endpoint.send_example", target.shown_id)
     return to_row(Message(application=application.shown_id, type=type, payload=body), identifier)
 

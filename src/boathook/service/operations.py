@@ -26,11 +26,14 @@ from boathook.db.delivery_commands import ReplayResult as ReplayResult  # noqa: 
 from boathook.db.delivery_commands import ReplaySchedule
 from boathook.db.delivery_commands import Selection as Selection  # noqa: PLC0414 - re-exported
 from boathook.db.due_notifier import notify_due
+from boathook.db.metric_samples import read_latest
 from boathook.db.queries import listings
 from boathook.db.queries.listings import DeliveryRow
 from boathook.db.queries.listings import ListFilter as ListFilter  # noqa: PLC0414 - re-exported
 from boathook.db.rerouting import RerouteResult
+from boathook.db.route_registry import read_routes
 from boathook.domain import ids
+from boathook.domain.endpoints import RECIPIENT
 from boathook.domain.errors import InvalidMessage, InvalidState, InvalidTransition
 from boathook.domain.model import Accepted, Receipt, State
 from boathook.handlers.outbox import Message as Message  # noqa: PLC0414 - re-exported
@@ -42,6 +45,8 @@ from boathook.service.unit_of_work import UnitOfWork
 
 BATCH: Final = 500
 _FOLLOW_INTERVAL_S: Final = 1.0
+_FRESH_S: Final = 60.0
+"""Maximum age of a host's sample that says whether a circuit breaker is open."""
 
 ProgressCallback = Callable[[int], None]
 """Called with the number processed so far."""
@@ -132,6 +137,44 @@ async def replay_delivery(
             return delivery, key if await delivery_commands.retry_delivery(database, key, action) else None
         case _ as never:
             assert_never(never)
+
+
+async def describe_replay(database: Database, delivery: DeliveryRow, replayed: Key | None) -> str:
+    """Return what a replay of one delivery did, and what its attempt waits for.
+
+    Args:
+        database: the database.
+        delivery: the delivery before the replay.
+        replayed: the delivery that is pending now, as `replay_delivery` returns both.
+    """
+    if replayed is None:
+        return f"an attempt of {delivery.id} is running; nothing changed"
+    name = ids.show_delivery(*replayed)
+    pending = await listings.get_delivery(database, *replayed)
+    obstacle = await _find_obstacle(database, delivery.recipient)
+    if obstacle:
+        return f"{name} is pending, but {obstacle}"
+    if pending.paused_until is not None:
+        return f"{name} is sent now as a probe, as its endpoint is paused; if that fails, the pause goes on"
+    if delivery.state == State.PENDING:
+        return f"{name} is due now"
+    if name == delivery.id:
+        return f"{name} is pending again, with its full number of attempts"
+    return f"{delivery.recipient} has a new delivery, {name}"
+
+
+async def _find_obstacle(database: Database, recipient: str) -> str:
+    """Return why no worker runs a handler now; empty if none is known."""
+    if recipient.startswith(RECIPIENT):
+        return ""
+    if all(route.recipient != recipient for route in (await read_routes(database)).routes):
+        return f"no app declares {recipient}; it waits until one does"
+    samples = await read_latest(database, within_s=_FRESH_S)
+    gauges = (one.snapshot.gauges.get("boathook_handler_circuit_breaker_open", {}) for one in samples)
+    names = {name for found in gauges for (of, name), is_open in found.items() if of == recipient and is_open}
+    if names:
+        return f"the circuit breaker of {', '.join(sorted(names))} is open; it runs once a probe may"
+    return ""
 
 
 async def follow_replay(

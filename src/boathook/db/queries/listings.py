@@ -105,6 +105,8 @@ class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was added by replaying its event."""
     is_manual: bool
     """Whether it was requested manually: it gets one attempt."""
+    paused_until: datetime | None = None
+    """When the next probe of its endpoint goes, if it is pending and the endpoint is paused."""
 
 
 class DeliveryPage(msgspec.Struct, frozen=True):

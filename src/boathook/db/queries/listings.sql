@@ -15,7 +15,13 @@ e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.accepte
 -- The columns of DeliveryRow.
 d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, d.due_at, d.code, d.note, d.ended_at,
     d.order_key, d.replays::integer as replays, d.is_replay, d.is_manual, d.item_path,
-    e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
+    e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type, {paused_until}
+
+-- fragment: paused_until
+-- When the next probe of a pending delivery's endpoint goes, if it is paused.
+case when d.state = 'pending' then (
+    select h.open_until from boathook.endpoint_health h where h.endpoint_id = boathook.endpoint_of(d.recipient)
+) end as paused_until
 
 -- fragment: open_delivery
 -- The columns of an open delivery, for a union with those of an ended one.
@@ -127,11 +133,12 @@ last as (
     select * from looked where number = $12::bigint and number not in (select number from fitting)
 )
 select true as fits, number, event_id, ordinal::integer as ordinal, recipient, state, attempts, due_at, code, note, ended_at,
-    order_key, replays::integer as replays, is_replay, is_manual, item_path, source, application, grade, type
-from fitting
+    order_key, replays::integer as replays, is_replay, is_manual, item_path, source, application, grade, type,
+    {paused_until}
+from fitting d
 union all
 select false, number, event_id, ordinal::integer, recipient, state, attempts, due_at, code, note, ended_at, order_key,
-    replays::integer, is_replay, is_manual, item_path, null, null, '', ''
+    replays::integer, is_replay, is_manual, item_path, null, null, '', '', null
 from last
 order by number
 
