@@ -507,7 +507,8 @@ def _fill_table(written: str, origin: Path, rows: list[str], columns: Sequence[s
 
 def _alert_rule(name: str, keys: dict[str, Any]) -> str:
     subject = SUBJECTS.get(keys.get("rows", ""), keys.get("by", ["subject"])[0])
-    fires = keys["summary"].replace("{subject}", f"*{subject}*") + _condition(keys)
+    fires = re.sub(r"\{(\w+)\}", lambda word: f"*{subject if word[1] == 'subject' else word[1]}*", keys["summary"])
+    fires += _condition(keys)
     cells = (keys["severity"], fires, keys["advice"])
     return f"| `{name}` | {' | '.join(map(_cell, cells))} |\n"
 

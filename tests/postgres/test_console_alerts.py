@@ -1,20 +1,29 @@
 """The alerts page: firing alerts, silences with their authors, and channel tests."""
 
+import html
 import json
-from datetime import timedelta
+import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from boathook.alerts import render
+from boathook.alerts.dispatcher import build_entry
 from boathook.alerts.notifier import Sent
-from boathook.config.notifications import default_rules
+from boathook.config.notifications import TelegramChannel, default_rules
+from boathook.db import alerts as kept
+from boathook.db.alerts import Alert
 from boathook.db.secret_box import SecretBox
+from boathook.domain import ids
+from boathook.domain.alerts import AlertMessage, AlertMessageKind, AlertState
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.handlers.outbox import Outbox
 from boathook.service import alerts as actions
-from boathook.service.unit_of_work import AppContext
+from boathook.service.unit_of_work import AppContext, new_id
 from tests.alert_harness import open_harness, sent_alerts, settings_of, webhook
 from tests.postgres.portal_client import open_console
 from tests.postgres.test_alerts import HIGH, LEVEL
+from tests.sender_harness import add_application, add_endpoint
 from tests.unit.receivers import Receiver
 
 
@@ -104,3 +113,53 @@ async def test_every_link_of_every_rule_answers(db):
         for name, rule in default_rules().items():
             await anna.get_page(rule["page"])
             await anna.get_page(f"/console/alerts?rule={name}&subject=*")
+
+
+async def test_firing_alerts_are_sentences_that_open_their_subject_critical_ones_first(db):
+    application = await add_application(db, uid="acme")
+    await db.execute("update boathook.application set name = 'Acme' where id = $1", application)
+    endpoint = await add_endpoint(db, "https://u:p@erp.example/in", application=application, description="ERP")
+    bare = await add_endpoint(db, "https://u:p@crm.example/in?key=1", application=application)
+    shown, other = (ids.show(ids.ENDPOINT, one.id) for one in (endpoint, bare))
+    now = datetime.now(UTC)
+    async with db.transaction() as connection:
+        for age, (rule, subject, severity, value) in enumerate(
+            (
+                ("error_rate", f"endpoint:{shown}", "warning", 0.28),
+                ("error_rate", "handler:b/pay", "warning", 0.281),
+                ("endpoint_disabled", other, "warning", 1.0),
+                ("all_signatures_failing", "shop", "critical", 1.0),
+                ("dead_letters", "handler:b/pay", "critical", 3.0),
+            )
+        ):
+            since = now - timedelta(minutes=age)
+            await kept.insert(
+                connection,
+                Alert(id=new_id(), rule=rule, subject=subject, severity=severity, state=AlertState.FIRING, since=since,
+                      value=value, worst=value, fired_at=since),
+            )  # fmt: skip
+        firing = await kept.list_open(connection)
+    async with open_console(db) as console:
+        anna = await console.operator()
+        links = [
+            ("/console/rejections?source=shop", "all requests for shop fail verification: check its secret"),
+            ("/console/dead?recipient=handler%3Ab%2Fpay", "handler:b/pay has new dead letters"),
+            (f"/console/endpoints/{shown}", "28 % of attempts of ERP of Acme failed in 10 minutes; the rule says 25 %"),
+            ("/console/handlers/b/pay", "28.1 % of attempts of handler:b/pay failed in 10 minutes; the rule says 25 %"),
+            (f"/console/endpoints/{other}", "crm.example of Acme is disabled because it failed for days or is gone"),
+        ]
+        page = await anna.get_page("/console/alerts")
+        rows = re.findall(r'<th scope="row"><a href="([^"]+)">([^<]+)</a>', page)
+        assert [(html.unescape(link), text) for link, text in rows] == links
+        overview = await anna.get_page("/console")
+        assert [link for link, _ in links if f'href="{html.escape(link)}"' in overview] == [
+            link for link, _ in links[:3]
+        ]
+        for link, _ in links:
+            if not link.endswith("b/pay"):  # no such handler
+                assert (await anna.get(link)).status_code in {200, 303}
+    entry = build_entry(console.context.settings.notifications.rules, firing[2], AlertMessageKind.FIRING)
+    message = AlertMessage("ntc_1", now, [entry], "https://hooks.example.com")
+    text = str(render.telegram(TelegramChannel(kind="telegram", token="t", chat="c"), message), "utf-8")
+    assert "28 % of attempts of ERP of Acme failed in 10 minutes; the rule says 25 %, since " in text
+    assert f"https://hooks.example.com/console/endpoints/{shown}" in text

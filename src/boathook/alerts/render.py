@@ -150,8 +150,9 @@ def _line(one: AlertEntry, now: datetime) -> str:
     until = one.recovered_at if one.kind is AlertMessageKind.RECOVERED and one.recovered_at is not None else now
     length = show_length((until - one.fired_at).total_seconds())
     figure = f"worst {show_number(one.worst)}" if one.kind is AlertMessageKind.RECOVERED else show_number(one.value)
+    figure = "" if one.has_value else f" ({figure})"
     ending = f"after {length}" if one.kind is AlertMessageKind.RECOVERED else f"since {_moment(one.fired_at)}"
-    return f"{_WORDS[one.kind]}{one.sentence} ({figure}), {ending}"
+    return f"{_WORDS[one.kind]}{one.sentence}{figure}, {ending}"
 
 
 _MARKS: Final = {

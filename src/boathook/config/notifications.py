@@ -7,12 +7,13 @@ import tomllib
 from datetime import time
 from importlib import resources
 from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import quote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, model_validator
 
 from boathook.config.types import Days, Hours, NotNegative, Positive, PositiveInt, Secret, Table
-from boathook.domain.alerts import show_number, show_period, subject_page
+from boathook.domain.alerts import show_number, show_period
 
 Severity = Literal["warning", "critical"]
 Measure = Literal["value", "increase", "share", "p50", "p95", "p99"]
@@ -200,6 +201,31 @@ class WebhookChannel(_Channel):
 
 
 Channel = Annotated[TelegramChannel | SlackChannel | EmailChannel | WebhookChannel, Field(discriminator="kind")]
+
+
+def subject_page(page: str, label: str, subject: str) -> str:
+    """Return a console page at the subject of an alert; a page that cannot show one subject is returned as it is.
+
+    Args:
+        page: the page of the rule.
+        label: what the subject is: ``recipient``, ``source`` or ``endpoint``; others have no page of their own.
+        subject: the subject.
+    """
+    kind, _, name = subject.partition(":")
+    match page.partition("?")[0], label:
+        case ("/console/dead", "recipient") | (
+            "/console/rejections" | "/console/conflicts" | "/console/events",
+            "source",
+        ):
+            return f"{page}{'&' if '?' in page else '?'}{label}={quote(subject, safe='')}"
+        case "/console/handlers", "recipient" if kind == "handler":
+            return f"/console/handlers/{quote(name)}"
+        case "/console/handlers", "recipient" if kind == "endpoint":
+            return f"/console/endpoints/{quote(name)}" if name else "/console/applications/unhealthy"
+        case "/console/applications/unhealthy", "endpoint":
+            return f"/console/endpoints/{quote(subject)}"
+        case _:
+            return page
 
 
 class NotificationSettings(Table):

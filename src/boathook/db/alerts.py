@@ -36,6 +36,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     recovered_at: datetime | None = None
     notified_at: datetime | None = None
     is_silenced: bool = False
+    name: str = ""
+    """What the subject is called: an endpoint's description, uid or host, with its application; empty for others."""
 
     @property
     def shown_id(self) -> str:
@@ -117,7 +119,7 @@ async def lock_evaluation(connection: Connection) -> datetime:
 
 
 async def list_open(connection: Connection) -> list[Alert]:
-    """Return the alerts that have not recovered, latest first."""
+    """Return the alerts that have not recovered, critical ones first, then the latest first."""
     return [_to_alert(row) for row in await connection.fetch(SQL["list_open"])]
 
 

@@ -2,13 +2,25 @@
 -- Locks the evaluation of rules until the transaction ends, and returns the time.
 select clock_timestamp() as now from (select pg_advisory_xact_lock(hashtextextended('boathook.alerts', 0))) as locked
 
+-- fragment: subject_name
+-- What the subject of alert a is called, if it is an endpoint: its description, uid or host, and its application. A URL
+-- may contain secrets.
+coalesce((
+    select coalesce(nullif(p.description, ''), p.uid, substring(p.url from '^[a-z]+://(?:[^/@]*@)?([^/?#]+)'))
+        || ' of ' || o.name
+    from boathook.endpoint p join boathook.application o on o.id = p.application_id
+    where p.id = boathook.endpoint_of(case when a.subject ^@ 'ep_' then 'endpoint:' || a.subject else a.subject end)
+), case a.subject when 'endpoint' then 'all endpoints' else '' end) as name
+
 -- name: list_open
--- Reads the alerts that have not recovered.
-select * from boathook.alert where state <> 'recovered' order by fired_at desc nulls last, id desc
+-- Reads the alerts that have not recovered, critical ones first.
+select a.*, {subject_name} from boathook.alert a
+where state <> 'recovered'
+order by severity = 'critical' desc, fired_at desc nulls last, id desc
 
 -- name: list_ended
 -- Reads the alerts that recovered last; those before a time for the next page.
-select * from boathook.alert
+select a.*, {subject_name} from boathook.alert a
 where state = 'recovered' and recovered_at < coalesce($1::timestamptz, 'infinity')
 order by recovered_at desc, id desc
 limit $2
@@ -144,7 +156,7 @@ with candidate as (
     where n.id = c.id and c.message_id is not distinct from (select message_id from begun)
     returning n.id, n.alert_id, n.kind, n.message_id
 )
-select t.kind, t.message_id, a.*
+select t.kind, t.message_id, a.*, {subject_name}
 from taken t join boathook.alert a on a.id = t.alert_id
 order by a.severity, a.rule, a.subject, t.id
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
-from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
@@ -116,31 +115,6 @@ def fill(text: str, words: Mapping[str, str]) -> str:
 
 
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
-
-
-def subject_page(page: str, label: str, subject: str) -> str:
-    """Return a console page at the subject of an alert; a page that cannot show one subject is returned as it is.
-
-    Args:
-        page: the page of the rule.
-        label: what the subject is: ``recipient``, ``source`` or ``endpoint``; others have no page of their own.
-        subject: the subject.
-    """
-    kind, _, name = subject.partition(":")
-    match page.partition("?")[0], label:
-        case ("/console/dead", "recipient") | (
-            "/console/rejections" | "/console/conflicts" | "/console/events",
-            "source",
-        ):
-            return f"{page}{'&' if '?' in page else '?'}{label}={quote(subject, safe='')}"
-        case "/console/handlers", "recipient" if kind == "handler":
-            return f"/console/handlers/{quote(name)}"
-        case "/console/handlers", "recipient" if kind == "endpoint":
-            return f"/console/endpoints/{quote(name)}" if name else "/console/applications/unhealthy"
-        case "/console/applications/unhealthy", "endpoint":
-            return f"/console/endpoints/{quote(subject)}"
-        case _:
-            return page
 
 
 def show_period(seconds: float) -> str:

@@ -18,7 +18,7 @@ from boathook.db.alerts import ChannelState, StoredSilence
 from boathook.db.audit import record
 from boathook.db.database import Connection
 from boathook.domain import ids
-from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, AlertState, show_number
+from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, AlertState, fill, show_number
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.service.unit_of_work import UnitOfWork, new_id
 
@@ -118,7 +118,7 @@ async def read_overview(connection: Connection, settings: Settings) -> AlertOver
 
 
 async def list_firing(connection: Connection) -> list[Alert]:
-    """Return the firing alerts, including those that are clearing, newest first."""
+    """Return the firing alerts, including those that are clearing, critical ones first, then newest first."""
     return [alert for alert in await kept.list_open(connection) if alert.state is not AlertState.PENDING]
 
 
@@ -212,9 +212,16 @@ def alert_view(alert: Alert, rules: Mapping[str, RuleSettings]) -> dict[str, Any
         "subject": alert.subject,
         "severity": alert.severity,
         "state": alert.state.value,
-        "summary": rule.summary.replace("{subject}", alert.subject),
+        "name": alert.name,
+        "summary": fill(
+            rule.summary,
+            {
+                **rule.figures(alert.value if alert.recovered_at is None else alert.worst),
+                "subject": alert.name or alert.subject,
+            },
+        ),
         "advice": rule.advice,
-        "page": rule.page,
+        "page": rule.page_of(alert.subject),
         "value": alert.value,
         "worst": alert.worst,
         "fired_at": alert.fired_at,
