@@ -46,7 +46,7 @@ class Webhooks:
     """
 
     def __init__(self, file: Path | None = None, *, delivers: bool = True) -> None:
-        config.read_env_file(file or Path(config.FILE_NAME))
+        config.read_env_file(file)
         self.settings, self._apps = with_apps(config.load(file))
         self._delivers = delivers
         self._running: RunningServer | None = None

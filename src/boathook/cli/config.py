@@ -52,14 +52,13 @@ def check_settings(ctx: typer.Context, as_json: Json = False) -> None:
 
     settings, loaded = with_apps(cli_context(ctx).plain_settings())
     hooks = load_hooks(settings)
-    settings.database_url()
     paths = doctor.check_settings(settings)
     routes = [
         route
         for some in hooks.routes(timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults()).values()
         for route in some
     ]
-    findings = list(doctor.examine_handlers(settings, routes))
+    findings = [*doctor.examine_settings(settings), *doctor.examine_handlers(settings, routes)]
     is_valid = all(finding.verdict is not doctor.CheckStatus.FAIL for finding in findings)
     counts = {"sources": len(settings.sources), "paths": paths, "handlers": len(hooks.handlers), "apps": len(loaded)}
     if as_json:

@@ -70,7 +70,7 @@ class CliContext(msgspec.Struct):
 
     def plain_settings(self, **overrides: object) -> config.Settings:
         """Read the settings without apps; *overrides* are dotted keys with ``__`` for the dot. Raises ConfigError."""
-        config.read_env_file(self.file or Path(config.FILE_NAME))
+        config.read_env_file(self.file)
         flags = {name.replace("__", "."): value for name, value in overrides.items()}
         return config.load(self.file, {**self.overrides, **flags})
 

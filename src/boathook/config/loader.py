@@ -46,7 +46,24 @@ def describe_error(error: ValidationError, origin_of: Callable[[str], str], tabl
     is_hidden = is_unknown or is_secret(key) or _has_password(first["input"]) or _is_table(first["input"])
     is_hidden = is_hidden or key in {"database.url", "shared.redis"}
     given = "" if is_hidden else f" (it is {first['input']!r})"
-    return f"{origin}: {key}: {_WORDS.get(first['type']) or message[:1].lower() + message[1:]}{given}"
+    fix = "" if is_hidden else _number_without_unit(key, first["type"], first["input"])
+    return f"{origin}: {key}: {_WORDS.get(first['type']) or message[:1].lower() + message[1:]}{given}{fix}"
+
+
+def _number_without_unit(key: str, kind: str, value: object) -> str:
+    """Return how to write a quantity such as ``30s`` as the number that a key expects; empty if it is none."""
+    quantity = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) and kind in _NUMBER_ERRORS else None
+    if quantity is None:
+        return ""
+    number, unit = float(quantity[1].replace("_", "")), quantity[2].lower()
+    own = next((own for own in _KEY_UNITS if key.endswith((f"_{own}", f".{own}"))), None)
+    if own is not None and unit in _SECONDS:
+        number *= _SECONDS[unit] / _KEY_UNITS[own]
+    elif own is None and unit in _BYTES:
+        number *= _BYTES[unit]
+    elif own is not None:
+        return "; write a number without a unit"
+    return f"; write {number:g}" if number != int(number) else f"; write {int(number)}"
 
 
 def _has_password(value: object) -> bool:
@@ -61,6 +78,23 @@ def _is_table(value: object) -> bool:
     return isinstance(value, Mapping | BaseModel)
 
 
+_QUANTITY: Final = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]+)")
+_NUMBER_ERRORS: Final = frozenset({"float_parsing", "int_parsing", "int_from_float", "float_type", "int_type"})
+_KEY_UNITS: Final = {"s": 1.0, "h": 3_600.0, "hours": 3_600.0, "days": 86_400.0}
+"""Seconds in the unit that ends a key's name."""
+_SECONDS: Final = {
+    **dict.fromkeys(("ms", "msec"), 0.001),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600.0),
+    **dict.fromkeys(("d", "day", "days"), 86_400.0),
+    **dict.fromkeys(("w", "week", "weeks"), 604_800.0),
+}
+_BYTES: Final = {
+    "b": 1, "k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "mib": 1 << 20, "g": 1 << 30,
+    "gb": 1 << 30, "gib": 1 << 30,
+}  # fmt: skip
+
 _WORDS: Final = {"missing": "is missing", "extra_forbidden": "is not a setting"}
 
 
@@ -73,6 +107,18 @@ _SHORT_NAMES = {
     "BOATHOOK_BIND": "server.bind",
     "BOATHOOK_DATA_DIR": "server.data_dir",
 }
+CONFIG_VARIABLE: Final = "BOATHOOK_CONFIG"
+"""The environment variable with the path of the file, where no flag names it."""
+_OTHER_VARIABLES: Final = frozenset({
+    CONFIG_VARIABLE, "BOATHOOK_API_KEY", "BOATHOOK_CRASH_POINT", "BOATHOOK_DEBUG", "BOATHOOK_TEST_DATABASE_URL",
+})  # fmt: skip
+"""Variables that boathook and its documentation use, and that are no settings."""
+_SERVICE_LINK: Final = re.compile(
+    r"_(?:SERVICE_(?:HOST|PORT(?:_[A-Z0-9_]+)?)|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)$"
+)
+"""How names of variables end that Kubernetes adds for each service, such as one called boathook
+(https://kubernetes.io/docs/tutorials/services/connect-applications-service/#environment-variables)."""
+_SERVICE_URL: Final = re.compile(r"(?:tcp|udp|sctp)://")
 SOURCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """The valid names of sources, which follow ``/in/`` in the URL."""
 _NEAR = 0.8
@@ -103,36 +149,58 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     """Return the settings from defaults, file, environment and *overrides*.
 
     Args:
-        path: the file; None reads ``boathook.toml`` in the working folder if it exists.
+        path: the file; None reads the one that `find_file` returns.
         overrides: by dotted key, such as ``{"server.bind": "127.0.0.1:0"}``, or nested; None values are skipped.
             ``server.port`` replaces the port in ``server.bind``.
 
     Raises:
         ConfigError: a file, variable or key is wrong; the message names it and the fix.
     """
-    file = path or (Path(FILE_NAME) if Path(FILE_NAME).is_file() else None)
+    file = find_file(path)
     layers = _Layers(defaults())
-    extra: dict[str, dict[str, Any]] = {}
     if file is not None:
-        extra = layers.add_file(file)
+        layers.add_file(file)
     layers.add_environment(os.environ)
     layers.add_overrides(overrides or {})
-    return layers.build(extra, file.absolute() if file else None)
+    return layers.build(file.absolute() if file else None)
 
 
-def read_env_file(config_file: Path) -> None:
-    """Add the variables of `.env` beside the configuration file to the environment; variables that are set stay."""
-    env_file = config_file.parent / ".env"
-    if config_file.is_file() and env_file.is_file():
-        # Imported only here, as most installations have no such file.
-        from dotenv import load_dotenv
+def find_file(path: Path | None = None) -> Path | None:
+    """Return the file to read: *path*, ``BOATHOOK_CONFIG``, or ``boathook.toml`` in the working folder if it exists.
 
-        load_dotenv(env_file, interpolate=False)
+    Raises:
+        ConfigError: ``BOATHOOK_CONFIG`` names no file.
+    """
+    if path is not None:
+        return path
+    if named := os.environ.get(CONFIG_VARIABLE):
+        if not Path(named).is_file():
+            raise ConfigError(f"environment variable {CONFIG_VARIABLE}: there is no file {named}; correct or unset it")
+        return Path(named)
+    return Path(FILE_NAME) if Path(FILE_NAME).is_file() else None
+
+
+def read_env_file(path: Path | None = None) -> None:
+    """Add the variables of `.env` beside the configuration file to the environment; variables that are set stay.
+
+    Raises ConfigError as `find_file` does, and if `.env` is not UTF-8 text.
+    """
+    file = find_file(path)
+    env_file = file.parent / ".env" if file is not None else None
+    if file is None or env_file is None or not file.is_file() or not env_file.is_file():
+        return
+    # Imported only here, as most installations have no such file.
+    from dotenv import load_dotenv
+
+    try:
+        load_dotenv(env_file, interpolate=False, encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{env_file} is not UTF-8 text; save it as UTF-8") from None
 
 
 def default_settings() -> Settings:
     """Return the settings without file, environment and flags."""
-    return _Layers(defaults()).build({}, None)
+    return _Layers(defaults()).build(None)
 
 
 class _Layers:
@@ -141,10 +209,11 @@ class _Layers:
     def __init__(self, base: dict[str, Any]) -> None:
         self.merged: dict[str, Any] = {**base, "sources": {}}
         self.origins: dict[str, str] = {}
+        self.extra: dict[str, dict[str, Any]] = {}
+        self.unknown_variables: dict[str, str] = {}
 
-    def add_file(self, path: Path) -> dict[str, dict[str, Any]]:
+    def add_file(self, path: Path) -> None:
         tables = _read_toml(path)
-        extra: dict[str, dict[str, Any]] = {}
         for name, table in tables.items():
             if not isinstance(table, dict):
                 raise ConfigError(f"{path}: {name} is outside a section; move it into one, such as [server]")
@@ -154,8 +223,7 @@ class _Layers:
                 self._add_section(name, table, path)
             else:
                 _refuse_near_miss(name, path)
-                extra[name] = table
-        return extra
+                self.extra[name] = table
 
     def _add_section(self, name: str, table: dict[str, Any], path: Path) -> None:
         for key, value in table.items():
@@ -178,16 +246,19 @@ class _Layers:
     def add_environment(self, environment: Mapping[str, str]) -> None:
         known = {_PREFIX + key.replace(".", "_").replace("-", "_").upper(): key for key in self._keys()}
         known |= _SHORT_NAMES
-        references = {secret for source in self.merged["sources"].values() for secret in _references(source)}
-        for section in ("notifications", "tracing", "buffer", "shared", "cells"):
-            references.update(_references(self.merged[section]))
+        references = set(_references([self.merged, self.extra]))
         # Long names last, so that BOATHOOK_SERVER_BIND takes precedence over BOATHOOK_BIND.
         for variable in sorted(environment, key=lambda name: (name not in _SHORT_NAMES, name)):
             if variable in known:
                 key = known[variable]
                 self._set(key, _parse(key, environment[variable]), f"environment variable {variable}")
-            elif variable not in references and (_is_ours(variable) or _misspells_section(variable, known)):
-                raise ConfigError(f"environment variable {variable} is not a setting{_did_you_mean(variable, known)}")
+            elif not variable.startswith(_PREFIX) or variable in references or _is_foreign(variable, environment):
+                continue
+            else:
+                fault = f"environment variable {variable} is not a setting{_did_you_mean(variable, known)}"
+                if _is_ours(variable) or _misspells_section(variable, known):
+                    raise ConfigError(fault)
+                self.unknown_variables[variable] = fault
 
     def _keys(self) -> Iterator[str]:
         for section in SECTIONS:
@@ -233,9 +304,15 @@ class _Layers:
         target[last] = value
         self.origins[key] = origin
 
-    def build(self, extra: dict[str, dict[str, Any]], file: Path | None) -> Settings:
+    def build(self, file: Path | None) -> Settings:
+        more = {
+            "extra": self.extra,
+            "file": file,
+            "origins": self.origins,
+            "unknown_variables": self.unknown_variables,
+        }
         try:
-            settings = Settings.model_validate({**self.merged, "extra": extra, "file": file, "origins": self.origins})
+            settings = Settings.model_validate({**self.merged, **more})
         except ValidationError as error:
             raise ConfigError(
                 describe_error(error, lambda key: self.origins.get(key, str(file or "settings")))
@@ -246,14 +323,35 @@ class _Layers:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as stream:
-            return tomllib.load(stream)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+        # Editors on Windows begin UTF-8 files with a byte order mark.
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text; save it as UTF-8") from None
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}{_toml_fix(path, str(error), text)}") from None
+
+
+def _toml_fix(path: Path, fault: str, text: str) -> str:
+    """Return the likely fix of a fault that the parser reports; empty if none is likely."""
+    place = _TOML_PLACE.search(fault)
+    lines = text.splitlines()
+    line = lines[int(place[1]) - 1] if place is not None and int(place[1]) <= len(lines) else ""
+    if path.suffix in {".yaml", ".yml", ".json"} or re.match(r"\s*[{]|---|[A-Za-z_]\w*:(\s|$)", line):
+        return '; settings are TOML: write a section such as [server], below it bind = "127.0.0.1:8080"'
+    if "Illegal character" in fault or "Unterminated string" in fault:
+        return "; close the quotes on that line"
+    if "Invalid value" in fault:
+        return '; write text in quotes, such as app = "shop:hook"'
+    if "Cannot declare" in fault or "Cannot overwrite" in fault:
+        return "; it stands there twice: merge the two"
+    return "; write KEY = VALUE below a section such as [server]" if "Invalid statement" in fault else ""
+
+
+_TOML_PLACE: Final = re.compile(r"at line (\d+)")
 
 
 def _refuse_near_miss(name: str, path: Path) -> None:
@@ -276,11 +374,15 @@ def _is_ours(variable: str) -> bool:
     return variable.startswith(tuple(f"{_PREFIX}{section.upper()}_" for section in (*SECTIONS, "sources")))
 
 
-def _misspells_section(variable: str, known: Collection[str]) -> bool:
-    """Return whether a variable has a setting's key after almost its section, such as ``BOATHOOK_DATABSE_URL``.
+def _is_foreign(variable: str, environment: Mapping[str, str]) -> bool:
+    """Return whether a variable is for another part of boathook, or a service link of Kubernetes."""
+    if variable in _OTHER_VARIABLES or _SERVICE_LINK.search(variable):
+        return True
+    return variable.endswith("_PORT") and bool(_SERVICE_URL.match(environment[variable]))
 
-    Other unknown variables are ignored: Kubernetes adds some for a service called boathook.
-    """
+
+def _misspells_section(variable: str, known: Collection[str]) -> bool:
+    """Return whether a variable has a setting's key after almost its section, such as ``BOATHOOK_DATABSE_URL``."""
     section, _, key = variable.removeprefix(_PREFIX).partition("_")
     near = difflib.get_close_matches(section.lower(), SECTIONS, n=1, cutoff=_NEAR)
     return variable.startswith(_PREFIX) and bool(near) and f"{_PREFIX}{near[0].upper()}_{key}" in known

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -37,6 +37,7 @@ from boathook.config.types import (
     Table,
     TraceLink,
     read_data_url,
+    read_database_url,
     read_logo,
     split_address,
 )
@@ -44,6 +45,9 @@ from boathook.domain.cells import CellDirectory
 from boathook.domain.errors import ConfigError, NotFound
 from boathook.domain.policy import RetryDefaults, read_retry
 from boathook.domain.signing import STANDARD_SECRET_BYTES, KeyFormat, decode_key
+
+MIN_KEY_CHARS: Final = 16
+"""Minimum length of a key that encrypts stored secrets."""
 
 
 class TracingSettings(Table):
@@ -86,6 +90,7 @@ class ServerSettings(Table):
     bind: Bind
     data_dir: Path
     app: str
+    production: bool
     roles: tuple[Role, ...] = Field(min_length=1)
     gateways: PositiveInt
     workers: PositiveInt
@@ -351,6 +356,8 @@ class Settings(Table):
     """The configuration file read, if any; ``file:`` references are relative to its folder."""
     origins: dict[str, str] = Field(default_factory=dict, repr=False)
     """Where each dotted key that is not a default was set, such as ``environment variable BOATHOOK_BIND``."""
+    unknown_variables: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
+    """By name: the sentence about each variable of the environment that looks like a setting and is none."""
     stored: frozenset[str] = Field(default=frozenset(), exclude=True, repr=False)
     """The names of those among `sources` that are stored in PostgreSQL; never written by `model_dump`."""
 
@@ -433,6 +440,13 @@ class Settings(Table):
         }
         notifications = self.notifications.model_copy(update={"rules": {**given, **rules}})
         return self.model_copy(update={"notifications": notifications})
+
+    def is_in_file(self, key: str) -> bool:
+        """Return whether the configuration file sets a dotted key, or a table that contains it."""
+        names = key.partition("[")[0].split(".")
+        origins = (self.origins.get(".".join(names[:end])) for end in range(len(names), 0, -1))
+        origin = next((one for one in origins if one is not None), None)
+        return origin is not None and self.file is not None and Path(origin).name == self.file.name
 
     def resolve(self, reference: str, key: str) -> str:
         """Return the text that ``env:NAME`` or ``file:PATH`` refers to, or other text unchanged.
@@ -533,9 +547,20 @@ class Settings(Table):
         )
 
     def encryption_keys(self) -> tuple[str, ...]:
-        """Return the resolved encryption keys, the current one first. Raises as `resolve` does."""
-        keys = self.outbound.encryption_keys
-        return tuple(self.resolve(key, f"outbound.encryption_keys[{i}]") for i, key in enumerate(keys))
+        """Return the resolved encryption keys, the current one first.
+
+        Raises:
+            ConfigError: as `resolve` does, or a key is shorter than 16 characters.
+        """
+        names = {f"outbound.encryption_keys[{i}]": key for i, key in enumerate(self.outbound.encryption_keys)}
+        keys = {name: self.resolve(key, name) for name, key in names.items()}
+        for name, key in keys.items():
+            if len(key) < MIN_KEY_CHARS:
+                raise ConfigError(
+                    f"{name}: has {len(key)} characters; a key has at least {MIN_KEY_CHARS}."
+                    " Generate one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+                )
+        return tuple(keys.values())
 
     def broker_password(self) -> str:
         """Return the resolved password of the brokers. Raises as `resolve` does."""
@@ -568,8 +593,12 @@ class Settings(Table):
         return secret
 
     def database_url(self) -> str:
-        """Return the resolved URL of PostgreSQL; empty for the embedded server."""
-        return self.resolve(self.database.url, "database.url")
+        """Return the resolved URL of PostgreSQL; empty for the embedded server. Raises ConfigError if it is none."""
+        url = self.resolve(self.database.url, "database.url")
+        try:
+            return url and read_database_url(url)
+        except ValueError as error:
+            raise ConfigError(f"database.url: what {self.database.url} refers to {error}") from None
 
 
 def _refuse_shared_paths(sources: Mapping[str, SourceSettings]) -> None:

@@ -122,13 +122,29 @@ def _network(value: object) -> object:
     try:
         return ip_network(value)
     except ValueError as error:
-        raise ValueError(f'must be a network such as "10.0.0.0/8": {error}') from None
+        fix = f'; write "{whole}"' if (whole := _whole_network(value)) else ""
+        raise ValueError(f'must be a network such as "10.0.0.0/8": {error}{fix}') from None
+
+
+def _whole_network(text: str) -> Network | None:
+    """Return the network that contains an address with a prefix length; None if it is none."""
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        return None
 
 
 def _database_url(text: str) -> str:
-    if text and not text.startswith(("postgresql://", "postgres://", "env:", "file:")):
+    return text if not text or text.startswith(("env:", "file:")) else read_database_url(text)
+
+
+def read_database_url(text: str) -> str:
+    """Return the URL of PostgreSQL without the driver that SQLAlchemy's URLs name; raise ValueError if it is none."""
+    scheme, separator, rest = text.partition("://")
+    dialect, _, _driver = scheme.partition("+")
+    if not separator or dialect not in {"postgresql", "postgres"}:
         raise ValueError('must be a postgresql:// URL, "env:NAME", "file:PATH", or empty for the embedded server')
-    return text
+    return f"{dialect}://{rest}"
 
 
 def _redis_url(text: str) -> str:

@@ -46,6 +46,13 @@ _BAD_URL_ERRORS: Final = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
 )
+_POOLER_ERRORS: Final = (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError)
+"""Errors of a connection's first statements behind a pooler that gives each transaction another session."""
+TRANSACTION_POOLER: Final = (
+    "database.url leads through a pooler in transaction mode, which gives each transaction another session, such as"
+    " PgBouncer with pool_mode = transaction. Set pool_mode = session for boathook, or use PostgreSQL's own address;"
+    " see docs/how-to/scale.md."
+)
 _CLOSED_MESSAGE: Final = re.compile(r"\bconnection (is closed|has been released back)")
 """The driver's message for the use of a lost connection."""
 _MAX_RUNS: Final = 4
@@ -69,6 +76,7 @@ SERVER_KEEPALIVES: Final = {
 """Session settings by which the server drops a client that has vanished, with the locks it holds. The server does so
 later than the client drops the server, so that no lock is granted while its former holder still relies on it."""
 
+_SCHEMA: Final = "boathook"
 _COMMIT_STATEMENT: Final = re.compile(r"(?:^|;)\s*(?:commit|end)\b", re.IGNORECASE)
 _SYNC_REP_FUNCTION: Final = "SyncRepWaitForLSN"
 """The PostgreSQL function that reports a commit made visible before its standby had it."""
@@ -281,7 +289,17 @@ def translate_errors() -> Iterator[None]:
             if _is_invalid_value(error)
             else DatabaseError
         )
-        raise kind(first_line(error)) from error
+        raise kind(_describe(error)) from error
+
+
+def _describe(error: BaseException) -> str:
+    """Return the first line of a driver's error, with the fix where the line alone does not say it."""
+    line = first_line(error)
+    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        return f"{line}: the database is read-only, as a standby is, or by default_transaction_read_only"
+    if isinstance(error, asyncpg.InsufficientPrivilegeError) and line.endswith(f"schema {_SCHEMA}"):
+        return f"{line}; as the owner of the schema run: grant usage on schema {_SCHEMA} to the role of database.url"
+    return line
 
 
 @contextlib.contextmanager
@@ -292,7 +310,11 @@ def translate_connect_errors() -> Iterator[None]:
             yield
     except ValueError as error:
         raise DatabaseUrlRejected(f"database.url cannot be used: {first_line(error)}") from error
-    except DatabaseUnavailable as error:
+    except DatabaseError as error:
+        if isinstance(error.__cause__, _POOLER_ERRORS):
+            raise DatabaseUrlRejected(TRANSACTION_POOLER) from error.__cause__
+        if not isinstance(error, DatabaseUnavailable):
+            raise
         kind = DatabaseUrlRejected if isinstance(error.__cause__, _BAD_URL_ERRORS) else DatabaseUnavailable
         raise kind(_describe_connect_error(error)) from error.__cause__
 

@@ -12,6 +12,7 @@ import asyncpg
 from boathook.db.connection import (
     DRIVER_ERRORS,
     SERVER_KEEPALIVES,
+    TRANSACTION_POOLER,
     Connection,
     SafeConnection,
     connect,
@@ -45,6 +46,7 @@ __all__ = [
     "Record",
     "UnreachedDatabase",
     "check_safety",
+    "check_usable",
     "is_connection_closed",
     "replicate_reads",
     "reset_statements",
@@ -429,50 +431,64 @@ async def check_safety(database: Database, *, allow_unsafe: bool = False) -> lis
     """Return why the server is unsafe, in sentences; raise an error unless *allow_unsafe*.
 
     Raises:
-        UnsafeDatabase: the server is too old, or could lose committed data.
-        DatabaseUrlRejected: the server is a standby, possibly during its promotion; or a pooler in between gives each
-            transaction another session.
+        UnsafeDatabase: as `check_usable` does, or the server could lose committed data.
+        DatabaseUnavailable: as `check_usable` does.
     """
-    row = await _read_server(database)
-    if row["version_number"] < MIN_SERVER_VERSION:
-        raise UnsafeDatabase(
-            f"PostgreSQL {row['version']} is too old: boathook needs version 14 or later. Upgrade the server."
-        )
-    if row["is_standby"]:
-        raise DatabaseUrlRejected(
-            "database.url names a standby, which cannot be written to. Use the primary's address."
-        )
-    found = assess_safety(row)
+    found = assess_safety(await check_usable(database.url))
     if (found.lossy or found.weak) and not allow_unsafe:
         sentences = " ".join([*found.lossy, *found.weak])
         raise UnsafeDatabase(f"{sentences} To run all the same, set database.allow_unsafe = true.")
     return [*found.lossy, *found.weak]
 
 
-async def _read_server(database: Database) -> Record:
-    """Return the server's properties in a default session, such as the handlers' own sessions."""
-    with translate_connect_errors():
-        connection = await connect(database.url, timeout=_CONNECT_TIMEOUT_S, command_timeout=_CONNECT_TIMEOUT_S)
-        try:
-            probes = [await _probe_session(connection, database) for _ in range(_MAX_PROBES)]
-        finally:
-            await connection.close(timeout=_CONNECT_TIMEOUT_S)
-    rows = [row for row in probes if row is not None]
-    if len(rows) < _MAX_PROBES or len({row["pid"] for row in rows}) > 1:
-        raise DatabaseUrlRejected(_TRANSACTION_POOLER)
-    return rows[-1]
+async def check_usable(url: str) -> Record:
+    """Return the server's properties in a default session, such as the handlers' own sessions.
+
+    Raises:
+        UnsafeDatabase: the server is too old, or the database's encoding lacks characters that events contain.
+        DatabaseUrlRejected: the server is a standby, possibly during its promotion; or a pooler in between gives each
+            transaction another session.
+        DatabaseUnavailable: the server cannot be reached, or the database is read-only.
+    """
+    row = await _read_server(url)
+    if row["version_number"] < MIN_SERVER_VERSION:
+        raise UnsafeDatabase(
+            f"PostgreSQL {row['version']} is too old: boathook needs version 14 or later. Upgrade the server."
+        )
+    if row["encoding"] != "UTF8":
+        raise UnsafeDatabase(
+            f"the database {row['database']!r} has the encoding {row['encoding']}, so it cannot store every event."
+            " Create another one and name it in database.url:"
+            " create database boathook template template0 encoding 'UTF8' locale 'C'"
+        )
+    if row["is_standby"]:
+        raise DatabaseUrlRejected(
+            "database.url names a standby, which cannot be written to. Use the primary's address."
+        )
+    if (reason := assess_safety(row).read_only) is not None:
+        raise DatabaseUnavailable(reason)
+    return row
 
 
-async def _probe_session(connection: Connection, database: Database) -> Record | None:
-    """Return the server's properties; None if it gave the same session to another open connection."""
-    row = await connection.fetchrow(SQL["read_safety"])
-    assert row is not None  # the query has no condition
-    return None if row["pid"] == await database.fetchval("select pg_backend_pid()") else row
+async def _read_server(url: str) -> Record:
+    """Return the server's properties; raise DatabaseUrlRejected if two connections get one session."""
+    async with contextlib.AsyncExitStack() as stack:
+        with translate_connect_errors():
+            first, second = [await _open_default(url, stack) for _ in range(2)]
+            row = await first.fetchrow(SQL["read_safety"])
+            assert row is not None  # the query has no condition
+            for _ in range(_MAX_PROBES):
+                if await second.fetchval(_READ_PID) == row["pid"] or await first.fetchval(_READ_PID) != row["pid"]:
+                    raise DatabaseUrlRejected(TRANSACTION_POOLER)
+    return row
 
 
+async def _open_default(url: str, stack: contextlib.AsyncExitStack) -> Connection:
+    connection = await connect(url, timeout=_CONNECT_TIMEOUT_S, command_timeout=_CONNECT_TIMEOUT_S)
+    stack.push_async_callback(connection.close, timeout=_CONNECT_TIMEOUT_S)
+    return connection
+
+
+_READ_PID = "select pg_backend_pid()"
 _MAX_PROBES = 3
 """How often two connections are compared: a busy pooler may give them different sessions by chance."""
-_TRANSACTION_POOLER = (
-    "database.url leads through a pooler that gives each transaction another session, such as PgBouncer with"
-    " pool_mode = transaction. Set pool_mode = session for boathook, or use PostgreSQL's own address."
-)

@@ -9,9 +9,9 @@ Each boathook holds a shared lock on the server's home while it uses it; the las
         postgresql.conf, pg_hba.conf, pg_ident.conf    rewritten at each start
         data/ log/ run/         belong to the server's account, mode 0700; run/ has the only socket, no TCP port
 
-PostgreSQL refuses to run as root. If root starts it, it runs as an unprivileged account, and root writes nothing into a
-folder of that account. If that account cannot reach the data folder (as below /root), home is a link to a folder in
-/var/lib/boathook, and the binaries are copied there too.
+PostgreSQL refuses to run as root. If root starts it, it runs as an unprivileged account, whose group may pass through
+the data folder, and root writes nothing into a folder of that account. If that account cannot reach the data folder (as
+below /root), home is a link to a folder in /var/lib/boathook, and the binaries are copied there too.
 """
 
 import asyncio
@@ -33,11 +33,14 @@ from urllib.parse import quote
 
 import msgspec
 
+from boathook.config.data_dir import PASSABLE, open_lock, prepare_data_dir, take_lock
 from boathook.domain.errors import ConfigError, DatabaseUnavailable
+from boathook.observability.log import get_logger
 
 NAME = "boathook"
 """Name of the database, of its owner, and of the system account that root creates if no other can be used."""
 
+_LOG = get_logger("db")
 _SHARED_ROOT = Path("/var/lib/boathook")
 _SOCKET = ".s.PGSQL.5432"
 _MAX_SOCKET_PATH = 107
@@ -108,13 +111,13 @@ class EmbeddedServer:
     def _start(cls, data_dir: Path, progress: ProgressCallback) -> Self:
         wheel = _wheel()
         data_dir = data_dir.resolve()
-        data_dir.mkdir(parents=True, exist_ok=True)
+        prepare_data_dir(data_dir)
         lock_path = data_dir / "postgres.lock"
         with _exclusive_lock(lock_path):
             site = _prepare_layout(data_dir, wheel, progress)
-            holder = (site.home / "holders.lock").open("a")
-            fcntl.flock(holder, fcntl.LOCK_SH)
+            holder = open_lock(site.home / "holders.lock")
             try:
+                take_lock(holder, fcntl.LOCK_SH, _report_wait)
                 _ensure_running(site, progress)
             except BaseException:
                 holder.close()
@@ -230,9 +233,13 @@ def _call(
 
 @contextlib.contextmanager
 def _exclusive_lock(lock_path: Path) -> Iterator[None]:
-    with lock_path.open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with open_lock(lock_path) as lock:
+        take_lock(lock, fcntl.LOCK_EX, _report_wait)
         yield
+
+
+def _report_wait(sentence: str) -> None:
+    _LOG.warning("lock_wait", note=sentence)
 
 
 def _wheel() -> Path:
@@ -251,6 +258,7 @@ def _prepare_layout(data_dir: Path, wheel: Path, progress: ProgressCallback) -> 
     home = data_dir / "postgres"
     account = _account(home) if os.geteuid() == 0 else None
     if account is not None:
+        _let_pass(account, data_dir)
         if not home.exists() and (not _can_enter(account, data_dir) or not _is_valid_socket_dir(home / "run")):
             home.unlink(missing_ok=True)
             home.symlink_to(_make_shared_home(data_dir, progress))
@@ -282,6 +290,13 @@ def _account(home: Path) -> pwd.struct_passwd:
         f"PostgreSQL does not run as root, and there is no other account: create one with `useradd --system {NAME}`,"
         " start boathook as another user, or set database.url"
     )
+
+
+def _let_pass(account: pwd.struct_passwd, data_dir: Path) -> None:
+    """Let the server's account pass through the data folder, in which its own folder is; it cannot list it."""
+    if data_dir.stat().st_mode & 0o077 & ~PASSABLE == 0 and _can_enter(account, data_dir.parent):
+        os.chown(data_dir, -1, account.pw_gid)
+        data_dir.chmod(PASSABLE)
 
 
 def _can_enter(account: pwd.struct_passwd, folder: Path) -> bool:
@@ -476,7 +491,7 @@ def _log_tail(site: _ServerLayout) -> str:
 
 def _stop_if_unused(site: _ServerLayout) -> bool:
     """Shut the server down if no process uses it."""
-    with (site.home / "holders.lock").open("a") as holders:
+    with open_lock(site.home / "holders.lock") as holders:
         try:
             fcntl.flock(holders, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -15,6 +15,7 @@ from boathook.domain.errors import BoathookError
 
 SQL = load(__file__)
 CHECK_TIMEOUT_S: Final = 5.0
+NOT_REACHED: Final = "PostgreSQL has not been reached yet"
 
 
 class UnroutedRecipient(msgspec.Struct, frozen=True):
@@ -138,10 +139,8 @@ async def read_database_health(database: Database) -> DatabaseHealth:
     )
 
 
-async def database_problems(database: Database | None) -> list[str]:
-    """Return the reasons why the database cannot be used, in sentences; None is a database that was not reached yet."""
-    if database is None:
-        return ["PostgreSQL has not been reached yet"]
+async def database_problems(database: Database) -> list[str]:
+    """Return the reasons why the database cannot be used, in sentences."""
     try:
         missing = await asyncio.wait_for(list_pending(database), CHECK_TIMEOUT_S)
     except (BoathookError, TimeoutError) as error:

@@ -24,7 +24,7 @@ import msgspec
 
 from boathook.db.concurrent_indexes import build, is_concurrent
 from boathook.db.connection import connect
-from boathook.db.database import Database, translate_connect_errors, translate_errors
+from boathook.db.database import Database, check_usable, translate_connect_errors, translate_errors
 from boathook.db.statements import load
 from boathook.domain.errors import ConfigError, DatabaseError, DatabaseUnavailable
 from boathook.observability.log import get_logger
@@ -84,11 +84,13 @@ async def migrate(url: str, apps: Sequence[tuple[str, Path]] = (), *, only_pre: 
 
     Raises:
         ConfigError: an app's folder does not exist, or a file in it has an invalid name or cannot be read.
-        DatabaseUnavailable: the server cannot be reached, another process has been migrating for too long, or an index
-            waits for earlier transactions. Completed work is kept, and the next call continues from there.
+        UnsafeDatabase: the server is too old, or the database's encoding is not UTF8.
+        DatabaseUnavailable: the server cannot be reached or written to, another process has been migrating for too
+            long, or an index waits for earlier transactions. Completed work is kept, and the next call continues.
         DatabaseError: a migration failed, or was changed after it had been applied; the message names it.
     """
     migrations = _read(apps, only_pre=only_pre)
+    await check_usable(url)
     async with _lock(url) as connection:
         pending = _select_pending(migrations, await _applied(connection))
         for migration in pending:
@@ -197,10 +199,27 @@ async def _apply_in_transaction(connection: asyncpg.Connection, migration: Migra
                 f"migration {title} was refused: {error}; one that builds or drops indexes `concurrently` has the first"
                 " line `-- concurrently`, and contains nothing else"
             ) from error
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise DatabaseError(
+                f"migration {title} was refused: {error}; {await _missing_grant(connection)}"
+            ) from error
         except asyncpg.PostgresError as error:
             raise DatabaseError(f"migration {title} was refused: {error}") from error
         else:
             return
+
+
+async def _missing_grant(connection: asyncpg.Connection) -> str:
+    """Return the statement that gives this role the privilege to migrate."""
+    row = await connection.fetchrow(SQL["read_privileges"])
+    assert row is not None  # the query has no condition
+    if not row["may_create"]:
+        grant = f'grant create on database "{row["database"]}" to "{row["role"]}"'
+    elif row["owner"] is not None and not row["is_owner"]:
+        grant = f'grant "{row["owner"]}" to "{row["role"]}"'
+    else:
+        return f"use a role that owns what the migration changes, not {row['role']!r}"
+    return f"as the database's owner or a superuser run: {grant}"
 
 
 async def _record_applied(connection: asyncpg.Connection, migration: Migration) -> None:

@@ -18,13 +18,14 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from boathook.config import Settings
+from boathook.config.data_dir import prepare_data_dir
+from boathook.config.tables import MIN_KEY_CHARS
 from boathook.domain.errors import ConfigError, SecretUnreadable
 
 FILE_NAME: Final = "encryption.key"
 _VERSION: Final = b"\x01"
 _KEY_ID_BYTES: Final = 4
 _NONCE_BYTES: Final = 12
-_MIN_KEY_CHARS: Final = 16
 
 
 class SecretBox:
@@ -38,9 +39,9 @@ class SecretBox:
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
-        if not keys or any(len(key) < _MIN_KEY_CHARS for key in keys):
+        if not keys or any(len(key) < MIN_KEY_CHARS for key in keys):
             raise ConfigError(
-                f"outbound.encryption_keys: a key has at least {_MIN_KEY_CHARS} characters; "
+                f"outbound.encryption_keys: a key has at least {MIN_KEY_CHARS} characters; "
                 "generate one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
         digests = [hashlib.sha256(b"boathook-vault\x00" + key.encode()).digest() for key in keys]
@@ -90,7 +91,7 @@ def open_secret_box(settings: Settings) -> SecretBox:
 
 def _file_key(path: Path) -> str:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        prepare_data_dir(path.parent)
         with contextlib.suppress(FileExistsError):
             _make_key(path)
         return _read_key(path)

@@ -62,11 +62,13 @@ class Safety(msgspec.Struct, frozen=True):
     """Defaults of sessions that request nothing, such as handlers' own. boathook's sessions request durable commits."""
     stalled: int = 0
     """Commits of this role that have waited for a synchronous standby for more than three seconds."""
+    read_only: str | None = None
+    """Why sessions that request nothing cannot write; None if they can."""
 
     @property
     def kind(self) -> tuple[object, ...]:
         """The part that is compared; the number of waiting commits changes all the time."""
-        return self.lossy, self.weak, bool(self.stalled)
+        return self.lossy, self.weak, bool(self.stalled), self.read_only
 
     @property
     def is_doubtful(self) -> bool:
@@ -74,8 +76,12 @@ class Safety(msgspec.Struct, frozen=True):
         return any(self.kind)
 
     def reasons(self, *, allow_lossy: bool = False) -> list[str]:
-        """Return why commits on the server are not safe."""
-        return [*(() if allow_lossy else self.lossy), *([describe_stall(self.stalled)] if self.stalled else ())]
+        """Return why commits on the server are not safe, or impossible."""
+        return [
+            *([self.read_only] if self.read_only else ()),
+            *(() if allow_lossy else self.lossy),
+            *([describe_stall(self.stalled)] if self.stalled else ()),
+        ]
 
 
 def assess_safety(row: asyncpg.Record | Mapping[str, Any]) -> Safety:
@@ -85,7 +91,19 @@ def assess_safety(row: asyncpg.Record | Mapping[str, Any]) -> Safety:
         for name in ("fsync", "full_page_writes")
         if row[name] == "off"
     )
-    return Safety(lossy, _weak(row["synchronous_commit"], row["synchronous_standby_names"]), row["stalled"])
+    weak = _weak(row["synchronous_commit"], row["synchronous_standby_names"])
+    return Safety(lossy, weak, row["stalled"], _read_only(row))
+
+
+def _read_only(row: asyncpg.Record | Mapping[str, Any]) -> str | None:
+    if row["is_standby"]:
+        return "the database is read-only: database.url leads to a standby. Use the primary's address."
+    if not row["is_read_only"]:
+        return None
+    return (
+        "the database is read-only: default_transaction_read_only is on for the role, the database or the server."
+        f' Turn it off, such as with: alter role "{row["role"]}" set default_transaction_read_only = off'
+    )
 
 
 def _weak(level: str, standbys: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from boathook.config import Settings
 from boathook.django import hook
 from boathook.domain.errors import ConfigError
 from boathook.service.database import migrate
-from boathook.service.doctor import CheckStatus, Finding, examine_handlers
+from boathook.service.doctor import CheckStatus, Finding, check_settings, examine_handlers, examine_settings
 
 _ALIAS: Final = "default"
 _OPTIONS: Final = ("passfile", "sslcert", "sslkey", "sslmode", "sslrootcert", "target_session_attrs")
@@ -79,7 +79,11 @@ def check_project(**_: Any) -> list[checks.CheckMessage]:
         hint = "Write one beside manage.py, with a table [sources.NAME] for each sender, and run manage.py there."
         found.append(checks.Warning(f"There is no {config.FILE_NAME} in {Path.cwd()}.", hint=hint, id="boathook.W001"))
         return found
-    return found + _check_handlers(settings)
+    try:
+        check_settings(settings)
+    except ConfigError as error:
+        return [*found, checks.Error(str(error), hint="Correct the setting.", id="boathook.E002")]
+    return [*found, *map(_message, examine_settings(settings)), *_check_handlers(settings)]
 
 
 def _check_handlers(settings: Settings) -> list[checks.CheckMessage]:

@@ -132,6 +132,10 @@ class DeadLetter(msgspec.Struct, frozen=True):
 Decision = Complete | RetryAt | DeadLetter
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float))
+
+
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """When to retry and when to give up; the fields' defaults are those of a policy that leaves them out."""
 
@@ -151,6 +155,11 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """No attempt is scheduled later than this many seconds after the event was accepted or replayed."""
 
     def __post_init__(self) -> None:
+        for name in ("first_s", "factor", "max_delay_s", "jitter", "max_attempts", "max_age_s"):
+            if not isinstance(value := getattr(self, name), int if name == "max_attempts" else (int, float)):
+                raise TypeError(f"RetryPolicy.{name} must be a number, not {value!r}")
+        if not (self.delays_s is None or (isinstance(self.delays_s, Sequence) and all(map(_is_number, self.delays_s)))):
+            raise TypeError(f"RetryPolicy.delays_s must be seconds such as (5, 60), not {self.delays_s!r}")
         if self.delays_s is not None:
             force_setattr(self, "max_attempts", len(self.delays_s) + 1)
         for name in ("first_s", "max_delay_s", "max_age_s"):

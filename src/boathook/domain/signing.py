@@ -9,6 +9,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Final
@@ -107,6 +108,20 @@ ENCODERS: Final[dict[Encoding, Callable[[bytes], str]]] = {
     Encoding.BASE64: encode_base64,
 }
 """The function that encodes a digest, for each encoding."""
+
+
+_VARIABLE: Final = re.compile(r"\$\{?(?P<marked>[A-Za-z_]\w*)\}?|(?P<plain>[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)", re.ASCII)
+
+
+def variable_name(secret: str) -> str | None:
+    """Return the name of an environment variable that stands where a secret should; None if it looks like none."""
+    found = _VARIABLE.fullmatch(secret.strip())
+    return None if found is None else found["marked"] or found["plain"]
+
+
+def describe_variable(name: str) -> str:
+    """Return what is wrong with the name of a variable that stands where a secret should."""
+    return f'{name!r} looks like the name of a variable, not its value; write "env:{name}"'
 
 
 class HmacKey:

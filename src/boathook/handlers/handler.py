@@ -99,23 +99,36 @@ def make_route_spec(
         )
     if callable(source):
         raise ConfigError('hook.on needs its parentheses: write @hook.on("stripe", "payment_intent.*")')
-    try:
-        texts: tuple[Any, ...] = (source, application, order_by, *types)
-        for text in texts:
-            if text is not None and not (isinstance(text, str) and text.isprintable()):
-                raise ValueError(f"write a text without control characters, not {text!r}")
-        for pattern in types:
-            Pattern(pattern)
-        if order_by not in {None, WHOLE}:
-            split_path(str(order_by))
-        if filter is not None:
-            compile_filter(filter)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"hook.on({source or application!r}): {error}") from None
+    place = f"hook.on({source or application!r})"
+    arguments = [("source", source), ("application", application), ("order_by", order_by)]
+    for argument, text in arguments + [("types", one) for one in types]:
+        _check_text(place, argument, text)
+    checks: dict[str, Callable[[], object]] = {
+        "types": lambda: [Pattern(one) for one in types],
+        "order_by": lambda: order_by in {None, WHOLE} or split_path(str(order_by)),
+        "filter": lambda: filter is None or compile_filter(filter),
+    }
+    for argument, check in checks.items():
+        try:
+            check()
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{place}: {argument}: {error}") from None
     since_s = None if since is None else _read_since(source or application, since)
     return RouteSpec(
         source=source, application=application, types=types or ("*",), order_by=order_by, filter=filter, since_s=since_s
     )
+
+
+def _check_text(place: str, argument: str, text: Any) -> None:
+    if text is None or (isinstance(text, str) and text.isprintable()):
+        return
+    if isinstance(text, str):
+        raise ConfigError(f"{place}: {argument}: write a text without control characters, not {text!r}")
+    fix = "write a text"
+    if isinstance(text, list | tuple | set) and all(isinstance(part, str) for part in text):
+        quoted = ", ".join(f'"{part}"' for part in text)
+        fix = f"write {quoted} without brackets" if argument == "types" or len(text) == 1 else "write one path"
+    raise ConfigError(f"{place}: {argument}: {fix}, not {text!r}")
 
 
 def _read_since(origin: str | None, since: str | timedelta) -> float:
@@ -175,6 +188,8 @@ def _with_options(handler: Handler, options: dict[str, Any]) -> Handler:
         before = getattr(handler, key)
         if before not in (None, ()) and before != value:
             raise ConfigError(f"handler {handler.name}: conflicting {key.removesuffix('_s')} in its decorators")
+    for key, value in options.items():
+        _check_option(handler.name, key, value)
     handler = replace(handler, **options)
     for key in ("timeout_s", "concurrency"):
         value = getattr(handler, key)
@@ -186,6 +201,29 @@ def _with_options(handler: Handler, options: dict[str, Any]) -> Handler:
         kind, other = ("an async", "a sync") if handler.is_async else ("a sync", "an async")
         raise ConfigError(f"handler {handler.name} is {kind} function, but its session is {other} one")
     return handler
+
+
+def _check_option(name: str, key: str, value: Any) -> None:
+    """Raise ConfigError for an option of another type than `Boathook.on` takes; it names the argument."""
+    kinds, example = _OPTIONS[key]
+    is_right = isinstance(value, kinds) and not isinstance(value, bool)
+    if key == "final":
+        is_right = isinstance(value, tuple) and all(
+            isinstance(kind, type) and issubclass(kind, BaseException) for kind in value
+        )
+    if not is_right and not (key == "concurrency" and callable(value)):
+        raise ConfigError(f"handler {name}: {key.removesuffix('_s')}: write {example}, not {value!r}")
+
+
+_OPTIONS: Final[Mapping[str, tuple[type | tuple[type, ...], str]]] = {
+    "retry": (RetryPolicy, "a policy such as RetryPolicy(max_attempts=5)"),
+    "timeout_s": ((int, float), "a number of seconds such as 30"),
+    "concurrency": (int, "a number such as 4"),
+    "breaker": (Breaker, "a breaker such as Breaker(...)"),
+    "final": (tuple, "exceptions such as final=(ValueError,)"),
+    "session": ((AsyncSessions, SyncSessions), "a session of boathook such as sqlalchemy_async(sessions)"),
+}
+"""By argument of `Boathook.on`: its types, and an example."""
 
 
 def _is_finite(policy: RetryPolicy) -> bool:

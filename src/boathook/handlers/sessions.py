@@ -20,6 +20,7 @@ libraries:
   transaction. The delivery is then dead-lettered with the code HANDLER_MISUSE, as a retry could repeat the effects.
 """
 
+import importlib.util
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -34,7 +35,7 @@ from typing import Any
 import msgspec
 
 from boathook.db.sql_functions import SET_MARK, Arguments, SqlCall, SqlFunction, mark_arguments
-from boathook.domain.errors import HandlerMisuse
+from boathook.domain.errors import ConfigError, HandlerMisuse
 from boathook.handlers.transaction import SyncTransaction, Transaction
 from boathook.observability.failpoints import failpoint
 
@@ -137,6 +138,7 @@ class SyncSessions(msgspec.Struct, frozen=True):
 
 def sqlalchemy_async(factory: Callable[[], Any]) -> AsyncSessions:
     """Open SQLAlchemy AsyncSessions with *factory*, such as an ``async_sessionmaker``."""
+    _require("sqlalchemy")
 
     @asynccontextmanager
     async def open_session() -> AsyncIterator[Any]:
@@ -157,6 +159,7 @@ def sqlalchemy_async(factory: Callable[[], Any]) -> AsyncSessions:
 
 def sqlalchemy_sync(factory: Callable[[], Any]) -> SyncSessions:
     """Open SQLAlchemy Sessions with *factory*, such as a ``sessionmaker``."""
+    _require("sqlalchemy")
 
     @contextmanager
     def open_session() -> Iterator[Any]:
@@ -172,6 +175,12 @@ def sqlalchemy_sync(factory: Callable[[], Any]) -> SyncSessions:
                     transaction.rollback()
 
     return SyncSessions(open_session, lambda session: _refuse_savepoint(session.in_nested_transaction()))
+
+
+def _require(library: str) -> None:
+    """Raise ConfigError if the library of a session is not installed, where the session is declared."""
+    if importlib.util.find_spec(library) is None:
+        raise ConfigError(f'session: {library} is not installed; pip install "boathook[{library}]"')
 
 
 class _Guard(msgspec.Struct):
@@ -203,6 +212,7 @@ def _refuse_savepoint(is_nested: bool) -> None:
 
 def psycopg_async(connect: Callable[[], Any]) -> AsyncSessions:
     """Open psycopg AsyncConnections; *connect* opens or borrows one, as ``pool.connection`` does."""
+    _require("psycopg")
 
     @asynccontextmanager
     async def open_connection() -> AsyncIterator[Any]:
@@ -217,6 +227,7 @@ def psycopg_async(connect: Callable[[], Any]) -> AsyncSessions:
 
 def psycopg_sync(connect: Callable[[], Any]) -> SyncSessions:
     """Open psycopg Connections; *connect* opens or borrows one, as ``pool.connection`` does."""
+    _require("psycopg")
 
     @contextmanager
     def open_connection() -> Iterator[Any]:
@@ -241,6 +252,7 @@ def _refuse_open_block(connection: Any) -> None:
 
 def django(using: str = "default") -> SyncSessions:
     """Run the handler inside ``transaction.atomic(using)`` and pass it the connection; models work as usual."""
+    _require("django")
 
     @contextmanager
     def open_atomic() -> Iterator[Any]:

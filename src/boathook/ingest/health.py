@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from boathook.db.database import Database
 from boathook.db.events import run_self_test
-from boathook.db.health import CHECK_TIMEOUT_S, database_problems
+from boathook.db.health import CHECK_TIMEOUT_S, NOT_REACHED, database_problems
 from boathook.db.metric_samples import read_since
 from boathook.domain.errors import BoathookError, DatabaseError
 from boathook.domain.model import ProofStrength
@@ -67,6 +67,7 @@ class HealthEndpoints:
         live_metrics: the metrics of this host.
         is_draining: whether the gateway is stopping.
         database: returns the database; None until PostgreSQL has been reached.
+        database_problem: returns why there is no database.
         intake: None if the process accepts no events yet.
         compiled_sources: returns the sources for the self-test, by name.
         event_builder: builds the event of the self-test; None until PostgreSQL has been reached.
@@ -81,6 +82,7 @@ class HealthEndpoints:
         *,
         is_draining: Callable[[], bool],
         database: Callable[[], Database | None] = lambda: None,
+        database_problem: Callable[[], str] = lambda: NOT_REACHED,
         intake: Intake | None = None,
         compiled_sources: Callable[[], Mapping[str, CompiledSource]] = dict,
         event_builder: EventBuilder | None = None,
@@ -91,6 +93,7 @@ class HealthEndpoints:
         self._live_metrics = live_metrics
         self._is_draining = is_draining
         self._find_database = database
+        self._database_problem = database_problem
         self._intake = intake
         self._find_sources = compiled_sources
         self._event_builder = event_builder
@@ -156,7 +159,8 @@ class HealthEndpoints:
         return 503 if problems else 200, _JSON, _dump({"ok": not problems, "problems": problems, "notes": notes})
 
     async def _find_database_problems(self) -> list[str]:
-        return await database_problems(self._database)
+        database = self._database
+        return [self._database_problem()] if database is None else await database_problems(database)
 
     async def _selftest(self) -> Response:
         checks = [await _timed("database", self._check_database()), await _timed("accept", self._check_accept())]
@@ -170,11 +174,11 @@ class HealthEndpoints:
         return 200 if is_ok else 503, _JSON, _dump({"ok": is_ok, "checks": checks})
 
     async def _check_database(self) -> str | None:
-        return "; ".join(await database_problems(self._database)) or None
+        return "; ".join(await self._find_database_problems()) or None
 
     async def _check_accept(self) -> str | None:
         if self._database is None or self._event_builder is None:
-            return "PostgreSQL has not been reached yet"
+            return self._database_problem()
         now = time.time()
         verified = Verified(
             grade=ProofStrength.NONE,

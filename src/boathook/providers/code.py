@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from msgspec.structs import replace
 
 from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Algorithm
+from boathook.providers.event_types import GITHUB_TYPES
 from boathook.providers.recipe import (
     FINAL_4XX,
     MIB,
@@ -123,16 +124,6 @@ def claim_netlify(reader: RequestReader, _now: float) -> dict[str, Any]:
     return {"iss": "netlify", "sha256": hashlib.sha256(reader.request.body).hexdigest()}
 
 
-_GITHUB_TYPES: Final = (
-    "branch_protection_rule", "check_run", "check_suite", "code_scanning_alert", "commit_comment", "create",
-    "delete", "dependabot_alert", "deployment", "deployment_status", "discussion", "discussion_comment", "fork",
-    "installation", "installation_repositories", "issue_comment", "issues", "label", "marketplace_purchase",
-    "member", "membership", "merge_group", "milestone", "organization", "package", "ping", "public", "pull_request",
-    "pull_request_review", "pull_request_review_comment", "pull_request_review_thread", "push", "release",
-    "repository", "repository_dispatch", "secret_scanning_alert", "sponsorship", "star", "status", "team",
-    "team_add", "watch", "workflow_dispatch", "workflow_job", "workflow_run",
-)  # fmt: skip
-
 GITHUB = Recipe(
     name="github",
     title="GitHub",
@@ -149,7 +140,8 @@ GITHUB = Recipe(
     # Webhooks may be set to send a form, whose field payload holds the JSON.
     type=EventType(
         selectors=((Header("x-github-event"), Json("action"), Form("payload", "action")),),
-        known=_GITHUB_TYPES,
+        known=tuple(GITHUB_TYPES),
+        rests=GITHUB_TYPES,
     ),
     body=BodyFormat.ANY,
     keep=("x-github-hook-id", "x-github-hook-installation-target-id", "x-github-hook-installation-target-type"),

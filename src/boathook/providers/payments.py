@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Algorithm, Encoding, KeyFormat
+from boathook.providers.event_types import PADDLE_TYPES, STRIPE_TYPES
 from boathook.providers.options import Options
 from boathook.providers.recipe import (
     PLAIN_TEXT,
@@ -21,6 +22,7 @@ from boathook.providers.recipe import (
     Handshake,
     Recipe,
     Sample,
+    SecretForm,
     Setting,
     SignText,
 )
@@ -43,14 +45,6 @@ from boathook.providers.schemes import (
 )
 
 FORM: Final = "application/x-www-form-urlencoded"
-_STRIPE_TYPES: Final = (
-    "account", "application_fee", "balance", "capability", "charge", "checkout", "coupon", "credit_note",
-    "customer", "entitlements", "file", "identity", "invoice", "invoice_payment", "invoiceitem",
-    "issuing_authorization", "issuing_card", "issuing_transaction", "mandate", "payment_intent", "payment_link",
-    "payment_method", "payout", "person", "plan", "price", "product", "promotion_code", "quote", "radar", "refund",
-    "review", "setup_intent", "source", "subscription_schedule", "tax", "tax_rate", "terminal", "topup", "transfer",
-)  # fmt: skip
-
 STRIPE: Final = Recipe(
     name="stripe",
     title="Stripe",
@@ -70,9 +64,14 @@ STRIPE: Final = Recipe(
     id=EventId(selectors=(Json("id"),)),
     type=EventType(
         selectors=(Json("type"),),
-        known=_STRIPE_TYPES,
+        known=tuple(STRIPE_TYPES),
+        rests=STRIPE_TYPES,
     ),
     volatile=("pending_webhooks",),
+    secret_form=SecretForm(
+        prefix="whsec_",
+        others={"sk_": "an API key", "rk_": "an API key", "pk_": "a publishable key", "we_": "an endpoint's id"},
+    ),
     answer_within_s=30.0,
     retries="for up to 3 days with backoff; each attempt has a new signature",
     retries_for_days=3.0,
@@ -579,9 +578,13 @@ PADDLE: Final = Recipe(
         secret="pdl_ntfset_boathook-sample",
     ),
     id=EventId(selectors=(Json("event_id"),)),
-    type=EventType(selectors=(Json("event_type"),)),
+    type=EventType(selectors=(Json("event_type"),), known=tuple(PADDLE_TYPES), rests=PADDLE_TYPES),
     # A requested replay is a new notification about the same event.
     volatile=("notification_id",),
+    secret_form=SecretForm(
+        prefix="pdl_ntfset_",
+        others={"pdl_": "an API key", "ntfset_": "a destination's id"},
+    ),
     answer_within_s=5.0,
     retries="up to 60 times in 3 days, in the sandbox 3 times in 15 minutes; each attempt has a new signature",
     retries_for_days=3.0,

@@ -15,7 +15,17 @@ from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Algorithm, Encoding, KeyFormat
 from boathook.providers.options import Options
 from boathook.providers.request_reader import RequestReader, Selector
-from boathook.providers.schemes import Addresses, Asymmetric, FetchedKey, Hmac, Jwt, NoProof, Proof
+from boathook.providers.schemes import (
+    Addresses,
+    Asymmetric,
+    ConfiguredKey,
+    FetchedKey,
+    FieldMac,
+    Hmac,
+    Jwt,
+    NoProof,
+    Proof,
+)
 
 PLAIN_TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
@@ -59,6 +69,9 @@ class EventType(msgspec.Struct, frozen=True, kw_only=True):
     known: tuple[str, ...] = ()
     """Types, or their first parts, that the sender is known to send; a similar spelling counts as a typo. Senders add
     types at any time, so other types are never rejected."""
+    rests: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    """By first part: how the types continue after it and a dot, as far as known. A first part without an entry here or
+    with an empty one may stand alone; the others never do."""
 
     @property
     def is_named(self) -> bool:
@@ -202,6 +215,22 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     is_secret: bool = False
 
 
+class SecretForm(msgspec.Struct, frozen=True, kw_only=True):
+    """The form of the secrets that a sender issues, so that another value in their place is found before a request."""
+
+    prefix: str
+    """How each of them begins; more follows."""
+    others: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """What the sender's other values are, by how they begin: ``sk_`` is ``an API key``."""
+
+    def find_fault(self, secret: str) -> str:
+        """Return what is wrong with a secret, without showing it; empty if it has this form."""
+        if secret.startswith(self.prefix) and len(secret) > len(self.prefix):
+            return ""
+        kind = next((kind for start, kind in self.others.items() if secret.startswith(start)), "")
+        return f"it begins with {self.prefix}" + (f"; this is {kind}" if kind else "")
+
+
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """An example request of this sender, before it is signed; for tests, demonstrations and ``sources test``."""
 
@@ -266,6 +295,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     of its documentation``."""
     setup: tuple[str, ...] = ()
     """How to set up its webhook, as steps for users; ``{url}`` stands for the source's URL."""
+    secret_form: SecretForm | None = None
+    """The form of its secrets; None if the sender documents none, or the user chooses them."""
     is_secret_chosen: bool = False
     """Whether the user chooses the secret, so that boathook can generate it."""
     confidence: Mapping[str, Confidence] = msgspec.field(default_factory=dict)
@@ -286,6 +317,17 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
                 return False
             case _:
                 return True
+
+    @property
+    def has_secret_form(self) -> bool:
+        """Whether not every text can be one of its secrets."""
+        match self.proof:
+            case Asymmetric(key=ConfiguredKey()):
+                return True
+            case Hmac(key_form=form) | FieldMac(key_form=form) if form not in {KeyFormat.TEXT, KeyFormat.SHA1}:
+                return True
+            case _:
+                return self.secret_form is not None
 
     @property
     def has_event_types(self) -> bool:

@@ -38,7 +38,7 @@ _SHOWN: Final = frozenset(
     {"attempt_ended", "sent", "event_unhandled", "duplicate", "conflict", "refused", "no_source_at_path"}
 )
 """Events shown below the level warning."""
-_HIDDEN: Final = frozenset({"handler_without_events"})
+_HIDDEN: Final = frozenset({"handler_without_events", "settings_doubtful"})
 """Events of the level warning that are shown in another form."""
 _STOP_S: Final = 15.0
 _LAST_LINES_S: Final = 2.0
@@ -258,7 +258,7 @@ class _ServeLog:
                 self._note_ready(str(fields.get("child")))
             case "console_ready":  # with the paths of apps
                 self._note_ready(f"console of {fields.get('process')}")
-            case "handler_without_events":
+            case "handler_without_events" | "settings_doubtful":
                 self._say(f"{fields.get('note')}; {fields.get('fix')}", _YELLOW)
         if event in _SHOWN or (fields["level"] in {"warning", "error"} and event not in _HIDDEN):
             self._say(render_text(fields, is_colored=self._is_colored))

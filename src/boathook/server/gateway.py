@@ -15,9 +15,10 @@ import msgspec
 
 from boathook.config import Settings
 from boathook.db import buffer_marks, cells, rate_leases, rejections, replies, source_secrets, stored_sources
-from boathook.db.database import Database, check_safety, translate_errors
+from boathook.db.database import Database, check_safety, check_usable, translate_errors
 from boathook.db.due_notifier import notify_due
 from boathook.db.events import EventStore
+from boathook.db.health import NOT_REACHED
 from boathook.db.live_settings import LiveSettings
 from boathook.db.migrations import list_pending
 from boathook.db.route_registry import read_router
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from boathook.ingest.buffer_drain import BufferDrain
 
 _RETRY_S: Final = 0.5
+_PROBLEM_INTERVAL_S: Final = 5.0
 _SAMPLE_S: Final = 1.0
 _CANCEL_TIMEOUT_S: Final = 3.0
 _CONSOLE_START_TIMEOUT_S: Final = 60.0
@@ -211,13 +213,15 @@ class _GatewayDatabase:
         self._settings = settings
         self._prepared = prepared
         self.database: Database | None = None
+        self.problem = NOT_REACHED
+        """Why there is no database yet."""
         self.events = EventStore(dedup_days=settings.retention.dedup_days)
         self.connected = asyncio.Event()
 
     def require_database(self) -> Database:
         """Return the database. Raises DatabaseUnavailable while there is no connection."""
         if self.database is None:
-            raise DatabaseUnavailable("PostgreSQL has not been reached yet")
+            raise DatabaseUnavailable(NOT_REACHED)
         return self.database
 
     async def notify_due(self, recipients: Collection[str]) -> None:
@@ -288,12 +292,17 @@ class _GatewayDatabase:
 
     async def keep_connecting(self) -> None:
         """Connect once the supervisor has prepared the database, retrying until it succeeds."""
-        await self._prepared.wait()
+        finding = asyncio.create_task(self._find_problem())
+        try:
+            await self._prepared.wait()
+        finally:
+            finding.cancel()
         is_logged = False
         while not self.connected.is_set():
             try:
                 await self._connect()
             except DatabaseError as error:
+                self.problem = str(error)
                 if not is_logged:
                     _LOG.warning("database_unavailable", error=str(error), note="trying again until it is back")
                     is_logged = True
@@ -301,6 +310,15 @@ class _GatewayDatabase:
             except Exception as error:  # noqa: BLE001 - spooled events must reach the database after any error
                 _LOG.error("database_not_connected", exc_info=error)
                 await asyncio.sleep(_RETRY_S)
+
+    async def _find_problem(self) -> None:
+        """Find out why the supervisor has not prepared the database yet, for the health endpoints."""
+        while True:
+            try:
+                await check_usable(self._settings.database_url())
+            except DatabaseError as error:
+                self.problem = str(error)
+            await asyncio.sleep(_PROBLEM_INTERVAL_S)
 
     async def _connect(self) -> None:
         settings = self._settings
@@ -419,6 +437,7 @@ class IngestRuntime:
                 live_metrics,
                 is_draining=is_draining,
                 database=lambda: self._gateway_database.database,
+                database_problem=lambda: self._gateway_database.problem,
                 intake=self.intake,
                 compiled_sources=lambda: sources.compiled.by_name,
                 event_builder=event_builder,

@@ -1,7 +1,9 @@
 """Loads handlers: `server.app` names the user's own `Boathook` object, `apps.load` the modules of apps."""
 
 import contextlib
+import difflib
 import importlib
+import pkgutil
 import re
 import sys
 import traceback
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from boathook.observability.live_metrics import LiveMetrics
     from boathook.service.app_platform import AppPlatform, ServerUrlFactory
 
+_USER_FOLDERS: Final = 3
+"""How many folders of the search path are named in errors: the settings' and the working folder are first."""
 _SHOWN_FRAMES: Final = 3
 """Lines of the user's code that the message about a failed import names."""
 _RESERVED_PATHS: Final = ("/api", "/healthz", "/readyz", "/selftest", "/metrics", "/metrics.json", "/metrics/history")
@@ -264,16 +268,32 @@ def _import(key: str, module_name: str) -> object:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise ConfigError(f"{key}: there is no module {error.name!r} in {_searched()}") from None
-        raise ConfigError(f"{key}: importing {module_name} fails: {_error_location(error)}") from error
+            raise ConfigError(f"{key}: there is no module {error.name!r} in {_searched()}{_near(error.name)}") from None
+        fix = _EXTRAS.get((error.name or "").partition(".")[0], "")
+        fix = fix and f'; pip install "boathook[{fix}]"'
+        raise ConfigError(f"{key}: importing {module_name} fails: {_error_location(error)}{fix}") from error
     except BoathookError as error:
         raise ConfigError(f"{key}: {module_name}: {error}") from error
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{key}: importing {module_name} fails: {_error_location(error)}") from error
 
 
+_EXTRAS: Final = {
+    "sqlalchemy": "sqlalchemy", "greenlet": "sqlalchemy", "psycopg": "psycopg", "django": "django", "redis": "redis",
+    "aio_pika": "rabbitmq", "opentelemetry": "otel",
+}  # fmt: skip
+"""The extra of boathook that installs a module."""
+
+
+def _near(module: str) -> str:
+    """Return a hint at a module with a similar name in the folders of the user."""
+    names = {found.name for found in pkgutil.iter_modules(folder or "." for folder in sys.path[:_USER_FOLDERS])}
+    near = difflib.get_close_matches(module, names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def _searched() -> str:
-    return ", ".join(folder or "." for folder in sys.path[:3]) + " or the installed packages"
+    return ", ".join(folder or "." for folder in sys.path[:_USER_FOLDERS]) + " or the installed packages"
 
 
 def _error_location(error: BaseException) -> str:

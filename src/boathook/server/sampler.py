@@ -19,6 +19,7 @@ from boathook.alerts.evaluator import LocalEvaluator
 from boathook.alerts.notifier import Notifier
 from boathook.alerts.rules import known_rules
 from boathook.config import Settings
+from boathook.config.data_dir import open_lock
 from boathook.db import metric_samples
 from boathook.db.database import Database
 from boathook.db.metric_samples import STEP_S, HostSample
@@ -106,7 +107,7 @@ class Sampler:
     def _is_elected(self) -> bool:
         """Return whether this process samples the data directory; the first one does, until it ends."""
         if self._lock is None:
-            lock = (self._settings.server.data_dir / "sampler.lock").open("w")
+            lock = open_lock(self._settings.server.data_dir / "sampler.lock")
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

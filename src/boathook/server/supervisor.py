@@ -5,6 +5,7 @@ import contextlib
 import errno
 import fcntl
 import functools
+import getpass
 import math
 import signal
 import socket
@@ -14,9 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Final
 
-from boathook.alerts.service import check_alerts
-from boathook.broker.access import read_access
 from boathook.config import Settings
+from boathook.config.data_dir import open_lock, prepare_data_dir
 from boathook.db.database import Database, check_safety
 from boathook.db.embedded import EmbeddedServer
 from boathook.db.live_settings import LiveSettings
@@ -25,7 +25,6 @@ from boathook.db.route_registry import register
 from boathook.domain.errors import BoathookError, ConfigError, DatabaseError, DatabaseUnavailable, DatabaseUrlRejected
 from boathook.handlers.hooks import Hooks
 from boathook.http.backlog import BACKLOG, refuse_new_handshakes
-from boathook.ingest.sources import compile_sources
 from boathook.ingest.stored_sources_file import read_stored_sources
 from boathook.observability import log
 from boathook.observability.live_metrics import SnapshotFile
@@ -34,6 +33,7 @@ from boathook.server.child_process import ChildProcess, ServiceNotifier
 from boathook.server.fork_server import ForkServer
 from boathook.server.loading import check_mounts, load_hooks, migrations_of, with_apps
 from boathook.server.sampler import Sampler
+from boathook.service.doctor import setup as settings_checks
 from boathook.service.doctor.handlers import CheckStatus
 from boathook.service.doctor.handlers import examine as examine_handlers
 from boathook.service.gateway_address import published_address
@@ -108,15 +108,13 @@ class _StopSignal:
 
 
 def check_settings(settings: Settings, hooks: Hooks) -> None:
-    """Check all that can be checked without PostgreSQL. Raises ConfigError."""
-    compile_sources(settings)
+    """Check all that can be checked without PostgreSQL, and warn of what is valid but not meant. Raises ConfigError."""
+    settings_checks.check_settings(settings)
     _check_handlers(settings, hooks)
-    check_alerts(settings)
-    settings.portal_logo()
     traces.check(settings)
-    if settings.uses_rabbitmq:
-        read_access(settings)
     check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()})
+    for finding in settings_checks.examine_settings(settings):
+        _LOG.warning("settings_doubtful", note=finding.found, fix=finding.fix)
 
 
 def _with_saved_sources(settings: Settings) -> Settings:
@@ -197,10 +195,13 @@ def _cannot_listen(settings: Settings, error: OSError) -> ConfigError:
 def instance_prefix(data_dir: Path) -> Iterator[str]:
     """Yield a slot prefix that is unique among the instances on one data directory; empty for the first."""
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        prepare_data_dir(data_dir)
         lock, number = _first_free(data_dir)
     except OSError as error:
-        raise ConfigError(f"server.data_dir: cannot use {data_dir}: {error.strerror}") from None
+        raise ConfigError(
+            f"server.data_dir: cannot use {data_dir}: {error.strerror}; name a folder that"
+            f" {getpass.getuser()} may write to"
+        ) from None
     with lock:
         yield "" if number == 1 else f"{number}-"
 
@@ -208,7 +209,7 @@ def instance_prefix(data_dir: Path) -> Iterator[str]:
 def _first_free(data_dir: Path) -> tuple[IO[str], int]:
     number = 1
     while True:
-        lock = (data_dir / f"serve-{number}.lock").open("w")
+        lock = open_lock(data_dir / f"serve-{number}.lock")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

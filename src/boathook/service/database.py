@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from boathook.config import Settings
+from boathook.config.data_dir import prepare_data_dir
 from boathook.db import migrations, route_registry
 from boathook.db.database import Database as Database  # noqa: PLC0414 - re-exported
 from boathook.db.live_settings import LiveSettings
@@ -39,7 +40,7 @@ async def server_url(
     # Not needed if a server is configured.
     from boathook.db.embedded import EmbeddedServer
 
-    home.mkdir(parents=True, exist_ok=True)
+    prepare_data_dir(home)
     server = await EmbeddedServer.start(home, progress=progress)
     try:
         yield server.url

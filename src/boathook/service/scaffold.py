@@ -371,7 +371,7 @@ def secret_variable(recipe: Recipe) -> str:
 def _new_secret(recipe: Recipe) -> str:
     if isinstance(recipe.proof, Asymmetric):
         return make_keys(recipe.name, **recipe.sample.settings).public
-    return generate_secret(recipe.proof)
+    return generate_secret(recipe)
 
 
 def _environment(recipe: Recipe, secret: str) -> str:

@@ -26,7 +26,8 @@ from boathook.domain.signing import KeyFormat
 from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import captures_secret, source_spec
-from boathook.providers.schemes import FieldMac, Hmac, Proof
+from boathook.providers.recipe import Recipe
+from boathook.providers.schemes import FieldMac, Hmac
 from boathook.service.database import with_stored_sources
 from boathook.service.unit_of_work import UnitOfWork, new_id
 from boathook.verification.source import find_source_recipe
@@ -225,19 +226,20 @@ def _refuse(work: UnitOfWork, settings: Settings, source: str, text: str, known:
 
 def _make(settings: Settings, source: str) -> str:
     """Return a new secret in the format of this source's sender."""
-    return generate_secret(find_source_recipe(source, settings.sources[source].provider).proof)
+    return generate_secret(find_source_recipe(source, settings.sources[source].provider))
 
 
-def generate_secret(proof: Proof) -> str:
-    """Return a secret of 256 random bits in the format of a sender that proves its requests like this."""
-    match proof:
+def generate_secret(recipe: Recipe) -> str:
+    """Return a secret of 192 random bits or more in the format of a sender."""
+    match recipe.proof:
         case Hmac(key_form=KeyFormat.STANDARD):
             return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
         case Hmac(key_form=KeyFormat.BASE64) | FieldMac(key_form=KeyFormat.BASE64):
             return base64.b64encode(secrets.token_bytes(32)).decode()
         case _:
             # Every sender's format accepts hexadecimal digits.
-            return secrets.token_hex(24)
+            prefix = "" if recipe.secret_form is None else recipe.secret_form.prefix
+            return prefix + secrets.token_hex(24)
 
 
 async def expire(work: UnitOfWork, source: str, id: str, after: timedelta | None) -> SourceSecret:

@@ -199,7 +199,7 @@ def _read_secret(source: SourceSettings, secret: str | None, *, is_generated: bo
     if not is_generated:
         return None if secret is None else read_secret(secret)
     try:
-        return generate_secret(find_recipe(source.provider).proof)
+        return generate_secret(find_recipe(source.provider))
     except ConfigError as error:
         raise InvalidValue(str(error), "settings", "provider") from None
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from boathook.domain.errors import ConfigError
+from boathook.domain.signing import describe_variable, variable_name
 from boathook.domain.verification import SourceSpec
 from boathook.providers import find_recipe
 from boathook.providers.options import Options
@@ -56,7 +57,22 @@ def resolve_source(spec: SourceSpec) -> ResolvedSource:
             "public_url",
             f'{recipe.title} signs the URL; set public_url = "https://hooks.example.com", the base URL that it uses',
         )
+    if recipe.has_secret_form:
+        _check_secrets(spec, recipe)
     return ResolvedSource(recipe, spec, settings)
+
+
+def _check_secrets(spec: SourceSpec, recipe: Recipe) -> None:
+    """Raise ConfigError for a secret that the sender cannot have issued; its text is shown only if it is a name."""
+    form = recipe.secret_form
+    for position, secret in enumerate(spec.secrets):
+        # A wrong encoding is found where the secret is decoded.
+        fault = "" if form is None else f"copy the signing secret from {recipe.title}: {form.find_fault(secret)}"
+        if name := variable_name(secret):
+            fault = f"{describe_variable(name)}" + (f"; {fault}" if fault else "")
+        elif form is None or not form.find_fault(secret):
+            continue
+        raise ConfigError(f"sources.{spec.name}.secrets[{position}]: {fault}")
 
 
 def _choose_scheme(options: Options, recipe: Recipe) -> Recipe:

@@ -2,6 +2,6 @@
 
 from boathook.service.doctor.handlers import CheckStatus, Finding
 from boathook.service.doctor.handlers import examine as examine_handlers
-from boathook.service.doctor.setup import check_settings, examine, examine_all
+from boathook.service.doctor.setup import check_settings, examine, examine_all, examine_settings
 
-__all__ = ["CheckStatus", "Finding", "check_settings", "examine", "examine_all", "examine_handlers"]
+__all__ = ["CheckStatus", "Finding", "check_settings", "examine", "examine_all", "examine_handlers", "examine_settings"]

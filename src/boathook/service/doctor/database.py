@@ -20,7 +20,7 @@ from boathook.db.migrations import list_pending
 from boathook.db.rerouting import MAX_COUNTED, count_unhandled
 from boathook.db.secret_box import FILE_NAME, open_secret_box
 from boathook.db.server_monitor import describe_stall
-from boathook.domain.errors import BoathookError, ConfigError, DatabaseUrlRejected, UnsafeDatabase
+from boathook.domain.errors import BoathookError, ConfigError, DatabaseUnavailable, UnsafeDatabase
 from boathook.domain.plurals import counted
 from boathook.service import endpoint_secrets
 from boathook.service.database import Migrations
@@ -75,7 +75,7 @@ async def _schema(database: Database, migrations: Migrations) -> Finding:
 async def _safety(settings: Settings, database: Database) -> Finding:
     try:
         notes = await check_safety(database, allow_unsafe=settings.database.allow_unsafe)
-    except (DatabaseUrlRejected, UnsafeDatabase) as error:
+    except (DatabaseUnavailable, UnsafeDatabase) as error:
         found, _, fix = str(error).partition(". ")
         return Finding("safety", CheckStatus.FAIL, found, fix)
     if notes:

@@ -13,7 +13,7 @@ from boathook.domain.filters import Pattern
 from boathook.domain.model import Route
 from boathook.domain.verification import UNKNOWN_TYPE
 from boathook.ingest.sources import compile_verifier
-from boathook.providers.recipe import Recipe
+from boathook.providers.recipe import EventType, Recipe
 
 
 class CheckStatus(StrEnum):
@@ -36,6 +36,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 _CLOSE: Final = 0.75
 _CLOSE_TYPE: Final = 0.84
+_CLOSE_REST: Final = 0.88
 
 
 def examine(settings: Settings, routes: Iterable[Route]) -> Iterator[Finding]:
@@ -76,7 +77,13 @@ def _types(recipe: Recipe, route: Route) -> Iterator[Finding]:
     patterns = [pattern for pattern in route.types if not Pattern(pattern).matches(UNKNOWN_TYPE)]
     if recipe.has_event_types:
         for pattern in patterns:
-            if near := _misspelt(pattern, recipe.type.known):
+            if rests := _never_alone(pattern, recipe.type):
+                found = (
+                    f"{route.recipient} subscribes to {pattern!r} of source {route.source!r}, but the types of"
+                    f" {recipe.title} continue after it, such as {f'{pattern}.{rests[0]}'!r}, so no event matches"
+                )
+                yield Finding("handlers", CheckStatus.FAIL, found, f'write hook.on("{route.source}", "{pattern}.*")')
+            elif near := _misspelt(pattern, recipe.type):
                 found = (
                     f"{route.recipient} subscribes to {pattern!r} of source {route.source!r},"
                     f" which {recipe.title} does not define; did you mean {near!r}?"
@@ -93,11 +100,25 @@ def _types(recipe: Recipe, route: Route) -> Iterator[Finding]:
         yield Finding("handlers", CheckStatus.FAIL, found, fix)
 
 
-def _misspelt(pattern: str, known: Iterable[str]) -> str | None:
-    """Return the known type that the first part of a pattern misspells; None if it is known or unlike any."""
-    known = set(known)
-    first = pattern.partition(".")[0]
-    if "*" in first or first in known:
+def _never_alone(pattern: str, types: EventType) -> list[str]:
+    """Return how the sender's types continue after a pattern that is only the beginning of some; else nothing."""
+    first, _, rest = pattern.partition(".")
+    rests = types.rests.get(first, ())
+    if not rest:
+        return list(rests)
+    return [] if rest in rests else [one.removeprefix(f"{rest}.") for one in rests if one.startswith(f"{rest}.")]
+
+
+def _misspelt(pattern: str, types: EventType) -> str | None:
+    """Return the known type, or its first part, that a pattern misspells; None if it is known or unlike any."""
+    first, _, rest = pattern.partition(".")
+    if "*" in first:
         return None
-    near = get_close_matches(first, known, 1, _CLOSE_TYPE)
+    if first not in types.known:
+        near = get_close_matches(first.lower(), types.known, 1, _CLOSE_TYPE)
+        return near[0] if near else None
+    rests = types.rests.get(first, ())
+    if not rest or "*" in rest or rest in rests:
+        return None
+    near = get_close_matches(pattern.lower(), [f"{first}.{one}" for one in rests], 1, _CLOSE_REST)
     return near[0] if near else None

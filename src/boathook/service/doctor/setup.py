@@ -5,16 +5,18 @@ import math
 import os
 import resource
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from boathook.broker.access import read_access, read_redis_url
 from boathook.config import Settings
+from boathook.config.loader import is_secret
 from boathook.db import cells as cell_assignments
 from boathook.db.database import Database
 from boathook.domain.errors import BoathookError, CellUnavailable, ConfigError, DatabaseError
 from boathook.domain.plurals import counted
+from boathook.domain.signing import describe_variable, variable_name
 from boathook.ingest.sources import compile_sources, compile_verifier
 from boathook.providers.schemes import NoProof
 from boathook.service.cells import probe
@@ -35,22 +37,70 @@ _RESERVED_FILES: Final = 256
 
 
 def check_settings(settings: Settings) -> int:
-    """Check the alerts, the portal's logo and every source with its secrets; return the number of source paths.
+    """Check everything that the settings refer to, and every source with its secrets; return the number of its paths.
 
     Raises:
         ConfigError: one of them is wrong; the message names the key.
     """
+    _check_references(settings)
+    return len(compile_sources(settings))
+
+
+def _check_references(settings: Settings) -> None:
     # Most checks do not need these modules.
     from boathook.alerts.service import check_alerts
 
+    settings.database_url()
+    settings.encryption_keys()
     check_alerts(settings)
     settings.portal_logo()
+    settings.resolve(settings.outbound.proxy, "outbound.proxy")
+    if settings.console.oidc_issuer:
+        settings.resolve(settings.console.oidc_client_secret, "console.oidc_client_secret")
     if settings.uses_rabbitmq:
         read_access(settings)
     read_redis_url(settings)
     if settings.cells.name:
         settings.cells_secret()
-    return len(compile_sources(settings))
+
+
+def examine_settings(settings: Settings) -> Iterator[Finding]:
+    """Yield what is valid in the settings, and probably not meant."""
+    for sentence in settings.unknown_variables.values():
+        yield Finding("settings", CheckStatus.WARN, sentence, "correct its name or unset it")
+    written: list[str] = []
+    for key, text in _secret_texts(settings):
+        if name := variable_name(text):
+            yield Finding("settings", CheckStatus.WARN, f"{key}: {describe_variable(name)}", "correct it")
+        elif settings.is_in_file(key):
+            written.append(key)
+    if written:
+        found = f"secrets are written out in {settings.file}: {', '.join(written)}"
+        yield Finding("settings", CheckStatus.WARN, found, 'write "env:NAME" or "file:PATH", and the secret there')
+    if settings.server.production and not settings.database.url:
+        found = "server.production is true, but PostgreSQL is the embedded one, which is for development"
+        yield Finding("settings", CheckStatus.WARN, found, "set database.url to a PostgreSQL with backups")
+
+
+def _secret_texts(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the dotted keys and texts of secrets that are no references, without those of stored sources."""
+    configured = settings.with_sources(settings.configured_sources)
+    for key, text in _texts(configured.model_dump(exclude={"extra", "file", "origins"}), ""):
+        if text and is_secret(key) and not text.startswith(("env:", "file:")):
+            yield key, text
+
+
+def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:
+    """Yield all texts in a value of the settings, with their dotted keys."""
+    match value:
+        case str():
+            yield key, value
+        case Mapping():
+            for name, part in value.items():
+                yield from _texts(part, f"{key}.{name}" if key else str(name))
+        case list() | tuple():
+            for position, part in enumerate(value):
+                yield from _texts(part, f"{key}[{position}]")
 
 
 async def examine_all(
@@ -85,7 +135,8 @@ async def examine(
         trouble: why there is no *database*.
         migrations: the loaded apps that have tables, with the folders of their migrations.
     """
-    yield _settings(settings)
+    for finding in _settings(settings):
+        yield finding
     if database is None:
         yield Finding("database", CheckStatus.FAIL, trouble, "make sure that boathook can connect to PostgreSQL")
     else:
@@ -113,10 +164,15 @@ async def _known_sources(settings: Settings, database: Database | None) -> Known
     return read_saved(settings)
 
 
-def _settings(settings: Settings) -> Finding:
-    if settings.file is None:
-        return Finding("settings", CheckStatus.OK, "no boathook.toml: the defaults and the environment")
-    return Finding("settings", CheckStatus.OK, f"{settings.file} is valid")
+def _settings(settings: Settings) -> Iterator[Finding]:
+    place = f"{settings.file}" if settings.file else "no boathook.toml: the defaults and the environment"
+    try:
+        _check_references(settings)
+    except ConfigError as error:
+        yield Finding("settings", CheckStatus.FAIL, str(error), "correct the setting; boathook does not start with it")
+    else:
+        yield Finding("settings", CheckStatus.OK, f"{place} is valid" if settings.file else place)
+    yield from examine_settings(settings)
 
 
 def _disk(data_dir: Path) -> Finding:

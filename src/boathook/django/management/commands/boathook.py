@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand
@@ -25,7 +24,7 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django carries no types
     def handle(self, *_: Any, arguments: list[str], **__: Any) -> None:
         """Run the command and exit with its code."""
         before = set(os.environ)
-        config.read_env_file(Path(config.FILE_NAME))
+        config.read_env_file()
         settings = config.load()
         for name in set(os.environ) - before:  # each command reads .env itself, `boathook dev` after every change
             del os.environ[name]
