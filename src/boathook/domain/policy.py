@@ -158,7 +158,8 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("first_s", "factor", "max_delay_s", "jitter", "max_attempts", "max_age_s"):
             if not isinstance(value := getattr(self, name), int if name == "max_attempts" else (int, float)):
                 raise TypeError(f"RetryPolicy.{name} must be a number, not {value!r}")
-        if not (self.delays_s is None or (isinstance(self.delays_s, Sequence) and all(map(_is_number, self.delays_s)))):
+        delays: object = self.delays_s
+        if delays is not None and not (isinstance(delays, Sequence) and all(map(_is_number, delays))):
             raise TypeError(f"RetryPolicy.delays_s must be seconds such as (5, 60), not {self.delays_s!r}")
         if self.delays_s is not None:
             force_setattr(self, "max_attempts", len(self.delays_s) + 1)
