@@ -356,7 +356,7 @@ class Settings(Table):
     """The configuration file read, if any; ``file:`` references are relative to its folder."""
     origins: dict[str, str] = Field(default_factory=dict, repr=False)
     """Where each dotted key that is not a default was set, such as ``environment variable BOATHOOK_BIND``."""
-    unknown_variables: dict[str, str] = Field(default_factory=dict, exclude=True, repr=False)
+    unknown_variables: dict[str, str] = Field(default_factory=dict, repr=False)
     """By name: the sentence about each variable of the environment that looks like a setting and is none."""
     stored: frozenset[str] = Field(default=frozenset(), exclude=True, repr=False)
     """The names of those among `sources` that are stored in PostgreSQL; never written by `model_dump`."""

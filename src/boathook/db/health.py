@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from boathook.db.database import Database
-from boathook.db.migrations import list_pending
+from boathook.db.database import Database, translate_errors
+from boathook.db.migrations import connected, list_pending
 from boathook.db.server_monitor import SQL as SERVER_STATEMENTS
 from boathook.db.statements import load
 from boathook.domain import ids
@@ -137,6 +137,23 @@ async def read_database_health(database: Database) -> DatabaseHealth:
         snapshot_by=f"{snapshot['name'] or 'a session'} (pid {snapshot['pid']})" if snapshot else "",
         vacuum_blockers=tuple(row["name"] for row in await database.fetch(SQL["list_prepared"])),
     )
+
+
+class ConnectionLimit(msgspec.Struct, frozen=True):
+    """The lowest limit of the connections that a role may open."""
+
+    name: str
+    """What sets it, such as ``max_connections of the server``."""
+    number: int
+
+
+async def read_connection_limit(url: str) -> ConnectionLimit:
+    """Read the lowest limit of connections to the database at a URL. Raises DatabaseUnavailable."""
+    async with connected(url) as connection:
+        with translate_errors():
+            row = await connection.fetchrow(SQL["read_connection_limits"])
+    assert row is not None  # the server's own limit is always there
+    return ConnectionLimit(row["name"], row["number"])
 
 
 async def database_problems(database: Database) -> list[str]:

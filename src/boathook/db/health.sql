@@ -9,6 +9,25 @@ select current_setting('server_version') as version, current_setting('max_connec
     (select 'lz4' = any (enumvals) from pg_settings where name = 'wal_compression') is true as has_lz4,
     (select count(*) from pg_stat_activity where backend_type = 'client backend')::integer as used
 
+-- name: read_connection_limits
+-- Reads how many connections this role may open to this database: its own limit, the database's, and the server's without reserved ones.
+select name, number from (
+    select 'max_connections of the server' as name,
+        current_setting('max_connections')::integer - (
+            select sum(setting::integer) from pg_settings
+            where name in ('superuser_reserved_connections', 'reserved_connections')
+        )::integer as number
+    union all
+    select format('the connection limit of the role %I', rolname), rolconnlimit
+    from pg_roles where rolname = current_user and not rolsuper
+    union all
+    select format('the connection limit of the database %I', datname), datconnlimit
+    from pg_database, pg_roles where datname = current_database() and rolname = current_user and not rolsuper
+) as limits
+where number >= 0
+order by number
+limit 1
+
 -- name: read_partitions
 -- Reads the Monday of the latest week with a partition, and the number of events in the default partition.
 select

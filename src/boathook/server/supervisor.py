@@ -33,6 +33,7 @@ from boathook.server.child_process import ChildProcess, ServiceNotifier
 from boathook.server.fork_server import ForkServer
 from boathook.server.loading import check_mounts, load_hooks, migrations_of, with_apps
 from boathook.server.sampler import Sampler
+from boathook.service.database import check_connections, with_url
 from boathook.service.doctor import setup as settings_checks
 from boathook.service.doctor.handlers import CheckStatus
 from boathook.service.doctor.handlers import examine as examine_handlers
@@ -249,8 +250,7 @@ async def open_postgresql(settings: Settings) -> AsyncIterator[tuple[Settings, E
         )
         url = embedded.url
     try:
-        database = settings.database.model_copy(update={"url": url})
-        yield settings.model_copy(update={"database": database}), embedded
+        yield with_url(settings, url), embedded
     finally:
         if embedded is not None:
             await embedded.stop()
@@ -259,6 +259,8 @@ async def open_postgresql(settings: Settings) -> AsyncIterator[tuple[Settings, E
 async def prepare_database(settings: Settings, hooks: Hooks, migrations: Sequence[tuple[str, Path]]) -> None:
     """Check the server, bring the schemas up to date, and register the handlers' routes."""
     url = settings.database_url()
+    if (note := await check_connections(settings)) is not None:
+        _LOG.warning("few_connections", note=note)
     database = await Database.open(
         url, purpose="supervisor", size=2, connect_timeout_s=settings.database.connect_timeout_s
     )

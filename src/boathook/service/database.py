@@ -8,7 +8,7 @@ import msgspec
 
 from boathook.config import Settings
 from boathook.config.data_dir import prepare_data_dir
-from boathook.db import migrations, route_registry
+from boathook.db import health, migrations, route_registry
 from boathook.db.database import Database as Database  # noqa: PLC0414 - re-exported
 from boathook.db.live_settings import LiveSettings
 from boathook.domain.errors import ConfigError, DatabaseError
@@ -128,6 +128,52 @@ async def require_current(where: Database | str, apps: Migrations = (), *, cause
     """Raise ConfigError, caused by *cause*, if a database has pending migrations; it may be passed as a URL."""
     if pending := await migrations.list_pending(where, apps):
         raise ConfigError(f"database migrations are missing: {', '.join(pending)}; run `boathook migrate`") from cause
+
+
+def with_url(settings: Settings, url: str) -> Settings:
+    """Return the settings with the URL of the server that runs, which may be an embedded one."""
+    return settings.model_copy(update={"database": settings.database.model_copy(update={"url": url})})
+
+
+class ConnectionNeed(msgspec.Struct, frozen=True):
+    """The connections to PostgreSQL that the processes of this host open, as listed in docs/how-to/scale.md."""
+
+    least: int
+    """Without work."""
+    most: int
+
+
+def count_connections(settings: Settings) -> ConnectionNeed:
+    """Return the connections that the processes of these settings open."""
+    server, database = settings.server, settings.database
+    least, most = 2, 4
+    if "gateway" in server.roles:
+        has_console = "console" in server.roles
+        least += server.gateways * (3 + 3 * has_console)
+        most += server.gateways * (database.ingest_connections + 8 + 2 * settings.has_brokers + 9 * has_console)
+    if "worker" in server.roles:
+        has_handlers = bool(server.app or settings.apps.load or settings.cells.others)
+        least += 3 * (server.workers + 1) * has_handlers + 2 * server.senders
+        most += (server.workers + 1) * (database.worker_connections + 4) + 5 * server.senders
+    if "keeper" in server.roles:
+        least += 5
+        most += 3
+    return ConnectionNeed(least, most)
+
+
+async def check_connections(settings: Settings) -> str | None:
+    """Return why PostgreSQL may have too few connections for this host under load; None if it has enough.
+
+    Raises:
+        ConfigError: it has too few for the processes to start.
+        DatabaseUnavailable: it cannot be reached.
+    """
+    need, limit = count_connections(settings), await health.read_connection_limit(settings.database_url())
+    found = f"{limit.name} allows {limit.number} connections; the processes of this host open"
+    fix = f"Raise it to {need.most} or more, or lower server.workers, server.gateways or database.worker_connections."
+    if limit.number < need.least:
+        raise ConfigError(f"{found} at least {need.least}, and up to {need.most}. {fix}")
+    return f"{found} up to {need.most}. {fix}" if limit.number < need.most else None
 
 
 class KnownApps(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ HIDDEN: Final = "(hidden)"
 
 def all_settings(settings: Settings) -> dict[str, Any]:
     """Return every setting as plain values; secrets only as the references in the settings."""
-    plain = settings.model_dump(mode="json", exclude={"file", "extra", "origins", "stored"})
+    plain = settings.model_dump(mode="json", exclude={"file", "extra", "origins", "stored", "unknown_variables"})
     plain["database"]["url"] = without_password(settings.database.url)
     plain["shared"]["redis"] = without_password(settings.shared.redis)
     plain["buffer"]["password"] = settings.buffer.password and reference(settings.buffer.password)

@@ -23,11 +23,10 @@ from boathook.db.server_monitor import describe_stall
 from boathook.domain.errors import BoathookError, ConfigError, DatabaseUnavailable, UnsafeDatabase
 from boathook.domain.plurals import counted
 from boathook.service import endpoint_secrets
-from boathook.service.database import Migrations
+from boathook.service.database import Migrations, check_connections, count_connections, with_url
 from boathook.service.doctor import brokers, spool
 from boathook.service.doctor.handlers import CheckStatus, Finding
 
-_SUPERVISOR_CONNECTIONS: Final = 4
 _METADATA: Final = (ip_address("169.254.169.254"), ip_address("fd00:ec2::254"))
 """Addresses at which clouds return credentials to any client inside their network."""
 _WIDE: Final = {4: 8, 6: 32}
@@ -38,6 +37,8 @@ _NAMED: Final = 3
 async def examine(settings: Settings, database: Database, migrations: Migrations) -> AsyncIterator[Finding]:
     """Yield the findings about the database; most of them only if its schema is current."""
     yield await _safety(settings, database)
+    async for limited in _connection_limit(settings, database):
+        yield limited
     yield await _standbys(database)
     yield await _clock(database)
     finding = await _schema(database, migrations)
@@ -117,21 +118,25 @@ async def _clock(database: Database) -> Finding:
 
 
 def _connections(settings: Settings, health: DatabaseHealth) -> Finding:
-    """Compare what the processes of this host may open, as listed in docs/how-to/scale.md, with the server's limit."""
-    server, database = settings.server, settings.database
-    needed = _SUPERVISOR_CONNECTIONS
-    if "gateway" in server.roles:
-        more = 2 * settings.has_brokers + 9 * ("console" in server.roles)
-        needed += server.gateways * (database.ingest_connections + 8 + more)
-    if "worker" in server.roles:
-        needed += (server.workers + 1) * (database.worker_connections + 4) + server.senders * 5
-    if "keeper" in server.roles:
-        needed += 3
+    """Compare what the processes of this host may open with the server's limit."""
+    needed = count_connections(settings).most
     found = f"PostgreSQL {health.version}, {health.connections} of {health.max_connections} connections in use"
     if needed + 5 > health.max_connections:
         fix = f"raise max_connections above {needed + 5}, or lower server.workers or database.worker_connections"
         return Finding("connections", CheckStatus.WARN, f"{found}; these settings need {needed}", fix)
     return Finding("connections", CheckStatus.OK, found)
+
+
+async def _connection_limit(settings: Settings, database: Database) -> AsyncIterator[Finding]:
+    """Yield a finding if the role, the database or the server allows fewer connections than this host opens."""
+    verdict, text = CheckStatus.WARN, None
+    try:
+        text = await check_connections(with_url(settings, database.url))
+    except ConfigError as error:
+        verdict, text = CheckStatus.FAIL, str(error)
+    if text is not None:
+        found, _, fix = text.partition(". ")
+        yield Finding("connections", verdict, found, fix)
 
 
 def _wal_compression(health: DatabaseHealth) -> Finding:
