@@ -3,6 +3,7 @@
 import socket
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,9 @@ class Mistake(NamedTuple):
     handlers: str = ""
     """shop.py, if there is one."""
     url: str = "{url}"
+    toml: str | None = None
+    """boathook.toml as it is, without a database's URL."""
+    environment: Mapping[str, str] = {}
 
 
 MISTAKES = {
@@ -126,6 +130,127 @@ MISTAKES = {
     "no such file": Mistake("trigger stripe --file nope.json", STRIPE, ("nope.json",)),
     "unknown provider of a project": Mistake("init --source strpe shop", None, ("strpe", "stripe")),
     "nothing selected": Mistake("dead replay", "", ("--all", "--source")),
+    "name of a variable as a secret": Mistake(
+        "config check",
+        '[sources.stripe]\nsecrets = ["STRIPE_SECRET"]',
+        ("sources.stripe.secrets[0]", 'write "env:STRIPE_SECRET"', "begins with whsec_"),
+    ),
+    "reference of a shell as a secret": Mistake(
+        "config check", '[sources.stripe]\nsecrets = ["${STRIPE_SECRET}"]', ('write "env:STRIPE_SECRET"',)
+    ),
+    "API key as a secret": Mistake(
+        "config check",
+        '[sources.stripe]\nsecrets = ["sk_live_51H0000"]',
+        ("sources.stripe.secrets[0]", "begins with whsec_", "API key"),
+    ),
+    "API key of Paddle as a secret": Mistake(
+        "config check", '[sources.paddle]\nsecrets = ["pdl_live_apikey_01"]', ("begins with pdl_ntfset_", "API key")
+    ),
+    "name of a variable as a key in hexadecimal": Mistake(
+        "config check", '[sources.adyen]\nsecrets = ["ADYEN_KEY"]', ("sources.adyen.secrets[0]", '"env:ADYEN_KEY"')
+    ),
+    "name of a variable as a chosen secret": Mistake(
+        "config check", '[sources.github]\nsecrets = ["GITHUB_SECRET"]', ('write "env:GITHUB_SECRET"',), 0
+    ),
+    "secret in the file": Mistake(
+        "config check",
+        '[sources.github]\nsecrets = ["a long secret of github"]',
+        ("sources.github.secrets[0]", "env:NAME"),
+        0,
+    ),
+    "short key": Mistake(
+        "config check", '[outbound]\nencryption_keys = ["abc"]', ("outbound.encryption_keys[0]", "16", "token_urlsafe")
+    ),
+    "name of a variable as a key": Mistake(
+        "config check", '[outbound]\nencryption_keys = ["OUR_ENCRYPTION_KEY"]', ('"env:OUR_ENCRYPTION_KEY"',), 0
+    ),
+    "seconds with a unit": Mistake("config check", '[worker]\ntimeout_s = "30s"', ("worker.timeout_s", "write 30")),
+    "days in hours": Mistake("config check", '[console]\nidle_hours = "2 days"', ("console.idle_hours", "write 48")),
+    "bytes with a unit": Mistake("config check", '[limits]\nmax_body = "1MB"', ("limits.max_body", "write 1048576")),
+    "open quotes": Mistake("config check", '[server]\napp = "shop:hook', ("boathook.toml", "line", "close the quotes")),
+    "text without quotes": Mistake("config check", "[server]\napp = shop:hook", ("boathook.toml", "in quotes")),
+    "YAML": Mistake("config check", "server:\n  bind: x", ("boathook.toml", "[server]", 'bind = "127.0.0.1:8080"')),
+    "network with host bits": Mistake(
+        "config check", '[outbound]\nallow = ["10.0.0.1/8"]', ("outbound.allow[0]", 'write "10.0.0.0/8"')
+    ),
+    "embedded PostgreSQL in production": Mistake(
+        "config check", None, ("server.production", "set database.url"), 0, toml="[server]\nproduction = true\n"
+    ),
+    "list as a path": Mistake(
+        "config check",
+        APP,
+        ("hook.on('stripe')", "order_by", "without brackets"),
+        handlers=HOOKS.format("stripe").replace('"*"', 'order_by=["data.id"]'),
+    ),
+    "list of types": Mistake(
+        "config check",
+        APP,
+        ("types", '"a.b", "c.d" without brackets'),
+        handlers=HOOKS.format("stripe").replace('"*"', '["a.b", "c.d"]'),
+    ),
+    "number as a policy": Mistake(
+        "config check",
+        APP,
+        ("handler pay", "retry", "RetryPolicy(max_attempts=5)", "5"),
+        handlers=HOOKS.format("stripe").replace('"*"', "retry=5"),
+    ),
+    "text as a timeout": Mistake(
+        "config check",
+        APP,
+        ("handler pay", "timeout", "seconds", "'30s'"),
+        handlers=HOOKS.format("stripe").replace('"*"', 'timeout="30s"'),
+    ),
+    "text in a policy": Mistake(
+        "config check",
+        APP,
+        ("RetryPolicy.max_attempts", "number", "shop.py"),
+        handlers="from boathook import RetryPolicy\n"
+        + HOOKS.format("stripe").replace('"*"', 'retry=RetryPolicy(max_attempts="5")'),
+    ),
+    "library that is not installed": Mistake(
+        "config check",
+        APP,
+        ("shop.py", 'pip install "boathook[sqlalchemy]"'),
+        handlers="import sqlalchemy.no_such_part\n",
+    ),
+    "module with a similar name": Mistake(
+        "config check", '[server]\napp = "shpo:hook"', ("server.app", "did you mean shop?"), handlers=HOOKS.format("a")
+    ),
+    "type without its second part": Mistake(
+        "config check",
+        APP + '[sources.github]\nsecrets = ["a long secret of github"]',
+        ("'issues'", "GitHub", 'hook.on("github", "issues.*")'),
+        1,
+        HOOKS.format("github").replace('"*"', '"issues"'),
+    ),
+    "misspelled second part of a type": Mistake(
+        "config check",
+        APP + STRIPE,
+        ("'payment_intent.suceeded'", "did you mean 'payment_intent.succeeded'?"),
+        0,
+        HOOKS.format("stripe").replace('"*"', '"payment_intent.suceeded"'),
+    ),
+    "variable with a typo": Mistake(
+        "config check", "", ("BOATHOOK_BINDD", "did you mean BOATHOOK_BIND?"), 0, environment={"BOATHOOK_BINDD": "x"}
+    ),
+    "no file at BOATHOOK_CONFIG": Mistake(
+        "config check", "", ("BOATHOOK_CONFIG", "nope.toml"), environment={"BOATHOOK_CONFIG": "nope.toml"}
+    ),
+    "another database in a variable": Mistake(
+        "config check",
+        None,
+        ("database.url", "env:OUR_DATABASE", "postgresql://"),
+        toml='[database]\nurl = "env:OUR_DATABASE"\n',
+        environment={"OUR_DATABASE": "mysql://localhost/shop"},
+    ),
+    "unset variable of a key": Mistake(
+        "config check",
+        '[outbound]\nencryption_keys = ["env:NO_SUCH_KEY"]',
+        ("outbound.encryption_keys[0]", "NO_SUCH_KEY is not set"),
+    ),
+    "unset variable of a proxy": Mistake(
+        "config check", '[outbound]\nproxy = "env:NO_SUCH_PROXY"', ("outbound.proxy", "NO_SUCH_PROXY is not set")
+    ),
     "unknown capability": Mistake("applications portal acme --may Everything", "", ("--may", "ViewBase")),
 }
 
@@ -157,6 +282,10 @@ def test_the_error_names_the_problem_and_the_fix(
         )
         text = f'[database]\nurl = "{url}"\n' + textwrap.dedent(mistake.settings).replace("{free}", str(unused_port))
         (tmp_path / "boathook.toml").write_text(text)
+    if mistake.toml is not None:
+        (tmp_path / "boathook.toml").write_text(mistake.toml)
+    for name, value in mistake.environment.items():
+        monkeypatch.setenv(name, value)
     if mistake.handlers:
         (tmp_path / "shop.py").write_text(mistake.handlers)
     with pytest.raises(SystemExit) as ended:

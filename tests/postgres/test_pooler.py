@@ -16,6 +16,7 @@ import pytest
 
 from boathook.db import connection, integrity
 from boathook.db.database import Database, check_safety
+from boathook.db.migrations import migrate
 from boathook.domain.errors import DatabaseError, DatabaseUrlRejected
 from boathook.handlers.api import Boathook, Event, Transaction
 from tests.conftest import open_folder
@@ -198,3 +199,14 @@ async def test_transaction_mode_is_refused(pooler: Pooler) -> None:
     with pytest.raises(DatabaseUrlRejected, match="pool_mode = session"):
         await check_safety(database)
     await database.close()
+
+
+async def test_transaction_mode_is_refused_before_a_migration(pooler: Pooler) -> None:
+    url = pooler("transaction")
+    for _ in range(3):  # statements of an earlier client may be there already
+        with pytest.raises(DatabaseUrlRejected, match=r"pooler in transaction mode.*pool_mode = session"):
+            await migrate(url)
+
+
+async def test_session_mode_can_be_migrated(pooler: Pooler) -> None:
+    assert await migrate(pooler("session")) == []

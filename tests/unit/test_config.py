@@ -155,6 +155,61 @@ def test_variables_that_kubernetes_adds_are_ignored(tmp_path: Path, monkeypatch:
     assert load(write(tmp_path, "")).server.bind
 
 
+@pytest.mark.parametrize("service", ["BOATHOOK", "BOATHOOK_SERVER", "BOATHOOK_CONSOLE", "BOATHOOK_DATABASE"])
+def test_links_of_services_with_names_like_sections_are_ignored(monkeypatch: pytest.MonkeyPatch, service: str):
+    # https://kubernetes.io/docs/tutorials/services/connect-applications-service/#environment-variables
+    links = {
+        "SERVICE_HOST": "10.0.0.11", "SERVICE_PORT": "80", "SERVICE_PORT_HTTP": "80", "PORT": "tcp://10.0.0.11:80",
+        "PORT_80_TCP": "tcp://10.0.0.11:80", "PORT_80_TCP_PROTO": "tcp", "PORT_80_TCP_PORT": "80",
+        "PORT_80_TCP_ADDR": "10.0.0.11",
+    }  # fmt: skip
+    for name, value in links.items():
+        monkeypatch.setenv(f"{service}_{name}", value)
+    assert [name for name in load().unknown_variables if name.startswith(f"{service}_")] == []
+
+
+def test_an_unknown_variable_is_a_warning_unless_a_setting_refers_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("BOATHOOK_BINDD", "x")
+    monkeypatch.setenv("BOATHOOK_TOKEN_OF_SHOP", "x")
+    known = load(write(tmp_path, "[shop]\ntoken = 'env:BOATHOOK_TOKEN_OF_SHOP'\n")).unknown_variables
+    assert ("did you mean BOATHOOK_BIND?" in known["BOATHOOK_BINDD"], "BOATHOOK_TOKEN_OF_SHOP" in known) == (
+        True,
+        False,
+    )
+    assert "BOATHOOK_TOKEN_OF_SHOP" in load(write(tmp_path, "")).unknown_variables
+
+
+def test_the_environment_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = write(tmp_path, "[worker]\ntimeout_s = 7\n")
+    monkeypatch.setenv("BOATHOOK_CONFIG", str(file))
+    assert (load().worker.timeout_s, load().file) == (7.0, file)
+    (tmp_path / "other.toml").write_text("[worker]\ntimeout_s = 8\n")
+    assert load(tmp_path / "other.toml").worker.timeout_s == 8.0, "a flag comes before the environment"
+    monkeypatch.setenv("BOATHOOK_CONFIG", str(tmp_path / "nope.toml"))
+    with pytest.raises(ConfigError, match=r"BOATHOOK_CONFIG: there is no file .*nope\.toml"):
+        load()
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path, ends: str):
+    file = tmp_path / "boathook.toml"
+    file.write_bytes(b"\xef\xbb\xbf" + f"[worker]{ends}timeout_s = 7{ends}".encode())
+    assert load(file).worker.timeout_s == 7.0
+    file.write_text("[worker]\ntimeout_s = 7\n", encoding="utf-16")
+    with pytest.raises(ConfigError, match="save it as UTF-8"):
+        load(file)
+
+
+@pytest.mark.parametrize("driver", ["", "+asyncpg", "+psycopg", "+psycopg2"])
+def test_a_url_of_sqlalchemy_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str):
+    url = f"postgresql{driver}://user@host/shop"
+    assert load(None, {"database.url": url}).database_url() == "postgresql://user@host/shop"
+    monkeypatch.setenv("SHOP_URL", url)
+    assert load(None, {"database.url": "env:SHOP_URL"}).database_url() == "postgresql://user@host/shop"
+
+
 def test_a_variable_that_a_secret_refers_to_is_no_unknown_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("BOATHOOK_SOURCES_SECRET_OF_SHOP", "s")
     text = "[sources.shop]\nsecrets = ['env:BOATHOOK_SOURCES_SECRET_OF_SHOP']"

@@ -7,7 +7,7 @@ import contextlib
 import fcntl
 import os
 import stat
-import time
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
@@ -17,7 +17,6 @@ _PRIVATE_FILE: Final = 0o600
 PASSABLE: Final = 0o710
 """Mode of a folder that a group may pass through: that of the account which runs the embedded PostgreSQL for root."""
 _REPORT_AFTER_S: Final = 1.0
-_POLL_S: Final = 0.05
 _LOCKS: Final = Path("/proc/locks")
 
 
@@ -60,14 +59,15 @@ def take_lock(lock: IO[str], operation: int, report: Callable[[str], None]) -> N
         operation: ``LOCK_EX`` or ``LOCK_SH`` of `fcntl`.
         report: called with a sentence.
     """
-    deadline = time.monotonic() + _REPORT_AFTER_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, operation | fcntl.LOCK_NB)
-            return
-        time.sleep(_POLL_S)
-    report(f"waiting for the lock {lock.name}, held by {_holder(lock)}")
-    fcntl.flock(lock, operation)
+    waiting = threading.Timer(
+        _REPORT_AFTER_S, lambda: report(f"waiting for the lock {lock.name}, held by {_holder(lock)}")
+    )
+    waiting.daemon = True
+    waiting.start()
+    try:
+        fcntl.flock(lock, operation)
+    finally:
+        waiting.cancel()
 
 
 def _holder(lock: IO[str]) -> str:

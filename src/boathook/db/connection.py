@@ -313,7 +313,7 @@ def translate_connect_errors() -> Iterator[None]:
     except DatabaseError as error:
         if isinstance(error.__cause__, _POOLER_ERRORS):
             raise DatabaseUrlRejected(TRANSACTION_POOLER) from error.__cause__
-        if not isinstance(error, DatabaseUnavailable):
+        if isinstance(error, DatabaseUrlRejected) or not isinstance(error, DatabaseUnavailable):
             raise
         kind = DatabaseUrlRejected if isinstance(error.__cause__, _BAD_URL_ERRORS) else DatabaseUnavailable
         raise kind(_describe_connect_error(error)) from error.__cause__

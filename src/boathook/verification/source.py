@@ -57,13 +57,14 @@ def resolve_source(spec: SourceSpec) -> ResolvedSource:
             "public_url",
             f'{recipe.title} signs the URL; set public_url = "https://hooks.example.com", the base URL that it uses',
         )
-    if recipe.has_secret_form:
-        _check_secrets(spec, recipe)
     return ResolvedSource(recipe, spec, settings)
 
 
-def _check_secrets(spec: SourceSpec, recipe: Recipe) -> None:
+def check_secret_forms(spec: SourceSpec) -> None:
     """Raise ConfigError for a secret that the sender cannot have issued; its text is shown only if it is a name."""
+    recipe, spec, _ = resolve_source(spec)
+    if not recipe.has_secret_form:
+        return
     form = recipe.secret_form
     for position, secret in enumerate(spec.secrets):
         # A wrong encoding is found where the secret is decoded.

@@ -17,7 +17,7 @@ from boathook.db.database import Database
 from boathook.domain.errors import BoathookError, CellUnavailable, ConfigError, DatabaseError
 from boathook.domain.plurals import counted
 from boathook.domain.signing import describe_variable, variable_name
-from boathook.ingest.sources import compile_sources, compile_verifier
+from boathook.ingest.sources import compile_sources, compile_verifier, configured_spec, source_spec
 from boathook.providers.schemes import NoProof
 from boathook.service.cells import probe
 from boathook.service.database import Migrations, ProgressCallback, server_url
@@ -27,6 +27,7 @@ from boathook.service.doctor.handlers import CheckStatus, Finding
 from boathook.service.sources import KnownSources, read_saved, read_stored
 from boathook.service.spool import HELD, cell_roots_of, root_of, summarize_folder
 from boathook.spool.inspection import list_folders
+from boathook.verification.source import check_secret_forms
 
 _CELLS: Final = "cells"
 _MIB: Final = 1 << 20
@@ -43,6 +44,8 @@ def check_settings(settings: Settings) -> int:
         ConfigError: one of them is wrong; the message names the key.
     """
     _check_references(settings)
+    for name in settings.sources:
+        check_secret_forms(configured_spec(settings, name))
     return len(compile_sources(settings))
 
 
@@ -288,6 +291,7 @@ def _shared_secrets(settings: Settings) -> Iterator[Finding]:
 def _source(known: KnownSources, name: str) -> Finding:
     settings, check = known.settings, f"source {name}"
     try:
+        check_secret_forms(source_spec(settings, name, known.added))
         verifier = compile_verifier(settings, name, added=known.added)
     except ConfigError as error:
         fix = f"correct [sources.{name}] in boathook.toml"
