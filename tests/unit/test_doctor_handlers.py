@@ -90,6 +90,35 @@ def test_known_and_new_types_are_not_reported(settings: Settings, type: str):
     assert looked(settings, "stripe", type) == []
 
 
+@pytest.mark.parametrize(
+    ("source", "type", "meant"),
+    [
+        ("stripe", "payment_intent.suceeded", "payment_intent.succeeded"), ("stripe", "invoice.payed", "invoice.paid"),
+        ("github", "issues.opend", "issues.opened"), ("github", "pull_request.synchronise", "pull_request.synchronize"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_rest_of_a_type_is_a_warning(settings: Settings, source: str, type: str, meant: str):
+    ((verdict, found),) = looked(settings, source, type)
+    assert (verdict, found.endswith(f"did you mean {meant!r}?")) == (CheckStatus.WARN, True)
+
+
+@pytest.mark.parametrize(
+    ("source", "type"),
+    [("github", "issues"), ("github", "pull_request"), ("stripe", "invoice"), ("stripe", "charge.dispute")],
+)
+def test_a_type_that_never_stands_alone_fails_with_the_pattern_for_it(settings: Settings, source: str, type: str):
+    (finding,) = examine_handlers(settings, [route(source, type)])
+    assert (finding.verdict, f'hook.on("{source}", "{type}.*")' in finding.fix) == (CheckStatus.FAIL, True)
+
+
+@pytest.mark.parametrize(
+    "type",
+    ["push", "ping", "fork", "workflow_dispatch", "repository_dispatch.mine", "issues.*", "issues.o*", "new_event"],
+)
+def test_types_of_github_that_may_come_are_not_reported(settings: Settings, type: str):
+    assert looked(settings, "github", type) == []
+
+
 @pytest.mark.parametrize("recipe", [one for one in RECIPES if one.type.known], ids=lambda one: one.name)
 def test_known_types_are_unique_and_contain_no_wildcards(recipe):
     assert len(set(recipe.type.known)) == len(recipe.type.known)

@@ -72,8 +72,8 @@ class Safety(msgspec.Struct, frozen=True):
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether an operator should check the server."""
-        return any(self.kind)
+        """Whether commits may be lost, so that an operator should check the server."""
+        return bool(self.lossy or self.weak or self.stalled)
 
     def reasons(self, *, allow_lossy: bool = False) -> list[str]:
         """Return why commits on the server are not safe, or impossible."""
@@ -271,8 +271,9 @@ class ServerMonitor:
         self.safety = found
         meters.gauge("boathook_database_unsafe", float(found.is_doubtful))
         if found.kind != before.kind:
-            notes = [*found.reasons(), *found.weak] or ["the server keeps what it commits again"]
-            self._log.warning("unsafe_database" if found.is_doubtful else "safe_database", note=" ".join(notes))
+            notes = [*found.reasons(), *found.weak]
+            note = " ".join(notes) or "the server keeps what it commits again"
+            self._log.warning("unsafe_database" if notes else "safe_database", note=note)
         self.level = "remote_apply" if row["synchronous_commit"] == "remote_apply" else "on"
 
     def _on_notification(self, _connection: object, _pid: int, channel: str, payload: object) -> None:
