@@ -90,8 +90,8 @@ def test_settings_wrong_for_any_source_are_named_too(cli: Cli, pg_url: str, case
 
 
 def test_the_doctor_reports_every_invalid_source(cli: Cli, pg_url: str):
-    short = '[sources.shop]\nprovider = "stripe"\nsecrets = ["x"]\ndedup_days = 1\n'
-    long = '[sources.store]\nprovider = "stripe"\nsecrets = ["x"]\ndedup_days = 5\n'
+    short = '[sources.shop]\nprovider = "stripe"\nsecrets = ["whsec_of_a_test_that_is_long"]\ndedup_days = 1\n'
+    long = '[sources.store]\nprovider = "stripe"\nsecrets = ["whsec_of_a_test_that_is_long"]\ndedup_days = 5\n'
     write(cli, pg_url, "".join(source(name) for name in WRONG) + short + long)
     found = {one["check"]: one for one in cli.objects("doctor", code=1)}
     for name, (_, words) in WRONG.items():
@@ -109,7 +109,7 @@ def test_the_doctor_reports_every_invalid_source(cli: Cli, pg_url: str):
 
 
 def test_an_invalid_source_is_listed_as_not_ready(cli: Cli, pg_url: str):
-    write(cli, pg_url, source("square") + '[sources.shop]\nprovider = "stripe"\nsecrets = ["x"]\n')
+    write(cli, pg_url, source("square") + '[sources.shop]\nprovider = "stripe"\nsecrets = ["whsec_of_a_test_that_is_long"]\n')
     listed = {one["name"]: one for one in cli.objects("sources", "list")}
     assert {name: one["grade"] for name, one in listed.items()} == {"square": None, "shop": "body signed"}
     assert "not ready" in cli.run("sources", "list").stdout

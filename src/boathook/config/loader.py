@@ -109,10 +109,9 @@ _SHORT_NAMES = {
 }
 CONFIG_VARIABLE: Final = "BOATHOOK_CONFIG"
 """The environment variable with the path of the file, where no flag names it."""
-_OTHER_VARIABLES: Final = frozenset({
-    CONFIG_VARIABLE, "BOATHOOK_API_KEY", "BOATHOOK_CRASH_POINT", "BOATHOOK_DEBUG", "BOATHOOK_TEST_DATABASE_URL",
-})  # fmt: skip
+_OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "BOATHOOK_API_KEY", "BOATHOOK_CRASH_POINT", "BOATHOOK_DEBUG"})
 """Variables that boathook and its documentation use, and that are no settings."""
+_TEST_PREFIX: Final = "BOATHOOK_TEST_"
 _SERVICE_LINK: Final = re.compile(
     r"_(?:SERVICE_(?:HOST|PORT(?:_[A-Z0-9_]+)?)|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)$"
 )
@@ -376,7 +375,7 @@ def _is_ours(variable: str) -> bool:
 
 def _is_foreign(variable: str, environment: Mapping[str, str]) -> bool:
     """Return whether a variable is for another part of boathook, or a service link of Kubernetes."""
-    if variable in _OTHER_VARIABLES or _SERVICE_LINK.search(variable):
+    if variable in _OTHER_VARIABLES or variable.startswith(_TEST_PREFIX) or _SERVICE_LINK.search(variable):
         return True
     return variable.endswith("_PORT") and bool(_SERVICE_URL.match(environment[variable]))
 
