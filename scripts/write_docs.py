@@ -45,12 +45,13 @@ CONFIGURATION = """\
 
 {generated}
 
-Every setting has a default. `boathook.toml` in the working folder (or the file named with `--config` or by the variable
-`BOATHOOK_CONFIG`) overrides the defaults, `BOATHOOK_*` environment variables override the file, and flags override everything. The variable of a key is
-`BOATHOOK_` and the key in capitals with underscores for dots: `server.bind` is `BOATHOOK_SERVER_BIND`. Three have
-short names besides: `BOATHOOK_DATABASE_URL`, `BOATHOOK_BIND` and `BOATHOOK_DATA_DIR`. A list in a variable is JSON or
-separated by commas. An unknown key is refused, with the nearest known one; a variable without a section's name, such as
-`BOATHOOK_BINDD`, is a warning, and those that Kubernetes adds for a service called boathook are ignored.
+Every setting has a default. `boathook.toml` in the working folder (or the file named with `--config` or by the
+variable `BOATHOOK_CONFIG`) overrides the defaults, `BOATHOOK_*` environment variables override the file, and flags
+override everything. The variable of a key is `BOATHOOK_` and the key in capitals with underscores for dots:
+`server.bind` is `BOATHOOK_SERVER_BIND`. Three have short names besides: `BOATHOOK_DATABASE_URL`, `BOATHOOK_BIND` and
+`BOATHOOK_DATA_DIR`. A list in a variable is JSON or separated by commas. An unknown key is refused, with the nearest
+known one; a variable without a section's name, such as `BOATHOOK_BINDD`, is a warning, and those that Kubernetes adds
+for a service called boathook are ignored.
 
 Secrets are not written into the file: `"env:NAME"` reads an environment variable, `"file:PATH"` a file, relative to the
 folder of `boathook.toml`.

@@ -109,7 +109,11 @@ def test_the_doctor_reports_every_invalid_source(cli: Cli, pg_url: str):
 
 
 def test_an_invalid_source_is_listed_as_not_ready(cli: Cli, pg_url: str):
-    write(cli, pg_url, source("square") + '[sources.shop]\nprovider = "stripe"\nsecrets = ["whsec_of_a_test_that_is_long"]\n')
+    write(
+        cli,
+        pg_url,
+        source("square") + '[sources.shop]\nprovider = "stripe"\nsecrets = ["whsec_of_a_test_that_is_long"]\n',
+    )
     listed = {one["name"]: one for one in cli.objects("sources", "list")}
     assert {name: one["grade"] for name, one in listed.items()} == {"square": None, "shop": "body signed"}
     assert "not ready" in cli.run("sources", "list").stdout

@@ -165,7 +165,8 @@ class Scenario:
         wait_for_api(self.running)
 
     def canary(self, name: str, value: str = "") -> str:
-        self.canaries[name] = value or f"canary{secrets.token_hex(12)}"
+        prefix = "whsec_" if name.startswith("stripe") else ""
+        self.canaries[name] = value or f"{prefix}canary{secrets.token_hex(12)}"
         return self.canaries[name]
 
     def play(self) -> None:
