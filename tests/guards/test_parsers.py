@@ -48,6 +48,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "api/publish.py": {"json": ("boathook.api.publish:_MAX_BODY", DEPTH)},
     "service/access_copy.py": {"json": (OURS,)},
     "service/buffer.py": {"json": ("boathook.service.buffer:_MAX_ANSWER",)},
+    "service/doctor/setup.py": {"_texts": (OWNER,)},
     "service/conflicts.py": {"json": ("boathook.service.body_view:MAX_BYTES", DEPTH)},
     "pages/site.py": {"json": ("boathook.pages.site:_MAX_REPORT_BYTES",)},
     "console/applications.py": {"json": (FORM,)},

@@ -75,8 +75,8 @@ def test_another_account_cannot_hold_a_lock(tmp_path_factory: pytest.TempPathFac
         if is_mutant:  # as older versions made it
             (folder / "serve-1.lock").chmod(0o644)
         done = subprocess.run(
-            [sys.executable, "-c", HOLD, str(folder / "serve-1.lock")],
-            user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            ["/usr/bin/env", "python3", "-c", HOLD, str(folder / "serve-1.lock")],
+            env={"PATH": os.defpath}, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True,
             check=False,
         )  # fmt: skip
     if "held" not in done.stdout and "PermissionError" not in done.stderr:
@@ -102,6 +102,7 @@ def test_a_wait_for_a_lock_names_its_holder(data_dir: Path):
 
         take_lock(lock, fcntl.LOCK_EX, report)
         until(lambda: holder.poll() is not None)
+        holder.stdout.close()
     who = f"pid {holder.pid}" if sys.platform == "linux" else "another process"
     assert said == [f"waiting for the lock {path}, held by {who}"]
 

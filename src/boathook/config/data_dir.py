@@ -1,6 +1,6 @@
 """The data folder, which only its owner may enter, and the locks in it.
 
-Whoever may open a file may hold its flock(2), so a folder that others may read lets any local account stop boathook.
+An account that may open a file may hold its flock(2), so a folder that others may read lets them stop boathook.
 """
 
 import contextlib

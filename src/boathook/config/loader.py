@@ -110,7 +110,7 @@ _SHORT_NAMES = {
 CONFIG_VARIABLE: Final = "BOATHOOK_CONFIG"
 """The environment variable with the path of the file, where no flag names it."""
 _OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "BOATHOOK_API_KEY", "BOATHOOK_CRASH_POINT", "BOATHOOK_DEBUG"})
-"""Variables that boathook and its documentation use, and that are no settings."""
+"""Variables that boathook and its documentation use, besides settings."""
 _TEST_PREFIX: Final = "BOATHOOK_TEST_"
 _SERVICE_LINK: Final = re.compile(
     r"_(?:SERVICE_(?:HOST|PORT(?:_[A-Z0-9_]+)?)|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)$"
@@ -346,7 +346,7 @@ def _toml_fix(path: Path, fault: str, text: str) -> str:
     if "Invalid value" in fault:
         return '; write text in quotes, such as app = "shop:hook"'
     if "Cannot declare" in fault or "Cannot overwrite" in fault:
-        return "; it stands there twice: merge the two"
+        return "; it is written twice: merge the two"
     return "; write KEY = VALUE below a section such as [server]" if "Invalid statement" in fault else ""
 
 

@@ -357,7 +357,7 @@ class Settings(Table):
     origins: dict[str, str] = Field(default_factory=dict, repr=False)
     """Where each dotted key that is not a default was set, such as ``environment variable BOATHOOK_BIND``."""
     unknown_variables: dict[str, str] = Field(default_factory=dict, repr=False)
-    """By name: the sentence about each variable of the environment that looks like a setting and is none."""
+    """By name: the sentence about each variable of the environment that looks like a setting."""
     stored: frozenset[str] = Field(default=frozenset(), exclude=True, repr=False)
     """The names of those among `sources` that are stored in PostgreSQL; never written by `model_dump`."""
 

@@ -114,13 +114,13 @@ _VARIABLE: Final = re.compile(r"\$\{?(?P<marked>[A-Za-z_]\w*)\}?|(?P<plain>[A-Z]
 
 
 def variable_name(secret: str) -> str | None:
-    """Return the name of an environment variable that stands where a secret should; None if it looks like none."""
+    """Return the name of an environment variable in place of a secret; None if the text is something else."""
     found = _VARIABLE.fullmatch(secret.strip())
     return None if found is None else found["marked"] or found["plain"]
 
 
 def describe_variable(name: str) -> str:
-    """Return what is wrong with the name of a variable that stands where a secret should."""
+    """Return what is wrong with the name of a variable in place of a secret."""
     return f'{name!r} looks like the name of a variable, not its value; write "env:{name}"'
 
 

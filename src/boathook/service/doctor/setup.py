@@ -86,7 +86,7 @@ def examine_settings(settings: Settings) -> Iterator[Finding]:
 
 
 def _secret_texts(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the dotted keys and texts of secrets that are no references, without those of stored sources."""
+    """Yield the dotted keys and texts of secrets that are written out, without those of stored sources."""
     configured = settings.with_sources(settings.configured_sources)
     for key, text in _texts(configured.model_dump(exclude={"extra", "file", "origins", "unknown_variables"}), ""):
         if text and is_secret(key) and not text.startswith(("env:", "file:")):
