@@ -72,6 +72,7 @@ async def test_a_handler_that_failed_in_the_range_stays_failing_while_it_is_idle
                 assert found is not None
                 assert found[1] == word, name
         page = await vera.get_page("/console")
+        assert "2 handlers failing" in page
         rows = re.findall(r'href="/console/handlers/(\w+)">[^<]*</a></th><td><span class="badge ?\w*">([\w ]+)<', page)
         assert dict(rows) == expected
 

@@ -35,6 +35,7 @@ from boathook.service.live_stats import (
 )
 from boathook.service.recipient_stats import (
     DEFAULT_RANGE,
+    HANDLER,
     HANDLER_RANGE,
     STATS_RANGES,
     RangeName,
@@ -271,6 +272,10 @@ class OverviewState:
             "overview/state.html",
             present=present,
             recipients=sorted(present.recipients, key=lambda one: not self._is_failing(one.recipient)),
+            failing_handlers=sum(
+                one.state is HealthState.FAILING and name.startswith(HANDLER)
+                for name, one in self._health.recipients.items()
+            ),
             recipient_health=self._health.recipients,
             source_health=self._health.sources,
             health_title=STATS_RANGES[HANDLER_RANGE].title,

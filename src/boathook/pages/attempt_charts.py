@@ -1,6 +1,7 @@
 """Prepares the figures and charts of a recipient's attempts, for the pages of endpoints and handlers."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -29,7 +30,9 @@ class Bar(msgspec.Struct, frozen=True):
     good_height: float
     bad_y: float
     bad_height: float
+    at: datetime
     label: str
+    """With the time in UTC, which a script shows in the reader's zone."""
 
 
 class LatencyRow(msgspec.Struct, frozen=True):
@@ -91,6 +94,7 @@ def _bar(one: TimeBucket, x: float, step: float, unit: float, *, is_weekly: bool
         good_height=round(good, 2),
         bad_y=round(HEIGHT - good - bad, 2),
         bad_height=round(bad, 2),
+        at=one.start,
         label=f"{when} UTC: {one.succeeded:,} succeeded, {one.failed:,} failed",
     )
 

@@ -38,7 +38,7 @@ for (const button of document.querySelectorAll(".toast button")) {
 }
 
 // Times are shown relative to now, with the absolute time as title. Exact ones are the other way round: to the
-// millisecond, in the reader's zone or, if the reader has chosen so, in UTC.
+// millisecond. Everything is shown, and typed, in the reader's zone or, if the reader has chosen so, in UTC.
 const STEPS = [[60, "second", 1], [3600, "minute", 60], [86400, "hour", 3600], [1209600, "day", 86400]];
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
 const isUtc = () => localStorage.getItem("boathook-zone") === "utc";
@@ -51,6 +51,37 @@ const exactDay = (date) => {
   const part = (name) => date[(isUtc() ? "getUTC" : "get") + name]();
   return `${part("FullYear")}-${padded(part("Month") + 1)}-${padded(part("Date"))}`;
 };
+const zoneName = (date) => (isUtc() ? "UTC" : new Intl.DateTimeFormat("en", { timeZoneName: "short" }).formatToParts(date).find((part) => part.type === "timeZoneName").value);
+const minuteOf = (date) => exactTime(date).slice(0, 5);
+const TYPED = /^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d(?:\.\d+)?)?))?$/;
+const readTyped = (text) => {
+  const parts = TYPED.exec(text.trim());
+  const at = parts && new Date(`${parts[1]}T${parts[2] ?? "00:00"}${isUtc() ? "Z" : ""}`);
+  return at && !Number.isNaN(at.getTime()) ? at : null;
+};
+document.addEventListener("formdata", (event) => {
+  for (const name of ["since", "until"]) {
+    const at = readTyped(String(event.formData.get(name) ?? ""));
+    if (at) event.formData.set(name, at.toISOString());
+  }
+});
+const tellZone = (root) => {
+  for (const hint of root.querySelectorAll("#f-since-hint, #f-until-hint")) {
+    const text = hint.lastChild;
+    if (text) text.textContent = text.textContent.replace(/in (?:UTC|local time)/, isUtc() ? "in UTC" : "in local time");
+  }
+  for (const title of root.querySelectorAll("title[data-at]")) {
+    const at = new Date(title.dataset.at);
+    title.textContent = title.textContent.replace(/^.*?: /, `${exactDay(at)} ${minuteOf(at)} ${zoneName(at)}: `);
+  }
+};
+// The server writes the values of these fields in UTC.
+for (const input of document.querySelectorAll("input[type=datetime-local]")) {
+  const at = new Date(`${input.value}Z`);
+  if (isUtc() || Number.isNaN(at.getTime())) continue;
+  input.value = `${exactDay(at)}T${minuteOf(at)}`;
+  for (const label of input.labels) label.textContent = label.textContent.replace("UTC", zoneName(at));
+}
 const tellTimes = (root) => {
   for (const time of root.querySelectorAll("time[datetime]")) {
     const at = new Date(time.dateTime);
@@ -60,10 +91,11 @@ const tellTimes = (root) => {
     if ("exact" in time.dataset) {
       time.textContent = exactDay(at) === exactDay(new Date()) ? exactTime(at) : `${exactDay(at)} ${exactTime(at)}`;
       time.title = [ago, at.toISOString()].filter(Boolean).join(", ");
-    } else if (ago) time.textContent = ago;
+    } else time.textContent = ago || `${exactDay(at)} ${minuteOf(at)} ${zoneName(at)}`;
   }
 };
 tellTimes(document);
+tellZone(document);
 setInterval(() => tellTimes(document), 10000);
 
 // A table that is too wide is shown as a list of its rows, so that no column is hidden. ARIA roles are set explicitly,

@@ -7,28 +7,18 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   if (history.querySelector("details[open]") || history.contains(document.activeElement)) event.preventDefault();
 });
 
-// Exact times are in local time or UTC; a custom range is typed in the same zone.
 const zone = document.getElementById("zone");
 if (zone) {
-  const hints = [...document.querySelectorAll("#f-since-hint, #f-until-hint")].map((hint) => [hint, hint.lastChild?.textContent ?? ""]);
   const show = () => {
     zone.textContent = isUtc() ? "UTC" : "Local time";
     zone.title = isUtc() ? "Show local time" : "Show UTC";
-    for (const [hint, text] of hints) if (hint.lastChild) hint.lastChild.textContent = isUtc() ? text : text.replace("in UTC", "in local time");
+    tellZone(document);
     tellTimes(document);
   };
   zone.hidden = false;
   zone.addEventListener("click", () => {
     localStorage.setItem("boathook-zone", isUtc() ? "local" : "utc");
     show();
-  });
-  document.querySelector("form.search")?.addEventListener("formdata", (event) => {
-    for (const name of ["since", "until"]) {
-      const text = String(event.formData.get(name) ?? "").trim();
-      if (isUtc() || !/^\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d+)?)?)?$/.test(text)) continue;
-      const at = new Date(text.includes("T") ? text : `${text}T00:00`);
-      if (!Number.isNaN(at.getTime())) event.formData.set(name, at.toISOString());
-    }
   });
   show();
 }

@@ -92,9 +92,16 @@
     }).toReversed();
   };
   const clock = (_, ats) => ats.map((at) => {
-    const text = new Date(at * 1000).toISOString();
-    return at % 86400 ? text.slice(11, 16) : text.slice(5, 10);
+    const date = new Date(at * 1000);
+    return minuteOf(date) === "00:00" ? exactDay(date).slice(5) : minuteOf(date);
   });
+  const tellTable = (table) => {
+    table.tHead.rows[0].cells[0].textContent = `From (${zoneName(new Date())})`;
+    for (const row of table.tBodies[0].rows) {
+      const date = new Date(Number(row.cells[0].dataset.at) * 1000);
+      row.cells[0].textContent = `${exactDay(date).slice(5)} ${exactTime(date).slice(0, 8)}`;
+    }
+  };
   const axis = () => ({
     stroke: colour("--faint"), font: `11px ${getComputedStyle(document.documentElement).fontFamily}`,
     grid: { stroke: colour("--border"), width: 1 }, ticks: { show: false },
@@ -105,15 +112,17 @@
     const table = figure.querySelector("table");
     if (!place?.clientWidth || !table) return;
     const { ats, lines } = linesOf(table);
+    tellTable(table);
+    const name = zoneName(new Date());
     const series = lines.map((line) => ({
       label: line.title, stroke: line.colour, width: line.isStacked ? 1 : 1.75, spanGaps: false, points: { show: ats.length < 3 },
       fill: line.isStacked ? `color-mix(in srgb, ${line.colour} 40%, ${colour("--surface")})` : undefined, value: (_, __, n, at) => (at === null ? "" : line.values[at] ?? ""),
     }));
     const plot = new uPlot({
-      width: place.clientWidth, height: HEIGHT, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
+      width: place.clientWidth, height: HEIGHT, tzDate: (at) => (isUtc() ? uPlot.tzDate(new Date(at * 1000), "Etc/UTC") : new Date(at * 1000)),
       scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 0) * 1.1)] } },
-      axes: [{ ...axis(), values: clock, size: 30 }, { ...axis(), size: 46 }],
-      series: [{ label: "UTC", value: (_, at) => (at === null ? "" : new Date(at * 1000).toISOString().slice(5, 16).replace("T", " ")) }, ...series],
+      axes: [{ ...axis(), values: clock, size: 30, label: name, labelSize: 16, labelGap: 0, labelFont: axis().font }, { ...axis(), size: 46 }],
+      series: [{ label: name, value: (_, at) => (at === null ? "" : `${exactDay(new Date(at * 1000)).slice(5)} ${minuteOf(new Date(at * 1000))}`) }, ...series],
       cursor: { drag: { x: false, y: false }, sync: { key: "overview" }, points: { size: 6 } },
     }, [ats, ...heights(lines)], place);
     plots.push([plot, place]);
