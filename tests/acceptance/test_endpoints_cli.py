@@ -33,6 +33,25 @@ def seen(cli: Cli, endpoint: str) -> dict:
     return found
 
 
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("endpoints", "create", "-a", "acme", "--url", URL, "--concurrency", "5000"), "concurrency: write a number from 1 to 1,000"),
+        (("endpoints", "create", "-a", "acme", "--url", URL, "--timeout", "3000"), "timeoutSeconds: write a number from 1 to 60"),
+        (("endpoints", "create", "-a", "acme", "--url", URL, "--rate", "65536"), "throttleRate: write a number from 1 to 65,535"),
+        (("endpoints", "create", "-a", "acme", "--url", URL, "--uid", ".."), "uid: it must not be '..'"),
+        (("applications", "create", "x", "--uid", "."), "uid: it must not be '.'"),
+        (("applications", "create", "x" * 1_001), "name: write 1,000 characters at most"),
+        (("keys", "create", "--scope", "organization", "--name", ""), "name: write 1 to 200 characters"),
+        (("keys", "create", "--scope", "organization", "--name", "x" * 201), "name: write 200 characters at most"),
+        (("event-types", "create", "a.b", "--description", "x" * 4_097), "description: write 4,096 characters at most"),
+        (("event-types", "create", "a.b", "--flag", ""), "featureFlags: write 1 to 256 characters"),
+    ],
+)  # fmt: skip
+def test_the_command_line_refuses_what_other_interfaces_refuse(cli: Cli, words: tuple[str, ...], complaint: str):
+    assert cli.complaint(*words).startswith(f"boathook: {complaint}")
+
+
 class TestApplications:
     def test_are_listed_page_by_page_and_shown_by_uid(self, cli: Cli):
         cli.run("applications", "create", "Beta")
@@ -45,8 +64,8 @@ class TestApplications:
         assert "another application has this uid" in cli.complaint(
             "applications", "create", "x", "--uid", "acme", code=1
         )
-        assert "--uid: it must not start with app_" in cli.complaint("applications", "create", "x", "--uid", "app_x")
-        assert "NAME: " in cli.complaint("applications", "create", " ")
+        assert "uid: it must not start with app_" in cli.complaint("applications", "create", "x", "--uid", "app_x")
+        assert "name: write 1 to" in cli.complaint("applications", "create", " ")
 
     def test_are_deleted_only_when_that_is_confirmed(self, cli: Cli):
         assert "add --yes to confirm" in cli.complaint("applications", "delete", "acme")
@@ -69,7 +88,7 @@ class TestApplications:
     @pytest.mark.parametrize(
         ("words", "complaint"),
         [
-            (("--expires", "8d"), "--expires: at most 7d"),
+            (("--expires", "8d"), "expiry: write 3,600 to 604,800 seconds"),
             (("--may", "Everything"), "use ViewBase"),
             (("--may", "ViewBase", "--read-only"), "not both"),
             (("--theme", "pink"), "light, dark or nothing"),
@@ -197,6 +216,6 @@ class TestEventTypes:
         assert len(cli.objects("event-types", "list", "--all")) == 2
 
     def test_wrong_ones_are_refused(self, cli: Cli):
-        assert "NAME: an event type is" in cli.complaint("event-types", "create", "a b")
+        assert "name: an event type is" in cli.complaint("event-types", "create", "a b")
         assert "--schema: invalid JSON" in cli.complaint("event-types", "create", "a", "--schema", "{")
         assert "schemas.1: " in cli.complaint("event-types", "create", "a", "--schema", '{"type": 5}')

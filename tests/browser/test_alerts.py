@@ -98,7 +98,7 @@ def test_a_silence_without_a_reason_is_refused_at_its_field(admin_page: CheckedP
     page = admin_page.go("/alerts")
     page.get_by_label("Reason").fill("   ")
     page.get_by_role("button", name="Silence", exact=True).click()
-    assert "say why" in page.locator(".field.wrong").inner_text()
+    assert "write a note" in page.locator(".field.wrong").inner_text()
 
 
 def test_a_channel_test_reports_acceptance_or_the_error(admin_page: CheckedPage, alert_receiver: AlertReceiver) -> None:

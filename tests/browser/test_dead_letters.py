@@ -94,7 +94,7 @@ def test_selected_dead_letters_are_ignored_with_a_note_that_is_required(
     for dead_letter in dead_letters[:2]:
         page.get_by_label(f"Select {dead_letter}").check()
     page.get_by_role("button", name="Ignore selected").click()
-    expect(page.get_by_text("Nothing changed: write why nothing more is needed")).to_be_visible()
+    expect(page.get_by_text("Nothing changed: write a note")).to_be_visible()
     for dead_letter in dead_letters[:2]:
         page.get_by_label(f"Select {dead_letter}").check()
     page.locator("#selected-note").fill("refunded by hand")

@@ -24,6 +24,7 @@ from boathook.domain.errors import (
     DuplicateMessage,
     InvalidMessage,
     InvalidTransition,
+    InvalidValue,
     NotFound,
     ValueRejected,
 )
@@ -215,7 +216,7 @@ async def test_only_dead_letters_are_changed(store: Store):
 
 async def test_ignoring_ends_a_dead_letter_with_its_note(store: Store):
     (key,) = await mark_dead(store, "one")
-    with pytest.raises(InvalidTransition, match="needs a note"):
+    with pytest.raises(InvalidValue, match="write a note"):
         await operations.ignore_dead(store.db, ALL, AuditContext(actor="test", note=" "))
     assert await operations.ignore_dead(store.db, ALL, ACTION) == 1
     assert await operations.ignore_dead(store.db, ALL, ACTION) == 0

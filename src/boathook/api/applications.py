@@ -5,19 +5,19 @@ from datetime import timedelta
 from typing import Annotated, Final
 
 from fastapi import Query, Request, Response
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from boathook.api.pages import ApplicationPage, ListOf
 from boathook.api.route import AnyCall, ApplicationCall, ApplicationRef, Call, router
-from boathook.service import applications, keys, portal_sessions
+from boathook.service import applications, keys, limits, portal_sessions
 from boathook.service.applications import Application
 from boathook.service.authorization import Capability, Permission, requires
-from boathook.service.schemas.fields import DEPRECATED, Input, Output, StrictBool, Text, Timestamp, null_as
+from boathook.service.schemas.fields import DEPRECATED, Input, Output, StrictBool, Text, Timestamp, form, null_as
 from boathook.service.schemas.messages import ApplicationIn, ApplicationPatch
 
 routes = router("Application")
 tokens = router("Authentication")
-Session = Annotated[str, Field(pattern=r"^[a-zA-Z0-9@_\-.]{1,64}$")]
+Session = Annotated[str, AfterValidator(limits.check_session_name), form(pattern=limits.SESSION_NAME)]
 _DEFAULT_EXPIRY_S: Final = 604_800
 
 

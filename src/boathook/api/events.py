@@ -24,7 +24,7 @@ from boathook.domain.windows import clamp
 from boathook.service import bulk_jobs, listings, operations, search
 from boathook.service.authorization import Permission, requires
 from boathook.service.body_view import mask
-from boathook.service.bulk_jobs import MAX_RATE, MIN_RATE
+from boathook.service.limits import MAX_RATE, MIN_RATE
 from boathook.service.listings import EventRow, ListFilter, StoredRequest
 from boathook.service.schemas.fields import Input, Output, Text, Timestamp
 from boathook.service.search import SearchQuery

@@ -8,9 +8,8 @@ import typer
 from boathook.cli import output
 from boathook.cli.commands import example
 from boathook.cli.context import UsageError, cli_context, confirm, run_in_transaction
-from boathook.cli.options import Json, Limit, Metadata, Yes, lifetime_option, read_pairs, read_uid
+from boathook.cli.options import Json, Limit, Metadata, Yes, lifetime_option, read_pairs
 from boathook.cli.output import ID, Column, View
-from boathook.domain import ids
 from boathook.service import applications as actions
 from boathook.service import keys, portal_sessions
 from boathook.service.authorization import Capability
@@ -20,8 +19,6 @@ from boathook.service.unit_of_work import UnitOfWork
 applications = typer.Typer(no_args_is_help=True, help="Applications: the tenants that you send webhooks to.")
 
 _DAY: Final = timedelta(days=1)
-_MAX_LIFETIME: Final = timedelta(days=7)
-"""Maximum lifetime of a portal link in the API."""
 Reference = Annotated[str, typer.Argument(metavar="APPLICATION", help="Id, the beginning of it, or uid.")]
 _VIEW: Final = View(
     (
@@ -42,17 +39,15 @@ def create_application(
     uid: Annotated[str | None, typer.Option(help="Your own identifier, usable in place of the id.")] = None,
     rate: Annotated[
         int | None,
-        typer.Option(min=1, max=65_535, help="Maximum messages per second to each endpoint without its own rate."),
+        typer.Option(help="Maximum messages per second to each endpoint without its own rate."),
     ] = None,
     metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Create an application and print its id."""
-    if not name.strip() or not name.isprintable():
-        raise UsageError("NAME: write at least one letter, on one line")
     new = actions.NewApplication(
         name=name,
-        uid=None if uid is None else read_uid(uid, ids.APPLICATION),
+        uid=uid,
         throttle_rate=rate,
         metadata=read_pairs("--metadata", metadata or [], "="),
     )
@@ -111,8 +106,6 @@ def make_portal_link(
     appearance = portal_sessions.PortalAppearance.read(theme, colour.removeprefix("#"))
     capabilities = _capabilities(may, read_only=read_only)
     lifetime = expires or _DAY
-    if lifetime > _MAX_LIFETIME:
-        raise UsageError("--expires: at most 7d")
 
     async def make(work: UnitOfWork) -> keys.CreatedKey:
         owner = await actions.find(work, application)

@@ -21,10 +21,9 @@ from boathook.cli.context import (
     run,
     run_in_transaction,
 )
-from boathook.cli.options import Json, Limit, Metadata, Since, Until, Yes, read_json, read_pairs, read_uid, with_options
+from boathook.cli.options import Json, Limit, Metadata, Since, Until, Yes, read_json, read_pairs, with_options
 from boathook.cli.output import ID, Column, Progress, View, say
 from boathook.config import Settings
-from boathook.domain import ids
 from boathook.service import applications, attempts, endpoint_secrets, messages
 from boathook.service import endpoints as actions
 from boathook.service.applications import Application, PageRequest
@@ -60,13 +59,11 @@ _SETTINGS: Final[Mapping[str, Any]] = {
         str | None,
         typer.Option(metavar="NAME|SECONDS", help="A preset such as svix, or delays such as '5, 60, 3600'."),
     ],
-    "throttle_rate": Annotated[
-        int | None, typer.Option("--rate", metavar="RATE", min=0, max=65_535, help="Maximum messages per second.")
-    ],
-    "concurrency": Annotated[int | None, typer.Option(min=0, max=32_767, help="Maximum concurrent requests.")],
+    "throttle_rate": Annotated[int | None, typer.Option("--rate", metavar="RATE", help="Maximum messages per second.")],
+    "concurrency": Annotated[int | None, typer.Option(help="Maximum concurrent requests.")],
     "timeout_s": Annotated[
         float | None,
-        typer.Option("--timeout", metavar="SECONDS", min=0, max=3_600, help="Maximum seconds per attempt."),
+        typer.Option("--timeout", metavar="SECONDS", help="Maximum seconds per attempt."),
     ],
     "order_by": Annotated[
         str | None,
@@ -114,8 +111,6 @@ def _read_value(name: str, value: Any) -> Any:
             return _read_auth(value)
         case "metadata":
             return read_pairs("--metadata", value, "=")
-        case "uid":
-            return read_uid(value, ids.ENDPOINT)
         case _:
             return value
 
@@ -320,7 +315,7 @@ def rotate_secret(
     ctx: typer.Context, endpoint: Reference, application: Owner,
     secret: SecretReference = None, ed25519: Ed25519 = False,
     grace: Annotated[
-        int, typer.Option(min=0, max=604_800, help="Seconds that the old secret stays valid.")
+        int, typer.Option(help="Seconds that the old secret stays valid.")
     ] = 86_400,
     as_json: Json = False,
 ) -> None:  # fmt: skip

@@ -10,7 +10,6 @@ from boathook.cli.commands import example
 from boathook.cli.context import UsageError, run_in_transaction
 from boathook.cli.options import Json, Limit, read_json
 from boathook.cli.output import Column, View
-from boathook.domain.endpoints import check_type
 from boathook.service import event_types as actions
 from boathook.service import openapi_import
 from boathook.service.openapi_import import read_webhooks
@@ -54,21 +53,24 @@ def create_type(
     ] = None,
     version: Annotated[str, typer.Option(help="The schema's version.")] = "1",
     group: Annotated[str | None, typer.Option(help="Group.")] = None,
+    feature_flags: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--flag", metavar="FLAG", help="Only portal users with one of these flags see it.", show_default=False
+        ),
+    ] = None,
     deprecated: Annotated[
         bool, typer.Option("--deprecated", help="Mark as deprecated: still sent, no longer recommended.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Create an event type, or restore an archived one."""
-    try:
-        check_type(name)
-    except ValueError as error:
-        raise UsageError(f"NAME: {error}") from None
     new = actions.NewEventType(
         description=description,
         is_deprecated=deprecated,
         schemas=None if schema is None else {version: read_json("--schema", schema)},
         group_name=group,
+        feature_flags=feature_flags,
     )
     made = run_in_transaction(ctx, lambda work: actions.create(work, name, new))
     _VIEW.print_done(made, made.name, as_json=as_json)

@@ -63,7 +63,7 @@ def create_key(
     scope: Annotated[Scope, typer.Option(help="The whole organization or one application.")],
     organization: Annotated[str, typer.Option(help="Organization of the key.")] = DEFAULT_ORGANIZATION,
     application: Annotated[str | None, typer.Option(help="The application's id or uid.")] = None,
-    name: Annotated[str, typer.Option(help="Label.")] = "",
+    name: Annotated[str | None, typer.Option(help="Label.")] = None,
     expires: Annotated[timedelta | None, lifetime_option("Lifetime: 30d, 12h. Default: never expires.")] = None,
     as_json: Json = False,
 ) -> None:

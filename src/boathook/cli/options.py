@@ -15,7 +15,6 @@ import typer
 from boathook import config
 from boathook.cli.context import UsageError, out
 from boathook.cli.output import parse_time
-from boathook.domain.endpoints import check_uid
 from boathook.domain.errors import BoathookError
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -52,7 +51,7 @@ Limit = Annotated[int, typer.Option(min=0, max=1_000_000_000, help="Maximum rows
 After = Annotated[str | None, typer.Option(help="Continue after this id, or its beginning.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 Note = Annotated[str | None, typer.Option(help="Reason for the audit log.")]
-Rate = Annotated[float | None, typer.Option(min=0.001, help="Maximum per second.")]
+Rate = Annotated[float | None, typer.Option(help="Maximum per second.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 All = Annotated[bool, typer.Option("--all", help="Select all.")]
@@ -107,14 +106,6 @@ def read_lifetime(text: str) -> timedelta:
 def lifetime_option(help: str, *names: str) -> Any:
     """Return an option that takes a duration."""
     return typer.Option(*names, parser=read_lifetime, metavar="LENGTH", help=help)
-
-
-def read_uid(uid: str, prefix: str) -> str:
-    """Validate the uid in --uid for an entity whose ids have this prefix. Raises UsageError."""
-    try:
-        return check_uid(uid, prefix)
-    except ValueError as error:
-        raise UsageError(f"--uid: {error}") from None
 
 
 def read_pairs(option: str, words: Sequence[str], separator: str) -> dict[str, str]:

@@ -36,7 +36,6 @@ from boathook.service.operations import AuditContext
 routes = Routes()
 
 _PLACEHOLDER_URL: Final = "https://receiver.example/"
-_MAX_NOTE_CHARS: Final = 1_000
 
 Value = TypeVar("Value")
 
@@ -109,7 +108,7 @@ async def replay(context: ConsoleContext) -> Response:
     """Replay the event for all recipients with finished deliveries, or only for one."""
     event_id = _event_id(context)
     name = ids.show(ids.EVENT, event_id)
-    action = AuditContext(actor=context.actor, note=context.field("note").strip()[:_MAX_NOTE_CHARS] or None)
+    action = AuditContext(actor=context.actor, note=context.field("note"))
     only = context.field("delivery")
     if only:
         return context.to(f"/console/events/{name}", await _replay_one(context, (event_id, _ordinal(only)), action))
@@ -126,7 +125,7 @@ async def route(context: ConsoleContext) -> Response:
     """Add deliveries for the handlers that match the event now and have none, or for the named one."""
     event_id = _event_id(context)
     page = f"/console/events/{ids.show(ids.EVENT, event_id)}"
-    action = AuditContext(actor=context.actor, note=context.field("note").strip()[:_MAX_NOTE_CHARS] or None)
+    action = AuditContext(actor=context.actor, note=context.field("note"))
     to = context.field("to").strip() or None
     try:
         done = await operations.route_events(context.app_context.database, [event_id], action, to=to)

@@ -10,7 +10,6 @@ from starlette.datastructures import FormData
 from starlette.responses import Response
 
 from boathook.console.routes import BASE, ConsoleContext, Routes
-from boathook.domain.endpoints import check_type
 from boathook.domain.errors import AdminError, InvalidValue
 from boathook.pages import query_params
 from boathook.service import event_types as actions
@@ -22,8 +21,10 @@ routes = Routes()
 _LIST: Final = f"{BASE}/event-types"
 _PAGE: Final = 100
 _MAX_LISTENERS: Final = 50
-_MAX_DESCRIPTION_CHARS: Final = 4_096
-"""Maximum length of a description."""
+
+
+_FORM_FIELDS: Final = {"groupName": "group_name", "featureFlags": "feature_flags"}
+"""Fields whose names differ from the API's."""
 
 
 class EventTypeForm(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,11 +61,7 @@ class EventTypeForm(msgspec.Struct, frozen=True, kw_only=True):
 
     def value(self) -> NewEventType:
         """Return the validated event type. Raises InvalidValue."""
-        if len(self.description) > _MAX_DESCRIPTION_CHARS:
-            raise InvalidValue(f"too long: at most {_MAX_DESCRIPTION_CHARS:,} characters", "description")
         flags = self.feature_flags.replace(",", " ").split()
-        if any(len(text) > 256 for text in (*flags, self.group_name)):
-            raise InvalidValue("too long: a flag or group has at most 256 characters", "feature_flags")
         return NewEventType(
             description=self.description,
             is_deprecated=self.is_deprecated,
@@ -154,7 +151,7 @@ async def create(context: ConsoleContext) -> Response:
             return _form(context, form, verdict=await asyncio.to_thread(form.check_schemas))
         new = await asyncio.to_thread(form.value)
         async with context.work() as work:
-            made = await actions.create(work, _name(form.name), new)
+            made = await actions.create(work, form.name, new)
     except AdminError as error:
         return _form(context, form, error=error)
     return context.to(f"{_LIST}/{made.name}", f"Event type {made.name} created.")
@@ -189,15 +186,9 @@ def _form(
 ) -> Response:
     """Show a form; *name* is that of an existing event type."""
     where = str(error.where[0]) if isinstance(error, InvalidValue) and error.where else ""
+    where = _FORM_FIELDS.get(where, where)
     status = 200 if error is None else 400
     return context.page("event_types/form.html", status, form=form, name=name, error=error, where=where, judged=verdict)
-
-
-def _name(name: str) -> str:
-    try:
-        return check_type(name)
-    except ValueError as error:
-        raise InvalidValue(str(error), "name") from None
 
 
 @routes.post("/event-types/{name}/archive", Permission.EVENT_TYPE_MANAGE)

@@ -26,7 +26,6 @@ _LIFETIMES: Final = (
     ("365", "in a year"),
 )
 _SCOPES: Final = (("organization", "the whole organization"), ("application", "one application"))
-_MAX_NAME_CHARS: Final = 200
 _MAX_PORTAL_KEYS: Final = 100
 """Maximum number of portal keys on the page."""
 
@@ -72,8 +71,6 @@ async def create(context: ConsoleContext) -> Response:
     try:
         lifetime = _lifetime(context.field("lifetime"))
         name = context.field("name").strip()
-        if not 0 < len(name) <= _MAX_NAME_CHARS:
-            raise InvalidValue(f"enter a name of at most {_MAX_NAME_CHARS} characters", "name")
         async with context.work() as work:
             application = await _application(work, context.field("scope"), context.field("application").strip())
             made = await actions.create(work, application=application, name=name, lifetime=lifetime)

@@ -49,16 +49,24 @@ _COMMON: Final = (
     SourceField("dedup_fields", "Dedup fields", "JSON paths that identify an event together.", FieldKind.WORDS),
     SourceField("retry", "Retry", "Schedule of handlers without their own: a preset's name, or seconds as in 5, 60."),
     SourceField("methods", "Methods", "GET, POST or PUT; by default those of the sender.", FieldKind.WORDS),
+    SourceField("content_encodings", "Content encodings", "gzip or deflate; by default limits.content_encodings.",
+                FieldKind.WORDS),
     SourceField("public_url", "Public URL", "The base URL that senders use, such as https://hooks.example.com."),
     SourceField("mode", "Replies", "inline lets the handler reply while the sender waits.", FieldKind.CHOICE,
                 choices=(("", "store"), ("inline", "inline"))),
     SourceField("reply_within_s", "Reply within", "Seconds that senders of an inline source wait.", FieldKind.NUMBER),
     SourceField("fallback_status", "Fallback status", "If the handler does not reply in time.", FieldKind.NUMBER),
     SourceField("fallback_body", "Fallback body", "If the handler does not reply in time."),
+    SourceField("fallback_content_type", "Fallback media type", "Of the fallback body, such as application/json."),
     SourceField("schema", "JSON Schema", "Verified bodies that violate it are rejected.", FieldKind.JSON),
     SourceField("unsigned", "Accept requests without verification", "", FieldKind.SWITCH),
 )  # fmt: skip
 """The keys of every source."""
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "provider": "the sender that the form is for; another sender is another source",
+    "secrets": "stored apart from the settings: the first in this form, further ones on the source's page",
+}
+"""Keys of boathook.toml without a field of their own, each with the reason."""
 
 
 def recipe_fields(recipe: Recipe) -> Sequence[SourceField]:

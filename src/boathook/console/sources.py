@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.console.source_forms import (
+    ELSEWHERE,
     SourceField,
     common_fields,
     problem_of,
@@ -232,6 +233,7 @@ def _form(
         problems=problems,
         own_fields=recipe_fields(recipe),
         common_fields=common,
+        elsewhere=ELSEWHERE,
         is_common_wrong=any(one.key in problems for one in common),
         takes_secret=recipe.takes_secrets and not sources.takes_handshake_secret(recipe),
         is_key=sources.has_public_key(recipe),

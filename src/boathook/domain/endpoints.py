@@ -44,7 +44,7 @@ def check_uid(uid: str, prefix: str) -> str:
     """Return *uid* if it is valid for an entity whose ids begin with *prefix* and ``_``. Raises ValueError."""
     if not _NAME.fullmatch(uid):
         raise ValueError("write 1 to 256 letters, digits, - _ and .")
-    _check_segment(uid)
+    check_segment(uid)
     if uid.startswith(f"{prefix}_"):
         raise ValueError(f"it must not start with {prefix}_, as ids do")
     return uid
@@ -64,12 +64,12 @@ def check_type(name: str) -> str:
     """Return *name* if it is a valid event type. Raises ValueError."""
     if not _NAME.fullmatch(name):
         raise ValueError("an event type is 1 to 256 letters, digits, - _ and .")
-    _check_segment(name)
+    check_segment(name)
     return name
 
 
-def _check_segment(name: str) -> None:
-    # Clients resolve these in a path, so the object could not be reached by its name.
+def check_segment(name: str) -> None:
+    """Refuse a name that clients resolve in a path, where the object could not be reached. Raises ValueError."""
     if name in {".", ".."}:
         raise ValueError(f"it must not be {name!r}, which no path can end in; add another character")
 

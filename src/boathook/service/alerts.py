@@ -20,12 +20,12 @@ from boathook.db.database import Connection
 from boathook.domain import ids
 from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, AlertState, fill, show_number
 from boathook.domain.errors import InvalidValue, NotFound
+from boathook.service.limits import require_note
 from boathook.service.unit_of_work import UnitOfWork, new_id
 
 MAX_SILENCE: Final = timedelta(days=365)
 """Maximum duration of a silence; to silence a rule permanently, disable it."""
 _MAX_PATTERN_LENGTH: Final = 300
-_MAX_NOTE_LENGTH: Final = 1_000
 _JUST_ENDED: Final = timedelta(days=1)
 
 
@@ -141,8 +141,7 @@ async def silence(work: UnitOfWork, *, rule: str, subject: str, text: str, lengt
     for name, pattern in (("rule", rule), ("subject", subject)):
         if not 0 < len(pattern) <= _MAX_PATTERN_LENGTH or not pattern.isprintable():
             raise InvalidValue("write a name, or * for all", name)
-    if not 0 < len(text.strip()) <= _MAX_NOTE_LENGTH or "\0" in text:
-        raise InvalidValue(f"say why, in at most {_MAX_NOTE_LENGTH:,} characters", "note")
+    text = require_note(text)
     if not timedelta(0) < length <= MAX_SILENCE:
         raise InvalidValue("must be positive and at most one year", "length")
     created = await kept.insert_silence(
@@ -150,11 +149,11 @@ async def silence(work: UnitOfWork, *, rule: str, subject: str, text: str, lengt
         new_id(),
         rule=rule,
         subject=subject,
-        note=text.strip(),
+        note=text,
         actor=work.actor,
         until=datetime.now(UTC) + length,
     )
-    await record(work.connection, work.actor, "alert.silence", created.shown_id, f"{rule} {subject}: {text.strip()}")
+    await record(work.connection, work.actor, "alert.silence", created.shown_id, f"{rule} {subject}: {text}")
     return created
 
 

@@ -27,6 +27,7 @@ from boathook.service import applications, attempts, endpoint_secrets, endpoints
 from boathook.service.applications import NewApplication
 from boathook.service.endpoints import NewEndpoint
 from boathook.service.event_types import NewEventType
+from boathook.service.limits import check_action
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 _BATCH: Final = 500
@@ -104,7 +105,8 @@ class AppOperations:
 
     async def replay(self, ids: Sequence[str], *, note: str | None = None) -> list[str]:
         """Make dead letters pending again; return the ids of those replayed. Raises InvalidValue."""
-        database, action = await self._dependencies.operations_database(), AuditContext(actor=self._actor, note=note)
+        action = check_action(AuditContext(actor=self._actor, note=note))
+        database = await self._dependencies.operations_database()
         pace = ReplaySchedule(await delivery_commands.read_clock(database))
         done: list[Key] = []
         for keys in _batches(ids):
@@ -114,9 +116,8 @@ class AppOperations:
 
     async def ignore(self, ids: Sequence[str], *, note: str) -> list[str]:
         """Mark dead letters as ignored; return the ids of those ignored. Raises InvalidValue, also without a note."""
-        if not note.strip():
-            raise InvalidValue("ignoring a dead letter needs a note that says why", "note")
-        database, action = await self._dependencies.operations_database(), AuditContext(actor=self._actor, note=note)
+        action = check_action(AuditContext(actor=self._actor, note=note), needs_note=True)
+        database = await self._dependencies.operations_database()
         done: list[Key] = []
         for keys in _batches(ids):
             done += await delivery_commands.ignore_dead(database, Selection(ListFilter(), keys), action, limit=_BATCH)

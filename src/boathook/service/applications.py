@@ -1,7 +1,8 @@
 """Creates, reads, updates, lists and deletes applications."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -14,9 +15,9 @@ from boathook.db.audit import record
 from boathook.db.queries import endpoint_stats
 from boathook.db.queries.endpoint_stats import ApplicationSummary
 from boathook.domain import ids
-from boathook.domain.endpoints import parse_reference
+from boathook.domain.endpoints import check_uid, parse_reference
 from boathook.domain.errors import InvalidValue, NotFound, WrongCell
-from boathook.service import id_prefixes
+from boathook.service import id_prefixes, limits
 from boathook.service.unit_of_work import UnitOfWork, new_id
 
 
@@ -27,6 +28,24 @@ class NewApplication(msgspec.Struct, frozen=True, kw_only=True):
     uid: str | None = None
     throttle_rate: int | None = None
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+_CHECKS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "name": ("name", limits.check_name),
+    "uid": ("uid", partial(check_uid, prefix=ids.APPLICATION)),
+    "throttle_rate": ("throttleRate", limits.check_throttle_rate),
+    "metadata": ("metadata", limits.check_metadata),
+}
+"""The check of each value, with its name in the API."""
+
+
+def check_values(values: Mapping[str, Any]) -> None:
+    """Check values of an application, by their names in `NewApplication`. Raises InvalidValue."""
+    for name, value in values.items():
+        where, check = _CHECKS[name]
+        if value is not None:
+            with limits.field(where):
+                check(value)
 
 
 async def get(work: UnitOfWork, reference: str) -> Application:
@@ -95,6 +114,7 @@ async def search(work: UnitOfWork, words: str | None, *, after: UUID | None, lim
 
 async def create(work: UnitOfWork, new: NewApplication) -> Application:
     """Create an application. Raises AlreadyExists if its uid is in use."""
+    check_values(asdict(new))
     created = await applications.insert(
         work.connection,
         new_id(),
@@ -122,6 +142,7 @@ async def put(work: UnitOfWork, reference: str, new: NewApplication) -> tuple[Ap
     finds it again. Raises WrongCell, AlreadyExists.
     """
     new = replace(new, uid=new.uid or uid_from(ids.APPLICATION, reference))
+    check_values(asdict(new))
     found, is_created = await work.find_or_create(
         lambda: applications.lock(work.connection, work.organization, reference), lambda: create(work, new)
     )
@@ -139,6 +160,7 @@ async def update(work: UnitOfWork, reference: str, changes: Mapping[str, Any]) -
 
     Raises NotFound, WrongCell, AlreadyExists.
     """
+    check_values(changes)
     found = _found(await applications.lock(work.connection, work.organization, reference), reference)
     return await _save(work, replace(found, **changes))
 

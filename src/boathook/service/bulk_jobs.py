@@ -23,14 +23,12 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, NotFound
 from boathook.domain.windows import Window
 from boathook.service import search
+from boathook.service.limits import check_note, check_rate, require_note
 from boathook.service.messages import Page
 from boathook.service.search import SearchQuery
 from boathook.service.tasks import get, list_page, start
 from boathook.service.unit_of_work import UnitOfWork
 
-_MAX_NOTE_LENGTH: Final = 2_000
-MAX_RATE: Final = 100_000.0
-MIN_RATE: Final = 0.001
 _MAX_COUNTED: Final = 100_000
 MAX_PREVIEWED: Final = 200
 _ALL_TIME: Final = Window(UUID(int=0), UUID(int=2**128 - 1))
@@ -295,29 +293,6 @@ def progress_of(task: Task) -> JobProgress:
         begun_at=task.created_at,
         moved_at=task.updated_at,
     )
-
-
-def check_rate(rate: float | None) -> float | None:
-    """Return a valid rate. Raises InvalidValue."""
-    if rate is not None and not MIN_RATE <= rate <= MAX_RATE:
-        raise InvalidValue(f"write a number a second from {MIN_RATE:g} to {MAX_RATE:g}, or nothing", "rate")
-    return rate
-
-
-def check_note(note: str) -> str:
-    """Return a note that can be stored. Raises InvalidValue."""
-    note = note.strip().replace("\x00", "")
-    if len(note) > _MAX_NOTE_LENGTH:
-        raise InvalidValue(f"write {_MAX_NOTE_LENGTH} characters at most", "note")
-    return note
-
-
-def require_note(note: str) -> str:
-    """Return a note that is not empty. Raises InvalidValue."""
-    note = check_note(note)
-    if not note:
-        raise InvalidValue("write why nothing more is needed; it is kept as the outcome", "note")
-    return note
 
 
 def check_confirmation(typed: str) -> None:

@@ -37,7 +37,7 @@ from boathook.ingest.sources import dedup_days_by_source
 from boathook.ingest.spool_records import UNROUTED
 from boathook.service import body_view
 from boathook.service.body_view import BodyFormat
-from boathook.service.bulk_jobs import check_note
+from boathook.service.limits import check_note
 from boathook.service.listings import check_owner
 from boathook.service.unit_of_work import AppContext, UnitOfWork, new_id
 from boathook.verification.dedup_keys import KEY_PREFIX

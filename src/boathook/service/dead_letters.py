@@ -26,6 +26,7 @@ from boathook.domain.model import State
 from boathook.domain.plurals import plural
 from boathook.domain.policy import CONNECTION_LOST
 from boathook.service import bulk_jobs, operations
+from boathook.service.limits import check_note, require_note
 from boathook.service.listings import find_delivery
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
@@ -236,7 +237,7 @@ async def replay(app_context: AppContext, keys: Sequence[Key], *, actor: str, no
         InvalidTransition: one has succeeded or was ignored.
         InvalidValue: the note is invalid.
     """
-    action, chosen = await _prepare(app_context, keys, actor, bulk_jobs.check_note(note))
+    action, chosen = await _prepare(app_context, keys, actor, check_note(note))
     done = await operations.replay_dead(app_context.database, chosen, action)
     app_context.notify_due()
     return done
@@ -244,7 +245,7 @@ async def replay(app_context: AppContext, keys: Sequence[Key], *, actor: str, no
 
 async def ignore(app_context: AppContext, keys: Sequence[Key], *, actor: str, note: str) -> int:
     """Mark dead letters as ignored, with a note that says why; return how many. Raises as `replay` does."""
-    action, chosen = await _prepare(app_context, keys, actor, bulk_jobs.require_note(note))
+    action, chosen = await _prepare(app_context, keys, actor, require_note(note))
     return await operations.ignore_dead(app_context.database, chosen, action)
 
 
@@ -256,7 +257,7 @@ async def replay_one(work: UnitOfWork, key: Key, *, note: str = "") -> DeliveryR
         InvalidState: it is not a dead letter, its endpoint is deleted or disabled, or its event's content was deleted.
         InvalidValue: the note is invalid.
     """
-    action = AuditContext(actor=work.actor, note=bulk_jobs.check_note(note) or None)
+    action = AuditContext(actor=work.actor, note=check_note(note) or None)
     await _require_dead(work, key)
     pace = ReplaySchedule(await delivery_commands.read_clock(work.connection))
     selection = Selection(ListFilter(), [key])
@@ -268,7 +269,7 @@ async def replay_one(work: UnitOfWork, key: Key, *, note: str = "") -> DeliveryR
 
 async def ignore_one(work: UnitOfWork, key: Key, *, note: str) -> DeliveryRow:
     """Mark one dead letter of the organization as ignored, with a note that says why. Raises as `replay_one` does."""
-    action = AuditContext(actor=work.actor, note=bulk_jobs.require_note(note))
+    action = AuditContext(actor=work.actor, note=require_note(note))
     await _require_dead(work, key)
     selection = Selection(ListFilter(), [key])
     if not await delivery_commands.ignore_dead_in(work.connection, selection, action, limit=1):
@@ -285,7 +286,7 @@ async def _require_dead(work: UnitOfWork, key: Key) -> None:
 async def purge(app_context: AppContext, keys: Sequence[Key], *, actor: str, typed: str, note: str = "") -> int:
     """Delete dead letters with their attempts, once *typed* confirms it; return how many. Raises as `replay` does."""
     bulk_jobs.check_confirmation(typed)
-    action, chosen = await _prepare(app_context, keys, actor, bulk_jobs.check_note(note))
+    action, chosen = await _prepare(app_context, keys, actor, check_note(note))
     return await operations.purge_dead(app_context.database, chosen, action)
 
 

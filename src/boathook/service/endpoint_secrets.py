@@ -19,6 +19,7 @@ from boathook.domain.endpoints import SENSITIVE_HEADERS
 from boathook.domain.errors import LimitReached, NotFound, SecretUnreadable
 from boathook.service.endpoint_values import read_headers, read_secret
 from boathook.service.endpoints import decrypt_headers, encrypt_headers, get, lock, publish_updated, reset_breaker
+from boathook.service.limits import MAX_SECRET_GRACE, check_duration
 from boathook.service.unit_of_work import UnitOfWork
 
 _NAMED: Final = 5
@@ -126,9 +127,10 @@ async def rotate_secret(
 
     Raises:
         NotFound: there is no such endpoint.
-        InvalidValue: *secret* cannot sign.
+        InvalidValue: *secret* cannot sign, or the time is too long.
         LimitReached: too many former secrets are still valid.
     """
+    check_duration(grace, timedelta(0), MAX_SECRET_GRACE, "gracePeriodSeconds")
     kind = work.app_context.settings.outbound.signature_type
     secret = make_secret(kind) if secret is None else read_secret(secret, "key")
     endpoint = await lock(work, application, reference)

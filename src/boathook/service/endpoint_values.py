@@ -3,22 +3,25 @@
 Each check names the field as the API does and raises `InvalidValue`.
 """
 
-import contextlib
 import json
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from boathook.config import Settings
 from boathook.db import event_types
 from boathook.delivery.signer import read_signer
-from boathook.domain.endpoints import OPERATIONAL_TYPES, check_channels, check_header
+from boathook.domain import ids
+from boathook.domain.endpoints import OPERATIONAL_TYPES, check_channels, check_header, check_uid
 from boathook.domain.errors import InvalidValue
 from boathook.domain.filters import WHOLE, compile_filter
 from boathook.domain.json_document import split_path
 from boathook.domain.policy import RETRY_PRESETS, read_retry
 from boathook.http_client.addresses import find_denial, read_address
+from boathook.service import limits
+from boathook.service.limits import field
 from boathook.service.unit_of_work import UnitOfWork
 
 _MAX_TYPES: Final = 500
@@ -30,15 +33,6 @@ MAX_PEM: Final = 65_536
 """Maximum characters of a certificate with its chain, and of its key."""
 
 Values = dict[str, Any]
-
-
-@contextlib.contextmanager
-def field(*where: str | int) -> Iterator[None]:
-    """Convert a ValueError inside the block to `InvalidValue` for this field."""
-    try:
-        yield
-    except ValueError as error:
-        raise InvalidValue(str(error), *where) from None
 
 
 async def read_values(
@@ -83,7 +77,25 @@ def _read_plain(settings: Settings, name: str, value: Any) -> Values:
             with field("retrySchedule"):
                 return _read_retry(value)
         case _:
-            return {name: value}
+            return {name: _read_checked(name, value)}
+
+
+_CHECKS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "uid": ("uid", partial(check_uid, prefix=ids.ENDPOINT)),
+    "description": ("description", limits.check_description),
+    "metadata": ("metadata", limits.check_metadata),
+    "throttle_rate": ("throttleRate", limits.check_throttle_rate),
+    "concurrency": ("concurrency", limits.check_concurrency),
+    "timeout_s": ("timeoutSeconds", limits.check_timeout),
+    "api_version": ("version", limits.check_api_version),
+}
+"""The checks of further values, each with its name in the API."""
+
+
+def _read_checked(name: str, value: Any) -> Any:
+    where, check = _CHECKS[name]
+    with field(where):
+        return None if value is None else check(value)
 
 
 def read_url(settings: Settings, url: str, *where: str) -> tuple[str, tuple[str, str] | None]:
@@ -185,8 +197,8 @@ def read_headers(headers: Mapping[str, str]) -> dict[str, str]:
 def read_auth(settings: Settings, auth: Mapping[str, Any]) -> dict[str, Any]:
     """Return how requests to an endpoint authenticate: any of basic, oauth2 and mtls. Raises InvalidValue."""
     checks: dict[str, Callable[[Mapping[str, str]], Mapping[str, str]]] = {
-        "basic": lambda value: value,
-        "oauth2": lambda value: {**value, "tokenUrl": read_url(settings, value["tokenUrl"], *_TOKEN_URL)[0]},
+        "basic": _read_basic,
+        "oauth2": lambda value: _read_oauth(settings, value),
         "mtls": _read_pair,
     }
     if "basic" in auth and "oauth2" in auth:
@@ -195,6 +207,20 @@ def read_auth(settings: Settings, auth: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _TOKEN_URL: Final = ("auth", "oauth2", "tokenUrl")
+
+
+def _read_basic(value: Mapping[str, str]) -> Mapping[str, str]:
+    for name, check in (("username", limits.check_user_name), ("password", limits.check_password)):
+        with field("auth", "basic", name):
+            check(value[name])
+    return value
+
+
+def _read_oauth(settings: Settings, value: Mapping[str, str]) -> Mapping[str, str]:
+    for name in ("clientId", "clientSecret"):
+        with field("auth", "oauth2", name):
+            limits.check_credential(value[name])
+    return {**value, "tokenUrl": read_url(settings, value["tokenUrl"], *_TOKEN_URL)[0]}
 
 
 def _read_pair(value: Mapping[str, str]) -> Mapping[str, str]:

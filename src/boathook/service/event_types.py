@@ -1,7 +1,7 @@
 """Creates, changes, lists and archives event types, and validates payloads against their schemas."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +13,9 @@ from boathook.db.database import Connection
 from boathook.db.event_types import EventType as EventType  # noqa: PLC0414 - re-exported
 from boathook.db.event_types import SubscribedEndpoint
 from boathook.db.route_registry import read_schemas
+from boathook.domain.endpoints import check_type
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, NotFound
+from boathook.service import limits
 from boathook.service.unit_of_work import UnitOfWork
 
 
@@ -138,7 +140,17 @@ async def delete(work: UnitOfWork, name: str, *, is_expunged: bool = False) -> N
     await record(work.connection, work.actor, "event_type.delete" if is_expunged else "event_type.archive", name)
 
 
+_CHECKS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "description": ("description", limits.check_description),
+    "group_name": ("groupName", limits.check_group),
+    "feature_flags": ("featureFlags", lambda flags: [limits.check_flag(flag) for flag in flags]),
+}
+"""The checks of further values, each with its name in the API."""
+
+
 async def _new(work: UnitOfWork, name: str, new: NewEventType) -> EventType:
+    with limits.field("name"):
+        check_type(name)
     return EventType(organization=work.organization, name=name, **await _checked(asdict(new)))
 
 
@@ -161,6 +173,10 @@ def check_schemas(schemas: Mapping[str, Any], *where: str) -> None:
 
 
 async def _checked(columns: dict[str, Any]) -> dict[str, Any]:
+    for name, (where, check) in _CHECKS.items():
+        if columns.get(name) is not None:
+            with limits.field(where):
+                check(columns[name])
     schemas = columns.get("schemas") or {}
     if len(schemas) > MAX_VERSIONS:
         raise InvalidValue(f"an event type has at most {MAX_VERSIONS} versions; remove old ones", "schemas")

@@ -16,6 +16,7 @@ from boathook.db.applications import Application
 from boathook.db.audit import record
 from boathook.domain import ids
 from boathook.domain.errors import NotFound
+from boathook.service import limits
 from boathook.service.applications import require_here
 from boathook.service.authorization import Principal, principal_of
 from boathook.service.unit_of_work import Connection, UnitOfWork, new_id
@@ -51,11 +52,22 @@ async def find_portal_key(work: UnitOfWork, token: str) -> ApiKey | None:
 
 
 async def create(
-    work: UnitOfWork, *, application: Application | None = None, name: str = "", lifetime: timedelta | None = None
+    work: UnitOfWork,
+    *,
+    application: Application | None = None,
+    name: str | None = None,
+    lifetime: timedelta | None = None,
 ) -> CreatedKey:
-    """Create a key for the organization, or for one of its applications."""
+    """Create a key for the organization, or for one of its applications; *name* None: without a name.
+
+    Raises:
+        InvalidValue: the name is invalid.
+    """
+    if name is not None:
+        with limits.field("name"):
+            limits.check_key_name(name)
     created = await _create(
-        work, application, ApiKey(id=new_id(), organization="", application_id=None, name=name), lifetime
+        work, application, ApiKey(id=new_id(), organization="", application_id=None, name=name or ""), lifetime
     )
     await record(work.connection, work.actor, "key.create", created.key.shown_id)
     return created
@@ -70,7 +82,16 @@ async def create_for_portal(
     capabilities: Sequence[str] | None = None,
     feature_flags: Sequence[str] = (),
 ) -> CreatedKey:
-    """Create a key for one user of an application's portal; *capabilities* None allows everything."""
+    """Create a key for one user of an application's portal; *capabilities* None allows everything.
+
+    Raises:
+        InvalidValue: the lifetime, the session's name or a feature flag is invalid.
+    """
+    limits.check_duration(lifetime, limits.MIN_PORTAL_LIFETIME, limits.MAX_PORTAL_LIFETIME, "expiry")
+    with limits.field("sessionId"):
+        session_id = session_id and limits.check_session_name(session_id)
+    with limits.field("featureFlags"):
+        feature_flags = [limits.check_flag(flag) for flag in feature_flags]
     key = ApiKey(
         id=new_id(),
         organization="",
@@ -117,7 +138,8 @@ async def revoke(work: UnitOfWork, id: UUID) -> None:
 async def expire_all(
     work: UnitOfWork, application: Application, sessions: Sequence[str] | None, after: timedelta
 ) -> None:
-    """Expire the keys of an application, or of some of its portal sessions, after a delay."""
+    """Expire the keys of an application, or of some of its portal sessions, after a delay. Raises InvalidValue."""
+    limits.check_duration(after, timedelta(0), limits.MAX_EXPIRY_DELAY, "expiry")
     await api_keys.expire(work.connection, application.id, sessions, after)
     await record(work.connection, work.actor, "key.expire_all", application.shown_id)
 

@@ -38,8 +38,8 @@ from boathook.domain.errors import InvalidMessage, InvalidState, InvalidTransiti
 from boathook.domain.model import Accepted, Receipt, State
 from boathook.handlers.outbox import Message as Message  # noqa: PLC0414 - re-exported
 from boathook.handlers.outbox import Outbox, receipt_of
-from boathook.service.bulk_jobs import check_note
 from boathook.service.event_types import check_message
+from boathook.service.limits import check_action, check_note, check_rate
 from boathook.service.listings import check_event
 from boathook.service.unit_of_work import UnitOfWork
 
@@ -90,6 +90,7 @@ async def replay_dead(
 
     A delivery that fails permanently again meanwhile is not replayed twice.
     """
+    action, rate = check_action(action), check_rate(rate)
     start = await delivery_commands.read_clock(database)
     selection = _until(selection, start)
     gap_s = 1 / rate if rate else 0.0
@@ -122,6 +123,7 @@ async def replay_delivery(
         InvalidTransition: another delivery to the recipient is pending, or the event cannot have more deliveries; or
             it has ended, and this is a retry.
     """
+    action = check_action(action)
     delivery = await listings.get_delivery(database, *key)
     match State(delivery.state):
         case State.DEAD:
@@ -205,10 +207,9 @@ async def ignore_dead(
     """Mark the dead letters of *selection* as ignored, with the action's note; return how many.
 
     Raises:
-        InvalidTransition: there is no note.
+        InvalidValue: there is no note, or it is invalid.
     """
-    if not (action.note or "").strip():
-        raise InvalidTransition("ignoring a dead letter needs a note that says why")
+    action = check_action(action, needs_note=True)
     selection = _until(selection, await delivery_commands.read_clock(database))
 
     async def step(_done: int) -> int:
@@ -221,6 +222,7 @@ async def purge_dead(
     database: Database, selection: Selection, action: AuditContext, *, report: ProgressCallback | None = None
 ) -> int:
     """Delete the dead letters of *selection* with their attempts, counted as dropped; return how many."""
+    action = check_action(action)
     selection = _until(selection, await delivery_commands.read_clock(database))
 
     async def step(_done: int) -> int:
@@ -238,6 +240,7 @@ async def replay_group(
     report: ProgressCallback | None = None,
 ) -> int:
     """Make a group's dead letters pending again, due at most *rate* per second; return how many."""
+    action, rate = check_action(action), check_rate(rate)
     start = await delivery_commands.read_clock(database)
     gap_s = 1 / rate if rate else 0.0
 
@@ -251,8 +254,7 @@ async def ignore_group(
     database: Database, key: UUID, action: AuditContext, *, report: ProgressCallback | None = None
 ) -> int:
     """Mark a group's dead letters as ignored, with the action's note; return how many. Raises as `ignore_dead`."""
-    if not (action.note or "").strip():
-        raise InvalidTransition("ignoring dead letters needs a note that says why")
+    action = check_action(action, needs_note=True)
 
     async def act(connection: Connection, keys: Sequence[Key], _done: int) -> None:
         await delivery_commands.ignore_locked(connection, keys, action)
@@ -264,6 +266,7 @@ async def purge_group(
     database: Database, key: UUID, action: AuditContext, *, report: ProgressCallback | None = None
 ) -> int:
     """Delete a group's dead letters with their attempts, counted as dropped; return how many."""
+    action = check_action(action)
 
     async def act(connection: Connection, keys: Sequence[Key], _done: int) -> None:
         await delivery_commands.purge_locked(connection, keys, action)
@@ -315,6 +318,7 @@ async def replay_events(
             completed by repeating it.
         report: called with the number of events processed so far.
     """
+    action, rate = check_action(action), check_rate(rate)
     start = await delivery_commands.read_clock(database)
     wanted_type = chosen.type if isinstance(chosen, ListFilter) else None
     total = ReplayResult()
@@ -370,6 +374,7 @@ async def route_events(
         NotFound: one of the events, or the handler, does not exist.
         InvalidTransition: an event would have more deliveries than allowed.
     """
+    action, rate = check_action(action), check_rate(rate)
     start = await delivery_commands.read_clock(database)
     to = None if to is None else await routing.check_handler(database, to)
     wanted_type = chosen.type if isinstance(chosen, ListFilter) else None
@@ -422,6 +427,7 @@ async def send(database: Database, settings: Settings, action: AuditContext, mes
         InvalidMessage: a field is invalid, or the payload is not JSON or violates its event type's schema.
         DuplicateMessage: the application has a message with this id, but another payload.
     """
+    action = check_action(action)
     document = read_payload(message)
     async with database.transaction() as connection:
         if settings.outbound.validate_payloads:

@@ -20,10 +20,12 @@ from boathook.db import operators
 from boathook.db.audit import record
 from boathook.db.operators import ClientInfo as ClientInfo  # noqa: PLC0414 - re-exported
 from boathook.db.operators import Operator as Operator  # noqa: PLC0414 - re-exported
+from boathook.domain.endpoints import check_segment
 from boathook.domain.errors import AlreadyExists, InvalidState, InvalidValue, LimitReached, NotFound
 from boathook.domain.model import Role
 from boathook.domain.redaction import RedactedStruct
 from boathook.service.keys import hash_token
+from boathook.service.limits import field
 from boathook.service.oidc import OidcIdentity
 from boathook.service.sign_in_link import redeem_token
 from boathook.service.unit_of_work import AppContext, UnitOfWork, new_id
@@ -300,6 +302,8 @@ def _checked_name(name: str) -> str:
     name = name.strip()
     if not name or len(name) > _MAX_NAME_LENGTH or not name.isprintable():
         raise InvalidValue(f"a name has 1 to {_MAX_NAME_LENGTH} printable characters", "name")
+    with field("name"):
+        check_segment(name)
     return name
 
 

@@ -36,6 +36,7 @@ from boathook.ingest.sources import compile_verifier, dedup_days_by_source, larg
 from boathook.ingest.spool_records import UNROUTED
 from boathook.ingest.verification_io import VerificationIO
 from boathook.service.database import with_stored_sources
+from boathook.service.limits import check_action
 from boathook.verification.verifier import Challenge, KeyRequired, Rejected, Request, Verdict, Verified, Verifier
 
 _PAGE: Final = 500
@@ -174,6 +175,7 @@ async def reverify(
         NotFound: one of the given ids does not exist.
         ConfigError: the settings of a source are wrong.
     """
+    action = check_action(action)
     settings = await with_stored_sources(settings, database)
     with contextlib.closing(_ReverifierCache(database, settings)) as reverifiers:
         async for rejection_id in _rejections(database, chosen):

@@ -29,6 +29,7 @@ from boathook.ingest.sources import captures_secret, source_spec
 from boathook.providers.recipe import Recipe
 from boathook.providers.schemes import FieldMac, Hmac
 from boathook.service.database import with_stored_sources
+from boathook.service.limits import check_note
 from boathook.service.unit_of_work import UnitOfWork, new_id
 from boathook.verification.source import find_source_recipe
 from boathook.verification.verifier import Verifier
@@ -74,7 +75,6 @@ MAX_SECRET_LENGTH: Final = 8_192
 MAX_GRACE: Final = timedelta(days=30)
 MAX_SECRETS: Final = 10
 """Maximum valid added secrets of a source; each is tried on every forged request."""
-_MAX_NOTE_LENGTH: Final = 200
 
 
 class SecretView(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,8 +179,7 @@ async def add(
     settings = await work.app_context.refresh_settings(work.connection)
     settings.source(source)  # raises NotFound
     after = None if expire_others_after is None else _checked(expire_others_after)
-    if len(note_text) > _MAX_NOTE_LENGTH:
-        raise InvalidValue(f"it has at most {_MAX_NOTE_LENGTH} characters", "note")
+    note_text = check_note(note_text)
     await source_secrets.lock(work.connection, source)
     known = await source_secrets.list_by_source(work.connection, source)
     text = _make(settings, source) if text is None else read_secret(text)
@@ -188,7 +187,7 @@ async def add(
     encrypted = work.app_context.secret_box.encrypt(text, encryption_context(source, id))
     _refuse(work, settings, source, text, known)
     created = await source_secrets.insert(
-        work.connection, id=id, source=source, encrypted=encrypted, note=note_text.strip(), by=work.actor
+        work.connection, id=id, source=source, encrypted=encrypted, note=note_text, by=work.actor
     )
     ended = 0 if after is None else await source_secrets.expire_others(work.connection, source, id, after)
     detail = f"{created.shown_id}{f', {ended} others expire in {after}' if ended else ''}"

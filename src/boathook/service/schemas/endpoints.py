@@ -3,9 +3,10 @@
 from typing import Annotated, Any
 
 from msgspec.structs import replace
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from boathook.domain.policy import RETRY_PRESETS
+from boathook.service import limits
 from boathook.service.endpoints import Backlog, NewEndpoint
 from boathook.service.schemas.fields import (
     DEPRECATED,
@@ -13,23 +14,35 @@ from boathook.service.schemas.fields import (
     EndpointUid,
     Input,
     Metadata,
-    Name,
     Output,
     Part,
+    PlainDescription,
     Rate,
     StrictBool,
     StrictBoolOrNull,
     StrictInt,
     Text,
     Timestamp,
+    form,
     not_null_field,
     null_as,
     renamed_alias,
 )
 
-Seconds = Annotated[float, Field(ge=1, le=60)]
-Version = Annotated[StrictInt, Field(ge=1, le=2_147_483_647)]
-ConcurrencyLimit = Annotated[int, Field(strict=True, ge=1, le=1_000)]
+Seconds = Annotated[
+    float, AfterValidator(limits.check_timeout), form(minimum=limits.MIN_TIMEOUT_S, maximum=limits.MAX_TIMEOUT_S)
+]
+Version = Annotated[
+    StrictInt, AfterValidator(limits.check_api_version), form(minimum=1, maximum=limits.MAX_API_VERSION)
+]
+ConcurrencyLimit = Annotated[
+    StrictInt, AfterValidator(limits.check_concurrency), form(minimum=1, maximum=limits.MAX_CONCURRENCY)
+]
+UserName = Annotated[
+    str, AfterValidator(limits.check_user_name), form(pattern="^[^:]*$", maxLength=limits.MAX_USER_NAME)
+]
+Password = Annotated[str, AfterValidator(limits.check_password), form(maxLength=limits.MAX_PASSWORD)]
+Credential = Annotated[str, AfterValidator(limits.check_credential), form(minLength=1, maxLength=limits.MAX_PASSWORD)]
 Schedule = Annotated[
     Text | list[float],
     Field(
@@ -53,16 +66,16 @@ _FILTER = Field(
 class BasicIn(Part):
     """A user name and password."""
 
-    username: Text = Field(pattern=r"^[^:]*$", max_length=1_024)
-    password: Text = Field(max_length=4_096)
+    username: UserName
+    password: Password
 
 
 class OAuth2In(Part):
     """OAuth 2.0 client credentials (RFC 6749, section 4.4)."""
 
     token_url: Text
-    client_id: Name
-    client_secret: Name
+    client_id: Credential
+    client_secret: Credential
     scope: Text | None = None
 
 
@@ -147,7 +160,7 @@ class EndpointPatch(Input):
     """Changes to an endpoint; null clears fields that may be empty."""
 
     url: Text = not_null_field(min_length=1)
-    description: Text = not_null_field()
+    description: PlainDescription = not_null_field()
     uid: EndpointUid | None = not_null_field()
     throttle_rate: Rate | None = not_null_field(validation_alias=renamed_alias("throttleRate", "rateLimit"))
     is_disabled: StrictBool = not_null_field(bool, validation_alias="disabled")

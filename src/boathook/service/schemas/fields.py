@@ -1,22 +1,21 @@
 """Field types of bodies and queries, and the base classes of requests and responses."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import cache, partial
 from inspect import isclass
 from itertools import islice
 from typing import Annotated, Any, Final, Self, get_args
 
-import msgspec
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
 from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_type, check_uid
+from boathook.service import limits
 
-_MAX_METADATA_BYTES: Final = 4_096
 _MAX_IGNORED_FIELDS: Final = 20
 _MAX_FIELD_NAME_LENGTH: Final = 100
 _MOMENT: Final = re.compile(
@@ -153,16 +152,22 @@ Timestamp = Annotated[
 
 
 def _plain(text: str) -> str:
-    if any(char <= "\x08" for char in text):
-        raise ValueError("it must not contain control characters")
-    return text
+    return limits.check_text(text, len(text))
+
+
+def form(**keywords: Any) -> Any:
+    """Describe a check of the service in the OpenAPI document, by keywords of JSON Schema."""
+    return Field(json_schema_extra=keywords)
 
 
 Text = Annotated[str, AfterValidator(_plain)]
 Name = Annotated[Text, Field(min_length=1)]
+ApplicationName = Annotated[str, AfterValidator(limits.check_name), form(minLength=1, maxLength=limits.MAX_NAME)]
 StrictInt = Annotated[int, Field(strict=True)]
 StrictBool = Annotated[bool, Field(strict=True)]
-Rate = Annotated[int, Field(strict=True, ge=1, le=65_535)]
+Rate = Annotated[
+    StrictInt, AfterValidator(limits.check_throttle_rate), form(minimum=1, maximum=limits.MAX_THROTTLE_RATE)
+]
 TypeName = Annotated[str, AfterValidator(check_type), Field(json_schema_extra={"pattern": _NAME})]
 
 
@@ -171,17 +176,10 @@ ApplicationUid = Annotated[str, AfterValidator(partial(check_uid, prefix=ids.APP
 EndpointUid = Annotated[str, AfterValidator(partial(check_uid, prefix=ids.ENDPOINT)), _UID_FORM]
 
 
-def _small(metadata: Mapping[str, str]) -> Mapping[str, str]:
-    if len(msgspec.json.encode(metadata)) > _MAX_METADATA_BYTES:
-        raise ValueError(f"metadata has at most {_MAX_METADATA_BYTES} bytes as JSON")
-    if any("\x00" in key or "\x00" in value for key, value in metadata.items()):
-        raise ValueError("it must not contain control characters")
-    return metadata
-
-
-Metadata = Annotated[dict[str, str], null_as({}, dict[str, str] | None), AfterValidator(_small)]
+Metadata = Annotated[dict[str, str], null_as({}, dict[str, str] | None), AfterValidator(limits.check_metadata)]
 StrictBoolOrNull = Annotated[StrictBool, null_as(False, bool | None)]
-Description = Annotated[Text, null_as("", str | None)]
+PlainDescription = Annotated[str, AfterValidator(limits.check_description), form(maxLength=limits.MAX_DESCRIPTION)]
+Description = Annotated[PlainDescription, null_as("", str | None)]
 
 Channels = Annotated[list[str], AfterValidator(lambda names: list(check_channels(names)))]
 """1 to 10 channels."""

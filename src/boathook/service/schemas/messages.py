@@ -9,30 +9,32 @@ from pydantic import AfterValidator, Field, model_validator
 
 from boathook.domain import ids
 from boathook.domain.endpoints import check_tags, check_uid
+from boathook.service import limits
 from boathook.service.applications import NewApplication
 from boathook.service.event_types import NewEventType
 from boathook.service.messages import JSON_TYPE
 from boathook.service.schemas.fields import (
     DEPRECATED,
+    ApplicationName,
     ApplicationUid,
     Channels,
     Input,
     Metadata,
-    Name,
     Part,
+    PlainDescription,
     Rate,
     StrictBool,
     StrictBoolOrNull,
     StrictInt,
-    Text,
     Timestamp,
     TypeName,
+    form,
     not_null_field,
     renamed_alias,
 )
 
-FlagName = Annotated[Text, Field(min_length=1, max_length=256)]
-Group = Annotated[Text, Field(max_length=256)]
+FlagName = Annotated[str, AfterValidator(limits.check_flag), form(minLength=1, maxLength=limits.MAX_GROUP)]
+Group = Annotated[str, AfterValidator(limits.check_group), form(maxLength=limits.MAX_GROUP)]
 Schemas = Annotated[
     dict[str, Any],
     Field(description="JSON Schemas, draft 7, of the payload, by version.", examples=[{"1": {"type": "object"}}]),
@@ -42,7 +44,7 @@ Schemas = Annotated[
 class EventTypeUpdate(Input):
     """The values of an event type; omitted ones return to their defaults."""
 
-    description: Text = Field(examples=["An invoice was paid"])
+    description: PlainDescription = Field(examples=["An invoice was paid"])
     is_archived: StrictBoolOrNull = Field(default=False, validation_alias="archived")
     is_deprecated: StrictBoolOrNull = Field(default=False, validation_alias="deprecated")
     schemas: Schemas | None = None
@@ -73,7 +75,7 @@ class EventTypeIn(EventTypeUpdate):
 class EventTypePatch(Input):
     """Changes to an event type; null clears schemas, featureFlags and groupName."""
 
-    description: Text = not_null_field()
+    description: PlainDescription = not_null_field()
     is_archived: StrictBool = not_null_field(bool, validation_alias="archived")
     is_deprecated: StrictBool = not_null_field(bool, validation_alias="deprecated")
     schemas: Schemas | None = not_null_field(dict)
@@ -99,7 +101,7 @@ def _flags(flag: str | None, flags: list[str] | None) -> list[str] | None:
 class ApplicationIn(Input):
     """An application."""
 
-    name: Name = Field(examples=["Acme"])
+    name: ApplicationName = Field(examples=["Acme"])
     uid: ApplicationUid | None = Field(default=None, examples=["acme"])
     throttle_rate: Rate | None = Field(default=None, validation_alias=renamed_alias("throttleRate", "rateLimit"))
     metadata: Metadata = Field(default_factory=dict, examples=[{"plan": "pro"}])
@@ -112,7 +114,7 @@ class ApplicationIn(Input):
 class ApplicationPatch(Input):
     """Changes to an application; null clears uid and throttleRate."""
 
-    name: Name = not_null_field(examples=["Acme"])
+    name: ApplicationName = not_null_field(examples=["Acme"])
     uid: ApplicationUid | None = not_null_field(examples=["acme"])
     throttle_rate: Rate | None = not_null_field(validation_alias=renamed_alias("throttleRate", "rateLimit"))
     metadata: Metadata = not_null_field(dict)
