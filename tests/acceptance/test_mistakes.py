@@ -251,6 +251,17 @@ MISTAKES = {
     "unset variable of a proxy": Mistake(
         "config check", '[outbound]\nproxy = "env:NO_SUCH_PROXY"', ("outbound.proxy", "NO_SUCH_PROXY is not set")
     ),
+    "source without a provider": Mistake(
+        "config check", '[sources.shop]\nsecrets = ["x"]', ("sources.shop.provider", 'provider = "hmac"')
+    ),
+    "unknown type in a schema": Mistake(
+        "config check",
+        STRIPE + '[sources.stripe.schema]\ntype = "objct"',
+        ("sources.stripe.schema", "'objct'", "'object'"),
+    ),
+    "host of a database that is unknown": Mistake(
+        "events list", "", ("database.url", "'no-such-host.invalid'"), 1, url="postgresql://no-such-host.invalid/shop"
+    ),
     "unknown capability": Mistake("applications portal acme --may Everything", "", ("--may", "ViewBase")),
 }
 

@@ -14,11 +14,13 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 import pytest
 
+from boathook.config import load
 from boathook.db import connection, integrity
 from boathook.db.database import Database, check_safety
 from boathook.db.migrations import migrate
 from boathook.domain.errors import DatabaseError, DatabaseUrlRejected
 from boathook.handlers.api import Boathook, Event, Transaction
+from boathook.service.doctor import CheckStatus, examine_all
 from tests.conftest import open_folder
 from tests.support import eventually, until
 from tests.worker_harness import accept_events, running_worker, wait_for_states
@@ -206,6 +208,13 @@ async def test_transaction_mode_is_refused_before_a_migration(pooler: Pooler) ->
     for _ in range(3):  # statements of an earlier client may be there already
         with pytest.raises(DatabaseUrlRejected, match=r"pooler in transaction mode.*pool_mode = session"):
             await migrate(url)
+
+
+async def test_the_doctor_says_so_once(pooler: Pooler) -> None:
+    findings = await examine_all(load(None, {"database.url": pooler("transaction")}))
+    failed = {one.check: one.found for one in findings if one.verdict is CheckStatus.FAIL}
+    assert any("pooler in transaction mode" in found for found in failed.values())
+    assert not any("prepared statement" in found for found in failed.values())
 
 
 async def test_session_mode_can_be_migrated(pooler: Pooler) -> None:

@@ -14,6 +14,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -196,6 +197,9 @@ async def connect(*args: Any, **options: Any) -> asyncpg.Connection:
         # PgBouncer rejects startup parameters that it is not configured to ignore.
         known = {name: value for name, value in settings.items() if name == "application_name"}
         connection = await asyncpg.connect(*args, **options | {"server_settings": known})
+    except socket.gaierror as error:
+        hosts = urlsplit(str(args[0])).netloc.rpartition("@")[2] if args else ""
+        raise OSError(f"its host {hosts!r} is unknown ({error.strerror})") from error
     try:
         _set_socket_options(connection)
         _register_array_types(connection)

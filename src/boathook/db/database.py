@@ -41,6 +41,7 @@ from boathook.domain.errors import DatabaseError, DatabaseUnavailable, DatabaseU
 from boathook.observability.log import get_logger
 
 __all__ = [
+    "TRANSACTION_POOLER",
     "Connection",
     "Database",
     "Record",

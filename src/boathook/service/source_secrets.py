@@ -31,7 +31,7 @@ from boathook.providers.schemes import FieldMac, Hmac
 from boathook.service.database import with_stored_sources
 from boathook.service.limits import check_note
 from boathook.service.unit_of_work import UnitOfWork, new_id
-from boathook.verification.source import find_source_recipe
+from boathook.verification.source import check_secret_forms, find_source_recipe
 from boathook.verification.verifier import Verifier
 
 
@@ -216,7 +216,9 @@ def _refuse(work: UnitOfWork, settings: Settings, source: str, text: str, known:
     if len(holding) >= MAX_SECRETS:
         raise LimitReached(f"{source} has {MAX_SECRETS} added secrets; remove unused ones")
     try:
-        Verifier(replace(source_spec(settings, source, SecretsCache(settings, ())), secrets=(text,)))
+        spec = replace(source_spec(settings, source, SecretsCache(settings, ())), secrets=(text,))
+        check_secret_forms(spec)
+        Verifier(spec)
     except ConfigError as error:
         raise InvalidValue(str(error).partition(": ")[2] or str(error), "secret") from None
     if text in {*settings.secrets_of(source), *(decrypt(work, one) for one in holding)}:

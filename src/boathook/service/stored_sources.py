@@ -39,7 +39,7 @@ from boathook.providers import find_recipe
 from boathook.service.shown_settings import HIDDEN
 from boathook.service.source_secrets import decrypt, generate_secret, read_secret
 from boathook.service.unit_of_work import UnitOfWork, new_id
-from boathook.verification.source import find_source_recipe
+from boathook.verification.source import check_secret_forms, find_source_recipe
 from boathook.verification.verifier import Verifier
 
 MAX_STORED_SOURCES: Final = 1_000
@@ -217,7 +217,9 @@ def _check(configured: Settings, name: str, source: SourceSettings, secrets: tup
                 "this sender signs its requests: paste its secret, or generate one if the sender lets you choose it",
                 "secret",
             )
-        Verifier(replace(spec, secrets=(*secrets, *spec.secrets)))
+        spec = replace(spec, secrets=(*secrets, *spec.secrets))
+        check_secret_forms(spec)
+        Verifier(spec)
         inline_policy(alone, name)
     except ConfigError as error:
         raise _invalid(name, error) from None

@@ -154,7 +154,9 @@ def _validator(document: bytes) -> Any:
     schema = msgspec.json.decode(document)
     try:
         for error in _META.iter_errors(schema):
-            raise ValueError(_format_error(error.absolute_path, error.message))
+            # A wrong word for a type: the alternatives list the right ones, the whole does not.
+            cause = next((part for part in error.context or () if part.validator == "enum"), error)
+            raise ValueError(_format_error(error.absolute_path, cause.message))
         resource = DRAFT7.create_resource(schema)
         _check_parts(resource, EMPTY_REGISTRY.resolver_with_root(resource))
     except RecursionError:

@@ -33,7 +33,8 @@ def find_source_recipe(source: str, provider: str) -> Recipe:
     try:
         return find_recipe(provider)
     except ConfigError as error:
-        raise ConfigError(f"sources.{source}.provider: {error}") from None
+        fix = '; a source of another name needs provider = "hmac" or such; see `boathook sources providers`'
+        raise ConfigError(f"sources.{source}.provider: {error}{fix if provider == source else ''}") from None
 
 
 def resolve_source(spec: SourceSpec) -> ResolvedSource:

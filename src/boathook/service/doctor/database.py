@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from boathook.config import Settings
-from boathook.db.database import Database, check_safety
+from boathook.db.database import TRANSACTION_POOLER, Database, check_safety
 from boathook.db.health import (
     DatabaseHealth,
     SendingHealth,
@@ -36,7 +36,10 @@ _NAMED: Final = 3
 
 async def examine(settings: Settings, database: Database, migrations: Migrations) -> AsyncIterator[Finding]:
     """Yield the findings about the database; most of them only if its schema is current."""
-    yield await _safety(settings, database)
+    finding = await _safety(settings, database)
+    yield finding
+    if finding.found == TRANSACTION_POOLER.partition(". ")[0]:
+        return  # every further query may fail
     async for limited in _connection_limit(settings, database):
         yield limited
     yield await _standbys(database)
