@@ -171,9 +171,14 @@ class TestDjango:
             ("[server]\nbindd = 1\n", True, "stripe", ["boathook.E002"]),
             (None, True, "stripe", ["boathook.W001"]),
             (SETTINGS, True, "strpe", ["boathook.W002"]),
+            (SETTINGS.replace("STRIPE_SECRET", "NO_SUCH_SECRET"), True, "stripe", ["boathook.E002"]),
+            (SETTINGS.replace("env:STRIPE_SECRET", "sk_live_51H0000"), True, "stripe", ["boathook.E002"]),
+            (SETTINGS.replace("env:STRIPE_SECRET", SECRET), True, "stripe", ["boathook.W002"]),
+            (SETTINGS + '[outbound]\nencryption_keys = ["abc"]\n', True, "stripe", ["boathook.E002"]),
         ],
     )
     def test_the_system_checks(self, tmp_path, monkeypatch, text, is_postgresql, source, found):
+        monkeypatch.setenv("STRIPE_SECRET", SECRET)
         hook = DjangoBoathook()
         hook.on(source, name="paid")(lambda event: None)
         monkeypatch.chdir(tmp_path)

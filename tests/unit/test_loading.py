@@ -1,5 +1,6 @@
 """Apps are found, checked and merged with the settings, and every error names its location."""
 
+import importlib.util
 import itertools
 import json
 import sys
@@ -16,6 +17,7 @@ from boathook.config import Settings
 from boathook.config.loader import is_secret
 from boathook.domain.errors import ConfigError
 from boathook.handlers.hooks import Hooks
+from boathook.handlers.sessions import django, psycopg_async, psycopg_sync, sqlalchemy_async, sqlalchemy_sync
 from boathook.observability.metrics import METRICS
 from boathook.server.loading import bind, load_app, load_apps, load_hooks, migrations_of, settings_of, with_apps
 from boathook.server.supervisor import _slots
@@ -364,3 +366,18 @@ def test_no_secret_of_an_apps_table_is_shown(place: Place):
         "shelf": {"secret": "(hidden)", "pin": "(hidden)", "api_token": "(hidden)", "plans": []},
         "warehouse": {"rows": 3, "signing_keys": ["(hidden)", "env:KEY"], "passwords": {"clerk": "(hidden)"}},
     }
+
+
+@pytest.mark.parametrize(
+    ("declare", "extra"),
+    [
+        (sqlalchemy_async, "sqlalchemy"), (sqlalchemy_sync, "sqlalchemy"), (psycopg_async, "psycopg"),
+        (psycopg_sync, "psycopg"), (lambda _factory: django(), "django"),
+    ],
+)  # fmt: skip
+def test_a_session_without_its_library_is_refused_where_it_is_declared(
+    monkeypatch: pytest.MonkeyPatch, declare: Callable[..., object], extra: str
+):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(ConfigError, match=rf'pip install "boathook\[{extra}\]"'):
+        declare(lambda: None)

@@ -15,7 +15,7 @@ from boathook import config
 from boathook.config import Settings
 from boathook.django import hook
 from boathook.domain.errors import ConfigError
-from boathook.service.database import migrate
+from boathook.service.database import migrate, with_url
 from boathook.service.doctor import CheckStatus, Finding, check_settings, examine_handlers, examine_settings
 
 _ALIAS: Final = "default"
@@ -79,6 +79,7 @@ def check_project(**_: Any) -> list[checks.CheckMessage]:
         hint = "Write one beside manage.py, with a table [sources.NAME] for each sender, and run manage.py there."
         found.append(checks.Warning(f"There is no {config.FILE_NAME} in {Path.cwd()}.", hint=hint, id="boathook.W001"))
         return found
+    settings = with_url(settings, "postgresql://")  # the project's own database counts
     try:
         check_settings(settings)
     except ConfigError as error:
