@@ -1,6 +1,7 @@
 """What a benchmark runs on: a PostgreSQL that commits synchronously, databases in it, and servers as processes."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -323,8 +324,9 @@ def _environment() -> dict[str, str]:
 
 def _children(pid: int) -> list[Path]:
     """Return the folders below /proc of all processes that a process has started, and of those that they have."""
-    lines = Path(f"/proc/{pid}/task/{pid}/children")
-    pids = lines.read_text().split() if lines.exists() else []
+    pids: list[str] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a process may end at any moment
+        pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [folder for child in pids for folder in (Path("/proc", child), *_children(int(child)))]
 
 

@@ -209,6 +209,24 @@ def test_both_transports_keep_the_same_connections(monkeypatch, name):
         assert (accepted, requests) == (connections, 2)
 
 
+class _Trusting(ResponseReader):
+    """Mutant: keeps a connection whose response has both a length and chunks."""
+
+    def _read_headers(self, text, *, version, has_body):
+        super()._read_headers(text, version=version, has_body=has_body)
+        self.keeps_alive = True
+
+
+@pytest.mark.parametrize(("reader", "is_kept"), [(ResponseReader, False), (_Trusting, True)])
+@pytest.mark.parametrize("length", [b"2", b"5"])
+def test_a_connection_with_both_a_length_and_chunks_is_not_kept(reader, length, *, is_kept):
+    """As RFC 9112, section 6.3, demands: https://www.rfc-editor.org/rfc/rfc9112#section-6.3"""
+    response = reader(4_096)
+    response.feed(HEAD + b"content-length: " + length + b"\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
+    assert response.is_complete
+    assert response.keeps_alive is is_kept
+
+
 def read_pieces(pieces):
     """Return a reader's result for these pieces of a connection, which then ends."""
     reader = ResponseReader(4_096)

@@ -372,3 +372,48 @@ def test_a_client_that_waits_as_told_passes(number: int, per_second: float, burs
         if wait_s > 0:
             now += wait_s + 1e-6
             assert rate.wait_s("", now) == 0
+
+
+class _Forgetful(SourceRate):
+    """Mutant: forgets what was spent while the store did not answer."""
+
+    def fail(self, request: LeaseRequest) -> None:
+        self._can_have_more = False
+
+
+class _Hoarding(SourceRate):
+    """Mutant: reports all that was spent, however long the store was away."""
+
+    def fail(self, request: LeaseRequest) -> None:
+        self._spent += request.spent
+
+
+def spent_while_failing(kind: type[SourceRate], outages: int) -> tuple[int, int]:
+    """Return what passed a gateway while each lease failed, and what it reports afterwards."""
+    rate = kind("shop", 20.0, 40, gateways=2)
+    now, passed = 1_000.0, 0
+    for _ in range(outages):
+        now += LEASE_INTERVAL_S
+        while rate.wait_s("", now) == 0:
+            passed += 1
+        request = rate.ask(now)
+        assert request is not None
+        rate.fail(request)
+    reported = rate.ask(now + LEASE_INTERVAL_S)
+    assert reported is not None
+    return passed, reported.spent
+
+
+def test_what_was_spent_while_leasing_failed_is_charged_later():
+    passed, reported = spent_while_failing(SourceRate, 3)
+    assert 0 < passed == reported
+    passed, reported = spent_while_failing(_Forgetful, 3)
+    assert reported < passed
+
+
+def test_a_long_outage_of_the_store_is_not_charged_in_full():
+    """A gateway reports no more than it can have passed within a second, or the source would be closed for as long."""
+    rate = SourceRate("shop", 20.0, 40, gateways=2)
+    passed, reported = spent_while_failing(SourceRate, 10_000)
+    assert reported <= rate._floor.max_spent < passed
+    assert spent_while_failing(_Hoarding, 10_000)[1] > rate._floor.max_spent
