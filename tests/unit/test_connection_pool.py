@@ -6,6 +6,7 @@ import functools
 import itertools
 import re
 import socket
+import threading
 
 import pytest
 import uvloop
@@ -355,6 +356,81 @@ async def test_bytes_received_while_idle_close_the_connection():
         await eventually(lambda: not post.sender._pool.opened)
         assert (await post(receiver.url)).status == 200
         assert receiver.accepted == 2
+
+
+class Planter:
+    """A server, in a thread of its own, that sends a second answer when told to; each request has the next status."""
+
+    def __init__(self, answer):
+        self._answer = answer
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/"
+        self._plant, self._is_planted = threading.Event(), threading.Event()
+        self._statuses = itertools.count(201)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._listening.close()
+
+    def plant(self):
+        """Send the second answer, and return once it has arrived; the caller's event loop reads nothing meanwhile."""
+        self._plant.set()
+        assert self._is_planted.wait(300)
+
+    def _run(self):
+        with contextlib.suppress(OSError):
+            self._serve(plants=True)
+            self._serve(plants=False)
+
+    def _serve(self, *, plants):
+        connection, _ = self._listening.accept()
+        with connection:
+            while connection.recv(65_536):
+                connection.sendall(self._answer % next(self._statuses))
+                if plants:
+                    assert self._plant.wait(300)
+                    connection.sendall(self._answer % 299)
+                    self._is_planted.set()
+                    plants = False
+
+
+PLANTED = [
+    b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n",
+    b"HTTP/1.1 %d X\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("answer", PLANTED)
+@pytest.mark.usefixtures("way")
+async def test_an_answer_before_its_request_is_not_the_answer_to_it(answer):
+    with Planter(answer) as planter:
+        async with open_sender() as post:
+            assert (await post(planter.url)).status == 201
+            planter.plant()
+            assert (await post(planter.url)).status == 202
+
+
+async def test_mutant_a_planted_answer_is_the_answer_to_the_next_request(monkeypatch):
+    monkeypatch.setattr(connection_pool._Connection, "has_input", lambda _: False)
+    with Planter(PLANTED[0]) as planter:
+        async with open_sender() as post:
+            assert (await post(planter.url)).status == 201
+            planter.plant()
+            assert (await post(planter.url)).status == 299
+
+
+@pytest.mark.parametrize("answer", [OK, CHUNKED + b"2\r\nok\r\n0\r\n\r\n", NO_CONTENT + b"\r\n"])
+@pytest.mark.usefixtures("way")
+async def test_an_answer_in_the_same_read_as_another_closes_the_connection(answer):
+    planted = b"HTTP/1.1 299 X\r\ncontent-length: 0\r\n\r\n"
+    async with Receiver((answer + planted,)) as receiver, open_sender() as post:
+        statuses = [(await post(receiver.url)).status for _ in range(4)]
+        assert 299 not in statuses
+        assert receiver.accepted == 4
 
 
 async def test_idle_connections_are_bounded_and_closed_after_a_while(monkeypatch):

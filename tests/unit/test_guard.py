@@ -16,7 +16,7 @@ import pycurl
 import pytest
 
 from boathook.domain.errors import ConfigError
-from boathook.http_client import connection_pool, curl_multi, guard
+from boathook.http_client import connection_pool, curl_multi, guard, transfer
 from boathook.http_client import resolver as names
 from boathook.http_client.messages import TransportFailure
 from boathook.http_client.sender import HttpSender
@@ -144,11 +144,12 @@ server.listen(0, '127.0.0.1', () => console.log(server.address().port));
 
 
 @pytest.fixture
-def http2_port(authority, tmp_path):
+def http2_port(authority, tmp_path, request):
+    """The port of an HTTP/2 server; its program may be a parameter."""
     if NODE is None:
         pytest.skip("the HTTP/2 server is one of Node.js")
     authority.context()
-    command = [NODE, "-e", HTTP2_SERVER, str(tmp_path / "server.pem")]
+    command = [NODE, "-e", getattr(request, "param", HTTP2_SERVER), str(tmp_path / "server.pem")]
     # In a session of its own: what is called node may be a wrapper, and the server its child.
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as server:
         try:
@@ -166,6 +167,44 @@ async def test_http_2_is_used_if_the_receiver_offers_it(authority, http2_port):
             # The first connection shows what the receiver prefers; the second one carries all requests.
             assert answer.headers["x-sessions"] in {"1", "2"}
             assert (answer.headers["x-size"], answer.headers["x-id"]) == ("100000", "msg_1")
+
+
+REFUSING_SERVER = """
+const http2 = require('http2'), pem = require('fs').readFileSync(process.argv[1]);
+let sent = 0;
+const server = http2.createSecureServer({cert: pem, key: pem});
+server.on('stream', (stream, headers) => {
+  if (headers[':path'] === '/count') { stream.respond({':status': 200, 'x-sent': sent}); stream.end(); return; }
+  sent++;
+  if (headers[':path'] === '/refuse') stream.close(http2.constants.NGHTTP2_REFUSED_STREAM);
+  else { stream.respond({':status': 200}); stream.end(); }
+});
+server.listen(0, '127.0.0.1', () => console.log(server.address().port));
+"""
+
+
+@pytest.mark.parametrize("http2_port", [REFUSING_SERVER], indirect=True)
+async def test_a_refused_stream_is_one_request_for_one_attempt(authority, http2_port):
+    """libcurl sends the request again up to five times by itself (RFC 9113, section 8.7)."""
+    async with open_sender(ca_file=authority.file) as post:
+        url = f"https://127.0.0.1:{http2_port}"
+        for number, path in enumerate(("refuse", "refuse", "ok", "refuse", "ok", "ok"), 1):
+            answer = await post(f"{url}/{path}")
+            if path == "ok":
+                assert (answer.status, answer.failure) == (200, None)
+            else:
+                assert (answer.status, answer.failure) == (0, TransportFailure.READ)
+                assert "refused the stream" in answer.error
+            assert (await post(f"{url}/count")).headers["x-sent"] == str(number)
+
+
+@pytest.mark.parametrize("http2_port", [REFUSING_SERVER], indirect=True)
+async def test_mutant_libcurl_sends_a_refused_request_again(authority, http2_port, monkeypatch):
+    monkeypatch.setattr(transfer.CurlTransfer, "_allow_send", lambda *_: pycurl.PREREQFUNC_OK)
+    async with open_sender(ca_file=authority.file) as post:
+        url = f"https://127.0.0.1:{http2_port}"
+        assert (await post(f"{url}/refuse")).failure is not None
+        assert int((await post(f"{url}/count")).headers["x-sent"]) > 1
 
 
 # Proxies: CONNECT and SOCKS5.

@@ -6,6 +6,7 @@ Each connection is made to an IP address that the guard has just checked, never 
 
 import asyncio
 import functools
+import select
 import socket
 import ssl
 import time
@@ -67,6 +68,10 @@ class _Exchange(msgspec.Struct, eq=False):
     is_started: bool = False
     """Whether a connection carries it, which then reports its result."""
 
+    def __repr__(self) -> str:
+        # The data and the target contain credentials.
+        return f"_Exchange({self.target.origin})"
+
     def elapsed_ms(self) -> int:
         return int((time.monotonic() - self.began_at) * 1_000)
 
@@ -90,8 +95,8 @@ class _Connection(asyncio.Protocol):
     """One connection, with the exchange that it carries, if any."""
 
     __slots__ = (
-        "_answered_at", "_ends_at", "_exchange", "_is_reused", "_pool", "_reader", "_timer", "_timer_at", "_transport",
-        "origin",
+        "_answered_at", "_ends_at", "_exchange", "_input", "_is_reused", "_pool", "_reader", "_timer", "_timer_at",
+        "_transport", "origin",
     )  # fmt: skip
 
     def __init__(self, pool: "ConnectionPool", exchange: _Exchange) -> None:
@@ -102,6 +107,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._answered_at: float | None = None
         self._is_reused = False
+        self._input: select.poll | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = self._ends_at = 0.0
 
@@ -113,6 +119,13 @@ class _Connection(asyncio.Protocol):
         self._answered_at = None
         self._end_at(exchange.ends_at)
         self._transport.write(exchange.data)
+
+    def has_input(self) -> bool:
+        """Return whether bytes, or the end of the connection, wait to be read; they belong to no request."""
+        if self._input is None:
+            self._input = select.poll()
+            self._input.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(self._input.poll(0))
 
     def close(self) -> None:
         """Close the connection, without a result for its exchange."""
@@ -344,13 +357,15 @@ class ConnectionPool:
                 del self._idle[connection.origin]
 
     def _begin(self, exchange: _Exchange) -> None:
-        kept = self._idle.get(exchange.target.origin)
-        if kept is None:
-            self.dial(exchange)
-        else:
+        while kept := self._idle.get(exchange.target.origin):
             connection = next(reversed(kept))
             self._take_out(connection)
-            connection.start(exchange)
+            # A response that is there before its request would be taken for the response to this one.
+            if not connection.has_input():
+                connection.start(exchange)
+                return
+            connection.close()
+        self.dial(exchange)
 
     # New connections.
 

@@ -104,6 +104,8 @@ class CurlMultiClient:
 
     def _open(self) -> None:
         self._pinned: dict[tuple[str, int], Resolution] = {}
+        self._http1: set[tuple[str, int]] = set()
+        """Hosts and ports that have answered by HTTP/1."""
         self._resting: set[int] = set()
         """Sockets that libcurl does not wait for at the moment; most of them are soon used for the next request."""
         self._timer_at: float | None = None
@@ -243,7 +245,14 @@ class CurlMultiClient:
             self._refuse(request, TransportFailure.TLS, "the endpoint's client certificate or its key is empty")
             return
         try:
-            exchange.prepare(request, address, pinned, self._settings.connect_timeout_s, spent_s)
+            exchange.prepare(
+                request,
+                address,
+                pinned,
+                self._settings.connect_timeout_s,
+                spent_s,
+                may_resend=(address.host, address.port) in self._http1,
+            )
         except ValueError as error:
             self._refuse(request, TransportFailure.FAULT, str(error))
             self._put_back(exchange)
@@ -311,6 +320,10 @@ class CurlMultiClient:
     def _end(self, handle: pycurl.Curl, error: int, message: str) -> None:
         self._multi.remove_handle(handle)
         exchange = self._running.pop(handle)
+        if exchange.is_http1:
+            if len(self._http1) >= _MAX_PINNED:
+                self._http1.clear()
+            self._http1.add(exchange.origin)
         self._answers.append(exchange.finish(error, message))
         self._put_back(exchange)
 

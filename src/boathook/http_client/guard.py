@@ -81,7 +81,7 @@ class ConnectGuard:
         opened: list of the opened sockets; its owner closes them once libcurl has duplicated them.
     """
 
-    __slots__ = ("_allow", "_opened", "fault", "refusal")
+    __slots__ = ("_allow", "_opened", "fault", "has_opened", "refusal")
 
     def __init__(self, allow: Sequence[Network], opened: list[socket.socket]) -> None:
         self._allow = tuple(allow)
@@ -94,6 +94,8 @@ class ConnectGuard:
         """Why an address was refused."""
         self.fault: str | None = None
         """Why no socket could be opened."""
+        self.has_opened = False
+        """Whether a socket was opened, so that the connection is a new one."""
 
     def open_socket(self, _purpose: int, address: Any) -> socket.socket | int:
         """Return a socket, or SOCKET_BAD; libcurl's callback, which must not raise."""
@@ -114,6 +116,7 @@ class ConnectGuard:
             self.fault = f"boathook failed: {type(error).__name__}"
             return int(pycurl.SOCKET_BAD)
         self._opened.append(opened)
+        self.has_opened = True
         return opened
 
     def _check_address(self, address: Any) -> str | None:

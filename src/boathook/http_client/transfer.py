@@ -74,7 +74,8 @@ class CurlTransfer:
 
     __slots__ = (
         "_answered_at", "_began_at", "_body", "_body_size", "_fault", "_guard", "_head_size", "_interim", "_is_proxied",
-        "_keep", "_limits", "_lines", "_refusal", "_status", "_url", "handle", "home", "request",
+        "_keep", "_limits", "_lines", "_may_resend", "_refusal", "_sent", "_status", "_url", "handle", "home",
+        "is_http1", "origin", "request",
     )  # fmt: skip
     _own_options: Options = _POOLED
 
@@ -105,6 +106,7 @@ class CurlTransfer:
     def _callbacks(self) -> Options:
         return [
             (pycurl.OPENSOCKETFUNCTION, self._guard.open_socket),
+            (pycurl.PREREQFUNCTION, self._allow_send),
             (pycurl.WRITEFUNCTION, self._take),
             (pycurl.HEADERFUNCTION, self._take_header),
         ]
@@ -114,7 +116,14 @@ class CurlTransfer:
             self.handle.setopt(option, value)
 
     def prepare(
-        self, request: OutgoingRequest, address: Address, pinned: Options, connect_s: float, spent_s: float = 0.0
+        self,
+        request: OutgoingRequest,
+        address: Address,
+        pinned: Options,
+        connect_s: float,
+        spent_s: float = 0.0,
+        *,
+        may_resend: bool = False,
     ) -> None:
         """Set the options that differ between requests.
 
@@ -124,6 +133,7 @@ class CurlTransfer:
             pinned: options that hold the checked addresses of the host.
             connect_s: seconds for DNS, connecting and the TLS handshake.
             spent_s: seconds already spent.
+            may_resend: whether to send the request once more if a kept connection turns out to be dead.
 
         Raises:
             ValueError: a header cannot be encoded, or the body cannot be read.
@@ -141,6 +151,10 @@ class CurlTransfer:
         self._guard.reset()
         self._refusal = self._fault = None
         self._answered_at = None
+        self._may_resend = may_resend
+        self._sent = 0
+        self.origin = address.host, address.port
+        self.is_http1 = False
         self._status = self._head_size = self._body_size = self._interim = 0
         self._began_at = time.monotonic() - spent_s
 
@@ -153,6 +167,19 @@ class CurlTransfer:
         self._limits = timeout_s, connect_s
         self.handle.setopt(pycurl.TIMEOUT_MS, max(1, int(timeout_s * 1_000)))
         self.handle.setopt(pycurl.CONNECTTIMEOUT_MS, max(1, int(min(timeout_s, connect_s) * 1_000)))
+
+    def _allow_send(self, *_addresses: object) -> int:
+        """Forbid that libcurl sends the request again by itself, which would exceed the endpoint's rate.
+
+        It does so up to five times if an HTTP/2 receiver refuses the stream (RFC 9113, section 8.7).
+        """
+        self._sent += 1
+        if self._sent == 1:
+            self._may_resend = self._may_resend and not self._guard.has_opened
+        elif self._sent > 2 or not self._may_resend:
+            self._refusal = "the receiver refused the stream or closed the connection without a response"
+            return int(pycurl.PREREQFUNC_ABORT)
+        return int(pycurl.PREREQFUNC_OK)
 
     def is_over(self, answered_before: float) -> bool:
         """Return whether to end the transfer: its headers came before this time of the monotonic clock."""
@@ -238,6 +265,7 @@ class CurlTransfer:
         self._status = int(self._lines[0].split(None, 2)[1])
         if self._status >= 200:
             self._answered_at = time.monotonic()
+            self.is_http1 = self._lines[0].startswith(b"HTTP/1")
             return None
         self._lines.clear()
         self._interim += 1
