@@ -113,6 +113,57 @@ def test_a_password_shows_in_no_repr():
     assert "canary" not in repr(read_address("https://u:canary@a.test/"))
 
 
+@pytest.mark.parametrize(
+    ("url", "expected", "host"),
+    [
+        ("https://b\u00fccher.example/x", "https://xn--bcher-kva.example/x", "xn--bcher-kva.example"),
+        ("https://B\u00dcCHER.Example:8443/", "https://xn--bcher-kva.example:8443/", "xn--bcher-kva.example"),
+        ("https://stra\u00dfe.example/", "https://xn--strae-oqa.example/", "xn--strae-oqa.example"),
+        ("https://foo_b\u00e4r.example/", "https://xn--foo_br-fua.example/", "xn--foo_br-fua.example"),
+        ("https://\u4f8b\u3048.\u30c6\u30b9\u30c8/", "https://xn--r8jz45g.xn--zckzah/", "xn--r8jz45g.xn--zckzah"),
+        ("https://\u2603.example/", "https://xn--n3h.example/", "xn--n3h.example"),
+        ("https://a\u3002test/", "https://a.test/", "a.test"),
+        ("https://a.test/\u00fcn\u00ef?q=\u00e9#\u00e9", "https://a.test/%C3%BCn%C3%AF?q=%C3%A9", "a.test"),
+        ("https://a.test/\U0001f4a9/%41", "https://a.test/%F0%9F%92%A9/%41", "a.test"),
+    ],
+)
+def test_characters_outside_ascii_are_encoded_as_browsers_do(url, expected, host):
+    """Expected values by https://url.spec.whatwg.org/#host-parsing, and UTS #46 without transitional mapping."""
+    address = read_address(url)
+    assert (address.url, address.host) == (expected, host)
+
+
+def test_credentials_outside_ascii_are_kept():
+    assert read_address("https://j\u00f6rg:p\u00e4%40@b\u00fccher.example/").user == ("j\u00f6rg", "p\u00e4@")
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("https://a\uff0fb.test/", "stands for 'a/b.test', which is no host"),
+        ("https://a\uff20b.test/", "stands for 'a@b.test', which is no host"),
+        ("https://a\u3000b.test/", "no international domain name|no host"),
+        ("https://\u0301a.test/", "no international domain name"),
+        ("https://" + "\u00e9" * 80 + ".test/", "no international domain name"),
+        ("https://\ufffd.test/", "no international domain name"),
+        ("https://a.test/\ud800", "unpaired surrogate"),
+        ("https://a.test/" + "\u00e9" * 1_000, "longer than 2000 characters once it is encoded"),
+        ("https://a.test:0/", "port 0 is no port"),
+        ("https://a.test:000/", "port 0 is no port"),
+    ],
+)
+def test_addresses_that_cannot_be_encoded_are_refused(url, why):
+    with pytest.raises(ValueError, match=why):
+        read_address(url)
+
+
+@pytest.mark.parametrize("name", [name for name in SPELLINGS if not name.isascii()])
+def test_numbers_in_other_characters_are_denied(name):
+    address = read_address(f"https://{name}/")
+    assert (address.host, address.is_number) == ("127.0.0.1", True)
+    assert find_denial(address.host)
+
+
 @given(st.text(max_size=80) | st.from_regex(r"https?://[!-~]{0,60}", fullmatch=True))
 def test_parsing_raises_only_value_error_and_is_idempotent(text):
     try:

@@ -24,6 +24,7 @@ from boathook.api.time_ranges import Messages, WithContent
 from boathook.domain import ids
 from boathook.domain.endpoints import parse_reference
 from boathook.domain.errors import InvalidValue
+from boathook.domain.json_document import UNREADABLE, parse
 from boathook.service import applications, messages
 from boathook.service.applications import Application
 from boathook.service.authorization import Permission, requires
@@ -110,9 +111,7 @@ def _content(row: MessageRow) -> Any:
     # Payloads are shown as objects; a raw payload may be any text.
     if not row.body.lstrip().startswith(b"{"):
         return {"rawPayload": row.body.decode("utf-8", "replace")}
-    try:
-        msgspec.json.decode(row.body)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    if parse(row.body) is UNREADABLE:
         return {"rawPayload": row.body.decode("utf-8", "replace")}
     return msgspec.Raw(row.body)
 

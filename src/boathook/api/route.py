@@ -45,6 +45,7 @@ from boathook.api.authentication import authenticate, authenticate_by_copy, forb
 from boathook.api.errors import ApiError, invalid, not_found, to_response
 from boathook.api.idempotency import RequestCanonicalizer, read_key, run_once
 from boathook.domain.errors import DatabaseUnavailable, NotFound, WrongCell
+from boathook.domain.json_document import describe_fault
 from boathook.domain.model import IdempotencyKey
 from boathook.http.asgi import IS_AUTHENTICATED
 from boathook.observability.log import get_logger
@@ -270,8 +271,8 @@ async def _read_body(request: Request, limit: int) -> bytes:
 def _read_json(raw: bytes) -> Any:
     try:
         return msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise invalid(f"not JSON: {error}", "body", kind="value_error.jsondecode") from None
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise invalid(f"the body: {describe_fault(raw)}", "body", kind="value_error.jsondecode") from None
 
 
 _BEARER: Final = HTTPBearer(auto_error=False, scheme_name="HTTPBearer", description="A token from `boathook keys`.")

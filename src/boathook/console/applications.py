@@ -10,6 +10,7 @@ from starlette.responses import Response
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
+from boathook.domain.json_document import describe_fault
 from boathook.pages.context import ApplicationScope, Page, Pages
 from boathook.pages.endpoint_forms import FORM_ERRORS, FormReader, form_problems, submitted_values
 from boathook.pages.endpoints import list_rows, list_type_names
@@ -215,8 +216,8 @@ def _read_message(reader: FormReader, application: str) -> Message:
     payload = reader.text("payload").encode("utf-8", "replace")
     try:
         msgspec.json.decode(payload)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        reader.problems["payload"] = f"invalid JSON: {error}"
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        reader.problems["payload"] = describe_fault(payload)
     document = {
         "eventType": reader.text("eventType"),
         "eventId": reader.text("eventId") or None,

@@ -6,6 +6,7 @@ unreadable. If a key is repeated, the last one counts, as in Python's own parser
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NoReturn
@@ -18,6 +19,11 @@ MAX_DIGITS: Final = 4_300
 MAX_KEY: Final = 300
 _PIECE: Final = 131_072
 
+_MAX_SHOWN: Final = 40
+_SURROGATES: Final = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+"""An escape; its group is an unpaired surrogate."""
 _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
 _REST_OF_ESCAPE: Final = re.compile(rb"\\*[^\\]?")
 _STRING: Final = re.compile(rb'"[^"]*"')
@@ -76,6 +82,39 @@ def parse(body: bytes) -> Any:
         return json.loads(text, parse_constant=_refuse, parse_int=_read_integer)
     except (ValueError, RecursionError):
         return UNREADABLE
+
+
+def describe_fault(body: bytes) -> str:
+    """Return why a body that is to be sent is rejected, although `parse` may read it."""
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return f"it is not UTF-8 at byte {error.start}"
+    if is_too_deep(body):
+        return f"it nests deeper than {MAX_DEPTH} levels"
+    numbers: list[str] = []
+
+    def read_float(digits: str) -> float:
+        if math.isinf(number := float(digits)):
+            numbers.append(digits)
+        return number
+
+    def read_integer(digits: str) -> int:
+        if len(digits) > MAX_DIGITS:
+            numbers.append(digits)
+        return 0
+
+    try:
+        json.loads(text, parse_constant=_refuse, parse_float=read_float, parse_int=read_integer)
+    except (ValueError, RecursionError) as error:
+        return f"it is not JSON: {error}"
+    surrogate = next(filter(None, (escape[1] for escape in _SURROGATES.finditer(body))), None)
+    if surrogate is not None:
+        return f"the escape \\{surrogate.decode()} is half of a surrogate pair, which is no character"
+    if numbers:
+        shown = numbers[0] if len(numbers[0]) <= _MAX_SHOWN else f"{numbers[0][:_MAX_SHOWN]}…"
+        return f"the number {shown} is out of the range that receivers can read; send it as a string"
+    return "it is not JSON that every receiver can read"
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
+
+import idna
 
 Network = IPv4Network | IPv6Network
 
@@ -25,6 +27,10 @@ ANY_NETWORK: Final[tuple[Network, ...]] = (ip_network("0.0.0.0/0"), ip_network("
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 _PATH: Final = re.compile(r"[!-\[\]-~]*")
 """Printable ASCII except spaces and backslashes."""
+_AUTHORITY: Final = re.compile(r"[^/?#\\]*")
+_PORT: Final = re.compile(r":[0-9]*\Z")
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
+_MAX_LABEL: Final = 63
 _PORTS: Final = {"http": 80, "https": 443}
 
 _NO_WEB: Final = frozenset({
@@ -132,9 +138,7 @@ def read_address(url: str, *, ports: frozenset[int] = frozenset(), require_https
     if len(url) > MAX_URL:
         raise ValueError(f"the address is longer than {MAX_URL} characters")
     if not url.isascii():
-        raise ValueError(
-            "the address contains characters that are not ASCII; write the name as xn--..., the rest as %.."
-        )
+        url = _encode(url)
     if not _PATH.fullmatch(url):
         raise ValueError("the address contains a space, a control character or a backslash")
     try:
@@ -146,12 +150,57 @@ def read_address(url: str, *, ports: frozenset[int] = frozenset(), require_https
     if scheme not in _PORTS or (require_https and scheme != "https"):
         raise ValueError("the address must start with https://" + ("" if require_https else " or http://"))
     host, user = _read_authority(parts.netloc)
+    if port == 0:
+        raise ValueError("port 0 is no port of a server; write another one, or none for the scheme's own")
     port = port or _PORTS[scheme]
     _check_port(port, ports)
     tail = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     shown = host if port == _PORTS[scheme] else f"{host}:{port}"
     bare = host.strip("[]").lower()
     return Address(f"{scheme}://{shown}{tail}", scheme, bare, port, _is_number(bare), user)
+
+
+def _encode(url: str) -> str:
+    """Return a URL in ASCII, as browsers encode it (https://url.spec.whatwg.org): the host by IDNA, the rest in UTF-8.
+
+    Raises:
+        ValueError: the host is no name, or the URL contains an unpaired surrogate.
+    """
+    if any("\ud800" <= char <= "\udfff" for char in url):
+        raise ValueError("the address contains an unpaired surrogate, which is no character")
+    scheme, mark, rest = url.partition("://")
+    authority = _AUTHORITY.match(rest)
+    assert authority is not None
+    info, at, location = authority[0].rpartition("@")
+    host, colon, port = location.rpartition(":") if _PORT.search(location) else (location, "", "")
+    encoded = "".join((scheme, mark, info, at, _encode_host(host), colon, port, rest[authority.end() :]))
+    encoded = _NOT_ASCII.sub(lambda part: quote(part[0]), encoded)
+    if len(encoded) > MAX_URL:
+        raise ValueError(f"the address is longer than {MAX_URL} characters once it is encoded")
+    return encoded
+
+
+def _encode_host(host: str) -> str:
+    if host.isascii():
+        return host
+    try:
+        labels = idna.uts46_remap(host, std3_rules=False, transitional=False).split(".")
+        encoded = ".".join(label if label.isascii() else _encode_label(label) for label in labels)
+    except (idna.IDNAError, UnicodeError) as error:
+        raise ValueError(f"the address's host {host!r} is no international domain name: {error}") from None
+    # Some characters become / or @, which would end the host.
+    if not _HOST.fullmatch(encoded):
+        raise ValueError(f"the address's host {host!r} stands for {encoded!r}, which is no host")
+    return encoded
+
+
+def _encode_label(label: str) -> str:
+    idna.check_initial_combiner(label)
+    idna.check_bidi(label)
+    encoded = f"xn--{label.encode('punycode').decode('ascii')}"
+    if len(encoded) > _MAX_LABEL:
+        raise idna.IDNAError(f"{label!r} is too long")
+    return encoded
 
 
 def _is_number(host: str) -> bool:
@@ -167,7 +216,7 @@ def _read_authority(authority: str) -> tuple[str, tuple[str, str] | None]:
     info, at, location = authority.rpartition("@")
     if "@" in info:
         raise ValueError("the address contains more than one @ before its path")
-    host = re.sub(r":[0-9]*\Z", "", location)
+    host = _PORT.sub("", location)
     if not _HOST.fullmatch(host):
         raise ValueError("the address has no plain host: a name of letters, digits, - and ., or an IP address")
     if not at:

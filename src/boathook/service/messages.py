@@ -27,6 +27,7 @@ from boathook.db.resends import ResendKind
 from boathook.domain import ids
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidState, InvalidValue, NotFound
 from boathook.domain.filters import Router
+from boathook.domain.json_document import describe_fault
 from boathook.domain.model import Accepted, Duplicate, IdempotencyConflict, IdempotentReplay
 from boathook.domain.windows import Cursor, Window
 from boathook.handlers.outbox import Message as Message  # noqa: PLC0414 - re-exported
@@ -103,7 +104,7 @@ def _parsed(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise InvalidMessage("payload: it is not JSON, and the event type's schema requires JSON") from None
+        raise InvalidMessage(f"payload: {describe_fault(body)}; the event type's schema requires JSON") from None
 
 
 def to_row(message: Message, identifier: UUID) -> MessageRow:

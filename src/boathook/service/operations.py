@@ -35,6 +35,7 @@ from boathook.db.route_registry import read_routes
 from boathook.domain import ids
 from boathook.domain.endpoints import RECIPIENT
 from boathook.domain.errors import InvalidMessage, InvalidState, InvalidTransition
+from boathook.domain.json_document import describe_fault
 from boathook.domain.model import Accepted, Receipt, State
 from boathook.handlers.outbox import Message as Message  # noqa: PLC0414 - re-exported
 from boathook.handlers.outbox import Outbox, receipt_of
@@ -444,5 +445,5 @@ def read_payload(message: Message) -> Any:
     """Return the JSON document of a payload. Raises InvalidMessage."""
     try:
         return msgspec.json.decode(message.payload)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidMessage(f"payload: it must be JSON: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise InvalidMessage(f"payload: {describe_fault(message.payload)}") from None
