@@ -106,7 +106,7 @@ def bombs() -> tuple[Bomb, ...]:
         ),
     ]
     packed = zlib.compress(b" " * 9 * MIB)
-    for word in (b"br", b"zstd", b"compress", b"x-gzip", b"bzip2", b"xz", b"gzip, gzip", b"deflate, gzip", b"gzip;q=1",
+    for word in (b"br", b"zstd", b"compress", b"x-compress", b"bzip2", b"xz", b"gzip, gzip", b"deflate, gzip", b"gzip;q=1",
                  b"gzip,br", b"GZIP, identity", b"gzip\tgzip", b"gzip,", b"none", b"*", b"exi", b"pack200-gzip"):  # fmt: skip
         made.append(Bomb(f"announced as {word.decode()!r}", word, packed, (415,)))
     made += [

@@ -30,6 +30,42 @@ def complaint(folder: Path, text: str, overrides: dict[str, Any] | None = None) 
     return str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/", "must have a name in each part"),
+        ("//evil", "must have a name in each part"),
+        ("/a//b", "must have a name in each part"),
+        ("/a/../b", "must have a name in each part"),
+        ("/./a", "must have a name in each part"),
+        ("/a\\\\b", "must start with"),
+        ("/%61pi/v1", "must start with"),
+        ("/cells/events", "belongs to boathook itself"),
+        ("/CELLS/Events/", "belongs to boathook itself"),
+        ("/cells/applications", "belongs to boathook itself"),
+        ("/API/v1/app", "belongs to boathook itself"),
+        ("/api", "belongs to boathook itself"),
+        ("/Console", "belongs to boathook itself"),
+        ("/console/", "belongs to boathook itself"),
+        ("/IN/other", "belongs to boathook itself"),
+        ("/in", "belongs to boathook itself"),
+        ("/Metrics/", "belongs to boathook itself"),
+    ],
+)
+def test_a_source_cannot_have_a_path_of_boathook_itself(tmp_path, path, why):
+    file = tmp_path / "boathook.toml"
+    file.write_text(f'[sources.shop]\nprovider = "hmac"\nsecrets = ["a long secret"]\npaths = ["{path}"]\n')
+    with pytest.raises(ConfigError, match=rf"sources\.shop\.paths.*{why}"):
+        load(file)
+
+
+@pytest.mark.parametrize("path", ["/webhooks/stripe", "/a/", "/consoles", "/api/v12", "/cells", "/inbox", "/a.b/..c"])
+def test_a_source_may_have_another_path(tmp_path, path):
+    file = tmp_path / "boathook.toml"
+    file.write_text(f'[sources.shop]\nprovider = "hmac"\nsecrets = ["a long secret"]\npaths = ["{path}"]\n')
+    assert load(file).sources["shop"].paths == (path,)
+
+
 def test_every_default_is_written_once_and_valid():
     settings = load(None)
     for section in SECTIONS:

@@ -1,22 +1,30 @@
 """Records that hold secrets: neither `repr` nor `str` shows them."""
 
-from collections.abc import Callable
+import dataclasses
+import importlib
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
+import msgspec
 import pytest
 from msgspec.structs import asdict, replace
 
+import boathook
 from boathook.api.publish import _PlainRequest
 from boathook.cli.event_feed import GatewayAddress
 from boathook.cli.forwarding import SigningOptions
 from boathook.domain.redaction import RedactedStruct
-from boathook.domain.verification import SourceSpec
+from boathook.domain.verification import Request, SourceSpec
 from boathook.server.mounts import _AuthorizedRequest
 from boathook.service.oidc import AuthorizationRequest
 from boathook.service.operators import NewSession
 from boathook.service.svix_import.endpoints import Options, _DesiredEndpoint
 from boathook.service.svix_import.reader import RemoteEndpoint
 from boathook.testing.server_process import ServerProcess
+from boathook.verification.handshakes import _CompiledHandshake
 from boathook.verification.provider_keys import Keys
 
 MARKER = "marker-c0ffee"
@@ -44,6 +52,81 @@ def test_a_record_shows_its_fields_without_its_secrets(make: Callable[[], object
         assert text.strip("[]").startswith(f"{type(record).__name__}(")
         assert MARKER not in text
         assert SHOWN in text
+
+
+_NAMES_OF_SECRETS = re.compile(
+    r"(?:^|_)(?:secrets?|tokens?|passwords?|privates?|credentials|bearer)$",
+)
+_NO_SECRETS = {
+    ("Bucket", "credentials"): "the record of credentials hides them",
+    ("CreatedSecret", "secret"): "the secret's id and dates; its text is hidden",
+    ("EndpointStats", "secrets"): "a number",
+    ("Handshake", "token"): "where a request has its token",
+    ("Sample", "secret"): "of a published sample",
+    ("SendingHealth", "has_secrets"): "a flag",
+    ("Setting", "is_secret"): "a flag",
+    ("SourceView", "added_secrets"): "a number",
+    ("SourceView", "captures_secret"): "a flag",
+}
+
+
+def record_classes() -> Iterator[tuple[type, tuple[str, ...]]]:
+    """Yield the classes of records of all modules, with the names of their fields."""
+    for found in pkgutil.walk_packages(boathook.__path__, "boathook."):
+        if not found.name.endswith("__main__") and ".django." not in found.name:
+            importlib.import_module(found.name)
+    for name, module in list(sys.modules.items()):
+        for one in list(vars(module).values()) if name.startswith("boathook") else ():
+            if not isinstance(one, type) or one.__module__ != name:
+                continue
+            if issubclass(one, msgspec.Struct):
+                yield one, one.__struct_fields__
+            elif dataclasses.is_dataclass(one):
+                yield one, tuple(field.name for field in dataclasses.fields(one))
+            elif issubclass(one, tuple) and hasattr(one, "_fields"):
+                yield one, one._fields
+
+
+def make_record(kind: Any, values: dict[str, str | None]) -> object:
+    if issubclass(kind, msgspec.Struct):
+        return kind(**values)
+    if issubclass(kind, tuple):
+        return kind._make(values.values())
+    record = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(record, name, value)
+    return record
+
+
+def shown_secrets() -> tuple[set[tuple[str, str]], int]:
+    """Return the fields named as secrets that a `repr` shows, and how many such fields there are."""
+    shown, count = set(), 0
+    for kind, fields in record_classes():
+        for name in filter(_NAMES_OF_SECRETS.search, fields):
+            count += 1
+            values = {field: MARKER if field == name else None for field in fields}
+            if MARKER in repr(make_record(kind, values)):
+                shown.add((kind.__name__, name))
+    return shown, count
+
+
+def test_no_record_shows_a_field_that_is_named_as_a_secret():
+    shown, count = shown_secrets()
+    assert shown == _NO_SECRETS.keys()
+    assert count > 30
+
+
+def test_mutant_a_record_that_shows_its_secret_is_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_CompiledHandshake, "hidden_fields", frozenset())
+    assert ("_CompiledHandshake", "token") in shown_secrets()[0]
+
+
+def test_a_request_shows_neither_its_url_nor_its_headers():
+    request = Request(
+        method="POST", url=f"https://a.test/?t={MARKER}", path="/in/a", query=f"t={MARKER}",
+        headers={"authorization": MARKER}, body=MARKER.encode(), client="192.0.2.1",
+    )  # fmt: skip
+    assert repr(request) == "Request(method='POST', path='/in/a', client='192.0.2.1')"
 
 
 def test_an_authorized_request_shows_none_of_its_headers():

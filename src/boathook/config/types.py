@@ -14,17 +14,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from boathook.domain.policy import read_retry
 from boathook.domain.replies import check_media_type, check_status
 
-_OWN_PATHS = (
-    "/in/",
-    "/api/v1/",
-    "/console",
-    "/portal",
-    "/healthz",
-    "/readyz",
-    "/metrics",
-    "/metrics.json",
-    "/selftest",
-)
+_OWN_PATHS: Final = ("/api", "/healthz", "/readyz", "/selftest", "/metrics", "/metrics.json", "/metrics/history")
+_OWN_PREFIXES: Final = ("/api/v1", "/cells/applications", "/cells/events", "/console", "/in", "/portal")
 
 _MAX_PORTAL_NAME = 60
 _MAX_LOGO_BYTES: Final = 262_144
@@ -162,10 +153,32 @@ def _secret(text: str) -> str:
     return text
 
 
+def is_own_path(path: str) -> bool:
+    """Return whether boathook itself has *path*, in any case of letters, or could have a path below it."""
+    path = path.lower().rstrip("/")
+    return path in _OWN_PATHS or is_own_prefix(path)
+
+
+def is_own_prefix(path: str) -> bool:
+    """Return whether *path* is below boathook's API, console, portal, cells or sources."""
+    path = f"{path.lower()}/"
+    return any(path.startswith(f"{below}/") for below in _OWN_PREFIXES)
+
+
 def _path(text: str) -> str:
-    if not text.startswith("/") or not text.isascii() or not text.isprintable() or any(char in text for char in "?# %"):
-        raise ValueError('must start with "/" and contain neither "?", "#", "%" nor spaces, such as "/webhooks/stripe"')
-    if text.startswith(_OWN_PATHS):
+    if (
+        not text.startswith("/")
+        or not text.isascii()
+        or not text.isprintable()
+        or any(char in text for char in "?# %\\")
+    ):
+        raise ValueError(
+            'must start with "/" and contain neither "?", "#", "%", "\\" nor spaces, such as "/webhooks/stripe"'
+        )
+    *folders, _ = parts = text[1:].split("/")
+    if text == "/" or "" in folders or not {".", ".."}.isdisjoint(parts):
+        raise ValueError('must have a name in each part, not "." or "..", such as "/webhooks/stripe"')
+    if is_own_path(text):
         raise ValueError(f"{text} belongs to boathook itself; choose another path")
     return text
 

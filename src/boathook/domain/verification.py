@@ -28,6 +28,10 @@ class Request(msgspec.Struct, kw_only=True):
     client: str
     """The sender's IP address."""
 
+    def __repr__(self) -> str:
+        # The URL and the headers may contain tokens.
+        return f"Request(method={self.method!r}, path={self.path!r}, client={self.client!r})"
+
 
 class SourceSpec(RedactedStruct, frozen=True, kw_only=True):
     """All settings of a source that verification needs; compiled once by `Verifier`."""

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from boathook.config import SECTIONS, Settings, SourceSettings
 from boathook.config.loader import SOURCE_NAME, describe_error
+from boathook.config.types import is_own_path
 from boathook.domain.cells import CELLS_MODULE
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.handlers.manifest import Mount
@@ -29,8 +30,6 @@ _USER_FOLDERS: Final = 3
 """How many folders of the search path are named in errors: the settings' and the working folder are first."""
 _SHOWN_FRAMES: Final = 3
 """Lines of the user's code that the message about a failed import names."""
-_RESERVED_PATHS: Final = ("/api", "/healthz", "/readyz", "/selftest", "/metrics", "/metrics.json", "/metrics/history")
-_RESERVED_PREFIXES: Final = ("/api/v1", "/console", "/in", "/portal")
 
 
 def check_mounts(mounts: Mapping[str, Iterable[Mount]]) -> list[Mount]:
@@ -42,17 +41,12 @@ def check_mounts(mounts: Mapping[str, Iterable[Mount]]) -> list[Mount]:
     owners: dict[str, str] = {}
     found = [(app, mount) for app, app_mounts in mounts.items() for mount in app_mounts]
     for app, mount in found:
-        if mount.path in _RESERVED_PATHS or is_reserved(mount.path):
+        if is_own_path(mount.path):
             raise ConfigError(f"hook.mount: {app} cannot use {mount.path}, which boathook uses; choose another path")
         if mount.path in owners:
             raise ConfigError(f"hook.mount: {mount.path or '/'} is mounted by {owners[mount.path]} and by {app}")
         owners[mount.path] = app
     return [mount for _, mount in found]
-
-
-def is_reserved(path: str) -> bool:
-    """Return whether *path* belongs to boathook's API, console, portal or sources."""
-    return any(f"{path}/".startswith(f"{below}/") for below in _RESERVED_PREFIXES)
 
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, cast
 from boathook.api.authentication import authenticate, forbidden
 from boathook.api.errors import ApiError, to_response
 from boathook.config import Settings
+from boathook.config.types import is_own_prefix
 from boathook.db.database import Database, translate_errors
 from boathook.domain.errors import BoathookError, DatabaseError
 from boathook.domain.redaction import RedactedStruct
@@ -19,7 +20,7 @@ from boathook.http.asgi import Asgi, Receive, Send, is_own_origin
 from boathook.ingest.app import read_headers
 from boathook.observability.log import get_logger
 from boathook.server.asgi_guard import HttpGuard, WebSocketGuard, apply_forwarded_headers
-from boathook.server.loading import check_mounts, is_reserved
+from boathook.server.loading import check_mounts
 from boathook.service.authorization import Permission, Principal
 
 _STOP_WITHIN_S: Final = 5.0
@@ -150,7 +151,7 @@ class Mounts:
 
         boathook's own paths have none, even if an application is mounted at ``/``.
         """
-        if is_reserved(path):
+        if is_own_prefix(path):
             return None
         return next(
             (mounted for mounted in self._mounted_apps if path == mounted.path or path.startswith(mounted.path + "/")),

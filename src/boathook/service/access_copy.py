@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 from uuid import UUID
 
 import msgspec
@@ -26,6 +26,7 @@ from boathook.db.database import Database, translate_errors
 from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
 from boathook.domain.errors import AccessUnknown, BoathookError, DatabaseError, WrongCell
+from boathook.domain.redaction import RedactedStruct
 from boathook.ingest.secrets_cache import replace_file
 from boathook.observability.log import get_logger
 from boathook.service.authorization import Principal
@@ -255,7 +256,9 @@ def _references(targets: Iterable[PublishingTarget]) -> Iterable[tuple[tuple[str
             yield (target.organization, target.uid), target
 
 
-class _Key(msgspec.Struct, frozen=True, array_like=True):
+class _Key(RedactedStruct, frozen=True, array_like=True):
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"token"})
+
     token: str
     id: str
     organization: str

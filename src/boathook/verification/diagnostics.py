@@ -7,12 +7,13 @@ that a flood of forged requests costs little.
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.json_document import UNREADABLE, parse
+from boathook.domain.redaction import RedactedStruct
 from boathook.domain.signing import Algorithm, Encoding, KeyFormat
 from boathook.domain.verification import HEAD_REASONS, Reason, Request, SourceSpec
 from boathook.providers import RECIPES
@@ -57,8 +58,10 @@ _BODY_REASONS: Final = frozenset(
 _TIMESTAMP_REASONS: Final = frozenset({Reason.TIMESTAMP_TOO_OLD, Reason.TIMESTAMP_IN_FUTURE})
 
 
-class RejectedRequest(NamedTuple):
+class RejectedRequest(RedactedStruct, frozen=True):
     """A source and a request it rejected."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"settings", "request", "decoded"})
 
     recipe: Recipe
     spec: SourceSpec
@@ -71,8 +74,10 @@ class RejectedRequest(NamedTuple):
     """The body after Content-Encoding is decoded; None if there was no encoding or decoding failed."""
 
 
-class _Variation(NamedTuple):
+class _Variation(RedactedStruct, frozen=True):
     """One variation to try, and the hint to show if it explains the rejection."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"secrets", "body"})
 
     hint: str
     proof: Proof

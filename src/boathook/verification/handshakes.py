@@ -7,13 +7,12 @@ challenge text must match the alphabet and length that its recipe allows.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, assert_never
-
-import msgspec
+from typing import Any, ClassVar, Final, assert_never
 
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
 from boathook.domain.json_document import scalar_text
+from boathook.domain.redaction import RedactedStruct
 from boathook.domain.signing import ENCODERS, HmacKey, decode_key
 from boathook.domain.verification import Challenge, Reason, Rejected, Request, SourceSpec
 from boathook.providers.recipe import (
@@ -46,7 +45,9 @@ HandshakeResult = Challenge | Rejected
 _Write = Callable[[str], Challenge]
 
 
-class _CompiledHandshake(msgspec.Struct, frozen=True):
+class _CompiledHandshake(RedactedStruct, frozen=True):
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"token"})
+
     method: str
     when: tuple[tuple[FieldReader, str | None], ...]
     unless: tuple[FieldReader, ...]

@@ -2,12 +2,13 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
+from boathook.domain.redaction import RedactedStruct
 from boathook.domain.signing import ENCODERS, HmacKey, decode_key
 from boathook.domain.verification import Reason, Rejected, Request, SourceSpec
 from boathook.providers.request_reader import Header, RequestReader
@@ -33,7 +34,9 @@ MAX_STATEMENTS: Final = 2_000
 """Maximum signed parts read from one request, such as batch items that are signed individually."""
 
 
-class _Key(NamedTuple):
+class _Key(RedactedStruct, frozen=True):
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"secret"})
+
     secret: str
     mac: HmacKey | None
     """None if the secret is part of the hashed bytes instead."""
