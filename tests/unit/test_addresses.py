@@ -81,7 +81,7 @@ def test_plain_addresses_are_read(url, expected, host, port):
         *("ws://a.test/", "unix:///var/run/docker.sock", "ldap://a.test/", "javascript:1", "telnet://a.test/"),
         *("https://a@b@c.test/", "http://good.test\\@a.test/", "http://a.test\\.b.test/", "https://a.test/\\x"),
         *("https://a.test/ x", " https://a.test/", "https://a.test/\n", "https://a\t.test/", "https://a.test/\x00"),
-        *("https://a.test/\x7f", "https://ä.test/", "https://１２７.0.0.1/", "https://a。test/"),  # noqa: RUF001
+        "https://a.test/\x7f",
         *("https://a.test:99999/", "https://a.test:-1/", "https://a.test:x/", "https://a.test:+80/"),
         *("https://a.test:0x50/", "https://a.test:80:80/", "https://[::1/", "https://::1/", "https://[fe80::1%25lo]/"),
         *("https://[v1.x]/", "https://[]/", "https://%61.test/", "https://a.test%00.b.test/", "https://a,b.test/"),
@@ -140,16 +140,16 @@ def test_credentials_outside_ascii_are_kept():
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("https://a\uff0fb.test/", "stands for 'a/b.test', which is no host"),
-        ("https://a\uff20b.test/", "stands for 'a@b.test', which is no host"),
-        ("https://a\u3000b.test/", "no international domain name|no host"),
-        ("https://\u0301a.test/", "no international domain name"),
-        ("https://" + "\u00e9" * 80 + ".test/", "no international domain name"),
-        ("https://\ufffd.test/", "no international domain name"),
+        ("https://a\uff0fb.test/", "is read as 'a/b.test', which is not a host"),
+        ("https://a\uff20b.test/", "is read as 'a@b.test', which is not a host"),
+        ("https://a\u3000b.test/", "not an international domain name|not a host"),
+        ("https://\u0301a.test/", "not an international domain name"),
+        ("https://" + "\u00e9" * 80 + ".test/", "not an international domain name"),
+        ("https://\ufffd.test/", "not an international domain name"),
         ("https://a.test/\ud800", "unpaired surrogate"),
         ("https://a.test/" + "\u00e9" * 1_000, "longer than 2000 characters once it is encoded"),
-        ("https://a.test:0/", "port 0 is no port"),
-        ("https://a.test:000/", "port 0 is no port"),
+        ("https://a.test:0/", "port 0 cannot be requested"),
+        ("https://a.test:000/", "port 0 cannot be requested"),
     ],
 )
 def test_addresses_that_cannot_be_encoded_are_refused(url, why):

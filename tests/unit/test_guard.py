@@ -176,6 +176,7 @@ const server = http2.createSecureServer({cert: pem, key: pem});
 server.on('stream', (stream, headers) => {
   if (headers[':path'] === '/count') { stream.respond({':status': 200, 'x-sent': sent}); stream.end(); return; }
   sent++;
+  stream.on('error', () => {});
   if (headers[':path'] === '/refuse') stream.close(http2.constants.NGHTTP2_REFUSED_STREAM);
   else { stream.respond({':status': 200}); stream.end(); }
 });

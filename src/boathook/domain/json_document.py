@@ -110,7 +110,7 @@ def describe_fault(body: bytes) -> str:
         return f"it is not JSON: {error}"
     surrogate = next(filter(None, (escape[1] for escape in _SURROGATES.finditer(body))), None)
     if surrogate is not None:
-        return f"the escape \\{surrogate.decode()} is half of a surrogate pair, which is no character"
+        return f"the escape \\{surrogate.decode()} is half of a surrogate pair, so it is not a character"
     if numbers:
         shown = numbers[0] if len(numbers[0]) <= _MAX_SHOWN else f"{numbers[0][:_MAX_SHOWN]}…"
         return f"the number {shown} is out of the range that receivers can read; send it as a string"

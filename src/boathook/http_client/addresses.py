@@ -151,7 +151,7 @@ def read_address(url: str, *, ports: frozenset[int] = frozenset(), require_https
         raise ValueError("the address must start with https://" + ("" if require_https else " or http://"))
     host, user = _read_authority(parts.netloc)
     if port == 0:
-        raise ValueError("port 0 is no port of a server; write another one, or none for the scheme's own")
+        raise ValueError("port 0 cannot be requested; write another one, or leave it out")
     port = port or _PORTS[scheme]
     _check_port(port, ports)
     tail = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -164,10 +164,10 @@ def _encode(url: str) -> str:
     """Return a URL in ASCII, as browsers encode it (https://url.spec.whatwg.org): the host by IDNA, the rest in UTF-8.
 
     Raises:
-        ValueError: the host is no name, or the URL contains an unpaired surrogate.
+        ValueError: the host is not a name, or the URL contains an unpaired surrogate.
     """
     if any("\ud800" <= char <= "\udfff" for char in url):
-        raise ValueError("the address contains an unpaired surrogate, which is no character")
+        raise ValueError("the address contains an unpaired surrogate, which is not a character")
     scheme, mark, rest = url.partition("://")
     authority = _AUTHORITY.match(rest)
     assert authority is not None
@@ -187,10 +187,10 @@ def _encode_host(host: str) -> str:
         labels = idna.uts46_remap(host, std3_rules=False, transitional=False).split(".")
         encoded = ".".join(label if label.isascii() else _encode_label(label) for label in labels)
     except (idna.IDNAError, UnicodeError) as error:
-        raise ValueError(f"the address's host {host!r} is no international domain name: {error}") from None
+        raise ValueError(f"the address's host {host!r} is not an international domain name: {error}") from None
     # Some characters become / or @, which would end the host.
     if not _HOST.fullmatch(encoded):
-        raise ValueError(f"the address's host {host!r} stands for {encoded!r}, which is no host")
+        raise ValueError(f"the address's host {host!r} is read as {encoded!r}, which is not a host")
     return encoded
 
 
