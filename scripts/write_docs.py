@@ -34,7 +34,12 @@ SENDING = ROOT / "docs/how-to/sending.md"
 POLICY = ROOT / "src/boathook/domain/policy.py"
 ALERTS = ROOT / "src/boathook/observability/alerts.yml"
 ALERT_RULES = ROOT / "src/boathook/config/alert_rules.toml"
-SUBJECTS = {"dead_letters": "recipient", "unhandled": "source", "disabled_endpoints": "endpoint"}
+SUBJECTS = {
+    "dead_letters": "recipient",
+    "unhandled": "source",
+    "repeated_body": "source",
+    "disabled_endpoints": "endpoint",
+}
 MAX_LABELS = 60
 """Characters of a rule's labels above which the page leaves them out."""
 CAPACITY = ROOT / "docs/explanation/capacity.md"

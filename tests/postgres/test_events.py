@@ -140,13 +140,60 @@ async def test_another_body_under_a_known_key_is_a_conflict_that_is_counted(db: 
     assert await conflicts(db) == [("k", "body", 2)]
 
 
-async def test_a_known_body_under_another_unsigned_key_is_a_conflict(db: Database):
+async def same_bodies(db: Database) -> dict[str, UUID | None]:
+    rows = await db.fetch("select dedup_key, same_body_as from boathook.event")
+    return {row["dedup_key"]: row["same_body_as"] for row in rows}
+
+
+async def test_a_known_body_under_another_unsigned_key_is_a_new_event_that_names_the_first(db: Database):
+    """Within one commit, in a later one, and beside a repetition of each."""
     store = EventStore(db)
+    made = [event(key, body, replay=body) for key, body in (("g1", b"x"), ("g2", b"x"), ("g3", b"y"), ("g2", b"x"))]
+    receipts = await store.append(made)
+    assert receipts[:3] == [Accepted(one.id) for one in made[:3]]
+    assert receipts[3] == Duplicate(made[1].id)
+    later = [event("g4", b"x", replay=b"x"), event("g1", b"x", replay=b"x"), event("g2", b"z", replay=b"z")]
+    receipts = await store.append(later)
+    assert receipts == [Accepted(later[0].id), Duplicate(made[0].id), Duplicate(made[1].id, conflict=True)]
+    assert await same_bodies(db) == {"g1": None, "g2": made[0].id, "g3": None, "g4": made[0].id}
+    assert await conflicts(db) == [("g2", "body", 1)]
+    assert await count(db, "delivery") == 4
+
+
+async def test_a_repeated_body_whose_commit_had_an_unknown_outcome_is_stored_once(db: Database):
+    store = EventStore(db)
+    first, second = event("g1", b"x", replay=b"x"), event("g2", b"x", replay=b"x")
+    await store.append([first])
+    for is_new in (True, False):
+        (receipt,) = await store.append([second])
+        assert isinstance(receipt, Accepted)
+        assert (receipt.event_id, receipt.is_new) == (second.id, is_new)
+    assert await count(db, "event") == 2
+
+
+async def test_two_gateways_that_get_one_body_at_once_store_two_events_and_one_note(db: Database):
+    """The index decides which is the first: the other waits for it, and finds it."""
+    stores = [EventStore(db) for _ in range(6)]
+    made = [event(f"g{number}", b"x", replay=b"x") for number in range(6)]
+    receipts = await asyncio.gather(*(store.append([one]) for store, one in zip(stores, made, strict=True)))
+    assert receipts == [[Accepted(one.id)] for one in made]
+    noted = await same_bodies(db)
+    (first,) = [key for key, same in noted.items() if same is None]
+    assert {same for key, same in noted.items() if key != first} == {made[int(first[1:])].id}
+
+
+@pytest.mark.parametrize("changed", ["encoding", "policy"])
+async def test_a_known_body_under_another_key_is_a_conflict_if_refused_or_read_differently(db: Database, changed: str):
+    """The source says so, or an unsigned part of the request changed what was read from the signed bytes."""
+    store = EventStore(db)
+    store.set_refusing(["stripe"] if changed == "policy" else ["other"])
     first = event("g1", b"x", replay=b"x")
-    receipts = await store.append([first, event("g2", b"x", replay=b"x"), event("g3", b"y", replay=b"y")])
+    second = event("g2", b"x" if changed == "policy" else b"packed", replay=b"x")
+    receipts = await store.append([first, second, event("g3", b"y", replay=b"y")])
     assert receipts[1] == Duplicate(first.id, conflict=True)
     assert isinstance(receipts[2], Accepted)
-    assert await conflicts(db) == [("g2", "key", 1)]
+    assert await conflicts(db) == [("g2", "key" if changed == "policy" else "body", 1)]
+    assert await same_bodies(db) == {"g1": None, "g3": None}
 
 
 async def test_volatile_fields_make_no_conflict(db: Database):

@@ -145,3 +145,8 @@ def make_sources() -> tuple[ProviderSource, ...]:
 def all_sources() -> tuple[ProviderSource, ...]:
     """Return the sources of `make_sources`, made once per process: generating RSA keys takes long."""
     return make_sources()
+
+
+def body_key(body: bytes, type: str = "unknown") -> str:
+    """Return the dedup key that is made of a type and a body."""
+    return "sha256:" + hashlib.sha256(type.encode() + b"\0" + body).hexdigest()

@@ -1,6 +1,5 @@
 """Chat providers, checked against their own libraries, their documentation's vectors, and by hand."""
 
-import hashlib
 import hmac
 import json
 import re
@@ -21,6 +20,7 @@ from boathook.providers.chat import NO_COLON, NOT_JSON
 from boathook.providers.recipe import PRINTABLE, Recipe, SignText
 from boathook.testing import make_keys, sign, signed_request
 from tests.providers.request_factory import NOW, URL, altered, base64_mac, hex_mac, request, verdict_of, verifier
+from tests.providers.source_factory import body_key
 
 SECRET = "a signing secret"
 STAMP = str(int(NOW))
@@ -127,7 +127,7 @@ def test_slack_names_events_commands_and_clicks():
         verdict = verdict_of("slack", SECRET, slack_headers(body), body)
         assert isinstance(verdict, Verified), verdict
         assert verdict.type == type
-        assert verdict.dedup_key == (key or "sha256:" + hashlib.sha256(body).hexdigest())
+        assert verdict.dedup_key == (key or body_key(body, verdict.type))
 
 
 def test_slack_replies_are_not_visible_in_a_channel():
@@ -231,7 +231,7 @@ def test_discord_event_is_distinguished_from_a_ping():
     verdict = verdict_of("discord", DISCORD_PUBLIC, discord_headers(DISCORD_EVENT), DISCORD_EVENT)
     assert isinstance(verdict, Verified), verdict
     assert verdict.type == "ENTITLEMENT_CREATE"
-    assert verdict.dedup_key == "sha256:" + hashlib.sha256(DISCORD_EVENT).hexdigest()
+    assert verdict.dedup_key == body_key(DISCORD_EVENT, verdict.type)
     assert (verdict.reply.status, verdict.reply.body) == (204, b"")
 
 

@@ -19,6 +19,7 @@ from boathook.domain.verification import Reason, Rejected, Verified
 from boathook.providers import code, find_recipe
 from boathook.testing import sign, signed_request
 from boathook.verification.verifier import Verifier
+from tests.providers.source_factory import body_key
 from tests.unit.verifier_factory import NOW, URL, request, verifier
 
 SECRET = "It's a Secret to Everybody"
@@ -456,12 +457,16 @@ def test_sentry_signs_the_body():
     }
     refuses_forgeries(sentry, body, headers)
     verdict = sentry.verify(request(body, headers), NOW)
-    assert (verdict.dedup_key, verdict.type, verdict.replay_material) == ("r1", "issue.created", body)
+    assert (verdict.dedup_key, verdict.type) == (body_key(body, "issue.created"), "issue.created")
+    assert verdict.kept_headers["request-id"] == "r1"
     assert verdict.timestamp is None
     assert sign("sentry", SECRET, body)["sentry-hook-signature"] == headers["sentry-hook-signature"]
-    # A retry has another Request-ID, and is known by what was signed.
+    # A retry has another Request-ID, which its code makes for each request:
+    # https://github.com/getsentry/sentry/blob/master/src/sentry/sentry_apps/api/serializers/app_platform_event.py
     retry = sentry.verify(request(body, headers | {"request-id": "r2"}), NOW)
-    assert (retry.dedup_key, retry.replay_material) == ("r2", verdict.replay_material)
+    assert (retry.dedup_key, retry.kept_headers["request-id"]) == (verdict.dedup_key, "r2")
+    other = sentry.verify(request(body, headers | {"sentry-hook-resource": "error"}), NOW)
+    assert other.dedup_key != verdict.dedup_key
 
 
 # PagerDuty
@@ -491,7 +496,7 @@ def test_samples_bring_an_id_and_a_type_of_their_own(recipe):
     verdict = verifier(recipe.name, secret).verify(request(sent.body, dict(sent.headers)), NOW)
     assert isinstance(verdict, Verified)
     assert verdict.type != "unknown"
-    assert "boathook-sample" in verdict.dedup_key or not recipe.id.selectors
+    assert "boathook-sample" in verdict.dedup_key or not recipe.id.selectors or not recipe.retries_keep_id
 
 
 @pytest.mark.parametrize("name", ["bitbucket", "jira", "sentry", "pagerduty"])

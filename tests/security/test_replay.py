@@ -27,11 +27,12 @@ from tests.security.test_verification import REWRITES, SAFE, SOURCES_BY_LABEL, c
 class Gateway:
     """Verifies requests of one source and stores their events."""
 
-    def __init__(self, db: Database, label: str) -> None:
+    def __init__(self, db: Database, label: str, *, refuses: bool = False) -> None:
         self.db = db
         self.label = label
         self.verifier: Verifier = SOURCES_BY_LABEL[label].verifier()
         self.store = EventStore(db)
+        self.store.set_refusing([label] if refuses else [])
 
     async def take(self, request: Request) -> Receipt | None:
         verdict = self.verifier.verify(request, NOW)
@@ -48,15 +49,30 @@ class Gateway:
         raise AssertionError
 
 
-async def test_rewritten_requests_are_stored_once(db: Database):
+async def test_rewritten_requests_are_stored_once_where_repeated_bodies_are_refused(db: Database):
     for stored, label in enumerate(SAFE, 1):
-        gateway = Gateway(db, label)
+        gateway = Gateway(db, label, refuses=True)
         _, request = genuine(label)
         assert isinstance(await gateway.take(request), Accepted), label
         for name, rewrite in REWRITES.items():
             receipt = await gateway.take(rewrite(request))
             assert receipt is None or isinstance(receipt, Duplicate), (label, name)
         assert await count(db, "event") == stored, label
+
+
+async def test_a_rewritten_request_that_is_stored_again_names_the_first(db: Database):
+    """Unless repeated bodies are refused, whoever has one signed body can send it under new ids; each is noted."""
+    for label in SAFE:
+        gateway = Gateway(db, label)
+        _, request = genuine(label)
+        first = await gateway.take(request)
+        assert isinstance(first, Accepted), label
+        for name, rewrite in REWRITES.items():
+            receipt = await gateway.take(rewrite(request))
+            if isinstance(receipt, Accepted):
+                noted = await db.fetchval("select same_body_as from boathook.event where id = $1", receipt.event_id)
+                assert noted == first.event_id, (label, name)
+                assert not gateway.verifier.recipe.signs_id, (label, name)
 
 
 HEADERS = {
@@ -68,9 +84,11 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("label", HEADERS)
-async def test_a_captured_request_cannot_occupy_a_later_events_id(db: Database, label: str):
-    """Otherwise a later event with a guessable id would be dropped as a duplicate."""
-    gateway = Gateway(db, label)
+async def test_a_captured_request_cannot_occupy_a_later_events_id_where_repeated_bodies_are_refused(
+    db: Database, label: str
+):
+    """Otherwise a later event with a guessable id would be a conflict."""
+    gateway = Gateway(db, label, refuses=True)
     own, added = HEADERS[label]
     _, first = genuine(label)
     _, later = genuine(label, "later")

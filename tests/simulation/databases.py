@@ -33,7 +33,7 @@ select json_build_object(
     'attempt', (select coalesce(json_agg(json_build_array(event_id, ordinal, number, outcome, code) order by event_id, ordinal, number), '[]') from boathook.attempt),
     'delivery_archive', (select coalesce(json_agg(json_build_array(
         event_id, ordinal, recipient, state, order_key, attempts, replays, note, is_replay) order by event_id, ordinal), '[]') from boathook.delivery_archive),
-    'event', (select coalesce(json_agg(json_build_array(id, dedup_key, fanout, encode(body, 'hex')) order by id), '[]') from boathook.event),
+    'event', (select coalesce(json_agg(json_build_array(id, dedup_key, fanout, encode(body, 'hex'), same_body_as) order by id), '[]') from boathook.event),
     'dedup', (select coalesce(json_agg(json_build_array(key, replay_key, event_id) order by key), '[]') from boathook.dedup),
     'conflict', (select coalesce(json_agg(json_build_array(event_id, differs, dedup_key, seen) order by event_id, differs, dedup_key, body_sha256), '[]') from boathook.conflict),
     'side_effect', (select coalesce(json_agg(json_build_array(event_id, recipient, name, result) order by event_id, recipient, name), '[]') from boathook.side_effect),
@@ -119,7 +119,10 @@ class FakeDatabase:
                 [str(key[0]), key[1], o.recipient, o.state, o.order_key, o.attempts, o.replays, o.note, o.is_replay]
                 for key, o in sorted(tables["delivery_archive"].items())
             ],
-            "event": [[str(key), one.event.dedup_key, one.fanout, one.event.body.hex()] for key, one in sorted(tables["event"].items())],
+            "event": [
+                [str(key), one.event.dedup_key, one.fanout, one.event.body.hex(), one.same_body_as and str(one.same_body_as)]
+                for key, one in sorted(tables["event"].items())
+            ],
             "dedup": [
                 [str(key), None if one.replay_key is None else str(one.replay_key), str(one.event_id)]
                 for key, one in sorted(tables["dedup"].items())

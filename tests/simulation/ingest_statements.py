@@ -12,7 +12,7 @@ from tests.simulation.tables import Record, Seen, Stored, Transaction, owe
 
 
 def append_events(t: Transaction, version: int, *columns: Any) -> list[Record]:
-    *rest, owed_events, ordinals, recipients, order_keys, _has_order, has_unhandled = columns
+    *rest, owed_events, ordinals, recipients, order_keys, _has_order, has_unhandled, same_body_as = columns
     if t.tables.routes_version != version:
         sometimes("events routed by outdated routes were refused")
         return single(is_current=False, fresh=[], has_blocked=False)
@@ -27,7 +27,8 @@ def append_events(t: Transaction, version: int, *columns: Any) -> list[Record]:
             id=id_, source=row[1], application=row[2], type=row[3], dedup_key=row[4], key_hash=row[5], replay_hash=row[6],
             grade=ProofStrength(row[7]), origin=Origin(row[8]), headers=row[9], content_type=row[10], body=row[11], body_sha256=row[12],
         )  # fmt: skip
-        t.put("event", id_, Stored(event, t.now, row[13]))
+        first = None if same_body_as is None else same_body_as[rest[0].index(id_)]
+        t.put("event", id_, Stored(event, t.now, row[13], first))
         if has_unhandled and row[13] == 0 and event.source is not None:
             t.put("unhandled", id_, (id_, event.source))
     has_blocked = False

@@ -64,6 +64,7 @@ class Stored(NamedTuple):
     event: NewEvent
     accepted_at: datetime
     fanout: int
+    same_body_as: UUID | None = None
 
 
 class Seen(NamedTuple):

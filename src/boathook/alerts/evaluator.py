@@ -112,6 +112,8 @@ class AlertEvaluator:
                 rows = await alert_store.count_dead_letters(connection, opened, MAX_SUBJECTS)
             case "disabled_endpoints":
                 rows = await alert_store.list_disabled(connection, MAX_SUBJECTS)
+            case "repeated_body":
+                rows = await alert_store.count_repeated(connection, rule.settings.over_s, MAX_SUBJECTS)
             case "unhandled":
                 rows = await alert_store.count_unhandled(connection, rule.settings.over_s, MAX_SUBJECTS)
             case _:

@@ -17,7 +17,7 @@ from boathook.domain.alerts import show_number, show_period
 
 Severity = Literal["warning", "critical"]
 Measure = Literal["value", "increase", "share", "p50", "p95", "p99"]
-Rows = Literal["", "dead_letters", "disabled_endpoints", "unhandled"]
+Rows = Literal["", "dead_letters", "disabled_endpoints", "repeated_body", "unhandled"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _QUIET: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
@@ -89,7 +89,7 @@ class RuleSettings(Table):
     """Labels that distinguish subjects, each with its own alert; every metric has the label ``host``."""
     rows: Rows = ""
     """Rows to count in the database instead of a metric: open dead letters by recipient, endpoints that boathook has
-    disabled, or unhandled events accepted within `over_s`, by source."""
+    disabled, or of the events accepted within `over_s`, by source, those of one signed body or the unhandled ones."""
     measure: Measure = "value"
     against: tuple[Selection, ...] = ()
     """For a share: the metrics to compare with; the share is metric / (metric + these)."""

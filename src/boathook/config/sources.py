@@ -59,6 +59,13 @@ class SourceSettings(Table):
     """Requests that may come at once before `rate` applies."""
     dedup_fields: tuple[str, ...] = ()
     """JSON paths whose values together identify the event, for senders without event ids."""
+    volatile: tuple[str, ...] = ()
+    """JSON paths whose values may differ between two attempts for one event, such as `["attempt", "sent_at"]`, besides
+    those that boathook knows of the provider. `*` stands for each element of an array."""
+    repeated_body: Literal["accept", "refuse"] = "accept"
+    """What follows if a signed body comes again under another id: `"accept"`, the default, makes it a new event that
+    names the first; `"refuse"` keeps it as a conflict; see
+    [duplicates](../how-to/duplicates-and-order.md#one-body-under-two-ids)."""
     dedup_days: Days | None = None
     """Days that a dedup key is remembered; by default `retention.dedup_days`, or a day more than the provider
     retries."""

@@ -108,6 +108,25 @@ group by subject
 order by value desc, subject
 limit $2
 
+-- name: count_repeated
+-- Counts the events of each signed body within some seconds, of the latest twenty thousand that repeat one, and returns the
+-- largest count of each source. The first event of a body counts if it is as recent.
+select source as subject, max(number)::float8 as value
+from (
+    select source,
+        count(*) + (same_body_as >= boathook.min_id(now() - make_interval(secs => $1)))::integer as number
+    from (
+        select source, same_body_as from boathook.event
+        where same_body_as is not null and id >= boathook.min_id(now() - make_interval(secs => $1))
+        order by id desc
+        limit 20000
+    ) as latest
+    group by source, same_body_as
+) as bodies
+group by source
+order by value desc, source
+limit $2
+
 -- name: list_disabled
 -- Reads the endpoints that boathook has disabled, the latest first.
 select boathook.show_id('ep', id) as subject, 1::float8 as value

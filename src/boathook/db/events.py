@@ -20,7 +20,7 @@ from boathook.db.ordering import unblock
 from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable, NotFound, RoutesChanged
-from boathook.domain.json_document import UNREADABLE, parse
+from boathook.domain.json_document import UNREADABLE, parse, without
 from boathook.domain.model import Accepted, Duplicate, Event, NewEvent, Origin, ProofStrength, Receipt
 
 SQL = load(__file__)
@@ -46,11 +46,16 @@ class EventStore:
         self._database = database
         self._memory = timedelta(days=dedup_days)
         self._memory_of: dict[str | None, timedelta] = {}
+        self._refusing: frozenset[str | None] = frozenset()
         self.set_dedup_days(dedup_days_of or {})
 
     def set_dedup_days(self, dedup_days_of: Mapping[str, float]) -> None:
         """Replace the days for which the keys of individual sources are remembered, for events stored from now on."""
         self._memory_of = {source: timedelta(days=days) for source, days in dedup_days_of.items()}
+
+    def set_refusing(self, sources: Iterable[str]) -> None:
+        """Replace the sources of which a body that was seen under another key is a conflict, instead of a new event."""
+        self._refusing = frozenset(sources)
 
     def connect(self, database: Database) -> None:
         """Use *database* from now on."""
@@ -97,22 +102,25 @@ class EventStore:
         return self._memory_of.get(event.source, self._memory)
 
     async def _append_run(self, connection: Connection, run: Sequence[NewEvent]) -> list[Receipt]:
-        receipts: list[Receipt | None] = [None] * len(run)
+        run, receipts = list(run), cast("list[Receipt | None]", [None] * len(run))
+        same_body: dict[UUID, UUID] = {}
         for _ in range(_MAX_ROUNDS):
             leaders = first_of_each_key(run, receipts)
-            accepted = await self._insert_or_find(connection, [run[position] for position in leaders])
+            accepted = await self._insert_or_find(connection, [run[position] for position in leaders], same_body)
             for position in leaders:
                 receipts[position] = accepted.get(run[position].id)
             if None in receipts:
-                await self._explain(connection, run, receipts)
+                await self._explain(connection, run, receipts, same_body)
             if None not in receipts:
                 return cast("list[Receipt]", receipts)
         raise DatabaseError("the dedup memory of these events kept changing while they were stored")
 
-    async def _insert_or_find(self, connection: Connection, events: Sequence[NewEvent]) -> dict[UUID, Accepted]:
+    async def _insert_or_find(
+        self, connection: Connection, events: Sequence[NewEvent], same_body: Mapping[UUID, UUID]
+    ) -> dict[UUID, Accepted]:
         """Store the new events. If one is stored already but its key has expired, find the stored ones instead."""
         try:
-            fresh = await self._insert(connection, events)
+            fresh = await self._insert(connection, events, same_body)
         except asyncpg.UniqueViolationError:
             stored = await find_stored(connection, [event.id for event in events])
             if not stored:
@@ -122,7 +130,9 @@ class EventStore:
             event.id: Accepted(event.id, has_deliveries=bool(event.deliveries)) for event in events if event.id in fresh
         }
 
-    async def _insert(self, connection: Connection, events: Sequence[NewEvent]) -> set[UUID]:
+    async def _insert(
+        self, connection: Connection, events: Sequence[NewEvent], same_body: Mapping[UUID, UUID]
+    ) -> set[UUID]:
         if len({event.routes_version for event in events}) != 1:
             raise RoutesChanged("the batch was routed by more than one version of the routes")
         deliveries = [
@@ -143,6 +153,7 @@ class EventStore:
             *map(_short, delivery_columns),
             has_order,
             has_unhandled,
+            [same_body.get(event.id) for event in events] if same_body else None,
         )
         if row is None or not row["is_current"]:
             raise RoutesChanged("the routes changed after these events were routed")
@@ -150,8 +161,18 @@ class EventStore:
             await unblock(connection, [(recipient, key) for _, _, recipient, key in deliveries])
         return set(row["fresh"])
 
-    async def _explain(self, connection: Connection, batch: Sequence[NewEvent], receipts: list[Receipt | None]) -> None:
-        """Give a receipt to each event that was not new; leave it open if its key has just expired."""
+    async def _explain(
+        self,
+        connection: Connection,
+        batch: list[NewEvent],
+        receipts: list[Receipt | None],
+        same_body: dict[UUID, UUID],
+    ) -> None:
+        """Give a receipt to each event that was not new; leave it open if its key has just expired.
+
+        One whose body was seen under another key is left open too, unless its source refuses that: it is noted in
+        *same_body* with the first event of that body, and no longer claims the body for itself.
+        """
         open_positions = [position for position, receipt in enumerate(receipts) if receipt is None]
         rows = await connection.fetch(
             SQL["find_seen"],
@@ -162,9 +183,23 @@ class EventStore:
         if expired:
             await delete_expired(connection, expired)
         for row in rows:
-            if not row["is_expired"]:
-                position = open_positions[row["position"] - 1]
-                receipts[position] = await self._repeated(connection, batch[position], row)
+            if row["is_expired"]:
+                continue
+            position = open_positions[row["position"] - 1]
+            event = batch[position]
+            if self._is_new_event(event, row):
+                same_body[event.id] = row["event_id"]
+                batch[position] = replace(event, replay_hash=None)
+            else:
+                receipts[position] = await self._repeated(connection, event, row)
+
+    def _is_new_event(self, event: NewEvent, seen: Record) -> bool:
+        """Return whether an event is a new one though its signed content was seen under another key.
+
+        If what was read from that content differs, an unsigned part of the request was changed, which is a conflict.
+        """
+        is_repeated = not seen["is_same_key"] and seen["body_sha256"] == event.body_sha256
+        return is_repeated and event.source not in self._refusing
 
     async def _repeated(self, connection: Connection, event: NewEvent, seen: Record) -> Receipt:
         first = seen["event_id"]
@@ -198,9 +233,13 @@ class EventStore:
 
     async def find_unstored(self, events: Sequence[NewEvent]) -> set[UUID]:
         """Return which of *events* are unknown to the database: neither they nor their keys are stored."""
-        columns = _columns((event.id, event.key_hash, event.replay_hash) for event in events) or [(), (), ()]
+        columns = _columns((event.id, event.key_hash, self._unique_hash(event)) for event in events) or [(), (), ()]
         rows = await self._connected.fetch(SQL["find_unknown"], *columns)
         return {row["id"] for row in rows}
+
+    def _unique_hash(self, event: NewEvent) -> UUID | None:
+        """Return the replay hash of an event if another one with the same hash is refused."""
+        return event.replay_hash if event.source is None or event.source in self._refusing else None
 
     async def get(self, event_id: UUID) -> Event:
         """Return one event.
@@ -312,12 +351,6 @@ def _is_equal_ignoring(volatile: Iterable[str], one: bytes, other: bytes) -> boo
     documents = [parse(one), parse(other)]
     if UNREADABLE in documents:
         return False
-    for document in documents:
-        for path in volatile:
-            *parents, last = path.split(".")
-            inner = document
-            for name in parents:
-                inner = inner.get(name) if isinstance(inner, dict) else None
-            if isinstance(inner, dict):
-                inner.pop(last, None)
+    for path in volatile:
+        documents = [without(document, path.split(".")) for document in documents]
     return bool(documents[0] == documents[1])

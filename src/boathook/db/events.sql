@@ -5,6 +5,8 @@ id, source, application, type, dedup_key, grade, origin, accepted_at, headers, c
 -- name: append_events
 -- Stores a batch of events with their deliveries, unless the routes have changed; returns the new ones. A column whose
 -- values are all equal may be given as one of them.
+-- Of the events with one signed body, only the first holds its replay key; the others come with none, and name the first
+-- in $23, which is null if there are none.
 -- The guard locks the routes' version against a change until this commits. Keys are inserted in order, so that the
 -- batches of two gateways cannot deadlock.
 with guard as materialized (
@@ -32,7 +34,7 @@ stored as (
         p_content_types => $12::text[], p_bodies => $13::bytea[], p_hashes => $14, p_fanouts => $15::smallint[],
         p_new => case when not is_all then ids end, d_events => $17::uuid[], d_ordinals => $18::smallint[],
         d_recipients => $19::text[], d_order_keys => $20::text[], p_has_order => $21::boolean,
-        p_has_unhandled => $22::boolean) as has_blocked
+        p_has_unhandled => $22::boolean, p_same_body_as => $23::uuid[]) as has_blocked
     from new where ids is not null
 )
 select
@@ -58,7 +60,7 @@ order by i.position, d.key = i.key desc
 select id, pg_logical_emit_message(true, 'boathook', '') from boathook.event where id = any ($1::uuid[])
 
 -- name: record_conflict
--- Stores a request whose key or body, but not both, was seen before; repeated ones are counted.
+-- Stores a request whose key was seen with another body, or whose body with another key; repeated ones are counted.
 insert into boathook.conflict (
     id, event_id, source, application, dedup_key, differs, headers, content_type, body, body_sha256, type, grade)
 values ($1, $2, $3, $4, $5, $6, $7::json, $8, $9, $10, $11, $12)

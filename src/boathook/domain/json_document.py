@@ -150,6 +150,24 @@ def get_path(document: Any, parts: Sequence[str], absent: Any = None) -> Any:
     return document
 
 
+def without(document: Any, parts: Sequence[str]) -> Any:
+    """Return a document without the value at a path; ``*`` stands for each element of an array.
+
+    Copies what it changes, and leaves the given document as it is.
+    """
+    name, *rest = parts
+    if isinstance(document, dict) and name in document:
+        if rest:
+            return {**document, name: without(document[name], rest)}
+        return {key: value for key, value in document.items() if key != name}
+    if isinstance(document, list):
+        is_named = [name in {"*", str(index)} for index in range(len(document))]
+        if rest:
+            return [without(one, rest) if named else one for one, named in zip(document, is_named, strict=True)]
+        return [one for one, named in zip(document, is_named, strict=True) if not named]
+    return document
+
+
 def scalar_text(value: Any) -> str | None:
     """Return a string, number or boolean as text; `None` for null, objects and arrays."""
     match value:

@@ -58,6 +58,8 @@ class SourceSpec(RedactedStruct, frozen=True, kw_only=True):
     """Maximum distance of a signed timestamp from now, in seconds; None uses the provider's default."""
     dedup_fields: tuple[str, ...] = ()
     """JSON paths that together identify an event if the provider sends no id."""
+    volatile: tuple[str, ...] = ()
+    """JSON paths that may differ between two requests for one event, in addition to the recipe's."""
     schema: Any = None
     """The JSON Schema that verified bodies must match; None accepts any body."""
     keep: tuple[str, ...] = ()

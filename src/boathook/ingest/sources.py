@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from boathook.config import LimitSettings, Settings, SourceSettings
+from boathook.db.events import EventStore
 from boathook.db.live_settings import LiveSettings
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.ingest.handshake_secrets import HandshakeSecrets
@@ -113,6 +114,7 @@ def configured_spec(settings: Settings, name: str) -> SourceSpec:
         unsigned=source.unsigned,
         tolerance_s=source.tolerance_s,
         dedup_fields=source.dedup_fields,
+        volatile=source.volatile,
         schema=settings.schema_of(name),
         keep=(HEADER,) if settings.tracing.is_on and settings.tracing.incoming != "ignore" else (),
     )
@@ -164,6 +166,12 @@ def dedup_days_by_source(settings: Settings) -> dict[str, float]:
             if name not in days and needed > settings.retention.dedup_days:
                 days[name] = needed
     return days
+
+
+def follow_sources(store: EventStore, settings: Settings) -> None:
+    """Let a store remember keys, and refuse repeated bodies, as the settings of the sources say."""
+    store.set_dedup_days(dedup_days_by_source(settings))
+    store.set_refusing(name for name, source in settings.sources.items() if source.repeated_body == "refuse")
 
 
 def compile_sources(settings: Settings, added: SecretsCache | None = None) -> dict[str, CompiledSource]:

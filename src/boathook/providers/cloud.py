@@ -233,7 +233,7 @@ OPENAI = Recipe(
         headers={"webhook-id": "wh_boathook-sample"},
         secret="whsec_Ym9hdGhvb2stc2FtcGxlLXNlY3JldC0zMi1ieXRlcyE=",
     ),
-    id=EventId(selectors=(Header("webhook-id"),)),
+    id=EventId(selectors=(Header("webhook-id"),), is_kept_in_retries=True),
     type=EventType(selectors=(Json("type"),)),
     retries="for up to 72 hours with backoff",
     retries_for_days=3.0,
@@ -344,7 +344,10 @@ PUBSUB = Recipe(
     # Unwrapped messages have their id in a header, if their metadata is written at all; without it, two equal bodies
     # may be two messages. The header comes first, because a published message may itself look like a wrapped one.
     id=EventId(
-        selectors=(Header("x-goog-pubsub-message-id"), Json("message.messageId")), is_signed=False, is_repeatable=True
+        selectors=(Header("x-goog-pubsub-message-id"), Json("message.messageId")),
+        is_signed=False,
+        is_kept_in_retries=True,
+        is_repeatable=True,
     ),
     type=EventType(
         selectors=(

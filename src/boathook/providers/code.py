@@ -136,7 +136,8 @@ GITHUB = Recipe(
         body=b'{"action":"opened","issue":{"number":1,"title":"A sample"},"repository":{"full_name":"a/b"}}',
         headers={"x-github-delivery": "boathook-sample-0000-0000-000000000000", "x-github-event": "issues"},
     ),
-    id=EventId(selectors=(Header("x-github-delivery"),), is_signed=False),
+    # A redelivery keeps it: https://docs.github.com/webhooks/using-webhooks/best-practices-for-using-webhooks
+    id=EventId(selectors=(Header("x-github-delivery"),), is_signed=False, is_kept_in_retries=True),
     # Webhooks may be set to send a form, whose field payload holds the JSON.
     type=EventType(
         selectors=((Header("x-github-event"), Json("action"), Form("payload", "action")),),
@@ -178,7 +179,7 @@ _GITLAB = Recipe(
         secret="whsec_Ym9hdGhvb2stc2FtcGxlLXNlY3JldC0zMi1ieXRlcyE=",
     ),
     # X-Gitlab-Event-UUID does not identify an event: hooks triggered by other hooks share one.
-    id=EventId(selectors=(Header("webhook-id"),)),
+    id=EventId(selectors=(Header("webhook-id"),), is_kept_in_retries=True),
     type=EventType(
         selectors=(
             (Json("object_kind"), Json("object_attributes.action")),
@@ -209,7 +210,7 @@ _GITLAB_TOKEN = replace(
         headers={"idempotency-key": "boathook-sample-0000-0000-000000000000", "x-gitlab-event": "Merge Request Hook"},
         settings={"scheme": "token"},
     ),
-    id=EventId(selectors=(Header("idempotency-key"),), is_signed=False),
+    id=EventId(selectors=(Header("idempotency-key"),), is_signed=False, is_kept_in_retries=True),
     checked=("built by hand from its documentation",),
 )
 GITLAB = replace(_GITLAB, schemes={"token": _GITLAB_TOKEN})
@@ -250,7 +251,7 @@ _JIRA = Recipe(
         body=b'{"timestamp":1763700000000,"webhookEvent":"jira:issue_created","issue":{"id":"10001","key":"A-1"}}',
         headers={"x-atlassian-webhook-identifier": "boathook-sample"},
     ),
-    id=EventId(selectors=(Header("x-atlassian-webhook-identifier"),), is_signed=False),
+    id=EventId(selectors=(Header("x-atlassian-webhook-identifier"),), is_signed=False, is_kept_in_retries=True),
     type=EventType(selectors=(Json("webhookEvent"),)),
     keep=("x-atlassian-webhook-retry", "x-atlassian-webhook-flow"),
     stop_statuses=FINAL_4XX - {429},
@@ -423,8 +424,9 @@ SENTRY = Recipe(
         body=b'{"action":"created","installation":{"uuid":"i1"},"data":{"issue":{"id":"1","title":"A sample"}}}',
         headers={"request-id": "boathook-sample", "sentry-hook-resource": "issue"},
     ),
-    # Each attempt has a new id, so a retry is recognised by its body.
-    id=EventId(selectors=(Header("request-id"),), is_signed=False),
+    # Each attempt has a new id, so a retry is recognized by its type and body:
+    # https://github.com/getsentry/sentry/blob/master/src/sentry/sentry_apps/api/serializers/app_platform_event.py
+    id=EventId(selectors=(Header("request-id"),), is_signed=False, is_kept_in_retries=False),
     type=EventType(selectors=((Header("sentry-hook-resource"), Json("action")),)),
     keep=("sentry-hook-timestamp",),
     stop_statuses=FINAL_4XX,

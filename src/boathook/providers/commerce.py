@@ -67,7 +67,11 @@ SHOPIFY: Final = Recipe(
         },
     ),
     # X-Shopify-Event-Id is the same for every topic that one change affects, so it would merge different events.
-    id=EventId(selectors=(Header("x-shopify-webhook-id"), Header("shopify-webhook-id")), is_signed=False),
+    id=EventId(
+        selectors=(Header("x-shopify-webhook-id"), Header("shopify-webhook-id")),
+        is_signed=False,
+        is_kept_in_retries=True,
+    ),
     type=EventType(selectors=(Header("x-shopify-topic"), (Json("topic"), Json("action"))), is_part_of_replay_key=True),
     # Webhooks created in a shop's settings may use XML.
     body=BodyFormat.ANY,

@@ -521,7 +521,7 @@ RAZORPAY: Final = Recipe(
         b'"created_at":1763700000}',
         headers={"x-razorpay-event-id": "boathook-sample"},
     ),
-    id=EventId(selectors=(Header("x-razorpay-event-id"),), is_signed=False),
+    id=EventId(selectors=(Header("x-razorpay-event-id"),), is_signed=False, is_kept_in_retries=True),
     type=EventType(selectors=(Json("event"),)),
     answer_within_s=5.0,
     retries="for 24 hours with backoff, then the webhook is disabled",

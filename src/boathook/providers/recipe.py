@@ -14,7 +14,7 @@ import msgspec
 from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Algorithm, Encoding, KeyFormat
 from boathook.providers.options import Options
-from boathook.providers.request_reader import RequestReader, Selector
+from boathook.providers.request_reader import Form, Json, RequestReader, Selector
 from boathook.providers.schemes import (
     Addresses,
     Asymmetric,
@@ -46,7 +46,10 @@ class EventId(msgspec.Struct, frozen=True, kw_only=True):
     """Format of a composed id, with ``{}`` for each part; if empty, the parts are joined by dots. A single id that
     starts like a composed one gets a prefix, so that no sender can choose another event's id."""
     is_signed: bool = True
-    """Whether the signature covers the id; otherwise a captured body could be sent again under another id."""
+    """Whether the signature covers the id; otherwise a captured body can be sent again under another id."""
+    is_kept_in_retries: bool | None = None
+    """Whether the sender's retries carry the id of the first attempt; None if that is unconfirmed. If they do not, the
+    id is only stored with the event, and the type and the body are its key. An id in the body needs no value."""
     is_repeatable: bool = False
     """Whether the same bytes may mean another event when sent again, for senders that only signal that something
     changed. Then a request without an id is never a duplicate."""
@@ -61,8 +64,8 @@ class EventType(msgspec.Struct, frozen=True, kw_only=True):
     """For senders that use the type as a JSON key: if no selector has a value, the first key of the JSON object that is
     none of these."""
     is_part_of_replay_key: bool = False
-    """Whether one body may mean several events of different types, such as an order created and paid. Then a request is
-    a replay only if its type is the same."""
+    """Whether one body may mean several events of different types, such as an order created and paid. Then a body is
+    repeated only if its type is the same."""
     read: Callable[[RequestReader], str | None] | None = None
     """For types that no selector can read, such as XML in a form. It reads the type of a verified request if no
     selector has a value; if it raises, there is no type."""
@@ -310,6 +313,34 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         return self.needs_url or (isinstance(self.proof, Hmac) and "{url}" in self.proof.template)
 
     @property
+    def signs_time(self) -> bool:
+        """Whether the proof covers a time that is checked, so that a captured request is worthless later."""
+        match self.proof:
+            case Hmac():
+                return "{timestamp}" in self.proof.template
+            case FieldMac() | Asymmetric():
+                return self.proof.timestamp is not None
+            case Jwt():
+                return self.proof.must_expire
+            case _:
+                return False
+
+    @property
+    def signs_id(self) -> bool:
+        """Whether the proof covers the event's id, or those of its items."""
+        is_signed = self.grade in {ProofStrength.BODY, ProofStrength.METADATA}
+        has_id = bool(self.id.selectors) or (self.items is not None and bool(self.items.id.selectors))
+        return is_signed and has_id and self.id.is_signed
+
+    @property
+    def retries_keep_id(self) -> bool | None:
+        """Whether the sender's retries carry the id of the first attempt; None if that is unconfirmed."""
+        if self.id.is_kept_in_retries is not None or not self.id.selectors:
+            return self.id.is_kept_in_retries
+        parts = (part for one in self.id.selectors for part in (one if isinstance(one, tuple) else (one,)))
+        return True if all(isinstance(part, Json | Form) for part in parts) else None
+
+    @property
     def takes_secrets(self) -> bool:
         """Whether a source has secrets that prove its requests; sources with fetched keys have none."""
         match self.proof:
@@ -347,6 +378,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             "docs": self.docs,
             "schemes": sorted(self.schemes),
             "signs_url": self.signs_url,
+            "signs_time": self.signs_time,
+            "signs_id": self.signs_id,
+            "retries_keep_id": self.retries_keep_id,
             "batches": self.items is not None,
             "setup": list(self.setup),
             "settings": {one.name: one.help for one in self.settings},

@@ -62,7 +62,7 @@ _STANDARD: Final = Recipe(
         headers={"webhook-id": "msg_boathook-sample"},
         secret="whsec_Ym9hdGhvb2stc2FtcGxlLXNlY3JldC0yNGI=",
     ),
-    id=EventId(selectors=(Header("webhook-id"), Header("svix-id"))),
+    id=EventId(selectors=(Header("webhook-id"), Header("svix-id")), is_kept_in_retries=True),
     type=EventType(selectors=(Json("type"),)),
     body=BodyFormat.ANY,
     # By the specification, a sender disables the webhook when it receives 410 Gone.
@@ -96,7 +96,7 @@ def _through_svix(name: str, title: str, docs: str, body: bytes, step: str) -> R
         docs=docs,
         proof=replace(STANDARD_HMAC, headers=(_SVIX_NAMES, _STANDARD_NAMES)),
         sample=replace(_STANDARD.sample, body=body, headers={"svix-id": "msg_boathook-sample"}),
-        id=EventId(selectors=(Header("svix-id"), Header("webhook-id"))),
+        id=EventId(selectors=(Header("svix-id"), Header("webhook-id")), is_kept_in_retries=True),
         body=BodyFormat.JSON,
         retries="after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 10 h; an endpoint that fails for 5 days is disabled",
         retries_for_days=1.2,

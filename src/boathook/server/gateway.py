@@ -50,7 +50,7 @@ from boathook.ingest.secret_reloader import SecretReloader
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.source_paths import SOURCE_PREFIX
 from boathook.ingest.source_rate import RateLeaser, SourceRate
-from boathook.ingest.sources import CompiledSources, dedup_days_by_source
+from boathook.ingest.sources import CompiledSources, follow_sources
 from boathook.ingest.spool_records import UNROUTED
 from boathook.ingest.stored_sources_file import read_stored_sources, save_stored_sources
 from boathook.ingest.tracing import TracedApp, TracedIntake
@@ -381,7 +381,7 @@ class IngestRuntime:
         self._removed: set[str] = set()
         """Removed sources whose handshake secrets have not been deleted yet."""
         self._gateway_database = _GatewayDatabase(settings, prepared)
-        self._gateway_database.events.set_dedup_days(dedup_days_by_source(sources.live.current))
+        follow_sources(self._gateway_database.events, sources.live.current)
         self.due_lane = self._open_due_lane()
         """Notifies workers and senders of due deliveries; None if PostgreSQL does."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -611,7 +611,7 @@ class IngestRuntime:
         sources.compiled.update()
         self._removed |= former - {row.name for row in sources.live.rows} - sources.live.current.sources.keys()
         self._secret_reloader.set_sources(sources.live.current, sources.compiled.by_name.values())
-        self._gateway_database.events.set_dedup_days(dedup_days_by_source(sources.live.current))
+        follow_sources(self._gateway_database.events, sources.live.current)
         self._set_sources()
         self._rate_leaser.follow_sources()
         self._follow_replies()

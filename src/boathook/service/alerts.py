@@ -45,7 +45,7 @@ class RuleView(msgspec.Struct, frozen=True):
         word, limit = ("above", rule.above) if rule.above is not None else ("below", rule.below)
         figure = "number" if rule.rows else rule.measure
         parts = [f"{figure} {word} {show_number(limit or 0.0)}"]
-        if rule.measure != "value" or rule.rows == "unhandled":
+        if rule.measure != "value" or rule.rows in {"repeated_body", "unhandled"}:
             parts.append(f"over {show_number(rule.over_s)} s")
         if rule.for_s:
             parts.append(f"for {show_number(rule.for_s)} s")

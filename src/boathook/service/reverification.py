@@ -32,7 +32,7 @@ from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter
 from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.secrets_cache import SecretsCache
-from boathook.ingest.sources import compile_verifier, dedup_days_by_source, largest_body
+from boathook.ingest.sources import compile_verifier, follow_sources, largest_body
 from boathook.ingest.spool_records import UNROUTED
 from boathook.ingest.verification_io import VerificationIO
 from boathook.service.database import with_stored_sources
@@ -92,9 +92,8 @@ class _SourceReverifier:
         self._max_decoded = max(settings.limits.max_decoded, max_body)
         own = settings.sources[source].content_encodings
         self._encodings = settings.limits.content_encodings if own is None else own
-        events = EventStore(
-            database, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_by_source(settings)
-        )
+        events = EventStore(database, dedup_days=settings.retention.dedup_days)
+        follow_sources(events, settings)
         builder = self._event_builder = EventBuilder(Router((), UNROUTED), partial(read_router, database))
         self._writer = EventWriter(events, builder.reroute, elsewhere=refuse_others(settings, lambda: builder.router))
         self._database = database

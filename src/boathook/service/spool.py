@@ -301,12 +301,13 @@ async def import_events(
         SpoolUnavailable: a segment cannot be read.
     """
     # Imported here because it imports the verification of all providers.
-    from boathook.ingest.sources import dedup_days_by_source
+    from boathook.ingest.sources import follow_sources
 
     # A segment is finished once PostgreSQL has its events: that must be as durable as for a gateway's 2xx.
     await check_safety(database, allow_unsafe=settings.database.allow_unsafe)
     settings = await with_stored_sources(settings, database)
-    store = EventStore(database, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_by_source(settings))
+    store = EventStore(database, dedup_days=settings.retention.dedup_days)
+    follow_sources(store, settings)
     builder = EventBuilder(Router((), UNROUTED), lambda: read_router(database))
     elsewhere = refuse_others(settings, lambda: builder.router)
     importer = SpoolImporter(

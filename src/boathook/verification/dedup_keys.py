@@ -12,7 +12,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from boathook.domain.errors import ConfigError
-from boathook.domain.json_document import get_path, is_too_deep, parse, scalar_text, short_key, split_path
+from boathook.domain.json_document import (
+    UNREADABLE,
+    get_path,
+    is_too_deep,
+    parse,
+    scalar_text,
+    short_key,
+    split_path,
+    without,
+)
 from boathook.domain.verification import UNKNOWN_TYPE, BatchItem, Reason, Rejected, Request, SourceSpec
 from boathook.providers.recipe import BatchItems, EventType, Recipe
 from boathook.providers.request_reader import (
@@ -41,9 +50,11 @@ class DedupKeyExtractor:
     def __init__(self, recipe: Recipe, spec: SourceSpec, settings: dict[str, str]) -> None:
         self._recipe = recipe
         self._settings = settings
-        self._id_of = make_name_reader(recipe.id.selectors, whole=True, form=recipe.id.form)
+        is_key = recipe.id.is_kept_in_retries is not False
+        self._id_of = make_name_reader(recipe.id.selectors if is_key else (), whole=True, form=recipe.id.form)
         self._type_of = make_name_reader(recipe.type.selectors, whole=False)
         self._fields = tuple(_split(spec, path) for path in spec.dedup_fields)
+        self._volatile = tuple(map(split_path, recipe.volatile))
         self.paths = (*json_paths(recipe.id.selectors), *json_paths(recipe.type.selectors), *self._fields)
         """JSON paths that must be extracted from the body."""
 
@@ -57,18 +68,21 @@ class DedupKeyExtractor:
             return make_dedup_key(json.dumps(values), "fields:")
         return None
 
-    def made(self, body: bytes, type: str, now: float) -> str:
+    def stable_content(self, body: bytes) -> bytes:
+        """Return a body without its volatile parts; all of it if it has none, or is not JSON."""
+        document = parse(body) if self._volatile else UNREADABLE
+        return body if document is UNREADABLE else _canonical(document, self._volatile)
+
+    def made(self, content: bytes, type: str, now: float) -> str:
         """Return the dedup key of a request without an id, received at *now*, in seconds since 1970."""
         if self._recipe.id.is_repeatable:
             # The same bytes can mean a different event next time; only the time of receipt distinguishes them.
-            return f"moment:{now!r}:{hashlib.sha256(body).hexdigest()}"
-        return "sha256:" + hashlib.sha256(self.replayed(body, type)).hexdigest()
+            return f"moment:{now!r}:{hashlib.sha256(content).hexdigest()}"
+        return "sha256:" + hashlib.sha256(_with_type(type, content)).hexdigest()
 
     def replayed(self, body: bytes, type: str) -> bytes:
-        """Return the bytes that identify a replay of this body."""
-        if not self._recipe.type.is_part_of_replay_key:
-            return body
-        return b"%s\x00%s" % (type.encode("utf-8", "surrogatepass"), body)
+        """Return the bytes by which a repeated body is recognized."""
+        return _with_type(type, body) if self._recipe.type.is_part_of_replay_key else body
 
     def type(self, request: Request, extracted: ExtractedFields) -> str:
         """Return the request's type."""
@@ -202,11 +216,12 @@ class BatchSplitter:
         content = _canonical(found.value, found.rule.volatile)
         extracted = {path: get_path(found.value, parts) for path, parts in self._fields.items()}
         name = self._id_of(request, extracted)
+        type = self._type_in(request, extracted, found.value) or type
+        made = self._made(document, found, type, content, now) if name is None else make_dedup_key(name)
         return BatchItem(
             path=found.path,
-            type=self._type_in(request, extracted, found.value) or type,
-            dedup_key=KEY_PREFIX
-            + (self._made(document, found, content, now) if name is None else make_dedup_key(name)),
+            type=type,
+            dedup_key=KEY_PREFIX + made,
             digest=hashlib.sha256(content).digest(),
             document=found.value,
         )
@@ -218,13 +233,13 @@ class BatchSplitter:
             name = first_key_not_in(besides, value)
         return None if name is None else printable_type(name)
 
-    def _made(self, document: Any, found: _Found, content: bytes, now: float) -> str:
+    def _made(self, document: Any, found: _Found, type: str, content: bytes, now: float) -> str:
         """Return the key of an item without an id."""
         if found.rule.around and found.rule.holder is not None:
             holder = get_path(document, found.path.split(".")[: found.rule.holder])
             if isinstance(holder, dict):
                 content += _canonical([holder.get(key) for key in found.rule.around], ())
-        made = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        made = f"sha256:{hashlib.sha256(_with_type(type, content)).hexdigest()}"
         # If the same content can mean a different event next time, only path and time distinguish items.
         return f"moment:{now!r}:{found.path}:{made}" if self._items.id.is_repeatable else made
 
@@ -243,18 +258,15 @@ def _rule(path: str, volatile: tuple[str, ...], around: tuple[str, ...]) -> _Rul
 
 
 def _canonical(value: Any, volatile: tuple[tuple[str, ...], ...]) -> bytes:
-    """Serialize an item without its volatile parts; equal items give equal bytes, in any spacing and key order."""
+    """Serialize a value without its volatile parts; equal values give equal bytes, in any spacing and key order."""
     for parts in volatile:
-        value = _without(value, parts)
+        value = without(value, parts)
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _without(value: Any, parts: tuple[str, ...]) -> Any:
-    if not isinstance(value, dict) or parts[0] not in value:
-        return value
-    if len(parts) == 1:
-        return {key: inner for key, inner in value.items() if key != parts[0]}
-    return {**value, parts[0]: _without(value[parts[0]], parts[1:])}
+def _with_type(type: str, content: bytes) -> bytes:
+    """Return what a key is made of: equal content under another type is another event."""
+    return b"%s\x00%s" % (type.encode("utf-8", "surrogatepass"), content)
 
 
 def _too_many() -> Rejected:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from boathook.domain.errors import ConfigError
+from boathook.domain.json_document import split_path
 from boathook.domain.signing import describe_variable, variable_name
 from boathook.domain.verification import SourceSpec
 from boathook.providers import find_recipe
@@ -53,6 +54,8 @@ def resolve_source(spec: SourceSpec) -> ResolvedSource:
         password = options.text("password")
         spec = replace(spec, secrets=(*spec.secrets, password) if password else spec.secrets)
     options.finish(recipe.name)
+    volatile = tuple(_volatile_path(options, path) for path in spec.volatile)
+    recipe = replace(recipe, volatile=(*recipe.volatile, *volatile))
     if recipe.signs_url and not (spec.public_url or spec.unsigned):
         raise options.error(
             "public_url",
@@ -75,6 +78,13 @@ def check_secret_forms(spec: SourceSpec) -> None:
         elif form is None or not form.find_fault(secret):
             continue
         raise ConfigError(f"sources.{spec.name}.secrets[{position}]: {fault}")
+
+
+def _volatile_path(options: Options, path: str) -> str:
+    try:
+        return ".".join(split_path(path))
+    except ValueError as error:
+        raise options.error("volatile", str(error)) from None
 
 
 def _choose_scheme(options: Options, recipe: Recipe) -> Recipe:

@@ -103,6 +103,8 @@ create table boathook.dedup (
     -- The cell that stores the event, if another one does.
     cell text
 );
+-- For a message, the hash of its idempotency key. For an event, that of its signed body, if its id is not signed: only the
+-- first event with a body holds it, so that the index decides which is the first, for any number of gateways.
 create unique index dedup_replay_key on boathook.dedup (replay_key) where replay_key is not null;
 -- Rows are stored roughly in the order of their events, and a page that becomes free fills with rows of one time. The
 -- index therefore finds the pages with the keys of a range of events. It keeps several id spans for each range of
@@ -131,6 +133,8 @@ create table boathook.event (
     -- For a batch: path and type of each item that was new, whether a handler matched it or not. The default means that
     -- it is unknown whether the event is a batch.
     items json default '[]',
+    -- The first event with the same signed body, which came under another id.
+    same_body_as uuid,
     -- The cell that the application of a message had moved to when it was published here. Null if the deliveries of
     -- its recipients are here, also because the application has come back.
     cell text,
@@ -145,6 +149,7 @@ do $$ begin
 end $$;
 create table boathook.event_default partition of boathook.event default;
 create index event_of_application on boathook.event (application, id) where application is not null;
+create index event_repeated on boathook.event (id) where same_body_as is not null;
 create index event_content on boathook.event (content_until) where content_until is not null and expunged_at is null;
 
 -- Events of sources, and messages to names that no application has, without deliveries because no handler matched. A row
@@ -902,7 +907,7 @@ create function boathook.store_events(
     p_content_until timestamptz[] default null, p_items text[] default null, p_new uuid[] default null,
     d_order_keys text[] default '{null}', d_due timestamptz[] default null, d_paths text[] default null,
     d_types text[] default null, p_has_order boolean default false, p_has_unhandled boolean default false,
-    p_is_manual boolean default false
+    p_is_manual boolean default false, p_same_body_as uuid[] default null
 ) returns boolean language plpgsql set enable_seqscan = off as $$
 declare
     accepted timestamptz := clock_timestamp();
@@ -910,18 +915,19 @@ declare
 begin
     insert into boathook.event (
         id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout,
-        channels, tags, deliver_at, content_until, items)
+        channels, tags, deliver_at, content_until, items, same_body_as)
     select e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.headers::json, e.content_type, e.body,
-        e.body_sha256, e.fanout, e.channels::text[], e.tags::text[], e.deliver_at, e.content_until, e.items::json
+        e.body_sha256, e.fanout, e.channels::text[], e.tags::text[], e.deliver_at, e.content_until, e.items::json,
+        e.same_body_as
     from unnest(
         p_ids, boathook.fill(p_sources, p_ids), boathook.fill(p_applications, p_ids), boathook.fill(p_types, p_ids),
         boathook.fill(p_dedup_keys, p_ids), boathook.fill(p_grades, p_ids), boathook.fill(p_origins, p_ids),
         boathook.fill(p_headers, p_ids), boathook.fill(p_content_types, p_ids), boathook.fill(p_bodies, p_ids),
         boathook.fill(p_hashes, p_ids), boathook.fill(p_fanouts, p_ids), p_channels, p_tags, p_deliver_at, p_content_until,
-        p_items
+        p_items, p_same_body_as
     ) as e (
         id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout, channels,
-        tags, deliver_at, content_until, items)
+        tags, deliver_at, content_until, items, same_body_as)
     where p_new is null or e.id = any (p_new)
     order by e.id;
     if p_has_unhandled then

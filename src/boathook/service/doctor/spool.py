@@ -17,6 +17,7 @@ from boathook.db.events import EventStore
 from boathook.domain.errors import BoathookError
 from boathook.domain.model import NewEvent
 from boathook.domain.plurals import counted
+from boathook.ingest.sources import follow_sources
 from boathook.service.doctor.handlers import CheckStatus, Finding
 from boathook.service.spool import FolderSummary, events_of, root_of, summarize_folder
 from boathook.spool.inspection import SegmentState, SpoolFolder, list_folders
@@ -56,7 +57,9 @@ async def compare(settings: Settings, database: Database) -> Finding:
             _DRAINED_CHECK, CheckStatus.WARN, f"{error.filename} cannot be read: {error.strerror}", "fix its disk"
         )
     drained = await _stored_here(settings, database, drained)
-    missing = await EventStore(database).find_unstored(drained)
+    store = EventStore(database)
+    follow_sources(store, settings)
+    missing = await store.find_unstored(drained)
     if missing:
         found = f"of {counted(len(drained), 'event')} drained last, the database lacks {len(missing)}: was it restored?"
         return Finding(
