@@ -240,11 +240,10 @@ class Verifier:
         if not (is_named_for_good or self._is_forgeable or (name is None and self.recipe.id.is_repeatable)):
             signed = b"".join(proven.once) or (sent if query is None else query)
             material = self._dedup_keys.replayed(signed, type)
-        key = name
-        if key is None:
+        if name is None:
             content = self._dedup_keys.stable_content(request.body) if query is None else query
-            key = self._dedup_keys.made(content, type, now)
-        return self._verified(request, proven, type=type, dedup_key=key, replay_material=material, query=query)
+            name = self._dedup_keys.made(content, type, now)
+        return self._verified(request, proven, type=type, dedup_key=name, replay_material=material, query=query)
 
     def _does_not_fit(self, fault: str) -> Rejected:
         public_detail = "" if self._grade is ProofStrength.NONE else fault
