@@ -173,9 +173,18 @@ def _of_requests(recipe: Recipe) -> Iterator[str]:
     if recipe.id.is_repeatable:
         yield "Distinct events can have equal bodies, so a request without an id is never treated as a duplicate."
     elif not (recipe.id.selectors or recipe.items):
-        yield "Its events have no id, so two requests with the same body are one event."
+        yield "Its events have no id, so two requests with the same type and body are one event."
+    elif recipe.id.is_kept_in_retries is False:
+        yield "Each of its attempts has a new id, so two requests with the same type and body are one event."
     elif not recipe.id.is_signed:
-        yield "The signature does not cover the event id; signed content repeated under another id is a conflict."
+        yield (
+            "The signature does not cover the event id. A signed body that comes again under another id is a new event,"
+            " which names the first; `repeated_body` changes that."
+        )
+    if recipe.can_be_repeated:
+        yield "The signature covers no time either: whoever captures a request can send it again under new ids."
+    if recipe.id.selectors and recipe.retries_keep_id is None:
+        yield "That its retries keep the id of the first attempt is unconfirmed."
     if recipe.methods != {"POST"}:
         yield f"HTTP methods: {', '.join(sorted(recipe.methods))}."
 

@@ -303,6 +303,17 @@ are not from the sender's documentation or code are marked: <sup>S</sup> from an
 |---|---|---|
 """
 
+IDENTITY = """
+## Which time and id are signed
+
+The sender's id is the identity of an event. Where neither it nor a time is signed, whoever captures one request can
+send it again under new ids, at any time; see [security](../explanation/security.md#receiving). The settings of `hmac`,
+and the schemes of a provider, change the answers: `boathook sources show` has those of a source.
+
+| provider | time signed | id signed | retries keep the id | can be repeated under a new id |
+|---|---|---|---|---|
+"""
+
 BEHAVIOUR = """
 ## How they behave
 
@@ -339,11 +350,23 @@ def providers() -> str:
         marks = _mark(recipe, "proof", "grade", "template")
         checked = _cell("; ".join(recipe.checked)) or "-"
         parts.append(f"| {_provider(recipe)} | {recipe.grade.value}{marks} | {checked} |\n")
+    parts.append(IDENTITY)
+    parts += [_identity(recipe) for recipe in RECIPES]
     parts.append(BEHAVIOUR)
     parts += [_behaviour(recipe) for recipe in RECIPES]
     parts.append(OWN_SETTINGS)
     parts += [row for recipe in RECIPES for row in _own_settings(recipe)]
     return "".join(parts)
+
+
+def _identity(recipe: Recipe) -> str:
+    yes_or_no = {True: "yes", False: "no", None: "unconfirmed"}
+    has_id = bool(recipe.id.selectors) or (recipe.items is not None and bool(recipe.items.id.selectors))
+    kept = yes_or_no[recipe.retries_keep_id] if recipe.id.selectors else "in the body" if has_id else "no id"
+    return (
+        f"| `{recipe.name}` | {yes_or_no[recipe.signs_time]} | {yes_or_no[recipe.signs_id] if has_id else 'no id'} "
+        f"| {kept} | {'yes' if recipe.can_be_repeated else ''} |\n"
+    )
 
 
 def _provider(recipe: Recipe) -> str:

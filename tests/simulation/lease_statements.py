@@ -117,7 +117,7 @@ def claimed(t: Transaction, rows: list[Row]) -> list[Record]:
                 "id": event.id, "source": event.source, "application": event.application, "type": event.type,
                 "dedup_key": event.dedup_key, "grade": event.grade, "origin": event.origin,
                 "accepted_at": stored.accepted_at, "headers": event.headers, "content_type": event.content_type,
-                "body": event.body,
+                "body": event.body, "same_body_as": stored.same_body_as,
             }  # fmt: skip
         found.append(Record(columns))
     return found

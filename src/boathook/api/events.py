@@ -110,6 +110,9 @@ class EventOut(Output):
     content_type: str = Field(examples=["application/json"])
     size: int = Field(description="Bytes of the body.")
     expunged_at: Timestamp | None = Field(description="When its content was deleted.")
+    same_body_as: str | None = Field(
+        description="The first event with the same signed body, if this one came later under another id."
+    )
     delivery_counts: dict[str, int] = Field(
         description="Deliveries by state; at most a thousand are counted.", examples=[{"succeeded": 2, "dead": 1}]
     )

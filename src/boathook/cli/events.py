@@ -308,6 +308,7 @@ def _print_event(row: EventRow) -> None:
             "application": row.application,
             "type": row.type,
             "dedup key": row.dedup_key,
+            "same body as": row.same_body_as,
             "proof": row.grade,
             "received": output.timestamp(row.received_at),
             "accepted": output.timestamp(row.accepted_at),

@@ -49,6 +49,7 @@ Name = Annotated[str, typer.Argument(help="The source's name.")]
 SourceName = Annotated[str, typer.Argument(metavar="SOURCE", help="The source's name.")]
 SecretId = Annotated[str, typer.Argument(metavar="SECRET", help="Secret id as listed, or the beginning of it.")]
 
+_ANSWERS: Final = {True: "yes", False: "no", None: "unconfirmed"}
 _SOURCES: Final = View(
     (
         Column("name"),
@@ -85,6 +86,7 @@ def show_source(ctx: typer.Context, name: Name, as_json: Json = False) -> None:
     if as_json:
         output.print_json(row)
     else:
+        row |= {key: _ANSWERS[row[key]] for key in ("signs_time", "signs_id", "retries_keep_id")}
         output.print_fields({key: _joined(value) for key, value in row.items() if value not in (None, [], False, "")})
 
 
@@ -96,13 +98,14 @@ def _joined(value: object) -> object:
 def list_providers(as_json: Json = False) -> None:
     """List the supported providers, what their signature covers, and their documentation.
 
-    Use `hmac` or `token` for other senders. --json adds settings, timeouts and retry schedules.
+    Beside the body, a signature may cover the time and the event's id. Without both, a captured request can be sent
+    again under another id. Use `hmac` or `token` for other senders. --json adds settings, timeouts and retry schedules.
     """
     recipes = source_views.RECIPES
     widest = max(len(recipe.name) for recipe in recipes)
     for recipe in recipes:
         # Not a table, as truncated or wrapped URLs cannot be copied.
-        line = f"{recipe.name:<{widest}}  {recipe.grade.value:<13}  {recipe.docs}"
+        line = f"{recipe.name:<{widest}}  {recipe.grade.value:<13}  {_signed_parts(recipe):<8}  {recipe.docs}"
         output.print_done(recipe.describe(), line, as_json=as_json)
 
 
@@ -319,6 +322,11 @@ def _no_response(address: str) -> ConfigError:
     return ConfigError(f"no response from {address}; start `boathook dev`, `boathook serve` or your application first")
 
 
+def _signed_parts(recipe: source_views.Recipe) -> str:
+    parts = [name for name, is_signed in (("time", recipe.signs_time), ("id", recipe.signs_id)) if is_signed]
+    return " ".join(parts) or "-"
+
+
 def _describe(known: KnownSources, view: source_views.SourceView) -> dict[str, Any]:
     provider = source_views.find_provider(view.provider) if view.provider else None
     configured = known.settings.sources.get(view.name)
@@ -331,6 +339,9 @@ def _describe(known: KnownSources, view: source_views.SourceView) -> dict[str, A
         "secrets": view.added_secrets if view.is_stored or configured is None else len(configured.secrets),
         "unsigned": view.is_unsigned,
         "grade": None if view.grade is None else view.grade.value,
+        "signs_time": view.recipe is not None and not view.is_unsigned and view.recipe.signs_time,
+        "signs_id": view.recipe is not None and not view.is_unsigned and view.recipe.signs_id,
+        "retries_keep_id": None if view.recipe is None else view.recipe.retries_keep_id,
         "docs": None if provider is None else provider.docs,
     }
 

@@ -31,12 +31,18 @@ where $3::boolean and d.cell is null and d.expires_at > now()
     and not exists (select from boathook.event e where e.id = d.event_id)
 
 -- name: insert_keys
--- Stores keys of events that another cell stores. A known key stays as it is.
+-- Stores keys of events that another cell stores. A known key stays as it is. One whose body another event holds here comes
+-- without the body: as a whole it would be left out, and the sender's next attempt taken for a new event.
 insert into boathook.dedup (
     key, replay_key, event_id, body_sha256, expires_at, item_path, request_sha256, cell)
-select * from unnest(
-    $1::uuid[], $2::uuid[], $3::uuid[], $4::bytea[], $5::timestamptz[], $6::text[], $7::bytea[], $8::text[])
-order by 1
+select k.key,
+    case when k.request_sha256 is not null or not exists (
+        select from boathook.dedup d where d.replay_key = k.replay_key) then k.replay_key end,
+    k.event_id, k.body_sha256, k.expires_at, k.item_path, k.request_sha256, k.cell
+from unnest(
+    $1::uuid[], $2::uuid[], $3::uuid[], $4::bytea[], $5::timestamptz[], $6::text[], $7::bytea[], $8::text[]
+) as k (key, replay_key, event_id, body_sha256, expires_at, item_path, request_sha256, cell)
+order by k.key
 on conflict do nothing
 
 -- name: drop_passed_on

@@ -320,6 +320,7 @@ def to_event(row: Record) -> Event:
         headers=cast("Mapping[str, str]", msgspec.json.decode(row["headers"])),
         content_type=row["content_type"],
         body=row["body"],
+        same_body_as=row["same_body_as"],
     )
 
 

@@ -1,6 +1,6 @@
 -- fragment: stored_event
 -- The columns that to_event reads.
-id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
+id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body, same_body_as
 
 -- name: append_events
 -- Stores a batch of events with their deliveries, unless the routes have changed; returns the new ones. A column whose

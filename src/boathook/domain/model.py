@@ -233,6 +233,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
     content_type: str
     body: bytes
+    same_body_as: UUID | None = None
+    """The first event with the same signed body, if this one came later under another id; the sender may have meant it
+    twice, or another client repeated a captured request."""
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):

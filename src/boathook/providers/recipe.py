@@ -341,6 +341,12 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         return True if all(isinstance(part, Json | Form) for part in parts) else None
 
     @property
+    def can_be_repeated(self) -> bool:
+        """Whether a captured request can be sent again under another id at any time: neither id nor time is signed."""
+        is_signed = self.grade in {ProofStrength.BODY, ProofStrength.METADATA}
+        return is_signed and bool(self.id.selectors) and not (self.signs_id or self.signs_time)
+
+    @property
     def takes_secrets(self) -> bool:
         """Whether a source has secrets that prove its requests; sources with fetched keys have none."""
         match self.proof:

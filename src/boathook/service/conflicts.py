@@ -220,10 +220,10 @@ def explain(differs: str) -> tuple[str, str]:
 _CAUSES: Final = {
     "body": (
         "The sender uses one id for two events, or builds the body again for each retry.",
-        "Ask the sender which of them counts. Accept a conflict that is an event of its own.",
+        "Ask the sender which of them counts; name what differs in each retry in `volatile`. Accept a new event.",
     ),
     "key": (
-        "The same signed content arrived with a different id: the id is not signed, and the request was replayed.",
+        "The same signed content arrived with a different id, and the source refuses repeated bodies.",
         "Find out who sent it. It was not delivered again; accept it if the sender means another event.",
     ),
 }

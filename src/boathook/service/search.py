@@ -111,6 +111,8 @@ class ExportedEvent(msgspec.Struct, frozen=True, kw_only=True):
     application: str | None
     type: str
     dedup_key: str
+    same_body_as: str | None
+    """As `EventRow.same_body_as`."""
     origin: str
     proof: str
     content_type: str
@@ -410,6 +412,7 @@ def _to_export(found: FoundEvent, body: bytes | None = None) -> ExportedEvent:
         application=event.application,
         type=event.type,
         dedup_key=event.dedup_key,
+        same_body_as=event.same_body_as,
         origin=event.origin,
         proof=event.grade,
         content_type=event.content_type,

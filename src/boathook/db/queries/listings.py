@@ -69,6 +69,8 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True):
     tags: Sequence[str] | None
     expunged_at: datetime | None
     """When its content was deleted."""
+    same_body_as: str | None = None
+    """The id of the first event with the same signed body, which came under another id."""
 
     @property
     def received_at(self) -> datetime:
@@ -395,7 +397,9 @@ def _after_delivery(wanted: ListFilter) -> tuple[UUID | None, int | None]:
 def event_row(row: Record) -> EventRow:
     """Build an event from a row with all listing columns."""
     values = {name: row[name] for name in EventRow.__struct_fields__}
-    return EventRow(**values | {"id": ids.show(ids.EVENT, row["id"])})
+    first = row["same_body_as"]
+    same_body_as = None if first is None else ids.show(ids.EVENT, first)
+    return EventRow(**values | {"id": ids.show(ids.EVENT, row["id"]), "same_body_as": same_body_as})
 
 
 def delivery_row(row: Record | Mapping[str, Any]) -> DeliveryRow:

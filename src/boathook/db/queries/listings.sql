@@ -9,7 +9,7 @@ coalesce(
 -- fragment: event_columns
 -- The columns of EventRow.
 e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.accepted_at, e.content_type,
-    octet_length(e.body) as size, e.fanout::integer as fanout, e.channels, e.tags, e.expunged_at
+    octet_length(e.body) as size, e.fanout::integer as fanout, e.channels, e.tags, e.expunged_at, e.same_body_as
 
 -- fragment: delivery_columns
 -- The columns of DeliveryRow.
