@@ -111,7 +111,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "config/loader.py": {"_is_table": (OWNER,), "json": (OWNER,), "toml": (OWNER,), "_references": (OWNER,), "add_overrides": (OWNER,)},
     "config/stored_sources.py": {"_parts": (API, DEPTH)},
     "config/tables.py": {"json": (OWNER,), "_resolved": (OWNER,)},
-    "domain/json_document.py": {"json": (BODY, DEPTH, "boathook.domain.json_document:MAX_DIGITS")},
+    "domain/json_document.py": {"json": (BODY, DEPTH, "boathook.domain.json_document:MAX_DIGITS"), "without": (OWNER,)},
     "domain/filters.py": dict.fromkeys(
         ("_branches", "_compile", "_compile_part"),
         (API, "boathook.domain.filters:MAX_NESTING", "boathook.domain.filters:MAX_CONDITIONS"),
@@ -122,7 +122,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "ingest/stored_sources_file.py": {"json": (OURS,)},
     "ingest/event_builder.py": {"json": (OURS,)},
     "providers/request_reader.py": {"json": (BODY, DEPTH), "_struct": (OWNER,), "_expand": (BODY, DEPTH)},
-    "verification/dedup_keys.py": {"_without": (OWNER,), "json": (BODY,)},
+    "verification/dedup_keys.py": {"json": (BODY,)},
     "verification/check.py": {"make_check": (OWNER,)},
     "verification/public_keys.py": {"key": ("boathook.verification.public_keys:MAX_TEXT",)},
     "ingest/quarantine.py": {"form": (HEAD,)},
