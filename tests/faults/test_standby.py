@@ -96,6 +96,23 @@ async def test_nothing_is_acknowledged_before_the_standby_has_it(
     assert messages(standby.url) == ["one"]
 
 
+async def test_a_change_through_the_api_does_not_wait_for_the_statement_timeout(
+    own_server: OwnServer, standby: Standby
+) -> None:
+    db = await Database.open(own_server.url, purpose="test", size=4, statement_timeout_s=3600, is_reset=False)
+    try:
+        async with open_api_client(db) as api:
+            standby.pause()
+            assert await asyncio.wait_for(send(api, "/app", APPLICATION), 300) == 503
+            assert waiting(own_server.url) == 1
+            standby.resume()
+            await eventually(lambda: waiting(own_server.url) == 0)
+            await eventually(lambda: not db.unsafe_because)
+            assert (await api.get("/app/beta")).status_code == 200, "it was committed later"
+    finally:
+        await db.close()
+
+
 @pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
 async def test_a_cancelled_commit_is_visible_without_the_standby(
     shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,7 @@
 """Messages published while PostgreSQL is away: answered once they are durable here, stored once it is back, each once."""
 
 import asyncio
+import base64
 import json
 import threading
 import time
@@ -11,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -18,7 +20,7 @@ from msgspec import structs
 
 from boathook.api import build_api
 from boathook.config import Settings
-from boathook.db import integrity
+from boathook.db import applications, integrity
 from boathook.db.api_keys import PublishingKey
 from boathook.db.database import Database, UnreachedDatabase
 from boathook.db.events import EventStore
@@ -26,7 +28,7 @@ from boathook.db.message_group import insert_group
 from boathook.db.route_registry import read_router
 from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
-from boathook.domain.errors import DatabaseUnavailable, SpoolUnavailable
+from boathook.domain.errors import DatabaseUnavailable, SpoolUnavailable, WrongCell
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Duplicate, NewEvent
 from boathook.handlers.operational import publish_operational_event
@@ -93,7 +95,7 @@ class Gateway:
 
     @property
     def name(self) -> str:
-        return ids.show(ids.APPLICATION, self.access._targets_by_name["default", "acme"].id)
+        return ids.show(ids.APPLICATION, self.access._targets.by_name["default", "acme"].id)
 
     async def reports(self) -> list[dict[str, Any]]:
         """Return the operational webhooks about messages that were not stored."""
@@ -823,6 +825,85 @@ class TestFile:
     async def test_mutant_with_the_right_encryption_key_it_does(self, gateway: Gateway, tmp_path: Path) -> None:
         assert await plant(gateway, tmp_path, SecretBox([KEY])) == 202
 
+    async def test_only_what_has_changed_is_read(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+        full: list[int] = []
+        pages = applications.list_targets
+
+        async def noted(connection: Any, below: UUID, *, limit: int) -> Any:
+            full.append(limit)
+            return await pages(connection, below, limit=limit)
+
+        async def names() -> set[str]:
+            gateway.access._targets_read_at = -access_copy._TARGETS_INTERVAL_S
+            assert await gateway.access._read()
+            return {name for _, name in gateway.access._targets.by_name if not name.startswith("app_")}
+
+        monkeypatch.setattr(applications, "list_targets", noted)
+        for uid in ("a", "b"):
+            await gateway.api.ask(201, "POST", "/app", {"name": uid, "uid": uid})
+        assert await names() == {"acme", "a", "b"}
+        await gateway.api.ask(200, "PATCH", "/app/a", {"uid": "c"})
+        await gateway.api.ask(200, "PATCH", "/app/b", {"uid": "a"})
+        assert await names() == {"acme", "a", "c"}
+        await gateway.api.ask(204, "DELETE", "/app/c")
+        assert await names() == {"acme", "a"}
+        assert len(gateway.access._targets.by_name) == 4
+        assert full == [], "all are read only at first"
+        # A transaction that commits long after its change.
+        await gateway.db.execute(
+            "insert into boathook.application (id, organization, uid, name, updated_at)"
+            " values (gen_random_uuid(), 'default', 'late', 'L', now() - interval '1 hour')"
+        )
+        assert await names() == {"acme", "a", "late"}
+        assert full
+        assert max(full) <= 500, "in steps, as the event loop has other work"
+
+    async def test_the_newest_are_kept(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(access_copy, "MAX_TARGETS", 3)
+        for uid in "abcd":
+            await gateway.api.ask(201, "POST", "/app", {"name": uid, "uid": uid})
+        gateway.access._targets_read_at = -access_copy._TARGETS_INTERVAL_S
+        assert await gateway.access._read()
+        assert {one.target.uid for one in gateway.access._targets.by_id.values()} == {"b", "c", "d"}
+
+    async def test_it_is_encoded_in_steps_outside_the_event_loop(
+        self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        threads: list[int] = []
+        encode_copy = access_copy._encode
+
+        def noted(*args: Any) -> str:
+            threads.append(threading.get_ident())
+            return encode_copy(*args)
+
+        monkeypatch.setattr(access_copy, "_encode", noted)
+        monkeypatch.setattr(access_copy, "_PAGE", 2)
+        for uid in "abcde":
+            await gateway.api.ask(201, "POST", "/app", {"name": uid, "uid": uid})
+        gateway.access._targets_read_at = -access_copy._TARGETS_INTERVAL_S
+        assert await gateway.access._read()
+        await gateway.access._save()
+        assert threads
+        assert threading.get_ident() not in threads
+        loaded = AccessCopy.load(gateway.settings, SecretBox([KEY]))
+        assert loaded._targets.by_name.keys() == gateway.access._targets.by_name.keys()
+        assert loaded._keys == gateway.access._keys
+
+    async def test_a_file_of_an_earlier_boathook_is_read(self, gateway: Gateway) -> None:
+        app, key = ids.read(ids.APPLICATION, gateway.name), next(iter(gateway.access._keys.values()))
+        token = base64.b64encode(key.token_sha256).decode()
+        content = (
+            f'{{"confirmed_at":{time.time()},"keys":[["{token}","{key.id}","default",null]],'
+            f'"targets":[["{app}","default","acme",null],["{UUID(int=7)}","default",null,"c2"]]}}'
+        )
+        file = gateway.settings.server.data_dir / FILE_NAME
+        file.write_bytes(SecretBox([KEY]).encrypt(content, "publishing-access"))
+        loaded = AccessCopy.load(gateway.settings, SecretBox([KEY]))
+        assert await loaded.find_application("default", "acme") == app
+        with pytest.raises(WrongCell):
+            await loaded.find_application("default", ids.show(ids.APPLICATION, UUID(int=7)))
+        assert list(loaded._keys) == [key.token_sha256]
+
     async def test_it_follows_changes(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(access_copy, "_KEYS_INTERVAL_S", 0.01)
         monkeypatch.setattr(access_copy, "_TARGETS_INTERVAL_S", 0.0)
@@ -832,12 +913,12 @@ class TestFile:
         def saved() -> AccessCopy:
             return AccessCopy.load(gateway.settings, SecretBox([KEY]))
 
-        await eventually(lambda: ("default", "new") in saved()._targets_by_name)
+        await eventually(lambda: ("default", "new") in saved()._targets.by_name)
         await gateway.api.ask(200, "PATCH", "/app/new", {"uid": "newer"})
-        await eventually(lambda: ("default", "newer") in saved()._targets_by_name)
-        assert ("default", "new") not in saved()._targets_by_name
+        await eventually(lambda: ("default", "newer") in saved()._targets.by_name)
+        assert ("default", "new") not in saved()._targets.by_name
         await gateway.api.ask(204, "DELETE", "/app/newer")
-        await eventually(lambda: ("default", "newer") not in saved()._targets_by_name)
+        await eventually(lambda: ("default", "newer") not in saved()._targets.by_name)
         await revoke(gateway)
         await eventually(lambda: saved()._keys == {})
         following.cancel()

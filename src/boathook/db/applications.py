@@ -135,15 +135,39 @@ async def list_page(
     return [_application(row) for row in rows]
 
 
-async def read_targets_version(connection: Connection) -> str:
-    """Return a text that differs after any change of the applications."""
-    version: str = await connection.fetchval(SQL["read_targets_version"])
-    return version
+class ChangedTarget(msgspec.Struct, frozen=True):
+    """An application that messages can be published to, and when it changed."""
+
+    target: PublishingTarget
+    changed_us: int
+    """In microseconds since 1970."""
+    is_deleted: bool = False
 
 
-async def list_targets(connection: Connection, *, limit: int) -> Sequence[PublishingTarget]:
-    """Return the newest applications."""
-    return [PublishingTarget(*row) for row in await connection.fetch(SQL["list_targets"], limit)]
+class TargetsVersion(msgspec.Struct, frozen=True):
+    """What differs after any change of the newest applications: their number, and the sum of `changed_us`."""
+
+    number: int = 0
+    changes: int = 0
+
+
+async def read_targets_version(connection: Connection, *, limit: int) -> TargetsVersion:
+    """Return the version of the newest applications."""
+    row = await connection.fetchrow(SQL["read_targets_version"], limit)
+    assert row is not None
+    return TargetsVersion(row["number"], int(row["changes"]))
+
+
+async def list_targets(connection: Connection, below: UUID, *, limit: int) -> Sequence[ChangedTarget]:
+    """Return the newest applications below an id."""
+    rows = await connection.fetch(SQL["list_targets"], below, limit)
+    return [ChangedTarget(PublishingTarget(*row[:4]), row["changed_us"]) for row in rows]
+
+
+async def list_changed_targets(connection: Connection, since_us: int, *, limit: int) -> Sequence[ChangedTarget]:
+    """Return the applications that have changed since a time, at most *limit* of them."""
+    rows = await connection.fetch(SQL["list_changed_targets"], since_us, limit)
+    return [ChangedTarget(PublishingTarget(*row[:4]), row["changed_us"], row["is_deleted"]) for row in rows]
 
 
 async def lock_cell(connection: Connection, id: UUID) -> str | None:

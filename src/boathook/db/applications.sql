@@ -64,16 +64,28 @@ insert into boathook.application (id, organization, name, is_operational) values
 on conflict (organization) where is_operational do nothing
 
 -- name: read_targets_version
--- Returns a text that differs after any change of the applications' ids and uids. The sum changes whichever of two
--- transactions commits first, unlike the latest time.
-select count(*) || ' ' || coalesce(sum(extract(epoch from updated_at)), 0)
-from boathook.application
-where deleted_at is null and not is_operational
+-- Returns the number of the newest applications, and the sum of the times of their changes in microseconds. The sum
+-- changes whichever of two transactions commits first, unlike the latest time.
+select count(*) as number, coalesce(sum((extract(epoch from updated_at) * 1000000)::bigint), 0)::text as changes
+from (
+    select updated_at from boathook.application
+    where deleted_at is null and not is_operational
+    order by id desc
+    limit $1
+) as newest
 
 -- name: list_targets
--- Lists the newest applications.
-select id, organization, uid, cell
+-- Lists the applications before an id, newest first, with the times of their changes in microseconds.
+select id, organization, uid, cell, (extract(epoch from updated_at) * 1000000)::bigint as changed_us
 from boathook.application
-where deleted_at is null and not is_operational
+where deleted_at is null and not is_operational and id < $1
 order by id desc
-limit $1
+limit $2
+
+-- name: list_changed_targets
+-- Lists the applications that have changed since a time in microseconds, deleted ones included.
+select id, organization, uid, cell, (extract(epoch from updated_at) * 1000000)::bigint as changed_us,
+    deleted_at is not null as is_deleted
+from boathook.application
+where updated_at >= to_timestamp($1::bigint / 1000000.0) and not is_operational
+limit $2

@@ -249,12 +249,21 @@ class Database:
                 ) from None
 
     @contextlib.asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
-        """Acquire a connection in a transaction that commits at the end and rolls back on an error."""
+    async def transaction(self, *, commit_within_s: float | None = None) -> AsyncIterator[Connection]:
+        """Acquire a connection in a transaction that commits at the end and rolls back on an error.
+
+        Args:
+            commit_within_s: how long the commit may wait for a synchronous standby; None: as long as any statement.
+                When it expires the connection is closed, and the server goes on waiting.
+
+        Raises:
+            DatabaseUnavailable: PostgreSQL is unavailable, or did not commit in time: it may commit later.
+        """
         async with self.acquire() as connection:
             with translate_errors():
-                async with connection.transaction():
+                async with contextlib.AsyncExitStack() as commit, connection.transaction():
                     yield connection
+                    (await commit.enter_async_context(time_limit(commit_within_s))).append(connection)
 
     @contextlib.asynccontextmanager
     async def queue_transaction(self) -> AsyncIterator[Connection]:

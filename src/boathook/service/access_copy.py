@@ -9,20 +9,23 @@ is decided by the copy: an application that was deleted meanwhile is noticed whe
 
 import asyncio
 import base64
+import heapq
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from boathook.config import Settings
 from boathook.db import api_keys, applications
 from boathook.db.api_keys import PublishingKey
 from boathook.db.applications import PublishingTarget
-from boathook.db.database import Database, translate_errors
+from boathook.db.database import Connection, Database, translate_errors
 from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
 from boathook.domain.errors import AccessUnknown, BoathookError, DatabaseError, WrongCell
@@ -46,6 +49,13 @@ _SAVE_INTERVAL_S: Final = 60.0
 _MISS_INTERVAL_S: Final = 0.5
 """Minimum seconds between two reads for keys or applications that are not in the copy."""
 _READ_TIMEOUT_S: Final = 5.0
+_TARGETS_TIMEOUT_S: Final = 30.0
+_PAGE: Final = 500
+"""How many applications one step of the event loop takes: some milliseconds."""
+_MAX_CHANGED: Final = 5_000
+"""How many changed applications are read as such; all are read after more changes."""
+_OVERLAP_US: Final = 60_000_000
+"""How long a transaction may take to commit a change that is then read as such."""
 _MAX_SKEW_S: Final = 60.0
 """How far in the future the time of the file may be, as clocks are adjusted."""
 _LOG = get_logger("api")
@@ -82,9 +92,7 @@ class AccessCopy:
         self._max_age_s = max_age_s
         self._confirmed: _Moment | None = None
         self._keys: dict[bytes, PublishingKey] = {}
-        self._targets: tuple[PublishingTarget, ...] = ()
-        self._targets_by_name: dict[tuple[str, str], PublishingTarget] = {}
-        self._targets_version = ""
+        self._targets = _Targets()
         self._targets_read_at = -_TARGETS_INTERVAL_S
         self._database: Database | None = None
         self._reading: asyncio.Task[bool] | None = None
@@ -134,9 +142,9 @@ class AccessCopy:
             AccessUnknown: the copy does not have it.
             WrongCell: it has moved to another cell.
         """
-        if (organization, reference) not in self._targets_by_name:
+        if (organization, reference) not in self._targets.by_name:
             await self._read_for_miss()
-        found = self._targets_by_name.get((organization, reference))
+        found = self._targets.by_name.get((organization, reference))
         if found is None:
             raise AccessUnknown(
                 f"PostgreSQL is unavailable, and application {reference} cannot be found without it; try again later"
@@ -185,11 +193,9 @@ class AccessCopy:
             async with self._database.acquire(within_s=_READ_TIMEOUT_S) as connection:
                 with translate_errors():
                     keys = await api_keys.list_publishing_keys(connection, limit=MAX_KEYS)
-                    if time.monotonic() - self._targets_read_at >= _TARGETS_INTERVAL_S:
-                        version = await applications.read_targets_version(connection)
-                        if version != self._targets_version:
-                            self._set_targets(await applications.list_targets(connection, limit=MAX_TARGETS))
-                        self._targets_version, self._targets_read_at = version, now.monotonic
+            if time.monotonic() - self._targets_read_at >= _TARGETS_INTERVAL_S:
+                await self._read_targets(self._database)
+                self._targets_read_at = now.monotonic
         except DatabaseError as error:
             _LOG.debug("access_copy_not_read", error=str(error))
             return False
@@ -198,12 +204,29 @@ class AccessCopy:
         self._keys, self._confirmed = known, now
         return True
 
-    def _set_targets(self, targets: Sequence[PublishingTarget]) -> None:
-        if len(targets) >= MAX_TARGETS:
-            _LOG.warning("access_copy_incomplete", applications=MAX_TARGETS, note="older ones need PostgreSQL")
-        self._targets = tuple(targets)
-        self._targets_by_name = dict(_references(targets))
+    async def _read_targets(self, database: Database) -> None:
+        """Read the applications that have changed or, if that does not lead to their version, all of them.
+
+        Both in pages, as the event loop has other work meanwhile.
+        """
+        async with database.acquire(within_s=_TARGETS_TIMEOUT_S) as connection:
+            with translate_errors():
+                async with connection.transaction(isolation="repeatable_read", readonly=True):
+                    version = await applications.read_targets_version(connection, limit=MAX_TARGETS)
+                    if version == self._targets.version:
+                        return
+                    changed = await applications.list_changed_targets(
+                        connection, self._targets.newest_us - _OVERLAP_US, limit=_MAX_CHANGED
+                    )
+                    for start in range(0, len(changed), _PAGE):
+                        self._targets.update(changed[start : start + _PAGE])
+                        await asyncio.sleep(0)
+                    self._targets.drop_oldest()
+                    if version != self._targets.version:
+                        self._targets = await _read_all_targets(connection)
         self._is_changed = True
+        if len(self._targets.by_id) >= MAX_TARGETS:
+            _LOG.warning("access_copy_incomplete", applications=MAX_TARGETS, note="older ones need PostgreSQL")
 
     async def _save(self) -> None:
         """Write the file if the copy has changed, or the file's time is old; a disk error is logged and ignored."""
@@ -212,23 +235,18 @@ class AccessCopy:
         if self._confirmed is None or not (self._is_changed or (is_due and is_newer)):
             return
         self._is_changed, self._saved_at = False, time.monotonic()
-        content = self._content(self._confirmed)
+        # Copies, as changes go on meanwhile.
+        keys, targets = list(self._keys.values()), list(self._targets.by_id.values())
         try:
-            await asyncio.to_thread(self._write, content)
+            await asyncio.to_thread(self._write, self._confirmed, keys, targets)
         except OSError as error:
             note = "after a start without PostgreSQL, the latest keys would be unknown"
             _LOG.error("access_copy_not_saved", file=str(self._file), error=str(error), note=note)
 
-    def _content(self, confirmed: _Moment) -> "_Content":
-        keys = [
-            _Key(base64.b64encode(key.token_sha256).decode(), str(key.id), key.organization, key.expires_at)
-            for key in self._keys.values()
-        ]
-        targets = [_Target(str(target.id), target.organization, target.uid, target.cell) for target in self._targets]
-        return _Content(confirmed.wall, keys, targets)
-
-    def _write(self, content: "_Content") -> None:
-        replace_file(self._file, self._secret_box.encrypt(msgspec.json.encode(content).decode(), _CONTEXT))
+    def _write(
+        self, confirmed: _Moment, keys: Sequence[PublishingKey], targets: Sequence[applications.ChangedTarget]
+    ) -> None:
+        replace_file(self._file, self._secret_box.encrypt(_encode(confirmed, keys, targets), _CONTEXT))
 
     def _restore(self, encrypted: bytes) -> None:
         content = _CONTENT.decode(self._secret_box.open(encrypted, _CONTEXT))
@@ -242,18 +260,86 @@ class AccessCopy:
             for key in content.keys
         )
         self._keys = {key.token_sha256: key for key in keys}
-        self._targets = tuple(
-            PublishingTarget(UUID(one.id), one.organization, one.uid, one.cell) for one in content.targets
+        self._targets.update(
+            applications.ChangedTarget(PublishingTarget(UUID(one.id), one.organization, one.uid, one.cell), 0)
+            for one in content.targets
         )
-        self._targets_by_name = dict(_references(self._targets))
 
 
-def _references(targets: Iterable[PublishingTarget]) -> Iterable[tuple[tuple[str, str], PublishingTarget]]:
-    """Yield each organization's names of each application, by id and by uid."""
-    for target in targets:
-        yield (target.organization, ids.show(ids.APPLICATION, target.id)), target
-        if target.uid is not None:
-            yield (target.organization, target.uid), target
+class _Targets:
+    """Applications by id and by name, and their version."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[UUID, applications.ChangedTarget] = {}
+        self.by_name: dict[tuple[str, str], PublishingTarget] = {}
+        self.newest_us = 0
+        """When the latest change was."""
+        self._changes = 0
+
+    @property
+    def version(self) -> applications.TargetsVersion:
+        """The version of what is here."""
+        return applications.TargetsVersion(len(self.by_id), self._changes)
+
+    def update(self, changed: Iterable[applications.ChangedTarget]) -> None:
+        """Take over changes. A name that one application gives up and another takes is that of the latter."""
+        added = []
+        for one in changed:
+            before = self.by_id.pop(one.target.id, None)
+            if before is not None:
+                self._changes -= before.changed_us
+                for name in _references(before.target):
+                    if self.by_name.get(name) is before.target:
+                        del self.by_name[name]
+            if not one.is_deleted:
+                added.append(one)
+            self.newest_us = max(self.newest_us, one.changed_us)
+        for one in added:
+            self.by_id[one.target.id] = one
+            self._changes += one.changed_us
+            self.by_name |= dict.fromkeys(_references(one.target), one.target)
+
+    def drop_oldest(self) -> None:
+        """Keep the newest applications, up to the maximum."""
+        number = len(self.by_id) - MAX_TARGETS
+        oldest = heapq.nsmallest(number, self.by_id, key=attrgetter("int")) if number > 0 else ()
+        self.update([replace(self.by_id[id], is_deleted=True) for id in oldest])
+
+
+async def _read_all_targets(connection: Connection) -> _Targets:
+    targets, below = _Targets(), applications.MAX_ID
+    while len(targets.by_id) < MAX_TARGETS:
+        page = await applications.list_targets(connection, below, limit=min(_PAGE, MAX_TARGETS - len(targets.by_id)))
+        if not page:
+            break
+        targets.update(page)
+        below = page[-1].target.id
+    return targets
+
+
+def _encode(confirmed: _Moment, keys: Sequence[PublishingKey], targets: Sequence[applications.ChangedTarget]) -> str:
+    """Return a `_Content` as JSON, encoded in pages: a single call would hold the interpreter's lock for too long."""
+    listed = [
+        _Key(base64.b64encode(key.token_sha256).decode(), str(key.id), key.organization, key.expires_at) for key in keys
+    ]
+    pages = [
+        msgspec.json.encode(
+            [
+                _Target(str(one.target.id), one.target.organization, one.target.uid, one.target.cell)
+                for one in targets[start : start + _PAGE]
+            ]
+        )[1:-1]
+        for start in range(0, len(targets), _PAGE)
+    ]
+    head = msgspec.json.encode(_Content(confirmed.wall, listed, []))
+    return (head.removesuffix(b"]}") + b",".join(pages) + b"]}").decode()
+
+
+def _references(target: PublishingTarget) -> Iterable[tuple[str, str]]:
+    """Yield the organization's names of an application: its id, and its uid."""
+    yield target.organization, ids.show(ids.APPLICATION, target.id)
+    if target.uid is not None:
+        yield target.organization, target.uid
 
 
 class _Key(RedactedStruct, frozen=True, array_like=True):

@@ -25,6 +25,9 @@ from boathook.service.database import ProgressCallback, open_database
 
 Row = TypeVar("Row")
 
+_COMMIT_TIMEOUT_S: Final = 3.0
+"""How long a commit may wait for a synchronous standby: as long as until no further ones are begun."""
+
 
 async def _find_no_cell(_organization: str, _reference: str) -> str | None:
     return None
@@ -72,7 +75,7 @@ class AppContext:
         self, organization: str = DEFAULT_ORGANIZATION, actor: str = "unknown"
     ) -> AsyncIterator["UnitOfWork"]:
         """Open a transaction of *organization*; it commits at the end and rolls back on an error."""
-        async with self.database.transaction() as connection:
+        async with self.database.transaction(commit_within_s=_COMMIT_TIMEOUT_S) as connection:
             yield UnitOfWork(self, connection, organization, actor)
 
     @contextlib.asynccontextmanager
@@ -90,12 +93,12 @@ class AppContext:
             DatabaseUnavailable: PostgreSQL is unavailable, or might lose committed data.
         """
         self.database.require_safety()
-        async with self.database.transaction() as connection:
+        async with self.database.transaction(commit_within_s=_COMMIT_TIMEOUT_S) as connection:
             yield connection
 
     async def replicate_reads(self) -> None:
         """Wait until a synchronous standby has everything that was read so far."""
-        async with self.database.transaction() as connection:
+        async with self.database.transaction(commit_within_s=_COMMIT_TIMEOUT_S) as connection:
             await replicate_reads(connection)
 
 
