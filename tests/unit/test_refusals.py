@@ -10,8 +10,10 @@ import pytest
 from boathook.config import default_settings
 from boathook.db.rejections import NewRejection
 from boathook.domain import json_document
+from boathook.domain.model import NewEvent, Receipt
 from boathook.domain.verification import HEAD_REASONS, Reason, Rejected, Request
 from boathook.http.limits import ByteBudget, RateLimiter
+from boathook.ingest import intake as intake_module
 from boathook.ingest import quarantine as quarantine_module
 from boathook.ingest.app import MAX_BODY_IN_LOOP
 from boathook.ingest.content_encoding import Decoder
@@ -377,3 +379,29 @@ def test_the_depth_of_a_body_is_the_same_in_pieces(piece: int, monkeypatch: pyte
         body = (f"[{text}," * depth + text + "]" * depth).encode()
         assert json_document.is_too_deep(body) == (depth >= json_document.MAX_DEPTH)
         assert (json_document.parse(body) is json_document.UNREADABLE) == (depth >= json_document.MAX_DEPTH)
+
+
+@pytest.mark.parametrize(("max_bytes", "expected"), [(10_000, [1, 7]), (250, [1, 2, 2, 2, 1]), (1, [1] * 8)])
+async def test_a_commit_has_a_bounded_number_of_bytes(
+    max_bytes: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake_module, "_MAX_COMMIT_BYTES", max_bytes)
+    side = KeptSide()
+    lengths: list[int] = []
+    append = side.store.append
+
+    async def count_and_append(batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
+        lengths.append(len(batch))
+        return await append(batch, within_s=within_s)
+
+    monkeypatch.setattr(side.store, "append", count_and_append)
+    side.store.may_commit.clear()
+    await side.intake.start()
+    body = b'"' + b"x" * 98 + b'"'
+    talking = asyncio.create_task(side.talk([request(key=str(number), body=body) for number in range(8)], 8))
+    await side.store.has_begun.wait()
+    await eventually(lambda: side.intake.waiting == 7)
+    side.store.may_commit.set()
+    assert (await talking).count("HTTP/1.1 200") == 8
+    assert lengths == expected
+    await side.intake.drain()

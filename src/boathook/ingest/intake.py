@@ -62,6 +62,8 @@ _MIN_COMMIT_SHARE: Final = 0.25
 """Minimum time for a commit, as a share of `within_s`, however long its oldest event has waited."""
 _ADOPT_INTERVAL_S: Final = 5.0
 _CANCEL_RETRY_S: Final = 0.1
+_MAX_COMMIT_BYTES: Final = 32 << 20
+"""Bytes of bodies that one commit has, if it is more than one event: PostgreSQL takes no gigabyte in one statement."""
 _LOG = get_logger("ingest")
 
 
@@ -284,8 +286,18 @@ class Intake:
             if self.buffer is not None and time.monotonic() - self._waiting[0][2] > self._within_s:
                 self._switch_to_spool(f"events have waited for it for more than {self._within_s:g} s")
                 continue
-            take = min(len(self._waiting), self._batch)
-            await self._commit([self._waiting.popleft() for _ in range(take)])
+            await self._commit(self._take_batch())
+
+    def _take_batch(self) -> list[PendingEvent]:
+        """Remove the next events from the queue: the batch size at most, and not too many bytes."""
+        entries, left = [self._waiting.popleft()], _MAX_COMMIT_BYTES
+        left -= len(entries[0][0].body)
+        while self._waiting and len(entries) < self._batch:
+            left -= len(self._waiting[0][0].body)
+            if left < 0:
+                break
+            entries.append(self._waiting.popleft())
+        return entries
 
     async def _commit(self, entries: list[PendingEvent]) -> None:
         """Commit entries in order; isolate refused ones by halves, and spool the rest if the database fails."""
