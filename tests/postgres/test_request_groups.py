@@ -152,3 +152,32 @@ async def test_pages_lead_from_a_cause_to_its_diagnosis_and_requests(db: Databas
         assert "ask the sender which of them counts" in page
         assert "Likely cause" not in await pages.get_page("/console/conflicts/requests?source=stripe&differs=key")
         assert "No conflicts." in await pages.get_page("/console/conflicts?source=shop")
+
+
+async def test_heads_and_requests_of_no_source_are_shown_as_what_they_are(db: Database):
+    unknown = await reject(db, "", "unknown_path")
+    await reject(db, "", "unknown_path", hours_ago=1)
+    large = await reject(db, "shop", "body_too_large")
+    found = await groups(db, RequestKind.REJECTION)
+    assert [(one.source, one.cause, one.number) for one in found] == [
+        (None, "unknown_path", 2),
+        ("shop", "body_too_large", 1),
+    ]
+    assert describe_group(found[0]).startswith("no source: 2 unknown paths since ")
+    async with console(db) as pages:
+        url = "/console/rejections/requests?reason=unknown_path&amp;state=open"
+        assert f'href="{url}"' in await pages.get_page("/console/rejections")
+        page = await pages.get_page(url.replace("&amp;", "&"))
+        assert "Correct the URL at the sender, or add the path to paths of the source" in page
+        assert large not in page
+        assert "Verify all of" not in await pages.get_page("/console/rejections?reason=unknown_path")
+        for rejection in (unknown, large):
+            page = await pages.get_page(f"/console/rejections/{rejection}")
+            assert "it was rejected by its head, so no body was stored" in page
+            assert "Verify again" not in page
+            assert "<h2>Body</h2>" not in page
+        assert 'href="/console/sources/"' not in await pages.get_page(f"/console/rejections/{unknown}")
+        mismatch = await reject(db, "shop", "signature_mismatch")
+        page = await pages.get_page(f"/console/rejections/{mismatch}")
+        assert "Verify again" in page
+        assert "<h2>Body</h2>" in page

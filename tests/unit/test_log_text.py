@@ -49,6 +49,20 @@ LINES = [
         "POST /in/strip  refused  404  no source has this path",
     ),
     (
+        {
+            "event": "no_source_at_path", "part": "ingest", "method": "POST", "path": "/in/Stripe", "status": 404,
+            "detail": "no source has this path; upper case; did you mean /in/stripe",
+        },
+        "POST /in/Stripe  refused  404  no source has this path; upper case; did you mean /in/stripe",
+    ),
+    (
+        {
+            "event": "refused", "part": "ingest", "source": "stripe", "status": 413, "reason": "body_too_large", "ms": 0.41,
+            "detail": "the body has 2,000,000 bytes; max_body is 1 MiB (limits.max_body)",
+        },
+        "stripe  refused  413  0.4 ms  the body has 2,000,000 bytes; max_body is 1 MiB (limits.max_body)",
+    ),
+    (
         {"event": "accepted", "part": "ingest", "source": "stripe", "status": 200, "event_id": "evt_1", "ms": 3},
         "stripe  accepted  200  3.0 ms  evt_1",
     ),

@@ -291,13 +291,17 @@ def _sentence(fields: Mapping[str, Any]) -> tuple[str, str, str]:
     if event == "event_unhandled":
         return f"{_subject(fields)} -> ", "no handler", "  stored"
     if event == "no_source_at_path":
-        return f"{_value(fields['method'])} {_value(fields['path'])}  ", "refused", "  404  no source has this path"
+        return f"{_value(fields['method'])} {_value(fields['path'])}  ", "refused", _not_found(fields)
     if fields.get("part") == "ingest" and "status" in fields:
-        detail = _escape(str(fields.get("event_id") or fields.get("reason") or ""))
+        detail = _escape(str(fields.get("event_id") or fields.get("detail") or fields.get("reason") or ""))
         return f"{_value(fields.get('source'))}  ", event, f"  {fields['status']}{_took(fields)}  {detail}"
     left = ("at", "level", "event", "part", "traceback")
     shown = " ".join(f"{key}={_value(value)}" for key, value in fields.items() if key not in left)
     return "", f"{fields['level']!s:7}", f" {_escape(event)}  {shown}"
+
+
+def _not_found(fields: Mapping[str, Any]) -> str:
+    return f"  {fields.get('status', 404)}  {_escape(str(fields.get('detail') or 'no source has this path'))}"
 
 
 def _subject(fields: Mapping[str, Any]) -> str:
