@@ -182,6 +182,22 @@ async def test_a_trailing_slash_is_accepted() -> None:
         await side.intake.drain()
 
 
+@pytest.mark.parametrize("is_direct", [False, True])
+async def test_a_source_that_was_removed_meanwhile_is_a_path_of_none(is_direct: bool) -> None:
+    side = KeptSide(is_direct=is_direct)
+    compiled = side.app._by_name["github"]
+
+    async def find_it_removed() -> None:
+        side.app.set_sources({})
+
+    compiled.ensure_fresh, compiled.fresh_until = find_it_removed, 0.0
+    text, rejection = await side.refuse(request("/in/github?key=abc"))
+    assert text.startswith("HTTP/1.1 404 ")
+    assert (rejection.source, rejection.reason) == ("", Reason.UNKNOWN_PATH)
+    assert rejection.url == "http://a/in/github?key=..."
+    assert rejection.body_size == len(b'{"a": 1}')
+
+
 # Memory of unverified bodies
 
 
@@ -398,10 +414,11 @@ async def test_a_commit_has_a_bounded_number_of_bytes(
     side.store.may_commit.clear()
     await side.intake.start()
     body = b'"' + b"x" * 98 + b'"'
-    talking = asyncio.create_task(side.talk([request(key=str(number), body=body) for number in range(8)], 8))
+    talks = [asyncio.create_task(side.talk([request(key="0", body=body)], 1))]
     await side.store.has_begun.wait()
+    talks += [asyncio.create_task(side.talk([request(key=str(number), body=body)], 1)) for number in range(1, 8)]
     await eventually(lambda: side.intake.waiting == 7)
     side.store.may_commit.set()
-    assert (await talking).count("HTTP/1.1 200") == 8
+    assert all("HTTP/1.1 200" in text for text in await asyncio.gather(*talks))
     assert lengths == expected
     await side.intake.drain()

@@ -553,7 +553,7 @@ class IngestApp:
             # It may have been changed or removed while this process did not run.
             current = self._by_name.get(compiled.source)
             if current is None:
-                meters.count("boathook_rejections_total", source=compiled.source, reason=Reason.UNKNOWN_PATH)
+                self._note_unknown_path(_scope_of(request), 404)
                 return error_response(404, "source_removed", request_id)
             compiled = current
         now = time.time()
@@ -807,6 +807,18 @@ def read_headers(raw: list[tuple[bytes, bytes]]) -> Headers:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     return headers
+
+
+def _scope_of(request: Request) -> Mapping[str, Any]:
+    """Return the head of a request in the form of ASGI."""
+    return {
+        "method": request.method,
+        "path": request.path,
+        "raw_path": request.path.encode("latin-1"),
+        "query_string": request.query.encode("latin-1"),
+        "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()],
+        "client": (request.client, 0),
+    }
 
 
 def make_request(
