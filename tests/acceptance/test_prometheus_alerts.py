@@ -28,6 +28,7 @@ ASIDE = 'boathook_spool_set_aside{{kind="{}"}}'
 ANSWERED = 'boathook_requests_total{{source="stripe", status="{}"}}'
 ENDED = 'boathook_attempts_total{{recipient="handler:pay", outcome="{}"}}'
 SENT = 'boathook_endpoint_requests_total{{outcome="{}"}}'
+REFUSED = 'boathook_rejections_total{{source="{}", reason="{}"}}'
 UNPROVEN = 'boathook_rejections_total{source="stripe", reason="signature_mismatch"}'
 ACCEPTED = 'boathook_events_accepted_total{source="stripe"}'
 DEAD = 'boathook_backlog{{recipient="{}", state="dead"}}'
@@ -108,6 +109,14 @@ CASES = [
     ("BoathookAllSignaturesFailing", True, "40m", {UNPROVEN: "0+1x60"}),
     ("BoathookAllSignaturesFailing", False, "40m", {UNPROVEN: "0+1x60", ACCEPTED: "0x20 0+1x60"}),
     ("BoathookAllSignaturesFailing", False, "40m", {UNPROVEN: "0+1x60", 'boathook_duplicates_total{source="stripe"}': "0+1x60"}),
+    ("BoathookRequestsRefusedUnread", True, "10m", {REFUSED.format("github", "body_too_large"): "0x5 1x60"}),
+    ("BoathookRequestsRefusedUnread", True, "10m", {REFUSED.format("github", "content_encoding"): "_x5 1x60"}),
+    ("BoathookRequestsRefusedUnread", False, "90m", {REFUSED.format("github", "body_too_large"): "4x120"}),
+    ("BoathookRequestsRefusedUnread", False, "40m", {UNPROVEN: "0+1x60", REFUSED.format("", "unknown_path"): "0+9x60"}),
+    ("BoathookWrongAddress", True, "30m", {REFUSED.format("", "unknown_path"): "0+1x60"}),
+    ("BoathookWrongAddress", True, "30m", {REFUSED.format("github", "method_not_allowed"): "0+1x60"}),
+    ("BoathookWrongAddress", False, "30m", {REFUSED.format("", "unknown_path"): "0x10 3x60"}),
+    ("BoathookWrongAddress", False, "30m", {REFUSED.format("github", "body_too_large"): "0+9x60"}),
     ("BoathookConflictSeen", True, "10m", {'boathook_conflicts_total{source="stripe"}': "0x5 1x60"}),
     ("BoathookConflictSeen", True, "10m", {'boathook_conflicts_total{source="stripe"}': "_x5 1x60"}),
     ("BoathookConflictSeen", False, "90m", {'boathook_conflicts_total{source="stripe"}': "4x120"}),

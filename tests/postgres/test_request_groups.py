@@ -149,7 +149,7 @@ async def test_pages_lead_from_a_cause_to_its_diagnosis_and_requests(db: Databas
         assert "stripe: 1 known key with a different body since " in page
         page = await pages.get_page(url.replace("&amp;", "&"))
         assert "The key is the same, the body is not" in page
-        assert "ask the sender which of them counts" in page
+        assert "Ask the sender which of them counts" in page
         assert "Likely cause" not in await pages.get_page("/console/conflicts/requests?source=stripe&differs=key")
         assert "No conflicts." in await pages.get_page("/console/conflicts?source=shop")
 

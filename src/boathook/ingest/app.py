@@ -328,9 +328,10 @@ class IngestApp:
             detail = f"no source has this path{f', and {problem}' if problem else ''}"
             rejected = Rejected(status=status, reason=Reason.UNKNOWN_PATH, detail=detail, may_reverify=False)
             kept = self._keep_head("", scope, rejected, partial(self._paths.explain, path))
-        if kept is not None or self._is_debugging:
-            log = _LOG.debug if kept is None else _LOG.warning
-            log("no_source_at_path", method=scope["method"], path=mask_path(path), status=status, detail=kept)
+        if kept is not None:
+            _LOG.warning("no_source_at_path", **_shown(scope, status), detail=kept)
+        elif self._is_debugging:
+            _LOG.debug("no_source_at_path", **_shown(scope, status))
 
     def _keep_head(
         self,
@@ -807,6 +808,11 @@ def read_headers(raw: list[tuple[bytes, bytes]]) -> Headers:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     return headers
+
+
+def _shown(scope: Mapping[str, Any], status: int) -> dict[str, Any]:
+    """Return what a log shows of a request to an unknown path."""
+    return {"method": scope["method"], "path": mask_path(scope["path"]), "status": status}
 
 
 def _scope_of(request: Request) -> Mapping[str, Any]:
