@@ -128,7 +128,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "ingest/quarantine.py": {"form": (HEAD,)},
     "verification/json_schema.py": {"json": (SCHEMA, DEPTH), "_check_parts": (SCHEMA, DEPTH)},
     "verification/provider_keys.py": {"json": (OURS,), "key": (OURS,)},
-    "verification/provider_signer.py": {"_set_json_value": (OURS,)},
+    "verification/provider_signer.py": {"_put": (OURS,), "_set_json_value": (OURS,)},
     "ingest/tracing.py": {"json": (OURS,)},
     "broker/due_lane.py": {"json": ("boathook.broker.due_lane:_MAX_BYTES",)},
     "db/alerts.py": {"json": (OURS,)},

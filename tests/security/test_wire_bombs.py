@@ -66,14 +66,12 @@ def bombs() -> tuple[Bomb, ...]:
     dice = random.Random(20)
     made = []
     for name, write in PLAIN.items():
-        for size in (2, 5, 9, 20):
+        for size in (9, 12, 20, 30):  # what fits into limits.max_decoded is no bomb: ordinary batches compress as well
             plain = write(size * MIB)
             packed, flat = gzip.compress(plain, 1), zlib.compress(plain, 1)
-            # What fits into limits.max_decoded is no bomb: ordinary batches compress as well.
-            expected = (413,) if size > 8 else (200, 400)
             made += [
-                Bomb(f"gzip of {size} MiB {name}", b"gzip", packed, expected),
-                Bomb(f"deflate of {size} MiB {name}", b"deflate", flat, expected),
+                Bomb(f"gzip of {size} MiB {name}", b"gzip", packed),
+                Bomb(f"deflate of {size} MiB {name}", b"deflate", flat),
                 Bomb(f"gzip twice of {size} MiB {name}", b"gzip", gzip.compress(packed), (413, 400, 200)),
             ]
     made.append(largest())
