@@ -96,7 +96,7 @@ async def test_it_is_routed_by_the_routes_of_today(context: AppContext, store: S
 async def test_without_a_route_it_is_unhandled(context: AppContext, store: Store):
     conflict = await add_conflict(store, type="invoice.paid")
     await accept(context, conflict)
-    assert await store.one("select u.source from boathook.unhandled u join boathook.event e on e.id = u.event_id"
+    assert await store.one("select e.source from boathook.unhandled u join boathook.event e on e.id = u.event_id"
                            " where e.origin = 'accepted_conflict'") == "stripe"  # fmt: skip
 
 
