@@ -26,7 +26,7 @@ from boathook.api import (
     sources,
     tasks,
 )
-from boathook.api.errors import document_errors, to_response
+from boathook.api.errors import IGNORED, document_formats, document_responses, to_response
 from boathook.api.publish import PublishRoute
 from boathook.api.route import router
 from boathook.http.asgi import Asgi, Receive, Send
@@ -113,7 +113,12 @@ def build_app() -> FastAPI:
     app.router.routes += [route for routes in ROUTERS for route in routes.routes]
     app.add_exception_handler(HTTPException, _answer_error)
     app.add_middleware(
-        CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"], max_age=_CORS_AGE_S
+        CORSMiddleware,
+        allow_origins=["*"],
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=[IGNORED, "retry-after"],
+        max_age=_CORS_AGE_S,
     )
     return app
 
@@ -140,7 +145,8 @@ async def _describe(_request: Request) -> Response:
 def openapi_document() -> dict[str, Any]:
     """Return the OpenAPI document of the API."""
     document = build_app().openapi()
-    document_errors(document)
+    document_responses(document)
+    document_formats(document)
     return document
 
 

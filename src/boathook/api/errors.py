@@ -4,6 +4,8 @@
 ``{"detail": [{"loc": ["body", "url"], "msg": ..., "type": ...}]}``.
 """
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -32,6 +34,7 @@ from boathook.domain.errors import (
     WrongCell,
 )
 from boathook.observability.log import get_logger
+from boathook.service.schemas.fields import NAME_PATTERN
 
 _LOG = get_logger("api")
 _RETRY_AFTER: Final = {"retry-after": "5"}
@@ -200,14 +203,23 @@ _ERRORS: Final[Mapping[str, tuple[type[BaseModel], str]]] = {
     "500": (ErrorOut, "Internal server error"),
     "503": (ErrorOut, "The database is unavailable; retry after the time in Retry-After"),
 }
-"""The errors that every operation may return."""
+"""The errors that operations may return, by status."""
+IGNORED: Final = "boathook-ignored"
+"""The response header that lists unknown fields of the request body."""
+_IGNORED_HEADER: Final = {
+    "description": "Fields of the request body that are not known, and were ignored; absent if there are none.",
+    "schema": {"type": "string"},
+}
+_ID_EXAMPLE: Final = re.compile(r"([a-z]+)_[0-9a-hjkmnp-tv-z]{27}(_[0-9]+)?")
+_NAMES_IN_PATHS: Final = frozenset({"app_id", "endpoint_id", "event_type_name", "source_name"})
+"""Path parameters that are a uid or a name, which ids look like as well."""
 _REFERENCE: Final = "#/components/schemas/{model}"
 
 
-def document_errors(document: dict[str, Any]) -> None:
-    """Add the errors to every operation of an OpenAPI document.
+def document_responses(document: dict[str, Any]) -> None:
+    """Add errors and headers to the responses of each operation in an OpenAPI document.
 
-    FastAPI would do that too, but would build a validator for each error of each route, at each start.
+    FastAPI would add errors too, but would build a validator for each error of each route, at each start.
     """
     _, schemas = models_json_schema(
         [(model, "serialization") for model in (ErrorOut, ProblemsOut, WrongCellOut)], ref_template=_REFERENCE
@@ -217,8 +229,54 @@ def document_errors(document: dict[str, Any]) -> None:
     for replaced in ("HTTPValidationError", "ValidationError"):
         known.pop(replaced, None)
     document["components"]["schemas"] = dict(sorted(known.items()))
-    for operation in (operation for path in document["paths"].values() for operation in path.values()):
-        operation["responses"] |= {status: _response(*error) for status, error in _ERRORS.items()}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            statuses = _error_statuses(path, method, operation, known)
+            if "requestBody" in operation:
+                for response in operation["responses"].values():
+                    response["headers"] = {IGNORED: _IGNORED_HEADER}
+            operation["responses"].pop("422", None)
+            operation["responses"] |= {
+                status: _response(*error) for status, error in _ERRORS.items() if status in statuses
+            }
+
+
+def document_formats(document: dict[str, Any]) -> None:
+    """Add the patterns of ids to the results, and those of names to the paths of an OpenAPI document.
+
+    The ids are recognized by their examples.
+    """
+    for schema in document["components"]["schemas"].values():
+        for field in schema.get("properties", {}).values():
+            if found := _ID_EXAMPLE.fullmatch(str(field.get("examples", [""])[0])):
+                prefix, ordinal = found.groups()
+                field["pattern"] = f"^{prefix}_[0-9a-hjkmnp-tv-z]{{27}}{'_[0-9]+' if ordinal else ''}$"
+    for operations in document["paths"].values():
+        for parameter in (each for operation in operations.values() for each in operation.get("parameters", ())):
+            if parameter["in"] == "path" and parameter["name"] in _NAMES_IN_PATHS:
+                parameter["schema"]["pattern"] = NAME_PATTERN
+
+
+def _error_statuses(path: str, method: str, operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> set[str]:
+    """Return the errors that an operation may return."""
+    if "security" not in operation:
+        return {"500", "503"}
+    parameters = {parameter["name"] for parameter in operation.get("parameters", ())}
+    has_body = "requestBody" in operation
+    body = json.dumps(operation.get("requestBody"))
+    has_uid = any(
+        f'"{_REFERENCE.format(model=name)}"' in body and "uid" in schema.get("properties", {})
+        for name, schema in schemas.items()
+    )
+    conditions = {
+        "400": has_body or method != "get" or "since" in parameters,
+        "404": "{" in path,
+        "409": method == "post" or has_uid,
+        "413": has_body or method == "post",
+        "421": "{app_id}" in path,
+        "422": has_body or bool(parameters),
+    }
+    return {"401", "403", "500", "503", *(status for status, is_possible in conditions.items() if is_possible)}
 
 
 def _response(model: type[BaseModel], description: str) -> dict[str, Any]:

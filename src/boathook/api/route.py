@@ -28,7 +28,7 @@ itself. `body_of(request)` returns the exact bytes of the body.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Final, TypeVar, cast
 from uuid import UUID
@@ -42,7 +42,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from boathook.api.authentication import authenticate, authenticate_by_copy, forbidden
-from boathook.api.errors import ApiError, invalid, not_found, to_response
+from boathook.api.errors import IGNORED, ApiError, invalid, not_found, to_response
 from boathook.api.idempotency import RequestCanonicalizer, read_key, run_once
 from boathook.domain.errors import DatabaseUnavailable, NotFound, WrongCell
 from boathook.domain.json_document import describe_fault
@@ -60,13 +60,13 @@ Route = TypeVar("Route", bound=Callable[..., Any])
 Identifier = TypeVar("Identifier")
 Inner = Callable[[Request], Awaitable[Response]]
 """Handles a request as FastAPI does."""
-IGNORED: Final = "boathook-ignored"
-"""The response header that lists unknown fields of the request body."""
 _READ_METHODS: Final = frozenset({"GET", "HEAD"})
 _LARGE_BODY: Final = 65_536
 """Size in bytes from which bodies are canonicalized in a thread, as that may take a tenth of a second."""
 _DISPLAY_PARAMS: Final = frozenset({"with_content"})
 """Query parameters that only select which fields of the result are shown."""
+_MAX_LOGGED: Final = 100
+"""How many different lists of ignored fields an operation logs."""
 _LOG = get_logger("api")
 
 
@@ -136,6 +136,7 @@ class ApiRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         self._permission = permission_of(endpoint)
+        self._logged: set[int] = set()
         super().__init__(path, endpoint, **options)
 
     @cached_property
@@ -216,7 +217,15 @@ class ApiRoute(APIRoute):
         names = [] if self.body_field is None else ignored_fields(self.body_field.field_info.annotation, document)
         if names:
             answer.headers[IGNORED] = ", ".join(names)
+            self._log_once(names)
         return answer
+
+    def _log_once(self, names: Sequence[str]) -> None:
+        """Log ignored fields, as clients' libraries do not show response headers; the same fields once."""
+        if (key := hash(tuple(names))) in self._logged or len(self._logged) >= _MAX_LOGGED:
+            return
+        self._logged.add(key)
+        _LOG.warning("fields_ignored", operation=self.operation_id, fields=", ".join(names))
 
     async def _read_key(self, request: Request, principal: Principal, raw: bytes) -> IdempotencyKey | None:
         if request.method != "POST":

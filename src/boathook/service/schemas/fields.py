@@ -24,7 +24,7 @@ _MOMENT: Final = re.compile(
     re.ASCII,
 )
 """RFC 3339; also as Rust's chrono formats it, with UTC, and with an offset whose plus became a space in a query."""
-_NAME: Final = r"^[a-zA-Z0-9\-_.]{1,256}$"
+NAME_PATTERN: Final = r"^[a-zA-Z0-9\-_.]{1,256}$"
 
 
 class Input(BaseModel):
@@ -168,10 +168,10 @@ StrictBool = Annotated[bool, Field(strict=True)]
 Rate = Annotated[
     StrictInt, AfterValidator(limits.check_throttle_rate), form(minimum=1, maximum=limits.MAX_THROTTLE_RATE)
 ]
-TypeName = Annotated[str, AfterValidator(check_type), Field(json_schema_extra={"pattern": _NAME})]
+TypeName = Annotated[str, AfterValidator(check_type), Field(json_schema_extra={"pattern": NAME_PATTERN})]
 
 
-_UID_FORM: Final = Field(json_schema_extra={"pattern": _NAME})
+_UID_FORM: Final = Field(json_schema_extra={"pattern": NAME_PATTERN})
 ApplicationUid = Annotated[str, AfterValidator(partial(check_uid, prefix=ids.APPLICATION)), _UID_FORM]
 EndpointUid = Annotated[str, AfterValidator(partial(check_uid, prefix=ids.ENDPOINT)), _UID_FORM]
 
