@@ -68,6 +68,8 @@ def test_failures_are_described_in_one_sentence_and_grouped(admin_page: CheckedP
     expect(row.get_by_role("img", name="3 in the last 24 hours, at most 3 in one hour")).to_be_visible()
     row.get_by_role("link").first.click()
     expect(page.get_by_role("table").get_by_role("link")).to_have_count(3)
+    for number in range(3):
+        expect(page.get_by_role("table").get_by_text(f"alpha-{number}", exact=True)).to_be_visible()
     page.get_by_role("link", name="See the newest failed delivery").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("failed at its only attempt, with KeyError:")
     page.goto(f"{admin_page.server.base}/console/dead?recipient=nobody")

@@ -47,6 +47,34 @@ def rows(page: Page) -> list[str]:
     return found
 
 
+def test_copy_works_without_the_clipboard_of_secure_pages(console: ConsoleServer, admin_page: CheckedPage):
+    event = console.post_event("copied", "payment.copied")
+    admin_page.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    page = admin_page.go(f"/events/{event}")
+    button = page.locator(".copied button[data-copy]").first
+    text = page.locator(".copied code").first.text_content()
+    button.click()
+    expect(button).to_have_text("Copied")
+    page.evaluate("document.execCommand = () => false")
+    expect(button).to_have_text("Copy")
+    button.click()
+    expect(button).to_have_text("Selected: copy it with the keyboard")
+    assert page.evaluate("String(getSelection())") == text
+
+
+def test_a_phone_shows_what_the_account_menu_and_anchors_lead_to(admin_page: CheckedPage):
+    page = admin_page.page
+    page.set_viewport_size({"width": 390, "height": 700})
+    admin_page.go("/alerts#silence")
+    assert page.locator(".who summary").aria_snapshot().strip(), "the menu has a name"
+    expect(page.locator(".who summary .name")).to_have_css("position", "absolute")
+    bar = page.locator(".topbar").bounding_box()
+    card = page.locator("#silence").bounding_box()
+    assert bar is not None
+    assert card is not None
+    assert card["y"] >= bar["y"] + bar["height"], "the form is below the bar"
+
+
 def test_an_event_is_found_by_id_delivery_key_and_text(console: ConsoleServer, admin_page: CheckedPage):
     event = console.post_event("find-me", "payment.found", note="a word like zanzibar")
     for words in (event, event.replace("evt_", "msg_"), "find-me"):

@@ -6,11 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from boathook.db.audit import record
 from boathook.db.queries import endpoint_stats as sights
 from boathook.delivery.tasks import run_tasks
 from boathook.domain import ids
 from boathook.domain.model import Role
-from boathook.service import event_types, messages
+from boathook.service import endpoints, event_types, messages
+from boathook.service.endpoint_secrets import set_headers
 from boathook.service.event_types import NewEventType
 from boathook.service.unit_of_work import new_id
 from tests.postgres.portal_client import ConsoleApp, PageClient, open_console
@@ -36,6 +38,35 @@ async def made(pages: PageClient, path: str, form: dict, on: str) -> str:
 async def audit(db) -> list[tuple[str, str]]:
     rows = await db.fetch("select actor, action from boathook.audit where action <> 'operator.sign_in' order by id")
     return [(row["actor"], row["action"]) for row in rows]
+
+
+async def test_the_audit_has_the_values_before_and_after(console, anna, db):
+    home = await made(anna, "/console/applications", {"name": "Acme", "uid": "acme"}, "/console/applications/new")
+    await anna.submit_form(f"{home}/edit", {"name": "Acme Ltd", "uid": "acme", "throttleRate": "50", "metadata": ""})
+    page = await anna.get_page("/console/audit?action=application.update")
+    assert "name: &#34;Acme&#34; -&gt; &#34;Acme Ltd&#34;; throttle_rate: none -&gt; 50" in page
+    tenant = await console.tenant("tenant")
+    async with console.context.work(actor="test") as work:
+        await endpoints.update(
+            work, tenant.application, tenant.endpoint.shown_id, {"url": "https://me:pw@example.com/x?token=s3cret"}
+        )
+        await set_headers(work, tenant.application, tenant.endpoint.shown_id, {"x-access": "s3cret"})
+    notes = await db.fetch("select note from boathook.audit where action = 'endpoint.updated' order by id")
+    assert notes[0]["note"].endswith('-> "https://example.com/x"; auth changed')
+    assert notes[1]["note"] == "headers changed"
+
+
+async def test_one_action_on_many_subjects_is_one_entry_of_the_audit(anna, db):
+    async with db.transaction() as connection:
+        for number in range(50):
+            await record(connection, "console:anna", "dead.ignore", f"dlv_{number}", "refunded by hand")
+    await db.execute(
+        "insert into boathook.audit (actor, action, subject) values ('console:anna', 'dead.ignore', 'dlv_x')"
+    )
+    page = await anna.get_page("/console/audit?action=dead.ignore")
+    assert page.count("<tr><td") == 2
+    assert "50 subjects" in page
+    assert "dlv_49" in page
 
 
 async def test_an_application_is_made_found_changed_and_deleted_by_forms(console, anna, db):

@@ -104,8 +104,8 @@ async def test_a_list_and_its_counts_are_bounded(db: Database, monkeypatch):
     found = await list_groups(db, RequestKind.REJECTION, ListFilter())
     assert found.is_cut
     assert [describe_group(one).partition(" since ")[0] for one in found.rows] == [
-        "a: 2+ missing tokens",
-        "b: 2+ missing tokens",
+        "a: 2+ missing tokens stored",
+        "b: 2+ missing tokens stored",
     ]
     assert found.rows[0].last_seen - found.rows[0].first_seen > timedelta(hours=1, minutes=59)
 
@@ -132,7 +132,7 @@ async def test_pages_lead_from_a_cause_to_its_diagnosis_and_requests(db: Databas
     await conflict(db, "one")
     async with console(db) as pages:
         page = await pages.get_page("/console/rejections")
-        assert "shop: 1 signature mismatch since " in page
+        assert "shop: 1 signature mismatch stored since " in page
         assert '<svg class="spark" viewBox="0 0 120 32"' in page
         url = "/console/rejections/requests?source=shop&amp;reason=signature_mismatch&amp;state=open"
         assert f'href="{url}"' in page

@@ -2,8 +2,10 @@
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import Final
 
+import msgspec
 from msgspec.structs import asdict
 from starlette.responses import Response
 
@@ -33,6 +35,27 @@ _PATH_BY_PREFIX: Final = {
 }
 
 
+class _AuditEntry(msgspec.Struct, frozen=True):
+    """What one action did, to one subject or to many."""
+
+    rows: Sequence[AuditRow]
+
+    @property
+    def first(self) -> AuditRow:
+        """The first row, which has what all have in common."""
+        return self.rows[0]
+
+    @property
+    def subjects(self) -> list[tuple[str, str]]:
+        """The subjects with the URLs of their pages."""
+        return [(row.subject, subject_url(row)) for row in self.rows]
+
+
+def _action_of(row: AuditRow) -> tuple[object, ...]:
+    """Return what the rows of one action have in common: rows of one transaction have the same time."""
+    return row.at, row.actor, row.action, row.note
+
+
 @routes.get("/audit", Permission.AUDIT_VIEW)
 async def list_rows(context: ConsoleContext) -> Response:
     """Show audit entries, newest first."""
@@ -45,7 +68,7 @@ async def list_rows(context: ConsoleContext) -> Response:
     cursor = found.place and f"{found.place.at.isoformat()}~{found.place.id}"
     return context.page(
         "audit/list.html",
-        rows=[(row, subject_url(row)) for row in found.rows],
+        entries=[_AuditEntry(list(rows)) for _, rows in groupby(found.rows, _action_of)],
         wishes=params,
         error=error,
         actions=await listings.list_audited_actions(context.app_context.database),

@@ -95,6 +95,8 @@ async def show_group(context: ConsoleContext, status: int = 200, **errors: str) 
     return context.page(
         "dead/group.html",
         status,
+        traceback=await listings.find_newest_traceback(database, (group.event_id, group.ordinal)),
+        keys=await listings.find_event_keys(database, rows),
         group=_describe_group(group),
         newest=ids.show_delivery(group.event_id, group.ordinal),
         advice=dead_letters.advise(group.recipient, group.code),

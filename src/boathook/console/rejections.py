@@ -23,6 +23,7 @@ from boathook.service.listings import ListFilter, RejectionRow
 from boathook.service.operations import AuditContext
 from boathook.service.request_groups import RequestGroup, RequestKind, describe_group, list_groups
 from boathook.service.reverification import ReverifyResult, diagnose, reverify
+from boathook.service.sources import read_traffic
 
 routes = Routes()
 
@@ -190,7 +191,12 @@ async def list_rejection_groups(context: ConsoleContext) -> Response:
     wanted = ListFilter(source=params["source"] or None, code=params["reason"] or None)
     sources = query_params.source_options(context.app_context.settings.sources, params["source"])
     groups = await _read_groups(context, RequestKind.REJECTION, wanted)
-    return context.page("rejections/groups.html", wishes=params, reasons=_REASONS, sources=sources, **groups)
+    traffic = read_traffic(context.state.live_metrics)
+    shown = {group.row.source for group in groups["groups"]}
+    counted = {name: traffic[name].refused for name in sorted(shown & traffic.keys()) if traffic[name].refused}
+    return context.page(
+        "rejections/groups.html", wishes=params, reasons=_REASONS, sources=sources, counted=counted, **groups
+    )
 
 
 @routes.get("/rejections/requests", Permission.REJECTION_VIEW)

@@ -9,12 +9,15 @@ Two changes are not detected: one made before the row is sealed, within seconds,
 latter is detectable only if the last seal is also kept elsewhere, as in the log.
 """
 
+import json
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+from msgspec.structs import asdict
 
 from boathook.db.database import Connection, Database, Record
 from boathook.db.queries.listings import AuditRow, like_pattern
@@ -28,6 +31,10 @@ SCAN_BUDGET_S: Final = 0.15
 """Queries continue until a page is full or this much time has passed."""
 SEAL_BATCH: Final = 1_000
 _MAX_RECENT: Final = 5_000
+_MAX_VALUE: Final = 200
+"""Characters of a value that the description of a change contains."""
+_NOT_DESCRIBED: Final = frozenset({"revision", "created_at", "updated_at", "disabled_at"})
+_URL_SECRETS: Final = re.compile(r"(?<=://)[^/@]*@|[?#].*")
 
 
 class AuditCursor(msgspec.Struct, frozen=True):
@@ -68,6 +75,41 @@ class ChainHead(msgspec.Struct, frozen=True):
 async def record(connection: Connection, actor: str, action: str, subject: str, text: str | None = None) -> None:
     """Record an action with its actor and subject."""
     await connection.execute(SQL["insert_note"], actor, action, subject, text)
+
+
+async def record_change(
+    connection: Connection, actor: str, action: str, subject: str, before: msgspec.Struct, after: msgspec.Struct
+) -> None:
+    """Record a change of an object, with the values of its changed fields before and after."""
+    hidden = {name for name in before.__struct_fields__ if name.startswith("encrypted_")}
+    await record(connection, actor, action, subject, describe_change(asdict(before), asdict(after), hidden))
+
+
+def describe_change(before: Mapping[str, Any], after: Mapping[str, Any], hidden: Collection[str]) -> str | None:
+    """Return what differs, such as ``name: "Acme" -> "Acme Ltd"``; None without a difference.
+
+    Args:
+        before: the values before, by name.
+        after: the values after.
+        hidden: the names of secret values, of which only that they changed is said.
+    """
+    names = [name for name in {**before, **after} if name not in _NOT_DESCRIBED and before.get(name) != after.get(name)]
+    return (
+        "; ".join(
+            f"{name.removeprefix('encrypted_')} changed"
+            if name in hidden
+            else f"{name}: {_describe_value(before.get(name))} -> {_describe_value(after.get(name))}"
+            for name in names
+        )
+        or None
+    )
+
+
+def _describe_value(value: Any) -> str:
+    text = "none" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, str) and "://" in value:
+        text = json.dumps(_URL_SECRETS.sub("", value), ensure_ascii=False)
+    return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}…"
 
 
 async def find_records(connection: Connection, action: str, subjects: Sequence[str]) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 from boathook.db import applications
 from boathook.db.applications import Application as Application  # noqa: PLC0414 - re-exported
 from boathook.db.applications import PageRequest as PageRequest  # noqa: PLC0414 - re-exported
-from boathook.db.audit import record
+from boathook.db.audit import record, record_change
 from boathook.db.queries import endpoint_stats
 from boathook.db.queries.endpoint_stats import ApplicationSummary
 from boathook.domain import ids
@@ -146,7 +146,7 @@ async def put(work: UnitOfWork, reference: str, new: NewApplication) -> tuple[Ap
     found, is_created = await work.find_or_create(
         lambda: applications.lock(work.connection, work.organization, reference), lambda: create(work, new)
     )
-    return found if is_created else await _save(work, replace(found, **asdict(new))), is_created
+    return found if is_created else await _save(work, found, replace(found, **asdict(new))), is_created
 
 
 def uid_from(prefix: str, reference: str) -> str | None:
@@ -162,13 +162,13 @@ async def update(work: UnitOfWork, reference: str, changes: Mapping[str, Any]) -
     """
     check_values(changes)
     found = _found(await applications.lock(work.connection, work.organization, reference), reference)
-    return await _save(work, replace(found, **changes))
+    return await _save(work, found, replace(found, **changes))
 
 
-async def _save(work: UnitOfWork, application: Application) -> Application:
+async def _save(work: UnitOfWork, before: Application, application: Application) -> Application:
     await require_here(work, application)
     saved = await applications.save(work.connection, application)
-    await record(work.connection, work.actor, "application.update", saved.shown_id)
+    await record_change(work.connection, work.actor, "application.update", saved.shown_id, before, saved)
     return saved
 
 

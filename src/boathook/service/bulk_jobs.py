@@ -30,7 +30,7 @@ from boathook.service.tasks import get, list_page, start
 from boathook.service.unit_of_work import UnitOfWork
 
 _MAX_COUNTED: Final = 100_000
-MAX_PREVIEWED: Final = 200
+MAX_PREVIEWED: Final = 5_000
 _ALL_TIME: Final = Window(UUID(int=0), UUID(int=2**128 - 1))
 PURGE_CONFIRMATION: Final = "purge"
 JOB_KINDS: Final = (

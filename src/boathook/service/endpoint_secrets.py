@@ -140,7 +140,7 @@ async def rotate_secret(
     encrypted = work.app_context.secret_box.encrypt(secret, f"endpoint_secret:{endpoint.shown_id}")
     await endpoints.replace_secret(work.connection, endpoint.id, encrypted, grace)
     await reset_breaker(work, endpoint)
-    await publish_updated(work, application, await endpoints.save(work.connection, endpoint, endpoint))
+    await publish_updated(work, application, endpoint, await endpoints.save(work.connection, endpoint, endpoint))
     return read_signer(secret).public
 
 
@@ -163,7 +163,7 @@ async def set_headers(work: UnitOfWork, application: Application, reference: str
     """Replace all of an endpoint's headers. Raises NotFound, InvalidValue."""
     endpoint = await lock(work, application, reference)
     changed = encrypt_headers(work, endpoint, read_headers(headers))
-    await publish_updated(work, application, await endpoints.save(work.connection, endpoint, changed))
+    await publish_updated(work, application, endpoint, await endpoints.save(work.connection, endpoint, changed))
 
 
 async def change_headers(
@@ -182,4 +182,4 @@ async def change_headers(
     touched = {name.lower() for name in (*headers, *removed)}
     kept = {name: value for name, value in decrypt_headers(work, endpoint).items() if name.lower() not in touched}
     changed = encrypt_headers(work, endpoint, read_headers(kept | given))
-    await publish_updated(work, application, await endpoints.save(work.connection, endpoint, changed))
+    await publish_updated(work, application, endpoint, await endpoints.save(work.connection, endpoint, changed))

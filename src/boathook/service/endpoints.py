@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 
 from boathook.db import endpoints
 from boathook.db.applications import Application, PageRequest
-from boathook.db.audit import record
+from boathook.db.audit import record, record_change
 from boathook.db.due_notifier import notify_due
 from boathook.db.endpoints import Endpoint as Endpoint  # noqa: PLC0414 - re-exported
 from boathook.db.endpoints import EndpointSettings
@@ -206,7 +206,7 @@ async def _change(
         await reset_breaker(work, saved)
         if backlog is Backlog.CANCEL:
             await endpoints.cancel_pending(work.connection, saved, "canceled when the endpoint was enabled again")
-    await publish_updated(work, application, saved)
+    await publish_updated(work, application, before, saved)
     if before.is_disabled is not saved.is_disabled:
         change = "disabled" if saved.is_disabled else "enabled"
         await _publish_change(work, application, saved, change)
@@ -301,13 +301,17 @@ def encrypt_headers(work: UnitOfWork, endpoint: Endpoint, headers: Mapping[str, 
     )
 
 
-async def publish_updated(work: UnitOfWork, application: Application, endpoint: Endpoint) -> None:
+async def publish_updated(work: UnitOfWork, application: Application, before: Endpoint, endpoint: Endpoint) -> None:
     """Record a change of an endpoint in the audit, and publish it as an operational webhook."""
-    await _publish_change(work, application, endpoint, "updated")
+    await _publish_change(work, application, endpoint, "updated", before)
 
 
-async def _publish_change(work: UnitOfWork, application: Application, endpoint: Endpoint, change: str) -> None:
-    await record(work.connection, work.actor, f"endpoint.{change}", endpoint.shown_id)
+async def _publish_change(
+    work: UnitOfWork, application: Application, endpoint: Endpoint, change: str, before: Endpoint | None = None
+) -> None:
+    await record_change(
+        work.connection, work.actor, f"endpoint.{change}", endpoint.shown_id, before or endpoint, endpoint
+    )
     if application.is_operational:
         return
     data: dict[str, Any] = {

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from boathook.db import event_types
-from boathook.db.audit import record
+from boathook.db.audit import record, record_change
 from boathook.db.database import Connection
 from boathook.db.event_types import EventType as EventType  # noqa: PLC0414 - re-exported
 from boathook.db.event_types import SubscribedEndpoint
@@ -156,7 +156,7 @@ async def _new(work: UnitOfWork, name: str, new: NewEventType) -> EventType:
 
 async def _save(work: UnitOfWork, found: EventType, columns: dict[str, Any]) -> EventType:
     saved = await event_types.save(work.connection, replace(found, **await _checked(columns)))
-    await record(work.connection, work.actor, "event_type.update", found.name)
+    await record_change(work.connection, work.actor, "event_type.update", found.name, found, saved)
     return saved
 
 

@@ -243,6 +243,18 @@ async def read_delivery(work: UnitOfWork, key: Key) -> tuple[DeliveryRow, Sequen
         return await find_delivery(work, key), await listings.list_attempts(work.connection, *key)
 
 
+async def find_newest_traceback(database: Database, key: Key) -> str | None:
+    """Return the traceback of a delivery's newest attempt that has one."""
+    attempts = await event_history.list_attempts(database, *key)
+    return next((attempt.traceback for attempt in reversed(attempts) if attempt.traceback), None)
+
+
+async def find_event_keys(database: Database, rows: Sequence[DeliveryRow]) -> dict[str, str]:
+    """Return the dedup keys of the deliveries' events, by event id."""
+    keys = await listings.find_keys(database, [ids.read(ids.EVENT, row.event_id) for row in rows])
+    return {ids.show(ids.EVENT, id): key for id, key in keys.items()}
+
+
 async def read_dead_letter(work: UnitOfWork, key: Key) -> tuple[DeliveryRow, Sequence[Attempt]]:
     """Return a dead letter of the organization with its attempts. Raises NotFound, also once it is none any more."""
     row, attempts = await read_delivery(work, key)

@@ -44,10 +44,10 @@ async def list_groups(database: Database, kind: RequestKind, wanted: ListFilter)
 
 
 def describe_group(group: RequestGroup) -> str:
-    """Return one sentence about a group, such as ``github: 85 signature mismatches since 16:07 UTC``."""
+    """Return one sentence about a group, such as ``github: 85 signature mismatches stored since 16:07 UTC``."""
     one, many = _NOUNS.get(group.cause, (f"request rejected as {group.cause}", f"requests rejected as {group.cause}"))
     number = format_count(group.number, MAX_COUNTED)
-    return f"{group.origin}: {number} {one if group.number == 1 else many} since {_since(group.first_seen)}"
+    return f"{group.origin}: {number} {one if group.number == 1 else many} stored since {_since(group.first_seen)}"
 
 
 def _since(moment: datetime) -> str:

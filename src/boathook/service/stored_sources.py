@@ -18,7 +18,7 @@ from boathook.config import Settings, SourceSettings
 from boathook.config.stored_sources import check_source_name, read_stored_source, write_stored_source
 from boathook.db import source_secrets as secret_store
 from boathook.db import stored_sources
-from boathook.db.audit import record
+from boathook.db.audit import describe_change, record
 from boathook.db.live_settings import find_clash
 from boathook.db.source_secrets import encryption_context
 from boathook.db.stored_sources import StoredSource
@@ -36,7 +36,7 @@ from boathook.ingest.reply_waiter import inline_policy
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import captures_secret, source_spec
 from boathook.providers import find_recipe
-from boathook.service.shown_settings import HIDDEN
+from boathook.service.shown_settings import HIDDEN, hide_secrets
 from boathook.service.source_secrets import decrypt, generate_secret, read_secret
 from boathook.service.unit_of_work import UnitOfWork, new_id
 from boathook.verification.source import check_secret_forms, find_source_recipe
@@ -140,8 +140,9 @@ async def change(work: UnitOfWork, name: str, changes: Mapping[str, Any], *, is_
     )
     if stored is None:
         raise NotFound(f"there is no source {name}")
-    keys = sorted(key for key in merged.keys() | former.keys() if merged.get(key) != former.get(key))
-    await record(work.connection, work.actor, "source.change", name, ", ".join(keys) or None)
+    readable = [values for values in (former, merged) if values.get("provider")]
+    hidden = {key for values in readable for key, value in hide_secrets(values).items() if value == HIDDEN}
+    await record(work.connection, work.actor, "source.change", name, describe_change(former, merged, hidden))
 
 
 async def remove(work: UnitOfWork, name: str) -> None:

@@ -303,6 +303,11 @@ async def list_attempts(database: Database | Connection, event_id: UUID, ordinal
     return [Attempt(**dict(row)) for row in await database.fetch(SQL["list_attempts"], event_id, ordinal)]
 
 
+async def find_keys(database: Database | Connection, event_ids: Sequence[UUID]) -> dict[UUID, str]:
+    """Return the dedup keys of events, by event id."""
+    return {row["id"]: row["dedup_key"] for row in await database.fetch(SQL["find_keys"], event_ids)}
+
+
 async def list_side_effects(
     database: Database | Connection, event_id: UUID, recipient: str, item_path: str | None = None
 ) -> list[SideEffectRow]:

@@ -58,6 +58,10 @@ limit $7
 select {event_columns}, e.headers, e.body
 from boathook.event e where e.id = $1
 
+-- name: find_keys
+-- Finds the dedup keys of events.
+select id, dedup_key from boathook.event where id = any ($1::uuid[])
+
 -- name: list_deliveries
 -- Lists deliveries, open and ended, by the age of their event.
 select {delivery_columns}

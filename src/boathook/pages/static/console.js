@@ -137,12 +137,25 @@ document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-copy]");
   if (!button) return;
   const source = button.parentElement.querySelector("code");
-  await navigator.clipboard.writeText(source.textContent);
   const label = button.textContent;
-  button.textContent = "Copied";
-  say("Copied");
+  const result = await copy(source) ? "Copied" : "Selected: copy it with the keyboard";
+  button.textContent = result;
+  say(result);
   setTimeout(() => { button.textContent = label; }, 1500);
 });
+
+// Browsers offer the clipboard to https and localhost only; elsewhere the selected text is copied, or stays selected.
+const copy = async (source) => {
+  try {
+    await navigator.clipboard.writeText(source.textContent);
+    return true;
+  } catch {
+    getSelection().selectAllChildren(source);
+    const isCopied = document.execCommand("copy");
+    if (isCopied) getSelection().removeAllRanges();
+    return isCopied;
+  }
+};
 
 // Irreversible actions need a confirmation; without scripts, the server's confirmation page or field asks for it.
 const ask = document.getElementById("ask");
