@@ -295,7 +295,7 @@ async def test_rejections_are_verified_again(store: Store, cli: Cli):
     (group,) = cli.objects("rejections", "groups", "--source", "shop")
     assert (group["cause"], group["number"], group["newest_id"]) == ("signature_mismatch", 1, forged)
     text = cli.run("rejections", "groups", "--reason", "signature_mismatch").stdout
-    assert text.startswith("shop: 1 signature mismatch since ")
+    assert text.startswith("shop: 1 signature mismatch stored since ")
     assert text.endswith("; boathook rejections list --source shop --reason signature_mismatch --state open\n")
     assert cli.objects("events", "list")[0]["source"] == "shop"
 
