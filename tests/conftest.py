@@ -236,7 +236,8 @@ def pg_template(admin_url: str, run_id: str) -> str:
         admin.execute("select pg_advisory_lock(hashtextextended(%s, 0))", [name])
         if admin.execute("select 1 from pg_database where datname = %s", [name]).fetchone() is None:
             admin.execute(f"create database {name}")
-        asyncio.run(migrations.migrate(with_database(admin_url, name)))
+            # By one process only: while another one is connected to the template, it cannot be copied.
+            asyncio.run(migrations.migrate(with_database(admin_url, name)))
     return name
 
 

@@ -135,7 +135,7 @@ async def opened(
     api = ApiClient(context, await make_token(context), build_api(context, buffered))
     await intake.start()
     gateway = Gateway(db, wire, context.settings, intake, access, buffered, api)
-    access._database = wired
+    access._database = buffered.database = wired
     try:
         yield gateway
     finally:
@@ -314,6 +314,29 @@ async def test_a_request_repeated_across_the_outage_is_one_message_reported(gate
     assert await gateway.db.fetchval(owed, "message.duplicate") == 1
     assert await gateway.db.fetchval("select count(*) from boathook.conflict") == 0
     assert await gateway.balances()
+
+
+async def test_a_key_that_postgresql_has_is_answered_with_its_message_while_others_wait(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await gateway.publish(idempotency_key="k")
+    monkeypatch.setattr(type(gateway.intake), "is_direct", False)  # as while older messages are drained
+    again = await gateway.publish(idempotency_key="k")
+    assert again["id"] == first["id"]
+    clash = await gateway.publish(PLAIN | {"payload": {}}, expect=409, idempotency_key="k")
+    assert clash["code"] == "idempotency_key_reused"
+    gateway.buffered.database = None
+    mutant = await gateway.publish(idempotency_key="k2")
+    assert mutant["id"] != first["id"]
+
+
+async def test_requests_with_one_key_at_the_same_time_get_one_id(gateway: Gateway) -> None:
+    await gateway.cut()
+    answers = await asyncio.gather(*(gateway.publish(idempotency_key="k") for _ in range(5)))
+    assert len({answer["id"] for answer in answers}) == 1
+    await gateway.heal()
+    assert await gateway.stored() == [answers[0]["id"]]
+    assert await gateway.reports() == []
 
 
 @pytest.mark.parametrize(

@@ -366,6 +366,11 @@ def is_application_id(name: str) -> bool:
         return False
 
 
+def hash_key(key: IdempotencyKey) -> UUID:
+    """Return the hash of an idempotency key, as it is stored beside the message."""
+    return _hash_key(b"idempotency\x00" + key.key)
+
+
 def _hash_key(material: bytes) -> UUID:
     return UUID(bytes=hashlib.sha256(material).digest()[:16])
 
@@ -384,7 +389,7 @@ def _draft(message: Message, memory_days: float) -> Draft:
         message,
         identifier,
         own_id or ids.show(ids.EVENT, identifier),
-        None if message.idempotency is None else _hash_key(b"idempotency\x00" + message.idempotency.key),
+        None if message.idempotency is None else hash_key(message.idempotency),
         memory_days if own_id else _KEY_DAYS,
         tracing.with_traceparent(_headers(message.headers or {})),
         _name("content_type", message.content_type or content_type),

@@ -193,6 +193,7 @@ class Console:
         self._api = LazyApp(functools.partial(build.api, app_context))
         self._pages = LazyApp(functools.partial(build.pages, app_context))
         if build.buffered is not None:
+            build.buffered.database = database
             following = asyncio.create_task(build.buffered.access.follow(database), name="access:follow")
             self._stack.callback(following.cancel)
         await self._stack.enter_async_context(app_context.live_settings.following(database))

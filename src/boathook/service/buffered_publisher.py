@@ -3,7 +3,8 @@
 A message goes through the gateway's intake like a received event. So it is answered once it is durable, it keeps its
 place behind what this gateway accepted before, and it is moved to PostgreSQL by the same drain. Its id is assigned now.
 What it needs PostgreSQL for is decided then: its recipients, and whether its eventId or idempotency key is known. What
-must be decided now is decided by the `AccessCopy`, or the request is refused.
+must be decided now is decided by the `AccessCopy`, or the request is refused. If PostgreSQL answers because only older
+messages wait, it looks idempotency keys up at once, so that a repeated request gets the id of the stored message.
 """
 
 import asyncio
@@ -15,10 +16,12 @@ from uuid import UUID
 import msgspec
 
 from boathook.config import Settings
+from boathook.db.database import Database
+from boathook.db.messages import find_by_idempotency_key
 from boathook.db.secret_box import open_secret_box
-from boathook.domain.errors import AccessUnknown, ApplicationDeleted, NotFound, WrongCell
+from boathook.domain.errors import AccessUnknown, ApplicationDeleted, DatabaseError, NotFound, WrongCell
 from boathook.domain.model import Accepted, Duplicate, IdempotencyKey, Receipt
-from boathook.handlers.outbox import Draft, Message, Outbox
+from boathook.handlers.outbox import Draft, Message, Outbox, hash_key
 from boathook.ingest.intake import Intake
 from boathook.observability import meters
 from boathook.service import spool
@@ -31,6 +34,8 @@ from boathook.service.operations import read_payload
 _MAX_REMEMBERED: Final = 10_000
 """Idempotency keys of buffered messages in memory, so that a client which repeats a request gets the same answer."""
 _DAY_S: Final = 86_400.0
+_LOOK_UP_S: Final = 0.5
+"""How long PostgreSQL may take to look a key up, while it is slow or about to be unavailable."""
 _MAX_PARSED: Final = 8
 """Requests parsed at once, as a parsed body can take thirty times its size in memory."""
 
@@ -57,7 +62,12 @@ class BufferedPublisher:
         self._intake = intake
         self._outbox = outbox
         self._remembered: OrderedDict[bytes, _Remembered] = OrderedDict()
+        self._in_flight: dict[bytes, asyncio.Future[None]] = {}
+        """Ends when the request that publishes with a key has ended."""
         self.access = access
+        self.database: Database | None = None
+        """Knows the keys of stored messages; None until PostgreSQL is reached."""
+        intake.on_loss.append(self._remembered.clear)
         self.parsing: Final = asyncio.Semaphore(_MAX_PARSED)
         """Limits how many requests are parsed at once, as connections do while PostgreSQL is available."""
 
@@ -81,8 +91,20 @@ class BufferedPublisher:
             IngestError: neither PostgreSQL nor the buffer can take it.
             DatabaseError: as `Intake.accept`.
         """
-        if message.idempotency is not None and (known := self._find(message.idempotency)) is not None:
-            return known, True
+        key = message.idempotency
+        if key is None:
+            return await self._publish(message)
+        while (earlier := self._in_flight.get(key.key)) is not None:
+            await asyncio.wait([earlier])
+        ended = self._in_flight[key.key] = asyncio.get_running_loop().create_future()
+        try:
+            known = self._find(key) or await self._find_stored(key)
+            return (known, True) if known is not None else await self._publish(message)
+        finally:
+            del self._in_flight[key.key]
+            ended.set_result(None)
+
+    async def _publish(self, message: Message) -> tuple[UUID, bool]:
         target = await self._find_application(message.organization, message.application)
         draft = self._outbox.draft(message)
         try:
@@ -126,6 +148,19 @@ class BufferedPublisher:
         if known.request_sha256 != key.request_sha256:
             raise key_reused()
         return known.id
+
+    async def _find_stored(self, key: IdempotencyKey) -> UUID | None:
+        """Return the stored message with a key, if PostgreSQL answers in time; the drain decides otherwise."""
+        if self.database is None or self.database.monitor.is_unavailable:
+            return None
+        try:
+            async with asyncio.timeout(_LOOK_UP_S):
+                found = await find_by_idempotency_key(self.database, hash_key(key))
+        except (DatabaseError, TimeoutError):
+            return None
+        if found is not None and found.request_sha256 != key.request_sha256:
+            raise key_reused()
+        return None if found is None else found.id
 
     def _remember(self, message: Message, draft: Draft) -> None:
         if message.idempotency is None:
