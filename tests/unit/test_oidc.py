@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -73,10 +74,14 @@ def sign(content: dict[str, Any], key: Any = KEY, algorithm: str = "RS256", kid:
     return jwt.encode(content, key, algorithm, headers={"kid": kid} if kid else {})
 
 
-async def complete_login(token: str, issuer: str = ISSUER) -> OidcIdentity:
+async def complete_login(token: str, issuer: str = ISSUER, userinfo: dict[str, Any] | None = None) -> OidcIdentity:
     provider = OidcProvider(SETTINGS)
     provider.close()
-    provider._client = cast("Client", Stub(token, issuer))
+    stub = Stub(token, issuer)
+    if userinfo is not None:
+        stub.pages["/.well-known/openid-configuration"]["userinfo_endpoint"] = f"{ISSUER}/userinfo"
+        stub.pages["/userinfo"] = userinfo
+    provider._client = cast("Client", stub)
     return await provider.complete_login(
         AuthorizationRequest(nonce="expected"), "code", "https://hooks.example.com/return"
     )
@@ -111,6 +116,31 @@ async def test_the_highest_group_role_applies():
     assert (await complete_login(sign(claims(groups="platform")))).role is Role.ADMIN
     assert (await complete_login(sign(claims(groups=["sales"])))).role is None
     assert (await complete_login(sign(claims(groups={"ops": 1})))).role is None
+
+
+async def test_userinfo_completes_the_token():
+    person = await complete_login(sign(claims(groups=None)), userinfo={"sub": "17", "groups": ["platform"]})
+    assert (person.subject, person.role) == (f"{ISSUER} 17", Role.ADMIN)
+
+
+@pytest.mark.parametrize("subject", ["18", "", None, 17, ["17"]])
+async def test_userinfo_of_another_subject_is_not_used(subject: Any):
+    """OpenID Connect Core 1.0, section 5.3.2: if the subjects differ, the claims must not be used."""
+    foreign = {"sub": subject, "groups": ["platform"], "email": "eve@example.com"}
+    assert (await complete_login(sign(claims(groups=None)), userinfo=foreign)).role is None
+    with pytest.raises(OidcRejected, match="lacks the claim"):
+        await complete_login(sign(claims(email=None)), userinfo=foreign)
+
+
+async def test_mutant_without_the_subject_another_user_is_an_admin(monkeypatch: pytest.MonkeyPatch):
+    fetch = OidcProvider._fetch_userinfo
+
+    async def fetch_any(provider: OidcProvider, token: str, _subject: str) -> Mapping[str, Any]:
+        return await fetch(provider, token, "18")
+
+    monkeypatch.setattr(OidcProvider, "_fetch_userinfo", fetch_any)
+    foreign = {"sub": "18", "groups": ["platform"]}
+    assert (await complete_login(sign(claims(groups=None)), userinfo=foreign)).role is Role.ADMIN
 
 
 @pytest.mark.parametrize(
