@@ -1,16 +1,26 @@
 """Assignments of sources to cells in PostgreSQL, and the data copied by a move."""
 
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
 import pytest
 
 from boathook.config import load
 from boathook.config.tables import CellsSettings
-from boathook.db import cells
+from boathook.db import cells, dedup
 from boathook.db.database import Database
+from boathook.db.events import EventStore
 from boathook.db.route_registry import read_routes
 from boathook.domain.cells import Assignment
-from boathook.domain.errors import DatabaseUrlRejected
+from boathook.domain.errors import DatabaseError, DatabaseUrlRejected
+from boathook.domain.model import Receipt
+from boathook.service import cells as services
 from boathook.service.doctor.handlers import CheckStatus
 from boathook.service.doctor.setup import _cells
+from tests.databases import Pool
+from tests.postgres.cells_without_gateways import Cells, open_cells
+from tests.postgres.test_events import event
 from tests.sender_harness import add_application
 
 
@@ -46,3 +56,121 @@ async def test_the_doctor_finds_applications_in_an_unconfigured_cell(db: Databas
     found = [one async for one in _cells(settings, db)]
     assert [one.verdict for one in found] == [CheckStatus.FAIL, CheckStatus.OK]
     assert "applications have moved to c9, which cells.members lacks" in found[0].found
+
+
+# Moves of a source.
+
+
+@pytest.fixture
+async def trio(databases: Pool) -> AsyncIterator[Cells]:
+    """Three cells; the source and one event of it are in the first."""
+    async with open_cells(databases) as made:
+        for cell in made.values():
+            await cells.assign(cell.db, to("c1", 1))
+        await send(made, "c1")
+        yield made
+
+
+async def send(trio: Cells, name: str) -> Receipt | None:
+    """Send the event to a cell; return its receipt, or None if the source does not belong to that cell."""
+    cell = trio[name]
+    routes = await read_routes(cell.db)
+    assignments = {one.source: one for one in routes.assignments}
+    if cell.settings.cells.directory.find("shop", assignments) != name:
+        return None
+    (receipt,) = await EventStore(cell.db).append([event("evt_1", source="shop", version=routes.version)])
+    return receipt
+
+
+async def count_events(trio: Cells) -> int:
+    return sum([await cell.db.fetchval("select count(*) from boathook.event") for cell in trio.values()])
+
+
+async def move(trio: Cells, target: str) -> services.Move:
+    return await services.move_source(trio["c1"].settings, "shop", target)
+
+
+async def events_after_a_move(trio: Cells, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Move the source while its sender repeats the event in the new cell; return how many events are stored."""
+    copy_keys = dedup.copy_keys
+
+    async def copy_slowly(*arguments: Any) -> int:
+        await send(trio, "c2")
+        return await copy_keys(*arguments)
+
+    monkeypatch.setattr(dedup, "copy_keys", copy_slowly)
+    await move(trio, "c2")
+    assert await send(trio, "c2") is not None
+    return await count_events(trio)
+
+
+async def test_a_source_moves_after_its_keys(trio: Cells, monkeypatch: pytest.MonkeyPatch):
+    assert await events_after_a_move(trio, monkeypatch) == 1
+
+
+async def test_mutant_moved_before_its_keys_an_event_is_stored_twice(trio: Cells, monkeypatch: pytest.MonkeyPatch):
+    assign = cells.assign
+
+    async def assign_new_cell_too(database: Database, assignments: Sequence[Assignment]) -> list[str]:
+        changed = await assign(database, assignments)
+        await assign(trio["c2"].db, assignments)
+        return changed
+
+    monkeypatch.setattr(cells, "assign", assign_new_cell_too)
+    assert await events_after_a_move(trio, monkeypatch) == 2
+
+
+async def events_after_an_interruption(trio: Cells, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Interrupt a move before the keys are copied, and assign all sources; return how many events are stored."""
+
+    async def fail(*_: Any) -> int:
+        raise DatabaseError("cut off")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dedup, "copy_keys", fail)
+        with pytest.raises(DatabaseError, match="cut off"):
+            await move(trio, "c2")
+    await services.assign_sources(trio["c1"].settings)
+    await send(trio, "c2")
+    await move(trio, "c2")
+    await send(trio, "c2")
+    return await count_events(trio)
+
+
+async def test_only_a_move_completes_an_interrupted_one(trio: Cells, monkeypatch: pytest.MonkeyPatch):
+    assert await events_after_an_interruption(trio, monkeypatch) == 1
+
+
+async def test_mutant_if_assigning_completes_it_an_event_is_stored_twice(trio: Cells, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(services.SourceCell, "is_moving", False)
+    assert await events_after_an_interruption(trio, monkeypatch) == 2
+
+
+async def cells_after_two_moves(trio: Cells, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Move the source to the third cell while its move to the second waits; return the cells it is assigned to."""
+    copy_keys, is_copying, may_go_on = dedup.copy_keys, asyncio.Event(), asyncio.Event()
+
+    async def wait_first(*arguments: Any) -> int:
+        if not is_copying.is_set():
+            is_copying.set()
+            await may_go_on.wait()
+        return await copy_keys(*arguments)
+
+    monkeypatch.setattr(dedup, "copy_keys", wait_first)
+    slow = asyncio.create_task(move(trio, "c2"))
+    await is_copying.wait()
+    await move(trio, "c3")
+    may_go_on.set()
+    await slow
+    return {(await cells.read_assignments(cell.db))["shop"].cell for cell in trio.values()}
+
+
+async def test_an_older_assignment_does_not_replace_a_later_one(trio: Cells, monkeypatch: pytest.MonkeyPatch):
+    assert await cells_after_two_moves(trio, monkeypatch) == {"c3"}
+
+
+async def test_mutant_without_the_revision_two_cells_have_the_source(trio: Cells, monkeypatch: pytest.MonkeyPatch):
+    unchecked = cells.SQL["assign_sources"].replace("where a.revision < excluded.revision", "")
+    assert unchecked != cells.SQL["assign_sources"]
+    monkeypatch.setitem(cells.SQL, "assign_sources", unchecked)
+    assert await cells_after_two_moves(trio, monkeypatch) == {"c2", "c3"}

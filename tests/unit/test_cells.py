@@ -520,6 +520,28 @@ async def test_messages_wait_until_a_returning_application_arrives(tmp_path: Pat
     assert not gateway.stored
 
 
+async def cell_of_an_application_learned_in_reverse(folder: Path) -> str:
+    """Learn two moves of an application, the later one first; return the cell that gets its next message."""
+    gateway = Gateway(folder)
+    for assignment in (MOVED, replace(MOVED, cell="c1", revision=MOVED.revision - 1)):
+        gateway.intakes.learn(assignment)
+    async with gateway.running():
+        await gateway.own.accept(message("a"))
+    return "c2" if gateway.stored == ["a"] else "c1"
+
+
+async def test_an_older_move_of_an_application_does_not_replace_a_later_one(tmp_path: Path):
+    assert await cell_of_an_application_learned_in_reverse(tmp_path) == "c2"
+
+
+async def test_mutant_without_the_revision_the_older_move_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def learn_all(self: CellIntakes, assignment: ApplicationAssignment) -> None:
+        self._moved[assignment.application] = assignment
+
+    monkeypatch.setattr(CellIntakes, "learn", learn_all)
+    assert await cell_of_an_application_learned_in_reverse(tmp_path) == "c1"
+
+
 async def test_a_restarted_gateway_forwards_waiting_messages(tmp_path: Path):
     first = Gateway(tmp_path)
     first.messages.moved, first.refused = {MOVED.application: MOVED}, {MOVED.application}
