@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import re
 from datetime import UTC, datetime, timedelta, timezone
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -333,34 +332,52 @@ async def test_the_same_idempotency_key(db: Database) -> None:
     assert isinstance(await publish(db, outbox, acme, idempotency=key_of("key")), Accepted)
 
 
-async def _two_at_once(db: Database, **fields: Any) -> list[Any]:
-    """Publish twice, the second before the first has committed."""
+async def _two_at_once(db: Database, **fields: Any) -> tuple[Any, Any, bool]:
+    """Publish twice, the second before the first has committed; return also whether the second waited for the first."""
     acme, outbox = await add_application(db), Outbox()
     message = Message(application=acme, type="x", payload={}, **fields)
+    async with db.acquire() as later:
+        later_pid = await later.fetchval("select pg_backend_pid()")
 
-    async def second() -> Any:
+        async def second() -> Any:
+            async with later.transaction():
+                return await Outbox().publish(later, message)
+
         async with db.transaction() as connection:
-            return await Outbox().publish(connection, message)
+            first = await outbox.publish(connection, message)
+            pids = await connection.fetchval("select pg_backend_pid()"), later_pid
+            waiting = asyncio.create_task(second())
 
-    async with db.transaction() as connection:
-        first = await outbox.publish(connection, message)
-        waiting = asyncio.create_task(second())
-        blocked = (
-            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
-        )
-        await eventually(partial(_either, db, blocked, waiting))
-    return [first, await waiting]
+            async def is_settled() -> bool:
+                return waiting.done() or await db.fetchval("select $1::int = any (pg_blocking_pids($2::int))", *pids)
 
-
-async def _either(db: Database, blocked: str, waiting: "asyncio.Task[Any]") -> bool:
-    return waiting.done() or bool(await db.fetchval(blocked) > 0)
+            await eventually(is_settled)
+            has_waited = not waiting.done()
+        return first, await waiting, has_waited
 
 
 async def test_the_same_key_in_flight_waits_for_the_first(db: Database) -> None:
-    first, second = await _two_at_once(db, idempotency=key_of("k"))
-    assert second == IdempotentReplay(first.event_id)
-    first, second = await _two_at_once(db, id="a")
-    assert second == Duplicate(first.event_id)
+    first, second, has_waited = await _two_at_once(db, idempotency=key_of("k"))
+    assert (second, has_waited) == (IdempotentReplay(first.event_id), True)
+    first, second, has_waited = await _two_at_once(db, id="a")
+    assert (second, has_waited) == (Duplicate(first.event_id), True)
+
+
+@pytest.mark.parametrize(
+    ("removal", "fields"),
+    [
+        ("alter table boathook.dedup drop constraint dedup_pkey", {"id": "a"}),
+        ("drop index boathook.dedup_replay_key", {"idempotency": key_of("k")}),
+    ],
+    ids=["id", "idempotency"],
+)
+async def test_mutant_without_its_unique_index_a_key_is_not_waited_for(
+    db: Database, removal: str, fields: dict[str, Any]
+) -> None:
+    await db.execute(removal)
+    first, second, has_waited = await _two_at_once(db, **fields)
+    assert (isinstance(second, Accepted), has_waited) == (True, False)
+    assert second.event_id != first.event_id
 
 
 async def test_without_a_stored_key_a_repeated_request_is_a_new_message(db: Database) -> None:
@@ -369,7 +386,7 @@ async def test_without_a_stored_key_a_repeated_request_is_a_new_message(db: Data
     mutated = source.replace("select m.key, m.replay_key, ", "select m.key, null, ")
     assert mutated != source
     await db.execute(mutated)
-    first, second = await _two_at_once(db, idempotency=key_of("k"))
+    first, second, _ = await _two_at_once(db, idempotency=key_of("k"))
     assert isinstance(second, Accepted)
     assert second.event_id != first.event_id
 

@@ -281,6 +281,36 @@ async def test_mutant_without_the_token_recheck_a_revoked_token_publishes(api: A
     assert await _publish_while_revoked(api, db) > 0
 
 
+async def _publish_during_revocation(api: ApiClient, db: Database) -> tuple[int, bool]:
+    """Publish while a revocation has not committed; return the status, and whether the request waited for it."""
+    await api.ask(202, "POST", PATH, PLAIN)
+    async with db.transaction() as connection:
+        await connection.execute("update boathook.api_key set revoked_at = now()")
+        pid = await connection.fetchval("select pg_backend_pid()")
+        waiting = "select exists (select from pg_stat_activity where $1::int = any (pg_blocking_pids(pid)))"
+        publishing = asyncio.create_task(api.post(PATH, json=PLAIN))
+
+        async def is_settled() -> bool:
+            return publishing.done() or await db.fetchval(waiting, pid)
+
+        await eventually(is_settled)
+        has_waited = not publishing.done()
+    return (await publishing).status_code, has_waited
+
+
+async def test_publishing_waits_for_a_revocation_of_its_token(api: ApiClient, db: Database) -> None:
+    assert await _publish_during_revocation(api, db) == (401, True)
+    assert await stored(db) == 1
+
+
+async def test_mutant_without_the_lock_on_the_token_it_publishes(api: ApiClient, db: Database) -> None:
+    source = await db.fetchval("select pg_get_functiondef('boathook.publish_messages'::regproc)")
+    mutated = source.replace("token_sha256 = any (t_tokens) order by id for share", "false")
+    assert mutated != source
+    await db.execute(mutated)
+    assert await _publish_during_revocation(api, db) == (202, False)
+
+
 async def test_an_expired_token_stores_nothing(api: ApiClient, db: Database) -> None:
     await api.ask(202, "POST", PATH, PLAIN)
     await db.execute("update boathook.api_key set expires_at = now()")
