@@ -148,8 +148,20 @@ async def test_attempts_that_differ_in_volatile_paths_are_one_event(db: Database
 async def test_without_volatile_an_attempt_that_differs_is_a_conflict(db: Database):
     """Mutant of the test above."""
     gateway = Gateway(db, verifier("hmac", dedup_fields=("event",)))
-    first = await gateway.take(b'{"event":"e","createdAt":1}')
-    assert await gateway.take(b'{"event":"e","createdAt":2}') == Duplicate(first.event_id, conflict=True)
+    first = await gateway.take(b'{"event":"e","made":1}')
+    assert await gateway.take(b'{"event":"e","made":2}') == Duplicate(first.event_id, conflict=True)
+
+
+@pytest.mark.parametrize("field", ["createdAt", "attempts", "timestamp", "retry_count"])
+async def test_with_named_fields_the_usual_fields_of_an_attempt_may_differ(db: Database, field: str):
+    gateway = Gateway(db, verifier("hmac", dedup_fields=("event",)))
+    bodies = [json.dumps({"event": "e", "sum": 1, field: number}).encode() for number in (1, 2)]
+    first = await gateway.take(bodies[0])
+    assert await gateway.take(bodies[1]) == Duplicate(first.event_id)
+    other = json.dumps({"event": "e", "sum": 2, field: 1}).encode()
+    assert await gateway.take(other) == Duplicate(first.event_id, conflict=True), "another sum is no attempt"
+    strict = Gateway(db, verifier("hmac", dedup_fields=("event",), volatile=("none",)))
+    assert await strict.take(bodies[1]) == Duplicate(first.event_id, conflict=True), "the owner's own list counts alone"
 
 
 async def test_the_setting_of_a_source_decides_and_may_change(db: Database):

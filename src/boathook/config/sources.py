@@ -61,7 +61,8 @@ class SourceSettings(Table):
     """JSON paths whose values together identify the event, for senders without event ids."""
     volatile: tuple[str, ...] = ()
     """JSON paths whose values may differ between two attempts for one event, such as `["attempt", "sent_at"]`, besides
-    those that boathook knows of the provider. `*` stands for each element of an array."""
+    those that boathook knows of the provider. `*` stands for each element of an array. With `dedup_fields`, the default
+    is the common names of such fields at the top of the body, such as `createdAt`, `timestamp` and `attempts`."""
     repeated_body: Literal["accept", "refuse"] = "accept"
     """What follows if a signed body comes again under another id: `"accept"`, the default, makes it a new event that
     names the first; `"refuse"` keeps it as a conflict; see

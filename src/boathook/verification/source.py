@@ -1,6 +1,6 @@
 """Resolves a source's recipe with its settings."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -23,6 +23,16 @@ class ResolvedSource(NamedTuple):
     """Includes the password as a secret, if the recipe uses one."""
     settings: dict[str, str]
     """The settings the recipe declares, by name, defaults included."""
+
+
+_ATTEMPT_FIELDS: Final = (
+    "attempt", "attempts", "attemptNumber", "attempt_number", "createdAt", "created_at", "deliveredAt", "delivered_at",
+    "deliveryAttempt", "delivery_attempt", "retryCount", "retry_count", "sentAt", "sent_at", "timestamp",
+)  # fmt: skip
+"""Fields at the top of a body that senders write anew for each attempt.
+
+A difference in them alone is no conflict if the owner has named the fields that identify an event.
+"""
 
 
 def find_source_recipe(source: str, provider: str) -> Recipe:
@@ -54,7 +64,8 @@ def resolve_source(spec: SourceSpec) -> ResolvedSource:
         password = options.text("password")
         spec = replace(spec, secrets=(*spec.secrets, password) if password else spec.secrets)
     options.finish(recipe.name)
-    volatile = tuple(_volatile_path(options, path) for path in spec.volatile)
+    named = spec.volatile or (_ATTEMPT_FIELDS if spec.dedup_fields else ())
+    volatile = tuple(_volatile_path(options, path) for path in named)
     recipe = replace(recipe, volatile=(*recipe.volatile, *volatile))
     if recipe.signs_url and not (spec.public_url or spec.unsigned):
         raise options.error(
