@@ -81,7 +81,7 @@ class SvixServer:
         }  # fmt: skip
 
     def add_app(self, name: str, uid: str | None = None, **fields: Any) -> str:
-        id = self.new_id("app")
+        id = fields.get("id") or self.new_id("app")
         self.apps[id] = {
             "id": id, "uid": uid, "name": name, "metadata": {}, "createdAt": _CREATED, "updatedAt": _CREATED, **fields,
         }  # fmt: skip
@@ -89,7 +89,7 @@ class SvixServer:
         return id
 
     def add_endpoint(self, owner: str, url: str, secret: str | None = None, **fields: Any) -> str:
-        id = self.new_id("ep")
+        id = fields.get("id") or self.new_id("ep")
         self.endpoints.setdefault(owner, {})[id] = {
             "id": id, "uid": None, "url": url, "description": "", "disabled": False, "version": 1, "metadata": {},
             "createdAt": _CREATED, "updatedAt": _CREATED, **fields,

@@ -927,6 +927,19 @@ class TestFile:
             await loaded.find_application("default", ids.show(ids.APPLICATION, UUID(int=7)))
         assert list(loaded._keys) == [key.token_sha256]
 
+    async def test_it_has_imported_ids(self, gateway: Gateway) -> None:
+        app, name = ids.read(ids.APPLICATION, gateway.name), "app_1srOrx2ZWZBpBUvZwXKQmoEYga2"
+        async with gateway.db.transaction() as connection:
+            await applications.set_imported_id(connection, app, name)
+        await gateway.access._read_all()
+        await gateway.access._save()
+        gateway.buffered.access = AccessCopy.load(gateway.settings, SecretBox([KEY]))
+        assert await gateway.buffered.access.find_application("default", name) == app
+        await gateway.cut()
+        message = await gateway.api.ask(202, "POST", f"/app/{name}/msg", PLAIN)
+        await gateway.heal()
+        assert await gateway.stored() == [message["id"]]
+
     async def test_it_follows_changes(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(access_copy, "_KEYS_INTERVAL_S", 0.01)
         monkeypatch.setattr(access_copy, "_TARGETS_INTERVAL_S", 0.0)

@@ -12,17 +12,25 @@ from msgspec.structs import replace
 
 from boathook.api.endpoints import show_endpoint
 from boathook.cli.output import plain
+from boathook.config import load
+from boathook.db import applications as stored_applications
+from boathook.db import cells
 from boathook.db import endpoints as stored_endpoints
 from boathook.db.applications import PageRequest
 from boathook.db.database import Database
+from boathook.db.route_registry import register
+from boathook.domain import ids
 from boathook.domain.errors import ConfigError, DatabaseError, FetchFailed, InvalidValue
+from boathook.domain.model import Route
+from boathook.handlers.api import Boathook
+from boathook.server.loading import bind
 from boathook.service import applications, endpoint_secrets, endpoints, event_types
 from boathook.service.svix_import.endpoints import Options
 from boathook.service.svix_import.importer import SvixImporter
 from boathook.service.svix_import.reader import SvixClient
 from boathook.service.svix_import.report import Outcome, Report
 from boathook.service.unit_of_work import AppContext, UnitOfWork
-from tests.postgres.api_client import make_context
+from tests.postgres.api_client import ApiClient, make_context, make_token
 from tests.support import sampled
 from tests.svix_server import NOT_FOUND, TOKEN, Answer, SvixServer, make_private_key, make_secret, public_half, serve
 
@@ -602,6 +610,109 @@ async def test_existing_objects_are_updated_and_keep_extra_fields(side):
     assert await side.headers("acme", "crm") == {"authorization": "Bearer ours", "X-Team": "b"}
     assert "application acme, endpoint crm, headers.Authorization" not in reasons(report)
     assert await side.secret("acme", "crm") == side.svix.secrets[at.plain]
+
+
+# Ids as in Svix's documentation of its API: https://api.svix.com/docs
+APP_ID, ENDPOINT_ID = "app_1srOrx2ZWZBpBUvZwXKQmoEYga2", "ep_1srOrx2ZWZBpBUvZwXKQmoEYga2"
+
+
+def fill_with_ids(svix: SvixServer, uid: str | None) -> None:
+    """Set up an application and an endpoint with these ids and, unless it is None, a uid."""
+    svix.add_app("Acme", uid, id=APP_ID)
+    svix.add_endpoint(APP_ID, "https://a.example.com/", uid=uid, id=ENDPOINT_ID)
+
+
+@pytest.mark.parametrize("uid", [None, "acme"])
+async def test_imported_objects_are_reached_by_their_ids_on_the_server(side: Side, uid: str | None) -> None:
+    fill_with_ids(side.svix, uid)
+    assert not (await side.run()).failed
+    api, app = ApiClient(side.context, await make_token(side.context)), f"/app/{APP_ID}"
+    at = f"{app}/endpoint/{ENDPOINT_ID}"
+    made, endpoint = await api.ask(200, "GET", app), await api.ask(200, "GET", at)
+    assert (made["uid"], endpoint["uid"]) == (uid or f"svix-{APP_ID}", uid or f"svix-{ENDPOINT_ID}")
+    assert await api.ask(200, "GET", f"/app/{made['uid']}/endpoint/{endpoint['uid']}") == endpoint
+    assert (await api.ask(200, "PATCH", app, {"name": "New"}))["id"] == made["id"]
+    assert (await api.ask(200, "PATCH", at, {"description": "new"}))["id"] == endpoint["id"]
+
+    body = {"eventType": "invoice.paid", "payload": {}}
+    message = await api.ask(202, "POST", f"{app}/msg", body)
+    assert await api.ask(200, "GET", f"{app}/msg/{message['id']}")
+    assert [one["id"] for one in (await api.ask(200, "GET", f"{app}/endpoint/{ENDPOINT_ID}/msg"))["data"]] == [
+        message["id"]
+    ]
+    await api.ask(404, "GET", f"/app/{APP_ID[:-1]}x")
+    await api.ask(404, "GET", f"{app}/endpoint/{ENDPOINT_ID[:-1]}x")
+    async with side.context.work() as work:
+        assert (await applications.find(work, APP_ID)).shown_id == made["id"]
+        assert await cells.has_application(work.connection, "default", APP_ID)
+        assert not await cells.has_application(work.connection, "other", APP_ID)
+
+
+@pytest.mark.parametrize("uid", [None, "acme"])
+async def test_an_app_publishes_by_the_id_on_the_server(side: Side, uid: str | None) -> None:
+    fill_with_ids(side.svix, uid)
+    await side.run()
+    await register(side.context.database, "tests", [Route(recipient="handler:a", app="tests", application=APP_ID)])
+    db, hook = side.context.database, Boathook("shop")
+    platform = bind(load(None, {"server.app": "shop:hook", "database.url": db.url}), [hook])
+    async with db.transaction() as connection:
+        for name in (APP_ID, uid or f"svix-{APP_ID}", APP_ID):
+            await hook.publish(connection, application=name, type="invoice.paid", payload={})
+    await platform.close()
+    async with side.context.work() as work:
+        shown_id = (await applications.get(work, APP_ID)).shown_id
+    assert await db.fetchval("select count(*) from boathook.event where application = $1", shown_id) == 3
+    names = await db.fetchval("select boathook.application_names($1)", APP_ID)
+    assert names == [APP_ID, shown_id]
+    assert await db.fetchval("select count(*) from boathook.delivery where recipient = 'handler:a'") == 3
+
+
+async def test_messages_follow_an_imported_id_to_another_application(side: Side) -> None:
+    """A publisher that has cached the routes of the former one does not use them."""
+    fill_with_ids(side.svix, "acme")
+    await side.run()
+    api = ApiClient(side.context, await make_token(side.context))
+    body, path = {"eventType": "invoice.paid", "payload": {}}, f"/app/{APP_ID}/msg"
+    await api.ask(202, "POST", path, body)
+    other = await api.ask(201, "POST", "/app", {"name": "Other"})
+    statement = "update boathook.application set imported_id = $2 where name = $1"
+    await side.context.database.execute(statement, "Acme", None)
+    await side.context.database.execute(statement, "Other", APP_ID)
+    message = await api.ask(202, "POST", path, body)
+    await api.ask(200, "GET", f"/app/{other['id']}/msg/{message['id']}")
+
+
+async def test_an_id_comes_before_an_imported_id(side: Side) -> None:
+    async with side.context.work() as work:
+        first = await applications.create(work, applications.NewApplication(name="First", uid="first"))
+        second = await applications.create(work, applications.NewApplication(name="Second", uid="second"))
+        for one, other in ((first, second), (second, first)):
+            await stored_applications.set_imported_id(work.connection, one.id, other.shown_id)
+    api = ApiClient(side.context, await make_token(side.context))
+    for one in (first, second):
+        assert (await api.ask(200, "GET", f"/app/{one.shown_id}"))["name"] == one.name
+        message = await api.ask(202, "POST", f"/app/{one.shown_id}/msg", {"eventType": "a", "payload": {}})
+        stored = await side.context.database.fetchval(
+            "select application from boathook.event where id = $1", ids.read(ids.MESSAGE, message["id"])
+        )
+        assert stored == one.shown_id
+
+
+@pytest.mark.parametrize("uid", [None, "acme"])
+async def test_a_repeated_import_adds_ids_to_objects_of_earlier_imports(side: Side, uid: str | None) -> None:
+    fill_with_ids(side.svix, uid)
+    await side.run()
+    whole = await side.rows()
+    for table in ("application", "endpoint"):
+        await side.context.database.execute(f"update boathook.{table} set imported_id = null")
+    report = await side.run()
+    assert not report.failed
+    assert not report.changes
+    assert (await side.endpoint(APP_ID, ENDPOINT_ID))["url"] == "https://a.example.com/"
+    whole_again = await side.rows()
+    assert [len(rows) for rows in whole_again] == [len(rows) for rows in whole]
+    await side.run()
+    assert await side.rows() == whole_again
 
 
 async def test_more_endpoints_than_there_may_be_are_named(side, monkeypatch):

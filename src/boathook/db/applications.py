@@ -26,6 +26,8 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     organization: str
     uid: str | None
     """The organization's own id for it, unique there."""
+    imported_id: str | None = None
+    """Its id on the server that it was imported from, unique in the organization; also a name of it."""
     name: str
     throttle_rate: int | None
     """Maximum messages per second to each endpoint without its own rate."""
@@ -64,6 +66,7 @@ class PublishingTarget(msgspec.Struct, frozen=True):
     uid: str | None
     cell: str | None = None
     """The cell that it has moved to; None if it is here."""
+    imported_id: str | None = None
 
 
 async def insert(
@@ -86,12 +89,12 @@ async def insert(
 
 
 async def find(connection: Connection, organization: str, reference: str) -> Application | None:
-    """Return an organization's application by id or uid."""
+    """Return an organization's application by id, uid or imported id."""
     return await _find("find_application", connection, organization, reference)
 
 
 async def lock(connection: Connection, organization: str, reference: str) -> Application | None:
-    """Return an organization's application by id or uid, locked for an update in this transaction."""
+    """Return an organization's application by id, uid or imported id, locked for an update in this transaction."""
     return await _find("lock_application", connection, organization, reference)
 
 
@@ -114,6 +117,12 @@ async def save(connection: Connection, application: Application) -> Application:
             _dump(application.metadata),
         )
     return _application(row)
+
+
+async def set_imported_id(connection: Connection, id: UUID, imported_id: str) -> None:
+    """Store an application's id on the server that it was imported from. Raises AlreadyExists if another has it."""
+    with translate_unique_violation("another application has this imported id"):
+        await connection.execute(SQL["set_imported_id"], id, imported_id)
 
 
 async def list_page(
@@ -161,13 +170,13 @@ async def read_targets_version(connection: Connection, *, limit: int) -> Targets
 async def list_targets(connection: Connection, below: UUID, *, limit: int) -> Sequence[ChangedTarget]:
     """Return the newest applications below an id."""
     rows = await connection.fetch(SQL["list_targets"], below, limit)
-    return [ChangedTarget(PublishingTarget(*row[:4]), row["changed_us"]) for row in rows]
+    return [ChangedTarget(PublishingTarget(*row[:5]), row["changed_us"]) for row in rows]
 
 
 async def list_changed_targets(connection: Connection, since_us: int, *, limit: int) -> Sequence[ChangedTarget]:
     """Return the applications that have changed since a time, at most *limit* of them."""
     rows = await connection.fetch(SQL["list_changed_targets"], since_us, limit)
-    return [ChangedTarget(PublishingTarget(*row[:4]), row["changed_us"], row["is_deleted"]) for row in rows]
+    return [ChangedTarget(PublishingTarget(*row[:5]), row["changed_us"], row["is_deleted"]) for row in rows]
 
 
 async def lock_cell(connection: Connection, id: UUID) -> str | None:
@@ -198,11 +207,13 @@ async def bump_routes_version(connection: Connection, application_id: UUID) -> N
     await connection.execute(SQL["raise_routes_version"], application_id)
 
 
+_PLAIN_COLUMNS: Final = [name for name in Application.__struct_fields__ if name != "metadata"]
+
+
 def _application(row: Record | None) -> Application:
     assert row is not None
     metadata: dict[str, Any] = msgspec.json.decode(row["metadata"])
-    names = ("id", "organization", "uid", "name", "throttle_rate", "is_operational", "cell", "created_at", "updated_at")
-    return Application(**{name: row[name] for name in names}, metadata=metadata)
+    return Application(**{name: row[name] for name in _PLAIN_COLUMNS}, metadata=metadata)
 
 
 def _dump(value: Mapping[str, str]) -> str:

@@ -6,14 +6,18 @@ on conflict do nothing
 returning *
 
 -- name: find_application
--- Returns an organization's application by its id or uid.
+-- Returns an organization's application by its id, uid or imported id.
 select * from boathook.application
-where organization = $1 and deleted_at is null and not is_operational and (id = $2 or uid = $3)
+where organization = $1 and deleted_at is null and not is_operational and (id = $2 or uid = $3 or imported_id = $3)
+order by (id = $2) is true desc
+limit 1
 
 -- name: lock_application
--- Returns an organization's application by its id or uid, locked against changes until the transaction ends.
+-- Returns an organization's application by its id, uid or imported id, locked against changes until the transaction ends.
 select * from boathook.application
-where organization = $1 and deleted_at is null and not is_operational and (id = $2 or uid = $3)
+where organization = $1 and deleted_at is null and not is_operational and (id = $2 or uid = $3 or imported_id = $3)
+order by (id = $2) is true desc
+limit 1
 for no key update
 
 -- name: lock_cell
@@ -26,6 +30,10 @@ update boathook.application
 set uid = $3, name = $4, throttle_rate = $5, metadata = $6, updated_at = now()
 where organization = $1 and id = $2
 returning *
+
+-- name: set_imported_id
+-- Stores an application's id on the server that it was imported from.
+update boathook.application set imported_id = $2, updated_at = now() where id = $1
 
 -- name: list_applications
 -- Returns the applications after an id, oldest first, or before it, newest first.
@@ -76,7 +84,7 @@ from (
 
 -- name: list_targets
 -- Lists the applications before an id, newest first, with the times of their changes in microseconds.
-select id, organization, uid, cell, (extract(epoch from updated_at) * 1000000)::bigint as changed_us
+select id, organization, uid, cell, imported_id, (extract(epoch from updated_at) * 1000000)::bigint as changed_us
 from boathook.application
 where deleted_at is null and not is_operational and id < $1
 order by id desc
@@ -84,7 +92,7 @@ limit $2
 
 -- name: list_changed_targets
 -- Lists the applications that have changed since a time in microseconds, deleted ones included.
-select id, organization, uid, cell, (extract(epoch from updated_at) * 1000000)::bigint as changed_us,
+select id, organization, uid, cell, imported_id, (extract(epoch from updated_at) * 1000000)::bigint as changed_us,
     deleted_at is not null as is_deleted
 from boathook.application
 where updated_at >= to_timestamp($1::bigint / 1000000.0) and not is_operational

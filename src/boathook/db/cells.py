@@ -76,7 +76,7 @@ async def read_assignments(where: Database | Connection) -> dict[str, Assignment
 
 
 async def has_application(connection: Connection, organization: str, reference: str) -> bool:
-    """Return whether an organization's application with this id or uid is in the cell of the database."""
+    """Return whether an organization's application with this id, uid or imported id is in the cell of the database."""
     names = parse_reference(ids.APPLICATION, reference)
     return names is not None and await connection.fetchval(SQL["find_application"], organization, *names) is not None
 
@@ -153,13 +153,15 @@ async def reserve_application(target: Database, id: UUID, document: str, columns
         cell: the name of the old cell.
 
     Raises:
-        AlreadyExists: another application has its uid there.
+        AlreadyExists: another application has its uid or imported id there.
     """
     async with target.transaction() as connection:
         known = await connection.fetchrow(SQL["lock_application"], id)
         if known is not None and known["cell"] is None:
             return False
-        with translate_unique_violation("another application of the new cell has its uid; change one of them"):
+        with translate_unique_violation(
+            "another application of the new cell has its uid or imported id; change or delete one of them"
+        ):
             await connection.execute(_fill("replace_rows", "application", columns), document)
         await connection.execute(SQL["mark_reserved"], id, cell)
     return True

@@ -18,9 +18,10 @@ select name from claimed union all select name from boathook.cell_name limit 1
 select source, cell, revision from boathook.cell_assignment order by source
 
 -- name: find_application
--- Finds an organization's application by its id or uid, if it is here.
+-- Finds an organization's application by its id, uid or imported id, if it is here.
 select id from boathook.application
-where organization = $1 and deleted_at is null and not is_operational and cell is null and (id = $2 or uid = $3)
+where organization = $1 and deleted_at is null and not is_operational and cell is null
+    and (id = $2 or uid = $3 or imported_id = $3)
 
 -- name: read_applications
 -- Reads the cells of applications, as recorded in this one.
@@ -73,14 +74,16 @@ select {columns} from json_populate_recordset(null::boathook.{table}, $1::text::
 on conflict do nothing
 
 -- name: clear_endpoints
--- Deletes what is replaced by other rows, and frees the uids of an application's endpoints, which may have changed hands.
+-- Deletes what is replaced by other rows, and frees the uids and imported ids of an application's endpoints, which may
+-- have changed hands.
 with secrets as (
     delete from boathook.endpoint_secret s using boathook.endpoint e where e.id = s.endpoint_id and e.application_id = $1
 ),
 health as (
     delete from boathook.endpoint_health h using boathook.endpoint e where e.id = h.endpoint_id and e.application_id = $1
 )
-update boathook.endpoint set uid = null where application_id = $1 and uid is not null
+update boathook.endpoint set uid = null, imported_id = null
+where application_id = $1 and (uid is not null or imported_id is not null)
 
 -- name: lock_application
 -- Returns whether a database has an application, and the cell that it names, locked until the transaction ends. This

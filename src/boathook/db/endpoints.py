@@ -54,6 +54,8 @@ class Endpoint(EndpointSettings, frozen=True, kw_only=True):
 
     id: UUID
     application_id: UUID
+    imported_id: str | None = None
+    """Its id on the server that it was imported from, unique in the application; also a name of it."""
     retry_name: str | None = None
     """The name of the preset in `retry`, if it is one."""
     retry: RetryPolicy | None = None
@@ -120,12 +122,12 @@ async def measure_routing(connection: Connection, application_id: UUID) -> tuple
 
 
 async def find(connection: Connection, application_id: UUID, reference: str) -> Endpoint | None:
-    """Return an application's endpoint by id or uid."""
+    """Return an application's endpoint by id, uid or imported id."""
     return await _find("find_endpoint", connection, application_id, reference)
 
 
 async def lock(connection: Connection, application_id: UUID, reference: str) -> Endpoint | None:
-    """Return an application's endpoint by id or uid, locked for an update in this transaction."""
+    """Return an application's endpoint by id, uid or imported id, locked for an update in this transaction."""
     return await _find("lock_endpoint", connection, application_id, reference)
 
 
@@ -142,6 +144,12 @@ async def save(connection: Connection, before: Endpoint, after: Endpoint) -> End
     if any(getattr(before, name) != getattr(after, name) for name in _ROUTING_FIELDS):
         await bump_routes_version(connection, after.application_id)
     return _endpoint(row)
+
+
+async def set_imported_id(connection: Connection, id: UUID, imported_id: str) -> None:
+    """Store an endpoint's id on the server that it was imported from. Raises AlreadyExists if another has it."""
+    with translate_unique_violation("another endpoint of the application has this imported id"):
+        await connection.execute(SQL["set_imported_id"], id, imported_id)
 
 
 async def list_page(connection: Connection, application_id: UUID, window: PageRequest) -> list[Endpoint]:

@@ -12,14 +12,18 @@ from boathook.endpoint
 where application_id = $1 and deleted_at is null
 
 -- name: find_endpoint
--- Returns an application's endpoint by its id or uid.
+-- Returns an application's endpoint by its id, uid or imported id.
 select * from boathook.endpoint
-where application_id = $1 and deleted_at is null and (id = $2 or uid = $3)
+where application_id = $1 and deleted_at is null and (id = $2 or uid = $3 or imported_id = $3)
+order by (id = $2) is true desc
+limit 1
 
 -- name: lock_endpoint
--- Returns an application's endpoint by its id or uid, locked against changes until the transaction ends.
+-- Returns an application's endpoint by its id, uid or imported id, locked against changes until the transaction ends.
 select * from boathook.endpoint
-where application_id = $1 and deleted_at is null and (id = $2 or uid = $3)
+where application_id = $1 and deleted_at is null and (id = $2 or uid = $3 or imported_id = $3)
+order by (id = $2) is true desc
+limit 1
 for no key update
 
 -- name: save_endpoint
@@ -28,6 +32,10 @@ update boathook.endpoint
 set ({columns}) = ({parameters}), revision = revision + 1, updated_at = now()
 where id = $1 and application_id = $2
 returning *
+
+-- name: set_imported_id
+-- Stores an endpoint's id on the server that it was imported from; senders need not reload it.
+update boathook.endpoint set imported_id = $2, updated_at = now() where id = $1
 
 -- name: list_endpoints
 -- Returns an application's endpoints after an id, oldest first, or before it, newest first.

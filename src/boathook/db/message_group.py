@@ -29,7 +29,7 @@ class MessageTarget(msgspec.Struct, frozen=True):
     organization: str
     application_id: UUID
     uid: str | None
-    """The uid in the request; another application may have it by now."""
+    """The uid or imported id in the request; another application may have it by now. None for an id."""
     registry: str
     """Versions of the routes, as in `route_registry.Routing`."""
     routes: str

@@ -196,7 +196,7 @@ async def _candidates(
 
 
 def _candidate(router: Router, row: Record, items: Sequence[tuple[str, str]] | None) -> Iterator[_Candidate]:
-    names = tuple(dict.fromkeys((row["application"], row["uid"] or row["application"])))
+    names = tuple(dict.fromkeys((row["application"], *(row["other_names"] or ()))))
     types = {row["type"]} if items is None else {type for _, type in items}
     origins = [{"source": row["source"], "application": name, "type": type} for name in names for type in types]
     if any(router.fits(**origin) for origin in origins):

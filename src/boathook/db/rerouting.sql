@@ -2,7 +2,7 @@
 -- Reads events as input for routing, by age; skips those without content. For an event stored before batches were
 -- recorded, its dedup key shows that it is not a batch: it is the key of the whole event.
 select e.id, e.source, e.application, e.type, e.headers, octet_length(e.body) as size,
-    case when a.organization = $2 then a.uid end as uid,
+    case when a.organization = $2 then array_remove(array[a.uid, a.imported_id], null) end as other_names,
     case when e.items::text <> '[]' then e.items end as items,
     e.items::text = '[]' and e.source is not null and not exists (
         select from boathook.dedup d

@@ -52,7 +52,7 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     registry: str
     """Version of the handlers' routes; compared only for equality."""
     application: RoutedApplication | None
-    """None if no application has this id or uid."""
+    """None if no application has this id, uid or imported id."""
     routes: tuple[Route, ...]
 
 

@@ -36,6 +36,7 @@ def recipient_of(endpoint: str) -> str:
 
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9\-_.]{1,256}")
+_KSUID: Final = re.compile(r"[0-9a-zA-Z]{27}")
 _CHANNEL: Final = re.compile(r"[a-zA-Z0-9\-_.:+]{1,128}")
 _TAG: Final = re.compile(r"[a-zA-Z0-9\-_./\\#]{1,128}")
 
@@ -50,14 +51,23 @@ def check_uid(uid: str, prefix: str) -> str:
     return uid
 
 
-def parse_reference(prefix: str, reference: str) -> tuple[UUID | None, str | None] | None:
-    """Parse *reference* as an id or a uid, and return (id, None) or (None, uid); None if it is invalid."""
+def parse_reference(prefix: str, reference: str) -> tuple[UUID | None, str] | None:
+    """Return the id in *reference*, None if it is a uid or an imported id, and *reference*; None if it is invalid.
+
+    An id may be the imported id of another entity, too.
+    """
     try:
         if reference.startswith(f"{prefix}_"):
-            return ids.read(prefix, reference), None
+            return ids.read(prefix, reference), reference
         return None, check_uid(reference, prefix)
     except ValueError:
-        return None
+        return (None, reference) if is_imported_id(prefix, reference) else None
+
+
+def is_imported_id(prefix: str, reference: str) -> bool:
+    """Return whether *reference* has the form of an id of Svix: the prefix, ``_`` and a KSUID, 27 base62 characters."""
+    head, _, tail = reference.partition("_")
+    return head == prefix and _KSUID.fullmatch(tail) is not None
 
 
 def check_type(name: str) -> str:

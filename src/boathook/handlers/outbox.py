@@ -66,7 +66,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """A message to be published to an application."""
 
     application: str
-    """Its id or uid. Any other name is for handlers only."""
+    """Its id, uid or imported id. Any other name is for handlers only."""
     type: str
     payload: Any
     """Bytes, stored unchanged, or any JSON-serializable value."""
@@ -119,7 +119,7 @@ class CompiledRoutes(msgspec.Struct, frozen=True):
     name: str
     """The name under which its events are stored."""
     uid: str | None
-    """The given name if it is not an id; another application can take over a uid."""
+    """The given name if it is a uid or an imported id, which another application can take over; None for an id."""
 
     @property
     def cell(self) -> str | None:
@@ -196,7 +196,7 @@ class Outbox:
 
         Raises:
             InvalidMessage: a field breaks a rule; the message names it.
-            ApplicationNotFound: no application has this id or uid, and no handler names it.
+            ApplicationNotFound: no application has this id, uid or imported id, and no handler names it.
             TooManyDeliveries: it matches more endpoints than one event can have deliveries.
             RoutesChanged: the routes kept changing.
             WrongCell: the application has moved to another cell, and the message is not to be passed on.
@@ -226,17 +226,17 @@ class Outbox:
         return _draft(message, self._memory_days)
 
     def cached_routes(self, organization: str, application: str) -> CompiledRoutes | None:
-        """Return the cached routes for an application's id or uid; they may be outdated."""
+        """Return the cached routes for an application's id, uid or imported id; they may be outdated."""
         return self._route_cache.get((organization, application))
 
     def cache_routes(self, organization: str, application: str, routing: Routing) -> CompiledRoutes:
-        """Compile and cache the routes of an application's id or uid. Raises ApplicationNotFound."""
+        """Compile and cache the routes of an application's id, uid or imported id. Raises ApplicationNotFound."""
         compiled = _compile(application, routing)
         self._route_cache.put((organization, application), compiled)
         return compiled
 
     def forget_routes(self, organization: str, application: str) -> None:
-        """Drop the cached routes of an application's id or uid."""
+        """Drop the cached routes of an application's id, uid or imported id."""
         self._route_cache.drop((organization, application))
 
     def count(self, drafts: Iterable[Draft]) -> None:
@@ -323,7 +323,8 @@ def _compile(name: str, routing: Routing) -> CompiledRoutes:
             f"boathook applications create NAME --uid {name}"
         )
     stored_as = name if routing.application is None else routing.application.name
-    return CompiledRoutes(routing, Router(routing.routes, 0), stored_as, None if is_id else name)
+    is_own_id = is_id and routing.application is not None and ids.read(ids.APPLICATION, name) == routing.application.id
+    return CompiledRoutes(routing, Router(routing.routes, 0), stored_as, None if is_own_id else name)
 
 
 def receipt_of(message: Message, published: Published) -> Receipt:

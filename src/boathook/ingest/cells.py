@@ -92,7 +92,7 @@ class ApplicationQuestion(msgspec.Struct):
 
     organization: str
     reference: str
-    """Its id or uid."""
+    """Its id, uid or imported id."""
 
 
 Post = Callable[[str, Mapping[str, str], bytes, float, int], Awaitable[tuple[int, bytes]]]
@@ -110,7 +110,7 @@ class ApplicationReader(Protocol):
         ...
 
     async def has_application(self, organization: str, reference: str) -> bool:
-        """Return whether an application with this id or uid is here. Raises DatabaseError."""
+        """Return whether an application with this id, uid or imported id is here. Raises DatabaseError."""
         ...
 
 

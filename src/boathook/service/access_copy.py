@@ -136,15 +136,16 @@ class AccessCopy:
         return Principal(key.id, key.organization)
 
     async def find_application(self, organization: str, reference: str) -> UUID:
-        """Return the id of an application, given its id or uid.
+        """Return the id of an application, given its id, uid or imported id.
 
         Raises:
             AccessUnknown: the copy does not have it.
             WrongCell: it has moved to another cell.
         """
-        if (organization, reference) not in self._targets.by_name:
+        found = self._targets.find(organization, reference)
+        if found is None:
             await self._read_for_miss()
-        found = self._targets.by_name.get((organization, reference))
+            found = self._targets.find(organization, reference)
         if found is None:
             raise AccessUnknown(
                 f"PostgreSQL is unavailable, and application {reference} cannot be found without it; try again later"
@@ -261,7 +262,9 @@ class AccessCopy:
         )
         self._keys = {key.token_sha256: key for key in keys}
         self._targets.update(
-            applications.ChangedTarget(PublishingTarget(UUID(one.id), one.organization, one.uid, one.cell), 0)
+            applications.ChangedTarget(
+                PublishingTarget(UUID(one.id), one.organization, one.uid, one.cell, one.imported_id), 0
+            )
             for one in content.targets
         )
 
@@ -272,6 +275,7 @@ class _Targets:
     def __init__(self) -> None:
         self.by_id: dict[UUID, applications.ChangedTarget] = {}
         self.by_name: dict[tuple[str, str], PublishingTarget] = {}
+        self._by_imported_id: dict[tuple[str, str], PublishingTarget] = {}
         self.newest_us = 0
         """When the latest change was."""
         self._changes = 0
@@ -280,6 +284,11 @@ class _Targets:
     def version(self) -> applications.TargetsVersion:
         """The version of what is here."""
         return applications.TargetsVersion(len(self.by_id), self._changes)
+
+    def find(self, organization: str, reference: str) -> PublishingTarget | None:
+        """Return an application by id or uid, else by imported id."""
+        name = organization, reference
+        return self.by_name.get(name) or self._by_imported_id.get(name)
 
     def update(self, changed: Iterable[applications.ChangedTarget]) -> None:
         """Take over changes. A name that one application gives up and another takes is that of the latter."""
@@ -291,6 +300,9 @@ class _Targets:
                 for name in _references(before.target):
                     if self.by_name.get(name) is before.target:
                         del self.by_name[name]
+                for name in _imported_ids(before.target):
+                    if self._by_imported_id.get(name) is before.target:
+                        del self._by_imported_id[name]
             if not one.is_deleted:
                 added.append(one)
             self.newest_us = max(self.newest_us, one.changed_us)
@@ -298,6 +310,7 @@ class _Targets:
             self.by_id[one.target.id] = one
             self._changes += one.changed_us
             self.by_name |= dict.fromkeys(_references(one.target), one.target)
+            self._by_imported_id |= dict.fromkeys(_imported_ids(one.target), one.target)
 
     def drop_oldest(self) -> None:
         """Keep the newest applications, up to the maximum."""
@@ -325,7 +338,13 @@ def _encode(confirmed: _Moment, keys: Sequence[PublishingKey], targets: Sequence
     pages = [
         msgspec.json.encode(
             [
-                _Target(str(one.target.id), one.target.organization, one.target.uid, one.target.cell)
+                _Target(
+                    str(one.target.id),
+                    one.target.organization,
+                    one.target.uid,
+                    one.target.cell,
+                    one.target.imported_id,
+                )
                 for one in targets[start : start + _PAGE]
             ]
         )[1:-1]
@@ -342,6 +361,11 @@ def _references(target: PublishingTarget) -> Iterable[tuple[str, str]]:
         yield target.organization, target.uid
 
 
+def _imported_ids(target: PublishingTarget) -> Iterable[tuple[str, str]]:
+    if target.imported_id is not None:
+        yield target.organization, target.imported_id
+
+
 class _Key(RedactedStruct, frozen=True, array_like=True):
     hidden_fields: ClassVar[frozenset[str]] = frozenset({"token"})
 
@@ -356,6 +380,7 @@ class _Target(msgspec.Struct, frozen=True, array_like=True):
     organization: str
     uid: str | None
     cell: str | None = None
+    imported_id: str | None = None
 
 
 class _Content(msgspec.Struct, frozen=True):

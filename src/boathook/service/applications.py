@@ -15,7 +15,7 @@ from boathook.db.audit import record, record_change
 from boathook.db.queries import endpoint_stats
 from boathook.db.queries.endpoint_stats import ApplicationSummary
 from boathook.domain import ids
-from boathook.domain.endpoints import check_uid, parse_reference
+from boathook.domain.endpoints import check_uid
 from boathook.domain.errors import InvalidValue, NotFound, WrongCell
 from boathook.service import id_prefixes, limits
 from boathook.service.unit_of_work import UnitOfWork, new_id
@@ -49,12 +49,12 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 
 async def get(work: UnitOfWork, reference: str) -> Application:
-    """Return an application by id or uid. Raises NotFound."""
+    """Return an application by id, uid or imported id. Raises NotFound."""
     return _found(await applications.find(work.connection, work.organization, reference), reference)
 
 
 async def find(work: UnitOfWork, reference: str) -> Application:
-    """Return an application by id, the beginning of its id, or uid. Raises NotFound, InvalidValue."""
+    """Return an application by id, the beginning of its id, uid or imported id. Raises NotFound, InvalidValue."""
     return await get(work, await id_prefixes.complete(work.connection, ids.APPLICATION, reference))
 
 
@@ -151,8 +151,10 @@ async def put(work: UnitOfWork, reference: str, new: NewApplication) -> tuple[Ap
 
 def uid_from(prefix: str, reference: str) -> str | None:
     """Return *reference* if it can be a uid, else None."""
-    names = parse_reference(prefix, reference)
-    return names[1] if names else None
+    try:
+        return check_uid(reference, prefix)
+    except ValueError:
+        return None
 
 
 async def update(work: UnitOfWork, reference: str, changes: Mapping[str, Any]) -> Application:
@@ -181,7 +183,7 @@ async def delete(work: UnitOfWork, reference: str) -> None:
 
 
 async def ensure(work: UnitOfWork, reference: str, new: NewApplication | None) -> Application:
-    """Return an application by id or uid; if it does not exist, create it from *new*, if given.
+    """Return an application by id, uid or imported id; if it does not exist, create it from *new*, if given.
 
     Raises:
         NotFound: it does not exist, and *new* is None.

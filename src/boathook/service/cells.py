@@ -455,7 +455,7 @@ class ApplicationFinder:
         """Cells that did not answer: they are not queried for a while."""
 
     async def find(self, organization: str, reference: str) -> str | None:
-        """Return the cell that has an application with this id or uid; None if none reports it within a second."""
+        """Return the cell that has an application, by any of its names; None if none reports it within a second."""
         key = organization, reference
         until, cell = self._known.get(key, (0.0, None))
         if not self._cells or until > time.monotonic():

@@ -53,12 +53,15 @@ _OWN: Final = frozenset({"auth", "is_disabled"})
 
 
 async def get(work: UnitOfWork, application: Application, reference: str) -> Endpoint:
-    """Return an application's endpoint by id or uid. Raises NotFound."""
+    """Return an application's endpoint by id, uid or imported id. Raises NotFound."""
     return _found(await endpoints.find(work.connection, application.id, reference), reference)
 
 
 async def find(work: UnitOfWork, application: Application, reference: str) -> Endpoint:
-    """Return an application's endpoint by id, the beginning of its id, or uid. Raises NotFound, InvalidValue."""
+    """Return an application's endpoint by id, the beginning of its id, uid or imported id.
+
+    Raises NotFound, InvalidValue.
+    """
     return await get(work, application, await id_prefixes.complete(work.connection, ids.ENDPOINT, reference))
 
 

@@ -15,6 +15,7 @@ from boathook.db.delivery_commands import Key
 from boathook.db.queries import id_prefixes
 from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
+from boathook.domain.endpoints import is_imported_id
 from boathook.domain.errors import InvalidValue, NotFound
 
 MAX_CANDIDATES: Final = 5
@@ -31,8 +32,8 @@ async def find_deliveries(database: Database | Connection, words: Sequence[str])
 
 
 async def complete(database: Database | Connection, prefix: str, reference: str) -> str:
-    """Return the whole id that *reference* begins; a uid, which never begins like an id, is returned as it is."""
-    if not reference.startswith(f"{prefix}_"):
+    """Return the whole id that *reference* begins; a uid, which never begins like an id, or an imported id as it is."""
+    if not reference.startswith(f"{prefix}_") or is_imported_id(prefix, reference):
         return reference
     return ids.show(prefix, await _find_id(database, prefix, reference))
 

@@ -356,6 +356,8 @@ create table boathook.application (
     id uuid primary key,
     organization text not null check (organization <> ''),
     uid text,
+    -- Its id on the server that it was imported from.
+    imported_id text,
     name text not null,
     throttle_rate integer check (throttle_rate between 1 and 65535),
     metadata json not null default '{}',
@@ -368,6 +370,8 @@ create table boathook.application (
     deleted_at timestamptz
 );
 create unique index application_uid on boathook.application (organization, uid) where uid is not null and deleted_at is null;
+create unique index application_imported on boathook.application (organization, imported_id)
+    where imported_id is not null and deleted_at is null;
 create unique index application_operational on boathook.application (organization) where is_operational;
 create index application_by_organization on boathook.application (organization, id) where deleted_at is null;
 
@@ -375,6 +379,8 @@ create table boathook.endpoint (
     id uuid primary key,
     application_id uuid not null references boathook.application on delete cascade,
     uid text,
+    -- Its id on the server that it was imported from.
+    imported_id text,
     url text not null,
     description text not null default '',
     event_types text[] check (cardinality(event_types) > 0),
@@ -400,6 +406,8 @@ create table boathook.endpoint (
     check (is_disabled = (disabled_because is not null and disabled_at is not null))
 );
 create unique index endpoint_uid on boathook.endpoint (application_id, uid) where uid is not null and deleted_at is null;
+create unique index endpoint_imported on boathook.endpoint (application_id, imported_id)
+    where imported_id is not null and deleted_at is null;
 create index endpoint_of_application on boathook.endpoint (application_id, id) where deleted_at is null;
 
 create table boathook.endpoint_secret (
@@ -1005,10 +1013,11 @@ create function boathook.endpoint_of(recipient text) returns uuid language sql i
     select boathook.read_id('ep', substr(recipient, 10)) where recipient ~ '^endpoint:ep_[0-9a-hjkmnp-tv-z]{27}$'
 $$;
 
--- The names under which events of an application are stored, given its id or uid, or a name that is neither.
+-- The names under which events of an application are stored, given its id, uid or imported id, or another name.
 create function boathook.application_names(p_application text) returns text[] language sql stable as $$
     select array[p_application] || array(
-        select boathook.show_id('app', id) from boathook.application where uid = p_application and deleted_at is null)
+        select boathook.show_id('app', id) from boathook.application
+        where (uid = p_application or imported_id = p_application) and deleted_at is null)
 $$;
 
 -- Returns whether a recipient accepts deliveries: any handler does, and any endpoint that is neither deleted nor
@@ -1019,17 +1028,20 @@ create function boathook.accepts_deliveries(p_recipient text) returns boolean la
         where e.id = boathook.endpoint_of(p_recipient) and e.deleted_at is null and not e.is_disabled and a.deleted_at is null)
 $$;
 
--- The routes for messages of an application, found by id or uid, and their versions, as one JSON document.
+-- The routes for messages of an application, found by id, uid or imported id, and their versions, as one JSON document.
 -- Each version includes the id of the transaction that wrote it, because a rollback lets another one reuse its number.
--- Handlers may name an application by id, one of the default organization also by uid, and one that does not exist yet.
+-- Handlers may name an application by id, one of the default organization also by uid or imported id, and one that does
+-- not exist yet.
 -- All messages of an application that has moved to another cell go to the handler that passes them on to that cell.
 create function boathook.routes_for(p_organization text, p_application text) returns json language sql stable as $$
     with found as materialized (
-        select id, uid, routes_version || '.' || xmin::text as version, boathook.show_id('app', id) as name, is_operational,
+        select id, uid, imported_id, routes_version || '.' || xmin::text as version, boathook.show_id('app', id) as name, is_operational,
             cell, routes_version as revision
         from boathook.application
         where organization = p_organization and deleted_at is null
-            and (id = boathook.read_id('app', p_application) or uid = p_application)
+            and (id = boathook.read_id('app', p_application) or uid = p_application or imported_id = p_application)
+        order by (id = boathook.read_id('app', p_application)) is true desc
+        limit 1
     ),
     lines as (
         select 1 as part, recipient as first, position as second, json_build_object(
@@ -1038,7 +1050,8 @@ create function boathook.routes_for(p_organization text, p_application text) ret
         from boathook.route
         where is_active and (select cell from found) is null and (
             application = (select name from found)
-            or p_organization = 'default' and application in (p_application, (select uid from found)))
+            or p_organization = 'default'
+                and application in (p_application, (select uid from found), (select imported_id from found)))
         union all
         select 2, e.id::text, 0, json_build_object(
                 'recipient', 'endpoint:' || boathook.show_id('ep', e.id), 'app', '', 'application', f.name,
@@ -1156,12 +1169,13 @@ begin
                 then 'unauthorized'
             when t.registry is distinct from current_registry then 'outdated'
             when t.application is not null and (a.id is null or a.deleted_at is not null) then 'missing'
-            when t.application is not null and t.uid is not null and a.uid is distinct from t.uid then 'outdated'
+            when t.application is not null and t.uid is not null and (t.uid in (a.uid, a.imported_id)) is not true
+                then 'outdated'
             when t.application is not null and a.routes_version || '.' || a.xmin::text is distinct from t.routes
                 then 'outdated'
             when t.application is null and exists (
                 select from boathook.application n
-                where n.organization = t.organization and n.uid = t.uid and n.deleted_at is null)
+                where n.organization = t.organization and (n.uid = t.uid or n.imported_id = t.uid) and n.deleted_at is null)
                 then 'outdated'
             end order by t.position),
         array_agg(a.cell order by t.position)

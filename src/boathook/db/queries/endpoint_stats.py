@@ -214,7 +214,17 @@ async def search_endpoints(
 
 
 def _application(row: Record) -> Application:
-    names = ("id", "organization", "uid", "name", "throttle_rate", "is_operational", "created_at", "updated_at")
+    names = (
+        "id",
+        "organization",
+        "uid",
+        "imported_id",
+        "name",
+        "throttle_rate",
+        "is_operational",
+        "created_at",
+        "updated_at",
+    )
     return Application(**{name: row[name] for name in names}, metadata=msgspec.json.decode(row["metadata"]))
 
 

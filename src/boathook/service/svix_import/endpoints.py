@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 from msgspec.structs import replace
 
+from boathook.db import endpoints as stored
 from boathook.db.applications import Application, PageRequest
 from boathook.db.endpoints import Endpoint
 from boathook.delivery.signer import make_ed25519_secret, read_signer
@@ -131,6 +132,8 @@ class EndpointImporter:
         self._written.add(found.shown_id)
         if remote.id not in self._known:
             await report.record_import(self._work, Kind.ENDPOINT, found.shown_id, remote.id)
+        if found.imported_id != remote.id:
+            await stored.set_imported_id(self._work.connection, found.id, remote.id)
 
     def _unknown_types(self, new: NewEndpoint) -> dict[str, str]:
         unknown = [

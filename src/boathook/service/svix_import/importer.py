@@ -201,6 +201,8 @@ class SvixImporter:
             application = await applications.update(work, application.shown_id, changes)
         if known is None or known.id != application.id:
             await report.record_import(work, Kind.APPLICATION, application.shown_id, id)
+        if application.imported_id != id:
+            await stored.set_imported_id(work.connection, application.id, id)
         draft.record_write(Kind.APPLICATION, label, is_new=found is None, fields=changed)
         draft.add_not_moved(label, moved.not_moved)
         return application
@@ -208,7 +210,8 @@ class SvixImporter:
     async def _find_application(
         self, work: UnitOfWork, id: str, uid: str | None, known: Application | None
     ) -> Application | None:
-        if await stored.find(work.connection, work.organization, id) is not None:
+        same_id = await stored.find(work.connection, work.organization, id)
+        if same_id is not None and same_id.shown_id == id:
             raise ConfigError(
                 "--from and --token are those of the organization that receives the import; use another one"
             )

@@ -4,7 +4,7 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -15,6 +15,8 @@ from boathook.domain import ids
 from boathook.domain.errors import AdminError, InvalidValue, NotFound, SecretUnreadable
 from boathook.service.svix_import.fields import id_from_uid
 from boathook.service.unit_of_work import UnitOfWork
+
+Row = TypeVar("Row", Application, Endpoint)
 
 EXPECTED_ERRORS: Final = (AdminError, NotFound, SecretUnreadable)
 """Errors of service functions for one object; other objects can still be written."""
@@ -174,12 +176,20 @@ async def imported_event_types(work: UnitOfWork, names: Sequence[str]) -> set[st
 async def imported_applications(work: UnitOfWork, rows: Sequence[Application]) -> dict[str, Application]:
     """Return which of these applications were imported, by their ids on the server."""
     records = dict(await find_records(work.connection, _ACTIONS[Kind.APPLICATION], [row.shown_id for row in rows]))
-    known = {records.get(row.shown_id) or id_from_uid(row.uid, ids.APPLICATION): row for row in rows}
-    return {id: row for id, row in known.items() if id is not None}
+    return _by_remote_id(rows, records, ids.APPLICATION)
 
 
 async def imported_endpoints(work: UnitOfWork, rows: Sequence[Endpoint]) -> dict[str, Endpoint]:
     """Return which of these endpoints were imported, by their ids on the server."""
     records = dict(await find_records(work.connection, _ACTIONS[Kind.ENDPOINT], [row.shown_id for row in rows]))
-    known = {records.get(row.shown_id) or id_from_uid(row.uid, ids.ENDPOINT): row for row in rows}
-    return {id: row for id, row in known.items() if id is not None}
+    return _by_remote_id(rows, records, ids.ENDPOINT)
+
+
+def _by_remote_id(rows: Sequence[Row], records: Mapping[str, str | None], prefix: str) -> dict[str, Row]:
+    # Rows of imports before there was `imported_id` are known by the audit or their uid.
+    earlier = {
+        records.get(row.shown_id) or id_from_uid(row.uid, prefix): row for row in rows if row.imported_id is None
+    }
+    return {id: row for id, row in earlier.items() if id is not None} | {
+        row.imported_id: row for row in rows if row.imported_id is not None
+    }
