@@ -243,4 +243,4 @@ class NotFound(BoathookError):
 
 
 class ApplicationNotFound(NotFound):
-    """A message is for an application that does not exist, and no handler names it: nobody would receive it."""
+    """A message is for an application that does not exist, and no handler names it, so it would reach no recipient."""
