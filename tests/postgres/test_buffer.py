@@ -14,7 +14,7 @@ from boathook.broker.access import BrokerAccess
 from boathook.broker.batch import UNNUMBERED, decode_batch, encode_batch
 from boathook.broker.buffer import BrokerBuffer
 from boathook.broker.connection import BrokerConnection, first_connection
-from boathook.broker.queues import ALL_QUEUES, BUFFER_QUEUES, REFUSED_QUEUE, arguments_of
+from boathook.broker.queues import ALL_QUEUES, BUFFER_QUEUES, REFUSED_QUEUE, Arguments, arguments_of
 from boathook.config import load
 from boathook.db import buffer_marks
 from boathook.db.database import Database
@@ -522,6 +522,23 @@ async def _is_empty(access: BrokerAccess) -> bool:
     return await messages(access, QUEUE) == 0
 
 
+class MarksOnlyWhatItWaitsFor(BrokerBuffer):
+    """A mutant: no checkpoint ends what was left behind."""
+
+    async def publish_checkpoints(self) -> None:
+        left, self._left_behind = self._left_behind, {}
+        await super().publish_checkpoints()
+        self._left_behind = left
+
+
+class RemembersTheLastOnly(BrokerBuffer):
+    """A mutant: what was left behind earlier is forgotten."""
+
+    def leave_behind(self) -> int:
+        self._left_behind.clear()
+        return super().leave_behind()
+
+
 class TestLoss:
     async def test_a_missing_message_is_counted_when_a_later_one_arrives(self, db: Database, access: BrokerAccess):
         async with running(Gateway(db, access), drains=False) as gateway:
@@ -609,6 +626,43 @@ class TestLoss:
             gateway.start_drain()
             await eventually(lambda: counted("boathook_buffer_lost_total") == 2)
             await eventually(lambda: not gateway.buffer.broker.series_to_read())
+
+    @pytest.mark.parametrize(
+        ("kind", "lost"), [(BrokerBuffer, 2), (RemembersTheLastOnly, 1), (MarksOnlyWhatItWaitsFor, 0)]
+    )
+    async def test_losses_of_all_that_was_left_behind_are_counted_unless_its_end_is_not_marked(
+        self, db: Database, access: BrokerAccess, monkeypatch: pytest.MonkeyPatch, kind: type[BrokerBuffer], lost: int
+    ):
+        monkeypatch.setattr(broker_buffer, "BrokerBuffer", kind)
+        async with running(Gateway(db, access), drains=False) as gateway:
+            gateway.store.is_away = True
+            for key in ("a", "b"):
+                await gateway.accept(key)
+                assert gateway.buffer.broker.leave_behind() == 1
+            await take_out(access, QUEUE, 2)
+            gateway.store.is_away = False
+            gateway.start_drain()
+            await gateway.direct()
+            await eventually(lambda: counted("boathook_buffer_lost_total") == lost)
+            await put_back(access, QUEUE, encode_batch(UNNUMBERED, 1, [encode(event("last"))]))
+            await eventually(lambda: _has_last(gateway))  # all checkpoints before it have been drained
+            assert counted("boathook_buffer_lost_total") == lost
+
+    @pytest.mark.parametrize(("kind", "lost"), [(BrokerBuffer, 1), (MarksOnlyWhatItWaitsFor, 0)])
+    async def test_a_gateway_that_ends_marks_what_it_left_behind(
+        self, db: Database, access: BrokerAccess, monkeypatch: pytest.MonkeyPatch, kind: type[BrokerBuffer], lost: int
+    ):
+        monkeypatch.setattr(broker_buffer, "BrokerBuffer", kind)
+        async with running(Gateway(db, access), drains=False) as ended:
+            ended.store.is_away = True
+            await ended.accept("a")
+            assert ended.buffer.broker.leave_behind() == 1
+            await take_out(access, QUEUE, 1)
+            await ended.intake.drain()
+            async with running(Gateway(db, access)) as gateway:
+                await put_back(access, QUEUE, encode_batch(UNNUMBERED, 1, [encode(event("last"))]))
+                await eventually(lambda: _has_last(gateway))
+                await eventually(lambda: counted("boathook_buffer_lost_total") == lost)
 
     @pytest.mark.parametrize("is_drained_by_another", [False, True])
     async def test_lost_events_that_are_sent_again_are_accepted(
@@ -713,17 +767,21 @@ class TestQueues:
         assert copies.found.startswith("not checked")
 
     async def test_messages_survive_any_number_of_deliveries(self, access: BrokerAccess):
-        connection = await first_connection(access, purpose="test")
-        arguments = arguments_of(QUEUE, connection.server_version)
-        await connection.close()
-        assert await _survivors(access, QUEUE, arguments) == 5
+        assert await _survivors(access, QUEUE, await _arguments(access)) == 5
 
     @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
     async def test_mutant_with_a_limit_confirmed_messages_vanish(self, access: BrokerAccess):
-        connection = await first_connection(access, purpose="test")
-        arguments = {**arguments_of(QUEUE, connection.server_version), "x-delivery-limit": 3}
-        await connection.close()
+        arguments = {**await _arguments(access), "x-delivery-limit": 3}
         assert await _survivors(access, "limited", arguments) == 0
+
+    async def test_a_second_consumer_waits_for_the_first_so_that_messages_keep_their_order(self, access: BrokerAccess):
+        arguments = await _arguments(access)
+        assert await _order_after_a_dead_consumer(access, arguments) == [1, 2, 3]
+
+    async def test_mutant_with_two_active_consumers_they_do_not(self, access: BrokerAccess):
+        arguments = await _arguments(access)
+        del arguments["x-single-active-consumer"]
+        assert await _order_after_a_dead_consumer(access, arguments) != [1, 2, 3]
 
     async def test_every_queue_is_declared_with_what_keeps_messages(self):
         for queue in ALL_QUEUES:
@@ -739,6 +797,32 @@ class TestQueues:
     async def test_a_wrong_login_names_the_setting(self, access: BrokerAccess, change: dict[str, str], reason: str):
         with pytest.raises(BrokerMisconfigured, match=reason):
             await first_connection(dataclasses.replace(access, **change), purpose="test")
+
+
+async def _arguments(access: BrokerAccess) -> dict[str, str | int | bool]:
+    connection = await first_connection(access, purpose="test")
+    await connection.close()
+    return dict(arguments_of(QUEUE, connection.server_version))
+
+
+async def _order_after_a_dead_consumer(access: BrokerAccess, arguments: Arguments) -> list[int]:
+    """Return the order in which a second consumer gets 3 messages, of which the first one took one and died."""
+    first, second = [await first_connection(access, purpose="test") for _ in range(2)]
+    await first.declare(QUEUE, arguments)
+    await first.consume([QUEUE], 1)
+    await second.consume([QUEUE], 10)
+    for number in (1, 2, 3):
+        await second.publish(QUEUE, encode_batch(number, 1, ()), CONFIRM_S)
+        if number == 1:
+            assert await first.next(60.0) is not None
+    await first.close()
+    order = []
+    while len(order) < 3:
+        delivery = await second.next(60.0)
+        assert delivery is not None
+        order.append(decode_batch(delivery.body).series)
+    await second.close()
+    return order
 
 
 async def _survivors(access: BrokerAccess, queue: str, arguments) -> int:
