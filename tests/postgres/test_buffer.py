@@ -816,7 +816,7 @@ async def _order_after_a_dead_consumer(access: BrokerAccess, arguments: Argument
         if number == 1:
             assert await first.next(60.0) is not None
     await first.close()
-    order = []
+    order: list[int] = []
     while len(order) < 3:
         delivery = await second.next(60.0)
         assert delivery is not None
