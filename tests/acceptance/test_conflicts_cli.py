@@ -34,7 +34,7 @@ async def test_they_are_listed_newest_first_as_a_table_and_as_json(cli: Cli, con
 
 async def test_they_are_grouped_by_cause(cli: Cli, conflicts: Store):
     text = cli.run("conflicts", "groups").stdout
-    assert text.startswith("stripe: 3 known keys with different bodies since ")
+    assert text.startswith("stripe: 3 known keys with different bodies stored since ")
     assert "3 in the last hour; boathook conflicts list --source stripe --differs body" in text
     (group,) = cli.objects("conflicts", "groups", "--source", "stripe")
     assert (group["cause"], group["number"], sum(group["hourly"])) == ("body", 3, 3)

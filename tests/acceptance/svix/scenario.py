@@ -242,6 +242,9 @@ NO_CLIENT_CALLS: Final = {
     "POST /api/v1/rejection/{rejection_id}/reverify": "see above",
     "GET /api/v1/conflict": "see above",
     "GET /api/v1/conflict/{conflict_id}": "see above",
+    "POST /api/v1/conflict/{conflict_id}/accept": "see above",
+    "GET /api/v1/app/{app_id}/endpoint/{endpoint_id}/health": "Svix has no such operation",
+    "POST /api/v1/app/{app_id}/endpoint/{endpoint_id}/resume": "see above",
 }
 """Operations of our OpenAPI document that no client has a method for."""
 

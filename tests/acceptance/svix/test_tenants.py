@@ -86,6 +86,7 @@ ORGANIZATION = frozenset({
     "POST /rejection/{rejection_id}/reverify",
     "GET /conflict",
     "GET /conflict/{conflict_id}",
+    "POST /conflict/{conflict_id}/accept",
 })  # fmt: skip
 """For the organization's own tokens only."""
 APPLICATION = frozenset({
@@ -103,6 +104,8 @@ APPLICATION = frozenset({
     "POST /app/{app_id}/endpoint/{endpoint_id}/secret/rotate",
     "GET /app/{app_id}/endpoint/{endpoint_id}/stats",
     "GET /app/{app_id}/endpoint/{endpoint_id}/attempt-stats",
+    "GET /app/{app_id}/endpoint/{endpoint_id}/health",
+    "POST /app/{app_id}/endpoint/{endpoint_id}/resume",
     "POST /app/{app_id}/endpoint/{endpoint_id}/recover",
     "POST /app/{app_id}/endpoint/{endpoint_id}/replay-missing",
     "POST /app/{app_id}/endpoint/{endpoint_id}/bulk-replay",
@@ -158,6 +161,7 @@ BODIES: dict[str, Callable[[], Any]] = {
     "PUT /operational-webhook/endpoint/{endpoint_id}/headers": lambda: {"headers": {"X-Stranger": "1"}},
     "POST /operational-webhook/endpoint/{endpoint_id}/secret/rotate": dict,
     "POST /dead-letter/{delivery_id}/ignore": lambda: {"note": "stranger"},
+    "POST /conflict/{conflict_id}/accept": lambda: {"note": "stranger"},
     "POST /event/bulk-replay": lambda: {"type": "*"},
 }
 """What a foreign token sends; operations that are not here are asked without a body."""
