@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import random
-import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -11,8 +10,9 @@ from typing import Final
 
 from boathook.demo.sample_events import EventFactory, SampleEvent, SenderLog, SendResult, TimedResponse
 from boathook.domain.errors import FetchFailed
-from boathook.domain.signing import make_standard_secret
+from boathook.providers import find_recipe
 from boathook.service.remote import RemoteClient
+from boathook.service.source_secrets import generate_secret
 from boathook.testing import sign
 
 PROVIDERS: Final[Mapping[str, str]] = {
@@ -44,9 +44,7 @@ class Scenario:
 
 def make_secret(provider: str) -> str:
     """Generate a secret in the format of *provider*."""
-    if provider == "standard-webhooks":
-        return make_standard_secret(secrets.token_bytes(32))
-    return f"{provider}_made_up_{secrets.token_hex(16)}"
+    return generate_secret(find_recipe(provider))
 
 
 class Traffic:

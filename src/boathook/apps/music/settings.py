@@ -122,4 +122,6 @@ class MusicSettings(BaseModel):
             "fallback_status": 202,
             "fallback_body": '{"ok":true,"status":"accepted"}',
             "fallback_content_type": "application/json",
+            # A song reaches each stage once, so the same callback under another delivery id is a repetition.
+            "repeated_body": "refuse",
         }
