@@ -74,9 +74,10 @@ class ConsoleApp:
         self.context = context
         self.app = build_site(context, LiveMetrics(None))
 
-    async def tenant(self, name: str, organization: str = "default") -> Tenant:
+    async def tenant(self, name: str, organization: str = "default", *, uid: str | None = None) -> Tenant:
+        """Create an application whose uid is its name unless another is set, with an endpoint and a message."""
         async with self.context.work(organization, "test") as work:
-            application = await applications.create(work, NewApplication(name=name, uid=name))
+            application = await applications.create(work, NewApplication(name=name, uid=uid or name))
             endpoint = await endpoints.create(work, application, NewEndpoint(url=f"http://127.0.0.1:8999/{name}"))
             message = Message(
                 organization=organization,

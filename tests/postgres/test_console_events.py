@@ -10,7 +10,7 @@ from boathook.db.database import Database
 from boathook.db.route_registry import register
 from boathook.delivery.tasks import run_tasks
 from boathook.domain import ids
-from boathook.domain.model import Role
+from boathook.domain.model import Role, Route
 from boathook.handlers.outbox import Outbox
 from boathook.service import bulk_jobs, search
 from tests.postgres.message_factory import ago
@@ -176,6 +176,12 @@ async def test_a_pending_delivery_is_retried_now(store: Store, anna: PageClient)
     await store.db.execute("update boathook.delivery set due_at = now() + interval '1 hour'")
     page = f"/console/events/{ids.show(ids.EVENT, event)}"
     assert "Retry now" in await anna.get_page(page)
+    answer = await anna.submit_form(f"{page}/replay", {"delivery": "0"}, on=page)
+    text = await anna.get_page(answer.headers["location"])
+    assert "is pending, but no app declares handler:a; it waits until one does" in text
+    assert await store.one("select due_at <= now() from boathook.delivery")
+    await register(store.db, "shop:hook", [Route(recipient="handler:a", app="shop:hook", source="shop")])
+    await store.db.execute("update boathook.delivery set due_at = now() + interval '1 hour'")
     answer = await anna.submit_form(f"{page}/replay", {"delivery": "0"}, on=page)
     assert "is due now" in await anna.get_page(answer.headers["location"])
     assert await store.one("select due_at <= now() from boathook.delivery")

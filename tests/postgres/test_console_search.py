@@ -30,7 +30,7 @@ async def anna(console: ConsoleApp) -> PageClient:
 @pytest.fixture
 async def tenant(console: ConsoleApp, db: Database) -> Tenant:
     await register(db, "shop:hook", [Route(recipient="handler:billing.apply", app="shop:hook", source="shop")])
-    return await console.tenant("harbour<b>")
+    return await console.tenant("harbour<b>", uid="harbour")
 
 
 async def options(pages: PageClient, words: str) -> dict[str, str]:

@@ -161,7 +161,8 @@ async def sent(store: Store) -> None:
     later = await add_endpoint(store.db, acme)
     await insert_delivery(store, old, later)
     await store.end(old, 1)
-    nameless = (await publish(store.db, outbox, "nobody", id=None)).event_id
+    nobody = await add_application(store.db, "nobody")
+    nameless = (await publish(store.db, outbox, nobody, id=None)).event_id
     await store.db.execute("delete from boathook.dedup where event_id = $1", nameless)
     await store.db.execute("update boathook.event set accepted_at = now() - interval '2 days' where id = $1", nameless)
 

@@ -7,7 +7,9 @@ from boathook.db.database import Database
 from boathook.db.delivery_commands import AuditContext, Selection
 from boathook.db.queries import listings
 from boathook.db.queries.listings import ListFilter
+from boathook.db.route_registry import register
 from boathook.domain import ids
+from boathook.domain.model import Route
 from boathook.handlers.outbox import Outbox
 from boathook.service import operations
 from tests.endpoint_factory import add_application, add_endpoint, publish
@@ -91,6 +93,7 @@ async def test_manual_deliveries_stay_marked_as_manual(store: Store):
 
 
 async def test_listings_filter_applications_by_id_uid_or_earlier_name(store: Store):
+    await register(store.db, "tests", [Route(recipient="handler:a", app="tests", application="acme")])
     before = (await publish(store.db, Outbox(), "acme", tags=["t"], channels=["c"])).event_id
     acme = await add_application(store.db, "acme")
     after = (await publish(store.db, Outbox(), "acme")).event_id

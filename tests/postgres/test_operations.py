@@ -468,7 +468,7 @@ class TestSend:
         await assert_balanced(store)
 
     async def test_an_invalid_json_payload_is_refused(self, store: Store):
-        with pytest.raises(InvalidMessage, match="payload: it must be JSON"):
+        with pytest.raises(InvalidMessage, match="payload: it is not JSON: Expecting property name"):
             await send(store, payload=b"{")
 
     async def test_an_unknown_application_is_refused_with_a_hint(self, store: Store):
