@@ -15,8 +15,8 @@ from boathook.apps.music.cleaning import Cleaner, CleanupAction, Rules, decide, 
 from boathook.apps.music.kinds import PREFIX, stem_of
 from boathook.apps.music.storage import Stored
 from boathook.config import load
-from boathook.db.migrations import migrate
-from boathook.server.loading import bound, migrations_of, with_apps
+from boathook.server.loading import bound, load_hooks, migrations_of, with_apps
+from boathook.server.supervisor import prepare_database
 from tests.apps.music.server import SECRET, S3Server
 
 NOW = datetime.now(UTC)
@@ -89,7 +89,7 @@ secret = "{SECRET}"
 incoming = "{tmp_path / "incoming"}"
 {place.settings}""")
     settings, apps = with_apps(load(file))
-    await migrate(pg_url, migrations_of(apps))
+    await prepare_database(settings, load_hooks(settings), migrations_of(apps))
     async with bound(settings, apps):
         yield
 

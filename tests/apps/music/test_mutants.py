@@ -13,8 +13,8 @@ from boathook.apps.music.callbacks import Callback, Clip, Stage
 from boathook.apps.music.stages import Forward, Status
 from boathook.apps.music.tracks import Delivery, NewTrack
 from boathook.config import load
-from boathook.db.migrations import migrate
-from boathook.server.loading import bound, migrations_of, with_apps
+from boathook.server.loading import bound, load_hooks, migrations_of, with_apps
+from boathook.server.supervisor import prepare_database
 from tests.apps.music.server import SECRET
 from tests.support import eventually
 
@@ -30,7 +30,7 @@ async def music(pg_url, tmp_path) -> AsyncIterator[None]:
     )
     file.write_text(callback_of)
     settings, apps = with_apps(load(file))
-    await migrate(pg_url, migrations_of(apps))
+    await prepare_database(settings, load_hooks(settings), migrations_of(apps))
     async with bound(settings, apps):
         yield
 
