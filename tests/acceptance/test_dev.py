@@ -133,7 +133,9 @@ def test_sources_and_events_without_a_handler_are_reported(developer: Developer)
 
 def test_a_request_at_a_wrong_path_is_reported_with_the_right_ones(developer: Developer):
     httpx.post(f"{developer.base}/in/strip", content=b"{}", timeout=300)
-    developer.wait_for(r"POST /in/strip  refused  404  no source has this path\n    sources are at /in/\w+ /in/\w+")
+    developer.wait_for(
+        r"POST /in/strip  refused  404  no source has this path; did you mean /in/stripe\n    sources are at /in/\w+ /in/\w+"
+    )
     httpx.post(f"{developer.base}/api/v1/nothing", content=b"{}", timeout=300)
     httpx.get(f"{developer.base}/favicon.ico", timeout=300)
     developer.send("good")

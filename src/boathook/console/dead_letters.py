@@ -76,6 +76,7 @@ async def list_letters(context: ConsoleContext) -> Response:
     return context.page(
         "dead/list.html",
         letters=_describe_all(found.rows),
+        keys=await listings.find_event_keys(context.app_context.database, found.rows),
         wishes=params,
         more=query_params.build_url(f"{DEAD_LETTERS_PATH}/letters", params, before=cursor) if cursor else "",
         is_full=found.is_full,

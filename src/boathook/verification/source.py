@@ -29,9 +29,9 @@ _ATTEMPT_FIELDS: Final = (
     "attempt", "attempts", "attemptNumber", "attempt_number", "createdAt", "created_at", "deliveredAt", "delivered_at",
     "deliveryAttempt", "delivery_attempt", "retryCount", "retry_count", "sentAt", "sent_at", "timestamp",
 )  # fmt: skip
-"""Fields at the top of a body that senders write anew for each attempt.
+"""Fields at the top of a body that may differ between the attempts of one event.
 
-A difference in them alone is no conflict if the owner has named the fields that identify an event.
+If the owner names the fields that identify an event, a difference in these alone makes a duplicate.
 """
 
 
