@@ -146,7 +146,7 @@ async def test_pages_lead_from_a_cause_to_its_diagnosis_and_requests(db: Databas
         page = await pages.get_page("/console/conflicts")
         url = "/console/conflicts/requests?source=stripe&amp;differs=body"
         assert f'href="{url}"' in page
-        assert "stripe: 1 known key with a different body since " in page
+        assert "stripe: 1 known key with a different body stored since " in page
         page = await pages.get_page(url.replace("&amp;", "&"))
         assert "The key is the same, the body is not" in page
         assert "Ask the sender which of them counts" in page
@@ -163,7 +163,7 @@ async def test_heads_and_requests_of_no_source_are_shown_as_what_they_are(db: Da
         (None, "unknown_path", 2),
         ("shop", "body_too_large", 1),
     ]
-    assert describe_group(found[0]).startswith("no source: 2 unknown paths since ")
+    assert describe_group(found[0]).startswith("no source: 2 unknown paths stored since ")
     async with console(db) as pages:
         url = "/console/rejections/requests?reason=unknown_path&amp;state=open"
         assert f'href="{url}"' in await pages.get_page("/console/rejections")

@@ -382,6 +382,7 @@ class TestAComparison:
 
     async def test_of_another_key_is_explained(self, store: Store):
         replay = UUID(int=7)
+        store.events.set_refusing(["stripe"])
         first = new_event("real", body=b"{}", replay=replay)
         await store.events.append([first])
         await store.events.append([new_event("forged", body=b"{}", replay=replay)])

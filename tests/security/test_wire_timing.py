@@ -29,6 +29,7 @@ INNOCENT = {
     "name != self.secret_query": "the name of a query's parameter, which is no secret",
     "name in secret": "the name of a query's parameter, which is no secret",
     "name == self.signature": "the name of a scheme, such as v1",
+    "names.signature in headers": "the name of a header, which is no secret",
     "count == MAX_SIGNATURES": "numbers",
     "tokens == request.wanted": "numbers of tokens of a rate",
 }

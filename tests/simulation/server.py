@@ -405,7 +405,14 @@ def _execute(
         case _ if sql == server_monitor.SQL["read_safety"]:
             return [
                 Record(
-                    fsync="on", full_page_writes="on", synchronous_commit="on", synchronous_standby_names="", stalled=0
+                    fsync="on",
+                    full_page_writes="on",
+                    synchronous_commit="on",
+                    synchronous_standby_names="",
+                    stalled=0,
+                    is_standby=False,
+                    is_read_only=False,
+                    role="boathook",
                 )
             ], None
         case _ if sql == deliveries.SQL["elect_keeper"]:

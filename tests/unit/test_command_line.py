@@ -88,7 +88,8 @@ def test_checked_settings_are_printed_as_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    Path("boathook.toml").write_text("[sources.shop]\nprovider = 'stripe'\nsecrets = ['x']\n")
+    Path("boathook.toml").write_text("[sources.shop]\nprovider = 'stripe'\nsecrets = ['env:SHOP_SECRET']\n")
+    monkeypatch.setenv("SHOP_SECRET", "whsec_of_the_shop")
     assert run("config", "check", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown == {

@@ -87,9 +87,9 @@ set due_at = least(d.due_at, (
     select min(o.due_at) - interval '1 ms' from boathook.delivery o
     where o.recipient = d.recipient and o.state = 'pending' and not o.is_blocked))
 where d.event_id = $1 and d.ordinal = $2 and d.state = 'pending' and not d.is_blocked
-    and exists (
-        select from boathook.endpoint_health h
-        where h.endpoint_id = boathook.endpoint_of(d.recipient) and h.open_until is not null)
+    and (
+        select h.open_until from boathook.endpoint_health h where h.endpoint_id = boathook.endpoint_of(d.recipient)
+    ) is not null
 
 -- name: cancel_backlog
 -- Dead-letters the pending deliveries of a recipient with the code CANCELED.

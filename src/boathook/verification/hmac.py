@@ -251,7 +251,7 @@ def _url_forms(proof: Hmac, request: Request) -> tuple[Request, ...]:
     """Return the request with each form of its URL that may have been signed."""
     if proof.url_forms is None:
         return (request,)
-    return tuple(replace(request, url=url) for url in proof.url_forms(request.url))
+    return tuple(replace(request, url=url) for url in dict.fromkeys(proof.url_forms(request.url)))
 
 
 def _timestamp_missing(names: SignatureHeaders) -> Rejected:
