@@ -334,6 +334,24 @@ async def test_webhook_and_endpoint_change_together(cabinet: Cabinet, receiver: 
     assert endpoint_of(cabinet, webhook) == ()
 
 
+async def test_an_application_that_was_deleted_is_created_again(cabinet: Cabinet, receiver: Receiver):
+    """A user goes on working; the webhook sends again once it is saved."""
+    shop = await cabinet.client()
+    webhook = await shop.webhook(receiver, "/a")
+    path = f"webhooks/{webhook['id']}"
+    await shop.product("before")
+    await eventually(lambda: receiver.heard["/a"].total() == 1)
+    cabinet.running.cli("applications", "delete", shop.user.application, "--yes")
+    await shop.product("while deleted")
+    assert [payload["object"]["name"] for payload in cabinet.payloads(shop.user)] == ["while deleted"]
+    assert (await shop.do("GET", path))["sending"] is False
+    assert (await shop.do("PATCH", path, {"active": True}))["sending"] is True
+    receiver.secrets["/a"] = (await shop.do("GET", f"{path}/secret"))["secret"]
+    await shop.product("after")
+    await eventually(lambda: receiver.heard["/a"].total() == 2)
+    await eventually(lambda: receiver.heard["/a"])
+
+
 async def test_the_endpoint_lookup_is_cached_also_when_empty(cabinet: Cabinet, receiver: Receiver):
     """A user without webhooks needs one route lookup; a new webhook gets the next event."""
     shop = await cabinet.client()

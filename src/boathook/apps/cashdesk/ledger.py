@@ -12,7 +12,7 @@ from uuid import uuid4
 import msgspec
 
 from boathook import Transaction
-from boathook.apps.cashdesk.app import hook
+from boathook.apps.cashdesk import users
 from boathook.apps.cashdesk.cabinet_errors import Missing
 from boathook.apps.cashdesk.entities import Action, Entity, Object, event_type
 from boathook.apps.cashdesk.users import User
@@ -104,4 +104,4 @@ async def _publish(tx: Transaction, user: User, entity: Entity, action: Action, 
         "at": datetime.now(UTC).isoformat(),
         "object": state,
     }
-    await hook.publish(tx, application=user.application, type=event_type(entity, action), payload=payload)
+    await users.publish(tx, user, event_type(entity, action), payload)

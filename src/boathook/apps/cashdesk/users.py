@@ -3,10 +3,11 @@
 import hashlib
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from boathook import Transaction
+from boathook import BoathookError, Transaction
 from boathook.apps.cashdesk.app import hook
 from boathook.apps.cashdesk.cabinet_errors import BadField, Conflict, Missing
 from boathook.apps.cashdesk.entities import EVENT_TYPES
@@ -86,6 +87,18 @@ async def list_all(tx: Transaction) -> list[dict[str, Any]]:
         " left join cashdesk.webhooks w on w.user_id = u.id group by u.id order by u.id"
     )
     return [dict(row) for row in rows]
+
+
+async def publish(tx: Transaction, user: User, type: str, payload: Mapping[str, Any]) -> None:
+    """Publish an event to the user's application; create the application again if an operator has deleted it."""
+    try:
+        await hook.publish(tx, application=user.application, type=type, payload=payload)
+    except BoathookError as error:
+        if error.name != "ApplicationNotFound":
+            raise
+        # The transaction goes on: the name was looked up, and nothing failed in PostgreSQL.
+        await hook.operations.put_application(tx, user.application, name=user.name)
+        await hook.publish(tx, application=user.application, type=type, payload=payload)
 
 
 async def lock(tx: Transaction, user: User) -> None:

@@ -149,7 +149,7 @@ async def test(tx: Transaction, user: User, id: int) -> None:
     if not webhook.is_sending:
         raise Conflict("nothing is sent to this webhook; activate it, and choose at least one type, first")
     payload = {"type": "test", "action": "TEST", "object": {"webhook": webhook.id}}
-    await hook.publish(tx, application=user.application, type=f"{_test_type(id)}.TEST", payload=payload)
+    await users.publish(tx, user, f"{_test_type(id)}.TEST", payload)
 
 
 async def _put_endpoint(tx: Transaction, user: User, id: int, form: WebhookForm) -> None:
