@@ -182,7 +182,7 @@ def _of_requests(recipe: Recipe) -> Iterator[str]:
             " which names the first; `repeated_body` changes that."
         )
     if recipe.can_be_repeated:
-        yield "The signature covers no time either: whoever captures a request can send it again under new ids."
+        yield "The signature covers no time either: an attacker who captures a request can send it again under new ids."
     if recipe.id.selectors and recipe.retries_keep_id is None:
         yield "That its retries keep the id of the first attempt is unconfirmed."
     if recipe.methods != {"POST"}:

@@ -306,8 +306,8 @@ are not from the sender's documentation or code are marked: <sup>S</sup> from an
 IDENTITY = """
 ## Which time and id are signed
 
-The sender's id is the identity of an event. Where neither it nor a time is signed, whoever captures one request can
-send it again under new ids, at any time; see [security](../explanation/security.md#receiving). The settings of `hmac`,
+The sender's id is the identity of an event. Where neither it nor a time is signed, a captured request can be
+sent again under new ids, at any time; see [security](../explanation/security.md#receiving). The settings of `hmac`,
 and the schemes of a provider, change the answers: `boathook sources show` has those of a source.
 
 | provider | time signed | id signed | retries keep the id | can be repeated under a new id |
