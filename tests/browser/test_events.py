@@ -179,7 +179,7 @@ def test_times_are_local_or_utc_and_a_custom_range_is_typed_in_the_same(console:
         page.page.get_by_role("button", name="Search").click()
         page.page.wait_for_url(f"**since={at:%Y-%m-%dT%H}%3A{at:%M}%3A00.000Z**")
         assert rows(page.page) == [event]
-    page.go("/dead?type=none")
+    page.go("/dead/letters?type=none")
     page.page.get_by_label("Failed since").fill(f"{local:%Y-%m-%d %H:%M}")
     page.page.get_by_label("Failed since").press("Enter")
     page.page.wait_for_url(f"**since={at:%Y-%m-%dT%H}%3A{at:%M}%3A00.000Z**")
