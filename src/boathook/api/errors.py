@@ -214,6 +214,7 @@ _ID_EXAMPLE: Final = re.compile(r"([a-z]+)_[0-9a-hjkmnp-tv-z]{27}(_[0-9]+)?")
 _NAMES_IN_PATHS: Final = frozenset({"app_id", "endpoint_id", "event_type_name", "source_name"})
 """Path parameters that are a uid or a name, which ids look like as well."""
 _REFERENCE: Final = "#/components/schemas/{model}"
+_MODEL: Final = re.compile(r'"#/components/schemas/(\w+)"')
 
 
 def document_responses(document: dict[str, Any]) -> None:
@@ -248,8 +249,8 @@ def document_formats(document: dict[str, Any]) -> None:
     """
     for schema in document["components"]["schemas"].values():
         for field in schema.get("properties", {}).values():
-            if found := _ID_EXAMPLE.fullmatch(str(field.get("examples", [""])[0])):
-                prefix, ordinal = found.groups()
+            if example := _ID_EXAMPLE.fullmatch(str(field.get("examples", [""])[0])):
+                prefix, ordinal = example.groups()
                 field["pattern"] = f"^{prefix}_[0-9a-hjkmnp-tv-z]{{27}}{'_[0-9]+' if ordinal else ''}$"
     for operations in document["paths"].values():
         for parameter in (each for operation in operations.values() for each in operation.get("parameters", ())):
@@ -263,11 +264,8 @@ def _error_statuses(path: str, method: str, operation: Mapping[str, Any], schema
         return {"500", "503"}
     parameters = {parameter["name"] for parameter in operation.get("parameters", ())}
     has_body = "requestBody" in operation
-    body = json.dumps(operation.get("requestBody"))
-    has_uid = any(
-        f'"{_REFERENCE.format(model=name)}"' in body and "uid" in schema.get("properties", {})
-        for name, schema in schemas.items()
-    )
+    models = set(_MODEL.findall(json.dumps(operation.get("requestBody"))))
+    has_uid = any("uid" in schemas[model].get("properties", {}) for model in models)
     conditions = {
         "400": has_body or method != "get" or "since" in parameters,
         "404": "{" in path,

@@ -192,8 +192,8 @@ async def list_rejection_groups(context: ConsoleContext) -> Response:
     sources = query_params.source_options(context.app_context.settings.sources, params["source"])
     groups = await _read_groups(context, RequestKind.REJECTION, wanted)
     traffic = read_traffic(context.state.live_metrics)
-    shown = {group.row.source for group in groups["groups"]}
-    counted = {name: traffic[name].refused for name in sorted(shown & traffic.keys()) if traffic[name].refused}
+    listed = {group.row.source for group in groups["groups"]}
+    counted = {name: traffic[name].refused for name in sorted(listed & traffic.keys()) if traffic[name].refused}
     return context.page(
         "rejections/groups.html", wishes=params, reasons=_REASONS, sources=sources, counted=counted, **groups
     )

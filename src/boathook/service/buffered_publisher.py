@@ -155,12 +155,12 @@ class BufferedPublisher:
             return None
         try:
             async with asyncio.timeout(_LOOK_UP_S):
-                found = await find_by_idempotency_key(self.database, hash_key(key))
+                stored = await find_by_idempotency_key(self.database, hash_key(key))
         except (DatabaseError, TimeoutError):
             return None
-        if found is not None and found.request_sha256 != key.request_sha256:
+        if stored is not None and stored.request_sha256 != key.request_sha256:
             raise key_reused()
-        return None if found is None else found.id
+        return None if stored is None else stored.id
 
     def _remember(self, message: Message, draft: Draft) -> None:
         if message.idempotency is None:
