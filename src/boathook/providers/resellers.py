@@ -187,10 +187,10 @@ RECIPES = (
         "RentProg",
         "https://rentprog.com",
         Sample(
-            body=b'{"event":"booking_update","payload":{"id":"boathook-sample","car_id":1,"client_id":2,'
-            b'"state":"active","updated_at":"2026-11-21T10:00:00Z"}}'
+            body=b'{"event":"booking_update","payload":"{\\"id\\"=>\\"boathook-sample\\", \\"total\\"=>[310.0, 295.5], '
+            b'\\"company_id\\"=>4310}"}'
         ),
-        # The current format names the event; older ones name the object and the action.
+        # `event` is what RentProg sends; the others are for systems between it and boathook.
         EventType(
             selectors=(Json("event"), Json("type"), (Json("entity"), Json("action")), (Json("model"), Json("action")))
         ),
