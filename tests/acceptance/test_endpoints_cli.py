@@ -36,16 +36,27 @@ def seen(cli: Cli, endpoint: str) -> dict:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("endpoints", "create", "-a", "acme", "--url", URL, "--concurrency", "5000"), "concurrency: write a number from 1 to 1,000"),
-        (("endpoints", "create", "-a", "acme", "--url", URL, "--timeout", "3000"), "timeoutSeconds: write a number from 1 to 60"),
-        (("endpoints", "create", "-a", "acme", "--url", URL, "--rate", "65536"), "throttleRate: write a number from 1 to 65,535"),
-        (("endpoints", "create", "-a", "acme", "--url", URL, "--uid", ".."), "uid: it must not be '..'"),
-        (("applications", "create", "x", "--uid", "."), "uid: it must not be '.'"),
-        (("applications", "create", "x" * 1_001), "name: write 1,000 characters at most"),
-        (("keys", "create", "--scope", "organization", "--name", ""), "name: write 1 to 200 characters"),
-        (("keys", "create", "--scope", "organization", "--name", "x" * 201), "name: write 200 characters at most"),
-        (("event-types", "create", "a.b", "--description", "x" * 4_097), "description: write 4,096 characters at most"),
-        (("event-types", "create", "a.b", "--flag", ""), "featureFlags: write 1 to 256 characters"),
+        (("endpoints", "create", "-a", "acme", "--url", URL, "--concurrency", "5000"), "--concurrency: write a number from 1 to 1,000"),
+        (("endpoints", "create", "-a", "acme", "--url", URL, "--timeout", "3000"), "--timeout: write a number from 1 to 60"),
+        (("endpoints", "create", "-a", "acme", "--url", URL, "--rate", "65536"), "--rate: write a number from 1 to 65,535"),
+        (("endpoints", "create", "-a", "acme", "--url", URL, "--uid", ".."), "--uid: it must not be '..'"),
+        (("applications", "create", "x", "--uid", "."), "--uid: it must not be '.'"),
+        (("applications", "create", "x" * 1_001), "NAME: write 1,000 characters at most"),
+        (("keys", "create", "--scope", "organization", "--name", ""), "--name: write 1 to 200 characters"),
+        (("keys", "create", "--scope", "organization", "--name", "x" * 201), "--name: write 200 characters at most"),
+        (("event-types", "create", "a.b", "--description", "x" * 4_097), "--description: write 4,096 characters at most"),
+        (("event-types", "create", "a.b", "--flag", ""), "--flag: write 1 to 256 characters"),
+        (("applications", "create", "x", "--rate", "0"), "--rate: write a number from 1 to 65,535"),
+        (("operators", "create", " ", "--no-password"), "NAME: a name has 1 to"),
+        (("alerts", "silence", "--rule", "", "--note", "x"), "--rule: write a name"),
+        (("alerts", "silence", "--for", "999d", "--note", "x"), "--for: must be positive"),
+        (("alerts", "silence"), "--note: write a note"),
+        (("events", "list", "--since", "1h", "--until", "2h"), "--until: it must be later"),
+        (("sources", "secrets", "add", "shop", "--expire-others", "999d"), "--expire-others: write a time"),
+        (("send", "--application", "acme", "--type", "a", "--data", "{"), "--data: it is not JSON"),
+        (("send", "--application", "acme", "--type", "a", "--channel", "a b"), "--channel: "),
+        (("send", "--application", "acme", "--type", "a\n"), "--type: write a text without control characters"),
+        (("send", "--application", "acme", "--type", "a", "--id", ""), "--id: write a text without control characters"),
     ],
 )  # fmt: skip
 def test_the_command_line_refuses_what_other_interfaces_refuse(cli: Cli, words: tuple[str, ...], complaint: str):
@@ -64,8 +75,8 @@ class TestApplications:
         assert "another application has this uid" in cli.complaint(
             "applications", "create", "x", "--uid", "acme", code=1
         )
-        assert "uid: it must not start with app_" in cli.complaint("applications", "create", "x", "--uid", "app_x")
-        assert "name: write 1 to" in cli.complaint("applications", "create", " ")
+        assert "--uid: it must not start with app_" in cli.complaint("applications", "create", "x", "--uid", "app_x")
+        assert "NAME: write 1 to" in cli.complaint("applications", "create", " ")
 
     def test_are_deleted_only_when_that_is_confirmed(self, cli: Cli):
         assert "add --yes to confirm" in cli.complaint("applications", "delete", "acme")
@@ -88,7 +99,7 @@ class TestApplications:
     @pytest.mark.parametrize(
         ("words", "complaint"),
         [
-            (("--expires", "8d"), "expiry: write 3,600 to 604,800 seconds"),
+            (("--expires", "8d"), "--expires: write 3,600 to 604,800 seconds"),
             (("--may", "Everything"), "use ViewBase"),
             (("--may", "ViewBase", "--read-only"), "not both"),
             (("--theme", "pink"), "light, dark or nothing"),
@@ -131,10 +142,10 @@ class TestEndpoints:
         def complaint(*more: str) -> str:
             return cli.complaint("endpoints", "update", "-a", "acme", endpoint, *more)
 
-        assert "url: " in complaint("--url", "http://10.0.0.1/")
-        assert "eventTypes: there is no event type order.paid" in complaint("--type", "order.paid")
-        assert "filter: " in complaint("--filter", '{"body": {"a": {"bad": 1}}}')
-        assert "retrySchedule: " in complaint("--retry", "often")
+        assert "--url: " in complaint("--url", "http://10.0.0.1/")
+        assert "--type: there is no event type order.paid" in complaint("--type", "order.paid")
+        assert "--filter: " in complaint("--filter", '{"body": {"a": {"bad": 1}}}')
+        assert "--retry: " in complaint("--retry", "often")
         assert "--auth: oauth2 is an object with clientId" in complaint("--auth", '{"oauth2": {}}')
         assert "give a setting to change" in complaint()
 
@@ -216,6 +227,6 @@ class TestEventTypes:
         assert len(cli.objects("event-types", "list", "--all")) == 2
 
     def test_wrong_ones_are_refused(self, cli: Cli):
-        assert "name: an event type is" in cli.complaint("event-types", "create", "a b")
+        assert "NAME: an event type is" in cli.complaint("event-types", "create", "a b")
         assert "--schema: invalid JSON" in cli.complaint("event-types", "create", "a", "--schema", "{")
-        assert "schemas.1: " in cli.complaint("event-types", "create", "a", "--schema", '{"type": 5}')
+        assert "--schema 1: " in cli.complaint("event-types", "create", "a", "--schema", '{"type": 5}')

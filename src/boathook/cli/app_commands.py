@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from boathook.cli.commands import COMMAND_ENTRIES, list_in_full, parse_global_options
+from boathook.cli.commands import COMMAND_ENTRIES, complete_group, parse_global_options
 from boathook.cli.context import CliContext, server_url, warn_once
 from boathook.config import Settings
 from boathook.domain.errors import ConfigError
@@ -50,7 +50,7 @@ def _add(whole: typer.Typer, settings: Settings) -> None:
     bind(settings, loaded, server_url=functools.partial(_current_url, settings, migrations_of(loaded)))
     for hook in loaded:
         if hook.manifest.commands is not None and hook.name not in COMMAND_ENTRIES:
-            whole.add_typer(list_in_full(hook.manifest.commands), name=hook.name)
+            whole.add_typer(complete_group(hook.manifest.commands), name=hook.name)
 
 
 @contextlib.asynccontextmanager

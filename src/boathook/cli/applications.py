@@ -37,9 +37,11 @@ def create_application(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="Display name.")],
     uid: Annotated[str | None, typer.Option(help="Your own identifier, usable in place of the id.")] = None,
-    rate: Annotated[
+    throttle_rate: Annotated[
         int | None,
-        typer.Option(help="Maximum messages per second to each endpoint without its own rate."),
+        typer.Option(
+            "--rate", metavar="RATE", help="Maximum messages per second to each endpoint without its own rate."
+        ),
     ] = None,
     metadata: Metadata = None,
     as_json: Json = False,
@@ -48,7 +50,7 @@ def create_application(
     new = actions.NewApplication(
         name=name,
         uid=uid,
-        throttle_rate=rate,
+        throttle_rate=throttle_rate,
         metadata=read_pairs("--metadata", metadata or [], "="),
     )
     made = run_in_transaction(ctx, lambda work: actions.create(work, new))

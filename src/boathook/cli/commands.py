@@ -13,6 +13,8 @@ import typer
 import typer.core
 import typer.main
 
+from boathook.domain.errors import InvalidMessage, InvalidValue
+
 
 def example(*lines: str) -> str:
     """Return the examples at the end of a command's help."""
@@ -151,12 +153,59 @@ class CommandGroup(typer.core.TyperGroup):
             formatter.write_dl(rows)
 
 
-def list_in_full(group: typer.Typer) -> typer.Typer:
-    """Make a group, and the groups in it, list their commands in full; return it."""
+_OTHER_NAMES: Final = {
+    "gracePeriodSeconds": "grace", "timeoutSeconds": "timeout_s", "expiry": "expires", "after": "expire_others",
+    "key": "secret", "retrySchedule": "retry",
+}  # fmt: skip
+"""The parameters of commands that are called otherwise than the fields of the service, by the field."""
+
+
+class Command(typer.core.TyperCommand):
+    """A command whose errors about a value name the option or the argument that gave it, not the service's field."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Raises UsageError for a value of an option."""
+        try:
+            return super().invoke(ctx)
+        except InvalidValue as error:
+            self._complain(error.where, str(error))
+            raise
+        except InvalidMessage as error:
+            self._complain([error.field], error.reason)
+            raise
+
+    def _complain(self, where: Sequence[str | int], reason: str) -> None:
+        from boathook.cli.context import UsageError
+
+        parameters = {_plain(one.name or ""): one for one in self.params}
+        for place in reversed(range(len(where))):
+            field = str(where[place])
+            given = parameters.get(_plain(field)) or parameters.get(_plain(_OTHER_NAMES.get(field, "")))
+            if given is not None:
+                label = _label(given)
+                rest = ".".join(str(part) for part in where[place + 1 :])
+                raise UsageError(f"{label} {rest}: {reason}" if rest else f"{label}: {reason}")
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _label(parameter: Any) -> str:
+    """Return the option as it is written, or the argument as the help shows it."""
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or parameter.name.upper()).strip("[]").removesuffix("...")
+    return next(str(name) for name in parameter.opts if name.startswith("--"))
+
+
+def complete_group(group: typer.Typer) -> typer.Typer:
+    """Give a group, and the groups in it, boathook's help and errors; return it."""
     group.info.cls = CommandGroup
+    for command in group.registered_commands:
+        command.cls = Command
     for nested in group.registered_groups:
         if nested.typer_instance is not None:
-            list_in_full(nested.typer_instance)
+            complete_group(nested.typer_instance)
     return group
 
 
@@ -244,9 +293,9 @@ def _load(name: str, entry: CommandEntry) -> Any:
     # Wrapped in its own app, as typer creates commands only from an app.
     alone = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
     if isinstance(found, typer.Typer):
-        alone.add_typer(list_in_full(found), name=name)
+        alone.add_typer(complete_group(found), name=name)
     else:
-        alone.command(name, epilog=entry.epilog)(found)
+        alone.command(name, cls=Command, epilog=entry.epilog)(found)
     return typer.main.get_group(alone).commands[name]
 
 

@@ -199,16 +199,16 @@ class BacklogChoice(StrEnum):
 def create_endpoint(
     ctx: typer.Context, application: Owner,
     url: Annotated[str, typer.Option(help="URL that receives messages.")],
-    header: Headers = None, secret: SecretReference = None, ed25519: Ed25519 = False,
+    headers: Headers = None, secret: SecretReference = None, ed25519: Ed25519 = False,
     disabled: Annotated[bool, typer.Option("--disabled", help="Create it disabled.")] = False,
     as_json: Json = False, **settings: Any,
 ) -> None:  # fmt: skip
     """Create an endpoint and print its id."""
     signs = _read_secret(cli_context(ctx).settings(), secret, ed25519)
     new = actions.NewEndpoint(**_read_values(url=url, **settings), is_disabled=disabled)
-    headers = read_pairs("--header", header or [], ":")
+    sent = read_pairs("--header", headers or [], ":")
 
-    made = _act(ctx, application, lambda work, owner: actions.create(work, owner, new, secret=signs, headers=headers))
+    made = _act(ctx, application, lambda work, owner: actions.create(work, owner, new, secret=signs, headers=sent))
     _VIEW.print_done(made, made.shown_id, as_json=as_json)
 
 
@@ -335,12 +335,12 @@ def rotate_secret(
     "headers", epilog=example("boathook endpoints headers -a acme ep_01h455vb4pex5vsknk084sn02q4 --header 'X-Team: b'")
 )
 def change_headers(
-    ctx: typer.Context, endpoint: Reference, application: Owner, header: Headers = None,
+    ctx: typer.Context, endpoint: Reference, application: Owner, headers: Headers = None,
     remove: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Header to remove.")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Show, set or remove the headers of an endpoint."""
-    changed = read_pairs("--header", header or [], ":")
+    changed = read_pairs("--header", headers or [], ":")
 
     async def change(work: UnitOfWork, owner: Application, whole: str) -> endpoint_secrets.Headers:
         if changed or remove:

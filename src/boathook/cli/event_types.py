@@ -48,11 +48,12 @@ def create_type(
     ctx: typer.Context,
     name: Name,
     description: Annotated[str, typer.Option(help="Description.")] = "",
-    schema: Annotated[
-        str | None, typer.Option(metavar="JSON", help="The JSON Schema of its payloads; @FILE reads a file.")
+    schemas: Annotated[
+        str | None,
+        typer.Option("--schema", metavar="JSON", help="The JSON Schema of its payloads; @FILE reads a file."),
     ] = None,
     version: Annotated[str, typer.Option(help="The schema's version.")] = "1",
-    group: Annotated[str | None, typer.Option(help="Group.")] = None,
+    group_name: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Group.")] = None,
     feature_flags: Annotated[
         list[str] | None,
         typer.Option(
@@ -68,8 +69,8 @@ def create_type(
     new = actions.NewEventType(
         description=description,
         is_deprecated=deprecated,
-        schemas=None if schema is None else {version: read_json("--schema", schema)},
-        group_name=group,
+        schemas=None if schemas is None else {version: read_json("--schema", schemas)},
+        group_name=group_name,
         feature_flags=feature_flags,
     )
     made = run_in_transaction(ctx, lambda work: actions.create(work, name, new))

@@ -34,7 +34,6 @@ from boathook.cli.options import (
 )  # fmt: skip
 from boathook.cli.output import ID, RECIPIENT, STATE, Column, Progress, View, hint, say
 from boathook.domain import ids
-from boathook.domain.errors import InvalidValue
 from boathook.domain.model import State
 from boathook.domain.plurals import counted
 from boathook.service import id_prefixes, listings, operations, search
@@ -107,10 +106,7 @@ def list_events(
         source=source or "", application=application or "", type=type or "", since=since, until=until,
         state=search.UNHANDLED if unhandled else str(state or ""), key=key or "", text=text or "", where=where or "",
     )  # fmt: skip
-    try:
-        search.check(query)
-    except InvalidValue as error:
-        raise UsageError(f"--{error.where[0]}: {error}") from None
+    search.check(query)
 
     async def read(database: Database) -> None:
         start = None if after is None else (await id_prefixes.find_ids(database, ids.EVENT, [after]))[0]

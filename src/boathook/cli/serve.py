@@ -252,17 +252,24 @@ def send(
     ctx: typer.Context,
     application: Annotated[str, typer.Option(help="Application: id, its beginning, or uid.")],
     type: Annotated[str, typer.Option(help="Event type, such as invoice.paid.")],
-    data: Annotated[str, typer.Option(help="The payload as JSON; @FILE reads a file, - reads standard input.")] = "{}",
-    key: Annotated[
-        str | None, typer.Option("--id", "--key", help="Your own id; messages with the same id are deduplicated.")
+    payload: Annotated[
+        str,
+        typer.Option("--data", metavar="DATA", help="The payload as JSON; @FILE reads a file, - reads standard input."),
+    ] = "{}",
+    id: Annotated[
+        str | None,
+        typer.Option("--id", "--key", metavar="KEY", help="Your own id; messages with the same id are deduplicated."),
     ] = None,
-    channel: Annotated[
+    channels: Annotated[
         list[str] | None,
-        typer.Option(help="Channel of the message; repeatable."),
+        typer.Option("--channel", metavar="CHANNEL", help="Channel of the message; repeatable."),
     ] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="Tag to search by; repeatable.")] = None,
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME: VALUE", help="Header stored with the message; repeatable.")
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="TAG", help="Tag to search by; repeatable.")
+    ] = None,
+    headers: Annotated[
+        list[str] | None,
+        typer.Option("--header", metavar="NAME: VALUE", help="Header stored with the message; repeatable."),
     ] = None,
     deliver_at: Annotated[
         datetime | None, typer.Option(parser=output.parse_time, metavar="TIME", help="Deliver after: ISO 8601.")
@@ -282,12 +289,12 @@ def send(
     message = operations.Message(
         application=application,
         type=type,
-        payload=_read_data(data),
+        payload=_read_payload(payload),
         content_type="application/json",
-        id=key,
-        channels=channel or (),
-        tags=tag or (),
-        headers=read_pairs("--header", header or [], ":"),
+        id=id,
+        channels=channels or (),
+        tags=tags or (),
+        headers=read_pairs("--header", headers or [], ":"),
         deliver_at=deliver_at,
         event_id=new_id(),
     )
@@ -322,7 +329,7 @@ def _print_receipt(receipt: Receipt, *, as_json: bool) -> None:
         out.print(f"{message_id}{note}", markup=False)
 
 
-def _read_data(data: str) -> bytes:
-    if data != "-" and not data.startswith("@"):
-        return data.encode()
-    return read_bytes(data.removeprefix("@"))
+def _read_payload(text: str) -> bytes:
+    if text != "-" and not text.startswith("@"):
+        return text.encode()
+    return read_bytes(text.removeprefix("@"))

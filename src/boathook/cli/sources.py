@@ -28,7 +28,7 @@ from boathook.cli.options import Json, Yes, complete_providers, lifetime_option,
 from boathook.cli.output import Column, View
 from boathook.config import Settings
 from boathook.domain import ids
-from boathook.domain.errors import ConfigError, InvalidValue
+from boathook.domain.errors import ConfigError
 from boathook.service import source_secrets, stored_sources
 from boathook.service import sources as source_views
 from boathook.service.database import Database
@@ -131,7 +131,7 @@ def add_source(
     generate_secret: Annotated[
         bool, typer.Option("--generate-secret", help="Generate the secret, and print it once.")
     ] = False,
-    given: Annotated[
+    settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A key of [sources.NAME]; JSON or text; repeatable."),
     ] = None,
@@ -145,12 +145,10 @@ def add_source(
         raise UsageError("give one of --secret, --secret-stdin and --generate-secret")
     reference = "-" if secret_stdin else secret
     text = None if reference is None else _read_secret(cli_context(ctx).settings(), reference)
-    values = _read_settings(given) | ({} if provider is None else {"provider": provider})
+    values = _read_settings(settings) | ({} if provider is None else {"provider": provider})
     added = run_in_transaction(
         ctx,
-        lambda work: _explained(
-            stored_sources.add(work, name, values, secret=text, is_secret_generated=generate_secret)
-        ),
+        lambda work: stored_sources.add(work, name, values, secret=text, is_secret_generated=generate_secret),
     )
     fields = {"name": name, "path": f"/in/{name}"} | ({} if added.secret is None else {"secret": added.secret})
     output.print_done(fields, f"{name} added; requests arrive at /in/{name}", as_json=as_json)
@@ -162,7 +160,7 @@ def add_source(
 def change_source(
     ctx: typer.Context,
     name: Name,
-    given: Annotated[
+    settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A key of [sources.NAME]; JSON or text; repeatable."),
     ] = None,
@@ -173,13 +171,13 @@ def change_source(
 
     The values of --set are visible to other users of this host: set secret keys in the console or by the API.
     """
-    changes = _read_settings(given)
+    changes = _read_settings(settings)
     if both := sorted(changes.keys() & set(unset or ())):
         raise UsageError(f"{both[0]} is both set and unset; remove one of the two")
     changes |= dict.fromkeys(unset or ())
     if not changes:
         raise UsageError("nothing to change: give --set KEY=VALUE or --unset KEY")
-    run_in_transaction(ctx, lambda work: _explained(stored_sources.change(work, name, changes)))
+    run_in_transaction(ctx, lambda work: stored_sources.change(work, name, changes))
     output.print_done({"name": name, "changed": sorted(changes)}, f"{name} changed", as_json=as_json)
 
 
@@ -196,18 +194,6 @@ def remove_source(ctx: typer.Context, name: Name, yes: Yes = False, as_json: Jso
 
 def _read_settings(words: list[str] | None) -> dict[str, Any]:
     return {key: _json_or_text(text) for key, text in read_pairs("--set", words or [], "=").items()}
-
-
-async def _explained(act: Awaitable[Result]) -> Result:
-    """Name the option or the key of a wrong value."""
-    try:
-        return await act
-    except InvalidValue as error:
-        key = ".".join(map(str, error.where))
-        raise ConfigError(f"{_OPTIONS.get(key, key.replace('settings.', '--set ', 1))}: {error}") from None
-
-
-_OPTIONS: Final = {"name": "NAME", "secret": "--secret", "settings": "--set", "settings.provider": "--provider"}
 
 
 @sources.command("test", epilog="Example: boathook sources test stripe")

@@ -151,7 +151,17 @@ class DuplicateMessage(SendError):
 
 
 class InvalidMessage(SendError):
-    """A message breaks a rule; the message names the field and the fix."""
+    """A message breaks a rule; the text of the error names the field and the fix.
+
+    Args:
+        reason: one sentence.
+        field: the message's field, such as ``payload``; empty if it is not about one field.
+    """
+
+    def __init__(self, reason: str, field: str = "") -> None:
+        super().__init__(f"{field}: {reason}" if field else reason)
+        self.reason = reason
+        self.field = field
 
 
 class SecretUnreadable(SendError):

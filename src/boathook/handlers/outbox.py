@@ -404,13 +404,13 @@ def _draft(message: Message, memory_days: float) -> Draft:
 def _name(field: str, text: Any) -> str:
     # PostgreSQL stores neither NUL nor lone surrogates, and control characters break log lines.
     if not isinstance(text, str) or not text or not text.isprintable():
-        raise InvalidMessage(f"{field}: write a text without control characters, not {text!r}")
+        raise InvalidMessage(f"write a text without control characters, not {text!r}", field)
     return text
 
 
 def _check_storable(field: str, text: Any) -> None:
     if not isinstance(text, str) or _UNSTORABLE.search(text):
-        raise InvalidMessage(f"{field}: write a text without NUL and lone surrogates, not {text!r}")
+        raise InvalidMessage(f"write a text without NUL and lone surrogates, not {text!r}", field)
 
 
 _RULES: Final = {"channels": check_channels, "tags": check_tags}
@@ -421,13 +421,13 @@ def _names(field: str, given: Iterable[str]) -> tuple[str, ...]:
     try:
         return _RULES[field](names) if names else ()
     except (TypeError, ValueError) as error:
-        raise InvalidMessage(f"{field}: {error}") from None
+        raise InvalidMessage(str(error), field) from None
 
 
 def _headers(given: Mapping[Any, Any]) -> dict[str, str]:
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidMessage(f"headers: use strings, not {name!r}: {value!r}")
+            raise InvalidMessage(f"use strings, not {name!r}: {value!r}", "headers")
         _check_storable("headers", name)
         _check_storable("headers", value)
     return {name.lower(): value for name, value in given.items()}
@@ -435,11 +435,11 @@ def _headers(given: Mapping[Any, Any]) -> dict[str, str]:
 
 def _moment(field: str, moment: datetime | None) -> datetime | None:
     if moment is not None and moment.tzinfo is None:
-        raise InvalidMessage(f"{field}: {moment} has no time zone; write one with it, such as UTC")
+        raise InvalidMessage(f"{moment} has no time zone; write one with it, such as UTC", field)
     try:
         return moment and moment.astimezone(UTC)
     except OverflowError:
-        raise InvalidMessage(f"{field}: {moment} is not within the years 1 to 9999 in UTC") from None
+        raise InvalidMessage(f"{moment} is not within the years 1 to 9999 in UTC", field) from None
 
 
 def _encoded(payload: Any) -> tuple[bytes, str]:
@@ -448,7 +448,7 @@ def _encoded(payload: Any) -> tuple[bytes, str]:
     try:
         return msgspec.json.encode(payload), "application/json"
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidMessage(f"payload: it cannot be written as JSON: {error}") from None
+        raise InvalidMessage(f"it cannot be written as JSON: {error}", "payload") from None
 
 
 def _text(value: Mapping[str, Any] | Iterable[NewDelivery]) -> str:

@@ -29,7 +29,7 @@ async def check_message(connection: Connection, *, organization: str, type: str,
     # In a thread: a schema can need many steps for any payload.
     fault = await asyncio.to_thread(find_fault, payload, schemas) if schemas else None
     if fault is not None:
-        raise InvalidMessage(f"payload does not match the schema of {type}: {fault}")
+        raise InvalidMessage(f"it does not match the schema of {type}: {fault}", "payload")
 
 
 def find_fault(payload: Any, schemas: Mapping[str, Any]) -> str | None:

@@ -104,7 +104,7 @@ def _parsed(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise InvalidMessage(f"payload: {describe_fault(body)}; the event type's schema requires JSON") from None
+        raise InvalidMessage(f"{describe_fault(body)}; the event type's schema requires JSON", "payload") from None
 
 
 def to_row(message: Message, identifier: UUID) -> MessageRow:

@@ -446,4 +446,4 @@ def read_payload(message: Message) -> Any:
     try:
         return msgspec.json.decode(message.payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidMessage(f"payload: {describe_fault(message.payload)}") from None
+        raise InvalidMessage(describe_fault(message.payload), "payload") from None
