@@ -77,7 +77,7 @@ def gateway(shared_boathook: Callable[..., BoathookProcess], alert_receiver: Ale
         extra=f"""
 [sources.other]
 provider = "stripe"
-secrets = ["whsec_another"]
+secrets = ["whsec_another_of_the_tests"]
 [outbound]
 allow = ["127.0.0.0/8"]
 {extra}
@@ -130,7 +130,7 @@ def test_signature_failures_and_a_wrong_secret(gateway: BoathookProcess, alert_r
     alert_receiver.await_kind("signature_failures", "firing", subject="other")
     alert = alert_receiver.await_kind("all_signatures_failing", "firing", subject="other")
     assert alert["summary"] == "all requests for other fail verification: check its secret"
-    assert post(gateway, "right", "payment.paid", "other", "whsec_another") == 200
+    assert post(gateway, "right", "payment.paid", "other", "whsec_another_of_the_tests") == 200
     alert_receiver.await_kind("all_signatures_failing", "firing", "recovered", subject="other")
     alert_receiver.await_kind("signature_failures", "firing", "recovered", subject="other")
 

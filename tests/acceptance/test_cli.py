@@ -28,7 +28,7 @@ SETTINGS = """
 url = "{url}"
 [sources.shop]
 provider = "github"
-secrets = ["right"]
+secrets = ["the right secret"]
 paths = ["/webhooks/shop"]
 """
 
@@ -288,7 +288,7 @@ async def test_events_are_shown_and_replayed(store: Store, cli: Cli):
 
 
 async def test_rejections_are_verified_again(store: Store, cli: Cli):
-    await quarantine(store, b'{"n": 1}', "right")
+    await quarantine(store, b'{"n": 1}', "the right secret")
     forged = ids.show("rej", await quarantine(store, b'{"n": 2}', "forged"))
     assert cli.objects("rejections", "show", forged)[0]["body"] == '{"n": 2}'
     done = cli.run("rejections", "reverify", "--source", "shop", code=1).stdout
@@ -420,7 +420,7 @@ class TestSetUp:
     async def test_secrets_are_never_shown(self, cli: Cli):
         for command in (["sources", "show", "shop"], ["sources", "list"], ["config", "show"]):
             for done in (cli.run(*command), cli.run(*command, "--json")):
-                assert "right" not in done.stdout
+                assert "the right secret" not in done.stdout
         (shown,) = cli.objects("sources", "show", "shop")
         assert (shown["ready"], shown["paths"]) == ("yes", ["/in/shop", "/webhooks/shop"])
         url = cli.run("config", "show", "--json", BOATHOOK_DATABASE_URL="postgresql://u:hush@h/d").stdout
@@ -432,7 +432,9 @@ class TestSetUp:
         assert "bind" in cli.complaint("config", "check")
 
     async def test_the_config_option_may_follow_the_command(self, cli: Cli, tmp_path: Path):
-        (tmp_path / "other.toml").write_text("[sources.other]\nprovider = 'stripe'\nsecrets = ['whsec_x']\n")
+        (tmp_path / "other.toml").write_text(
+            "[sources.other]\nprovider = 'stripe'\nsecrets = ['whsec_x_of_the_tests']\n"
+        )
         for arguments in (
             ["--config", "other.toml", "sources", "list"],
             ["sources", "list", "--config=other.toml"],

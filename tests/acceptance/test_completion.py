@@ -13,10 +13,10 @@ from tests.commands import boathook_command
 CONFIG = """
 [sources.stripe]
 provider = "stripe"
-secrets = ["x"]
+secrets = ["a secret of the tests"]
 [sources.storefront]
 provider = "shopify"
-secrets = ["x"]
+secrets = ["a secret of the tests"]
 [apps]
 load = ["boathook.apps.fleet"]
 """

@@ -23,7 +23,7 @@ from boathook.http.backlog import refuse_new_handshakes
 from tests.support import sampled
 
 GATEWAY_PROCESS = Path(__file__).parent / "gateway_process.py"
-SECRET = "whsec_gateway"
+SECRET = "whsec_gateway_of_the_tests"
 SOURCES = {
     "open": {"provider": "token", "header": "X-Token", "unsigned": True},
     "small": {"provider": "token", "header": "X-Token", "unsigned": True, "max_body": 1000},

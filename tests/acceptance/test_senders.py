@@ -79,7 +79,7 @@ SOURCES = """
     id_path = "n"
     [sources.rotating]
     provider = "stripe"
-    secrets = ["whsec_next", "whsec_last"]
+    secrets = ["whsec_next_of_the_tests", "whsec_last_of_the_tests"]
     [sources.unproven]
     provider = "stripe"
     unsigned = true
@@ -328,7 +328,9 @@ class TestGitHub:
 
 
 class TestSecrets:
-    @pytest.mark.parametrize(("secret", "status"), [("whsec_next", 200), ("whsec_last", 200), ("whsec_gone", 401)])
+    @pytest.mark.parametrize(
+        ("secret", "status"), [("whsec_next_of_the_tests", 200), ("whsec_last_of_the_tests", 200), ("whsec_gone", 401)]
+    )
     def test_both_secrets_are_accepted_during_a_rotation(self, running: BoathookProcess, secret: str, status: int):
         request = from_stripe(time.time(), new_key(), source="rotating", secret=secret)
         assert post(running, request).status_code == status
@@ -337,7 +339,7 @@ class TestSecrets:
     def test_a_sender_may_sign_with_both(self, running: BoathookProcess):
         request = from_stripe(time.time(), new_key(), source="rotating", secret="whsec_future")
         second = stripe.WebhookSignature.generate_signature_header(
-            request.body.decode(), "whsec_last", timestamp=int(time.time())
+            request.body.decode(), "whsec_last_of_the_tests", timestamp=int(time.time())
         )
         header = request.headers["Stripe-Signature"] + "," + second.partition(",")[2]
         both = SignedRequest("rotating", request.body, {"Stripe-Signature": header}, request.key, request.type)

@@ -37,9 +37,12 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "slack": ('secrets = ["env:NO_SUCH_SECRET"]', ("secrets[0]: the environment variable NO_SUCH_SECRET is not set",)),
     "linear": ('secrets = ["file:nowhere"]', ("secrets[0]: cannot read", "nowhere")),
     "zoom": ('secrets = ["file:blank"]', ("secrets[0]: file:blank is empty",)),
-    "adyen": ('secrets = ["not hex"]', ("secrets[0]: the secret must be hexadecimal", "copy it from the sender")),
+    "adyen": (
+        'secrets = ["not hexadecimal"]',
+        ("secrets[0]: the secret must be hexadecimal", "copy it from the sender"),
+    ),
     "discord": ('secrets = ["not hex"]', ("secrets[0]: ", "public key as hexadecimal")),
-    "gitlab": ('secrets = ["whsec_%%%"]', ("secrets[0]: the secret must be base64",)),
+    "gitlab": ('secrets = ["whsec_%%% is not base64"]', ("secrets[0]: the secret must be base64",)),
     "telegramm": ('secrets = ["x"]', ("provider: there is no provider 'telegramm'; perhaps telegram?",)),
 }
 """Invalid source settings, and the expected error of each."""

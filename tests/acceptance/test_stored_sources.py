@@ -35,16 +35,16 @@ def post(base: str, path: str, secret: str, key: str) -> int:
     return httpx.post(f"{base}{path}", content=body, headers=headers, timeout=300).status_code
 
 
-def ask(base: str, path: str, secret: str = "whsec_shop") -> set[int]:
+def ask(base: str, path: str, secret: str = "whsec_shop_of_the_tests") -> set[int]:
     """Return the answers of all gateways, most probably."""
     return {post(base, path, secret, f"evt_{uuid.uuid4().hex}") for _ in range(12)}
 
 
-def wait_for(base: str, path: str, status: int, secret: str = "whsec_shop") -> None:
+def wait_for(base: str, path: str, status: int, secret: str = "whsec_shop_of_the_tests") -> None:
     until(lambda: ask(base, path, secret) == {status})
 
 
-def add(running: BoathookProcess, name: str, *more: str, secret: str = "whsec_shop") -> None:
+def add(running: BoathookProcess, name: str, *more: str, secret: str = "whsec_shop_of_the_tests") -> None:
     running.environment["A_SECRET"] = secret
     running.cli("sources", "add", name, "--provider", "stripe", "--secret", "env:A_SECRET", *more)
 
@@ -129,7 +129,7 @@ def test_a_generated_secret_is_printed_on_a_line_of_its_own(running: BoathookPro
 
 
 def test_wrong_commands_are_refused_with_the_fix(running: BoathookProcess):
-    running.environment["A_SECRET"] = "whsec_x"
+    running.environment["A_SECRET"] = "whsec_x_of_the_tests"
     secret = ("--secret", "env:A_SECRET")
     for arguments, words in (
         (("add", "a/b", "--provider", "stripe", *secret), "NAME: invalid source name: it is used in the URL"),
@@ -197,7 +197,7 @@ def test_a_gateway_starting_without_postgresql_uses_saved_sources(
         assert one.stop() == 0
         wire.set(is_refusing=True)
         one.start()
-        assert post(one.base, "/in/shop", "whsec_shop", "evt_spooled") == 200
+        assert post(one.base, "/in/shop", "whsec_shop_of_the_tests", "evt_spooled") == 200
         assert ask(one.base, "/in/nowhere") == {404}
         one.kill_all()
         # The mutant: without the file it could not be known; then nothing may be answered 404.

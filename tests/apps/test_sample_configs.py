@@ -17,7 +17,7 @@ from tests.commands import boathook_command
 
 APPS = Path(boathook.apps.__file__).parent
 NAMES = sorted(path.parent.name for path in APPS.glob("*/boathook.toml"))
-SECRETS = {"BILLING_SECRET": "made-up", "SUNO_WEBHOOK_KEY": "made-up"}
+SECRETS = {"BILLING_SECRET": "a made-up secret", "SUNO_WEBHOOK_KEY": "a made-up secret"}
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

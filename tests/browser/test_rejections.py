@@ -63,7 +63,7 @@ def test_late_unsigned_and_forged_requests_are_distinguished(admin_page: Checked
     expect(page.locator("main")).to_contain_text("Synchronize this machine's clock")
     bare = refuse(console, b"{}", {"content-type": "application/json"})
     expect(admin_page.go(f"/rejections/{bare}").locator("main")).to_contain_text("The signature's header is missing")
-    forged = refuse(console, *signed(payload("forged"), secret="whsec_another"))
+    forged = refuse(console, *signed(payload("forged"), secret="whsec_another_of_the_tests"))
     expect(admin_page.go(f"/rejections/{forged}").locator("main")).to_contain_text("Copy the signing secret")
 
 
@@ -76,13 +76,15 @@ def test_verifying_again_with_the_wrong_secret_stays_rejected(
 
 
 def test_with_the_right_secret_rejections_are_accepted(admin_page: CheckedPage, console: ConsoleServer):
-    first, *others = (refuse(console, *signed(payload(f"new-{n}"), secret="whsec_rotated")) for n in range(3))
+    first, *others = (
+        refuse(console, *signed(payload(f"new-{n}"), secret="whsec_rotated_of_the_tests")) for n in range(3)
+    )
     page = admin_page.go(f"/rejections/{first}")
     expect(page.locator("main")).to_contain_text("Most likely the secret of this source is not the one")
     token = page.locator("meta[name=csrf-token]").get_attribute("content") or ""
     added = page.request.post(
         f"{console.base}/console/sources/stripe/secrets",
-        form={"csrf": token, "secret": "whsec_rotated"},
+        form={"csrf": token, "secret": "whsec_rotated_of_the_tests"},
         headers={"origin": console.base},
     )
     assert added.ok, added.text()

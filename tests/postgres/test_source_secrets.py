@@ -53,10 +53,10 @@ def with_key(settings: Settings, key: str, folder: Path) -> Settings:
 
 async def test_added_secrets_are_newest_first_and_per_source(db: Database, tmp_path: Path):
     context = context_of(db)
-    for text in ("first", "second"):
+    for text in ("the first", "the second"):
         await add(context, text)
     added = SecretsCache(with_key(context.settings, KEY, tmp_path), await stored.list_all(db))
-    assert added.of("git", datetime.now(UTC).timestamp()) == ("second", "first")
+    assert added.of("git", datetime.now(UTC).timestamp()) == ("the second", "the first")
     assert added.of("adyen", datetime.now(UTC).timestamp()) == ()
 
 
@@ -166,7 +166,7 @@ async def test_one_that_no_key_opens_does_not_make_another_one_dispensable(db: D
 
 async def test_an_expired_secret_cannot_be_restored(db: Database):
     context = context_of(db)
-    made = await add(context, "over")
+    made = await add(context, "over soon")
     async with context.work(actor="test") as work:
         await source_secrets.expire(work, "git", made.secret.shown_id, timedelta())
     async with context.work(actor="test") as work:

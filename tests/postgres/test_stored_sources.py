@@ -46,7 +46,11 @@ def context(db: Database, tmp_path: Path) -> AppContext:
 
 
 async def add(
-    context: AppContext, name: str, values: Mapping[str, Any] = STRIPE, secret: str | None = "whsec_one", **more: Any
+    context: AppContext,
+    name: str,
+    values: Mapping[str, Any] = STRIPE,
+    secret: str | None = "whsec_one_of_the_tests",
+    **more: Any,
 ) -> stored_sources.AddedSource:
     async with context.work(actor="test") as work:
         return await stored_sources.add(work, name, values, secret=secret, **more)
@@ -141,33 +145,33 @@ async def test_settings_copied_to_another_source_are_not_used(context: AppContex
         ("", STRIPE, "x", ("name",), "letters, digits"),
         ("x" * 101, STRIPE, "x", ("name",), "100 characters"),
         ("shop", {"provider": "strip"}, "x", ("settings", "provider"), "stripe"),
-        ("shop", {**STRIPE, "public_url": "env:HOME"}, "whsec_x", ("settings", "public_url"), "reference"),
+        ("shop", {**STRIPE, "public_url": "env:HOME"}, "whsec_x_of_the_tests", ("settings", "public_url"), "reference"),
         ("shop", {"provider": "token", "password": "env:HOME"}, None, ("settings", "password"), "reference"),
         ("shop", {"provider": "token", "password": "file:/etc/passwd"}, None, ("settings", "password"), "reference"),
-        ("shop", {**STRIPE, "dedup_fields": ["id", "env:HOME"]}, "whsec_x", ("settings", "dedup_fields"), "reference"),
-        ("shop", {**STRIPE, "schema": {"const": "file:/etc/passwd"}}, "whsec_x", ("settings", "schema"), "reference"),
-        ("shop", {**STRIPE, "schema": "/etc/passwd"}, "whsec_x", ("settings", "schema"), "the JSON Schema itself"),
-        ("shop", {**STRIPE, "schema": {"type": 7}}, "whsec_x", ("settings", "schema"), "type"),
-        ("shop", {**STRIPE, "secrets": ["x"]}, "whsec_x", ("secret",), "add them as secrets"),
-        ("shop", {**STRIPE, "secret": "x"}, "whsec_x", ("secret",), "add them as secrets"),
-        ("shop", {**STRIPE, "pahts": []}, "whsec_x", ("settings", "pahts"), "did you mean"),
-        ("shop", {**STRIPE, "nonsense": "1"}, "whsec_x", ("settings", "nonsense"), "no such setting"),
-        ("shop", {**STRIPE, "rate": -1}, "whsec_x", ("settings", "rate"), "greater than"),
-        ("shop", {**STRIPE, "paths": ["hooks"]}, "whsec_x", ("settings", "paths"), "must start with"),
-        ("shop", {**STRIPE, "paths": ["/api/v1/app"]}, "whsec_x", ("settings", "paths"), "belongs to boathook"),
-        ("shop", {**STRIPE, "paths": ["/hooks/git"]}, "whsec_x", ("settings", "paths"), "source 'git'"),
-        ("shop", {**STRIPE, "fallback_body": "x"}, "whsec_x", ("settings",), "inline"),
-        ("shop", {**STRIPE, "mode": "inline", "reply_within_s": 900}, "whsec_x", ("settings", "reply_within_s"), "waits only"),
-        ("shop", {**STRIPE, "schema": {"enum": ["x" * 140_000]}}, "whsec_x", ("settings",), "bytes"),
-        ("shop", {**STRIPE, "paths": ["/a\0b"]}, "whsec_x", ("settings", "paths"), "must start with"),
-        ("shop", {**STRIPE, "dedup_days": float("inf")}, "whsec_x", ("settings", "dedup_days"), "at most"),
-        ("shop", {**STRIPE, "dedup_days": 36_501}, "whsec_x", ("settings", "dedup_days"), "36500"),
-        ("shop", {**STRIPE, "rate": float("nan")}, "whsec_x", ("settings", "rate"), "at most"),
+        ("shop", {**STRIPE, "dedup_fields": ["id", "env:HOME"]}, "whsec_x_of_the_tests", ("settings", "dedup_fields"), "reference"),
+        ("shop", {**STRIPE, "schema": {"const": "file:/etc/passwd"}}, "whsec_x_of_the_tests", ("settings", "schema"), "reference"),
+        ("shop", {**STRIPE, "schema": "/etc/passwd"}, "whsec_x_of_the_tests", ("settings", "schema"), "the JSON Schema itself"),
+        ("shop", {**STRIPE, "schema": {"type": 7}}, "whsec_x_of_the_tests", ("settings", "schema"), "type"),
+        ("shop", {**STRIPE, "secrets": ["x"]}, "whsec_x_of_the_tests", ("secret",), "add them as secrets"),
+        ("shop", {**STRIPE, "secret": "x"}, "whsec_x_of_the_tests", ("secret",), "add them as secrets"),
+        ("shop", {**STRIPE, "pahts": []}, "whsec_x_of_the_tests", ("settings", "pahts"), "did you mean"),
+        ("shop", {**STRIPE, "nonsense": "1"}, "whsec_x_of_the_tests", ("settings", "nonsense"), "no such setting"),
+        ("shop", {**STRIPE, "rate": -1}, "whsec_x_of_the_tests", ("settings", "rate"), "greater than"),
+        ("shop", {**STRIPE, "paths": ["hooks"]}, "whsec_x_of_the_tests", ("settings", "paths"), "must start with"),
+        ("shop", {**STRIPE, "paths": ["/api/v1/app"]}, "whsec_x_of_the_tests", ("settings", "paths"), "belongs to boathook"),
+        ("shop", {**STRIPE, "paths": ["/hooks/git"]}, "whsec_x_of_the_tests", ("settings", "paths"), "source 'git'"),
+        ("shop", {**STRIPE, "fallback_body": "x"}, "whsec_x_of_the_tests", ("settings",), "inline"),
+        ("shop", {**STRIPE, "mode": "inline", "reply_within_s": 900}, "whsec_x_of_the_tests", ("settings", "reply_within_s"), "waits only"),
+        ("shop", {**STRIPE, "schema": {"enum": ["x" * 140_000]}}, "whsec_x_of_the_tests", ("settings",), "bytes"),
+        ("shop", {**STRIPE, "paths": ["/a\0b"]}, "whsec_x_of_the_tests", ("settings", "paths"), "must start with"),
+        ("shop", {**STRIPE, "dedup_days": float("inf")}, "whsec_x_of_the_tests", ("settings", "dedup_days"), "at most"),
+        ("shop", {**STRIPE, "dedup_days": 36_501}, "whsec_x_of_the_tests", ("settings", "dedup_days"), "36500"),
+        ("shop", {**STRIPE, "rate": float("nan")}, "whsec_x_of_the_tests", ("settings", "rate"), "at most"),
         ("shop", STRIPE, None, ("secret",), "paste its secret"),
         ("shop", STRIPE, "  ", ("secret",), "printable"),
         ("shop", STRIPE, "env:HOME", ("secret",), "the secret itself"),
         ("shop", {"provider": "adyen"}, "not hexadecimal", ("secret",), "hexadecimal"),
-        ("shop", {**STRIPE, "unsigned": True}, "whsec_x", ("settings", "unsigned"), "remove them"),
+        ("shop", {**STRIPE, "unsigned": True}, "whsec_x_of_the_tests", ("settings", "unsigned"), "remove them"),
     ],
 )  # fmt: skip
 async def test_wrong_values_are_refused_at_their_field(
@@ -291,7 +295,7 @@ async def test_an_invalid_stored_source_is_skipped_and_can_be_repaired(context: 
 
 async def insert_secret(context: AppContext, name: str) -> None:
     id = uuid.uuid4()
-    encrypted = context.secret_box.encrypt("whsec_x", secret_store.encryption_context(name, id))
+    encrypted = context.secret_box.encrypt("whsec_x_of_the_tests", secret_store.encryption_context(name, id))
     async with context.work() as work:
         await secret_store.insert(work.connection, id=id, source=name, encrypted=encrypted, note="", by="test")
 

@@ -43,7 +43,12 @@ async def console(db: Database, tmp_path: Path) -> AsyncIterator[ConsoleApp]:
 
 
 async def test_a_source_is_created_read_changed_and_deleted(api: ApiClient):
-    body = {"name": "shop", "provider": "stripe", "secret": "whsec_quiet", "settings": {"paths": ["/hooks/shop"]}}
+    body = {
+        "name": "shop",
+        "provider": "stripe",
+        "secret": "whsec_quiet_of_the_tests",
+        "settings": {"paths": ["/hooks/shop"]},
+    }
     made = await api.ask(201, "POST", "/source", body)
     assert (made["name"], made["stored"], made["problem"], made["secret"]) == ("shop", True, None, None)
     assert made["paths"] == ["/in/shop", "/hooks/shop"]
@@ -99,6 +104,9 @@ async def test_lists_are_paged_both_ways(api: ApiClient):
         ({"name": "a", "provider": "githup"}, ["body", "settings", "provider"], "github"),
         ({"name": "a", "provider": "github"}, ["body", "secret"], "paste its secret"),
         ({"name": "a", "provider": "github", "secret": "env:HOME"}, ["body", "secret"], "the secret itself"),
+        ({"name": "a", "provider": "github", "secret": "x"}, ["body", "secret"], "fewer than 8 characters"),
+        ({"name": "a", "provider": "token", "settings": {"username": "u", "password": "x"}},
+         ["body", "settings", "password"], "fewer than 8 characters"),
         ({"name": "a", "provider": "github", "secret": "x", "settings": {"paths": ["/hooks/git"]}},
          ["body", "settings", "paths"], "source 'git'"),
         ({"name": "a", "provider": "github", "secret": "x", "settings": {"public_url": "file:/etc/passwd"}},
@@ -149,7 +157,7 @@ async def test_an_admin_adds_changes_and_removes_a_source(console: ConsoleApp):
     form = await pages.get_page("/console/sources-new/stripe")
     assert "/in/stripe" in form
     assert "[sources.stripe]" in form, "the alternative in boathook.toml"
-    values = {"name": "shop", "secret": "whsec_quiet", "paths": "/hooks/shop /hooks/other", "rate": "50"}
+    values = {"name": "shop", "secret": "whsec_quiet_of_the_tests", "paths": "/hooks/shop /hooks/other", "rate": "50"}
     added = await pages.submit_form("/console/sources-new/stripe", values)
     assert added.headers["location"] == "/console/sources/shop"
     page = await pages.get_page("/console/sources/shop")
@@ -199,6 +207,7 @@ async def test_a_secret_setting_is_hidden_and_kept_if_left_empty(console: Consol
         ("stripe", {"name": "git", "secret": "x"}, "name", "boathook.toml"),
         ("stripe", {"name": "a", "secret": ""}, "secret", "paste its secret"),
         ("stripe", {"name": "a", "secret": "env:HOME"}, "secret", "the secret itself"),
+        ("github", {"name": "a", "secret": "x"}, "secret", "fewer than 8 characters"),
         ("stripe", {"name": "a", "secret": "x", "rate": "many"}, "rate", "enter a number"),
         ("stripe", {"name": "a", "secret": "x", "schema": "{"}, "schema", "invalid JSON"),
         ("stripe", {"name": "a", "secret": "x", "paths": "/hooks/git"}, "paths", "source &#39;git&#39;"),
@@ -236,7 +245,7 @@ async def test_configured_sources_have_no_form(console: ConsoleApp):
 
 async def test_a_stored_source_that_is_not_used_is_reported(console: ConsoleApp):
     pages = await console.operator()
-    values = {"name": "shop", "secret": "whsec_quiet", "paths": "/hooks/shop"}
+    values = {"name": "shop", "secret": "whsec_quiet_of_the_tests", "paths": "/hooks/shop"}
     await pages.submit_form("/console/sources-new/stripe", values)
     clash = SourceSettings.model_validate({"provider": "github", "secrets": ["x"], "paths": ["/hooks/shop"]})
     live = console.context.live_settings
@@ -262,7 +271,9 @@ async def test_every_sender_has_a_form(console: ConsoleApp, recipe):
 
 async def test_secrets_of_a_stored_source_can_be_rotated_there(console: ConsoleApp):
     pages = await console.operator()
-    await pages.submit_form("/console/sources-new/stripe", {"name": "shop", "secret": "whsec_first"})
-    await pages.submit_form("/console/sources/shop/secrets", {"secret": "whsec_second"}, on="/console/sources/shop")
+    await pages.submit_form("/console/sources-new/stripe", {"name": "shop", "secret": "whsec_first_of_the_tests"})
+    await pages.submit_form(
+        "/console/sources/shop/secrets", {"secret": "whsec_second_of_the_tests"}, on="/console/sources/shop"
+    )
     async with console.context.work() as work:
         assert len(await source_secrets.list_secrets(work, "shop")) == 2

@@ -15,7 +15,7 @@ from typing import Any, Final
 import psutil
 
 GATEWAY_PROCESS: Final = Path(__file__).parent / "gateway_process.py"
-SECRET: Final = "whsec_wire"
+SECRET: Final = "whsec_wire_of_the_tests"
 SOURCES: Final[dict[str, dict[str, Any]]] = {
     "open": {"provider": "token", "header": "X-Token", "unsigned": True, "dedup_fields": ["id"]},
     "signed": {"provider": "stripe", "secrets": [SECRET]},

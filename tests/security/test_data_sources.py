@@ -179,8 +179,8 @@ provider = "github"
 secrets = ["one secret for two"]
 [sources.ads]
 provider = "meta"
-secrets = ["another", "one secret for two"]
-verify_token = "x"
+secrets = ["another secret", "one secret for two"]
+verify_token = "a token of ours"
 [sources.safe]
 provider = "stripe"
 secrets = ["whsec_a_secret_of_its_own"]

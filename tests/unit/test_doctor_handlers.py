@@ -15,7 +15,7 @@ from boathook.service.doctor import CheckStatus, examine_handlers
 
 SOURCES = """
 [sources.stripe]
-secrets = ["whsec_x"]
+secrets = ["whsec_x_of_the_tests"]
 [sources.github]
 secrets = ["abc"]
 [sources.plain]

@@ -9,7 +9,8 @@ from boathook.providers import RECIPES
 from boathook.providers.recipe import Setting
 from boathook.providers.request_reader import BasicPassword, Header
 from boathook.providers.schemes import Hmac, SignatureHeaders, Token
-from boathook.verification.source import resolve_source
+from boathook.verification.source import MIN_SECRET_LENGTH, check_secret_forms, resolve_source
+from boathook.verification.verifier import Verifier
 from tests.unit.recipe_factory import SIGNED, recipe, registered, source
 
 SET = recipe(
@@ -88,3 +89,41 @@ def test_every_provider_setting_has_help():
                 assert setting.help
                 assert not setting.help.endswith(".")
                 assert not setting.default or not setting.choices or setting.default in setting.choices
+
+
+def check(provider: str, *secrets: str, **options: str) -> None:
+    spec = SourceSpec(name="test", provider=provider, secrets=secrets, options=options, public_url="https://a.example")
+    check_secret_forms(spec)
+
+
+@pytest.mark.parametrize(
+    ("provider", "secrets", "options", "key"),
+    [
+        ("github", ("x",), {}, r"secrets\[0\]"),
+        ("github", ("long enough", "  short  "), {}, r"secrets\[1\]"),
+        ("hmac", ("1234567",), {"header": "x-signature"}, r"secrets\[0\]"),
+        ("stripe", ("whsec_x",), {}, r"secrets\[0\]"),
+        ("standard-webhooks", ("v1,whsec_QUJD",), {}, r"secrets\[0\]"),
+        ("cloudpayments", ("x",), {}, r"secrets\[0\]"),
+        ("telegram", ("x",), {}, r"secrets\[0\]"),
+        ("netlify", ("x",), {}, r"secrets\[0\]"),
+        ("token", (), {"username": "u", "password": "x"}, "password"),
+        ("postmark", (), {"password": "x"}, "password"),
+        ("meta", ("long enough",), {"verify_token": "x"}, "verify_token"),
+    ],
+)
+def test_a_secret_that_is_easily_guessed_is_refused(provider, secrets, options, key):
+    with pytest.raises(ConfigError, match=rf"sources\.test\.{key}: .*fewer than 8 characters; (choose|copy)") as caught:
+        check(provider, *secrets, **options)
+    assert not any(repr(text) in str(caught.value) for text in (*secrets, *options.values()))
+
+
+@pytest.mark.parametrize("made", [each for one in RECIPES for each in (one, *one.schemes.values())])
+def test_the_secret_of_each_senders_example_is_long_enough(made):
+    assert len(made.sample.secret) >= MIN_SECRET_LENGTH
+
+
+def test_a_source_that_was_compiled_before_still_is():
+    with pytest.raises(ConfigError, match="fewer than 8"):
+        check("github", "x")
+    Verifier(SourceSpec(name="test", provider="github", secrets=("x",)))

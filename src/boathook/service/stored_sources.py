@@ -130,7 +130,12 @@ async def change(work: UnitOfWork, name: str, changes: Mapping[str, Any], *, is_
     kept = {key: former.get(key) if value == HIDDEN else value for key, value in changes.items()}
     merged = kept if is_replaced else {**former, **kept}
     source = _read(work, name, {key: value for key, value in merged.items() if value is not None})
-    _check(configured, name, source, await _secrets_of(work, configured, name))
+    readable = [values for values in (former, merged) if values.get("provider")]
+    hidden = {key for values in readable for key, value in hide_secrets(values).items() if value == HIDDEN}
+    # Secrets that were accepted before stay valid, even if they would not be accepted today.
+    has_new_secrets = any(merged.get(key) != former.get(key) for key in {"provider", "scheme", *hidden})
+    secrets = await _secrets_of(work, configured, name)
+    _check(configured, name, source, secrets, has_new_secrets=has_new_secrets)
     stored = await stored_sources.update(
         work.connection,
         name,
@@ -140,8 +145,6 @@ async def change(work: UnitOfWork, name: str, changes: Mapping[str, Any], *, is_
     )
     if stored is None:
         raise NotFound(f"there is no source {name}")
-    readable = [values for values in (former, merged) if values.get("provider")]
-    hidden = {key for values in readable for key, value in hide_secrets(values).items() if value == HIDDEN}
     await record(work.connection, work.actor, "source.change", name, describe_change(former, merged, hidden))
 
 
@@ -205,8 +208,10 @@ def _read_secret(source: SourceSettings, secret: str | None, *, is_generated: bo
         raise InvalidValue(str(error), "settings", "provider") from None
 
 
-def _check(configured: Settings, name: str, source: SourceSettings, secrets: tuple[str, ...]) -> None:
-    """Compile a source with its secrets as a gateway does. Raises InvalidValue."""
+def _check(
+    configured: Settings, name: str, source: SourceSettings, secrets: tuple[str, ...], *, has_new_secrets: bool = True
+) -> None:
+    """Compile a source as a gateway does; new secrets must also have the right form. Raises InvalidValue."""
     # The clash with other sources is checked before, so they are left out.
     alone = configured.with_sources({name: source})
     try:
@@ -219,7 +224,8 @@ def _check(configured: Settings, name: str, source: SourceSettings, secrets: tup
                 "secret",
             )
         spec = replace(spec, secrets=(*secrets, *spec.secrets))
-        check_secret_forms(spec)
+        if has_new_secrets:
+            check_secret_forms(spec)
         Verifier(spec)
         inline_policy(alone, name)
     except ConfigError as error:

@@ -6,13 +6,13 @@ from msgspec.structs import replace
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.json_document import split_path
-from boathook.domain.signing import describe_variable, variable_name
+from boathook.domain.signing import STANDARD_PREFIX, VERSION_PREFIX, describe_variable, variable_name
 from boathook.domain.verification import SourceSpec
 from boathook.providers import find_recipe
 from boathook.providers.options import Options
 from boathook.providers.recipe import Recipe, Setting
 from boathook.providers.request_reader import BasicPassword
-from boathook.providers.schemes import Token
+from boathook.providers.schemes import Asymmetric, Token
 
 
 class ResolvedSource(NamedTuple):
@@ -24,6 +24,13 @@ class ResolvedSource(NamedTuple):
     settings: dict[str, str]
     """The settings the recipe declares, by name, defaults included."""
 
+
+MIN_SECRET_LENGTH: Final = 8
+"""The fewest characters of a secret, without its prefix.
+
+The secrets that senders issue are longer, so a shorter one is cut off or a slip. Those that users choose follow the
+minimum for chosen passwords of NIST SP 800-63B, section 5.1.1.1: https://pages.nist.gov/800-63-3/sp800-63b.html.
+"""
 
 _ATTEMPT_FIELDS: Final = (
     "attempt", "attempts", "attemptNumber", "attempt_number", "createdAt", "created_at", "deliveredAt", "delivered_at",
@@ -76,19 +83,45 @@ def resolve_source(spec: SourceSpec) -> ResolvedSource:
 
 
 def check_secret_forms(spec: SourceSpec) -> None:
-    """Raise ConfigError for a secret that the sender cannot have issued; its text is shown only if it is a name."""
-    recipe, spec, _ = resolve_source(spec)
-    if not recipe.has_secret_form:
+    """Raise ConfigError for a secret that is too short, or that the sender cannot have issued.
+
+    Its text is shown only if it is a name. What was accepted before is not checked again when it is loaded.
+    """
+    recipe, _, settings = resolve_source(spec)
+    keys = {f"secrets[{position}]": secret for position, secret in enumerate(spec.secrets)}
+    for key, secret in keys.items():
+        if fault := _form_fault(recipe, secret):
+            raise ConfigError(f"sources.{spec.name}.{key}: {fault}")
+    if not recipe.takes_secrets or isinstance(recipe.proof, Asymmetric):
         return
+    secret_settings = {one.name: settings[one.name] for one in recipe.settings if one.is_secret}
+    for key, secret in (keys | secret_settings).items():
+        if 0 < len(_significant_text(recipe, secret)) < MIN_SECRET_LENGTH:
+            advice = "choose a long random one" if recipe.is_secret_chosen else f"copy all of it from {recipe.title}"
+            raise ConfigError(
+                f"sources.{spec.name}.{key}: this secret is easily guessed, because it has fewer than "
+                f"{MIN_SECRET_LENGTH} characters; {advice}"
+            )
+
+
+def _form_fault(recipe: Recipe, secret: str) -> str:
+    """Return what is wrong with the form of a secret; empty if nothing is known to be."""
+    if not recipe.has_secret_form:
+        return ""
     form = recipe.secret_form
-    for position, secret in enumerate(spec.secrets):
-        # A wrong encoding is found where the secret is decoded.
-        fault = "" if form is None else f"copy the signing secret from {recipe.title}: {form.find_fault(secret)}"
-        if name := variable_name(secret):
-            fault = f"{describe_variable(name)}" + (f"; {fault}" if fault else "")
-        elif form is None or not form.find_fault(secret):
-            continue
-        raise ConfigError(f"sources.{spec.name}.secrets[{position}]: {fault}")
+    # A wrong encoding is found where the secret is decoded.
+    fault = "" if form is None else form.find_fault(secret)
+    advice = f"copy the signing secret from {recipe.title}: {fault}" if fault else ""
+    name = variable_name(secret)
+    if name is None:
+        return advice
+    return f"{describe_variable(name)}" + (f"; {advice}" if advice else "")
+
+
+def _significant_text(recipe: Recipe, secret: str) -> str:
+    """Return the part of a secret that has to be guessed."""
+    text = secret.strip().removeprefix(VERSION_PREFIX).removeprefix(STANDARD_PREFIX)
+    return text if recipe.secret_form is None else text.removeprefix(recipe.secret_form.prefix)
 
 
 def _volatile_path(options: Options, path: str) -> str:

@@ -18,7 +18,7 @@ import msgspec
 
 from tests.faults.rig.history import Answered, Fact, Sent, Silent
 
-SECRET = "whsec_faults"
+SECRET = "whsec_faults_of_the_tests"
 PATH = "/in/stripe"
 _MAX_IDLE = 128
 
