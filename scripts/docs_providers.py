@@ -214,7 +214,8 @@ def _of_answers(recipe: Recipe) -> Iterator[str]:
     if recipe.answer_within_s is not None:
         yield f"It waits {recipe.answer_within_s:g} s for a reply."
     if recipe.max_body:
-        yield f"Largest body: {recipe.max_body >> 20} MB."
+        doubt = "" if recipe.confidence.get("max_body") is None else "; that is unconfirmed"
+        yield f"Largest body: {recipe.max_body >> 20} MB{doubt}."
     if recipe.retries:
         yield f"Retries: {recipe.retries}."
     if recipe.stop_statuses:

@@ -312,7 +312,7 @@ PUBSUB = Recipe(
     title="Google Cloud Pub/Sub push",
     docs="https://cloud.google.com/pubsub/docs/push",
     # The token identifies sender and receiver, but covers nothing of the message.
-    # Messages of 10 MB, https://cloud.google.com/pubsub/quotas, which are Base64 in the body.
+    # The data of a message has up to 10 MB, https://cloud.google.com/pubsub/quotas; it is Base64 in the body.
     max_body=14 * MIB,
     grade=ProofStrength.TOKEN,
     proof=Jwt(
@@ -366,7 +366,7 @@ PUBSUB = Recipe(
     retries="until the message expires (by default after 7 days) or goes to a dead-letter topic",
     retries_for_days=7.0,
     checked=("google-auth (Python), its verifying half", "PyJWT (Python), its signing half"),
-    confidence={"type": Confidence.SECONDARY},
+    confidence={"type": Confidence.SECONDARY, "max_body": Confidence.SECONDARY},
     setup=(
         "In Google Cloud create a push subscription of the topic with the endpoint {url}.",
         "Enable authentication, choose a service account, and set an audience.",

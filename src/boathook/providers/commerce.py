@@ -271,7 +271,8 @@ SENDGRID: Final = Recipe(
     name="sendgrid",
     title="Twilio SendGrid Event Webhook",
     docs="https://www.twilio.com/docs/sendgrid/for-developers/tracking-events/getting-started-event-webhook-security-features",
-    # Its Inbound Parse Webhook: https://www.twilio.com/docs/sendgrid/for-developers/parsing-email/inbound-email
+    # Of its Inbound Parse Webhook; none is documented for the Event Webhook:
+    # https://www.twilio.com/docs/sendgrid/for-developers/parsing-email/inbound-email
     max_body=30 * MIB,
     grade=ProofStrength.BODY,
     proof=Asymmetric(
