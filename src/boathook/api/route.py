@@ -28,7 +28,7 @@ itself. `body_of(request)` returns the exact bytes of the body.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import Annotated, Any, Final, TypeVar, cast
 from uuid import UUID
@@ -48,7 +48,7 @@ from boathook.domain.errors import DatabaseUnavailable, NotFound, WrongCell
 from boathook.domain.json_document import describe_fault
 from boathook.domain.model import IdempotencyKey
 from boathook.http.asgi import IS_AUTHENTICATED
-from boathook.observability.log import get_logger
+from boathook.observability.log import OnceFilter, get_logger
 from boathook.service import applications
 from boathook.service.applications import Application
 from boathook.service.authorization import ACCESS_RULES, Principal, permission_of
@@ -66,7 +66,7 @@ _LARGE_BODY: Final = 65_536
 _DISPLAY_PARAMS: Final = frozenset({"with_content"})
 """Query parameters that only select which fields of the result are shown."""
 _MAX_LOGGED: Final = 100
-"""How many different lists of ignored fields an operation logs."""
+"""How many lists of ignored fields an operation remembers, to log each once."""
 _LOG = get_logger("api")
 
 
@@ -136,7 +136,7 @@ class ApiRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         self._permission = permission_of(endpoint)
-        self._logged: set[int] = set()
+        self._logged = OnceFilter(_MAX_LOGGED)
         super().__init__(path, endpoint, **options)
 
     @cached_property
@@ -217,15 +217,10 @@ class ApiRoute(APIRoute):
         names = [] if self.body_field is None else ignored_fields(self.body_field.field_info.annotation, document)
         if names:
             answer.headers[IGNORED] = ", ".join(names)
-            self._log_once(names)
+            # Clients' libraries do not show response headers.
+            if self._logged.is_new(*names):
+                _LOG.warning("fields_ignored", operation=self.operation_id, fields=", ".join(names))
         return answer
-
-    def _log_once(self, names: Sequence[str]) -> None:
-        """Log ignored fields, as clients' libraries do not show response headers; the same fields once."""
-        if (key := hash(tuple(names))) in self._logged or len(self._logged) >= _MAX_LOGGED:
-            return
-        self._logged.add(key)
-        _LOG.warning("fields_ignored", operation=self.operation_id, fields=", ".join(names))
 
     async def _read_key(self, request: Request, principal: Principal, raw: bytes) -> IdempotencyKey | None:
         if request.method != "POST":

@@ -45,7 +45,7 @@ from boathook.domain.policy import (
     decide,
 )
 from boathook.observability import meters
-from boathook.observability.log import Logger, is_text
+from boathook.observability.log import Logger, OnceFilter, is_text
 
 if TYPE_CHECKING:
     from boathook.broker.due_lane import DueLane
@@ -312,8 +312,8 @@ class Dispatcher(Generic[A]):
         self._returned: list[A] = []
         """Claims to be released."""
         self._results: list[A] = []
-        self._logged_causes: set[int] = set()
         """Results to be written."""
+        self._logged_causes = OnceFilter(_MAX_CAUSES)
         self._has_results = asyncio.Event()
         self._is_urgent = asyncio.Event()
         """Set when an unwritten result blocks another delivery."""
@@ -618,13 +618,7 @@ class Dispatcher(Generic[A]):
     def _is_new_cause(self, recipient: str, traceback: str) -> bool:
         """Return whether this process has not logged this failure of the recipient yet; the message does not count."""
         frames = [line for line in traceback.splitlines() if line.startswith("  File ")]
-        cause = hash((recipient, *frames))
-        if cause in self._logged_causes:
-            return False
-        if len(self._logged_causes) >= _MAX_CAUSES:
-            self._logged_causes.clear()
-        self._logged_causes.add(cause)
-        return True
+        return self._logged_causes.is_new(recipient, *frames)
 
     def _resume(self, attempt: A) -> None:
         self._queues.resume(attempt)

@@ -175,6 +175,28 @@ def flush() -> None:
     _writer.flush()
 
 
+class OnceFilter:
+    """Lets a process log each subject once; when it is full, it forgets all, so that memory is bounded.
+
+    Args:
+        max_subjects: how many subjects are remembered.
+    """
+
+    def __init__(self, max_subjects: int) -> None:
+        self._max_subjects = max_subjects
+        self._logged: set[int] = set()
+
+    def is_new(self, *subject: str) -> bool:
+        """Return whether a subject, such as a cause and its recipient, is to be logged; remember it."""
+        key = hash(subject)
+        if key in self._logged:
+            return False
+        if len(self._logged) >= self._max_subjects:
+            self._logged.clear()
+        self._logged.add(key)
+        return True
+
+
 class RequestLog:
     """Writes request lines on the hot path, in the same format as other lines at a third of the cost."""
 

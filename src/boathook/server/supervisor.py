@@ -37,7 +37,7 @@ from boathook.service.database import check_connections, with_url
 from boathook.service.doctor import setup as settings_checks
 from boathook.service.doctor.handlers import CheckStatus
 from boathook.service.doctor.handlers import examine as examine_handlers
-from boathook.service.gateway_address import published_address
+from boathook.service.gateway_address import published_address, socket_url
 from boathook.spool import inspection
 
 _LOG = log.get_logger("server")
@@ -493,9 +493,7 @@ def _log_serving(
     """Log what runs, at which URLs senders reach it, and which handlers get the events of each source."""
     fields: dict[str, object] = {"children": ", ".join(child.slot for child in children)}
     if bound is not None:
-        host, port = bound.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        base = settings.server.public_url or f"http://{shown}:{port}"
+        base = settings.server.public_url or socket_url(*bound.getsockname()[:2])
         fields["url"] = base
         for name, source in settings.sources.items():
             paths = " ".join(base + path for path in (f"/in/{name}", *source.paths))

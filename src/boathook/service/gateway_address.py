@@ -23,13 +23,13 @@ def gateway_url(settings: Settings, at: tuple[str, int] | None = None) -> str:
         at: host and port of a gateway; None uses the one that runs on the data folder, else ``server.bind``.
     """
     if at is not None:
-        return _url(*at)
+        return _reachable_url(*at)
     return next(_running(settings.server.data_dir), "") or bind_url(settings)
 
 
 def bind_url(settings: Settings) -> str:
     """Return the address of ``server.bind``, as a client on this host reaches it."""
-    return _url(settings.server.host, settings.server.port)
+    return _reachable_url(settings.server.host, settings.server.port)
 
 
 @contextlib.contextmanager
@@ -48,7 +48,7 @@ def published_address(data_dir: Path, prefix: str, host: str, port: int) -> Iter
             file = stack.enter_context(path.open("w", encoding="ascii"))
             fcntl.flock(file, fcntl.LOCK_EX)
             stack.callback(path.unlink, missing_ok=True)
-            file.write(_url(host, port))
+            file.write(_reachable_url(host, port))
             file.flush()
         yield
 
@@ -62,6 +62,12 @@ def _running(data_dir: Path) -> Iterator[str]:
                 yield file.read()
 
 
-def _url(host: str, port: int) -> str:
-    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - the address to call, not to listen on
-    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+def _reachable_url(host: str, port: int) -> str:
+    """Return the URL at which a client on this host reaches a socket that listens at *host*."""
+    # The addresses to call, not to listen on.
+    return socket_url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)  # noqa: S104
+
+
+def socket_url(host: str, port: int) -> str:
+    """Return the URL of a socket's address."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
