@@ -78,6 +78,7 @@ soak: dev ## run every fault scenario, all tests that take many minutes and a sa
 	@BOATHOOK_TEST_RESULTS=$(CURDIR)/build/faults $(BIN)/pytest -m "fault or soak" $(ARGS)
 	@$(BIN)/python -m tests.faults.rig.report build/faults
 	@$(BIN)/python -m scripts.mutants
+	@$(BIN)/python -m scripts.mutants --chosen
 
 docs: dev ## rewrite the generated pages of docs/, and build the site, which needs no network, into build/site
 	@$(BIN)/python -m scripts.write_docs

@@ -1,6 +1,7 @@
 """Changes the code in small ways, one at a time, and reports which changes no test notices.
 
-``python -m scripts.mutants`` takes a sample of all changes; `make soak` runs it. Many a change that lives does no harm;
+``python -m scripts.mutants`` takes a sample of all changes, and with ``--chosen`` makes those of
+`scripts.chosen_mutants`; `make soak` runs both. Many a change that lives does no harm;
 `ACCEPTED` has those that were looked at. The code is changed in a copy below ``build/mutants``, which the tests import
 in place of ``src``; the report is written there too.
 
@@ -23,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
+
+from scripts.chosen_mutants import CHOSEN, ChosenMutant
 
 ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = "boathook"
@@ -255,16 +258,42 @@ def _report(name: str, arguments: argparse.Namespace) -> list[str]:
     return lines
 
 
+def _report_chosen(name: str, arguments: argparse.Namespace) -> list[str]:
+    """Make the chosen changes of an area and return the lines of its report."""
+    chosen = CHOSEN[name]
+    print(f"{name}: {len(chosen)} chosen changes ", end="", flush=True)  # noqa: T201 - what somebody who waits sees
+    source = ROOT / "src" / PACKAGE
+    selections: dict[tuple[str, ...], dict[Mutant, ChosenMutant]] = {}
+    for one in chosen:
+        changed = one.apply((source / one.module).read_text(encoding="utf-8"))
+        mutant = Mutant(one.module, 0, f"{one.old!r} to {one.new!r}", changed)
+        selections.setdefault(tuple(one.tests), {})[mutant] = one
+    found: list[ChosenMutant] = []
+    for tests, mutants in selections.items():
+        sandboxes = [Sandbox(source, SANDBOX / f"chosen-{name}-{number}", tests) for number in range(arguments.jobs)]
+        found += [mutants[mutant] for mutant in survivors(sandboxes, list(mutants))]
+    print()  # noqa: T201 - the same
+    lines = [f"{name}: {len(chosen) - len(found)} of {len(chosen)} chosen changes were noticed"]
+    for one in found:
+        why = f" (accepted: {one.lives})" if one.lives else ""
+        lines.append(f"  lives: {one.module} {one.old!r} to {one.new!r}{why}")
+    return lines
+
+
 def main() -> None:
-    """Run a sample, and report which changes live."""
+    """Run a sample, or the chosen changes, and report which live."""
     parser = argparse.ArgumentParser(description="report changes of the code that no test notices")
-    parser.add_argument("targets", nargs="*", choices=[[], *TARGETS], help="of which modules; all by default")
+    parser.add_argument("targets", nargs="*", help="of which modules; all by default")
+    parser.add_argument("--chosen", action="store_true", help="the changes chosen by hand in place of a sample")
     parser.add_argument("--sample", type=int, default=15, help="changes of each target")
     parser.add_argument("--seed", type=int, default=0, help="another seed takes other changes")
     parser.add_argument("--jobs", type=int, default=2, help="tests that run at once")
     arguments = parser.parse_args()
-    text = "\n".join(line for name in arguments.targets or TARGETS for line in _report(name, arguments))
-    (SANDBOX / "report.txt").write_text(text + "\n", encoding="utf-8")
+    names, report = (CHOSEN, _report_chosen) if arguments.chosen else (TARGETS, _report)
+    if unknown := set(arguments.targets) - names.keys():
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    text = "\n".join(line for name in arguments.targets or names for line in report(name, arguments))
+    (SANDBOX / ("chosen.txt" if arguments.chosen else "report.txt")).write_text(text + "\n", encoding="utf-8")
     print(text)  # noqa: T201 - the result
 
 

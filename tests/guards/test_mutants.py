@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.chosen_mutants import CHOSEN
 from scripts.mutants import ACCEPTED, TARGETS, Mutant, Sandbox, _all_of, mutants_of, sample, survivors
 
 MODULE = '''
@@ -61,6 +62,21 @@ def test_each_target_has_changes_and_tests():
     everything = {one.name for target in TARGETS.values() for one in _all_of(target)}
     assert all((Path(__file__).parents[2] / test).is_file() for target in TARGETS.values() for test in target.tests)
     assert set(ACCEPTED) <= everything, "the code of an accepted change is gone"
+
+
+def test_the_code_of_each_chosen_change_is_there_once():
+    root = Path(__file__).parents[2]
+    for one in [one for area in CHOSEN.values() for one in area]:
+        source = (root / "src/boathook" / one.module).read_text(encoding="utf-8")
+        assert one.apply(source) != source
+        for test in one.tests:
+            assert not test.startswith("tests/") or (root / test).is_file(), test
+
+
+def test_a_chosen_change_whose_code_is_gone_is_an_error():
+    one = CHOSEN["spool"][0]
+    with pytest.raises(ValueError, match=f"{one.module} has this 0 times"):
+        one.apply("")
 
 
 def sandbox(folder: Path, test: str) -> Sandbox:

@@ -193,6 +193,14 @@ async def test_a_name_that_a_route_has_may_be_published_to_until_the_route_is_re
         await publish(db, outbox, "nobody", type="a")
 
 
+async def test_a_name_that_a_route_has_may_become_an_application(db: Database) -> None:
+    outbox = Outbox()
+    await register(db, "tests", [Route(recipient="handler:a", app="tests", application="acme")])
+    assert await recipients_of(db, (await publish(db, outbox, "acme")).event_id) == ["handler:a"]
+    endpoint = await add_endpoint(db, await add_application(db, "acme"))
+    assert await recipients_of(db, (await publish(db, outbox, "acme")).event_id) == ["handler:a", endpoint]
+
+
 async def _endpoints_added_meanwhile(db: Database, rounds: int) -> list[str]:
     """Publish while endpoints are being added; say which were there before a call and did not get its message."""
     acme, outbox = await add_application(db, "acme"), Outbox()

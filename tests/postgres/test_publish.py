@@ -13,6 +13,7 @@ from boathook.db import integrity
 from boathook.db.database import Database
 from boathook.db.message_group import GroupRolledBack, insert_group
 from boathook.domain import ids
+from boathook.domain.errors import DatabaseError
 from boathook.handlers.outbox import Message
 from boathook.service import applications, group_publisher, messages
 from boathook.service.applications import NewApplication
@@ -179,6 +180,21 @@ async def test_messages_at_the_same_time_share_a_commit(api: ApiClient, db: Data
     assert await balances(db)
 
 
+@pytest.mark.parametrize(("limit", "value"), [("_MAX_MESSAGES", 2), ("_MAX_DELIVERIES", 2), ("_MAX_BYTES", 20)])
+async def test_a_commit_is_bounded(api: ApiClient, monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
+    await api.ask(202, "POST", PATH, PLAIN)
+    sizes = []
+
+    async def note(database: Database, rows: Any, **options: Any) -> Any:
+        sizes.append(len(rows))
+        return await insert_group(database, rows, **options)
+
+    monkeypatch.setattr(group_publisher, "insert_group", note)
+    monkeypatch.setattr(group_publisher, limit, value)
+    await asyncio.gather(*[api.ask(202, "POST", PATH, PLAIN) for _ in range(12)])
+    assert (sum(sizes), max(sizes)) == (12, 2)
+
+
 async def test_a_new_endpoint_gets_later_messages(api: ApiClient, db: Database) -> None:
     for number in range(2, 6):
         await endpoint(api, **{"channels": ["eu"]} if number % 2 else {})
@@ -245,6 +261,44 @@ async def test_a_key_locked_by_a_long_transaction_blocks_no_other_message(api: A
 
 async def behind_in(api: ApiClient, connection: Any) -> None:
     await api.context.outbox.publish(connection, Message(application="acme", type="x", payload={}, id="held"))
+
+
+async def test_a_group_takes_its_keys_in_their_order(api: ApiClient, db: Database) -> None:
+    """Otherwise two groups with the same keys could wait for each other."""
+    publisher = group_publisher.GroupPublisher(api.context)
+    token = await publisher.find_token(await make_token(api.context))
+    assert token is not None
+    rows = []
+    for name in "abcd":
+        message = Message(application="acme", organization=token.principal.organization, type="x", payload={}, id=name)
+        prepared = await publisher.prepare(token, message)
+        assert prepared is not None
+        rows.append(prepared.row)
+    rows.sort(key=lambda row: row.event.key_hash, reverse=True)
+    insert = """insert into boathook.dedup (key, event_id, body_sha256, expires_at)
+        values ($1, boathook.min_id(now()), sha256(''), now() + interval '1 day')"""
+    waiting = "select array_agg(pid) from pg_stat_activity where $1::int = any (pg_blocking_pids(pid))"
+    async with db.transaction() as connection:
+        await connection.execute(insert, rows[0].event.key_hash)
+        pid = await connection.fetchval("select pg_backend_pid()")
+        group = asyncio.create_task(insert_group(db, rows, lock_timeout=None))
+
+        async def waits_for(blocker: int) -> bool:
+            return await db.fetchval(waiting, blocker) is not None
+
+        await eventually(lambda: waits_for(pid))
+        (group_pid,) = await db.fetchval(waiting, pid)
+        lowest = asyncio.create_task(db.execute(insert, rows[-1].event.key_hash))
+
+        async def is_settled() -> bool:
+            return lowest.done() or await waits_for(group_pid)
+
+        await eventually(is_settled)
+        assert not lowest.done(), "the group waits for its highest key before it has the lowest"
+        await connection.execute("delete from boathook.dedup")
+    assert await group == [None] * 4
+    with pytest.raises(DatabaseError, match="duplicate key"):
+        await lowest
 
 
 async def _publish_while_revoked(api: ApiClient, db: Database) -> int:

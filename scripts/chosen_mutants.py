@@ -1,0 +1,457 @@
+"""Changes of the code that a reviewer would fear, chosen by hand; `scripts.mutants --chosen` makes them.
+
+Each replaces one text of a module by another, and names the tests that must notice it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+
+class ChosenMutant(msgspec.Struct, frozen=True):
+    """One change, and the tests that must fail with it."""
+
+    module: str
+    """The module's path below the package's folder."""
+    old: str
+    """A text that the module has once."""
+    new: str
+    tests: Sequence[str]
+    """Arguments of pytest."""
+    lives: str = ""
+    """Why no test can notice it; empty for a change that must be noticed."""
+
+    def apply(self, source: str) -> str:
+        """Return the changed module.
+
+        Raises:
+            ValueError: the module does not have the text, or has it twice.
+        """
+        if source.count(self.old) != 1:
+            raise ValueError(f"{self.module} has this {source.count(self.old)} times instead of once: {self.old}")
+        return source.replace(self.old, self.new)
+
+
+_BATCH: Final = ("tests/unit/test_batch.py",)
+_BUFFER: Final = ("tests/postgres/test_buffer.py",)
+_CELLS: Final = ("tests/unit/test_cells.py",)
+_SOURCE_MOVES: Final = ("tests/postgres/test_cells.py",)
+_MOVES: Final = ("tests/postgres/test_cell_applications.py",)
+_PASSING: Final = ("tests/postgres/test_cells_app.py",)
+_SPOOL: Final = ("tests/unit/test_spool.py", "tests/unit/test_spool_survey.py", "tests/security/test_spool.py")
+_OIDC: Final = ("tests/unit/test_oidc.py",)
+_OPERATORS: Final = ("tests/postgres/test_operators.py",)
+_CONSOLE: Final = ("tests/security/test_console.py",)
+_CALLS: Final = ("tests/postgres/test_api_calls.py",)
+_PUBLISH: Final = ("tests/postgres/test_publish.py",)
+_OUTBOX: Final = ("tests/postgres/test_outbox.py",)
+_BUFFERED: Final = ("tests/postgres/test_buffered_publishing.py",)
+_ACCESS: Final = (*_BUFFERED, "-k", "File or revoked or keys or max_age or clock or sleep")
+_LATE: Final = (*_BUFFERED, "-k", "equal_ids or draining_again or lost_response or late")
+_STANDBY: Final = ("tests/faults/test_standby.py", "-m", "not soak", "-k", "waits_for_the_standby")
+_SCHEMA: Final = "db/migrations/0001_initial.sql"
+
+CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
+    "broker": (
+        ChosenMutant("broker/connection.py", "publisher_confirms=True", "publisher_confirms=False", _BUFFER),
+        ChosenMutant("broker/connection.py", "mandatory=True", "mandatory=False", _BUFFER),
+        ChosenMutant("broker/queues.py", '"x-overflow": "reject-publish"', '"x-overflow": "drop-head"', _BUFFER),
+        ChosenMutant(
+            "broker/queues.py", 'arguments["x-delivery-limit"] = -1', 'arguments["x-delivery-limit"] = 20', _BUFFER
+        ),
+        ChosenMutant(
+            "broker/batch.py",
+            "(batch.series, batch.first) != (last.series, last.last + 1)",
+            "batch.series != last.series",
+            _BATCH,
+        ),
+        ChosenMutant(
+            "broker/batch.py",
+            "is_whole = len(payload) == length and zlib.crc32(payload) == checksum",
+            "is_whole = len(payload) == length",
+            _BATCH,
+        ),
+        ChosenMutant(
+            "broker/buffer.py",
+            "no other may follow it in the same series.\n        self._current = UNNUMBERED\n",
+            "no other may follow it in the same series.\n",
+            _BUFFER,
+        ),
+        ChosenMutant(
+            "broker/buffer.py",
+            "await connection.publish(self._queue, message, self._confirm_s)\n        series.confirmed += count\n",
+            "series.confirmed += count\n        await connection.publish(self._queue, message, self._confirm_s)\n",
+            _BUFFER,
+        ),
+        ChosenMutant("broker/buffer.py", "elif len(self._pending) >= _MAX_PENDING:", "elif False:", _BUFFER),
+        ChosenMutant(
+            "broker/buffer.py", "encode_batch(number, last + 1, ())", "encode_batch(number, last, ())", _BUFFER
+        ),
+        ChosenMutant("broker/buffer.py", "        self.losses += left > 0\n", "", _BUFFER),
+        ChosenMutant(
+            "ingest/broker_buffer.py",
+            "if self.spool is None or not self.broker.is_empty:",
+            "if self.spool is None:",
+            _BUFFER,
+        ),
+        ChosenMutant(
+            "ingest/broker_buffer.py",
+            "if self.spool is not None and not self.spool.is_empty:",
+            "if self.spool is not None and False:",
+            _BUFFER,
+        ),
+        ChosenMutant(
+            "ingest/buffer_drain.py", "if batch is None or None in batch.payloads:", "if batch is None:", _BUFFER
+        ),
+        ChosenMutant("ingest/buffer_drain.py", "await _keep_refused(connection, record, reason)", "pass", _BUFFER),
+        ChosenMutant(
+            "db/buffer_marks.sql",
+            "sequence = greatest(m.sequence, excluded.sequence)",
+            "sequence = excluded.sequence",
+            _BUFFER,
+        ),
+        ChosenMutant(
+            "db/buffer_marks.sql",
+            "coalesce(excluded.last_event_at, m.last_event_at)",
+            "excluded.last_event_at",
+            _BUFFER,
+        ),
+        ChosenMutant(
+            "broker/redis_leases.py",
+            "        call.cancel()\n        self._drop()\n",
+            "        call.cancel()\n",
+            ("tests/postgres/test_rate_leases.py", "-k", "redis or hang"),
+        ),
+    ),
+    "cells": (
+        ChosenMutant("ingest/cells.py", "abs(time.time() - int(stamp))", "time.time() - int(stamp)", _CELLS),
+        ChosenMutant(
+            "ingest/cells.py",
+            'if body is None or _digest(body).encode() != headers[b"content-digest"]:',
+            "if body is None:",
+            _CELLS,
+        ),
+        ChosenMutant("ingest/cells.py", " and not isinstance(error, NotPassedOn)\n", "\n", _CELLS),
+        ChosenMutant("ingest/cells.py", " or len(found) != len(records):", ":", _CELLS),
+        ChosenMutant("ingest/cells.py", "            self._refused.discard(owner)\n", "", _CELLS),
+        ChosenMutant(
+            "ingest/cells.py",
+            "            self.hold(assignment.application)  # it is on its way back",
+            "            pass  # it is on its way back",
+            _CELLS,
+        ),
+        ChosenMutant(
+            "ingest/cells.py",
+            "(home not in self._stores or event.source in self._refused)",
+            "home not in self._stores",
+            _CELLS,
+        ),
+        ChosenMutant(
+            "db/cells.sql",
+            "not is_operational and cell is null\n    and (id",
+            "not is_operational\n    and (id",
+            _MOVES,
+        ),
+        ChosenMutant(
+            "db/cells.sql",
+            "where organization = $1 and deleted_at is null and not is_operational and cell is null",
+            "where $1::text is not null and deleted_at is null and not is_operational and cell is null",
+            _MOVES,
+        ),
+        ChosenMutant("db/cells.sql", "routes_version = routes_version - 1", "routes_version = routes_version", _MOVES),
+        ChosenMutant("db/cells.sql", "greatest(routes_version, $3) + 1", "routes_version + 1", _MOVES),
+        ChosenMutant(
+            "service/cells.py",
+            "is_unclear = is_repeated or bool(present.disagreeing)",
+            "is_unclear = is_repeated",
+            _SOURCE_MOVES,
+        ),
+        ChosenMutant("service/cells.py", "if name == present.cell and not changed:", "if False:", _SOURCE_MOVES),
+        ChosenMutant(
+            "service/cells.py",
+            "    document = await cells.export_application(databases[origin], id)\n    copied",
+            "    copied",
+            _MOVES,
+        ),
+        ChosenMutant(
+            "service/cells.py",
+            "(await _read_applications(databases, id)).keys() - {target}",
+            "{origin}",
+            _MOVES,
+        ),
+        ChosenMutant("db/cells.py", 'max(row["memory_days"], min_memory_days)', 'row["memory_days"]', _PASSING),
+        ChosenMutant("db/dedup.sql", "(e.source = $1 or e.id is null)", "e.source = $1", _SOURCE_MOVES),
+    ),
+    "spool": (
+        ChosenMutant(
+            "spool/disk.py",
+            "            os.fsync(descriptor)\n            _sync_folder(path.parent)\n",
+            "            os.fsync(descriptor)\n",
+            _SPOOL,
+        ),
+        ChosenMutant(
+            "spool/disk.py", "old.rename(new)\n        _sync_folder(new.parent)\n", "old.rename(new)\n", _SPOOL
+        ),
+        ChosenMutant(
+            "spool/disk.py",
+            "os.ftruncate(self._descriptor, size)\n                os.fsync(self._descriptor)\n",
+            "os.ftruncate(self._descriptor, size)\n",
+            _SPOOL,
+        ),
+        ChosenMutant(
+            "spool/disk.py",
+            "is_ours = any(_try_lock(descriptor) for _ in range(_LOCK_TRIES))",
+            "is_ours = True",
+            _SPOOL,
+        ),
+        ChosenMutant(
+            "spool/segment_store.py",
+            "self._failures += error.errno not in _DISK_FULL_ERRORS",
+            "self._failures += 1",
+            _SPOOL,
+        ),
+        ChosenMutant(
+            "spool/segment_store.py",
+            "if self.size + room > self._bounds.max_bytes:",
+            "if self.size > self._bounds.max_bytes:",
+            _SPOOL,
+        ),
+        ChosenMutant(
+            "spool/segment_store.py", "segment.framer.seal(self._next - 1)", "segment.framer.seal(self._next)", _SPOOL
+        ),
+        ChosenMutant(
+            "spool/segment_store.py",
+            "if name != self._name and is_old and not",
+            "if name != self._name and not",
+            _SPOOL,
+        ),
+        ChosenMutant(
+            "spool/segment_store.py",
+            "        lock = self._disk.lock(folder)\n        if lock is not None:\n            try:\n"
+            "                self._disk.remove_folder(folder)\n            finally:\n                lock.release()\n",
+            "        self._disk.remove_folder(folder)\n",
+            _SPOOL,
+        ),
+        ChosenMutant(
+            "spool/segment_store.py", "DAMAGED_SUFFIX if segment.is_damaged else DONE_SUFFIX", "DONE_SUFFIX", _SPOOL
+        ),
+        ChosenMutant(
+            "spool/segment_store.py",
+            "        lock = self._disk.lock(folder)\n        if lock is None:\n            return False\n        try:\n"
+            "            # Its last holder may have drained segments between the check and the lock.\n"
+            "            segments = deque(self._found(path) for path in self._left_in(folder))\n"
+            "        except OSError:\n            lock.release()\n            raise\n",
+            "        segments = deque(self._found(path) for path in self._left_in(folder))\n"
+            "        lock = self._disk.lock(folder)\n        if lock is None:\n            return False\n",
+            _SPOOL,
+        ),
+        ChosenMutant(
+            "spool/segment_store.py",
+            'unfinished = path.with_suffix(".new")',
+            "unfinished = path",
+            _SPOOL,
+        ),
+        ChosenMutant(
+            "spool/segment_store.py",
+            "waiting.failures += error.errno not in _RESOURCE_ERRORS",
+            "waiting.failures += 1",
+            _SPOOL,
+        ),
+        ChosenMutant("spool/segment.py", "min(last, synced) - lowest + 1", "last - lowest + 1", _SPOOL),
+        ChosenMutant(
+            "spool/spool.py",
+            "if self._writer is None or len(self._pending) >= self._queue_size:",
+            "if self._writer is None:",
+            _SPOOL,
+        ),
+        ChosenMutant("spool/spool.py", "if asyncio.get_running_loop().time() - due < _TICK_S:", "if True:", _SPOOL),
+        ChosenMutant("spool/inspection.py", "fcntl.LOCK_SH | fcntl.LOCK_NB", "fcntl.LOCK_EX", _SPOOL),
+    ),
+    "auth": (
+        ChosenMutant("db/api_keys.sql", "a.deleted_at is null and a.organization", "a.organization", _CALLS),
+        ChosenMutant("db/api_keys.sql", "least(expires_at, now() + $3::interval)", "now() + $3::interval", _CALLS),
+        ChosenMutant(
+            "db/api_keys.sql",
+            "where organization = $1 and is_portal and",
+            "where $1::text is not null and is_portal and",
+            ("tests/postgres/test_console_endpoints.py", "tests/postgres/test_portal.py"),
+        ),
+        ChosenMutant(
+            "db/api_keys.sql",
+            "application_id is null and revoked_at is null and not",
+            "application_id is null and not",
+            _ACCESS,
+        ),
+        ChosenMutant("db/operators.sql", "s.expires_at > now() and s.seen_at", "s.seen_at", _CONSOLE),
+        ChosenMutant(
+            "db/operators.sql", "s.seen_at > now() - $2::interval and", "$2::interval is not null and", _CONSOLE
+        ),
+        ChosenMutant(
+            "db/operators.sql",
+            "where role = 'admin' and disabled_at is null order by id for update",
+            "where role = 'admin' and disabled_at is null order by id",
+            ("tests/postgres/test_operators.py", "tests/security/test_console.py"),
+        ),
+        ChosenMutant(
+            "db/operators.sql",
+            "where operator_id = $1 and name = $2 returning",
+            "where $1::uuid is not null and name = $2 returning",
+            ("tests/postgres/test_console_search.py", "tests/postgres/test_console_events.py"),
+        ),
+        ChosenMutant("service/operators.py", " or known.subject is not None or not", " or not", _OPERATORS),
+        ChosenMutant(
+            "service/operators.py", "if person.role is None and person.is_role_managed:", "if False:", _OPERATORS
+        ),
+        ChosenMutant(
+            "service/oidc.py",
+            'if claims.get("azp", self._console.oidc_client_id) != self._console.oidc_client_id:',
+            "if False:",
+            _OIDC,
+        ),
+        ChosenMutant(
+            "service/oidc.py", "audience=self._console.oidc_client_id,", 'options={"verify_aud": False},', _OIDC
+        ),
+        ChosenMutant(
+            "service/oidc.py",
+            'keys = [key for key in fitting if key.public_key_use in {None, "sig"}]',
+            "keys = fitting",
+            _OIDC,
+        ),
+        ChosenMutant(
+            "service/oidc.py",
+            'is_proven = console.oidc_name_claim != "email" or is_verified',
+            "is_proven = True",
+            _OIDC,
+        ),
+        ChosenMutant("console/login.py", " and self._names.take(name)", "", _CONSOLE),
+        ChosenMutant("pages/rendering.py", "        if site is None:\n            raise CsrfError\n", "", _CONSOLE),
+        ChosenMutant(
+            "pages/rendering.py",
+            'not in {"same-origin", "none"}',
+            'not in {"same-origin", "same-site", "none"}',
+            _CONSOLE,
+        ),
+        ChosenMutant("api/idempotency.py", "\\x00{rights}", "", _CALLS),
+        ChosenMutant("api/idempotency.py", "{principal.application_id or ''}", "", _CALLS),
+        ChosenMutant("service/access_copy.py", "return max(now.wall", "return min(now.wall", _ACCESS),
+        ChosenMutant(
+            "service/access_copy.py", "if content.confirmed_at > now.wall + _MAX_SKEW_S:", "if False:", _ACCESS
+        ),
+    ),
+    "publishing": (
+        ChosenMutant(
+            "handlers/outbox.py", 'if answer not in {"outdated", "missing"}:', 'if answer != "outdated":', _OUTBOX
+        ),
+        ChosenMutant("handlers/outbox.py", "yield REPLICATE, REPLICATE_ARGUMENTS", "pass", _STANDBY),
+        ChosenMutant("handlers/outbox.py", "None if self.cell else message.deliver_at", "message.deliver_at", _PASSING),
+        ChosenMutant(
+            _SCHEMA,
+            "            order by coalesce(m.replay_key, m.key), m.key\n",
+            "",
+            (*_PUBLISH, *_OUTBOX),
+        ),
+        ChosenMutant(
+            _SCHEMA,
+            "(t.uid in (a.uid, a.imported_id)) is not true",
+            "false",
+            _OUTBOX,
+            lives="the version of the application's row is compared too, and each change of the row changes it",
+        ),
+        ChosenMutant(
+            _SCHEMA,
+            "n.organization = t.organization and (n.uid = t.uid or n.imported_id = t.uid) and n.deleted_at is null)\n"
+            "                then 'outdated'",
+            "n.organization = t.organization and (n.uid = t.uid or n.imported_id = t.uid) and n.deleted_at is null)\n"
+            "                then null",
+            _OUTBOX,
+        ),
+        ChosenMutant(
+            _SCHEMA,
+            "(key = any (m_keys) or replay_key = any (m_replay_keys)) and expires_at < now()",
+            "(key = any (m_keys) or replay_key = any (m_replay_keys))",
+            _OUTBOX,
+        ),
+        ChosenMutant(
+            _SCHEMA,
+            "            or p_organization = 'default'\n                and application in",
+            "            or application in",
+            _OUTBOX,
+        ),
+        ChosenMutant(
+            _SCHEMA,
+            "(a.id is null or a.deleted_at is not null) then 'missing'",
+            "a.id is null then 'missing'",
+            _PUBLISH,
+            lives="a deletion changes the version of the application's row, so its routes are read again",
+        ),
+        ChosenMutant(
+            "service/group_publisher.py",
+            "if principal is None or not principal.is_for_organization:",
+            "if principal is None:",
+            _PUBLISH,
+            lives="each commit checks again that the token is for the whole organization",
+        ),
+        ChosenMutant(
+            "service/group_publisher.py",
+            "if taken and (deliveries > _MAX_DELIVERIES or size > _MAX_BYTES):",
+            "if False:",
+            _PUBLISH,
+        ),
+        ChosenMutant(
+            "service/buffered_publisher.py",
+            "        if known.request_sha256 != key.request_sha256:\n"
+            "            raise key_reused()\n        return known.id",
+            "        return known.id",
+            _BUFFERED,
+        ),
+        ChosenMutant(
+            "service/buffered_publisher.py",
+            "if stored is not None and stored.request_sha256 != key.request_sha256:",
+            "if False:",
+            _BUFFERED,
+        ),
+        ChosenMutant(
+            "service/buffered_publisher.py", "        intake.on_loss.append(self._remembered.clear)\n", "", _BUFFERED
+        ),
+        ChosenMutant(
+            "service/buffered_publisher.py",
+            "            if found.cell is not None:\n"
+            "                raise WrongCell(reference, found.cell) from None\n",
+            "",
+            _BUFFERED,
+        ),
+        ChosenMutant(
+            "service/access_copy.py",
+            "        if found.cell is not None:\n            raise WrongCell(reference, found.cell)\n",
+            "",
+            _BUFFERED,
+        ),
+        ChosenMutant(
+            "service/message_store.py",
+            "            if any(_is_known(receipts[position]) for position in positions):\n"
+            "                await self._replicate(within_s)\n",
+            "",
+            _STANDBY,
+        ),
+        ChosenMutant(
+            "service/message_store.py",
+            "first_of_each_key(batch, receipts), within_s",
+            "range(len(batch)), within_s",
+            _LATE,
+        ),
+        ChosenMutant("service/message_store.py", "if UUID(first) == row.event.id:", "if False:", _LATE),
+        ChosenMutant(
+            "api/idempotency.py",
+            "_hash(caller_scope.encode(), route.encode(), ",
+            "_hash(caller_scope.encode(), ",
+            _CALLS,
+        ),
+        ChosenMutant(
+            "api/publish.py",
+            "self._is_open = not app_context.settings.outbound.validate_payloads",
+            "self._is_open = True",
+            ("tests/postgres/test_api_messages.py", "-k", "schemas"),
+        ),
+    ),
+}
