@@ -484,7 +484,8 @@ class TestSend:
         )  # fmt: skip
         wrong, right = b'{"n": "one"}', b'{"n": 1}'
         with pytest.raises(
-            InvalidMessage, match=r"payload: it does not match the schema of invoice.paid: n: 'one' is not of type 'number'"
+            InvalidMessage,
+            match=r"payload: it does not match the schema of invoice.paid: n: 'one' is not of type 'number'",
         ):
             await send(store, application=acme, payload=wrong, validate=True)
         assert isinstance(await send(store, application=acme, payload=right, validate=True), Accepted)

@@ -17,6 +17,7 @@ from boathook.db import dedup
 from boathook.db.database import Database
 from boathook.db.events import SQL, EventStore
 from boathook.db.route_registry import read_router
+from boathook.delivery.keeper import Keeper
 from boathook.domain import ids
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
@@ -26,6 +27,7 @@ from boathook.ingest.event_writer import EventWriter, Stored
 from boathook.ingest.intake import Intake
 from boathook.ingest.sources import follow_sources
 from boathook.ingest.spool_records import UNROUTED, decode, encode
+from boathook.observability.meters import gauge_handle
 from boathook.spool.segment import Record
 from boathook.verification.verifier import Verifier
 from tests.alert_harness import open_harness, settings_of
@@ -282,6 +284,18 @@ async def test_a_body_that_comes_again_and_again_alerts_by_source(db: Database):
         await harness.evaluate()
         alerts = [(one.rule, one.subject, one.value) for one in await harness.open_alerts()]
         assert alerts == [("repeated_body", "stripe", 11.0)]
+
+
+async def test_the_keeper_counts_the_events_of_a_body_for_prometheus(db: Database):
+    store = EventStore(db)
+    await store.append([event(f"g{number}", BODY, replay=BODY) for number in range(3)])
+    keeper = Keeper(db, load(None))
+    gauge = gauge_handle("boathook_repeated_bodies", source="stripe")
+    await keeper._count()
+    assert gauge.value == 3
+    await db.execute("update boathook.event set same_body_as = null")
+    await keeper._count()
+    assert gauge.value == 0
 
 
 async def test_the_page_of_an_event_names_the_first_with_its_body(db: Database):

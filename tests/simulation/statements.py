@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from boathook.db import (
+    alerts,
     audit,
     dedup,
     deliveries,
@@ -83,6 +84,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
     route_registry: {
         "read_routes": lambda t: single(routes=f'{{"version": {t.tables.routes_version}, "routes": {t.tables.routes}}}'),
     },
+    alerts: {"count_repeated": lambda _t, *_: []},
     rerouting: {"count_unhandled": ingest_statements.count_unhandled},
     tasks: {"take_task": lambda _t: []},
     audit: {"seal_rows": lambda _t, _most: single(encrypted=0)},

@@ -167,9 +167,9 @@ async def count_dead_letters(connection: Connection, known: Collection[str], lim
     return [(row["subject"], row["value"]) for row in rows]
 
 
-async def count_repeated(connection: Connection, over_s: float, limit: int) -> list[tuple[str, float]]:
+async def count_repeated(database: Database | Connection, over_s: float, limit: int) -> list[tuple[str, float]]:
     """Count the events of one signed body within *over_s* seconds, the most of each source, most first."""
-    return [(row["subject"], row["value"]) for row in await connection.fetch(SQL["count_repeated"], over_s, limit)]
+    return [(row["subject"], row["value"]) for row in await database.fetch(SQL["count_repeated"], over_s, limit)]
 
 
 async def count_unhandled(connection: Connection, over_s: float, limit: int) -> list[tuple[str, float]]:

@@ -19,9 +19,11 @@ from typing import Final
 
 import msgspec
 
+from boathook.alerts.rules import MAX_SUBJECTS
 from boathook.alerts.service import AlertService
 from boathook.config import Settings
 from boathook.db import audit
+from boathook.db.alerts import count_repeated
 from boathook.db.database import (
     Connection,
     Database,
@@ -56,6 +58,8 @@ _WATCH_S: Final = 0.5
 _LOG = get_logger("keeper")
 ROUND_S: Final = 1.0
 COUNT_S: Final = 5.0
+REPEATED_WITHIN_S: Final = 3_600.0
+"""The window of `boathook_repeated_bodies`, that of the built-in alert."""
 BACK_S: Final = 0.2
 """Interval between two checks whether PostgreSQL is available again."""
 DEAD_LETTER_S: Final = 2.0
@@ -198,6 +202,7 @@ class Keeper:
         retries = retries or settings.retry_defaults()
         self._store = DeliveryStore(database, retries)
         self._known: set[str] = set()
+        self._repeating: set[str] = set()
         self._error_share = settings.notifications.error_share
         self._lease_s = settings.worker.lease_s
         outbox = Outbox.of(settings.retention)
@@ -304,6 +309,12 @@ class Keeper:
         meters.gauge("boathook_disabled_endpoints", disabled)
         unhandled = await count_unhandled(self._database, since)
         meters.gauge("boathook_unhandled_events", sum(unhandled.values()))
+        repeated = dict(await count_repeated(self._database, REPEATED_WITHIN_S, MAX_SUBJECTS))
+        for source in self._repeating - repeated.keys():
+            meters.gauge("boathook_repeated_bodies", 0, source=source)
+        for source, number in repeated.items():
+            meters.gauge("boathook_repeated_bodies", number, source=source)
+        self._repeating = set(repeated)
 
 
 def _drop_gauges() -> None:
@@ -324,6 +335,7 @@ _GAUGES: Final = (
     "boathook_failing_endpoints",
     "boathook_disabled_endpoints",
     "boathook_unhandled_events",
+    "boathook_repeated_bodies",
 )
 _STATES: Final = ("due", "later", "blocked", "leased", "dead")
 

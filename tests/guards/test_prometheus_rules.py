@@ -1,0 +1,56 @@
+"""Each built-in alert has a rule among those that boathook prints for Prometheus, over the same metric."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from boathook import config
+from boathook.delivery.keeper import REPEATED_WITHIN_S
+from boathook.observability import ALERT_RULES
+
+BUILT_IN: Final = tomllib.loads((Path(config.__file__).parent / "alert_rules.toml").read_text(encoding="utf-8"))
+PROMETHEUS: Final = {
+    rule["alert"]: rule
+    for group in yaml.safe_load(ALERT_RULES.read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]
+}
+NOT_EXPRESSED: Final[Mapping[str, str]] = {}
+"""Built-in alerts that no metric can express, with the reason. A rule over rows of tables needs a gauge of the keeper."""
+
+
+def missing(rules: Mapping[str, Any]) -> list[str]:
+    """Return the built-in alerts without a rule for Prometheus that reads the same metric."""
+    expressions = {name: rules.get(prometheus_name(name), {}).get("expr") for name in BUILT_IN}
+    return [
+        name
+        for name, expression in expressions.items()
+        if name not in NOT_EXPRESSED and (expression is None or BUILT_IN[name].get("metric", "") not in expression)
+    ]
+
+
+def prometheus_name(name: str) -> str:
+    return "Boathook" + "".join(word.capitalize() for word in name.split("_"))
+
+
+def test_every_built_in_alert_is_a_rule_for_prometheus():
+    assert missing(PROMETHEUS) == []
+    assert NOT_EXPRESSED.keys() <= BUILT_IN.keys()
+
+
+def test_mutant_a_missing_rule_is_reported():
+    assert missing({name: rule for name, rule in PROMETHEUS.items() if name != "BoathookRepeatedBody"}) == [
+        "repeated_body"
+    ]
+
+
+def test_mutant_a_rule_over_another_metric_is_reported():
+    other = {"expr": "boathook_spool_events > 0"}
+    assert missing(PROMETHEUS | {"BoathookBufferInUse": other}) == ["buffer_in_use"]
+
+
+def test_the_gauge_of_repeated_bodies_has_the_window_of_the_alert():
+    assert BUILT_IN["repeated_body"]["over_s"] == REPEATED_WITHIN_S
+    assert PROMETHEUS["BoathookRepeatedBody"]["expr"].endswith(f"> {BUILT_IN['repeated_body']['above']:g}")
