@@ -20,7 +20,7 @@ from boathook.db.ordering import unblock
 from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable, NotFound, RoutesChanged
-from boathook.domain.json_document import UNREADABLE, parse, without
+from boathook.domain.json_document import UNREADABLE, parse_exactly, without
 from boathook.domain.model import Accepted, Duplicate, Event, NewEvent, Origin, ProofStrength, Receipt
 
 SQL = load(__file__)
@@ -349,7 +349,7 @@ def _short(column: tuple[Any, ...]) -> tuple[Any, ...]:
 def _is_equal_ignoring(volatile: Iterable[str], one: bytes, other: bytes) -> bool:
     """Return whether two JSON bodies differ only in the values at the *volatile* paths."""
     # The parser that verified them: it also reads lone surrogates and numbers beyond a float.
-    documents = [parse(one), parse(other)]
+    documents = [parse_exactly(one), parse_exactly(other)]
     if UNREADABLE in documents:
         return False
     for path in volatile:

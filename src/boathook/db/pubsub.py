@@ -17,6 +17,7 @@ import msgspec
 from boathook.db.database import Database
 from boathook.db.sql_functions import SqlCall, SqlFunction
 from boathook.domain.errors import InvalidMessage
+from boathook.domain.json_document import encode
 from boathook.observability.log import get_logger
 
 CHANNEL: Final = "boathook_live"
@@ -44,7 +45,7 @@ def notify_call(channel: str, message: Any) -> SqlCall:
         InvalidMessage: the channel name is invalid, the message cannot be encoded as JSON, or it is too large.
     """
     try:
-        text = msgspec.json.encode(_Envelope(_check_channel(channel), message))
+        text = b'{"c":%s,"m":%s}' % (msgspec.json.encode(_check_channel(channel)), encode(message))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidMessage(f"live message on {channel}: the message must be valid as JSON: {error}") from None
     if len(text) > MAX_BYTES:

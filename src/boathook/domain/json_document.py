@@ -1,4 +1,4 @@
-"""Parses JSON from untrusted bytes; returns `UNREADABLE` instead of raising.
+"""Parses JSON from untrusted bytes, returning `UNREADABLE` instead of raising, and encodes values of handlers.
 
 Bodies are stored unchanged, and the parsed value is only a view. What RFC 8259 does not allow, such as ``NaN``, is
 unreadable. If a key is repeated, the last one counts, as in Python's own parser.
@@ -8,8 +8,11 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from typing import Any, Final, NoReturn
+
+import msgspec
 
 MAX_DEPTH: Final = 128
 """Objects and arrays nested deeper than this are unreadable."""
@@ -17,6 +20,8 @@ MAX_DIGITS: Final = 4_300
 """Integers with more digits are read as text: Python refuses to convert them because that takes quadratic time."""
 
 MAX_KEY: Final = 300
+_FLOAT_DIGITS: Final = 15
+"""Every decimal number of as many digits is equal to a float's shortest text."""
 _PIECE: Final = 131_072
 
 _MAX_SHOWN: Final = 40
@@ -74,14 +79,82 @@ def _pieces(body: bytes) -> Iterator[bytes]:
 
 def parse(body: bytes) -> Any:
     """Parse *body* as JSON; return `UNREADABLE` if it is not JSON or nests too deep."""
+    return _parse(body, None)
+
+
+def parse_with_exact(body: bytes) -> tuple[Any, Any]:
+    """Return what `parse` returns, and the same for comparisons: with its text for a number that a float cannot hold.
+
+    As floats, ``1e309`` and ``1e310`` are equal, and so are two amounts that differ in their twentieth digit.
+    """
+    is_exact = True
+
+    def read_float(digits: str) -> float:
+        nonlocal is_exact
+        number = float(digits)
+        is_exact = is_exact and _is_exact(digits, number)
+        return number
+
+    document = _parse(body, read_float)
+    return document, document if is_exact else _parse(body, _read_exactly)
+
+
+def parse_exactly(body: bytes) -> Any:
+    """Parse *body* for comparisons; see `parse_with_exact`."""
+    return _parse(body, _read_exactly)
+
+
+def _parse(body: bytes, read_float: Callable[[str], Any] | None) -> Any:
     if is_too_deep(body):
         return UNREADABLE
     try:
         # UTF-8 as RFC 8259 requires. Python would guess the encoding, and the check above does not count UTF-16.
         text = body.decode("utf-8-sig", "surrogatepass")
-        return json.loads(text, parse_constant=_refuse, parse_int=_read_integer)
+        return json.loads(text, parse_constant=_refuse, parse_int=_read_integer, parse_float=read_float)
     except (ValueError, RecursionError):
         return UNREADABLE
+
+
+def _read_exactly(digits: str) -> float | str:
+    number = float(digits)
+    return number if _is_exact(digits, number) else digits
+
+
+def _is_exact(digits: str, number: float) -> bool:
+    """Return whether a float has the value of the text that it was read from."""
+    if len(digits) <= _FLOAT_DIGITS and "e" not in digits and "E" not in digits:
+        return True
+    try:
+        return Decimal(digits) == Decimal(repr(number))
+    except ArithmeticError:
+        return False
+
+
+def encode(value: Any) -> bytes:
+    """Encode a value of a handler or publisher as JSON.
+
+    Raises:
+        TypeError: a value has a type that JSON cannot hold.
+        ValueError: a number is infinite or NaN, which would be written as null; the message names its path.
+    """
+    body = msgspec.json.encode(value)
+    if b"null" in body:
+        # The hook is called for `msgspec.Raw` alone: whatever else is unsupported failed above.
+        _check_finite(msgspec.to_builtins(value, enc_hook=lambda _raw: None))
+    return body
+
+
+def _check_finite(value: Any) -> None:
+    parts: list[tuple[str, Any]] = [("", value)]
+    while parts:
+        path, part = parts.pop()
+        match part:
+            case float() if not math.isfinite(part):
+                raise ValueError(f"{path.removeprefix('.') or 'it'} is {part}, a number that JSON does not have")
+            case dict():
+                parts += [(f"{path}.{name}", inner) for name, inner in part.items()]
+            case list() | tuple():
+                parts += [(f"{path}.{index}", inner) for index, inner in enumerate(part)]
 
 
 def describe_fault(body: bytes) -> str:

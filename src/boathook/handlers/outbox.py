@@ -36,6 +36,7 @@ from boathook.domain.errors import (
 )
 from boathook.domain.filters import Router
 from boathook.domain.ids import message_key
+from boathook.domain.json_document import encode
 from boathook.domain.model import (
     DEFAULT_ORGANIZATION,
     MAX_DELIVERIES,
@@ -446,7 +447,7 @@ def _encoded(payload: Any) -> tuple[bytes, str]:
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload), "application/octet-stream"
     try:
-        return msgspec.json.encode(payload), "application/json"
+        return encode(payload), "application/json"
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidMessage(f"it cannot be written as JSON: {error}", "payload") from None
 

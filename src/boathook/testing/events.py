@@ -6,10 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import msgspec
-
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError
+from boathook.domain.json_document import encode
 from boathook.domain.model import Origin, ProofStrength
 from boathook.domain.verification import SourceSpec, Verified
 from boathook.handlers.event import Event, SideEffects
@@ -141,7 +140,7 @@ def choose_body(caller: str, json: Any, body: bytes | None) -> bytes | None:
         return body
     if body is not None:
         raise ConfigError(f"{caller} takes json= or body=, not both")
-    return msgspec.json.encode(json)
+    return encode(json)
 
 
 def _recipe_of(source: str, provider: str | None) -> Recipe:

@@ -17,6 +17,8 @@ from boathook.domain.json_document import (
     get_path,
     is_too_deep,
     parse,
+    parse_exactly,
+    parse_with_exact,
     scalar_text,
     short_key,
     split_path,
@@ -63,14 +65,19 @@ class DedupKeyExtractor:
         identifier = self._id_of(request, extracted)
         if identifier is not None:
             return make_dedup_key(identifier)
-        values = [scalar_text(extracted.get(path)) for path in self._fields]
+        fields = [extracted.get(path) for path in self._fields]
+        if any(isinstance(field, float) for field in fields):
+            # Numbers that are equal only as floats are different keys.
+            document = parse_exactly(request.body)
+            fields = [get_path(document, split_path(path)) for path in self._fields]
+        values = [scalar_text(field) for field in fields]
         if any(value is not None for value in values):
             return make_dedup_key(json.dumps(values), "fields:")
         return None
 
     def stable_content(self, body: bytes) -> bytes:
         """Return a body without its volatile parts; all of it if it has none, or is not JSON."""
-        document = parse(body) if self._volatile else UNREADABLE
+        document = parse_exactly(body) if self._volatile else UNREADABLE
         return body if document is UNREADABLE else _canonical(document, self._volatile)
 
     def made(self, content: bytes, type: str, now: float) -> str:
@@ -186,23 +193,24 @@ class BatchSplitter:
         self._id_of = make_name_reader(items.id.selectors, whole=True)
         self._type_of = make_name_reader(items.type.selectors, whole=False)
 
-    def items(self, request: Request, document: Any, type: str, now: float) -> tuple[BatchItem, ...] | Rejected:
-        """Return the items of a request whose body parsed to *document*; identical items count once.
+    def items(self, request: Request, type: str, now: float) -> tuple[BatchItem, ...] | Rejected:
+        """Return the items of a request; identical items count once.
 
         Items with the same key but different content are all returned; the caller handles the conflict.
 
         Args:
-            request: the request as received.
-            document: its parsed body.
+            request: the request as received, with a decoded body.
             type: the request's own type, for items that have none.
             now: when it was received, in seconds since 1970.
         """
-        found = list(islice(self._find(document), MAX_ITEMS + 1))
+        document, exact = parse_with_exact(request.body)
+        found = list(islice(self._find(exact), MAX_ITEMS + 1))
         if len(found) > MAX_ITEMS:
             return _too_many()
         items: dict[tuple[str, bytes], BatchItem] = {}
         for one in found:
-            item = self._item(request, document, one, type, now)
+            value = one.value if exact is document else get_path(document, one.path.split("."))
+            item = self._item(request, exact, one, value, type, now)
             items.setdefault((item.dedup_key, item.digest), item)
         return tuple(items.values())
 
@@ -212,18 +220,19 @@ class BatchSplitter:
                 if value is not None:
                     yield _Found(rule, path, value)
 
-    def _item(self, request: Request, document: Any, found: _Found, type: str, now: float) -> BatchItem:
+    def _item(self, request: Request, exact: Any, found: _Found, value: Any, type: str, now: float) -> BatchItem:
+        """Return an item with the parsed *value*; its content is that of the document with *exact* numbers."""
         content = _canonical(found.value, found.rule.volatile)
-        extracted = {path: get_path(found.value, parts) for path, parts in self._fields.items()}
+        extracted = {path: get_path(value, parts) for path, parts in self._fields.items()}
         name = self._id_of(request, extracted)
-        type = self._type_in(request, extracted, found.value) or type
-        made = self._made(document, found, type, content, now) if name is None else make_dedup_key(name)
+        type = self._type_in(request, extracted, value) or type
+        made = self._made(exact, found, type, content, now) if name is None else make_dedup_key(name)
         return BatchItem(
             path=found.path,
             type=type,
             dedup_key=KEY_PREFIX + made,
             digest=hashlib.sha256(content).digest(),
-            document=found.value,
+            document=value,
         )
 
     def _type_in(self, request: Request, extracted: ExtractedFields, value: Any) -> str | None:

@@ -225,7 +225,7 @@ class Verifier:
             return self._does_not_fit(fault)
         type = self._dedup_keys.type(request, extracted)
         if self._batches is not None:
-            items = self._batches.items(request, parse(request.body), type, now)
+            items = self._batches.items(request, type, now)
             if isinstance(items, Rejected):
                 return items
             if items:
