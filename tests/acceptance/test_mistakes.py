@@ -59,7 +59,7 @@ MISTAKES = {
         "config check", '[server]\nbind = "127.0.0.1:99999"', ("server.bind", "127.0.0.1:8080")
     ),
     "address without a port": Mistake(
-        "config check", '[server]\nbind = "localhost"', ("server.bind", "127.0.0.1:8080")
+        "config check", '[server]\nbind = "localhost"', ("server.bind", 'such as "localhost:8080"')
     ),
     "unknown section": Mistake(
         "config check", "[sorces.stripe]", ("unknown section [sorces]", "did you mean sources?")
@@ -267,6 +267,109 @@ MISTAKES = {
     ),
     "host of a database that is unknown": Mistake(
         "events list", "", ("database.url", "'no-such-host.invalid'"), 1, url="postgresql://no-such-host.invalid/shop"
+    ),
+    "port alone": Mistake("config check", '[server]\nbind = ":9000"', ("server.bind", '"127.0.0.1:9000"')),
+    "port as a number": Mistake("config check", "[server]\nbind = 9000", ("server.bind", '"127.0.0.1:9000"')),
+    "port as a setting": Mistake("config check", "[server]\nport = 9000", ("server.port", 'write bind = "127.0.0.1:')),
+    "host of a database as a setting": Mistake(
+        "config check", None, ("database.host", 'write url = "postgresql://'), toml='[database]\nhost = "db"\n'
+    ),
+    "setting of another section": Mistake(
+        "config check", "[server]\ntimeout_s = 5", ("server.timeout_s", "did you mean worker.timeout_s?")
+    ),
+    "setting outside of a section": Mistake(
+        "config check", None, ("bind is outside of a section", "below [server]"), toml='bind = "127.0.0.1:9000"\n'
+    ),
+    "array of sources": Mistake(
+        "config check", '[[sources]]\nname = "stripe"', ("sources must be a table", "[sources.NAME]")
+    ),
+    "provider as a section": Mistake(
+        "config check", "[stripe]\n", ("nothing reads the section [stripe]", "write [sources.stripe]"), 0
+    ),
+    "section of no app": Mistake("config check", "[billing]\n", ("nothing reads the section [billing]",), 0),
+    "text as a whole number": Mistake(
+        "config check", '[server]\nworkers = "four"', ("server.workers", "must be a whole number", "'four'")
+    ),
+    "word as a switch": Mistake(
+        "config check", '[spool]\nenabled = "maybe"', ("spool.enabled", "must be true or false", "'maybe'")
+    ),
+    "number as text": Mistake("config check", "[worker]\nretry = 5", ("worker.retry", "in quotes", 'write "5"')),
+    "text as a list": Mistake("config check", '[server]\nroles = "worker"', ("server.roles", 'write ["worker"]')),
+    "list as a table": Mistake(
+        "config check", '[notifications]\nchannels = ["ops"]', ("notifications.channels", "must be a table")
+    ),
+    "unknown kind of a channel": Mistake(
+        "config check", '[notifications.channels.ops]\nkind = "slak"', ("channels.ops: kind must be one of", "'slack'")
+    ),
+    "list in a variable": Mistake(
+        "config check",
+        STRIPE,
+        ("BOATHOOK_SOURCES_STRIPE_SECRETS", "must be a list"),
+        environment={"BOATHOOK_SOURCES_STRIPE_SECRETS": '["whsec_x"'},
+    ),
+    "address without a scheme": Mistake(
+        "config check", '[server]\npublic_url = "hooks.shop.com"', ("server.public_url", '"https://hooks.shop.com"')
+    ),
+    "space after env:": Mistake(
+        "config check", '[sources.stripe]\nsecrets = ["env: KEY"]', ("sources.stripe.secrets[0]", 'write "env:KEY"')
+    ),
+    "dollar after env:": Mistake(
+        "config check", '[sources.stripe]\nsecrets = ["env:$KEY"]', ("sources.stripe.secrets[0]", 'write "env:KEY"')
+    ),
+    "capital env:": Mistake(
+        "config check", '[sources.github]\nsecrets = ["ENV:KEY"]', ("sources.github.secrets[0]", 'write "env:NAME"')
+    ),
+    "other name for secrets": Mistake(
+        "config check", '[sources.github]\nsigning_secret = "x"', ("sources.github.signing_secret", "perhaps secrets?")
+    ),
+    "variable in quotes": Mistake(
+        "config check",
+        '[sources.github]\nsecrets = ["env:GITHUB_KEY"]',
+        ("sources.github.secrets[0]", "GITHUB_KEY is in quotes"),
+        0,
+        environment={"GITHUB_KEY": '"a long secret of github"'},
+    ),
+    "variable with a line break": Mistake(
+        "config check",
+        '[sources.github]\nsecrets = ["env:GITHUB_KEY"]',
+        ("sources.github.secrets[0]", "GITHUB_KEY begins or ends with white space"),
+        0,
+        environment={"GITHUB_KEY": "a long secret of github\n"},
+    ),
+    "missing file of a secret": Mistake(
+        "config check",
+        '[sources.github]\nsecrets = ["file:nope"]',
+        ("sources.github.secrets[0]", "nope: No such file", "correct the path"),
+    ),
+    "slash in a password": Mistake(
+        "config check", "", ("database.url", "its user or password", "%2F"), url="postgresql://u:p/w@db:5432/shop"
+    ),
+    "port of a database": Mistake(
+        "config check", "", ("database.url", "no number as its port"), url="postgresql://u:p@db:54x/shop"
+    ),
+    "Python's True": Mistake("config check", "[spool]\nenabled = True", ("boathook.toml", "write true")),
+    "curly quotes": Mistake("config check", "[server]\nbind = “::1”", ("boathook.toml", "straight quotes")),
+    "comment with slashes": Mistake("config check", "// mine", ("boathook.toml", "begins with #")),
+    "path of Windows": Mistake("config check", '[server]\ndata_dir = "C:\\users"', ("boathook.toml", "single quotes")),
+    "open list": Mistake("config check", '[server]\nroles = ["worker"\n[log]', ("boathook.toml", "list", "with ]")),
+    "file as a data folder": Mistake(
+        "config check",
+        '[server]\ndata_dir = "shop.py"',
+        ("server.data_dir", "shop.py is not a folder"),
+        handlers="x = 1\n",
+    ),
+    "variable with a misspelt beginning": Mistake(
+        "config check", "", ("BOATHOK_BIND", "begins almost as BOATHOOK_"), 0, environment={"BOATHOK_BIND": "x"}
+    ),
+    "variable of a port": Mistake(
+        "config check", "", ("BOATHOOK_PORT", "did you mean BOATHOOK_BIND?"), 0, environment={"BOATHOOK_PORT": "9000"}
+    ),
+    "no handlers": Mistake(
+        "config check",
+        APP,
+        ("shop:hook has no handlers", "@hook.on"),
+        0,
+        handlers="from boathook import Boathook\nhook = Boathook()\n",
     ),
     "unknown capability": Mistake("applications portal acme --may Everything", "", ("--may", "ViewBase")),
 }

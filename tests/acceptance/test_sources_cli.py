@@ -36,7 +36,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "stripe": ("", ("secrets: there is none", "unsigned = true")),
     "slack": ('secrets = ["env:NO_SUCH_SECRET"]', ("secrets[0]: the environment variable NO_SUCH_SECRET is not set",)),
     "linear": ('secrets = ["file:nowhere"]', ("secrets[0]: cannot read", "nowhere")),
-    "zoom": ('secrets = ["file:blank"]', ("secrets[0]: file:blank is empty",)),
+    "zoom": ('secrets = ["file:blank"]', ("blank is empty; write the value into it",)),
     "adyen": (
         'secrets = ["not hexadecimal"]',
         ("secrets[0]: the secret must be hexadecimal", "copy it from the sender"),

@@ -14,7 +14,7 @@ import pytest
 from boathook import config
 from boathook.cli.apps import tables
 from boathook.config import Settings
-from boathook.config.loader import is_secret
+from boathook.config.faults import is_secret
 from boathook.domain.errors import ConfigError
 from boathook.handlers.hooks import Hooks
 from boathook.handlers.sessions import django, psycopg_async, psycopg_sync, sqlalchemy_async, sqlalchemy_sync
@@ -136,7 +136,7 @@ class TestTheListOfModules:
             hook = Boathook('shelf')
             hook.sources(lambda settings: {'books': {'provider': 'hmac', 'max_body': 0, 'secret': 'abc'}})
             """,
-            "apps.load: shelf_{n}: sources.books.max_body: must be greater than or equal to 1",
+            "apps.load: shelf_{n}: sources.books.max_body: must be at least 1",
         ),
     ],
 )
@@ -169,7 +169,7 @@ class TestAppTable:
             ),
             ('[[shelf.plans]]\nid = "month"', "boathook.toml: shelf.plans[0].price: is missing"),
             ('[shelf]\ncolour = "red"', "boathook.toml: shelf.colour: is not a setting"),
-            ("[shelf]\nsecret = 12", "boathook.toml: shelf.secret: must be a valid string"),
+            ("[shelf]\nsecret = 12", "boathook.toml: shelf.secret: must be text in quotes"),
             (
                 '[shelf]\napi_token = "abcdef"',
                 "boathook.toml: shelf.api_token: string should have at most 4 characters",

@@ -21,7 +21,7 @@ from boathook.cli.context import (
 from boathook.cli.options import Json, Yes
 from boathook.cli.output import Column, View, print_done
 from boathook.config import Settings
-from boathook.config.loader import is_secret
+from boathook.config.faults import is_secret
 from boathook.domain.cells import CELLS_MODULE
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.service.shown_settings import reference, without_password

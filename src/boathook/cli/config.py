@@ -58,7 +58,11 @@ def check_settings(ctx: typer.Context, as_json: Json = False) -> None:
         for some in hooks.routes(timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults()).values()
         for route in some
     ]
-    findings = [*doctor.examine_settings(settings), *doctor.examine_handlers(settings, routes)]
+    findings = [
+        *doctor.examine_settings(settings),
+        *doctor.examine_loaded(settings, hooks.owners),
+        *doctor.examine_handlers(settings, routes),
+    ]
     is_valid = all(finding.verdict is not doctor.CheckStatus.FAIL for finding in findings)
     counts = {"sources": len(settings.sources), "paths": paths, "handlers": len(hooks.handlers), "apps": len(loaded)}
     if as_json:

@@ -168,10 +168,11 @@ def _check_handlers(settings: Settings, with_stored: Settings) -> "list[Finding]
         settings: name the handlers.
         with_stored: contain the stored sources too.
     """
+    from boathook.service.doctor import CheckStatus, Finding, examine_handlers, examine_loaded
+
     if not settings.server.app and not settings.apps.load:
-        return []
+        return list(examine_loaded(settings, {}))
     from boathook.server import load_hooks
-    from boathook.service.doctor import CheckStatus, Finding, examine_handlers
 
     try:
         hooks = load_hooks(settings)
@@ -185,7 +186,8 @@ def _check_handlers(settings: Settings, with_stored: Settings) -> "list[Finding]
         for route in some
     ]
     found = f"{len(hooks.handlers)} loaded, all with a configured source"
-    return list(examine_handlers(with_stored, routes)) or [Finding("handlers", CheckStatus.OK, found)]
+    findings = [*examine_loaded(settings, hooks.owners), *examine_handlers(with_stored, routes)]
+    return findings or [Finding("handlers", CheckStatus.OK, found)]
 
 
 def _check_apps(settings: Settings) -> "tuple[Settings, list[tuple[str, Path]], list[Finding]]":

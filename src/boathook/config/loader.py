@@ -7,96 +7,17 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from boathook.config.faults import describe_error, toml_fix
 from boathook.config.sources import FIELDS, OWN_KEYS
 from boathook.config.tables import Settings
 from boathook.domain.errors import ConfigError
-
-_SECRET: Final = re.compile(r"(?i)(^|[._])(secret|token|password|passphrase|key)s?$")
-_INDEX: Final = re.compile(r"\[\d+\]")
-
-
-def is_secret(key: str) -> bool:
-    """Return whether the value of a dotted key is a secret, judging by the key's name."""
-    return bool(_SECRET.search(_INDEX.sub("", key)))
-
-
-def describe_error(error: ValidationError, origin_of: Callable[[str], str], table: str = "") -> str:
-    """Return one line about the first error in *table*, such as ``boathook.toml: server.bind: ...``.
-
-    Args:
-        origin_of: returns where a dotted key was set.
-    """
-    first = error.errors(include_url=False)[0]
-    names = [part for part in (table, *first["loc"]) if part != "" and not (isinstance(part, str) and "[" in part)]
-    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in names).lstrip(".")
-    origin = origin_of(key.partition("[")[0])
-    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    message = message.replace("a valid tuple", 'a list, such as ["..."]')
-    if not key:
-        return f"{origin}: {message}"
-    # The value of an unknown key may be a secret with a misspelled name.
-    is_unknown = first["type"] == "extra_forbidden"
-    is_hidden = is_unknown or is_secret(key) or _has_password(first["input"]) or _is_table(first["input"])
-    is_hidden = is_hidden or key in {"database.url", "shared.redis"}
-    given = "" if is_hidden else f" (it is {first['input']!r})"
-    fix = "" if is_hidden else _number_without_unit(key, first["type"], first["input"])
-    return f"{origin}: {key}: {_WORDS.get(first['type']) or message[:1].lower() + message[1:]}{given}{fix}"
-
-
-def _number_without_unit(key: str, kind: str, value: object) -> str:
-    """Return how to write a quantity such as ``30s`` as the number that a key expects; empty if it is none."""
-    quantity = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) and kind in _NUMBER_ERRORS else None
-    if quantity is None:
-        return ""
-    number, unit = float(quantity[1].replace("_", "")), quantity[2].lower()
-    own = next((own for own in _KEY_UNITS if key.endswith((f"_{own}", f".{own}"))), None)
-    if own is not None and unit in _SECONDS:
-        number *= _SECONDS[unit] / _KEY_UNITS[own]
-    elif own is None and unit in _BYTES:
-        number *= _BYTES[unit]
-    elif own is not None:
-        return "; write a number without a unit"
-    return f"; write {number:g}" if number != int(number) else f"; write {int(number)}"
-
-
-def _has_password(value: object) -> bool:
-    """Return whether an invalid value may be a URL that contains a password."""
-    return isinstance(value, str) and "@" in value
-
-
-def _is_table(value: object) -> bool:
-    """Return whether an invalid value is or contains a table, whose keys may be secrets."""
-    if isinstance(value, list | tuple):
-        return any(map(_is_table, value))
-    return isinstance(value, Mapping | BaseModel)
-
-
-_QUANTITY: Final = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]+)")
-_NUMBER_ERRORS: Final = frozenset({"float_parsing", "int_parsing", "int_from_float", "float_type", "int_type"})
-_KEY_UNITS: Final = {"s": 1.0, "h": 3_600.0, "hours": 3_600.0, "days": 86_400.0}
-"""Seconds in the unit that ends a key's name."""
-_SECONDS: Final = {
-    **dict.fromkeys(("ms", "msec"), 0.001),
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
-    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hour", "hours"), 3_600.0),
-    **dict.fromkeys(("d", "day", "days"), 86_400.0),
-    **dict.fromkeys(("w", "week", "weeks"), 604_800.0),
-}
-_BYTES: Final = {
-    "b": 1, "k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "mib": 1 << 20, "g": 1 << 30,
-    "gb": 1 << 30, "gib": 1 << 30,
-}  # fmt: skip
-
-_WORDS: Final = {"missing": "is missing", "extra_forbidden": "is not a setting"}
-
 
 FILE_NAME = "boathook.toml"
 SCHEMA_URL: Final = "https://raw.githubusercontent.com/boathook/boathook/main/docs/reference/boathook.schema.json"
@@ -120,6 +41,14 @@ _SERVICE_LINK: Final = re.compile(
 _SERVICE_URL: Final = re.compile(r"(?:tcp|udp|sctp)://")
 SOURCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """The valid names of sources, which follow ``/in/`` in the URL."""
+_USUAL_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
+    "server": dict.fromkeys(("port", "host", "hostname", "address", "listen"), 'bind = "127.0.0.1:8080"'),
+    "database": dict.fromkeys(
+        ("dsn", "host", "port", "name", "user", "password", "database"), 'url = "postgresql://USER:PASSWORD@HOST/NAME"'
+    ),
+}
+"""By section: keys that other programs have, and what boathook has instead."""
+_NEAR_PREFIX: Final = 0.85
 _NEAR = 0.8
 """Minimum similarity to one of boathook's keys for a key to be reported as misspelled instead of passed to the
 recipe."""
@@ -215,7 +144,7 @@ class _Layers:
         tables = _read_toml(path)
         for name, table in tables.items():
             if not isinstance(table, dict):
-                raise ConfigError(f"{path}: {name} is outside a section; move it into one, such as [server]")
+                raise ConfigError(f"{path}: {_outside(name, self.merged)}")
             if name == "sources":
                 self._add_sources(table, path)
             elif name in SECTIONS:
@@ -251,10 +180,13 @@ class _Layers:
             if variable in known:
                 key = known[variable]
                 self._set(key, _parse(key, environment[variable]), f"environment variable {variable}")
-            elif not variable.startswith(_PREFIX) or variable in references or _is_foreign(variable, environment):
+            elif variable in references or _is_foreign(variable, environment):
                 continue
+            elif not variable.startswith(_PREFIX):
+                if _misspells_prefix(variable):
+                    self.unknown_variables[variable] = f"environment variable {variable} begins almost as {_PREFIX}"
             else:
-                fault = f"environment variable {variable} is not a setting{_did_you_mean(variable, known)}"
+                fault = f"environment variable {variable} is not a setting{_suggest_variable(variable, known)}"
                 if _is_ours(variable) or _misspells_section(variable, known):
                     raise ConfigError(fault)
                 self.unknown_variables[variable] = fault
@@ -294,7 +226,7 @@ class _Layers:
             is_refused = last not in FIELDS and bool(hint)
         elif len(tables) == 1 and tables[0] in SECTIONS:
             target = self.merged[tables[0]]
-            hint = _did_you_mean(last, target, prefix=f"{tables[0]}.")
+            hint = _did_you_mean(last, target, prefix=f"{tables[0]}.") or _elsewhere(tables[0], last, self.merged)
             is_refused = last not in target
         else:
             raise ConfigError(f"{origin}: {key} is not a setting{_did_you_mean(key, self._keys())}")
@@ -316,8 +248,16 @@ class _Layers:
             raise ConfigError(
                 describe_error(error, lambda key: self.origins.get(key, str(file or "settings")))
             ) from None
+        self._check_data_dir(settings.server.data_dir.expanduser().absolute())
         server = settings.server.model_copy(update={"data_dir": settings.server.data_dir.expanduser().absolute()})
         return settings.model_copy(update={"server": server})
+
+    def _check_data_dir(self, folder: Path) -> None:
+        # Also before anything is read from it.
+        place = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+        if not place.is_dir():
+            origin = self.origins.get("server.data_dir", "settings")
+            raise ConfigError(f"{origin}: server.data_dir: {place} is not a folder; name a folder for boathook's files")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -327,30 +267,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text; save it as UTF-8") from None
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot read {path}: {error.strerror}; correct --config or {CONFIG_VARIABLE}") from None
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}{_toml_fix(path, str(error), text)}") from None
-
-
-def _toml_fix(path: Path, fault: str, text: str) -> str:
-    """Return the likely fix of a fault that the parser reports; empty if none is likely."""
-    place = _TOML_PLACE.search(fault)
-    lines = text.splitlines()
-    line = lines[int(place[1]) - 1] if place is not None and int(place[1]) <= len(lines) else ""
-    if path.suffix in {".yaml", ".yml", ".json"} or re.match(r"\s*[{]|---|[A-Za-z_]\w*:(\s|$)", line):
-        return '; settings are TOML: write a section such as [server], below it bind = "127.0.0.1:8080"'
-    if "Illegal character" in fault or "Unterminated string" in fault:
-        return "; close the quotes on that line"
-    if "Invalid value" in fault:
-        return '; write text in quotes, such as app = "shop:hook"'
-    if "Cannot declare" in fault or "Cannot overwrite" in fault:
-        return "; it is written twice: merge the two"
-    return "; write KEY = VALUE below a section such as [server]" if "Invalid statement" in fault else ""
-
-
-_TOML_PLACE: Final = re.compile(r"at line (\d+)")
+        raise ConfigError(f"{path} is not valid TOML: {error}{toml_fix(path, str(error), text)}") from None
 
 
 def _refuse_near_miss(name: str, path: Path) -> None:
@@ -362,6 +283,25 @@ def _refuse_near_miss(name: str, path: Path) -> None:
 def _did_you_mean(name: str, known: Any, *, prefix: str = "", cutoff: float = 0.6) -> str:
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {prefix}{near[0]}?" if near else ""
+
+
+def _outside(name: str, merged: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the fault of what stands outside of a table, and where it belongs."""
+    if name in {"sources", *SECTIONS}:
+        return f"{name} must be a table; write {f'[{name}.NAME]' if name == 'sources' else f'[{name}]'}"
+    sections = [section for section in SECTIONS if name in merged[section]]
+    place = f"[{sections[0]}]" if sections else "[sources.NAME]" if name in OWN_KEYS else "a section such as [server]"
+    return f"{name} is outside of a section; move it below {place}"
+
+
+def _elsewhere(section: str, key: str, merged: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a hint at the setting that is meant by a key which its section lacks."""
+    if meant := _USUAL_NAMES.get(section, {}).get(key):
+        return f"; write {meant}"
+    sections = [other for other in SECTIONS if key in merged[other]]
+    if sections:
+        return f"; did you mean {sections[0]}.{key}?"
+    return "; remove it, or see `boathook config show` for the settings"
 
 
 def suggest_source_key(source: str, key: str) -> str:
@@ -378,6 +318,22 @@ def _is_foreign(variable: str, environment: Mapping[str, str]) -> bool:
     if variable in _OTHER_VARIABLES or variable.startswith(_TEST_PREFIX) or _SERVICE_LINK.search(variable):
         return True
     return variable.endswith("_PORT") and bool(_SERVICE_URL.match(environment[variable]))
+
+
+def _suggest_variable(variable: str, known: Collection[str]) -> str:
+    name = variable.removeprefix(_PREFIX)
+    section, _, key = name.lower().rpartition("_")
+    if _USUAL_NAMES.get(section or "server", {}).get(key):
+        return f"; did you mean {_PREFIX}{'DATABASE_URL' if section == 'database' else 'BIND'}?"
+    # Without their common beginning, which would make all names alike.
+    return _did_you_mean(name, [other.removeprefix(_PREFIX) for other in known], prefix=_PREFIX)
+
+
+def _misspells_prefix(variable: str) -> bool:
+    """Return whether a variable begins almost as boathook's do, such as ``BOATHOK_BIND``."""
+    first, underscore, _ = variable.partition("_")
+    near = difflib.get_close_matches(f"{first}_", [_PREFIX], n=1, cutoff=_NEAR_PREFIX)
+    return bool(underscore and near) and not variable.startswith(_PREFIX)
 
 
 def _misspells_section(variable: str, known: Collection[str]) -> bool:
@@ -411,12 +367,13 @@ def _parse(key: str, text: str) -> Any:
     return _parse_list(text) if "tuple" in str(field.annotation) else text
 
 
-def _parse_list(text: str) -> list[Any]:
+def _parse_list(text: str) -> list[Any] | str:
     if text.lstrip().startswith("["):
         try:
             return list(json.loads(text))
         except ValueError:
-            return [text]
+            if text.lstrip("[ ").startswith('"'):
+                return text  # no list, as the error of its type says
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

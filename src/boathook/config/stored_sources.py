@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from boathook.config.loader import SOURCE_NAME, describe_error, suggest_source_key
+from boathook.config.faults import describe_error
+from boathook.config.loader import SOURCE_NAME, suggest_source_key
 from boathook.config.sources import FIELDS, SourceSettings
 from boathook.domain.errors import ConfigError
 from boathook.domain.json_document import MAX_DEPTH

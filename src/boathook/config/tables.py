@@ -459,7 +459,8 @@ class Settings(Table):
             return reference
         value = self._read_variable(name, key) if scheme == "env" else self._read_file(name, key)
         if not value:
-            raise ConfigError(f"{key}: {reference} is empty")
+            what = f"the environment variable {name}" if scheme == "env" else f"the file {self._path(name)}"
+            raise ConfigError(f"{key}: {what} is empty; write the value into it")
         return value
 
     def _read_variable(self, name: str, key: str) -> str:
@@ -473,7 +474,7 @@ class Settings(Table):
             return path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise ConfigError(f"{key}: cannot read {path}: {reason}") from None
+            raise ConfigError(f"{key}: cannot read {path}: {reason}; correct the path or the file") from None
 
     def source(self, name: str) -> SourceSettings:
         """Return the settings of one source. Raises NotFound, which lists the configured ones."""

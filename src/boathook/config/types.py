@@ -49,8 +49,21 @@ def split_address(text: str) -> tuple[str, int]:
     """Return the address, without brackets, and the port of ``address:port``. Raises ValueError with an example."""
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ValueError('must be an address and a port, such as "127.0.0.1:8080" or "[::1]:8080"')
+        raise ValueError(f"must be an address and a port, such as {_complete_address(text)}")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _complete_address(text: str) -> str:
+    """Return an example of an address, with the port or the host that *text* has."""
+    if (port := text.removeprefix(":")).isascii() and port.isdigit() and int(port) <= 65_535:
+        return f'"127.0.0.1:{port}" or "0.0.0.0:{port}"'
+    if re.fullmatch(r"[A-Za-z0-9.-]+", text):
+        return f'"{text}:8080"'
+    return '"127.0.0.1:8080" or "[::1]:8080"'
+
+
+def _number_as_text(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _address(text: str) -> str:
@@ -65,9 +78,14 @@ def _broker_host(text: str) -> str:
     return text
 
 
+_HOST: Final = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+(:[0-9]+)?(/\S*)?|localhost(:[0-9]+)?(/\S*)?")
+
+
 def _base_url(text: str) -> str:
     if text and (urlsplit(text).scheme not in {"http", "https"} or not urlsplit(text).netloc):
-        raise ValueError('must be an address such as "https://hooks.example.com"')
+        example = text if _HOST.fullmatch(text) else "hooks.example.com"
+        scheme = "http" if example.startswith("localhost") else "https"
+        raise ValueError(f'must be an address such as "{scheme}://{example}"')
     return text.rstrip("/")
 
 
@@ -135,6 +153,14 @@ def read_database_url(text: str) -> str:
     dialect, _, _driver = scheme.partition("+")
     if not separator or dialect not in {"postgresql", "postgres"}:
         raise ValueError('must be a postgresql:// URL, "env:NAME", "file:PATH", or empty for the embedded server')
+    try:
+        _ = urlsplit(f"{dialect}://{rest}").port
+    except ValueError:
+        if "@" in rest and "@" not in urlsplit(f"{dialect}://{rest}").netloc:
+            fix = "write %2F for /, %3F for ? and %23 for #"
+            raise ValueError(f"has a character in its user or password that ends them; {fix}") from None
+        if "," not in rest:  # several hosts, as libpq takes them
+            raise ValueError("has no number as its port; write postgresql://USER:PASSWORD@HOST:5432/NAME") from None
     return f"{dialect}://{rest}"
 
 
@@ -148,9 +174,19 @@ def _secret(text: str) -> str:
     scheme, colon, rest = text.partition(":")
     if not text or (scheme in {"env", "file"} and colon and not rest):
         raise ValueError('must not be empty; write "env:NAME" or "file:PATH"')
-    if colon and scheme not in {"env", "file"} and difflib.get_close_matches(scheme, ["env", "file"], cutoff=0.6):
+    if (
+        colon
+        and scheme not in {"env", "file"}
+        and difflib.get_close_matches(scheme.strip().lower(), ["env", "file"], cutoff=0.6)
+    ):
         raise ValueError(f'starts with {scheme + ":"!r}; write "env:NAME" or "file:PATH"')
+    if colon and scheme == "env" and not _VARIABLE.fullmatch(rest):
+        raise ValueError(f'has no name of a variable after "env:"; write "env:{_WITHOUT.sub("", rest) or "NAME"}"')
     return text
+
+
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_WITHOUT: Final = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def is_own_path(path: str) -> bool:
@@ -196,7 +232,7 @@ def _retry(text: str) -> str:
 
 Secret = Annotated[str, AfterValidator(_secret)]
 """A secret, or a reference to it: ``env:NAME`` or ``file:PATH``."""
-Bind = Annotated[str, AfterValidator(_address)]
+Bind = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_address)]
 BrokerHost = Annotated[str, AfterValidator(_broker_host)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 RedisUrl = Annotated[str, AfterValidator(_redis_url)]

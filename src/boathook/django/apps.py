@@ -16,7 +16,14 @@ from boathook.config import Settings
 from boathook.django import hook
 from boathook.domain.errors import ConfigError
 from boathook.service.database import migrate, with_url
-from boathook.service.doctor import CheckStatus, Finding, check_settings, examine_handlers, examine_settings
+from boathook.service.doctor import (
+    CheckStatus,
+    Finding,
+    check_settings,
+    examine_handlers,
+    examine_loaded,
+    examine_settings,
+)
 
 _ALIAS: Final = "default"
 _OPTIONS: Final = ("passfile", "sslcert", "sslkey", "sslmode", "sslrootcert", "target_session_attrs")
@@ -89,7 +96,8 @@ def check_project(**_: Any) -> list[checks.CheckMessage]:
 
 def _check_handlers(settings: Settings) -> list[checks.CheckMessage]:
     routes = hook.routes("", timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults())
-    return [_message(finding) for finding in examine_handlers(settings, routes)]
+    sections = () if settings.apps.load else examine_loaded(settings, {hook.name: hook})
+    return [_message(finding) for finding in (*sections, *examine_handlers(settings, routes))]
 
 
 def _message(finding: Finding) -> checks.CheckMessage:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from pydantic import BaseModel, ValidationError
 
-from boathook.config.loader import describe_error
+from boathook.config.faults import describe_error
 from boathook.config.notifications import RuleSettings
 from boathook.domain.errors import ConfigError
 from boathook.observability import meters

@@ -100,7 +100,7 @@ class Options:
         """
         for key in self._values:
             if key not in self._read:
-                near = difflib.get_close_matches(key, self._read, n=1)
+                near = ["secrets"] if "secret" in key else difflib.get_close_matches(key, self._read, n=1)
                 known = ", ".join(sorted(self._read))
                 hint = f"its settings are {known}" if known else "remove it, or use provider hmac or token"
                 guess = f"perhaps {near[0]}? " if near else ""

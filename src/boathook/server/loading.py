@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import BaseModel, ValidationError
 
 from boathook.config import SECTIONS, Settings, SourceSettings
-from boathook.config.loader import SOURCE_NAME, describe_error
+from boathook.config.faults import describe_error
+from boathook.config.loader import SOURCE_NAME
 from boathook.config.types import is_own_path
 from boathook.domain.cells import CELLS_MODULE
 from boathook.domain.errors import BoathookError, ConfigError

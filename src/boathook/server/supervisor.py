@@ -35,7 +35,7 @@ from boathook.server.loading import check_mounts, load_hooks, migrations_of, wit
 from boathook.server.sampler import Sampler
 from boathook.service.database import check_connections, with_url
 from boathook.service.doctor import setup as settings_checks
-from boathook.service.doctor.handlers import CheckStatus
+from boathook.service.doctor.handlers import CheckStatus, examine_loaded
 from boathook.service.doctor.handlers import examine as examine_handlers
 from boathook.service.gateway_address import published_address, socket_url
 from boathook.spool import inspection
@@ -114,7 +114,7 @@ def check_settings(settings: Settings, hooks: Hooks) -> None:
     _check_handlers(settings, hooks)
     traces.check(settings)
     check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()})
-    for finding in settings_checks.examine_settings(settings):
+    for finding in (*settings_checks.examine_settings(settings), *examine_loaded(settings, hooks.owners)):
         _LOG.warning("settings_doubtful", note=finding.found, fix=finding.fix)
 
 

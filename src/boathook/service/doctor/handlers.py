@@ -1,9 +1,9 @@
 """Checks the sources and types that handlers name; defines the findings of all checks."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -13,7 +13,11 @@ from boathook.domain.filters import Pattern
 from boathook.domain.model import Route
 from boathook.domain.verification import UNKNOWN_TYPE
 from boathook.ingest.sources import compile_verifier
+from boathook.providers import find_recipe
 from boathook.providers.recipe import EventType, Recipe
+
+if TYPE_CHECKING:
+    from boathook.handlers.api import Boathook
 
 
 class CheckStatus(StrEnum):
@@ -52,6 +56,26 @@ def examine(settings: Settings, routes: Iterable[Route]) -> Iterator[Finding]:
             yield _unknown_source(settings, route)
         elif (recipe := _recipe(settings, route.source)) is not None:
             yield from _types(recipe, route)
+
+
+def examine_loaded(settings: Settings, hooks: Mapping[str, "Boathook"]) -> Iterator[Finding]:
+    """Yield the sections that no loaded app reads, and the object of `server.app` if it declares nothing."""
+    named = {hook.name for hook in hooks.values()}
+    for section in sorted(settings.extra.keys() - named):
+        fix = f"write [sources.{section}]" if _is_provider(section) else "correct its name or remove it"
+        yield Finding("settings", CheckStatus.WARN, f"{settings.file}: nothing reads the section [{section}]", fix)
+    app = hooks.get(settings.server.app)
+    if app is not None and not (app.handlers or app.manifest.chores or app.manifest.mounts):
+        sentence = f"server.app: {settings.server.app} has no handlers, so no event is handled"
+        yield Finding("handlers", CheckStatus.WARN, sentence, 'write @hook.on("SOURCE") above each function')
+
+
+def _is_provider(name: str) -> bool:
+    try:
+        find_recipe(name)
+    except ConfigError:
+        return False
+    return True
 
 
 def _unknown_source(settings: Settings, route: Route) -> Finding:

@@ -11,7 +11,7 @@ from typing import Final
 
 from boathook.broker.access import read_access, read_redis_url
 from boathook.config import Settings
-from boathook.config.loader import is_secret
+from boathook.config.faults import is_secret
 from boathook.db import cells as cell_assignments
 from boathook.db.database import Database
 from boathook.domain.errors import BoathookError, CellUnavailable, ConfigError, DatabaseError
@@ -80,9 +80,29 @@ def examine_settings(settings: Settings) -> Iterator[Finding]:
     if written:
         found = f"secrets are written out in {settings.file}: {', '.join(written)}"
         yield Finding("settings", CheckStatus.WARN, found, 'write "env:NAME" or "file:PATH", and the secret there')
+    for key, variable in _variables(settings):
+        value = os.environ.get(variable, "")
+        if fault := _surplus(value):
+            sentence = f"{key}: the value of the environment variable {variable} {fault}"
+            yield Finding("settings", CheckStatus.WARN, sentence, "set it to the secret alone")
     if settings.server.production and not settings.database.url:
         found = "server.production is true, but PostgreSQL is the embedded one, which is for development"
         yield Finding("settings", CheckStatus.WARN, found, "set database.url to a PostgreSQL with backups")
+
+
+def _variables(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the keys of secrets in environment variables, with the names of the variables."""
+    configured = settings.with_sources(settings.configured_sources)
+    for key, text in _texts(configured.model_dump(exclude={"extra", "file", "origins", "unknown_variables"}), ""):
+        if is_secret(key) and text.startswith("env:"):
+            yield key, text.removeprefix("env:")
+
+
+def _surplus(value: str) -> str:
+    """Return what surrounds a secret in a variable by mistake; empty if nothing does."""
+    if value != value.strip():
+        return "begins or ends with white space"
+    return "is in quotes" if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else ""
 
 
 def _secret_texts(settings: Settings) -> Iterator[tuple[str, str]]:
