@@ -107,7 +107,7 @@ MISTAKES = {
     "time in words": Mistake("events list --since yesterday", "", ("yesterday", "2h")),
     "limit in words": Mistake("events list --limit many", "", ("--limit", "integer")),
     "lifetime without a unit": Mistake("keys create --expires 30", "", ("'30'", "30d")),
-    "payload that is no JSON": Mistake("send --application acme --type a.b --data {", "", ("JSON",), 1),
+    "payload that is no JSON": Mistake("send --application acme --type a.b --data {", "", ("--data", "JSON")),
     "schema that is no JSON": Mistake("event-types create a.b --schema {", "", ("--schema", "JSON")),
     "unknown application": Mistake("send --application nobody --type a.b", "", ("'nobody'", "applications create"), 1),
     "field without a value": Mistake("trigger stripe --set amount", STRIPE, ("--set", "NAME=VALUE", "'amount'")),
