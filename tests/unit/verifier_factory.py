@@ -20,7 +20,18 @@ SECRETS = {
     "token": "static token",
 }
 SETTINGS: dict[str, dict[str, Any]] = {"token": {"header": "x-token"}}
-OWN = ("secrets", "unsigned", "tolerance_s", "dedup_fields", "volatile", "public_url", "addresses", "methods")
+OWN = (
+    "secrets",
+    "unsigned",
+    "tolerance_s",
+    "dedup_fields",
+    "dedup_headers",
+    "dedup_object",
+    "volatile",
+    "public_url",
+    "addresses",
+    "methods",
+)
 
 
 def request(body: bytes, headers: Mapping[str, str], **changes: Any) -> Request:

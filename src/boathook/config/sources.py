@@ -10,6 +10,7 @@ from boathook.config.types import (
     BaseUrl,
     Days,
     Encodings,
+    HeaderName,
     MediaType,
     Networks,
     NotNegative,
@@ -59,6 +60,14 @@ class SourceSettings(Table):
     """Requests that may come at once before `rate` applies."""
     dedup_fields: tuple[str, ...] = ()
     """JSON paths whose values together identify the event, for senders without event ids."""
+    dedup_headers: tuple[HeaderName, ...] = ()
+    """Headers that tell requests with equal bodies apart, for senders without event ids, such as
+    `["x-delivery-id", "x-timestamp"]`. Those that a request has are part of its key, and are stored with the event."""
+    dedup_object: str | None = None
+    """JSON path of the object that an event is about, such as `"payload.id"`. A repetition is then a duplicate only
+    while it is the newest event of that object; see
+    [duplicates](../how-to/duplicates-and-order.md#states-that-come-back). The path may go on inside a text that holds
+    JSON or a Ruby hash."""
     volatile: tuple[str, ...] = ()
     """JSON paths whose values may differ between two attempts for one event, such as `["attempt", "sent_at"]`, besides
     those that boathook knows of the provider. `*` stands for each element of an array. With `dedup_fields`, the default
@@ -70,6 +79,9 @@ class SourceSettings(Table):
     dedup_days: Days | None = None
     """Days that a dedup key is remembered; by default `retention.dedup_days`, or a day more than the provider
     retries."""
+    dedup_window_s: Positive | None = None
+    """Seconds after its acceptance for which an event's key is remembered, instead of `dedup_days`; for senders
+    whose equal requests are repetitions for a short time only."""
     retry: RetrySchedule | None = None
     """Retry schedule of handlers of its events that have none of their own; by default `worker.retry`."""
     public_url: BaseUrl | None = None
@@ -137,6 +149,14 @@ class SourceSettings(Table):
         """The settings for the provider's recipe; references to secrets are unresolved."""
         own = {key: value for key in _GENERIC_KEYS if (value := getattr(self, key)) is not None}
         return own | (self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _check_dedup(self) -> Self:
+        if self.dedup_object is not None and self.repeated_body == "refuse":
+            raise ValueError(
+                'dedup_object expects bodies to come again, which repeated_body = "refuse" rejects; remove one'
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_inline(self) -> Self:

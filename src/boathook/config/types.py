@@ -31,6 +31,8 @@ _LOGO_SIGNATURES: Final = (
     (re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<[?!].{0,4096}?)?<svg[\s>]", re.DOTALL), "image/svg+xml"),
 )
 
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+
 Network = IPv4Network | IPv6Network
 Role = Literal["gateway", "worker", "keeper", "console"]
 _MAX_NUMBER = 1_000_000_000
@@ -225,6 +227,12 @@ def _module(text: str) -> str:
     return text
 
 
+def _header_name(text: str) -> str:
+    if not _HEADER_NAME.fullmatch(text):
+        raise ValueError(f'{text!r} is not the name of a header, such as "x-delivery-id"')
+    return text.lower()
+
+
 def _retry(text: str) -> str:
     read_retry(text)
     return text
@@ -237,6 +245,8 @@ BrokerHost = Annotated[str, AfterValidator(_broker_host)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 RedisUrl = Annotated[str, AfterValidator(_redis_url)]
 """A URL, or a reference to it: ``env:NAME`` or ``file:PATH``; empty for none."""
+HeaderName = Annotated[str, AfterValidator(_header_name)]
+"""In lower case."""
 SourcePath = Annotated[str, AfterValidator(_path)]
 Networks = tuple[Annotated[Network, BeforeValidator(_network)], ...]
 Proxy = Annotated[str, AfterValidator(_proxy)]

@@ -1,6 +1,7 @@
 """Dedup keys, shared by events and batches: deletes expired ones, and copies some to another cell."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,9 +13,9 @@ SQL = load(__file__)
 _PAGE: Final = 5_000
 
 
-async def delete_expired(connection: Connection, keys: Sequence[UUID]) -> None:
-    """Delete those *keys* that have expired."""
-    await connection.execute(SQL["forget_expired"], keys)
+async def delete_expired(connection: Connection, keys: Sequence[UUID], at: datetime | None = None) -> None:
+    """Delete those *keys* that have expired by now, or by *at* if that is later."""
+    await connection.execute(SQL["forget_expired"], keys, at)
 
 
 async def copy_keys(origin: Database, target: Database, source: str, cell: str) -> int:
@@ -60,3 +61,7 @@ async def _insert(target: Database, rows: Sequence[Record]) -> None:
         done = await target.execute(SQL["insert_keys"], *columns)
         # A message that is being passed on may have a key, perhaps since a transaction that this has waited for.
         is_left = int(done.split()[-1]) < len(rows) and bool(await target.fetchval(SQL["drop_passed_on"], *columns[:2]))
+    objects = [row for row in rows if row["newest_key"] is not None]
+    if objects:
+        names = ("key", "event_id", "body_sha256", "expires_at", "cell", "newest_key")
+        await target.execute(SQL["renew_objects"], *([row[name] for row in objects] for name in names))

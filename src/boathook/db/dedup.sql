@@ -1,13 +1,15 @@
 -- name: forget_expired
--- Deletes expired keys in key order, so that two gateways cannot deadlock.
+-- Deletes keys that have expired by now, or by $2 if that is later, in key order, so that two gateways cannot deadlock.
 delete from boathook.dedup
-where key in (select key from boathook.dedup where key = any ($1::uuid[]) and expires_at < now() order by key for update)
+where key in (
+    select key from boathook.dedup where key = any ($1::uuid[]) and expires_at <= greatest(now(), $2::timestamptz)
+    order by key for update)
 
 -- name: read_keys
 -- Reads the dedup keys of the events of a source. A key whose event is gone, or is stored in another cell, may belong to
 -- any source.
 select d.key, d.replay_key, d.event_id, d.body_sha256, d.expires_at, d.item_path, d.request_sha256,
-    coalesce(d.cell, $2::text) as cell
+    coalesce(d.cell, $2::text) as cell, d.newest_key
 from boathook.dedup d
 left join boathook.event e on e.id = d.event_id
 where d.expires_at > now() and (e.source = $1 or e.id is null)
@@ -17,7 +19,7 @@ where d.expires_at > now() and (e.source = $1 or e.id is null)
 -- event is gone, which may belong to any application. The key of a message that was passed on counts in the cell that
 -- has stored it; a copy of this one would look there as if it were stored already.
 select d.key, d.replay_key, d.event_id, d.body_sha256, d.expires_at, d.item_path, d.request_sha256,
-    coalesce(d.cell, $2::text) as cell
+    coalesce(d.cell, $2::text) as cell, d.newest_key
 from boathook.event e
 join boathook.dedup d on d.key = encode(substr(sha256(
     'application'::bytea || '\x00' || convert_to(e.application, 'UTF8') || '\x00' || convert_to(e.dedup_key, 'UTF8')),
@@ -25,7 +27,7 @@ join boathook.dedup d on d.key = encode(substr(sha256(
 where e.application = $1 and d.expires_at > now()
     and (e.cell is null or d.cell is not null or d.event_id <> e.id)
 union all
-select d.key, d.replay_key, d.event_id, d.body_sha256, d.expires_at, d.item_path, d.request_sha256, $2
+select d.key, d.replay_key, d.event_id, d.body_sha256, d.expires_at, d.item_path, d.request_sha256, $2, d.newest_key
 from boathook.dedup d
 where $3::boolean and d.cell is null and d.expires_at > now()
     and not exists (select from boathook.event e where e.id = d.event_id)
@@ -34,16 +36,24 @@ where $3::boolean and d.cell is null and d.expires_at > now()
 -- Stores keys of events that another cell stores. A known key stays as it is. One whose body another event holds here comes
 -- without the body: as a whole it would be left out, and the sender's next attempt taken for a new event.
 insert into boathook.dedup (
-    key, replay_key, event_id, body_sha256, expires_at, item_path, request_sha256, cell)
+    key, replay_key, event_id, body_sha256, expires_at, item_path, request_sha256, cell, newest_key)
 select k.key,
     case when k.request_sha256 is not null or not exists (
         select from boathook.dedup d where d.replay_key = k.replay_key) then k.replay_key end,
-    k.event_id, k.body_sha256, k.expires_at, k.item_path, k.request_sha256, k.cell
+    k.event_id, k.body_sha256, k.expires_at, k.item_path, k.request_sha256, k.cell, k.newest_key
 from unnest(
-    $1::uuid[], $2::uuid[], $3::uuid[], $4::bytea[], $5::timestamptz[], $6::text[], $7::bytea[], $8::text[]
-) as k (key, replay_key, event_id, body_sha256, expires_at, item_path, request_sha256, cell)
+    $1::uuid[], $2::uuid[], $3::uuid[], $4::bytea[], $5::timestamptz[], $6::text[], $7::bytea[], $8::text[], $9::uuid[]
+) as k (key, replay_key, event_id, body_sha256, expires_at, item_path, request_sha256, cell, newest_key)
 order by k.key
 on conflict do nothing
+
+-- name: renew_objects
+-- Updates the rows of objects that were copied before, for those with a newer event since.
+update boathook.dedup d
+set newest_key = k.newest_key, event_id = k.event_id, body_sha256 = k.body_sha256, expires_at = k.expires_at, cell = k.cell
+from unnest($1::uuid[], $2::uuid[], $3::bytea[], $4::timestamptz[], $5::text[], $6::uuid[])
+    as k (key, event_id, body_sha256, expires_at, cell, newest_key)
+where d.key = k.key and d.cell is not null and k.newest_key is not null and k.event_id > d.event_id
 
 -- name: drop_passed_on
 -- Deletes the keys of messages that were passed on, if their own cell has stored them or others with the same keys.

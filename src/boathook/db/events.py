@@ -2,10 +2,11 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from enum import Enum, auto
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 from uuid import UUID
 
 import asyncpg
@@ -26,11 +27,14 @@ from boathook.domain.model import Accepted, Duplicate, Event, NewEvent, Origin, 
 SQL = load(__file__)
 
 _MAX_ROUNDS = 5
-_COLUMN_VALUES = attrgetter(
+_COLUMNS = (
     "id", "source", "application", "type", "dedup_key", "key_hash", "replay_hash", "grade", "origin", "headers",
     "content_type", "body", "body_sha256",
 )  # fmt: skip
-"""Returns the columns of an event, in the order of the statement's arguments."""
+"""The columns of an event, in the order of the statement's arguments."""
+_COLUMN_VALUES = attrgetter(*_COLUMNS)
+_OBJECT_VALUES = attrgetter(*("object_hash" if name == "replay_hash" else name for name in _COLUMNS))
+"""The same for an event with an object, whose statement takes the object in place of the replay key."""
 
 
 class EventStore:
@@ -46,12 +50,20 @@ class EventStore:
         self._database = database
         self._memory = timedelta(days=dedup_days)
         self._memory_of: dict[str | None, timedelta] = {}
+        self._windows: dict[str | None, timedelta] = {}
         self._refusing: frozenset[str | None] = frozenset()
         self.set_dedup_days(dedup_days_of or {})
 
     def set_dedup_days(self, dedup_days_of: Mapping[str, float]) -> None:
         """Replace the days for which the keys of individual sources are remembered, for events stored from now on."""
         self._memory_of = {source: timedelta(days=days) for source, days in dedup_days_of.items()}
+
+    def set_windows(self, windows_s: Mapping[str | None, float]) -> None:
+        """Replace the seconds for which keys of individual sources are remembered, counted from an event's acceptance.
+
+        They take the place of the days of such a source.
+        """
+        self._windows = {source: timedelta(seconds=seconds) for source, seconds in windows_s.items()}
 
     def set_refusing(self, sources: Iterable[str]) -> None:
         """Replace the sources of which a body that was seen under another key is a conflict, instead of a new event."""
@@ -91,15 +103,51 @@ class EventStore:
         receipts: list[Receipt] = []
         async with database.acquire(within_s=within_s) as connection:
             with translate_errors():
-                for items, run in groupby(batch, attrgetter("items")):
-                    if items:
-                        receipts += [await append_batch(connection, event, self._memory_for(event)) for event in run]
-                    else:
-                        receipts += await self._append_run(connection, list(run))
+                for kind, run in groupby(batch, _kind_of):
+                    match kind:
+                        case _Kind.BATCH:
+                            receipts += [await append_batch(connection, one, self._memory_for(one)) for one in run]
+                        case _Kind.OBJECT:
+                            receipts += await self._append_objects(connection, list(run))
+                        case _Kind.PLAIN:
+                            receipts += await self._append_run(connection, list(run))
         return receipts
 
     def _memory_for(self, event: NewEvent) -> timedelta:
-        return self._memory_of.get(event.source, self._memory)
+        """Return how long the key of an event is remembered."""
+        return self._windows.get(event.source) or self._memory_of.get(event.source, self._memory)
+
+    def _judged_at(self, event: NewEvent) -> datetime | None:
+        """Return the time by which an earlier key has expired for an event; None: now."""
+        return ids.created_at(event.id) if event.source in self._windows else None
+
+    async def _append_objects(self, connection: Connection, run: Sequence[NewEvent]) -> list[Receipt]:
+        """Store events with objects: all but those that repeat the newest event of their object."""
+        left = {event.id: event for event in run}
+        receipts: dict[UUID, Receipt] = {}
+        while left:
+            try:
+                stored = await self._insert(connection, list(left.values()), {}, has_objects=True)
+            except asyncpg.UniqueViolationError:
+                known = await find_stored(connection, list(left))
+                if not known:
+                    raise
+                receipts |= {id: Accepted(id, is_new=False) for id in known}
+                left = {id: event for id, event in left.items() if id not in known}
+                continue
+            fresh = set(stored["fresh"])
+            firsts = zip(
+                stored["ids"], stored["first_ids"], stored["first_hashes"], stored["elsewhere"], strict=True
+            )  # fmt: skip
+            for id, first, digest, is_elsewhere in firsts:
+                event = left[id]
+                if id in fresh:
+                    receipts[id] = Accepted(id, has_deliveries=bool(event.deliveries))
+                else:
+                    seen = _Seen(event_id=first, body_sha256=digest, is_elsewhere=is_elsewhere, is_same_key=True)
+                    receipts[id] = await self._repeated(connection, event, seen)
+            break
+        return [receipts[event.id] for event in run]
 
     async def _append_run(self, connection: Connection, run: Sequence[NewEvent]) -> list[Receipt]:
         run, receipts = list(run), cast("list[Receipt | None]", [None] * len(run))
@@ -120,7 +168,7 @@ class EventStore:
     ) -> dict[UUID, Accepted]:
         """Store the new events. If one is stored already but its key has expired, find the stored ones instead."""
         try:
-            fresh = await self._insert(connection, events, same_body)
+            fresh = set((await self._insert(connection, events, same_body))["fresh"])
         except asyncpg.UniqueViolationError:
             stored = await find_stored(connection, [event.id for event in events])
             if not stored:
@@ -131,8 +179,13 @@ class EventStore:
         }
 
     async def _insert(
-        self, connection: Connection, events: Sequence[NewEvent], same_body: Mapping[UUID, UUID]
-    ) -> set[UUID]:
+        self,
+        connection: Connection,
+        events: Sequence[NewEvent],
+        same_body: Mapping[UUID, UUID],
+        *,
+        has_objects: bool = False,
+    ) -> Record:
         if len({event.routes_version for event in events}) != 1:
             raise RoutesChanged("the batch was routed by more than one version of the routes")
         deliveries = [
@@ -142,11 +195,13 @@ class EventStore:
         ]
         has_order = any(row[3] is not None for row in deliveries)
         has_unhandled = any(not event.deliveries for event in events)
+        own = [self._windows.get(event.source) for event in events] if self._windows else []
+        windows = () if has_objects else (own if any(own) else None,)
         delivered, *delivery_columns = _columns(deliveries) or [(), (), (), ()]
         row = await connection.fetchrow(
-            SQL["append_events"],
+            SQL["append_object_events" if has_objects else "append_events"],
             events[0].routes_version,
-            *map(_short, _columns(map(_COLUMN_VALUES, events))),
+            *map(_short, _columns(map(_OBJECT_VALUES if has_objects else _COLUMN_VALUES, events))),
             _short(tuple(len(event.deliveries) for event in events)),
             _short(tuple(map(self._memory_for, events))),
             delivered,
@@ -154,12 +209,13 @@ class EventStore:
             has_order,
             has_unhandled,
             [same_body.get(event.id) for event in events] if same_body else None,
+            *windows,
         )
         if row is None or not row["is_current"]:
             raise RoutesChanged("the routes changed after these events were routed")
         if row["has_blocked"]:
             await unblock(connection, [(recipient, key) for _, _, recipient, key in deliveries])
-        return set(row["fresh"])
+        return row
 
     async def _explain(
         self,
@@ -178,10 +234,11 @@ class EventStore:
             SQL["find_seen"],
             [batch[position].key_hash for position in open_positions],
             [batch[position].replay_hash for position in open_positions],
+            judged := [self._judged_at(batch[position]) for position in open_positions],
         )
         expired = [row["found"] for row in rows if row["is_expired"]]
         if expired:
-            await delete_expired(connection, expired)
+            await delete_expired(connection, expired, max(filter(None, judged), default=None))
         for row in rows:
             if row["is_expired"]:
                 continue
@@ -201,7 +258,7 @@ class EventStore:
         is_repeated = not seen["is_same_key"] and seen["body_sha256"] == event.body_sha256
         return is_repeated and event.source not in self._refusing
 
-    async def _repeated(self, connection: Connection, event: NewEvent, seen: Record) -> Receipt:
+    async def _repeated(self, connection: Connection, event: NewEvent, seen: "Record | _Seen") -> Receipt:
         first = seen["event_id"]
         if first == event.id:  # an earlier attempt to store this event was committed, but its caller got no response
             return Accepted(event.id, is_new=False)
@@ -233,7 +290,8 @@ class EventStore:
 
     async def find_unstored(self, events: Sequence[NewEvent]) -> set[UUID]:
         """Return which of *events* are unknown to the database: neither they nor their keys are stored."""
-        columns = _columns((event.id, event.key_hash, self._unique_hash(event)) for event in events) or [(), (), ()]
+        rows_of = ((event.id, event.key_hash, self._unique_hash(event), event.object_hash) for event in events)
+        columns = _columns(rows_of) or [(), (), (), ()]
         rows = await self._connected.fetch(SQL["find_unknown"], *columns)
         return {row["id"] for row in rows}
 
@@ -251,6 +309,29 @@ class EventStore:
         if row is None:
             raise NotFound(f"there is no event {ids.show(ids.EVENT, event_id)}")
         return to_event(row)
+
+
+class _Seen(TypedDict):
+    """The event that another one repeats, as `find_seen` returns it."""
+
+    event_id: UUID
+    body_sha256: bytes
+    is_elsewhere: bool
+    is_same_key: bool
+
+
+class _Kind(Enum):
+    """How events are stored."""
+
+    PLAIN = auto()
+    OBJECT = auto()
+    BATCH = auto()
+
+
+def _kind_of(event: NewEvent) -> _Kind:
+    if event.items:
+        return _Kind.BATCH
+    return _Kind.PLAIN if event.object_hash is None else _Kind.OBJECT
 
 
 class _SingleConnection:

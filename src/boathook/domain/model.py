@@ -125,6 +125,9 @@ class NewEvent(msgspec.Struct, kw_only=True):
     """The items of a batch: each is deduplicated separately, and only new ones are delivered."""
     publication: Publication | None = None
     """Set for a message that was accepted without PostgreSQL; its recipients are decided when it is stored."""
+    object_hash: UUID | None = None
+    """As `key_hash`, for the object that it is about, if its source has `dedup_object`: it is a duplicate only while an
+    event with its key is the newest of that object."""
 
 
 class NewBatchItem(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,6 +58,10 @@ class SourceSpec(RedactedStruct, frozen=True, kw_only=True):
     """Maximum distance of a signed timestamp from now, in seconds; None uses the provider's default."""
     dedup_fields: tuple[str, ...] = ()
     """JSON paths that together identify an event if the provider sends no id."""
+    dedup_headers: tuple[str, ...] = ()
+    """Headers that tell requests with equal bodies apart if the provider sends no id; lower case."""
+    dedup_object: str = ""
+    """JSON path of the object that an event is about; empty for none."""
     volatile: tuple[str, ...] = ()
     """JSON paths that may differ between two requests for one event, in addition to the recipe's."""
     schema: Any = None
@@ -146,6 +150,8 @@ class Verified(msgspec.Struct, kw_only=True):
     """The sender's name for what happened; `UNKNOWN_TYPE` if the request has none."""
     dedup_key: str
     """The sender's event id, else ``fields:`` and a JSON array, else ``sha256:`` and the body's hash."""
+    dedup_object: str | None = None
+    """The object that the event is about, if the source names its path: see `NewEvent.object_hash`."""
     replay_material: bytes | None
     """The signed content, if unsigned values could change `dedup_key`; else None."""
     volatile: tuple[str, ...]

@@ -92,7 +92,9 @@ class EventBuilder:
         Raises:
             TooManyDeliveries: the request is a batch with more items or deliveries than an event can have.
         """
-        material = verified.replay_material
+        about = verified.dedup_object
+        # Bodies about one object may come again, so they are not recognized by themselves.
+        material = verified.replay_material if about is None else None
         if verified.query is not None:
             body, content_type = verified.query, FORM_CONTENT_TYPE
         digest = sha256(body).digest()
@@ -115,6 +117,7 @@ class EventBuilder:
             routes_version=router.version,
             volatile=verified.volatile,
             items=tuple([_new_item(source, item) for item in verified.items]) if verified.items else (),
+            object_hash=None if about is None else scoped_hash(f"{source}\x00object", _key_bytes(about)),
         )
 
     async def refresh(self) -> None:

@@ -22,7 +22,7 @@ import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from itertools import chain
@@ -32,6 +32,7 @@ from uuid import UUID
 
 from boathook.db.due_notifier import DueNotifier
 from boathook.domain.errors import DatabaseError, IngestError, Overloaded, TooManyDeliveries, ValueRejected
+from boathook.domain.ids import created_at
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.ingest.buffer import Buffer
 from boathook.ingest.event_writer import (
@@ -78,6 +79,9 @@ class DedupCache:
 
     def __init__(self, size: int) -> None:
         self._size = size
+        self.windows_s: Mapping[str | None, float] = {}
+        """By source: the seconds after an event's acceptance for which its key is remembered; others are kept longer
+        than any cache."""
         self._young: dict[bytes, bytes] = {}
         self._old: dict[bytes, bytes] = {}
 
@@ -89,11 +93,18 @@ class DedupCache:
         """Return the id of the original if *event* is an exact duplicate of it."""
         key = event.key_hash.bytes
         seen = self._young.get(key) or self._old.get(key)
-        return UUID(bytes=seen[:16]) if seen is not None and seen[16:] == event.body_sha256 else None
+        if seen is None or seen[16:] != event.body_sha256:
+            return None
+        first = UUID(bytes=seen[:16])
+        window_s = self.windows_s.get(event.source)
+        if window_s is not None and (created_at(event.id) - created_at(first)).total_seconds() >= window_s:
+            return None
+        return first
 
     def remember(self, event: NewEvent, first: UUID) -> None:
         """Record *first* as the event with this key and body."""
-        if not self._size:
+        # Whether an event is the newest of its object, only the database knows.
+        if not self._size or event.object_hash is not None:
             return
         if len(self._young) >= self._size:
             self._old, self._young = self._young, {}
@@ -222,6 +233,10 @@ class Intake:
         await _cancel(self._announcing)
         if self.buffer is not None:
             await self.buffer.close()
+
+    def set_dedup_windows(self, windows_s: Mapping[str | None, float]) -> None:
+        """Replace the seconds for which keys of individual sources are remembered."""
+        self._recent.windows_s = windows_s
 
     def clear_dedup_cache(self) -> None:
         """Clear the dedup cache, because the store may have returned to an older state."""

@@ -27,6 +27,8 @@ from boathook.verification.verifier import SourceSpec, Verifier
 
 _LOG = get_logger("ingest")
 _MIB = 1 << 20
+_DAY_S = 86_400.0
+_CHECK_MARGIN_S = 60.0
 
 
 class CompiledSource(msgspec.Struct, kw_only=True):
@@ -114,6 +116,8 @@ def configured_spec(settings: Settings, name: str) -> SourceSpec:
         unsigned=source.unsigned,
         tolerance_s=source.tolerance_s,
         dedup_fields=source.dedup_fields,
+        dedup_headers=source.dedup_headers,
+        dedup_object=source.dedup_object or "",
         volatile=source.volatile,
         schema=settings.schema_of(name),
         keep=(HEADER,) if settings.tracing.is_on and settings.tracing.incoming != "ignore" else (),
@@ -160,6 +164,11 @@ def dedup_days_by_source(settings: Settings) -> dict[str, float]:
     Unless configured, dedup memory lasts one day longer than the sender's last retry.
     """
     days = {name: source.dedup_days for name, source in settings.sources.items() if source.dedup_days is not None}
+    days |= {
+        name: source.dedup_window_s / _DAY_S
+        for name, source in settings.sources.items()
+        if source.dedup_window_s is not None
+    }
     for name, source in settings.sources.items():
         with contextlib.suppress(ConfigError):
             needed = (find_recipe(source.provider).retries_for_days or 0.0) + 1.0
@@ -168,9 +177,32 @@ def dedup_days_by_source(settings: Settings) -> dict[str, float]:
     return days
 
 
+def dedup_windows_by_source(settings: Settings) -> dict[str | None, float]:
+    """Return `dedup_window_s` by source, where it is set."""
+    return {
+        name: source.dedup_window_s for name, source in settings.sources.items() if source.dedup_window_s is not None
+    }
+
+
+def checked_days_by_source(settings: Settings) -> dict[str, float]:
+    """Return the days of dedup memory by source for which each event must have its key.
+
+    It is 0 with `dedup_object`, where the newest event of an object takes the place of the one before it. A window ends
+    a minute early, because a key of its last seconds may be dropped between two statements of a check.
+    """
+    days = dedup_days_by_source(settings)
+    for name, source in settings.sources.items():
+        if source.dedup_object is not None:
+            days[name] = 0.0
+        elif source.dedup_window_s is not None:
+            days[name] = max(0.0, source.dedup_window_s - _CHECK_MARGIN_S) / _DAY_S
+    return days
+
+
 def follow_sources(store: EventStore, settings: Settings) -> None:
     """Let a store remember keys, and refuse repeated bodies, as the settings of the sources say."""
     store.set_dedup_days(dedup_days_by_source(settings))
+    store.set_windows(dedup_windows_by_source(settings))
     store.set_refusing(name for name, source in settings.sources.items() if source.repeated_body == "refuse")
 
 

@@ -1,8 +1,9 @@
 """Encodes events for the spool: everything but their deliveries, which are decided when the spool is drained.
 
 A record is one byte with the number of its format, followed by a MessagePack array (https://msgpack.org) of the fields
-of `NewEvent` in their order: another order or set of fields is another format. Format 1 is a received event.
-Format 2 is a published message: an array of its event, and of the fields of `Publication`.
+of `NewEvent` in their order: another order of fields is another format. A field may be added at the end: records that
+end before it have none, and earlier versions ignore it. Format 1 is a received event. Format 2 is a published message:
+an array of its event, and of the fields of `Publication`.
 """
 
 from collections.abc import Collection
@@ -23,17 +24,31 @@ class UnreadableRecord(ValueError):
     """A record is invalid, or has the format of a later version."""
 
 
-def _array_of(model: type[msgspec.Struct], *, without: Collection[str] = (), **types: Any) -> type[msgspec.Struct]:
-    """Return a struct with the fields of another, in order, that is encoded as an array."""
+def _array_of(
+    model: type[msgspec.Struct], *, without: Collection[str] = (), added: Collection[str] = (), **types: Any
+) -> type[msgspec.Struct]:
+    """Return a struct with the fields of another, in order, that is encoded as an array.
+
+    Args:
+        model: the other struct.
+        without: fields that are left out.
+        added: fields that later versions have added, behind all others; older records end before them.
+        types: types that replace those of the other struct.
+    """
     hints = get_type_hints(model) | types
-    columns = [(name, hints[name]) for name in model.__struct_fields__ if name not in without]
+    columns: list[Any] = [(name, hints[name]) for name in model.__struct_fields__ if name not in (*without, *added)]
+    columns += [(name, hints[name], None) for name in added]
     return msgspec.defstruct(f"_{model.__name__}", columns, frozen=True, array_like=True, gc=False)
 
 
 _Item: Any = _array_of(NewBatchItem)
-_Record: Any = _array_of(NewEvent, without=("deliveries", "routes_version", "publication"), items=tuple[_Item, ...])
+_ELSEWHERE: Final = ("deliveries", "routes_version", "publication")
+_ADDED: Final = ("object_hash",)
+_Plain: Any = _array_of(NewEvent, without=(*_ELSEWHERE, *_ADDED), items=tuple[_Item, ...])
+_Record: Any = _array_of(NewEvent, without=_ELSEWHERE, added=_ADDED, items=tuple[_Item, ...])
 _Publication: Any = _array_of(Publication)
 _EVENT_FIELDS: Final = tuple(name for name in _Record.__struct_fields__ if name != "items")
+_PLAIN_FIELDS: Final = tuple(name for name in _Plain.__struct_fields__ if name != "items")
 _write = msgspec.msgpack.Encoder(uuid_format="bytes").encode
 _read = msgspec.msgpack.Decoder(_Record).decode
 _read_message = msgspec.msgpack.Decoder(tuple[_Record, _Publication]).decode
@@ -49,7 +64,8 @@ def encode(event: NewEvent) -> bytes:
     if any("\0" in text for text in texts):
         raise ValueError("it contains a NUL, which PostgreSQL cannot store in text")
     items = tuple([_Item(*astuple(item)) for item in event.items])
-    record = _Record(**{name: getattr(event, name) for name in _EVENT_FIELDS}, items=items)
+    model, names = (_Plain, _PLAIN_FIELDS) if event.object_hash is None else (_Record, _EVENT_FIELDS)
+    record = model(**{name: getattr(event, name) for name in names}, items=items)
     if event.publication is None:
         return _RECEIVED + _write(record)
     publication = _Publication(*astuple(event.publication))

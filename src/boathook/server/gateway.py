@@ -50,7 +50,7 @@ from boathook.ingest.secret_reloader import SecretReloader
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.source_paths import SOURCE_PREFIX
 from boathook.ingest.source_rate import RateLeaser, SourceRate
-from boathook.ingest.sources import CompiledSources, follow_sources
+from boathook.ingest.sources import CompiledSources, dedup_windows_by_source, follow_sources
 from boathook.ingest.spool_records import UNROUTED
 from boathook.ingest.stored_sources_file import read_stored_sources, save_stored_sources
 from boathook.ingest.tracing import TracedApp, TracedIntake
@@ -405,6 +405,7 @@ class IngestRuntime:
             queue=database.ingest_queue_size,
         )
         """Makes events durable."""
+        self.intake.set_dedup_windows(dedup_windows_by_source(sources.live.current))
         if self._cells is not None:
             self._cells.add(settings.cells.name, self.intake)
         self._buffer_drain = self._open_drain(event_builder) if settings.has_brokers else None
@@ -612,6 +613,7 @@ class IngestRuntime:
         self._removed |= former - {row.name for row in sources.live.rows} - sources.live.current.sources.keys()
         self._secret_reloader.set_sources(sources.live.current, sources.compiled.by_name.values())
         follow_sources(self._gateway_database.events, sources.live.current)
+        self.intake.set_dedup_windows(dedup_windows_by_source(sources.live.current))
         self._set_sources()
         self._rate_leaser.follow_sources()
         self._follow_replies()

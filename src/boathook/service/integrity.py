@@ -16,7 +16,7 @@ from boathook.db.integrity import Violation as Violation  # noqa: PLC0414 - re-e
 from boathook.db.integrity_runs import IntegrityRun
 from boathook.domain import ids
 from boathook.domain.errors import InvalidState, NotFound
-from boathook.ingest.sources import dedup_days_by_source
+from boathook.ingest.sources import checked_days_by_source
 from boathook.service.database import with_stored_sources
 from boathook.service.unit_of_work import UnitOfWork, new_id
 
@@ -43,7 +43,7 @@ async def start(work: UnitOfWork, *, is_deep: bool = False, is_gentle: bool = Fa
         "is_deep": is_deep,
         "rest": GENTLE_PAUSE_RATIO if is_gentle else 0.0,
         "dedup_days": settings.retention.dedup_days,
-        "dedup_days_of": dedup_days_by_source(settings),
+        "dedup_days_of": checked_days_by_source(settings),
     }
     run = await integrity_runs.start(work.connection, new_id(), request)
     if run is None:
@@ -103,7 +103,7 @@ async def check(
     return await integrity.check_integrity(
         database,
         dedup_days=settings.retention.dedup_days,
-        dedup_days_of=dedup_days_by_source(settings),
+        dedup_days_of=checked_days_by_source(settings),
         is_deep=is_deep,
         since=since,
         until=until,

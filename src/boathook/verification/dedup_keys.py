@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from boathook.domain.embedded_text import find_scalar
 from boathook.domain.errors import ConfigError
 from boathook.domain.json_document import (
     UNREADABLE,
@@ -46,7 +47,7 @@ class DedupKeyExtractor:
     """Extracts the dedup key and type of one source's requests; compiled once.
 
     Raises:
-        ConfigError: an entry of the source's ``dedup_fields`` is not a valid path.
+        ConfigError: an entry of the source's ``dedup_fields``, or its ``dedup_object``, is not a valid path.
     """
 
     def __init__(self, recipe: Recipe, spec: SourceSpec, settings: dict[str, str]) -> None:
@@ -55,7 +56,9 @@ class DedupKeyExtractor:
         is_key = recipe.id.is_kept_in_retries is not False
         self._id_of = make_name_reader(recipe.id.selectors if is_key else (), whole=True, form=recipe.id.form)
         self._type_of = make_name_reader(recipe.type.selectors, whole=False)
-        self._fields = tuple(_split(spec, path) for path in spec.dedup_fields)
+        self._fields = tuple(_split(spec, "dedup_fields", path) for path in spec.dedup_fields)
+        self._headers = spec.dedup_headers
+        self._object = split_path(_split(spec, "dedup_object", spec.dedup_object)) if spec.dedup_object else ()
         self._volatile = tuple(map(split_path, recipe.volatile))
         self.paths = (*json_paths(recipe.id.selectors), *json_paths(recipe.type.selectors), *self._fields)
         """JSON paths that must be extracted from the body."""
@@ -80,12 +83,21 @@ class DedupKeyExtractor:
         document = parse_exactly(body) if self._volatile else UNREADABLE
         return body if document is UNREADABLE else _canonical(document, self._volatile)
 
-    def made(self, content: bytes, type: str, now: float) -> str:
+    def object_of(self, request: Request) -> str | None:
+        """Return the object that a request is about, or None if it names none."""
+        if not self._object:
+            return None
+        document = parse(request.body)
+        return None if document is UNREADABLE else find_scalar(document, self._object)
+
+    def made(self, request: Request, content: bytes, type: str, now: float) -> str:
         """Return the dedup key of a request without an id, received at *now*, in seconds since 1970."""
         if self._recipe.id.is_repeatable:
             # The same bytes can mean a different event next time; only the time of receipt distinguishes them.
             return f"moment:{now!r}:{hashlib.sha256(content).hexdigest()}"
-        return "sha256:" + hashlib.sha256(_with_type(type, content)).hexdigest()
+        named = [(name, request.headers[name]) for name in self._headers if name in request.headers]
+        told_apart = json.dumps(named).encode() + content if named else content
+        return "sha256:" + hashlib.sha256(_with_type(type, told_apart)).hexdigest()
 
     def replayed(self, body: bytes, type: str) -> bytes:
         """Return the bytes by which a repeated body is recognized."""
@@ -151,11 +163,11 @@ def _read(type: EventType, reader: RequestReader) -> str | None:
         return None
 
 
-def _split(spec: SourceSpec, path: str) -> str:
+def _split(spec: SourceSpec, key: str, path: str) -> str:
     try:
         return ".".join(split_path(path))
     except ValueError as error:
-        raise ConfigError(f"sources.{spec.name}.dedup_fields: {error}") from None
+        raise ConfigError(f"sources.{spec.name}.{key}: {error}") from None
 
 
 MAX_ITEMS: Final = 10_000

@@ -131,11 +131,12 @@ class Verifier:
         # help.
         self._is_forgeable = self._grade not in {ProofStrength.BODY, ProofStrength.METADATA}
         self._dedup_keys = DedupKeyExtractor(recipe, spec, self._settings)
+        _check_dedup(recipe, spec)
         self._batches = None if recipe.items is None else BatchSplitter(recipe, recipe.items)
         self._body_schema = None if spec.schema is None else compile_body_schema(spec.name, spec.schema)
         self._extractor = FieldExtractor([*self._dedup_keys.paths, *self._handshakes.paths])
         self._needs_json = bool(self._extractor.paths) or recipe.body is BodyFormat.JSON
-        self._kept = _kept_headers(recipe, spec.keep)
+        self._kept = _kept_headers(recipe, (*spec.dedup_headers, *spec.keep))
         self._reply = _static_reply(recipe.reply)
         self._event_methods = spec.methods or recipe.methods
         # Never the query if the proof covers the body but not the URL.
@@ -230,7 +231,7 @@ class Verifier:
                 return items
             if items:
                 # Item keys come from the signed body, so nothing unsigned can change them.
-                key, common = self._dedup_keys.made(request.body, type, now), batch_type(items)
+                key, common = self._dedup_keys.made(request, request.body, type, now), batch_type(items)
                 return self._verified(request, proven, type=common, dedup_key=key, replay_material=None, items=items)
         query = self._query_of(request) if self._reads_query and request.method == "GET" else None
         name = self._dedup_keys.from_request(request, extracted) if proven.id is None else make_dedup_key(proven.id)
@@ -242,7 +243,7 @@ class Verifier:
             material = self._dedup_keys.replayed(signed, type)
         if name is None:
             content = self._dedup_keys.stable_content(request.body) if query is None else query
-            name = self._dedup_keys.made(content, type, now)
+            name = self._dedup_keys.made(request, content, type, now)
         return self._verified(request, proven, type=type, dedup_key=name, replay_material=material, query=query)
 
     def _does_not_fit(self, fault: str) -> Rejected:
@@ -273,6 +274,7 @@ class Verifier:
             grade=self._grade,
             type=type,
             dedup_key=dedup_key,
+            dedup_object=None if items else self._dedup_keys.object_of(request),
             replay_material=replay_material,
             volatile=self.recipe.volatile,
             kept_headers={name: headers[name] for name in self._kept if name in headers},
@@ -289,6 +291,19 @@ class Verifier:
         texts = (part if isinstance(part, str) else reader.text(part) or "" for part in wanted.body)
         body = "".join(texts).encode("utf-8", "replace")
         return Reply(status=wanted.status, body=body, content_type=wanted.content_type)
+
+
+def _check_dedup(recipe: Recipe, spec: SourceSpec) -> None:
+    """Raise ConfigError for rules of deduplication that a sender cannot have."""
+    if spec.dedup_object and recipe.items is not None:
+        raise ConfigError(
+            f"sources.{spec.name}.dedup_object: {recipe.title} sends batches, and each item has its own key; remove it"
+        )
+    hidden = CREDENTIAL_HEADERS | signature_headers(recipe.proof)
+    if secret := next((name for name in spec.dedup_headers if name in hidden), None):
+        raise ConfigError(
+            f"sources.{spec.name}.dedup_headers: {secret} is part of the proof and is not stored; remove it"
+        )
 
 
 def _make_address_check(recipe: Recipe, spec: SourceSpec) -> AddressCheck | None:

@@ -34,6 +34,7 @@ _MIB: Final = 1 << 20
 _MIN_DISK: Final = 256 * _MIB
 _LOW_DISK: Final = 2_048 * _MIB
 _RESERVED_FILES: Final = 256
+_DAY_S: Final = 86_400
 """Open files a gateway needs in addition to its clients' connections."""
 
 
@@ -327,9 +328,14 @@ def _source(known: KnownSources, name: str) -> Finding:
         fix = f"verify events in your handlers with the sender's API, or narrow sources.{name}.addresses"
         fix = fix if isinstance(recipe.proof, NoProof) else "give it a secret"
         return Finding(check, CheckStatus.WARN, "accepts unverified requests (unsigned = true)", fix)
-    if source.dedup_days is not None and source.dedup_days < (recipe.retries_for_days or 0.0):
+    retries_days = recipe.retries_for_days or 0.0
+    if source.dedup_window_s is not None and source.dedup_window_s < retries_days * _DAY_S:
+        found = f"forgets events after {source.dedup_window_s:g} s, but {recipe.title} may resend after that"
+        fix = f"set sources.{name}.dedup_window_s to {math.ceil(retries_days + 1) * _DAY_S:.0f} or remove it"
+        return Finding(check, CheckStatus.WARN, found, fix)
+    if source.dedup_window_s is None and source.dedup_days is not None and source.dedup_days < retries_days:
         found = f"forgets events after {source.dedup_days:g} days, but {recipe.title} may resend after that"
-        fix = f"set sources.{name}.dedup_days to {math.ceil(recipe.retries_for_days or 0.0) + 1} or remove it"
+        fix = f"set sources.{name}.dedup_days to {math.ceil(retries_days) + 1} or remove it"
         return Finding(check, CheckStatus.WARN, found, fix)
     secrets = f", {counted(len(source.secrets), 'secret')}" if source.secrets else ""
     return Finding(check, CheckStatus.OK, f"{recipe.title}, {recipe.grade.value}{secrets}")
