@@ -23,6 +23,7 @@ from boathook.domain.errors import DatabaseUnavailable
 from boathook.domain.model import NewEvent, Origin, ProofStrength, Receipt
 from boathook.handlers import outbox
 from boathook.handlers.outbox import Message, Outbox
+from boathook.ingest.intake import Intake
 from boathook.service import doctor, unit_of_work
 from boathook.service.message_store import MessageStore, to_event
 from tests.faults.rig.postgres import OwnServer, Standby
@@ -111,6 +112,37 @@ async def test_a_change_through_the_api_does_not_wait_for_the_statement_timeout(
             assert (await api.get("/app/beta")).status_code == 200, "it was committed later"
     finally:
         await db.close()
+
+
+async def test_without_a_spool_no_sender_or_publisher_waits_for_the_statement_timeout(
+    own_server: OwnServer, standby: Standby
+) -> None:
+    db = await Database.open(own_server.url, purpose="test", size=4, statement_timeout_s=3600, is_reset=False)
+    intake = Intake(EventStore(db))
+    try:
+        async with open_api_client(db) as api:
+            await api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
+            await intake.start()
+            event = make_event(await read_routes(db))
+            standby.pause()
+            accepted = asyncio.create_task(intake.accept(event))
+            published = asyncio.create_task(send(api))
+            with pytest.raises(DatabaseUnavailable, match="commits have waited for a synchronous standby"):
+                await asyncio.wait_for(accepted, 300)
+            assert await asyncio.wait_for(published, 300) == 503
+            assert waiting(own_server.url) == 2
+            with pytest.raises(DatabaseUnavailable, match="have waited for a synchronous standby"):
+                await intake.accept(event)
+            assert waiting(own_server.url) == 2, "the next ones do not wait"
+            standby.resume()
+            await eventually(lambda: waiting(own_server.url) == 0)
+            await eventually(lambda: not db.unsafe_because)
+            assert (await intake.accept(event)).event_id == event.id, "sending it again is safe"
+            assert await send(api) == 409, "it was committed later"
+            assert ask(own_server.url, "select count(*) from boathook.event") == [2]
+    finally:
+        await db.close()
+        await intake.drain()
 
 
 @pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")

@@ -213,13 +213,16 @@ class Database:
             raise DatabaseUnavailable(" ".join(reasons))
 
     @contextlib.asynccontextmanager
-    async def acquire(self, wait_s: float | None = None, within_s: float | None = None) -> AsyncIterator[Connection]:
+    async def acquire(
+        self, wait_s: float | None = None, within_s: float | None = None, *, is_commit: bool = False
+    ) -> AsyncIterator[Connection]:
         """Acquire a connection; only errors of acquiring it are translated, those of its use are the driver's.
 
         Args:
             wait_s: how long to wait for a free connection; None: forever.
             within_s: limit for acquiring, using and releasing the connection in total; None: forever. When it expires
                 the connection is closed without notifying the server, which may hang.
+            is_commit: whether to do the same as soon as commits are known to wait for a synchronous standby.
 
         Raises:
             DatabaseUnavailable: PostgreSQL is unavailable, or the time is up; the work may have been committed. Or a
@@ -229,7 +232,8 @@ class Database:
             connection = await self._take(wait_s)
             connections.append(connection)
             try:
-                yield connection
+                with self.monitor.committing(connection) if is_commit else contextlib.nullcontext():
+                    yield connection
                 _check_replicated(connection)
             finally:
                 with contextlib.suppress(*DRIVER_ERRORS):
@@ -371,6 +375,8 @@ class UnreachedDatabase(Database):
         self,
         wait_s: float | None = None,  # noqa: ARG002 - the signature is inherited
         within_s: float | None = None,  # noqa: ARG002 - the same
+        *,
+        is_commit: bool = False,  # noqa: ARG002 - the same
     ) -> AsyncIterator[Connection]:
         """Raise DatabaseUnavailable."""
         self.require_safety()

@@ -101,7 +101,7 @@ class EventStore:
 
     async def _append(self, database: Database, batch: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
         receipts: list[Receipt] = []
-        async with database.acquire(within_s=within_s) as connection:
+        async with database.acquire(within_s=within_s, is_commit=True) as connection:
             with translate_errors():
                 for kind, run in groupby(batch, _kind_of):
                     match kind:
@@ -341,7 +341,12 @@ class _SingleConnection:
         self._connection = connection
 
     @contextlib.asynccontextmanager
-    async def acquire(self, *, within_s: float | None = None) -> AsyncIterator[Connection]:  # noqa: ARG002 - no limit here
+    async def acquire(
+        self,
+        *,
+        within_s: float | None = None,  # noqa: ARG002 - no limit here
+        is_commit: bool = False,  # noqa: ARG002 - the caller commits
+    ) -> AsyncIterator[Connection]:
         yield self._connection
 
     def require_safety(self) -> None:

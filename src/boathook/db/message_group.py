@@ -93,7 +93,7 @@ async def insert_group(
         has_order,
         lock_timeout,
     )
-    async with database.acquire(within_s=within_s) as connection:
+    async with database.acquire(within_s=within_s, is_commit=True) as connection:
         try:
             with translate_errors():
                 done = await connection.fetchrow(SQL["publish_messages"], *arguments)

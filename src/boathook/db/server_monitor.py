@@ -10,13 +10,13 @@ callers get an error without waiting, until the server responds again.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
 
 import asyncpg
 import msgspec
 
-from boathook.db.connection import CONNECTION_ERRORS, DRIVER_ERRORS, first_line, terminate, time_limit
+from boathook.db.connection import CONNECTION_ERRORS, DRIVER_ERRORS, Connection, first_line, terminate, time_limit
 from boathook.db.statements import load
 from boathook.domain.errors import DatabaseUnavailable
 from boathook.observability import meters
@@ -40,6 +40,8 @@ NotificationCallback = Callable[[str], None]
 MIN_SERVER_VERSION: Final = 140000
 MAX_STALLED: Final = 32
 """Commits waiting for a synchronous standby at which no more are started: each occupies a server connection."""
+_MAX_COMMIT_S: Final = 3.0
+"""How long a statement that commits may take while commits wait for a synchronous standby."""
 
 _REMEDIES: Final = {
     "fsync": "Set fsync = on in postgresql.conf and restart it.",
@@ -142,6 +144,8 @@ class ServerMonitor:
         self._cuts: dict[Callable[[], None], None] = {}
         """In insertion order, so that simulations are reproducible."""
         self._dialling: dict[asyncio.Timeout, None] = {}
+        self._committing: dict[Connection, float] = {}
+        """Connections of `committing`, with the time (monotonic) from which they are used."""
         self._reconnect_callbacks: list[Callable[[], None]] = []
         self._channels: dict[str, list[NotificationCallback]] = {}
         self._wake = asyncio.Event()
@@ -212,6 +216,31 @@ class ServerMonitor:
         finally:
             self._dialling.pop(block, None)
 
+    @contextlib.contextmanager
+    def committing(self, connection: Connection) -> Iterator[None]:
+        """Close *connection* in the block when it is used for three seconds while commits wait for a standby.
+
+        Its commit goes on waiting on the server.
+
+        Raises:
+            DatabaseUnavailable: it was closed: its transaction may be committed later.
+        """
+        self._committing[connection] = time.monotonic()
+        try:
+            yield
+        except (DatabaseUnavailable, *DRIVER_ERRORS) as error:
+            if connection in self._committing:
+                raise
+            raise DatabaseUnavailable(describe_stall(self.safety.stalled)) from error
+        finally:
+            self._committing.pop(connection, None)
+
+    def _close_stalled(self) -> None:
+        latest = time.monotonic() - _MAX_COMMIT_S
+        for connection in [one for one, since in self._committing.items() if since < latest]:
+            del self._committing[connection]
+            terminate(connection)
+
     async def _run(self) -> None:
         await self._pause(HEARTBEAT_INTERVAL_S)
         while True:
@@ -269,6 +298,8 @@ class ServerMonitor:
     def _update_safety(self, row: asyncpg.Record) -> None:
         found, before = assess_safety(row), self.safety
         self.safety = found
+        if found.stalled:
+            self._close_stalled()
         meters.gauge("boathook_database_unsafe", float(found.is_doubtful))
         if found.kind != before.kind:
             notes = [*found.reasons(), *found.weak]
