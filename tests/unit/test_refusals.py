@@ -291,7 +291,7 @@ class CountingExecutor:
 )
 async def test_a_thread_verifies_large_bodies_and_builds_their_events(size: int, expected: list[str]) -> None:
     side = KeptSide()
-    executor = side.app._large_bodies = CountingExecutor()  # type: ignore[assignment]
+    executor = side.app._threads = CountingExecutor()  # type: ignore[assignment]
     side.app._by_name["github"].max_body = 2 * MIB
     await side.intake.start()
     assert "200" in await side.talk([request(body=b'"' + b"x" * size + b'"')], 1)

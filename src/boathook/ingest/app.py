@@ -88,7 +88,7 @@ _MAX_CREDENTIALS: Final = 10_000
 _LOG = get_logger("ingest")
 MAX_BODY_IN_LOOP: Final = 262_144
 """Larger bodies are verified and hashed in a thread: the event loop answers other requests meanwhile."""
-_LARGE_BODY_THREADS: Final = 2
+_COMPUTE_THREADS: Final = 2
 _SENDING_METHODS: Final = frozenset({"POST", "PUT"})
 _UNKNOWN_PATH_STATUSES: Final = frozenset({400, 404, 405, 413, 415})
 _CONNECTION_DETAILS: Final = {
@@ -224,7 +224,7 @@ class IngestApp:
         self._reply_waiter = reply_waiter
         self.unverified = ByteBudget(sys.maxsize) if unverified is None else unverified
         """The bytes of all bodies that are not verified yet."""
-        self._large_bodies = ThreadPoolExecutor(_LARGE_BODY_THREADS, "large-body")
+        self._threads = ThreadPoolExecutor(_COMPUTE_THREADS, "ingest-compute")
         self._request_log = RequestLog("ingest") if is_on("info") else None
         self._is_debugging = is_on("debug")
         self._request_prefix = f"req_{os.urandom(6).hex()}"
@@ -560,23 +560,22 @@ class IngestApp:
         now = time.time()
         decoder = make_decoder(compiled, request)
         compiled.reload_secret()
-        verdict = await self._compute(request, decoder, compiled.verifier.verify, request, now, decoder)
+        verdict = await self._verify(compiled, request, now, decoder)
         if not isinstance(verdict, KeyRequired):
             reservation.release()
         return await self.conclude(compiled, request, verdict, request_id, now, decoder)
 
-    async def _compute(
-        self, request: Request, decoder: Decoder | None, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Return the result of *function*; a thread computes it if the body is large, so that other requests go on."""
-        if decoder is None and len(request.body) <= MAX_BODY_IN_LOOP:
-            return function(*args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._large_bodies, partial(function, *args, **kwargs))
+    async def _verify(self, compiled: CompiledSource, request: Request, now: float, decoder: Decoder | None) -> Verdict:
+        verifier = compiled.verifier
+        return await self._compute(
+            verifier.has_schema or _is_large(request, decoder), verifier.verify, request, now, decoder
+        )
 
-    def verify(self, compiled: CompiledSource, request: Request, now: float, decoder: Decoder | None) -> Verdict:
-        """Verify a request with the source's present secret."""
-        compiled.reload_secret()
-        return compiled.verifier.verify(request, now, decoder)
+    async def _compute(self, is_long: bool, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of *function*; a thread computes it if that may take long, so that other requests go on."""
+        if not is_long:
+            return function(*args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *args, **kwargs))
 
     async def conclude(
         self,
@@ -590,7 +589,7 @@ class IngestApp:
         """Act on a verdict: fetch the public key it needs, store the event, or answer without one."""
         if isinstance(verdict, KeyRequired) and self._verification_io is not None:
             await self._verification_io.fetch_key(compiled.source, compiled.verifier, verdict.url, now)
-            verdict = await self._compute(request, decoder, compiled.verifier.verify, request, now, decoder)
+            verdict = await self._verify(compiled, request, now, decoder)
         match verdict:
             case Verified():
                 return await self._accept(compiled, request, verdict, request_id, now, decoder)
@@ -711,7 +710,7 @@ class IngestApp:
         try:
             event_id = self.new_event_id(now)
             event = await self._compute(
-                request, decoder, self.build_event, compiled, request, verified, now, decoder, event_id
+                _is_large(request, decoder), self.build_event, compiled, request, verified, now, decoder, event_id
             )
             receipt = await self._intake.accept(event)
         except BoathookError as error:
@@ -785,6 +784,11 @@ def _with_reply(reply: Reply | None, answer: Response) -> Response:
         return answer
     content_type = (b"content-type", reply.content_type.encode("latin-1", "replace"))
     return replace(answer, status=reply.status, body=reply.body, content_type=content_type)
+
+
+def _is_large(request: Request, decoder: Decoder | None) -> bool:
+    """Return whether a request's body is large, or may become so."""
+    return decoder is not None or len(request.body) > MAX_BODY_IN_LOOP
 
 
 def make_decoder(compiled: CompiledSource, request: Request) -> Decoder | None:

@@ -76,10 +76,12 @@ class DirectIngest:
         request = pending.request = make_request(compiled, scope, headers, bytes(pending.exchange.body), client)
         now, decoder = time.time(), make_decoder(compiled, request)
         is_outdated = compiled.ensure_fresh is not None and pending.started > compiled.fresh_until
-        if is_outdated or decoder is not None:  # decoding may take long, so a thread does it
+        # Decoding and schemas may take long, so a thread does it.
+        if is_outdated or decoder is not None or compiled.verifier.has_schema:
             self._continue(pending, partial(app.process, compiled, request, request_id))
             return
-        verdict = app.verify(compiled, request, now, None)
+        compiled.reload_secret()
+        verdict = compiled.verifier.verify(request, now)
         if isinstance(verdict, Verified):
             pending.event = app.build_event(compiled, request, verdict, now, None, app.new_event_id(now))
             pending.reply = verdict.reply

@@ -9,13 +9,13 @@ from typing import Final, Protocol
 import msgspec
 
 from boathook.domain.errors import FetchFailed
-from boathook.domain.verification import Challenge, KeyRequired, Reason, Request, Verdict
+from boathook.domain.verification import Challenge, Reason
 from boathook.http.limits import RateLimiter
 from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.observability import meters
 from boathook.observability.log import get_logger
 from boathook.verification.keyring import MAX_BYTES
-from boathook.verification.verifier import DecodeBody, Verifier
+from boathook.verification.verifier import Verifier
 
 RETRY_S: Final = 30.0
 """Retry-After in seconds when a key could not be fetched; failures are cached for as long."""
@@ -59,19 +59,6 @@ class VerificationIO:
         # A captured challenge can be replayed.
         self._confirmations = RateLimiter(_CONFIRMATIONS_RATE, _CONFIRMATIONS_BURST)
         self._log_rate = RateLimiter(1 / _LOG_S, 1)
-
-    async def verify_with_key(
-        self,
-        source: str,
-        verifier: Verifier,
-        wanted: KeyRequired,
-        request: Request,
-        now: float,
-        decode: DecodeBody | None,
-    ) -> Verdict:
-        """Verify a request again with the key it needs; return `KeyRequired` if the key is not available."""
-        await self.fetch_key(source, verifier, wanted.url, now)
-        return verifier.verify(request, now, decode)
 
     async def run(self, source: str, challenge: Challenge) -> VerificationIOFailure | None:
         """Perform the I/O of a handshake; return the failure, if any."""

@@ -1,5 +1,6 @@
 """Verifies rejected requests again, with current secrets as of their arrival: to diagnose or to accept them."""
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -111,10 +112,12 @@ class _SourceReverifier:
 
     async def verify(self, request: Request, now: float, decoder: Decoder | None) -> Verdict:
         """Verify a request as of *now*; return `KeyRequired` only if its sender's key is not available."""
-        verdict = self.verifier.verify(request, now, decoder)
+        # In a thread: a large body, or a source's schema, may take long.
+        verdict = await asyncio.to_thread(self.verifier.verify, request, now, decoder)
         if not isinstance(verdict, KeyRequired):
             return verdict
-        return await self._verification_io.verify_with_key(self._source, self.verifier, verdict, request, now, decoder)
+        await self._verification_io.fetch_key(self._source, self.verifier, verdict.url, now)
+        return await asyncio.to_thread(self.verifier.verify, request, now, decoder)
 
     def explain(self, request: Request, refused: Rejected, now: float) -> str:
         """Return why a request is rejected, and the common mistake that explains it, if any."""

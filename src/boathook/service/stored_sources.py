@@ -91,7 +91,7 @@ async def add(
         raise LimitReached(f"there are {MAX_STORED_SOURCES:,} stored sources; remove those that are not used")
     source = _read(work, name, values)
     text = _read_secret(source, secret, is_generated=is_secret_generated)
-    _check(configured, name, source, () if text is None else (text,))
+    await asyncio.to_thread(_check, configured, name, source, () if text is None else (text,))
     id = new_id()
     stored = await stored_sources.insert(
         work.connection,
@@ -135,7 +135,7 @@ async def change(work: UnitOfWork, name: str, changes: Mapping[str, Any], *, is_
     # Secrets that were accepted before stay valid, even if they would not be accepted today.
     has_new_secrets = any(merged.get(key) != former.get(key) for key in {"provider", "scheme", *hidden})
     secrets = await _secrets_of(work, configured, name)
-    _check(configured, name, source, secrets, has_new_secrets=has_new_secrets)
+    await asyncio.to_thread(_check, configured, name, source, secrets, has_new_secrets=has_new_secrets)
     stored = await stored_sources.update(
         work.connection,
         name,

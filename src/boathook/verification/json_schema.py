@@ -10,6 +10,8 @@ Schemas and documents may both be untrusted, so neither can cause a fetch, a han
 - Every keyword applied counts as a step, and so do long texts and lists. A payload that needs more than `MAX_STEPS`
   steps is rejected, because a schema can double the work with each line.
 
+That many steps take up to a second, whatever the payload's size: a thread validates, never an event loop.
+
 Schemas are read as draft 7, as Svix does, whatever their ``$schema`` says; ``format`` is ignored.
 """
 

@@ -134,6 +134,8 @@ class Verifier:
         _check_dedup(recipe, spec)
         self._batches = None if recipe.items is None else BatchSplitter(recipe, recipe.items)
         self._body_schema = None if spec.schema is None else compile_body_schema(spec.name, spec.schema)
+        self.has_schema: Final = self._body_schema is not None
+        """Whether a schema validates bodies: `verify` may then take long for any body, so it needs a thread."""
         self._extractor = FieldExtractor([*self._dedup_keys.paths, *self._handshakes.paths])
         self._needs_json = bool(self._extractor.paths) or recipe.body is BodyFormat.JSON
         self._kept = _kept_headers(recipe, (*spec.dedup_headers, *spec.keep))
