@@ -24,6 +24,15 @@ APP = '[server]\napp = "shop:hook"\n'
 HOOKS = 'from boathook import Boathook, Event\nhook = Boathook()\n@hook.on("{}", "*")\nasync def pay(event: Event) -> None: ...\n'
 
 
+WITH_HOOK = "from boathook import Boathook, Event, SyncTransaction, Transaction\nhook = Boathook()\n"
+CHORE = "async def clean(): ...\n"
+
+
+def with_signature(arguments: str) -> str:
+    """Return shop.py with a handler of these arguments."""
+    return f'{WITH_HOOK}@hook.on("stripe")\nasync def pay{arguments}: ...\n'
+
+
 class Mistake(NamedTuple):
     """A mistake and the texts that its error must contain."""
 
@@ -115,7 +124,7 @@ MISTAKES = {
     "unknown event type": Mistake(
         "config check",
         APP + '[sources.github]\nsecrets = ["a long secret of github"]',
-        ("'pull_requst.opened'", "did you mean 'pull_request'?"),
+        ("'pull_requst.opened'", "did you mean 'pull_request.opened'?"),
         0,
         HOOKS.format("github").replace("*", "pull_requst.opened"),
     ),
@@ -370,6 +379,106 @@ MISTAKES = {
         ("shop:hook has no handlers", "@hook.on"),
         0,
         handlers="from boathook import Boathook\nhook = Boathook()\n",
+    ),
+    "file as an app": Mistake("config check", '[server]\napp = "./shop.py:hook"', ("server.app", '"shop:hook"')),
+    "class as an app": Mistake(
+        "config check",
+        APP,
+        ("server.app", "write hook = Boathook()"),
+        handlers="from boathook import Boathook\nhook = Boathook\n",
+    ),
+    "object of a framework as an app": Mistake(
+        "config check",
+        '[server]\napp = "shop:app"',
+        ("it is of class object", "did you mean shop:hook?"),
+        handlers="from boathook import Boathook\napp, hook = object(), Boathook()\n",
+    ),
+    "module of a file": Mistake(
+        "config check", '[server]\napp = "shop.hooks:hook"', ("shop is a file", "hooks.py"), handlers=HOOKS.format("a")
+    ),
+    "misspelt module of a package": Mistake(
+        "config check", '[apps]\nload = ["boathook.apps.biling"]', ("apps.load", "did you mean boathook.apps.billing?")
+    ),
+    "policy without names": Mistake(
+        "config check",
+        APP,
+        ("shop.py, line 4", "retry=RetryPolicy(5)"),
+        handlers="from boathook import RetryPolicy\n" + HOOKS.format("stripe").replace('"*"', "retry=RetryPolicy(5)"),
+    ),
+    "unknown argument": Mistake(
+        "config check", APP, ("'type'", "shop.py, line 3"), handlers=HOOKS.format("stripe").replace('"*"', 'type="a"')
+    ),
+    "number as a name": Mistake(
+        "config check", APP, ("name: write text",), handlers=HOOKS.format("stripe").replace('"*"', "name=5")
+    ),
+    "function as a path": Mistake(
+        "config check",
+        APP,
+        ("order_by: write text such as",),
+        handlers=HOOKS.format("stripe").replace('"*"', "order_by=lambda event: event.id"),
+    ),
+    "filter without a part": Mistake(
+        "config check",
+        APP,
+        ("filter.amount", '{"body": {"amount": 5}}'),
+        handlers=HOOKS.format("stripe").replace('"*"', 'filter={"amount": 5}'),
+    ),
+    "two types in one text": Mistake(
+        "config check",
+        APP + STRIPE,
+        ("one type with a separator", 'hook.on("stripe", "charge.failed", "charge.succeeded")'),
+        0,
+        HOOKS.format("stripe").replace('"*"', '"charge.failed, charge.succeeded"'),
+    ),
+    "type with other separators": Mistake(
+        "config check",
+        APP + STRIPE,
+        ("did you mean 'payment_intent.succeeded'?",),
+        0,
+        HOOKS.format("stripe").replace('"*"', '"payment_intent_succeeded"'),
+    ),
+    "argument that gets no value": Mistake(
+        "config check", APP, ("handler pay", "tx gets no value"), handlers=with_signature("(event, *, tx)")
+    ),
+    "event as the second argument": Mistake(
+        "config check", APP, ("handler pay", "(pay(event, tx))"), handlers=with_signature("(tx, event: Event)")
+    ),
+    "transaction of async functions": Mistake(
+        "config check",
+        APP,
+        ("handler pay", "without async", "tx: SyncTransaction"),
+        handlers=with_signature("(event, tx: Transaction)").replace("async def", "def"),
+    ),
+    "transaction of other functions": Mistake(
+        "config check",
+        APP,
+        ("handler pay", "async function", "tx: Transaction"),
+        handlers="from __future__ import annotations\n" + with_signature("(event, tx: SyncTransaction)"),
+    ),
+    "generator as a handler": Mistake(
+        "config check", APP, ("handler pay", "yield"), handlers=with_signature("(event)").replace("...", "yield 1")
+    ),
+    "interval as text": Mistake(
+        "config check", APP, ("hook.every", "seconds", "'5m'"), handlers=WITH_HOOK + '@hook.every("5m")\n' + CHORE
+    ),
+    "interval without parentheses": Mistake(
+        "config check", APP, ("write @hook.every(60)",), handlers=WITH_HOOK + "@hook.every\n" + CHORE
+    ),
+    "chore with an argument": Mistake(
+        "config check",
+        APP,
+        ("hook.every", "no arguments"),
+        handlers=WITH_HOOK + "@hook.every(5)\n" + CHORE.replace("()", "(now)"),
+    ),
+    "nothing mounted": Mistake(
+        "config check", APP, ("hook.mount", "ASGI"), handlers=WITH_HOOK + 'hook.mount("/shop", None)\n'
+    ),
+    "sessionmaker of the other kind": Mistake(
+        "config check",
+        APP,
+        ("write sqlalchemy_async(async_sessionmaker(engine))", "not a sessionmaker"),
+        handlers="from sqlalchemy.orm import sessionmaker\nfrom boathook.handlers.sessions import sqlalchemy_async\n"
+        + HOOKS.format("stripe").replace('"*"', "session=sqlalchemy_async(sessionmaker())"),
     ),
     "unknown capability": Mistake("applications portal acme --may Everything", "", ("--may", "ViewBase")),
 }

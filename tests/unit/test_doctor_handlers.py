@@ -74,8 +74,8 @@ def test_a_typed_handler_of_an_untyped_source_fails(settings: Settings):
 @pytest.mark.parametrize(
     ("source", "type", "meant"),
     [
-        ("stripe", "paymnt_intent.*", "payment_intent"), ("stripe", "custommer.created", "customer"),
-        ("github", "pull_requst.opened", "pull_request"),
+        ("stripe", "paymnt_intent.*", "payment_intent"), ("stripe", "custommer.created", "customer.created"),
+        ("github", "pull_requst.opened", "pull_request.opened"),
     ],
 )  # fmt: skip
 def test_a_misspelt_type_is_a_warning(settings: Settings, source: str, type: str, meant: str):

@@ -117,7 +117,7 @@ class TestTheListOfModules:
         ("def one():\n    1 / 0\none()", "shelf_{n}.py, line 3)"),
         ("1 / 0", "importing shelf_{n} fails: ZeroDivisionError: division by zero"),
         ("other = 1", "apps.load: shelf_{n}:hook must be a Boathook object, but there is no such attribute"),
-        ("hook = 1", "apps.load: shelf_{n}:hook must be a Boathook object, but it is a int"),
+        ("hook = 1", "apps.load: shelf_{n}:hook must be a Boathook object, but it is of class int"),
         ("from boathook import Boathook\nhook = Boathook()", "shelf_{n}: invalid app name ''"),
         ("from boathook import Boathook\nhook = Boathook('server')", "shelf_{n}: invalid app name 'server'"),
         ("from boathook import Boathook\nhook = Boathook('Shelf')", "shelf_{n}: invalid app name 'Shelf'"),

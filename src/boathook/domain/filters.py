@@ -128,7 +128,8 @@ def _compile_part(key: str, value: Any, where: str, budget: _Budget, depth: int)
             inner = _compile(value, where, budget, depth + 1)
             return lambda subject: not inner(subject)
         case _:
-            raise ValueError(f'{where}: there is no such part; write "body", "headers", "any", "all" or "not"')
+            parts = '"body", "headers", "any", "all" or "not"'
+            raise ValueError(f'{where}: there is no such part; write {parts}, such as {{"body": {{"amount": 5}}}}')
 
 
 def _items(value: Any, where: str) -> Iterable[tuple[str, Any]]:

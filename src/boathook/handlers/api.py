@@ -102,6 +102,8 @@ class Boathook:
         next one. Move CPU-bound or blocking work to ``asyncio.to_thread``, or it blocks the keeper. The run is
         cancelled with `asyncio.CancelledError` when boathook stops or another process becomes the keeper.
         """
+        if callable(seconds):
+            raise ConfigError("hook.every needs its interval in seconds: write @hook.every(60)")
 
         def decorate(function: Function) -> Function:
             title = name or str(getattr(function, "__name__", "chore"))

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -15,7 +15,9 @@ from boathook.domain.json_document import split_path
 from boathook.domain.model import Route
 from boathook.domain.policy import MAX_SECONDS, Breaker, RetryDefaults, RetryPolicy
 from boathook.domain.windows import parse_duration
+from boathook.handlers.event import Event
 from boathook.handlers.sessions import AsyncSessions, SyncSessions
+from boathook.handlers.transaction import SyncTransaction, Transaction
 
 _MAX_SINCE_S: Final = 3_650 * 86_400.0
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -112,7 +114,7 @@ def make_route_spec(
         try:
             check()
         except (ValueError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{place}: {argument}: {error}") from None
+            raise ConfigError(f"{place}: {argument}: {str(error).removeprefix(f'{argument}: ')}") from None
     since_s = None if since is None else _read_since(source or application, since)
     return RouteSpec(
         source=source, application=application, types=types or ("*",), order_by=order_by, filter=filter, since_s=since_s
@@ -122,11 +124,20 @@ def make_route_spec(
 def _check_text(place: str, argument: str, text: Any) -> None:
     if text is None or (isinstance(text, str) and text.isprintable()):
         return
-    fix = "write a text without control characters"
+    fix = "write text without control characters" if isinstance(text, str) else f"write text such as {_TEXTS[argument]}"
     if isinstance(text, list | tuple | set) and all(isinstance(part, str) for part in text):
         quoted = ", ".join(f'"{part}"' for part in text)
         fix = f"write {quoted} without brackets" if argument == "types" or len(text) == 1 else "write one path"
     raise ConfigError(f"{place}: {argument}: {fix}, not {text!r}")
+
+
+_TEXTS: Final[Mapping[str, str]] = {
+    "source": '"stripe"',
+    "application": '"acme"',
+    "name": '"send_receipt"',
+    "order_by": '"data.object.id"',
+    "types": '"invoice.paid"',
+}
 
 
 def _read_since(origin: str | None, since: str | timedelta) -> float:
@@ -141,6 +152,7 @@ def _read_since(origin: str | None, since: str | timedelta) -> float:
 
 def make_handler(function: Callable[..., Any], name: str | None, line: RouteSpec, app: str) -> Handler:
     """Return the handler that one `on` decorator declares. Raises ConfigError if the function cannot be one."""
+    _check_text("hook.on", "name", name)
     name = name or getattr(function, "__name__", None)
     if not name or name == "<lambda>":
         raise ConfigError("a handler without a name of its own needs name=, under which its deliveries are stored")
@@ -151,10 +163,41 @@ def make_handler(function: Callable[..., Any], name: str | None, line: RouteSpec
     needed = [one for one in parameters if one.default is one.empty and one.kind in _POSITIONAL]
     if len(needed) not in (1, 2) and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
         raise ConfigError(f"handler {name} must take the event and optionally a transaction: ({name}(event, tx))")
-    name = f"{app}.{name}" if app else name
     call = getattr(function, "__call__", function)  # noqa: B004 an object may be a handler by its async __call__
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"handler {name} contains yield, so it would not run; return instead")
+    _check_parameters(name, list(parameters), needed, is_async=is_async)
+    name = f"{app}.{name}" if app else name
     return Handler(name=name, function=function, is_async=is_async, takes_session=len(needed) != 1, lines=(line,))
+
+
+def _check_parameters(
+    name: str, parameters: Sequence[inspect.Parameter], needed: Sequence[inspect.Parameter], *, is_async: bool
+) -> None:
+    """Raise ConfigError for parameters that would get something else than they are annotated with."""
+    unset = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
+    if unset:
+        raise ConfigError(f"handler {name}: {unset[0]} gets no value: write ({name}(event, {unset[0]})) without *")
+    for position, parameter in enumerate(needed):
+        kind = _annotated(parameter)
+        if (position == 0 and kind in _TRANSACTIONS) or (position == 1 and kind == "Event"):
+            raise ConfigError(f"handler {name}: the event is the first argument: ({name}(event, tx))")
+        if kind in _TRANSACTIONS and kind != (usual := _TRANSACTIONS[0 if is_async else 1]):
+            what = "an async function" if is_async else "a function without async"
+            raise ConfigError(f"handler {name} is {what}, which gets a {usual}: write {parameter.name}: {usual}")
+
+
+def _annotated(parameter: inspect.Parameter) -> str:
+    """Return the name of the class of boathook that a parameter is annotated with; empty if it is none of them."""
+    annotation = parameter.annotation
+    if isinstance(annotation, str):  # from __future__ import annotations
+        return annotation.rpartition(".")[2]
+    return annotation.__name__ if annotation in (Event, Transaction, SyncTransaction) else ""
+
+
+_TRANSACTIONS: Final = ("Transaction", "SyncTransaction")
+"""The classes of the second argument: of async functions, and of others."""
 
 
 def combine(known: Handler | None, more: Handler, options: Mapping[str, Any]) -> Handler:
@@ -178,7 +221,9 @@ def _joined(known: Handler, more: Handler) -> Handler:
 
 
 def _place(function: Callable[..., Any]) -> str:
-    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
+    title = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
+    code = getattr(function, "__code__", None)
+    return title if code is None else f"{title} in line {code.co_firstlineno}"
 
 
 def _with_options(handler: Handler, options: dict[str, Any]) -> Handler:
@@ -192,7 +237,9 @@ def _with_options(handler: Handler, options: dict[str, Any]) -> Handler:
     for key in ("timeout_s", "concurrency"):
         value = getattr(handler, key)
         if value is not None and not callable(value) and not 0 < value <= MAX_SECONDS:
-            raise ConfigError(f"handler {handler.name}: {key.removesuffix('_s')} must be more than 0, and no infinity")
+            raise ConfigError(
+                f"handler {handler.name}: {key.removesuffix('_s')} must be a finite number above 0, not {value!r}"
+            )
     if handler.retry is not None and not _is_finite(handler.retry):
         raise ConfigError(f"handler {handler.name}: retry has an infinite number; the longest time is a century")
     if handler.session is not None and isinstance(handler.session, AsyncSessions) is not handler.is_async:
@@ -217,7 +264,7 @@ _OPTIONS: Final[Mapping[str, tuple[type | tuple[type, ...], str]]] = {
     "retry": (RetryPolicy, "a policy such as RetryPolicy(max_attempts=5)"),
     "timeout_s": ((int, float), "a number of seconds such as 30"),
     "concurrency": (int, "a number such as 4"),
-    "breaker": (Breaker, "a breaker such as Breaker(...)"),
+    "breaker": (Breaker, 'a breaker such as Breaker("erp")'),
     "final": (tuple, "exceptions such as final=(ValueError,)"),
     "session": ((AsyncSessions, SyncSessions), "a session of boathook such as sqlalchemy_async(sessions)"),
 }

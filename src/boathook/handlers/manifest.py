@@ -92,8 +92,13 @@ class Manifest(msgspec.Struct):
         """Add a chore. Raises ConfigError if it is not async, its interval is not positive, or its name is taken."""
         if not inspect.iscoroutinefunction(chore.function):
             raise ConfigError(f"hook.every: the chore {chore.name} must be an async function: async def {chore.name}()")
-        if chore.every_s <= 0:
-            raise ConfigError(f"hook.every: the chore {chore.name} needs a number of seconds above 0")
+        if inspect.signature(chore.function).parameters:
+            raise ConfigError(f"hook.every: the chore {chore.name} takes no arguments: async def {chore.name}()")
+        interval_s: Any = chore.every_s
+        if not isinstance(interval_s, int | float) or isinstance(interval_s, bool) or not interval_s > 0:
+            raise ConfigError(
+                f"hook.every: the chore {chore.name} needs a number of seconds above 0, not {interval_s!r}"
+            )
         if any(known.name == chore.name for known in self.chores):
             raise ConfigError(f"hook.every: two chores are named {chore.name}; give one of them another name=")
         self.chores.append(chore)
@@ -102,6 +107,8 @@ class Manifest(msgspec.Struct):
         """Add an ASGI application. Raises ConfigError if its path is invalid or taken."""
         if mount.path and (not mount.path.startswith("/") or mount.path.endswith("/") or set(mount.path) & set("?# %")):
             raise ConfigError(f'hook.mount: {mount.path!r} must start with "/", not end with one, and be a plain path')
+        if not callable(mount.app):
+            raise ConfigError(f"hook.mount: {mount.path or '/'} needs an ASGI application, not {mount.app!r}")
         if any(known.path == mount.path for known in self.mounts):
             raise ConfigError(f"hook.mount: {mount.path or '/'} is mounted twice")
         self.mounts.append(mount)

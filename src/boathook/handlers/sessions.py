@@ -139,6 +139,7 @@ class SyncSessions(msgspec.Struct, frozen=True):
 def sqlalchemy_async(factory: Callable[[], Any]) -> AsyncSessions:
     """Open SQLAlchemy AsyncSessions with *factory*, such as an ``async_sessionmaker``."""
     _require("sqlalchemy")
+    _check_factory("sqlalchemy_async", factory, "async_sessionmaker(engine)")
 
     @asynccontextmanager
     async def open_session() -> AsyncIterator[Any]:
@@ -160,6 +161,7 @@ def sqlalchemy_async(factory: Callable[[], Any]) -> AsyncSessions:
 def sqlalchemy_sync(factory: Callable[[], Any]) -> SyncSessions:
     """Open SQLAlchemy Sessions with *factory*, such as a ``sessionmaker``."""
     _require("sqlalchemy")
+    _check_factory("sqlalchemy_sync", factory, "sessionmaker(engine)")
 
     @contextmanager
     def open_session() -> Iterator[Any]:
@@ -181,6 +183,13 @@ def _require(library: str) -> None:
     """Raise ConfigError if the library of a session is not installed, where the session is declared."""
     if importlib.util.find_spec(library) is None:
         raise ConfigError(f'session: {library} is not installed; pip install "boathook[{library}]"')
+
+
+def _check_factory(helper: str, factory: object, example: str) -> None:
+    """Raise ConfigError if *factory* is not callable, or is the sessionmaker of the other kind."""
+    kinds = {"sqlalchemy_async": "sessionmaker", "sqlalchemy_sync": "async_sessionmaker"}
+    if not callable(factory) or type(factory).__name__ == kinds.get(helper):
+        raise ConfigError(f"session: write {helper}({example}), not a {type(factory).__name__}")
 
 
 class _Guard(msgspec.Struct):
@@ -213,6 +222,7 @@ def _refuse_savepoint(is_nested: bool) -> None:
 def psycopg_async(connect: Callable[[], Any]) -> AsyncSessions:
     """Open psycopg AsyncConnections; *connect* opens or borrows one, as ``pool.connection`` does."""
     _require("psycopg")
+    _check_factory("psycopg_async", connect, "pool.connection")
 
     @asynccontextmanager
     async def open_connection() -> AsyncIterator[Any]:
@@ -228,6 +238,7 @@ def psycopg_async(connect: Callable[[], Any]) -> AsyncSessions:
 def psycopg_sync(connect: Callable[[], Any]) -> SyncSessions:
     """Open psycopg Connections; *connect* opens or borrows one, as ``pool.connection`` does."""
     _require("psycopg")
+    _check_factory("psycopg_sync", connect, "pool.connection")
 
     @contextmanager
     def open_connection() -> Iterator[Any]:
@@ -312,6 +323,8 @@ def library_of(session: Any) -> str:
     """Return the library that a session belongs to; ``boathook`` for a transaction of boathook's own."""
     if isinstance(session, Transaction | SyncTransaction):
         return "boathook"
+    if not any(hasattr(session, method) for method in ("execute", "cursor")):  # such as an engine or a pool
+        return type(session).__module__
     for ancestor in type(session).__mro__:
         root = ancestor.__module__.partition(".")[0]
         if root in {"asyncpg", "sqlalchemy", "psycopg", "django"}:

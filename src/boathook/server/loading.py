@@ -3,9 +3,11 @@
 import contextlib
 import difflib
 import importlib
+import os
 import pkgutil
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
@@ -89,8 +91,10 @@ def load_app(settings: Settings) -> "Boathook":
     if not name:
         return Boathook()
     module_name, colon, attribute = name.partition(":")
-    if not colon or not module_name or not attribute:
-        raise ConfigError(f'server.app: {name!r} must be "module:attribute", such as "shop.hooks:hook"')
+    if not colon or not attribute or not all(part.isidentifier() for part in module_name.split(".")) or ".py" in name:
+        path = re.sub(r"\.py$", "", module_name).strip("./").replace("/", ".") or "shop.hooks"
+        example = path if all(part.isidentifier() for part in path.split(".")) else "shop.hooks"
+        raise ConfigError(f'server.app: {name!r} must be "module:attribute", such as "{example}:{attribute or "hook"}"')
     hook = _find("server.app", settings, module_name, attribute)
     if declared := [what for what in _APP_ONLY_DECLARATIONS if getattr(hook.manifest, what) is not None]:
         raise ConfigError(
@@ -251,11 +255,17 @@ def _find(key: str, settings: Settings, module_name: str, attribute: str) -> "Bo
     for folder in (settings.file.parent if settings.file else Path.cwd(), Path.cwd()):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
-    found = getattr(_import(key, module_name), attribute, None)
-    if not isinstance(found, Boathook):
-        what = "there is no such attribute" if found is None else f"it is a {type(found).__name__}"
-        raise ConfigError(f"{key}: {module_name}:{attribute} must be a Boathook object, but {what}")
-    return found
+    module = _import(key, module_name)
+    hook = getattr(module, attribute, None)
+    if isinstance(hook, Boathook):
+        return hook
+    if hook is Boathook:
+        fault = f"it is the class; write {attribute} = Boathook()"
+    else:
+        fault = "there is no such attribute" if hook is None else f"it is of class {type(hook).__name__}"
+        others = [name for name, value in vars(module).items() if isinstance(value, Boathook)]
+        fault += f"; did you mean {module_name}:{others[0]}?" if others else "; write hook = Boathook() in it"
+    raise ConfigError(f"{key}: {module_name}:{attribute} must be a Boathook object, but {fault}")
 
 
 def _import(key: str, module_name: str) -> object:
@@ -265,7 +275,7 @@ def _import(key: str, module_name: str) -> object:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise ConfigError(f"{key}: there is no module {error.name!r} in {_searched()}{_near(error.name)}") from None
         fix = _EXTRAS.get((error.name or "").partition(".")[0], "")
-        fix = fix and f'; pip install "boathook[{fix}]"'
+        fix = f'; pip install "boathook[{fix}]"' if fix else "; install it, or correct the import"
         raise ConfigError(f"{key}: importing {module_name} fails: {_error_location(error)}{fix}") from error
     except BoathookError as error:
         raise ConfigError(f"{key}: {module_name}: {error}") from error
@@ -281,24 +291,51 @@ _EXTRAS: Final = {
 
 
 def _near(module: str) -> str:
-    """Return a hint at a module with a similar name in the folders of the user."""
-    names = {found.name for found in pkgutil.iter_modules(folder or "." for folder in sys.path[:_USER_FOLDERS])}
-    near = difflib.get_close_matches(module, names, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    """Return a hint at a module with a similar name in the folders of the user, or in the module's package."""
+    package, dot, name = module.rpartition(".")
+    if not dot:
+        folders = _user_folders()
+    elif (parent := sys.modules.get(package)) is not None and not hasattr(parent, "__path__"):
+        return f"; {package} is a file, not a folder with {name}.py"
+    else:
+        folders = list(getattr(parent, "__path__", ()))
+    near = difflib.get_close_matches(name, {info.name for info in pkgutil.iter_modules(folders)}, n=1)
+    return f"; did you mean {package}{dot}{near[0]}?" if near else ""
+
+
+def _user_folders() -> list[str]:
+    """Return the first folders that are searched, without those of Python itself."""
+    own = tuple(sysconfig.get_paths().values())
+    folders = [folder or "." for folder in sys.path if not folder.startswith(own) and not folder.endswith(".zip")]
+    return folders[:_USER_FOLDERS]
 
 
 def _searched() -> str:
-    return ", ".join(folder or "." for folder in sys.path[:_USER_FOLDERS]) + " or the installed packages"
+    return f"{', '.join(_user_folders())} or the installed packages"
 
 
 def _error_location(error: BaseException) -> str:
     """Return the error with its last lines in the user's code, the innermost first."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
+    traced = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_user(frame.filename)]
     frames = [
         f"{frame.filename}, line {frame.lineno}{'' if frame.name == '<module>' else f', in {frame.name}'}"
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<frozen ") and frame.filename not in {__file__, importlib.__file__}
+        for frame in traced[-_SHOWN_FRAMES:]
     ]
-    where = f" ({'; called from '.join(reversed(frames[-_SHOWN_FRAMES:]))})" if frames else ""
+    where = f" ({'; called from '.join(reversed(frames))})" if frames else ""
+    if isinstance(error, TypeError) and traced and traced[-1].line:
+        # A call with wrong arguments, of which Python may not say the function. A text in it may be a secret.
+        where += ": " + _TEXT.sub('"..."', traced[-1].line)
     return f"{type(error).__name__}: {error}{where}"
+
+
+def _is_of_user(file: str) -> bool:
+    """Return whether code is of the user or of an app, not of Python's import system or boathook."""
+    if file.startswith("<frozen ") or file == importlib.__file__:
+        return False
+    return not file.startswith(f"{_PACKAGE}{os.sep}") or file.startswith(f"{_PACKAGE / 'apps'}{os.sep}")
+
+
+_PACKAGE: Final = Path(__file__).parents[1]
+_TEXT: Final = re.compile(r"\"[^\"]*\"|'[^']*'")

@@ -1,5 +1,6 @@
 """Checks the sources and types that handlers name; defines the findings of all checks."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
@@ -38,6 +39,8 @@ class Finding(msgspec.Struct, frozen=True):
     """The fix, as an instruction; empty if everything is fine."""
 
 
+_BETWEEN: Final = re.compile(r"[._/: -]+")
+_SEPARATOR: Final = re.compile(r"[,;|]")
 _CLOSE: Final = 0.75
 _CLOSE_TYPE: Final = 0.84
 _CLOSE_REST: Final = 0.88
@@ -107,6 +110,10 @@ def _types(recipe: Recipe, route: Route) -> Iterator[Finding]:
                     f" {recipe.title} continue after it, such as {f'{pattern}.{rests[0]}'!r}, so no event matches"
                 )
                 yield Finding("handlers", CheckStatus.FAIL, found, f'write hook.on("{route.source}", "{pattern}.*")')
+            elif len(parts := _SEPARATOR.split(pattern)) > 1:
+                sentence = f"{route.recipient} subscribes to {pattern!r}, which is one type with a separator in it"
+                arguments = ", ".join(f'"{part.strip()}"' for part in (str(route.source), *parts))
+                yield Finding("handlers", CheckStatus.WARN, sentence, f"write hook.on({arguments})")
             elif near := _misspelt(pattern, recipe.type):
                 found = (
                     f"{route.recipient} subscribes to {pattern!r} of source {route.source!r},"
@@ -133,6 +140,19 @@ def _never_alone(pattern: str, types: EventType) -> list[str]:
     return [] if rest in rests else [one.removeprefix(f"{rest}.") for one in rests if one.startswith(f"{rest}.")]
 
 
+def _with_rest(first: str, rest: str, types: EventType) -> str:
+    """Return a known type with the first part *first* and a rest like *rest*; the first part alone if there is none."""
+    near = get_close_matches(rest.lower(), types.rests.get(first, ()), 1, _CLOSE_REST) if rest else []
+    return f"{first}.{near[0]}" if near else first
+
+
+def _by_its_words(pattern: str, types: EventType) -> str | None:
+    """Return the known type of the same words with other characters between them, such as ``a.b`` for ``a_b``."""
+    words = _BETWEEN.sub(" ", pattern.lower())
+    whole = (f"{first}.{rest}" for first, rests in types.rests.items() for rest in rests)
+    return next((known for known in (*types.known, *whole) if _BETWEEN.sub(" ", known.lower()) == words), None)
+
+
 def _misspelt(pattern: str, types: EventType) -> str | None:
     """Return the known type, or its first part, that a pattern misspells; None if it is known or unlike any."""
     first, _, rest = pattern.partition(".")
@@ -140,7 +160,7 @@ def _misspelt(pattern: str, types: EventType) -> str | None:
         return None
     if first not in types.known:
         near = get_close_matches(first.lower(), types.known, 1, _CLOSE_TYPE)
-        return near[0] if near else None
+        return _with_rest(near[0], rest, types) if near else _by_its_words(pattern, types)
     rests = types.rests.get(first, ())
     if not rest or "*" in rest or rest in rests:
         return None
