@@ -75,7 +75,11 @@ async def put_deliveries(db: Database, recipient: str, dead: int = 0, due: int =
 
 async def test_a_handler_has_its_figures_queue_breaker_and_latest_failures(vera: PageClient, db: Database):
     await register(db, "shop:hook", [Route(recipient="handler:charge", app="shop:hook", source="shop", types=("a.*",))])
-    gauges = {"boathook_handler_circuit_breaker_open": {("handler:charge", "crm"): 1.0}}
+    until = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=4)
+    gauges = {
+        "boathook_handler_circuit_breaker_open": {("handler:charge", "crm"): 1.0},
+        "boathook_handler_circuit_breaker_probe_timestamp_seconds": {("handler:charge", "crm"): until.timestamp()},
+    }
     await put_sample(db, timedelta(seconds=5), gauges=gauges, **attempts("handler:charge", 6, 2, took(_5=6, _250=2)))
     await put_sample(db, timedelta(seconds=5), "b", **attempts("handler:charge", 2, 0, took(_5=2)))
     await put_sample(db, timedelta(hours=2), **attempts("handler:charge", 90, 0, took(_1=90)))
@@ -84,6 +88,10 @@ async def test_a_handler_has_its_figures_queue_breaker_and_latest_failures(vera:
     page = await vera.get_page("/console/handlers/charge")
     text = " ".join(re.sub(r"<[^>]*>", " ", page).split())
     assert "The circuit breaker of crm is open" in text
+    for shown in (page, await vera.get_page("/console/handlers")):
+        assert re.search(
+            rf'paused</span> <span class="muted">until <time datetime="{re.escape(until.isoformat())}"', shown
+        )
     assert "20.0 % 2 failed, 8 succeeded" in text
     assert "10 in 1 h" in text
     assert re.search(r"\d+ ms p99 p50 \d+\.\d ms", text)

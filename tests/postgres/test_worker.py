@@ -113,7 +113,10 @@ async def test_without_kept_places_it_would(shop: Database, monkeypatch: pytest.
 
 
 async def test_an_open_breaker_burns_no_attempts_and_probes_one_by_one(shop: Database) -> None:
-    hook, is_down, calls = Boathook(), [True], []
+    hook, is_down, calls, began = Boathook(), [True], [], time.time()
+    probe_at = meters.gauge_handle(
+        "boathook_handler_circuit_breaker_probe_timestamp_seconds", recipient="handler:note", dependency="crm"
+    )
     breaker = Breaker(dependency="crm", failure_threshold=3, pause_s=0.3)
 
     @hook.on("shop", breaker=breaker, concurrency=3, retry=RetryPolicy(first_s=0.01, max_attempts=20))
@@ -126,8 +129,10 @@ async def test_an_open_breaker_burns_no_attempts_and_probes_one_by_one(shop: Dat
         await accept_events(shop, *({} for _ in range(10)))
         await eventually(lambda: len(calls) >= 5)
         assert len(calls) <= 6
+        await eventually(lambda: probe_at.value > began)
         is_down[0] = False
         await wait_for_states(shop, succeeded=10)
+        await eventually(lambda: probe_at.value == 0)
     assert await shop.fetchval("select max(attempts) from boathook.delivery_archive") < 8
 
 

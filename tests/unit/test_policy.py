@@ -209,10 +209,13 @@ def test_a_breaker_opens_probes_one_at_a_time_and_closes() -> None:
     assert standing.state(BREAKER, START) is BreakerState.OPEN
     assert not standing.may_run(BREAKER, START, 0)
     later = START + timedelta(seconds=10)
+    assert standing.open_until(BREAKER) == later
     assert standing.state(BREAKER, later) is BreakerState.PROBING
     assert standing.may_run(BREAKER, later, 0)
     assert not standing.may_run(BREAKER, later, 1)
-    assert standing.after(BREAKER, None, later).state(BREAKER, later) is BreakerState.CLOSED
+    closed = standing.after(BREAKER, None, later)
+    assert closed.state(BREAKER, later) is BreakerState.CLOSED
+    assert closed.open_until(BREAKER) is None
 
 
 def test_each_failed_probe_doubles_the_pause_up_to_the_longest() -> None:

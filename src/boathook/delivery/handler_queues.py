@@ -148,9 +148,9 @@ class Breakers:
     def __init__(self) -> None:
         self._standings: dict[str, BreakerStatus] = {}
 
-    def state(self, breaker: Breaker, now: datetime) -> BreakerState:
-        """Return the state of a breaker."""
-        return self._status(breaker).state(breaker, now)
+    def open_until(self, breaker: Breaker) -> datetime | None:
+        """Return when the next probe may start; None while the breaker is closed."""
+        return self._status(breaker).open_until(breaker)
 
     def _status(self, breaker: Breaker) -> BreakerStatus:
         return self._standings.get(breaker.dependency, BreakerStatus())
@@ -374,10 +374,11 @@ class HandlerQueues:
 
     def report(self) -> None:
         """Set the gauges."""
-        now = self._clock.now()
         for recipient, queue in self.queues.items():
             meters.gauge("boathook_handlers_running", queue.running, recipient=recipient)
             if (breaker := queue.handler.breaker) is not None:
-                is_open = self._breakers.state(breaker, now) is not BreakerState.CLOSED
+                until = self._breakers.open_until(breaker)
                 names = {"recipient": recipient, "dependency": breaker.dependency}
-                meters.gauge("boathook_handler_circuit_breaker_open", int(is_open), **names)
+                meters.gauge("boathook_handler_circuit_breaker_open", int(until is not None), **names)
+                probe_at = 0.0 if until is None else until.timestamp()
+                meters.gauge("boathook_handler_circuit_breaker_probe_timestamp_seconds", probe_at, **names)

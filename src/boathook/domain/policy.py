@@ -372,10 +372,17 @@ class BreakerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     def state(self, breaker: Breaker, now: datetime) -> BreakerState:
         """Return the breaker's state at *now*."""
-        if self.opened_at is None:
+        until = self.open_until(breaker)
+        if until is None:
             return BreakerState.CLOSED
+        return BreakerState.PROBING if now >= until else BreakerState.OPEN
+
+    def open_until(self, breaker: Breaker) -> datetime | None:
+        """Return when the next probe may start; None while the breaker is closed."""
+        if self.opened_at is None:
+            return None
         pause_s = min(breaker.max_pause_s, breaker.pause_s * 2 ** min(self.pauses - 1, 32))
-        return BreakerState.PROBING if (now - self.opened_at).total_seconds() >= pause_s else BreakerState.OPEN
+        return self.opened_at + timedelta(seconds=pause_s)
 
     def may_run(self, breaker: Breaker, now: datetime, running: int) -> bool:
         """Return whether another attempt may start while *running* are in progress: one at a time when probing."""

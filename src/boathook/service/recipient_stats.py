@@ -53,6 +53,7 @@ _NEWEST_REQUEST: Final = "boathook_newest_request_timestamp_seconds"
 _HANDLER_SECONDS: Final = "boathook_handler_seconds"
 _ACK_SECONDS: Final = "boathook_ack_seconds"
 _HANDLER_BREAKERS: Final = "boathook_handler_circuit_breaker_open"
+_HANDLER_PROBES: Final = "boathook_handler_circuit_breaker_probe_timestamp_seconds"
 
 
 class RangeName(StrEnum):
@@ -157,8 +158,9 @@ async def list_handlers(
     routes: dict[str, list[Route]] = {}
     for route in (await read_routes(database)).routes:
         routes.setdefault(route.recipient, []).append(route)
-    latest = await read_host_samples(app_context)
-    activity = {one.recipient: one for one in list_activity(latest)}
+    hosts = await read_host_samples(app_context)
+    latest = combine_hosts(one.snapshot for one in hosts)
+    activity = {one.recipient: one for one in list_activity(hosts)}
     unfinished = (name for name, one in activity.items() if one.backlog.pending or one.backlog.dead)
     recipients = {name for name in {*routes, *unfinished} if name.startswith(HANDLER)} if only is None else {only}
     samples = await read_series_since(
@@ -169,15 +171,13 @@ async def list_handlers(
         only and {only},
     )
     counts = [(one.at, one.snapshot.recipients) for one in samples]
-    breakers = _read_breakers(combine_hosts(one.snapshot for one in latest))
+    breakers = _read_breakers(latest)
     threshold = app_context.settings.notifications.error_share
     return [
         HandlerSummary(
             name=_name(recipient),
             routes=routes.get(recipient, ()),
-            health=_judge_recipient(
-                recipient, samples, threshold, is_registered=recipient in routes, breakers=breakers.get(recipient, {})
-            ),
+            health=_judge_recipient(recipient, samples, latest, threshold, is_registered=recipient in routes),
             attempts=_measure(recipient, samples, counts, wanted, now),
             activity=activity.get(recipient, RecipientActivity(recipient, 0, 0, BacklogCounts())),
             breakers=breakers.get(recipient, {}),
@@ -196,28 +196,33 @@ async def read_recipient_health(app_context: AppContext, wanted: StatsRange, now
     latest = combine_hosts(one.snapshot for one in await read_host_samples(app_context))
     metrics = (_ATTEMPTS, _ENDPOINT_REQUESTS, _NEWEST_ATTEMPT)
     samples = await read_series_since(database, now - wanted.span, int(wanted.width.total_seconds()), metrics)
-    breakers = _read_breakers(latest)
     recipients = {*registered, *latest.backlogs}.union(*(one.snapshot.recipients for one in samples))
     return {
         recipient: _judge_recipient(
             recipient,
             samples,
+            latest,
             threshold,
             is_registered=recipient in registered or not recipient.startswith(HANDLER),
-            breakers=breakers.get(recipient, {}),
         )
         for recipient in recipients
     }
 
 
 def _judge_recipient(
-    recipient: str, samples: Sequence[Sample], threshold: float, *, is_registered: bool, breakers: Mapping[str, bool]
+    recipient: str, samples: Sequence[Sample], latest: MetricSnapshot, threshold: float, *, is_registered: bool
 ) -> Health:
     counts = [one.snapshot.recipients.get(recipient, RecipientCounts()) for one in samples]
     results = _read_results(
         [(one.succeeded + one.ignored, one.failed) for one in counts], samples, _NEWEST_ATTEMPT, recipient
     )
-    return judge_health(results, threshold, is_registered=is_registered, is_paused=any(breakers.values()))
+    return judge_health(
+        results,
+        threshold,
+        is_registered=is_registered,
+        is_paused=any(_read_breakers(latest).get(recipient, {}).values()),
+        paused_until=_read_pause(latest, recipient),
+    )
 
 
 def _read_results(
@@ -270,6 +275,13 @@ def _read_breakers(latest: MetricSnapshot) -> Mapping[str, Mapping[str, bool]]:
     for (recipient, dependency), is_open in latest.gauges.get(_HANDLER_BREAKERS, {}).items():
         found.setdefault(recipient, {})[dependency] = is_open > 0
     return found
+
+
+def _read_pause(latest: MetricSnapshot, recipient: str) -> datetime | None:
+    """Return when the open circuit breakers of a handler allow the next probe, the latest of several."""
+    gauges = latest.gauges.get(_HANDLER_PROBES, {})
+    newest = max((at for (name, _), at in gauges.items() if name == recipient), default=0.0)
+    return datetime.fromtimestamp(newest, UTC) if newest else None
 
 
 def _measure(
