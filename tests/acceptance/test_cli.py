@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -134,6 +135,15 @@ class TestListings:
             assert max(map(len, lines)) <= 80
             identifier = rows[0].get("id") or rows[0]["name"]
             assert any(line.startswith(identifier) for line in lines[1:]), "ids are shown whole"
+
+    async def test_events_show_which_repeat_a_body(self, store: Store, cli: Cli):
+        first, again = [await store.accept(key, "a", replay=UUID(int=7)) for key in ("one", "two")]
+        rows = {row["id"]: row["same_body_as"] for row in cli.objects("events", "list")}
+        assert rows == {ids.show(ids.EVENT, first): None, ids.show(ids.EVENT, again): ids.show(ids.EVENT, first)}
+        head, newest, oldest = map(str.rstrip, cli.run("events", "list").stdout.splitlines())
+        assert head.endswith("same body as")
+        assert newest.endswith(ids.show(ids.EVENT, first))
+        assert not oldest.endswith(ids.show(ids.EVENT, first))
 
     async def test_cut_nothing_where_the_output_is_no_terminal(self, full_store: Store, cli: Cli):
         code, recipient = "LookupError" * 9, "handler:" + "mail" * 30

@@ -1,5 +1,6 @@
 """Tables on narrow and wide terminals, and numbers with their nouns."""
 
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import msgspec
@@ -9,8 +10,10 @@ from boathook.cli import output
 from boathook.cli.context import UNLIMITED_WIDTH, out
 from boathook.cli.output import CODE, ID, RECIPIENT, STATE, Column
 from boathook.cli.top import SortOrder, dashboard
+from boathook.domain.health import Health, HealthState
 from boathook.domain.plurals import counted
 from boathook.observability.metric_snapshot import BacklogCounts
+from boathook.service.activity_health import ActivityHealth
 from boathook.service.live_stats import RecipientActivity, SourceActivity, summarize
 
 ROW = SimpleNamespace(
@@ -66,6 +69,28 @@ def test_top_omits_columns_where_the_terminal_is_narrow(
     lines = capsys.readouterr().out.splitlines()
     assert titles in [" ".join(line.split()) for line in lines]
     assert not any("…" in line for line in lines if "record" in line or "/s" in line)
+
+
+def test_top_shows_the_health_of_sources_and_recipients(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    until = datetime(2026, 11, 28, 12, 3, 4, tzinfo=UTC)
+    healths = {"handler:pay": Health(HealthState.PAUSED, until), "endpoint": Health(HealthState.FAILING)}
+    seen = msgspec.structs.replace(
+        summarize([]),
+        sources=[SourceActivity("stripe", 1.0, 0.0, 0.0, 0.0, 0.0)],
+        recipients=[RecipientActivity(name, 1.0, 0.0, BacklogCounts()) for name in (*healths, "handler:new")],
+    )
+    judged = ActivityHealth(healths, {"stripe": Health(HealthState.HEALTHY)}).add_to(seen)
+    assert [one.health for one in judged.sources] == ["healthy"]
+    assert [one.health for one in judged.recipients] == ["paused", "failing", None]
+    monkeypatch.setattr(out, "_width", 140)
+    out.print(dashboard(judged, SortOrder.PENDING))
+    rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    for row in ("stripe healthy 1.0", "handler:pay paused until 12:03:04 1.0", "all endpoints failing 1.0"):
+        assert any(line.startswith(row) for line in rows), rows
+    out.print(dashboard(seen, SortOrder.PENDING))
+    assert "health" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

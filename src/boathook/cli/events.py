@@ -65,6 +65,7 @@ _EVENTS: Final = View(
         Column("fanout"),
         Column("size"),
         Column("age", output.age_of("received_at")),
+        Column("same body as", "same_body_as", is_optional=True),
     )
 )
 _DELIVERIES: Final = View(

@@ -5,11 +5,12 @@ import contextlib
 import os
 import sys
 import termios
+import time
 import tty
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 import typer
@@ -24,9 +25,11 @@ from boathook.cli.context import UsageError, cli_context, err, open_database, ou
 from boathook.cli.options import Json, read_address
 from boathook.cli.output import Column
 from boathook.config import Settings
-from boathook.domain.errors import DatabaseUnavailable, FetchFailed
+from boathook.domain.errors import DatabaseError, DatabaseUnavailable, FetchFailed
 from boathook.domain.plurals import counted
 from boathook.observability.live_metrics import LiveMetrics
+from boathook.service.activity_health import ActivityHealth, read_activity_health
+from boathook.service.database import Database, with_stored_sources
 from boathook.service.live_stats import (
     MIN_WINDOW_S,
     LiveStats,
@@ -42,9 +45,17 @@ from boathook.service.live_stats import (
 )
 from boathook.service.remote import RemoteClient
 
-StatsReader = LiveStatsReader | RemoteStatsReader
 _MAX_SOURCES: Final = 8
 _MAX_RECIPIENTS: Final = 14
+_HEALTH_S: Final = 10.0
+
+
+class StatsReader(Protocol):
+    """Reads live statistics repeatedly."""
+
+    async def read(self) -> LiveStats:
+        """Return the live statistics."""
+        ...
 
 
 def top(
@@ -82,6 +93,28 @@ def top(
         run(_watch(source, every, is_once=once, as_json=as_json))
 
 
+class _ReaderWithHealth:
+    """Adds the health of sources and recipients, read every ten seconds, to live statistics."""
+
+    def __init__(self, reader: LiveStatsReader, database: Database, settings: Settings) -> None:
+        self._reader = reader
+        self._database = database
+        self._settings = settings
+        self._health = ActivityHealth()
+        self._read_at = -_HEALTH_S
+
+    async def read(self) -> LiveStats:
+        """Return the live statistics; the health is unknown while PostgreSQL is unavailable."""
+        if time.monotonic() - self._read_at >= _HEALTH_S:
+            self._read_at = time.monotonic()
+            try:
+                settings = await with_stored_sources(self._settings, self._database)
+                self._health = await read_activity_health(self._database, settings)
+            except DatabaseError:
+                self._health = ActivityHealth()
+        return self._health.add_to(await self._reader.read())
+
+
 @asynccontextmanager
 async def _remote_source(settings: Settings, url: str, key: str | None) -> AsyncIterator[StatsReader]:
     yield RemoteStatsReader(RemoteClient(settings), url, key)
@@ -100,7 +133,8 @@ async def _local_source(settings: Settings) -> AsyncIterator[StatsReader]:
             except DatabaseUnavailable as error:
                 err.print(output.text(f"showing only this host: {error}"), style="yellow", soft_wrap=True)
                 database = None
-            yield LiveStatsReader(live_metrics, data_dir, database)
+            reader = LiveStatsReader(live_metrics, data_dir, database)
+            yield reader if database is None else _ReaderWithHealth(reader, database, settings)
     finally:
         sampling.cancel()
 
@@ -371,8 +405,13 @@ def _age(title: str, place: int) -> Column:
     return _number(title, lambda one: one.backlog.ages[place])
 
 
+def _health(row: RecipientActivity) -> str | None:
+    return f"paused until {row.paused_until:%H:%M:%S}" if row.paused_until else row.health
+
+
 _SOURCE_COLUMNS: Final = (
     Column("source", is_whole=True),
+    Column("health", is_whole=True, is_optional=True),
     _rate("accepted/s", "accepted"),
     _rate("duplicates/s", "duplicates"),
     _rate("rejected/s", "rejected", is_whole=True),
@@ -381,6 +420,7 @@ _SOURCE_COLUMNS: Final = (
 )
 _RECIPIENT_COLUMNS: Final = (
     Column("recipient", lambda one: recipient_title(one.recipient), is_whole=True),
+    Column("health", _health, is_whole=True, is_optional=True),
     _rate("done/s", "succeeded"),
     _rate("failed/s", "failed"),
     *(_age(title, place) for place, title in enumerate(("<10s", "<1m", "<10m", "<1h", "older"))),

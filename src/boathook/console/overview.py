@@ -14,9 +14,10 @@ from starlette.responses import HTMLResponse, Response
 from boathook.console.live import REFRESH_INTERVAL_S, LiveState, stream_updates
 from boathook.console.routes import ConsoleContext, Routes, show_capped
 from boathook.domain.errors import DatabaseError
-from boathook.domain.health import Health, HealthState
+from boathook.domain.health import HealthState
 from boathook.observability.metric_snapshot import MetricSnapshot
 from boathook.pages.rendering import PageRenderer, spark_points
+from boathook.service.activity_health import ActivityHealth, read_activity_health
 from boathook.service.alerts import alert_view
 from boathook.service.authorization import Permission
 from boathook.service.live_stats import (
@@ -39,8 +40,6 @@ from boathook.service.recipient_stats import (
     HANDLER_RANGE,
     STATS_RANGES,
     RangeName,
-    read_recipient_health,
-    read_source_health,
 )
 
 Number = float | None
@@ -233,14 +232,6 @@ class _CachedCharts(msgspec.Struct):
     drawing: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
 
-class _CachedHealth(msgspec.Struct):
-    """The cached health of recipients and sources, with its time."""
-
-    at: float = -math.inf
-    recipients: Mapping[str, Health] = msgspec.field(default_factory=dict)
-    sources: Mapping[str, Health] = msgspec.field(default_factory=dict)
-
-
 class OverviewState:
     """The state of the overview, rendered once for all its viewers in a process."""
 
@@ -253,7 +244,7 @@ class OverviewState:
         )
         self._latest = LatestActivity()
         self._drawn = {name: _CachedCharts() for name in RangeName}
-        self._health = _CachedHealth()
+        self._health, self._health_at = ActivityHealth(), -math.inf
         self.live = LiveState(self._render)
 
     async def _render(self) -> str:
@@ -300,12 +291,9 @@ class OverviewState:
         return found is not None and found.state is HealthState.FAILING
 
     async def _read_health(self) -> None:
-        if time.monotonic() - self._health.at < CHART_RANGES[HANDLER_RANGE].cache_s:
-            return
-        app_context, now = self._app_context, datetime.now(UTC)
-        recipients = await read_recipient_health(app_context, STATS_RANGES[HANDLER_RANGE], now)
-        sources = await read_source_health(app_context.database, app_context.settings, STATS_RANGES[DEFAULT_RANGE], now)
-        self._health = _CachedHealth(time.monotonic(), recipients, sources)
+        if time.monotonic() - self._health_at >= CHART_RANGES[HANDLER_RANGE].cache_s:
+            self._health = await read_activity_health(self._app_context.database, self._app_context.settings)
+            self._health_at = time.monotonic()
 
     async def charts(self, name: RangeName) -> list[Chart]:
         """Return the charts of a range, rebuilt if the cache has expired."""

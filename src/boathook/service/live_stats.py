@@ -72,9 +72,9 @@ async def read_latest_activity(app_context: AppContext, limit: int) -> LatestAct
         return LatestActivity(events, dead_letters, firing, await count_open(connection))
 
 
-async def read_host_samples(app_context: AppContext) -> Sequence[HostSample]:
+async def read_host_samples(database: Database) -> Sequence[HostSample]:
     """Return the latest sample of each live host, some seconds old. Raises DatabaseError."""
-    return await read_latest(app_context.database, within_s=_ALIVE_S)
+    return await read_latest(database, within_s=_ALIVE_S)
 
 
 class SourceActivity(msgspec.Struct, frozen=True):
@@ -86,6 +86,8 @@ class SourceActivity(msgspec.Struct, frozen=True):
     rejected: float
     bad_signatures: float
     faults: float
+    health: str | None = None
+    """As `domain.health` judges it; None if that is unknown, because only metrics can be read."""
 
 
 class RecipientActivity(msgspec.Struct, frozen=True):
@@ -95,6 +97,10 @@ class RecipientActivity(msgspec.Struct, frozen=True):
     succeeded: float
     failed: float
     backlog: BacklogCounts
+    health: str | None = None
+    """As that of a source."""
+    paused_until: datetime | None = None
+    """When the next probe of a paused one may go, if that is known."""
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -267,8 +273,13 @@ def summarize(samples: Sequence[HostSample]) -> LiveStats:
 def _inflows(samples: Sequence[HostSample]) -> list[SourceActivity]:
     """Return each source's rates, busiest first."""
     fields = ("accepted", "duplicates", "rejected", "bad_signatures", "faults")
-    found = [SourceActivity(source, *rates) for source, rates in _rates(samples, "sources", fields).items()]
-    return sorted(found, key=lambda one: (-one.accepted - one.duplicates - one.rejected - one.faults, one.source))
+    rows = [
+        SourceActivity(source, accepted, duplicates, rejected, bad_signatures, faults)
+        for source, (accepted, duplicates, rejected, bad_signatures, faults) in _rates(
+            samples, "sources", fields
+        ).items()
+    ]
+    return sorted(rows, key=lambda one: (-one.accepted - one.duplicates - one.rejected - one.faults, one.source))
 
 
 def list_activity(samples: Sequence[HostSample]) -> list[RecipientActivity]:

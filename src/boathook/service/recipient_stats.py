@@ -158,7 +158,7 @@ async def list_handlers(
     routes: dict[str, list[Route]] = {}
     for route in (await read_routes(database)).routes:
         routes.setdefault(route.recipient, []).append(route)
-    hosts = await read_host_samples(app_context)
+    hosts = await read_host_samples(database)
     latest = combine_hosts(one.snapshot for one in hosts)
     activity = {one.recipient: one for one in list_activity(hosts)}
     unfinished = (name for name, one in activity.items() if one.backlog.pending or one.backlog.dead)
@@ -186,14 +186,15 @@ async def list_handlers(
     ]
 
 
-async def read_recipient_health(app_context: AppContext, wanted: StatsRange, now: datetime) -> Mapping[str, Health]:
+async def read_recipient_health(
+    database: Database, settings: Settings, wanted: StatsRange, now: datetime
+) -> Mapping[str, Health]:
     """Return the health of each recipient with attempts in the range, and of the registered handlers.
 
     All endpoints are one recipient. Raises DatabaseError.
     """
-    database, threshold = app_context.database, app_context.settings.notifications.error_share
     registered = {route.recipient for route in (await read_routes(database)).routes}
-    latest = combine_hosts(one.snapshot for one in await read_host_samples(app_context))
+    latest = combine_hosts(one.snapshot for one in await read_host_samples(database))
     metrics = (_ATTEMPTS, _ENDPOINT_REQUESTS, _NEWEST_ATTEMPT)
     samples = await read_series_since(database, now - wanted.span, int(wanted.width.total_seconds()), metrics)
     recipients = {*registered, *latest.backlogs}.union(*(one.snapshot.recipients for one in samples))
@@ -202,7 +203,7 @@ async def read_recipient_health(app_context: AppContext, wanted: StatsRange, now
             recipient,
             samples,
             latest,
-            threshold,
+            settings.notifications.error_share,
             is_registered=recipient in registered or not recipient.startswith(HANDLER),
         )
         for recipient in recipients
