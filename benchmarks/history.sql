@@ -117,9 +117,10 @@ select o.id, 0, number,
 from owed o cross join lateral generate_series(1, o.tries) as number
 where state in ('succeeded', 'ignored', 'dead');
 
-insert into boathook.conflict (id, event_id, source, application, dedup_key, differs, headers, content_type, body, body_sha256)
-select pg_temp.id_at(moment + interval '2 seconds', -n), id, source, application, dedup_key, 'body', '{}', 'application/json',
-    body || ' '::bytea, sha256(body || ' '::bytea)
+insert into boathook.conflict (
+    id, event_id, source, application, dedup_key, type, grade, differs, headers, content_type, body, body_sha256)
+select pg_temp.id_at(moment + interval '2 seconds', -n), id, source, application, dedup_key, type, 'body signed', 'body', '{}',
+    'application/json', body || ' '::bytea, sha256(body || ' '::bytea)
 from piece where source is not null and n %% 5000 = 2;
 
 insert into boathook.rejection (

@@ -195,7 +195,7 @@ _ERRORS: Final[Mapping[str, tuple[type[BaseModel], str]]] = {
     "400": (ErrorOut, "The request is invalid in the current state"),
     "401": (ErrorOut, "The token is missing or invalid"),
     "403": (ErrorOut, "The token does not allow this"),
-    "404": (ErrorOut, "Not found, or owned by another application"),
+    "404": (ErrorOut, "Not found, or owned by another application or organization"),
     "409": (ErrorOut, "A uid is taken, or an idempotency key was used for another request"),
     "413": (ErrorOut, "The request is too large"),
     "421": (WrongCellOut, "The application belongs to another cell; send the request there"),
@@ -213,6 +213,8 @@ _IGNORED_HEADER: Final = {
 _ID_EXAMPLE: Final = re.compile(r"([a-z]+)_[0-9a-hjkmnp-tv-z]{27}(_[0-9]+)?")
 _NAMES_IN_PATHS: Final = frozenset({"app_id", "endpoint_id", "event_type_name", "source_name"})
 """Path parameters that are a uid or a name, which ids look like as well."""
+_OF_DEFAULT_ORGANIZATION: Final = frozenset({"Source", "Rejection"})
+"""Tags of operations that do not exist for other organizations, lists included."""
 _REFERENCE: Final = "#/components/schemas/{model}"
 _MODEL: Final = re.compile(r'"#/components/schemas/(\w+)"')
 
@@ -268,7 +270,7 @@ def _error_statuses(path: str, method: str, operation: Mapping[str, Any], schema
     has_uid = any("uid" in schemas[model].get("properties", {}) for model in models)
     conditions = {
         "400": has_body or method != "get" or "since" in parameters,
-        "404": "{" in path,
+        "404": "{" in path or _OF_DEFAULT_ORGANIZATION.intersection(operation["tags"]),
         "409": method == "post" or has_uid,
         "413": has_body or method == "post",
         "421": "{app_id}" in path,
