@@ -422,6 +422,28 @@ async def test_each_change_publishes_an_operational_event(api, db):
     assert actions == [row["type"] for row in told]
 
 
+@pytest.mark.parametrize(
+    ("method", "place", "body", "is_reset"),
+    [
+        ("PATCH", "", {"url": "http://127.0.0.1:8999/moved"}, True),
+        ("PATCH", "", {"auth": {"basic": {"username": "a", "password": "b"}}}, True),
+        ("PATCH", "/headers", {"headers": {"X-Api-Key": "new"}}, True),
+        ("PATCH", "/headers", {"headers": {"X-Api-Key": None}}, True),
+        ("PUT", "/headers", {"headers": {"X-Api-Key": "new"}}, True),
+        ("POST", "/secret/rotate", {}, True),
+        ("PATCH", "/headers", {"headers": {"X-Api-Key": "old"}}, False),
+        ("PATCH", "", {"description": "x", "eventTypes": ["a.b"]}, False),
+    ],
+)
+async def test_a_change_after_which_requests_may_succeed_ends_a_pause(api, db, method, place, body, is_reset):
+    await api.ask(201, "POST", "/event-type", {"name": "a.b", "description": ""})
+    path = f"{HERE}/{(await make_endpoint(api))['id']}"
+    await api.ask(204, "PUT", f"{path}/headers", {"headers": {"X-Api-Key": "old"}})
+    await db.execute("insert into boathook.endpoint_health (endpoint_id, failures) select id, 7 from boathook.endpoint")
+    await api.ask(204 if place == "/headers" else 200, method, path + place, body)
+    assert await db.fetchval("select count(*) from boathook.endpoint_health") == int(not is_reset)
+
+
 @pytest.mark.parametrize(("backlog", "state"), [("send", "pending"), ("cancel", "dead"), (None, "pending")])
 async def test_enabling_an_endpoint_sends_or_cancels_its_backlog(api, db, backlog, state):
     made = await make_endpoint(api)

@@ -18,7 +18,7 @@ from boathook.delivery.signer import make_secret, read_signer
 from boathook.domain.endpoints import SENSITIVE_HEADERS
 from boathook.domain.errors import LimitReached, NotFound, SecretUnreadable
 from boathook.service.endpoint_values import read_headers, read_secret
-from boathook.service.endpoints import decrypt_headers, encrypt_headers, get, lock, publish_updated, reset_breaker
+from boathook.service.endpoints import complete_update, decrypt_headers, encrypt_headers, get, lock
 from boathook.service.limits import MAX_SECRET_GRACE, check_duration
 from boathook.service.unit_of_work import UnitOfWork
 
@@ -139,8 +139,8 @@ async def rotate_secret(
         raise LimitReached(f"{number} old secrets still sign, the maximum; the first expires at {next_end.isoformat()}")
     encrypted = work.app_context.secret_box.encrypt(secret, f"endpoint_secret:{endpoint.shown_id}")
     await endpoints.replace_secret(work.connection, endpoint.id, encrypted, grace)
-    await reset_breaker(work, endpoint)
-    await publish_updated(work, application, endpoint, await endpoints.save(work.connection, endpoint, endpoint))
+    saved = await endpoints.save(work.connection, endpoint, endpoint)
+    await complete_update(work, application, endpoint, saved, has_new_secret=True)
     return read_signer(secret).public
 
 
@@ -163,7 +163,7 @@ async def set_headers(work: UnitOfWork, application: Application, reference: str
     """Replace all of an endpoint's headers. Raises NotFound, InvalidValue."""
     endpoint = await lock(work, application, reference)
     changed = encrypt_headers(work, endpoint, read_headers(headers))
-    await publish_updated(work, application, endpoint, await endpoints.save(work.connection, endpoint, changed))
+    await complete_update(work, application, endpoint, await endpoints.save(work.connection, endpoint, changed))
 
 
 async def change_headers(
@@ -180,6 +180,8 @@ async def change_headers(
     endpoint = await lock(work, application, reference)
     given = read_headers({name: value for name, value in headers.items() if value is not None})
     touched = {name.lower() for name in (*headers, *removed)}
-    kept = {name: value for name, value in decrypt_headers(work, endpoint).items() if name.lower() not in touched}
-    changed = encrypt_headers(work, endpoint, read_headers(kept | given))
-    await publish_updated(work, application, endpoint, await endpoints.save(work.connection, endpoint, changed))
+    present = decrypt_headers(work, endpoint)
+    kept = {name: value for name, value in present.items() if name.lower() not in touched}
+    merged = read_headers(kept | given)
+    changed = endpoint if merged == present else encrypt_headers(work, endpoint, merged)
+    await complete_update(work, application, endpoint, await endpoints.save(work.connection, endpoint, changed))

@@ -203,20 +203,26 @@ async def _change(
     after = _encrypt_auth(work, replace(before, **columns), values)
     saved = await endpoints.save(work.connection, before, after)
     await _check_room(work, application)
-    if before.url != saved.url or "auth" in values:
-        await reset_breaker(work, saved)
-    if before.is_disabled and not saved.is_disabled:
-        await reset_breaker(work, saved)
-        if backlog is Backlog.CANCEL:
-            await endpoints.cancel_pending(work.connection, saved, "canceled when the endpoint was enabled again")
-    await publish_updated(work, application, before, saved)
+    if before.is_disabled and not saved.is_disabled and backlog is Backlog.CANCEL:
+        await endpoints.cancel_pending(work.connection, saved, "canceled when the endpoint was enabled again")
+    await complete_update(work, application, before, saved)
     if before.is_disabled is not saved.is_disabled:
         change = "disabled" if saved.is_disabled else "enabled"
         await _publish_change(work, application, saved, change)
     return saved
 
 
-async def reset_breaker(work: UnitOfWork, endpoint: Endpoint) -> None:
+def _may_recover(before: Endpoint, after: Endpoint) -> bool:
+    """Return whether requests to an endpoint may succeed after a change; headers often carry the credential."""
+    return (
+        before.url != after.url
+        or before.encrypted_auth != after.encrypted_auth
+        or before.encrypted_headers != after.encrypted_headers
+        or (before.is_disabled and not after.is_disabled)
+    )
+
+
+async def _reset_breaker(work: UnitOfWork, endpoint: Endpoint) -> None:
     """Forget an endpoint's failures and end its pause, because what made it fail may have changed."""
     await endpoints.reset_failures(work.connection, endpoint.id)
     await notify_due(work.connection)
@@ -232,7 +238,7 @@ async def resume(work: UnitOfWork, application: Application, reference: str) -> 
     found = await lock(work, application, reference)
     if found.is_disabled:
         raise InvalidState("the endpoint is disabled; enable it, which resumes it too", "endpoint_disabled")
-    await reset_breaker(work, found)
+    await _reset_breaker(work, found)
     await record(work.connection, work.actor, "endpoint.resumed", found.shown_id)
     return found
 
@@ -304,8 +310,20 @@ def encrypt_headers(work: UnitOfWork, endpoint: Endpoint, headers: Mapping[str, 
     )
 
 
-async def publish_updated(work: UnitOfWork, application: Application, before: Endpoint, endpoint: Endpoint) -> None:
-    """Record a change of an endpoint in the audit, and publish it as an operational webhook."""
+async def complete_update(
+    work: UnitOfWork,
+    application: Application,
+    before: Endpoint,
+    endpoint: Endpoint,
+    *,
+    has_new_secret: bool = False,
+) -> None:
+    """Record a saved change of an endpoint in the audit and publish it as an operational webhook.
+
+    A change after which requests may succeed resets the circuit breaker.
+    """
+    if has_new_secret or _may_recover(before, endpoint):
+        await _reset_breaker(work, endpoint)
     await _publish_change(work, application, endpoint, "updated", before)
 
 
