@@ -8,7 +8,19 @@ import msgspec
 import pytest
 
 from tests.faults.rig.checker import judge
-from tests.faults.rig.history import FAULT, HEALED, QUIET, Answered, Arrived, Fact, Marked, Sent, Silent
+from tests.faults.rig.history import (
+    FAULT,
+    HEALED,
+    QUIET,
+    Answered,
+    Arrived,
+    Confirmed,
+    Fact,
+    Marked,
+    Published,
+    Sent,
+    Silent,
+)
 from tests.faults.rig.invariants import CHECKS
 from tests.faults.rig.store_state import Attempt, Conflict, Delivery, Edge, Effect, Limits, Spooled, Store, StoredEvent
 
@@ -98,6 +110,22 @@ def sound() -> World:
     return World(history, store)
 
 
+def publishing(world: World, *answers: str, status: int = 202, is_stored: bool = True, fault: str = "") -> World:
+    """Publish a message with a key as often as there are answers, with a fault before the last; store the first."""
+    facts: list[Fact] = []
+    for number, message in enumerate(answers, 30):
+        if fault and message == answers[-1]:
+            facts.append(Marked(what=f"{FAULT}{fault}"))
+        facts.append(Published(number=number, sha="m7", key="k"))
+        facts.append(Confirmed(number=number, status=status, message=message))
+    stored = (*world.store.events, _message(answers[0])) if is_stored else world.store.events
+    return replace(world, history=(*facts, *world.history)).change(events=stored)
+
+
+def _message(name: str) -> StoredEvent:
+    return StoredEvent(id=f"i_{name}", key=f"evt_{name}", sha="m7", fanout=0, message=name)
+
+
 def _edges() -> tuple[Edge, ...]:
     lives = {
         "i1": ("handler:move", 1, "a"), "i2": ("handler:move", 2, "b"), "i3": ("handler:move", 1, "a"),
@@ -183,7 +211,11 @@ BROKEN: dict[str, tuple[str, Damage]] = {
         Sent(number=20, key="e20", sha="s20"), Answered(number=20, status=202))),
     "the spool holds another version of an accepted event": ("C1", lambda w: replace(w.say(
         Sent(number=20, key="e20", sha="s20"), Answered(number=20, status=200)), spool=(Spooled(key="e20", sha="s21"),))),
+    "an accepted message is gone": ("C1", lambda w: publishing(w, "msg_7", is_stored=False)),
+    "an accepted message is gone, although another with its key was reported": ("C1", lambda w: publishing(
+        w, "msg_7", "msg_8", is_stored=False).change(reported={"msg_8": "msg_7"})),
     # C2
+    "a message whose publisher heard 401 is stored": ("C2", lambda w: publishing(w, "msg_7", status=401)),
     "something is stored that nobody sent": ("C2", lambda w: w.change(
         events=(*w.store.events, StoredEvent(id="i7", key="e7", sha="s7")), deliveries=(*w.store.deliveries, Delivery(event="i7")))),
     "a forgery is stored": ("C2", lambda w: w.change(events=(*w.store.events, StoredEvent(id="i9", key="e9", sha="forged")))),
@@ -197,6 +229,9 @@ BROKEN: dict[str, tuple[str, Damage]] = {
         events=(*w.store.events, StoredEvent(id="i7", key="e1", sha="s1", fanout=0)))),
     "two bodies of one id are both events": ("C3", lambda w: w.change(
         events=(*w.store.events, StoredEvent(id="i7", key="e2", sha="other", fanout=0)))),
+    "one key is answered two ids": ("C3", lambda w: publishing(w, "msg_7", "msg_8").change(reported={"msg_8": "msg_7"})),
+    "a message with a key is stored twice": ("C3", lambda w: publishing(w, "msg_7").change(events=(
+        *w.store.events, _message("msg_7"), _message("msg_8")))),
     # C4
     "a delivery is still pending": ("C4", lambda w: w.change(deliveries=only(w.store.deliveries, "i1", state="pending"))),
     "a delivery is still leased": ("C4", lambda w: w.change(deliveries=only(w.store.deliveries, "i1", state="leased"))),
@@ -320,6 +355,12 @@ SOUND: dict[str, Damage] = {
         effects=only(w.store.effects, "i1", attempt=6),
         attempts_made=(*dropped(w.store.attempts_made, "i1"),
             *(Attempt(event="i1", number=n, outcome="retry", code="CONNECTION_LOST") for n in range(1, 6)), Attempt(event="i1", number=6))),
+    "a message is published once, and its key is answered one id": lambda w: publishing(w, "msg_7", "msg_7"),
+    "an accepted message waits in the spool": lambda w: replace(
+        publishing(w, "msg_7", is_stored=False), spool=(Spooled(key="evt_7", sha="m7", message="msg_7"),),
+        limits=replace(w.limits, is_spool_empty=False)),
+    "a key from before an outage is answered another id, which is reported": lambda w: publishing(
+        w, "msg_7", "msg_8", fault="stopped").change(reported={"msg_8": "msg_7"}),
     "bystanders as quick as before": lambda w: answers(w, before_s=0.1, after_s=0.11),
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ import contextlib
 import datetime as dt
 import importlib.abc
 import importlib.machinery
+import itertools
 import os
 import sys
 import time
@@ -373,6 +374,26 @@ def never_forgets(intake: ModuleType) -> None:
     replace(intake.Intake, "clear_dedup_cache", lambda _: lambda self: None)
 
 
+def drains_by_runs(event_writer: ModuleType) -> None:
+    """Store each run of events or messages of a batch in a transaction of its own."""
+
+    def make(append: Any) -> Any:
+        async def append_runs(self: Any, events: Sequence[Any], within_s: float | None = None) -> list[Any]:
+            receipts: list[Any] = []
+            for _, run in itertools.groupby(events, lambda event: event.publication is None):
+                receipts += await append(self, list(run), within_s)
+            return receipts
+
+        return append_runs
+
+    replace(event_writer.EventWriter, "append", make)
+
+
+def forgets_buffered_keys(buffered_publisher: ModuleType) -> None:
+    """Forget the idempotency keys of messages that wait in the buffer."""
+    replace(buffered_publisher.BufferedPublisher, "_remember", lambda _: lambda self, message, draft: None)
+
+
 def lets_silent_clients_stay(protocol: ModuleType) -> None:
     """Let connections stay open without any deadline."""
     replace(protocol.Connection, "check", lambda _: lambda self, now: None)
@@ -380,6 +401,8 @@ def lets_silent_clients_stay(protocol: ModuleType) -> None:
 
 PATCHES: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "answers_before_commit": ("boathook.ingest.intake", answers_before_commit),
+    "drains_by_runs": ("boathook.ingest.event_writer", drains_by_runs),
+    "forgets_buffered_keys": ("boathook.service.buffered_publisher", forgets_buffered_keys),
     "believes_every_answer": ("boathook.delivery.http_attempt", believes_every_answer),
     "commits_effects_first": ("boathook.handlers.sessions", commits_effects_first),
     "counts_collisions": ("boathook.handlers.runner", counts_collisions),

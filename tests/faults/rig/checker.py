@@ -14,8 +14,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.faults.rig.history import Answered, Arrived, Fact, History, Marked, Sent, Silent
+from tests.faults.rig.history import Answered, Arrived, Confirmed, Fact, History, Marked, Published, Sent, Silent
 from tests.faults.rig.invariants import CHECKS, Case, Violation, is_ok, is_refusal, percentile
+from tests.faults.rig.message_invariants import MESSAGE_CHECKS
 from tests.faults.rig.store_state import Limits, Spooled, Store
 
 _SHOWN = 12
@@ -99,7 +100,7 @@ def judge(
 ) -> Verdict:
     """Return the verdict on the requests, the store and the spool."""
     case = Case(history, store, tuple(spool), limits or Limits(), told or {})
-    violations = tuple(violation for check in CHECKS.values() for violation in check(case))
+    violations = tuple(violation for check in (*CHECKS.values(), *MESSAGE_CHECKS) for violation in check(case))
     seconds = [fact.seconds for fact in history if isinstance(fact, Answered) and is_ok(fact.status)]
     return Verdict(
         counts=_count(case, violations),
@@ -137,6 +138,10 @@ def _timeline(case: Case, subject: str) -> Iterator[str]:
     keys = {event.key for event in case.store.events if event.id in ids} | ({subject} if subject else set())
     messages = {event.message for event in case.store.events if event.id in ids and event.message}
     numbers = {number for number, (_, sent) in case.sent.items() if sent.key in keys}
+    numbers |= {fact.number for fact in case.history if isinstance(fact, Published) and subject and fact.key == subject}
+    numbers |= {
+        fact.number for fact in case.history if isinstance(fact, Confirmed) and subject and fact.message == subject
+    }
     outside = [fact for fact in case.history if _concerns(fact, numbers, messages | {subject})]
     for fact in outside[:_MAX_TIMELINE]:
         yield f"    {_clock(fact.at)}  {_tell(fact)}"
@@ -157,7 +162,7 @@ def _timeline(case: Case, subject: str) -> Iterator[str]:
 
 def _concerns(fact: Fact, numbers: set[int], messages: set[str]) -> bool:
     match fact:
-        case Sent() | Answered() | Silent():
+        case Sent() | Answered() | Silent() | Published() | Confirmed():
             return fact.number in numbers
         case Arrived():
             return fact.message in messages
@@ -179,6 +184,11 @@ def _tell(fact: Fact) -> str:
             return f"request {fact.number} was answered {fact.status} after {fact.seconds * 1000:.0f} ms"
         case Silent():
             return f"request {fact.number} got no answer: {fact.why}"
+        case Published():
+            return f"published as request {fact.number}, key {fact.key or 'none'}, payload {fact.sha[:8]}"
+        case Confirmed():
+            answer = f"{fact.status} {fact.message}".rstrip()
+            return f"request {fact.number} was answered {answer} after {fact.seconds * 1000:.0f} ms"
         case Arrived():
             return f"message {fact.message} came to {fact.place}, answered {fact.status}"
         case Marked():

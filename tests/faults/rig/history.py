@@ -51,6 +51,29 @@ class Silent(_Fact, frozen=True, tag="silent"):
     why: str = ""
 
 
+class Published(_Fact, frozen=True, tag="published"):
+    """A request to publish a message is about to be sent."""
+
+    number: int
+    """Its own, among those of `Sent`."""
+    sha: str
+    """SHA-256 of the payload in hex."""
+    key: str = ""
+    """Its idempotency key, if any."""
+    host: str = ""
+    """The gateway it is sent to."""
+
+
+class Confirmed(_Fact, frozen=True, tag="confirmed"):
+    """A request to publish a message got a whole answer."""
+
+    number: int
+    status: int
+    message: str = ""
+    """The message's id in the answer, if it is 2xx."""
+    seconds: float = 0.0
+
+
 class Arrived(_Fact, frozen=True, tag="arrived"):
     """A message was received by a receiver."""
 
@@ -70,7 +93,7 @@ class Marked(_Fact, frozen=True, tag="marked"):
     what: str
 
 
-Fact = Sent | Answered | Silent | Arrived | Marked
+Fact = Sent | Answered | Silent | Published | Confirmed | Arrived | Marked
 History = list[Fact]
 
 FAULT, HEALED, QUIET = "fault: ", "healed", "quiet"

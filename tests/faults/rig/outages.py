@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Self
 
 from tests.faults.rig.environment import Environment
-from tests.faults.rig.history import FAULT, HEALED, Answered, History, Marked, Sent, Silent
+from tests.faults.rig.history import FAULT, HEALED, Answered, Confirmed, History, Marked, Published, Sent, Silent
 from tests.faults.rig.invariants import is_ok, percentile
 from tests.faults.rig.mutants import Mutant
+from tests.faults.rig.publishing import Publishing
 
 RATE = 60.0
 """Events a second of an outage's load."""
@@ -61,6 +62,7 @@ def run_outage(
     end: Callable[[], object] = nothing,
     rate: float = RATE,
     drains: float = 0.0,
+    publishing: Publishing | None = None,
 ) -> None:
     """Run the hosts through an outage of a number of events, and check the senders' responses.
 
@@ -72,8 +74,9 @@ def run_outage(
         end: undoes what `Environment.heal` does not know of.
         rate: of the load, in events a second.
         drains: how many times as fast as events arrive the spool must be drained; 0: not judged.
+        publishing: how messages are published beside the events; None: there are none.
     """
-    env.begin(rate=rate)
+    env.begin(rate=rate, publishing=publishing)
     env.warm(30)
     env.fault(fault)
     begin()
@@ -112,20 +115,22 @@ def report_outage(env: Environment, waiting: int = 0) -> None:
 
 
 def unanswered(history: History) -> int:
-    """Return how many requests with a good signature were refused or got no answer."""
-    signed = _signed(history)
-    refused = [fact for fact in history if isinstance(fact, Answered) and not is_ok(fact.status)]
-    return silent(history) + sum(fact.number in signed for fact in refused)
+    """Return how many requests with a good signature or token were refused or got no answer."""
+    genuine = _genuine(history)
+    refused = [fact for fact in history if isinstance(fact, Answered | Confirmed) and not is_ok(fact.status)]
+    return silent(history) + sum(fact.number in genuine for fact in refused)
 
 
 def silent(history: History) -> int:
-    """Return how many requests with a good signature got no answer."""
-    signed = _signed(history)
-    return sum(isinstance(fact, Silent) and fact.number in signed for fact in history)
+    """Return how many requests with a good signature or token got no answer."""
+    genuine = _genuine(history)
+    return sum(isinstance(fact, Silent) and fact.number in genuine for fact in history)
 
 
-def _signed(history: History) -> set[int]:
-    return {fact.number for fact in history if isinstance(fact, Sent) and fact.is_signed}
+def _genuine(history: History) -> set[int]:
+    return {
+        fact.number for fact in history if (isinstance(fact, Sent) and fact.is_signed) or isinstance(fact, Published)
+    }
 
 
 def during(history: History) -> list[float]:
@@ -137,7 +142,7 @@ def during(history: History) -> list[float]:
             since = fact.at + _NOTICED_S
         elif isinstance(fact, Marked) and fact.what == HEALED:
             since = float("inf")
-        elif isinstance(fact, Answered) and fact.at > since:
+        elif isinstance(fact, Answered | Confirmed) and fact.at > since:
             found.append(fact.seconds)
     return found
 

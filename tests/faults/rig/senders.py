@@ -1,5 +1,7 @@
 """Senders that behave as providers: signed events at a rate, retries until accepted, with copies, conflicts and forgeries.
 
+A load may publish a message by the API after each event, too.
+
 What is sent follows from a `Load` and its seed alone; when, from the clock and the dice.
 """
 
@@ -11,16 +13,17 @@ import itertools
 import random
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
 
-from tests.faults.rig.history import Answered, Fact, Sent, Silent
+from tests.faults.rig.connections import ConnectionPool
+from tests.faults.rig.history import Answered, Confirmed, Fact, Published, Sent, Silent
+from tests.faults.rig.publishing import Publishing, PublishRequest, message_id, path, requests_beside
 
 SECRET = "whsec_faults_of_the_tests"
 PATH = "/in/stripe"
-_MAX_IDLE = 128
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +67,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Most concurrent requests; further ones wait, so that a stalled gateway does not get a thousand connections."""
     is_keeping: bool = True
     """Whether connections are kept for the next request."""
+    publishing: Publishing | None = None
+    """How messages are published, one after each event; None: there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,7 @@ class Senders:
     def __init__(self, write: Callable[[Fact], None]) -> None:
         self._write = write
         self._numbers = itertools.count(1)
-        self._idle: dict[str, list[_Wire]] = {}
+        self._connections = ConnectionPool()
         self._stopped: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._gates: dict[str, asyncio.Semaphore] = {}
@@ -149,7 +154,7 @@ class Senders:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, load: Load) -> None:
-        dice = random.Random(load.seed + 1)
+        dice, publisher_dice = random.Random(load.seed + 1), random.Random(load.seed + 2)
         due = time.monotonic()
         for event in shuffled(generate_events(load), load.shuffled, dice):
             due += dice.expovariate(load.rate)
@@ -160,6 +165,9 @@ class Senders:
             self._gates[load.lane].release()
             for companion, delay_s in [(event, 0.0), *_companions(load, event, dice)]:
                 self._spawn(self._deliver(load, companion, delay_s))
+            if load.publishing is not None:
+                for request, delay_s in requests_beside(load.publishing, event.key, publisher_dice):
+                    self._spawn(self._publish(load, load.publishing, request, delay_s))
 
     async def _deliver(self, load: Load, event: SignedEvent, delay_s: float) -> None:
         self.events += 1
@@ -171,15 +179,38 @@ class Senders:
         async with line:
             await self._insist(load, event)
 
+    async def _publish(self, load: Load, publishing: Publishing, request: PublishRequest, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        host = load.hosts[zlib.crc32(request.payload) % len(load.hosts)]
+
+        async def publish() -> int:
+            number = next(self._numbers)
+            self._write(Published(at=time.time(), number=number, key=request.key, sha=request.sha, host=host))
+            headers = request.headers(publishing)
+            answer = await self._post(load, host, number, path(publishing), headers, request.body)
+            if answer is None:
+                return 0
+            status, seconds, content = answer
+            message = message_id(content) if _is_accepted(status) else ""
+            self._write(Confirmed(at=time.time(), number=number, status=status, message=message, seconds=seconds))
+            return status
+
+        await self._repeat(load, request.key, publish, is_repeatable=load.is_patient and bool(request.key))
+
     async def _insist(self, load: Load, event: SignedEvent) -> None:
-        dice = random.Random(event.key)
+        await self._repeat(
+            load, event.key, lambda: self._try(load, event), is_repeatable=load.is_patient and event.is_signed
+        )
+
+    async def _repeat(self, load: Load, key: str, send: Callable[[], Awaitable[int]], *, is_repeatable: bool) -> None:
+        """Send until the answer is final: 2xx, or 4xx other than 408 and 429."""
+        dice = random.Random(key)
         wait_s = load.first_wait_s
         while not self.is_given_up:
             async with self._gates[load.lane]:
-                status = await self._try(load, event)
-            if 200 <= status < 300 or (400 <= status < 500 and status not in {408, 429}):
-                return
-            if not load.is_patient or not event.is_signed:
+                status = await send()
+            self.accepted += _is_accepted(status)
+            if _is_accepted(status) or (400 <= status < 500 and status not in {408, 429}) or not is_repeatable:
                 return
             await asyncio.sleep(wait_s * (0.5 + dice.random()))
             wait_s = min(2 * wait_s, load.longest_wait_s)
@@ -192,30 +223,30 @@ class Senders:
                 kind=event.kind, is_signed=event.is_signed, host=host,
             )
         )  # fmt: skip
+        headers = {"stripe-signature": signature(load, event)}
+        answer = await self._post(load, host, number, PATH, headers, event.body)
+        if answer is None:
+            return 0
+        status, seconds, _ = answer
+        self._write(Answered(at=time.time(), number=number, status=status, seconds=seconds))
+        return status
+
+    async def _post(
+        self, load: Load, host: str, number: int, path: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, float, bytes] | None:
+        """Return the status, the seconds that the answer took, and its body; None if there is no answer."""
         began = time.monotonic()
         try:
             async with asyncio.timeout(load.timeout_s):
-                status = await self._post(load, host, event)
+                status, content = await self._connections.post(host, path, headers, body, is_keeping=load.is_keeping)
         except (OSError, TimeoutError, EOFError, ValueError) as error:
             self._write(Silent(at=time.time(), number=number, why=type(error).__name__))
-            return 0
-        self._write(Answered(at=time.time(), number=number, status=status, seconds=time.monotonic() - began))
-        self.accepted += 200 <= status < 300
-        return status
+            return None
+        return status, time.monotonic() - began, content
 
-    async def _post(self, load: Load, host: str, event: SignedEvent) -> int:
-        idle = self._idle.setdefault(host, [])
-        wire = idle.pop() if idle else await _Wire.open(host)
-        is_fine = False
-        try:
-            status, is_open = await wire.post(host, event, signature(load, event))
-            is_fine = is_open and load.is_keeping and len(idle) < _MAX_IDLE
-        finally:
-            if is_fine:
-                idle.append(wire)
-            else:
-                wire.close()
-        return status
+
+def _is_accepted(status: int) -> bool:
+    return 200 <= status < 300
 
 
 def _companions(load: Load, event: SignedEvent, dice: random.Random) -> Iterator[tuple[SignedEvent, float]]:
@@ -238,33 +269,3 @@ def signature(load: Load, event: SignedEvent) -> str:
     secret = load.secret if event.is_signed else load.forger_secret
     digest = hmac.new(secret.encode(), b"%d.%s" % (stamp, event.body), hashlib.sha256).hexdigest()
     return f"t={stamp},v1={digest}"
-
-
-class _Wire:
-    """One connection to a gateway."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def open(cls, host: str) -> "_Wire":
-        name, _, port = host.rpartition(":")
-        return cls(*await asyncio.open_connection(name, int(port)))
-
-    async def post(self, host: str, event: SignedEvent, proof: str) -> tuple[int, bool]:
-        """Return the status, and whether the connection may be used again."""
-        head = (
-            f"POST {PATH} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
-            f"stripe-signature: {proof}\r\ncontent-length: {len(event.body)}\r\n\r\n"
-        )
-        self._writer.write(head.encode() + event.body)
-        await self._writer.drain()
-        answer = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-        length = answer.partition("content-length:")[2].partition("\r\n")[0].strip()
-        await self._reader.readexactly(int(length or 0))
-        return int(answer.split(" ", 2)[1]), bool(length) and "connection: close" not in answer
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError, RuntimeError):
-            self._writer.close()

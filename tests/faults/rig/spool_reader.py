@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
+from boathook.domain import ids
 from boathook.ingest.spool_records import UnreadableRecord, decode
 from boathook.spool.segment import read_segment
 from boathook.spool.segment_store import PENDING_SUFFIX, REJECTED_FOLDER
@@ -22,5 +23,9 @@ def read_spools(data: Path) -> Iterator[Spooled]:
                 event = decode(record.payload)
             except UnreadableRecord:
                 continue
-            is_refused = path.parent.name == REJECTED_FOLDER
-            yield Spooled(key=event.dedup_key, sha=sha256(event.body).hexdigest(), is_refused=is_refused)
+            yield Spooled(
+                key=event.dedup_key,
+                sha=sha256(event.body).hexdigest(),
+                message="" if event.publication is None else ids.show(ids.MESSAGE, event.id),
+                is_refused=path.parent.name == REJECTED_FOLDER,
+            )

@@ -63,6 +63,11 @@ _EFFECTS = """
 select number, event_key as key, event_id::text as event, handler, attempt, account, other, sha
 from bank.effect order by number
 """
+_REPORTED = """
+select d.data ->> 'msgId' as message, d.data ->> 'originalMsgId' as original
+from boathook.event, lateral (select convert_from(body, 'UTF8')::json -> 'data' as data) as d
+where type = 'message.duplicate'
+"""
 _OPEN = """
 select count(*) from boathook.delivery where state <> 'dead' and (is_blocked or due_at < now() + interval '1 minute')
 """
@@ -91,6 +96,7 @@ def read(url: str) -> Store:
             effects=tuple(Effect(**row) for row in rows(_EFFECTS)),
             balances={row["name"]: row["balance"] for row in rows("select name, balance from bank.account")},
             opening=OPENING,
+            reported={row["message"]: row["original"] for row in rows(_REPORTED)},
         )
 
 

@@ -106,6 +106,8 @@ class Store:
     balances: Mapping[str, int] = field(default_factory=dict)
     opening: int = 0
     """What each account began with."""
+    reported: Mapping[str, str] = field(default_factory=dict)
+    """By the id of each message that `message.duplicate` reports as not stored, the id of the message it repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,8 @@ class Spooled:
 
     key: str
     sha: str
+    message: str = ""
+    """The id it is sent with, for what was published; empty for what was received."""
     is_refused: bool = False
     """Whether PostgreSQL rejects it, so that it waits for an operator."""
 
