@@ -339,6 +339,32 @@ async def test_requests_with_one_key_at_the_same_time_get_one_id(gateway: Gatewa
     assert await gateway.reports() == []
 
 
+@pytest.mark.parametrize("is_conflict", [False, True])
+async def test_two_gateways_give_one_key_two_ids_and_the_message_that_is_not_stored_is_reported(
+    gateway: Gateway, wire: Proxy, tmp_path: Path, is_conflict: bool
+) -> None:
+    (tmp_path / "other").mkdir()
+    async with opened(gateway.db, wire, tmp_path / "other") as other:
+        assert await other.access._read()
+        other.api.headers["authorization"] = gateway.api.headers["authorization"]
+        bodies = [PLAIN, PLAIN | {"payload": {"n": 2}} if is_conflict else PLAIN]
+        await gateway.cut()
+        pairs = list(zip((gateway, other), bodies, strict=True))
+        answers = [(await each.publish(body, idempotency_key="k"))["id"] for each, body in pairs]
+        assert [(await each.publish(body, idempotency_key="k"))["id"] for each, body in pairs] == answers
+        await gateway.heal()
+        await other.heal()
+        (stored,) = await gateway.stored()
+        (report,) = await gateway.reports()
+        assert {stored, report["msgId"]} == set(answers)
+        assert (report["originalMsgId"], report["isConflict"]) == (stored, is_conflict)
+        assert await gateway.db.fetchval("select count(*) from boathook.conflict") == is_conflict
+        winner = bodies[answers.index(stored)]
+        for each in (gateway, other):
+            assert (await each.publish(winner, idempotency_key="k"))["id"] == stored
+    assert await gateway.balances()
+
+
 @pytest.mark.parametrize(
     ("more", "headers", "reason", "differs"),
     [
