@@ -8,7 +8,8 @@ from typing import Any, Final
 from benchmarks.environment import BenchmarkEnvironment, CpuUse, read_cpu
 from benchmarks.ingest import CONNECTIONS
 from benchmarks.load import LoadResult, prepare
-from benchmarks.spool import OutageResult, drive, play_outage, spool_is_empty
+from benchmarks.mixed import MixedOutage, mixed_figures, play_mixed_outage
+from benchmarks.outage import OutageResult, drive, play_outage, spool_is_empty
 from boathook.db.database import Database
 from boathook.demo.rabbitmq import PASSWORD, USER, VHOST, RabbitNode
 
@@ -26,6 +27,7 @@ class _Measured:
     straight: LoadResult
     storing: CpuUse
     """Of each event, in microseconds."""
+    mixed: MixedOutage
 
 
 def buffer(environment: BenchmarkEnvironment, seconds: float) -> dict[str, Any]:
@@ -86,7 +88,15 @@ def _measure(
         environment.report("  straight into PostgreSQL")
         before = read_cpu(environment, server, nodes)
         straight = drive(second, server.port, seconds)
-        return _Measured(outage, straight, read_cpu(environment, server, nodes).since(before, straight.requests))
+        storing = read_cpu(environment, server, nodes).since(before, straight.requests)
+    mixed = play_mixed_outage(
+        environment,
+        seconds,
+        nodes=nodes,
+        more=settings(nodes) if nodes else "",
+        is_drained=has_arrived if nodes else None,
+    )
+    return _Measured(outage, straight, storing, mixed)
 
 
 def _ratios(rounds: list[dict[str, _Measured]]) -> dict[str, Any]:
@@ -105,6 +115,7 @@ def _figures(kind: str, measured: list[_Measured]) -> dict[str, Any]:
         f"{kind}_p99_ms": round(median(one.outage.taken.p99_ms for one in measured), 2),
         f"{kind}_drained_per_s": round(median(one.outage.drained_per_s for one in measured)),
         f"{kind}_straight_per_s": round(median(one.straight.rate for one in measured)),
+        **mixed_figures(f"{kind}_mixed", [one.mixed for one in measured]),
         **cpu_figures(kind, [one.outage.taking for one in measured]),
         **cpu_figures(f"{kind}_drain", [one.outage.draining for one in measured]),
         **cpu_figures(f"{kind}_straight", [one.storing for one in measured]),

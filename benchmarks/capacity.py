@@ -23,7 +23,7 @@ from benchmarks.delivery_setup import (
 from benchmarks.environment import BenchmarkEnvironment, Server, read_cpu
 from benchmarks.ingest import CONNECTIONS
 from benchmarks.load import TYPES, prepare
-from benchmarks.spool import drive, play_outage
+from benchmarks.outage import drive, play_outage
 from boathook.db.database import Database
 from boathook.demo.rabbitmq import RabbitNode
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from benchmarks.environment import BenchmarkEnvironment, CpuUse, Server, free_port, read_cpu
 from benchmarks.load import LoadResult, prepare
-from benchmarks.spool import ARRIVALS_PER_S, drive, run_arrivals
+from benchmarks.outage import ARRIVALS_PER_S, drive, run_arrivals
 from boathook.db import cells as assignments
 from boathook.db.database import Database
 from boathook.domain.cells import Assignment

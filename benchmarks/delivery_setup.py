@@ -50,9 +50,14 @@ def create_setup(environment: BenchmarkEnvironment, urls: Sequence[str], *, is_d
     return asyncio.run(_create_setup(url, urls, is_disabled=is_disabled))
 
 
-def settings_for(url: str) -> Settings:
-    """Return what publishing to the sink and sending there need."""
-    changes = {"database.url": url, "outbound.allow": ["127.0.0.0/8"], "outbound.encryption_keys": [_KEY]}
+def settings_for(url: str, **more: object) -> Settings:
+    """Return what publishing to the sink and sending there need; *more* is other keys, such as ``server__data_dir``."""
+    changes: dict[str, object] = {
+        "database.url": url,
+        "outbound.allow": ["127.0.0.0/8"],
+        "outbound.encryption_keys": [_KEY],
+    }
+    changes |= {name.replace("__", "."): value for name, value in more.items()}
     return load(Path("/dev/null"), changes)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from benchmarks.environment import BenchmarkEnvironment
 from benchmarks.ingest import CONNECTIONS
 from benchmarks.load import prepare
-from benchmarks.spool import drive
+from benchmarks.outage import drive
 
 HOSTS: Final = (1, 2, 4)
 _PER_SECOND: Final = 20_000

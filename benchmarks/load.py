@@ -59,7 +59,7 @@ def prepare(
     The signatures hold for five minutes.
     """
     for part in range(parts):
-        requests = [_request(number, size, source) for number in range(first + part, first + count, parts)]
+        requests = [make_webhook(number, size, source) for number in range(first + part, first + count, parts)]
         write_requests(Path(f"{prefix}.{part}"), requests * repeat)
 
 
@@ -71,7 +71,8 @@ def write_requests(path: Path, requests: Iterable[bytes]) -> None:
             file.write(request)
 
 
-def _request(number: int, size: int, source: str) -> bytes:
+def make_webhook(number: int, size: int, source: str = "stripe") -> bytes:
+    """Return a signed HTTP request with *size* bytes of JSON."""
     kind = TYPES[number % len(TYPES)]
     head = f'{{"id":"evt_{number:012d}","object":"event","type":"{kind}","data":{{"object":{{"n":{number},"text":"'
     body = (head + "x" * (size - len(head) - 4) + '"}}}').encode()
@@ -95,15 +96,23 @@ def run_load(prefix: Path, port: int, *, connections: int = 64, seconds: float, 
 
 
 def run_own_client(
-    prefix: Path, port: int, *, connections: int, seconds: float, rate: float | None = None
+    prefix: Path,
+    port: int,
+    *,
+    connections: int,
+    seconds: float,
+    rate: float | None = None,
+    answers: Path | None = None,
 ) -> LoadResult:
     """Do the same with boathook's own client.
 
-    With *rate*, that many requests are begun a second, whatever the answers do.
+    With *rate*, that many requests are begun a second, whatever the answers do. With *answers*, the number of each
+    accepted request and the body of its answer are written to this file, see `read_answers`.
     """
     command = [sys.executable, "-m", "benchmarks.load", f"{prefix}.0", "--port", str(port)]
     command += ["--connections", str(connections), "--seconds", str(seconds)]
     command += ["--rate", str(rate)] if rate is not None else []
+    command += ["--answers", str(answers)] if answers is not None else []
     return _read_result(subprocess.run(command, capture_output=True, text=True, check=False))
 
 
@@ -121,6 +130,14 @@ def read(path: Path) -> Iterator[bytes]:
             yield file.read(int(length))
 
 
+def read_answers(path: Path) -> Iterator[tuple[int, str]]:
+    """Return the number of each accepted request of a load, and the body of its answer."""
+    with path.open() as file:
+        for line in file:
+            number, body = json.loads(line)
+            yield number, body
+
+
 class Client(asyncio.Protocol):
     """One kept-alive connection that has at most one request under way."""
 
@@ -128,6 +145,8 @@ class Client(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self._answer = b""
         self._waiter: asyncio.Future[int] | None = None
+        self.body = b""
+        """That of the last answer."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
@@ -160,7 +179,7 @@ class Client(asyncio.Protocol):
         at = lowered.find(b"content-length:")
         length = int(lowered[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
         if len(rest) >= length and self._waiter is not None:
-            self._answer = rest[length:]
+            self.body, self._answer = rest[:length], rest[length:]
             self._waiter.set_result(int(head[9:12]))
 
 
@@ -172,6 +191,7 @@ class _Run:
         self._start = time.perf_counter()
         self._end = self._start + seconds
         self.waits_s: list[float] = []
+        self.answers: list[tuple[int, str]] = []
         self.refused = 0
         self.broken = 0
 
@@ -196,6 +216,8 @@ class _Run:
         status = await client.send(self._requests[number])
         self.waits_s.append(time.perf_counter() - began)
         self.refused += status >= 400
+        if status < 300:
+            self.answers.append((number, client.body.decode()))
 
     def result(self) -> LoadResult:
         waits = sorted(self.waits_s) or [0.0]
@@ -212,6 +234,8 @@ class _Run:
 async def _main(arguments: argparse.Namespace) -> LoadResult:
     run = _Run(list(read(arguments.file)), arguments.seconds, arguments.rate)
     await asyncio.gather(*[run.work(arguments.port) for _ in range(arguments.connections)])
+    if arguments.answers is not None:
+        arguments.answers.write_text("".join(f"{json.dumps(answer)}\n" for answer in run.answers))
     return run.result()
 
 
@@ -223,6 +247,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rate", type=float, help="requests begun a second; absent: as fast as they are answered")
+    parser.add_argument("--answers", type=Path, help="file for the answers to accepted requests")
     arguments = parser.parse_args()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         print(json.dumps(asdict(runner.run(_main(arguments)))))
