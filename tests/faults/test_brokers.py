@@ -13,6 +13,7 @@ import pytest
 from boathook.broker.queues import BUFFER_QUEUES, DUE_HANDLERS, LANE_QUEUES
 from tests.brokers import PASSWORD, USER, Cluster, RabbitNode, running_cluster
 from tests.conftest import open_folder
+from tests.faults.rig.applications import open_publishing
 from tests.faults.rig.environment import Environment
 from tests.faults.rig.history import Answered, Sent
 from tests.faults.rig.invariants import is_ok
@@ -45,13 +46,22 @@ def env(cluster_template: Path, tmp_path: Path) -> Iterator[Environment]:
         yield one
 
 
-def start(env: Environment, cluster: Cluster, vhost: str, *, lane: str = "postgresql", **buffer: Any) -> None:
+def start(
+    env: Environment,
+    cluster: Cluster,
+    vhost: str,
+    *,
+    lane: str = "postgresql",
+    roles: str = "gateway,worker,keeper",
+    senders: int = 0,
+    **buffer: Any,
+) -> None:
     """Start a gateway that uses the brokers, and wait until each queue has its three copies."""
     table = {
         "kind": "rabbitmq", "hosts": cluster.hosts, "vhost": vhost, "user": USER, "password": PASSWORD,
         "management_url": cluster.management_url, "confirm_s": 3.0, **buffer,
     }  # fmt: skip
-    env.start(settings={"buffer": table, "delivery": {"lane": lane}})
+    env.start(roles=roles, senders=senders, settings={"buffer": table, "delivery": {"lane": lane}})
     until(lambda: all(len(cluster.queue(vhost, name)["members"]) == 3 for name in BUFFER_QUEUES))
     until(lambda: metric(env, "boathook_buffer_unavailable") == 0)
 
@@ -95,6 +105,21 @@ def test_postgresql_outage_with_brokers_fails_no_request(env: Environment, clust
     env.fault("PostgreSQL is stopped")
     env.server.stop()
     env.outside.wait_events(400, timeout_s=300)
+    finish(env)
+    assert unanswered(env.history()) == 0
+    assert metric(env, "boathook_buffer_appended_total") > 100
+
+
+def test_postgresql_outage_with_mixed_traffic_and_brokers_fails_no_request(
+    env: Environment, cluster: Cluster, vhost: str
+):
+    start(env, cluster, vhost, roles="gateway,console,worker,keeper", senders=1)
+    publishing = open_publishing(env, place="/notes")
+    env.begin(rate=RATE / 2, publishing=publishing)
+    env.warm(30, timeout_s=300)
+    env.fault("PostgreSQL is stopped")
+    env.server.stop()
+    env.outside.wait_events(150, timeout_s=300)
     finish(env)
     assert unanswered(env.history()) == 0
     assert metric(env, "boathook_buffer_appended_total") > 100

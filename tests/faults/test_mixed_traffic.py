@@ -76,8 +76,8 @@ def test_backlog_of_mixed_traffic_shrinks_under_load(env: Environment) -> None:
     host.wire.set(latency_s=LATENCY_S)
     env.begin(rate=BACKLOG_EVENTS_PER_S, kinds={"noise.made": 1.0}, publishing=publishing)
     env.warm(180, timeout_s=60)
-    env.fault("PostgreSQL hangs")
     env.server.freeze()
+    env.fault("PostgreSQL hangs")
     env.outside.wait_events(FROZEN_EVENTS, timeout_s=60)
     backlog, before = len(env.spooled()), env.outside.count().accepted
     env.server.thaw()

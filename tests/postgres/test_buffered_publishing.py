@@ -339,6 +339,29 @@ async def test_requests_with_one_key_at_the_same_time_get_one_id(gateway: Gatewa
     assert await gateway.reports() == []
 
 
+async def test_a_request_repeated_during_a_commit_of_unknown_fate_gets_the_id_that_is_stored(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is committed and its answer is lost; the other must not take the key to the buffer before it."""
+    await gateway.publish()
+    repeated: list[asyncio.Task[dict[str, Any]]] = []
+
+    async def lose_answer(*args: Any, **options: Any) -> Any:
+        if not repeated:
+            repeated.append(asyncio.create_task(gateway.publish(idempotency_key="k")))
+            await insert_group(*args, **options)
+            await gateway.cut()
+            await asyncio.wait(repeated, timeout=1)
+        raise DatabaseUnavailable("the connection was lost during the commit")
+
+    monkeypatch.setattr("boathook.service.group_publisher.insert_group", lose_answer)
+    first = await gateway.publish(idempotency_key="k")
+    assert (await repeated[0])["id"] == first["id"]
+    await gateway.heal()
+    assert first["id"] in await gateway.stored()
+    assert await gateway.reports() == []
+
+
 @pytest.mark.parametrize("is_conflict", [False, True])
 async def test_two_gateways_give_one_key_two_ids_and_the_message_that_is_not_stored_is_reported(
     gateway: Gateway, wire: Proxy, tmp_path: Path, is_conflict: bool

@@ -152,13 +152,27 @@ class PublishRoute:
         identifier = new_id()
         if self._buffered is None:
             return await self._publish_directly(scope, request, body, identifier)
-        if not self._buffered.is_needed:
+        if not request.idempotency_key:
+            return await self._publish_anywhere(self._buffered, scope, request, body, identifier)
+        # Of two at once, one may be stored without an answer; the other must not get its own id from the buffer first.
+        async with self._buffered.single((request.token, request.path, request.idempotency_key)):
+            return await self._publish_anywhere(self._buffered, scope, request, body, identifier)
+
+    async def _publish_anywhere(
+        self,
+        buffered: BufferedPublisher,
+        scope: dict[str, Any],
+        request: _PlainRequest,
+        body: bytes,
+        identifier: UUID,
+    ) -> _Published | None:
+        if not buffered.is_needed:
             try:
                 return await self._publish_directly(scope, request, body, identifier)
             except DatabaseUnavailable as error:
                 # It may have been stored. The message keeps its id, so it is not stored twice.
                 _LOG.debug("published_without_database", error=str(error))
-        return await self._publish_buffered(self._buffered, scope, request, body, identifier)
+        return await self._publish_buffered(buffered, scope, request, body, identifier)
 
     async def _publish_directly(
         self, scope: dict[str, Any], request: _PlainRequest, body: bytes, identifier: UUID

@@ -8,8 +8,10 @@ messages wait, it looks idempotency keys up at once, so that a repeated request 
 """
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
+from collections.abc import AsyncIterator, Hashable
 from typing import Final, assert_never
 from uuid import UUID
 
@@ -62,8 +64,8 @@ class BufferedPublisher:
         self._intake = intake
         self._outbox = outbox
         self._remembered: OrderedDict[bytes, _Remembered] = OrderedDict()
-        self._in_flight: dict[bytes, asyncio.Future[None]] = {}
-        """Ends when the request that publishes with a key has ended."""
+        self._in_flight: dict[Hashable, asyncio.Future[None]] = {}
+        """By key, what ends with the block of `single` that runs."""
         self.access = access
         self.database: Database | None = None
         """Knows the keys of stored messages; None until PostgreSQL is reached."""
@@ -94,14 +96,20 @@ class BufferedPublisher:
         key = message.idempotency
         if key is None:
             return await self._publish(message)
-        while (earlier := self._in_flight.get(key.key)) is not None:
-            await asyncio.wait([earlier])
-        ended = self._in_flight[key.key] = asyncio.get_running_loop().create_future()
-        try:
+        async with self.single(key.key):
             known = self._find(key) or await self._find_stored(key)
             return (known, True) if known is not None else await self._publish(message)
+
+    @contextlib.asynccontextmanager
+    async def single(self, key: Hashable) -> AsyncIterator[None]:
+        """Let the blocks with one key run one after another."""
+        while (earlier := self._in_flight.get(key)) is not None:
+            await asyncio.wait([earlier])
+        ended = self._in_flight[key] = asyncio.get_running_loop().create_future()
+        try:
+            yield
         finally:
-            del self._in_flight[key.key]
+            del self._in_flight[key]
             ended.set_result(None)
 
     async def _publish(self, message: Message) -> tuple[UUID, bool]:

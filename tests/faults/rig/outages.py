@@ -80,6 +80,8 @@ def run_outage(
     env.warm(30)
     env.fault(fault)
     begin()
+    if publishing is not None:
+        env.fault(f"{fault}: from here on nothing is stored")
     # A mutant has shown its violations within seconds; senders rejected for a minute would flood it with retries.
     events = min(events, _ENOUGH) if env.is_mutant else events
     env.outside.wait_events(events, timeout_s=60 + 4 * events / rate)
