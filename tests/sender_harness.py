@@ -14,13 +14,14 @@ import msgspec
 
 from boathook.config import Settings, load
 from boathook.db.database import Database
-from boathook.db.due_notifier import ANY_RECIPIENT, notify_due
+from boathook.db.due_notifier import notify_due
 from boathook.db.secret_box import SecretBox
 from boathook.delivery.dispatcher import Dispatcher, Executor
 from boathook.delivery.endpoint_queues import EndpointAttempt
 from boathook.delivery.http_executor import make_sender
 from boathook.delivery.signer import make_secret
 from boathook.domain import ids
+from boathook.domain.due import ANY_DUE, due_recipients
 from boathook.domain.endpoints import recipient_of
 from boathook.domain.policy import RetryPolicy
 from boathook.service.unit_of_work import new_id
@@ -206,7 +207,7 @@ async def add_deliveries(
             events, [endpoint.recipient for endpoint in endpoints], order_key, is_manual,
         )  # fmt: skip
     if is_announced:
-        await notify_due(db, [endpoint.recipient for endpoint in endpoints] if is_named else ANY_RECIPIENT)
+        await notify_due(db, due_recipients([endpoint.recipient for endpoint in endpoints]) if is_named else ANY_DUE)
     return events
 
 

@@ -19,6 +19,7 @@ from starlette.routing import Route
 from boathook import config
 from boathook.domain.errors import ConfigError
 from boathook.handlers.api import Boathook
+from boathook.handlers.collector import collecting_due
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.server.in_process import RunningServer, run_in_process
 from boathook.server.loading import with_apps
@@ -80,10 +81,10 @@ class Webhooks:
         notified of what the route has committed.
         """
         running = self.running
-        published = running.hook.published
-        yield running.hook
-        if running.hook.published != published:
-            running.notify_due()
+        with collecting_due() as collector:
+            yield running.hook
+        if due := collector.take():
+            running.notify_due(due)
 
     @property
     def running(self) -> RunningServer:

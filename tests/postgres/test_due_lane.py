@@ -5,23 +5,34 @@ import contextlib
 import functools
 import shutil
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
 from boathook.broker.connection import first_connection
-from boathook.broker.due_lane import DueLane, DueRecipient
+from boathook.broker.due_lane import DueLane
 from boathook.broker.queues import DUE_ENDPOINTS, queue_for
 from boathook.db.database import Database
-from boathook.db.due_notifier import notify_due
+from boathook.db.due_notifier import DUE_CHANNEL, notify_due
 from boathook.delivery import dispatcher
+from boathook.domain.due import DueRecipient, due_recipients
 from boathook.domain.policy import RetryPolicy
 from boathook.handlers.api import Boathook
 from boathook.observability import meters
 from tests.brokers import PASSWORD, USER, Cluster, running_cluster
 from tests.conftest import open_folder
-from tests.sender_harness import Reply, Request, Sink, add_deliveries, add_endpoint, running_sender, sender_settings
+from tests.sender_harness import (
+    Reply,
+    Request,
+    Sink,
+    add_application,
+    add_deliveries,
+    add_endpoint,
+    running_sender,
+    sender_settings,
+)
 from tests.support import eventually
 from tests.worker_harness import accept_events, running_worker, wait_for_states
 
@@ -70,12 +81,12 @@ class Gateway:
         self.notified = 0
         self._db = db
 
-    async def announce(self, *recipients: str) -> None:
-        await self.lane.announce(self._notify, recipients)
+    async def announce(self, *recipients: str, deliver_at: datetime | None = None) -> None:
+        await self.lane.announce(self._notify, due_recipients(recipients, deliver_at))
 
-    async def _notify(self, recipients: Collection[str]) -> None:
+    async def _notify(self, due: Collection[DueRecipient]) -> None:
         self.notified += 1
-        await notify_due(self._db, recipients)
+        await notify_due(self._db, due)
 
 
 @contextlib.asynccontextmanager
@@ -94,7 +105,7 @@ async def running_gateway(
 
 async def until_it_relies_on_the_lane(one: dispatcher.Dispatcher[Any]) -> None:
     """Wait until a process has connected, and has looked for everything due once more."""
-    await eventually(lambda: one._relies_on_lane and not one._must_discover.is_set())
+    await eventually(lambda: one._due.relies_on_lane and not one._must_discover.is_set())
 
 
 def outcome(name: str) -> float:
@@ -136,6 +147,45 @@ async def test_an_endpoint_and_a_handler_are_notified(db: Database, tables: dict
         await gateway.announce(next(iter(hook.handlers.values())).recipient)
         await eventually(lambda: len(handled) == 2)
     assert gateway.notified == 0
+
+
+@pytest.mark.usefixtures("no_walk")
+async def test_what_is_due_soon_is_announced_to_one_process(db: Database, tables: dict[str, Any]):
+    """By a gateway and by a handler, to an endpoint and to a handler; PostgreSQL notifies of nothing."""
+    hook, handled, heard = Boathook(), list[str](), list[str]()
+
+    @hook.on("shop")
+    async def handle(event: Any, tx: Any) -> None:
+        soon = datetime.now(UTC) + timedelta(seconds=0.3)
+        await hook.publish(tx, application="acme", type="later", payload={}, deliver_at=soon)
+
+    @hook.on(application="acme")
+    async def react(event: Any) -> None:
+        handled.append(event.type)
+
+    worker = {key: value for key, value in tables.items() if key != "worker"}
+    async with (
+        Sink().open() as sink,
+        running_gateway(db, tables) as gateway,
+        running_sender(db, **tables) as sender,
+        running_worker(db, hook, tables=worker, poll_interval_s=NEVER_S) as running,
+    ):
+        await until_it_relies_on_the_lane(sender)
+        await until_it_relies_on_the_lane(running)
+        await db.listen(DUE_CHANNEL, heard.append)
+        endpoint = await add_endpoint(db, sink.base, application=await add_application(db, uid="acme"))
+        await accept_events(db, 1)
+        await gateway.announce("handler:handle")
+        await eventually(lambda: handled == ["later"])
+        await eventually(lambda: len(sink.messages) == 1)
+        await add_deliveries(db, endpoint, is_announced=False)
+        due_at = await db.fetchval(
+            "update boathook.delivery set due_at = now() + interval '0.3 s' where recipient = $1 returning due_at",
+            endpoint.recipient,
+        )
+        await gateway.announce(endpoint.recipient, deliver_at=due_at)
+        await eventually(lambda: len(sink.messages) == 2)
+    assert (gateway.notified, heard) == (0, [])
 
 
 async def test_without_messages_deliveries_start_only_with_the_walk(
@@ -258,7 +308,7 @@ async def test_without_a_broker_postgresql_notifies(db: Database, tables: dict[s
                 async with asyncio.timeout(60):
                     await gateway.announce(endpoint.recipient)
             await eventually(lambda: len(sink.messages) == 40)
-            await eventually(lambda: not sender._relies_on_lane)
+            await eventually(lambda: not sender._due.relies_on_lane)
             await add_deliveries(db, endpoint, is_announced=False)  # found by polling, although there is no walk
             await eventually(lambda: len(sink.messages) == 41)
             assert gateway.notified

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from datetime import UTC, datetime
 from typing import Any
 from unittest import mock
 from uuid import UUID
@@ -10,11 +11,12 @@ from uuid import UUID
 import pytest
 
 from boathook.db.database import Database
-from boathook.db.due_notifier import ANY_RECIPIENT, DueNotifier, notify_due, read_payload
+from boathook.db.due_notifier import DueNotifier, encode_due, notify_due, read_payload
 from boathook.db.endpoint_deliveries import ClaimedEndpointDelivery, DueEndpointPage, EndpointDeliveryStore
 from boathook.delivery import endpoint_queues
 from boathook.delivery.dispatcher import Dispatcher
 from boathook.delivery.endpoint_queues import EndpointAttempt, EndpointQueues
+from boathook.domain.due import ANY_DUE, ANY_RECIPIENT, DueRecipient, due_recipients
 from tests.sender_harness import Sink, StoredEndpoint, add_deliveries, add_endpoint, running_sender
 from tests.support import eventually
 from tests.worker_harness import wait_for_states
@@ -36,7 +38,7 @@ async def rarely_polling(db: Database) -> AsyncIterator[Dispatcher[EndpointAttem
             return include(recipients, wake)
 
         async def is_heard() -> bool:
-            await notify_due(db, [PROBE])
+            await notify_due(db, due_recipients([PROBE]))
             return heard.is_set()
 
         queues.include = noted
@@ -46,43 +48,77 @@ async def rarely_polling(db: Database) -> AsyncIterator[Dispatcher[EndpointAttem
 
 class TestNotifier:
     async def test_names_the_recipients_of_all_requests_since_the_last_notification(self):
-        assert await self.notified([["a", "b"], ["b", "c"]]) == [{"a", "b", "c"}]
+        later = due_recipients(["b"], NOON)
+        assert await self.notified([due_recipients(["a", "b"]), due_recipients(["b", "c"]), later]) == [
+            {("a", 0.0), ("b", 0.0), ("c", 0.0), *later}
+        ]
 
-    async def test_names_no_recipient_if_one_request_named_none(self):
-        assert await self.notified([["a"], ANY_RECIPIENT]) == [set()]
+    async def test_names_any_recipient_if_one_request_named_none(self):
+        assert await self.notified([due_recipients(["a"]), ANY_DUE]) == [{("a", 0.0), *ANY_DUE}]
 
     @staticmethod
-    async def notified(requests: Sequence[Collection[str]]) -> list[set[str]]:
-        heard: list[set[str]] = []
+    async def notified(requests: Sequence[Collection[DueRecipient]]) -> list[set[DueRecipient]]:
+        heard: list[set[DueRecipient]] = []
 
-        async def announce(recipients: Collection[str]) -> None:
-            heard.append(set(recipients))
+        async def announce(due: Collection[DueRecipient]) -> None:
+            heard.append(set(due))
 
         notifier = DueNotifier(announce)
-        for recipients in requests:
-            notifier.notify(recipients)
+        for due in requests:
+            notifier.notify(due)
         task = asyncio.create_task(notifier.run())
         await eventually(lambda: heard)
         task.cancel()
         return heard
 
 
-async def read_notified(recipients: Sequence[str]) -> tuple[str, ...]:
-    """Notify of these recipients; return those that a process reads in the notification."""
+NOON = datetime(2026, 11, 28, 12, tzinfo=UTC)
+
+
+async def read_notified(due: Collection[DueRecipient]) -> list[list[DueRecipient]]:
+    """Notify; return what a process reads in each notification."""
     database = mock.create_autospec(Database)
-    await notify_due(database, recipients)
-    return read_payload(database.execute.await_args.args[1])
+    await notify_due(database, due)
+    return [sorted(read_payload(payload)) for payload in database.execute.await_args.args[1]]
 
 
-@pytest.mark.parametrize("recipients", [(), ("handler:a",), ("endpoint:ep_1", "handler:two words")])
-async def test_a_payload_round_trips_its_recipients(recipients: tuple[str, ...]):
-    assert await read_notified(recipients) == recipients
+@pytest.mark.parametrize("due", [
+    ANY_DUE, due_recipients(["handler:a"]), due_recipients(["endpoint:ep_1", "handler:two words"]),
+    due_recipients(["endpoint:ep_1"], NOON), due_recipients(["handler:a"]) | due_recipients(["handler:a"], NOON),
+    due_recipients([ANY_RECIPIENT], NOON),
+])  # fmt: skip
+async def test_payloads_round_trip_what_is_due(due: Collection[DueRecipient]):
+    assert await read_notified(due) == [sorted(due)]
 
 
-async def test_a_payload_with_too_many_recipients_names_none():
+async def test_any_recipient_includes_those_that_have_something_due_now_but_not_later():
+    later = due_recipients(["endpoint:ep_1"], NOON)
+    assert await read_notified({*ANY_DUE, *due_recipients(["handler:a"])}) == [list(ANY_DUE)]
+    assert await read_notified({*ANY_DUE, *due_recipients(["handler:a"]), *later}) == [list(ANY_DUE), list(later)]
+
+
+async def test_payloads_with_too_many_recipients_name_times_only():
     many = [f"handler:{'é' * 200}{number}" for number in range(10)]
-    assert await read_notified(many[:5]) == tuple(many[:5])
-    assert await read_notified(many) == ANY_RECIPIENT
+    assert await read_notified(due_recipients(many[:5])) == [sorted(due_recipients(many[:5]))]
+    assert await read_notified(due_recipients(many)) == [list(ANY_DUE)]
+    later = due_recipients(many, NOON)
+    assert await read_notified(later) == [[(ANY_RECIPIENT, NOON.timestamp())]]
+    assert await read_notified(due_recipients(many) | later) == [list(ANY_DUE), [(ANY_RECIPIENT, NOON.timestamp())]]
+    times = {("handler:a", float(number)) for number in range(1, 1_000)}
+    assert await read_notified(times) == [list(ANY_DUE)]
+
+
+@pytest.mark.parametrize("payload", ["handler:a\tsoon", "handler:a\tnan", "handler:a\t1\t2", "handler:a\nb\tinf"])
+def test_a_payload_that_cannot_be_read_stands_for_any_recipient(payload: str):
+    assert read_payload(payload) == list(ANY_DUE)
+
+
+def test_earlier_versions_find_by_themselves_what_is_due_later():
+    """They read a recipient in each line: one that does not exist lets a sender look when its deliveries are due."""
+    (payload,) = encode_due(due_recipients(["endpoint:ep_1"], NOON))
+    assert payload.split("\n") == [f"endpoint:ep_1\t{NOON.timestamp():.2f}"]
+    assert encode_due(ANY_DUE) == [""]
+    assert encode_due(due_recipients(["handler:a"])) == ["handler:a"]
 
 
 class TestSender:
@@ -119,7 +155,7 @@ class TestSender:
             endpoint = await add_endpoint(db, sink.base)
             async with rarely_polling(db):
                 monkeypatch.setattr(EndpointDeliveryStore, "find_due", delayed)
-                await notify_due(db, ANY_RECIPIENT)
+                await notify_due(db, ANY_DUE)
                 await is_waiting.wait()
                 await self.deliver(db, endpoint, 1)
                 gate.set()
@@ -129,7 +165,7 @@ class TestSender:
             endpoint = await add_endpoint(db, sink.base)
             await add_deliveries(db, endpoint, is_announced=False)
             await db.execute("update boathook.delivery set due_at = now() + interval '0.3 s'")
-            await notify_due(db, [endpoint.recipient])
+            await notify_due(db, due_recipients([endpoint.recipient]))
             await wait_for_states(db, succeeded=1)
 
     async def test_reads_the_limits_again_after_a_while(self, db: Database, monkeypatch: pytest.MonkeyPatch):
@@ -194,7 +230,7 @@ class TestSender:
         async with Sink().open() as sink, rarely_polling(db):
             await self.deliver(db, await add_endpoint(db, sink.base), 1)
             before = len(looks)
-            await notify_due(db, ["handler:a"])
+            await notify_due(db, due_recipients(["handler:a"]))
             await self.deliver(db, await add_endpoint(db, f"{sink.base}/other"), 2)
             assert len(looks) == before + 1
 

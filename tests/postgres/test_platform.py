@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from boathook.domain.model import Accepted
 from boathook.observability import meters
 from boathook.observability.live_metrics import LiveMetrics, SnapshotFile
 from boathook.service.app_platform import AppPlatform, open_platform
-from tests.endpoint_factory import add_application
+from tests.endpoint_factory import add_application, add_endpoint
 from tests.postgres.message_factory import MessageFactory, ago
 from tests.postgres.test_integrity import Store
 from tests.support import eventually
@@ -151,8 +152,9 @@ class TestTransaction:
         assert 2 <= backends <= 9
 
     async def test_a_published_message_is_announced_after_the_commit(self, hook: Boathook, db: Database):
-        await add_application(db, "shop")
-        heard: list[str] = []
+        shop = await add_application(db, "shop")
+        recipient = await add_endpoint(db, shop)
+        heard, deliver_at = list[str](), datetime(2036, 1, 1, tzinfo=UTC)
         await db.listen(DUE_CHANNEL, heard.append)
         listening = (
             "select count(*) from pg_stat_activity"
@@ -160,11 +162,13 @@ class TestTransaction:
         )
         await eventually(lambda: db.fetchval(listening))
         async with hook.transaction() as tx:
-            receipt = await hook.publish(tx, application="shop", type="order.paid", payload={"order": 1})
+            receipt = await hook.publish(
+                tx, application="shop", type="order.paid", payload={"order": 1}, deliver_at=deliver_at
+            )
             assert isinstance(receipt, Accepted)
             assert await db.fetchval("select count(*) from boathook.event") == 0
         assert await db.fetchval("select type from boathook.event where id = $1", receipt.event_id) == "order.paid"
-        await eventually(lambda: heard)
+        await eventually(lambda: heard == [f"{recipient}\t{deliver_at.timestamp():.2f}"])
 
     async def test_a_published_message_is_rolled_back_with_it(self, hook: Boathook, db: Database):
         await add_application(db, "shop")

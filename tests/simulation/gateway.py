@@ -10,6 +10,7 @@ from boathook.db.database import Database
 from boathook.db.due_notifier import notify_due
 from boathook.db.events import EventStore
 from boathook.db.route_registry import read_router
+from boathook.domain.due import DueRecipient
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.model import NewEvent, Receipt
@@ -43,8 +44,8 @@ class FakeStore:
     async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
         return await EventStore(self._there()).append(batch, within_s=within_s)
 
-    async def announce(self, recipients: Collection[str]) -> None:
-        await notify_due(self._there(), recipients)
+    async def announce(self, due: Collection[DueRecipient]) -> None:
+        await notify_due(self._there(), due)
 
     async def read_router(self) -> Router:
         return await read_router(self._there(), within_s=self._plan.after_s)

@@ -191,8 +191,8 @@ def list_done(t: Transaction, action: str, subjects: Sequence[str], note: str | 
     return [Record(subject=subject) for subject in subjects if subject in known]
 
 
-def announce_due(t: Transaction, payload: str) -> list[Record]:
-    t.notifications.append(("boathook_due", payload))
+def announce_due(t: Transaction, payloads: Sequence[str]) -> list[Record]:
+    t.notifications += [("boathook_due", payload) for payload in payloads]
     return []
 
 

@@ -50,6 +50,11 @@ def list_due(t: Transaction, after: str, last: str, most: int) -> list[Record]:
     return [_described(t, recipient, due_at) for recipient, due_at in sorted(first.items())[:most]]
 
 
+def find_due_of(t: Transaction, recipients: Sequence[str]) -> list[Record]:
+    due = {row.recipient for row in t.rows("delivery") if _is_pending(row) and row.due_at <= t.now}
+    return [_described(t, recipient, t.now) for recipient in recipients if recipient in due]
+
+
 def _described(t: Transaction, recipient: str, due_at: datetime) -> Record:
     is_due = due_at <= t.now
     found = _endpoint(t, recipient) if is_due else None

@@ -76,7 +76,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
     endpoint_deliveries: {
         name: getattr(sending_statements, name)
         for name in (
-            "list_due", "claim_endpoint_deliveries", "load_endpoints", "settle_endpoint_deliveries", "ensure_health", "take_tokens", "return_tokens",
+            "list_due", "find_due_of", "claim_endpoint_deliveries", "load_endpoints", "settle_endpoint_deliveries", "ensure_health", "take_tokens", "return_tokens",
             "take_probes", "release_probes", "mark_healthy", "update_health", "lock_failing", "list_paused", "dead_letter_pending",
         )
     },

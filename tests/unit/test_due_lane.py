@@ -10,6 +10,7 @@ from boathook.broker.connection import BrokerConnection
 from boathook.broker.due_lane import MAX_NAMES, DueLane, decode
 from boathook.broker.queues import DELAYS_S, DUE_ENDPOINTS, DUE_HANDLERS, LANE_QUEUES, arguments_of, queue_for
 from boathook.config import load
+from boathook.domain.due import DueRecipient, due_recipients
 from boathook.domain.errors import BrokerRefused, ConfigError
 
 
@@ -75,10 +76,10 @@ async def test_a_full_queue_does_not_affect_the_other_queue():
     lane._connection, lane._problem = cast("BrokerConnection", Connection()), ""
     notified: list[str] = []
 
-    async def notify(recipients: Collection[str]) -> None:
-        notified.extend(recipients)
+    async def notify(due: Collection[DueRecipient]) -> None:
+        notified.extend(recipient for recipient, _ in due)
 
-    await lane.announce(notify, ["invoice"])
+    await lane.announce(notify, due_recipients(["invoice"]))
     assert (notified, lane.is_available) == (["invoice"], True)
-    await lane.announce(notify, ["endpoint:ep_1"])
+    await lane.announce(notify, due_recipients(["endpoint:ep_1"]))
     assert (published, notified) == ([DUE_ENDPOINTS], ["invoice"])

@@ -162,11 +162,8 @@ class ApiRoute(APIRoute):
         whole = _ApiRequest(request.scope, request.receive, raw)
         if ACCESS_RULES[self._permission].is_public:
             return await inner(whole)
-        published = app_context.outbox.published
-        answer = await self._act(request, whole, raw, inner, new_id())
-        if app_context.outbox.published != published:
-            app_context.notify_due()
-        return answer
+        with app_context.announcing():
+            return await self._act(request, whole, raw, inner, new_id())
 
     async def _act(self, request: Request, whole: _ApiRequest, raw: bytes, inner: Inner, identifier: UUID) -> Response:
         buffered: BufferedPublisher | None = request.state.buffered

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import math
 import random
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, Self
@@ -19,12 +20,11 @@ from boathook.broker.access import BrokerAccess, read_access
 from boathook.broker.connection import BrokerConnection, first_connection
 from boathook.broker.queues import DUE_ENDPOINTS, DUE_HANDLERS, LANE_QUEUES, arguments_of, queue_for
 from boathook.config import Settings
+from boathook.domain.due import ANY_RECIPIENT, DueRecipient
 from boathook.domain.errors import BrokerRefused, BrokerUnavailable
 from boathook.observability import meters
 from boathook.observability.log import get_logger
 
-DueRecipient = tuple[str, float]
-"""A recipient, and the time at which it has a due delivery, in seconds since 1970 by PostgreSQL's clock; 0 is now."""
 Receive = Callable[[Sequence[DueRecipient]], None]
 
 MAX_NAMES: Final = 256
@@ -59,9 +59,13 @@ class DueLane:
         access: the brokers.
         confirm_s: seconds a message may take to be confirmed.
         queue: the queue to receive from; empty only publishes.
+        now: PostgreSQL's clock, in seconds since 1970.
     """
 
-    def __init__(self, access: BrokerAccess, *, confirm_s: float, queue: str = "") -> None:
+    def __init__(
+        self, access: BrokerAccess, *, confirm_s: float, queue: str = "", now: Callable[[], float] = time.time
+    ) -> None:
+        self._now = now
         self._access = access
         self._confirm_s = confirm_s
         self._queue = queue
@@ -76,26 +80,34 @@ class DueLane:
         self._problem = "no broker has been reached yet"
 
     @classmethod
-    def of(cls, settings: Settings, queue: str = "") -> Self:
+    def of(cls, settings: Settings, queue: str = "", now: Callable[[], float] = time.time) -> Self:
         """Return the lane of an installation. Raises ConfigError."""
-        return cls(read_access(settings), confirm_s=settings.buffer.confirm_s, queue=queue)
+        return cls(read_access(settings), confirm_s=settings.buffer.confirm_s, queue=queue, now=now)
 
     @property
     def is_available(self) -> bool:
         """Whether brokers confirm messages, and none are known to be lost."""
         return not self._problem
 
-    async def announce(self, notify: Callable[[Collection[str]], Awaitable[None]], recipients: Collection[str]) -> None:
-        """Publish recipients with due deliveries; call *notify* if brokers are unavailable or there are none."""
-        if recipients and self.is_available:
+    async def announce(
+        self, notify: Callable[[Collection[DueRecipient]], Awaitable[None]], due: Collection[DueRecipient]
+    ) -> None:
+        """Publish recipients with due deliveries, what is due later to delay queues.
+
+        Call *notify* for what names no recipient, and for all if brokers are unavailable.
+        """
+        unnamed = [one for one in due if one[0] == ANY_RECIPIENT]
+        if self.is_available:
             named: dict[str, list[DueRecipient]] = defaultdict(list)
-            for recipient in recipients:
-                named[queue_for(recipient, 0)].append((recipient, 0.0))
+            for recipient, due_at in due:
+                if recipient != ANY_RECIPIENT:
+                    named[queue_for(recipient, due_at - self._now())].append((recipient, due_at))
             with contextlib.suppress(BrokerUnavailable):
-                for queue, due in named.items():
-                    await self._publish(queue, due)
-                return
-        await notify(recipients)
+                for queue, names in named.items():
+                    await self._publish(queue, names)
+                due = unnamed
+        if due:
+            await notify(due)
 
     def put(self, recipient: str, due_at: float, wait_s: float) -> None:
         """Name a recipient that has a delivery due in *wait_s*, once it is due; drop it if that is not possible."""

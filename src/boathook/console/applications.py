@@ -204,11 +204,11 @@ async def publish(context: ConsoleContext) -> Response:
     reader = FormReader(context.form)
     try:
         message = _read_message(reader, context.path["application"])
-        async with scope.work() as (work, application):
-            row, _ = await messages.create(work, application, message)
+        with context.app_context.announcing():
+            async with scope.work() as (work, application):
+                row, _ = await messages.create(work, application, message)
     except FORM_ERRORS as error:
         return await _publish_form(scope, submitted_values(context.form), form_problems(error), 400)
-    context.app_context.notify_due()
     return scope.to(f"/messages/{row.shown_id}", "Message published.")
 
 

@@ -21,6 +21,7 @@ from boathook.db.queries import listings
 from boathook.db.queries.listings import ListFilter, choose_event_table, like_pattern
 from boathook.db.statements import load
 from boathook.domain import ids
+from boathook.domain.due import due_recipients
 from boathook.domain.errors import InvalidState, InvalidTransition, NotFound
 from boathook.domain.model import MAX_DELIVERIES
 
@@ -317,7 +318,7 @@ async def retry_delivery(database: Database, key: Key, action: AuditContext) -> 
             raise InvalidTransition(f"{name} waits for an earlier delivery of its order key; retry that one")
         await probe(connection, [recipient], key)
         await record_each(connection, action, RETRY_DELIVERY, [name])
-        await notify_due(connection, [recipient])
+        await notify_due(connection, due_recipients([recipient]))
         return True
 
 

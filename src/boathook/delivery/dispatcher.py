@@ -19,12 +19,15 @@ from datetime import UTC, datetime, timedelta
 from logging import DEBUG
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
-from boathook.broker.queues import DELAY_SLACK_S, DELAYS_S, WALK_INTERVAL_S
+from boathook.broker.queues import WALK_INTERVAL_S
 from boathook.config import Settings
+from boathook.db import delivery_commands
 from boathook.db.database import Database
 from boathook.db.deliveries import DeliveryStore, Lease
-from boathook.db.due_notifier import ANY_RECIPIENT, DUE_CHANNEL, read_payload
+from boathook.db.due_notifier import DUE_CHANNEL
+from boathook.delivery.due_receiver import DueReceiver
 from boathook.domain import ids
+from boathook.domain.due import ANY_RECIPIENT
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.policy import (
     AttemptState,
@@ -70,6 +73,8 @@ _MAX_CAUSES: Final = 1_000
 """How many causes of failures a process remembers, to log the traceback of each once."""
 _SHARE_INTERVAL_S: Final = 1.0
 """Minimum interval between two times of naming surplus work to other processes."""
+_SYNC_INTERVAL_S: Final = 10.0
+"""Interval of reading PostgreSQL's clock."""
 _SLOW_S: Final = 0.25
 """A claim or a write that takes longer is logged."""
 _SLOW_INTERVAL_S: Final = 10.0
@@ -82,7 +87,7 @@ class AttemptStuck(Exception):
 
 
 class DatabaseClock:
-    """PostgreSQL's clock, as of the latest claim."""
+    """PostgreSQL's clock, as of the latest claim or `Dispatcher` query."""
 
     def __init__(self) -> None:
         self._ahead = timedelta()
@@ -94,6 +99,10 @@ class DatabaseClock:
     def now(self) -> datetime:
         """Return PostgreSQL's current time."""
         return datetime.now(UTC) + self._ahead
+
+    def seconds(self) -> float:
+        """Return PostgreSQL's current time in seconds since 1970."""
+        return self.now().timestamp()
 
 
 class Attempt(ABC):
@@ -297,6 +306,7 @@ class Dispatcher(Generic[A]):
     ) -> None:  # fmt: skip
         self._queues = queues
         self._lane = lane
+        self._due = DueReceiver(self._include, clock.seconds, lane)
         self._executor = executor
         self._recorder = recorder
         self._database = database
@@ -323,7 +333,7 @@ class Dispatcher(Generic[A]):
         self._unknown: set[str] = set()
         """Named recipients that must be looked up."""
         self._has_unknown = asyncio.Event()
-        self._share_at = 0.0
+        self._share_at = self._sync_at = 0.0
         self._slow = SlowSteps(log)
         self._wake = asyncio.Event()
         self._quit = asyncio.Event()
@@ -336,10 +346,10 @@ class Dispatcher(Generic[A]):
         Raises:
             AttemptStuck: an attempt cannot be stopped; the process should exit so that another replaces it.
         """
-        await self._database.listen(DUE_CHANNEL, self._notified)
+        await self._database.listen(DUE_CHANNEL, self._due.notified)
         feeding = [*map(asyncio.create_task, (self._discover(), self._look_up(), self._claim(predecessors)))]
         if self._lane is not None:
-            feeding.append(asyncio.create_task(self._lane.run(self._received), name=_RECEIVING))
+            feeding.append(asyncio.create_task(self._lane.run(self._due.received), name=_RECEIVING))
         loops = [self._write(), self._renew(), self._beat(beat), self._executor.run()]
         tasks = [*feeding, *[asyncio.create_task(loop) for loop in loops]]
         stopping = [asyncio.create_task(stop.wait()), asyncio.create_task(self._quit.wait())]
@@ -351,6 +361,7 @@ class Dispatcher(Generic[A]):
                 await self._drain(feeding)
         finally:
             attempts = [one.task for one in self._held | self._running if one.task is not None]
+            self._due.close()
             await _end([*stopping, *tasks, *attempts])
             await self._executor.close()
         if self._error is not None:
@@ -358,32 +369,12 @@ class Dispatcher(Generic[A]):
         if self._stuck is not None:
             raise AttemptStuck(self._stuck)
 
-    def _notified(self, payload: str) -> None:
-        self._include(read_payload(payload))
-
-    def _received(self, named: Sequence[tuple[str, float]]) -> None:
-        """Take recipients from the lane; those with later deliveries go back to it until these are due."""
-        now = self._clock.now().timestamp()
-        due = [recipient for recipient, due_at in named if due_at <= now]
-        if due or not named:
-            self._include(due or ANY_RECIPIENT)
-        for recipient, due_at in named:
-            if due_at > now:
-                self._include_later(recipient, due_at, due_at - now)
-
-    def _include_later(self, recipient: str, due_at: float, wait_s: float) -> None:
-        """Let this process claim for a recipient soon, or any process later."""
-        if wait_s < DELAYS_S[0] - DELAY_SLACK_S:
-            asyncio.get_running_loop().call_later(wait_s + PACE_S, self._include, [recipient])
-        elif self._lane is not None:
-            self._lane.put(recipient, due_at, wait_s)
-
     def _include(self, recipients: Sequence[str]) -> None:
         unknown = self._queues.include(recipients, self._wake.set)
         if unknown:
             self._unknown.update(unknown)
             self._has_unknown.set()
-        if recipients == ANY_RECIPIENT:
+        if ANY_RECIPIENT in recipients:
             self._must_discover.set()
 
     async def _drain(self, feeding: Sequence["asyncio.Task[None]"]) -> None:
@@ -420,14 +411,21 @@ class Dispatcher(Generic[A]):
         while not self._is_stopping:
             self._must_discover.clear()
             try:
+                await self._sync_clock()
                 wait_s = await self._queues.discover(self._wake.set)
                 wait_s = min(self._poll_s, max(PACE_S, wait_s))
-                discover_at = time.monotonic() + (WALK_INTERVAL_S if self._relies_on_lane else wait_s)
+                discover_at = time.monotonic() + (WALK_INTERVAL_S if self._due.relies_on_lane else wait_s)
             except DatabaseError as error:
                 self._log.warning("discover_failed", error=str(error))
                 await self._database.monitor.wait_until_available()
                 discover_at = time.monotonic() + self._poll_s
             await _wait(self._must_discover, discover_at - time.monotonic())
+
+    async def _sync_clock(self) -> None:
+        """Set the clock, by which timers start, also in a process that claims nothing."""
+        if time.monotonic() >= self._sync_at:
+            self._clock.sync(await delivery_commands.read_clock(self._database))
+            self._sync_at = time.monotonic() + _SYNC_INTERVAL_S
 
     async def _look_up(self) -> None:
         """Look up named recipients, also while all are being discovered, which may take seconds."""
@@ -441,13 +439,9 @@ class Dispatcher(Generic[A]):
                 self._log.warning("look_up_failed", error=str(error))
                 await self._database.monitor.wait_until_available()
                 are_all_due = False
-            if not are_all_due and not self._relies_on_lane:  # discovery also finds when they are due
+            if not are_all_due and not self._due.relies_on_lane:  # discovery also finds when they are due
                 self._must_discover.set()
             await asyncio.sleep(PACE_S)
-
-    @property
-    def _relies_on_lane(self) -> bool:
-        return self._lane is not None and self._lane.is_available
 
     def _share(self) -> None:
         """Name recipients whose deliveries this process has no room for: no other may have been notified of them."""
@@ -609,8 +603,8 @@ class Dispatcher(Generic[A]):
         ):
             error["traceback"] = traceback
         self._log.warning(attempt.FAILED_EVENT, **attempt.fields(), outcome=outcome, took_s=took_s, **error)
-        if isinstance(decision, RetryAt) and self._relies_on_lane:
-            self._include_later(attempt.recipient, decision.due_at.timestamp(), wait_s or 0.0)
+        if isinstance(decision, RetryAt) and self._due.relies_on_lane:
+            self._due.include_later(attempt.recipient, decision.due_at.timestamp(), wait_s or 0.0)
         elif wait_s is not None and wait_s < self._poll_s:
             # A retry that is due before the next poll gets its own wake-up.
             asyncio.get_running_loop().call_later(wait_s + PACE_S, self._resume, attempt)
@@ -714,14 +708,14 @@ class Dispatcher(Generic[A]):
             await asyncio.sleep(_BEAT_S)
 
 
-def open_lane(settings: Settings, queue: str) -> "DueLane | None":
+def open_lane(settings: Settings, queue: str, clock: DatabaseClock) -> "DueLane | None":
     """Return the lane that notifies one kind of process of due deliveries; None if PostgreSQL does."""
     if not settings.has_due_lane:
         return None
     # Not needed otherwise, and its extra may not be installed.
     from boathook.broker.due_lane import DueLane
 
-    return DueLane.of(settings, queue)
+    return DueLane.of(settings, queue, clock.seconds)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import resource
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -15,6 +15,7 @@ from boathook.db.due_notifier import DueNotifier, notify_due
 from boathook.db.live_settings import LiveSettings
 from boathook.delivery.dispatcher import GRACE_S, DatabaseClock, Dispatcher, Executor, Recorder, open_lane
 from boathook.delivery.handler_queues import HandlerAttempt, HandlerQueues
+from boathook.domain.due import DueRecipient
 from boathook.domain.policy import (
     Complete,
     Dead,
@@ -26,6 +27,7 @@ from boathook.domain.policy import (
     RetryDefaults,
 )
 from boathook.handlers.api import Boathook
+from boathook.handlers.collector import collecting_due
 from boathook.handlers.hooks import Hooks
 from boathook.handlers.runner import Runner, RunningAttempt, RunSlot
 from boathook.handlers.threads import HandlerThread
@@ -51,18 +53,17 @@ class HandlerExecutor(Executor[HandlerAttempt]):
         handlers: connections for the transactions of handlers.
         is_keeping_connections: whether there is a connection for each concurrent attempt.
         has_waiting: returns whether a claim waits for a slot.
+        announce: notifies of the messages that handlers have published.
     """
 
     is_fenced = True
 
     def __init__(
-        self, runner: Runner | TracedRunner, hooks: Hooks | Boathook, *, own: Database, handlers: Database,
-        is_keeping_connections: bool, has_waiting: Callable[[], bool],
+        self, runner: Runner | TracedRunner, *, handlers: Database, is_keeping_connections: bool,
+        has_waiting: Callable[[], bool], announce: Callable[[Collection[DueRecipient]], Awaitable[None]],
     ) -> None:  # fmt: skip
         self._runner = runner
-        self._hooks = hooks
-        self._published = hooks.published
-        self._notifier = DueNotifier(functools.partial(notify_due, own))
+        self._notifier = DueNotifier(announce)
         self._new_slot = functools.partial(
             RunSlot, handlers, keeps_connection=is_keeping_connections, has_waiting=has_waiting
         )
@@ -82,15 +83,15 @@ class HandlerExecutor(Executor[HandlerAttempt]):
         slot = self._slots.pop() if self._slots else self._new_slot()
         began = loop.time()
         try:
-            return await self._runner.run(attempt.queue.handler, running, slot)
+            with collecting_due() as collector:
+                return await self._runner.run(attempt.queue.handler, running, slot)
         finally:
+            if due := collector.take():
+                self._notifier.notify(due)
             self._slots.append(slot)
             meters.observe("boathook_handler_seconds", loop.time() - began, recipient=work.claim.recipient)
             if running.thread is not None and not running.thread.is_over:
                 self._threads.append((running.thread, loop.time()))
-            if self._published != self._hooks.published:
-                self._published = self._hooks.published
-                self._notifier.notify()
 
     def stop(self, attempt: HandlerAttempt) -> None:
         """Stop the handler, but not the commit that follows it."""
@@ -178,13 +179,15 @@ def make_worker(
         retries=retries, clock=clock, only_suspects=only_suspects,
     )  # fmt: skip
     runner = Runner(store, worker=worker_id, timeout_s=settings.worker.timeout_s, inline=inline)
+    # A message reaches one process, and most are not for suspects.
+    lane = None if only_suspects else open_lane(settings, DUE_HANDLERS, clock)
+    announce = functools.partial(notify_due, own)
     tracer = tracing.current()
     executor = HandlerExecutor(
-        runner if tracer is None else TracedRunner(runner, tracer), hooks, own=own, handlers=handlers,
+        runner if tracer is None else TracedRunner(runner, tracer), handlers=handlers,
         is_keeping_connections=settings.database.worker_connections >= places, has_waiting=queues.has_waiting,
+        announce=announce if lane is None else functools.partial(lane.announce, announce),
     )  # fmt: skip
-    # A message reaches one process, and most are not for suspects.
-    lane = None if only_suspects else open_lane(settings, DUE_HANDLERS)
     return Dispatcher(
         queues, executor, HandlerRecorder(store, worker_id), database=own, deliveries=store, clock=clock,
         settings=settings, log=get_logger("worker").bind(worker=worker_id), lane=lane,

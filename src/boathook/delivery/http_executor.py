@@ -180,7 +180,7 @@ def make_sender(
         clock=clock,
         settings=settings,
         log=get_logger("sender").bind(worker=sender_id),
-        lane=open_lane(settings, DUE_ENDPOINTS),
+        lane=open_lane(settings, DUE_ENDPOINTS, clock),
     )
 
 

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from boathook.db.database import Connection
+from boathook.db.due_notifier import notify_due
 from boathook.db.route_registry import find_operational
 from boathook.domain import ids
 from boathook.domain.endpoints import OPERATIONAL_TYPES
 from boathook.domain.model import Published
+from boathook.handlers.collector import collecting_due
 from boathook.handlers.outbox import Message, Outbox
 
 
@@ -38,13 +40,17 @@ async def publish_operational_event(
     application = await find_operational(connection, organization)
     if application is None:
         return None
-    return await outbox.publish(
-        connection,
-        Message(
-            organization=organization,
-            application=ids.show(ids.APPLICATION, application),
-            type=type,
-            payload={"type": type, "data": data},
-            id=id,
-        ),
-    )
+    with collecting_due() as collector:
+        published = await outbox.publish(
+            connection,
+            Message(
+                organization=organization,
+                application=ids.show(ids.APPLICATION, application),
+                type=type,
+                payload={"type": type, "data": data},
+                id=id,
+            ),
+        )
+    if due := collector.take():
+        await notify_due(connection, due)
+    return published

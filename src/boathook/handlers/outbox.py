@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Self, assert_never
 from uuid import UUID
@@ -24,6 +24,7 @@ from boathook.config import RetentionSettings
 from boathook.db.route_registry import Routing, decode_routing
 from boathook.db.sql_functions import PUBLISH_MESSAGE, REPLICATE, REPLICATE_ARGUMENTS, ROUTES_FOR, SqlCall
 from boathook.domain import ids
+from boathook.domain.due import due_recipients
 from boathook.domain.endpoints import check_channels, check_tags
 from boathook.domain.errors import (
     ApplicationNotFound,
@@ -50,6 +51,7 @@ from boathook.domain.model import (
     Published,
     Receipt,
 )
+from boathook.handlers.collector import add_due
 from boathook.handlers.sessions import call, call_sync
 from boathook.observability import meters, tracing
 
@@ -142,8 +144,13 @@ class CompiledRoutes(msgspec.Struct, frozen=True):
             raise TooManyDeliveries(f"message matches {len(deliveries)} recipients; the maximum is {MAX_DELIVERIES}")
         return deliveries
 
-    def arguments(self, draft: Draft) -> tuple[str, str, str]:
-        """Return the arguments of `PUBLISH_MESSAGE`, including the deliveries of *draft*."""
+    def due(self, draft: Draft) -> datetime | None:
+        """Return when the deliveries of *draft* are due; None is at once."""
+        # The other cell gets the message at once: until it is due, it is looked for there.
+        return None if self.cell else draft.message.deliver_at
+
+    def arguments(self, draft: Draft, deliveries: Sequence[NewDelivery]) -> tuple[str, str, str]:
+        """Return the arguments of `PUBLISH_MESSAGE`."""
         message, application = draft.message, self.routing.application
         row = {
             "id": draft.id,
@@ -159,8 +166,7 @@ class CompiledRoutes(msgspec.Struct, frozen=True):
             "channels": draft.channels or None,
             "tags": draft.tags or None,
             "deliver_at": message.deliver_at,
-            # The other cell gets the message at once: until it is due, it is looked for there.
-            "due": None if self.cell else message.deliver_at,
+            "due": self.due(draft),
             "content_until": message.content_until,
             "application": application and application.id,
             "uid": self.uid,
@@ -169,7 +175,7 @@ class CompiledRoutes(msgspec.Struct, frozen=True):
             "routes": application and application.version,
             "key": message_key(self.name, draft.dedup_key),
         }
-        return _text(row), "\\x" + draft.body.hex(), _text(self.recipients(draft))
+        return _text(row), "\\x" + draft.body.hex(), _text(deliveries)
 
 
 class Outbox:
@@ -202,7 +208,7 @@ class Outbox:
             RoutesChanged: the routes kept changing.
             WrongCell: the application has moved to another cell, and the message is not to be passed on.
         """
-        steps = self._steps(message, passes_on=passes_on)
+        steps = self._steps(session, message, passes_on=passes_on)
         step = next(steps)
         while True:
             answer = await call(session, *step)
@@ -213,7 +219,7 @@ class Outbox:
 
     def publish_sync(self, session: Any, message: Message) -> Published:
         """Do what `publish` does through a sync session."""
-        steps = self._steps(message)
+        steps = self._steps(session, message)
         step = next(steps)
         while True:
             answer = call_sync(session, *step)
@@ -249,7 +255,7 @@ class Outbox:
         self.published += number
         meters.count("boathook_messages_published_total", number)
 
-    def _steps(self, message: Message, *, passes_on: bool = True) -> Generator[SqlCall, Any, Published]:
+    def _steps(self, session: Any, message: Message, *, passes_on: bool = True) -> Generator[SqlCall, Any, Published]:
         """Yield the SQL calls that publish *message*; each is resumed with the call's result."""
         draft = self.draft(message)
         key = message.organization, message.application
@@ -260,10 +266,12 @@ class Outbox:
                 if not passes_on:
                     require_here(message.application, routing)
                 compiled = self.cache_routes(*key, routing)
-            answer: str = yield PUBLISH_MESSAGE, compiled.arguments(draft)
+            deliveries = compiled.recipients(draft)
+            answer: str = yield PUBLISH_MESSAGE, compiled.arguments(draft, deliveries)
             if answer not in {"outdated", "missing"}:
                 outcome = _outcome(draft, answer, compiled.cell)
                 if isinstance(outcome, Accepted):
+                    add_due(session, due_recipients([one.recipient for one in deliveries], compiled.due(draft)))
                     tracing.record_publish(draft.id, draft.headers, draft.began_ns, time.time_ns(), message.type)
                 else:
                     yield REPLICATE, REPLICATE_ARGUMENTS

@@ -9,7 +9,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeVar
 
 from boathook.db.database import Connection, Record
-from boathook.db.sql_functions import NEWER, PUBLISH_MESSAGE, Arguments, SqlFunction
+from boathook.db.sql_functions import NEWER, Arguments, SqlFunction
+from boathook.domain.due import DueRecipient
 from boathook.domain.errors import HandlerMisuse
 from boathook.domain.model import Claim
 
@@ -71,14 +72,16 @@ class Transaction:
     handler returns, together with the end of the delivery, or when the block ends. It rolls back on an exception.
     """
 
-    __slots__ = ("_claim", "_connection", "_savepoints", "has_published")
+    __slots__ = ("_claim", "_connection", "_savepoints", "due")
 
-    def __init__(self, connection: Connection, claim: Claim | None = None) -> None:
+    def __init__(
+        self, connection: Connection, claim: Claim | None = None, due: set[DueRecipient] | None = None
+    ) -> None:
         self._savepoints = 0
         self._connection: Connection | None = connection
         self._claim = claim
-        self.has_published = False
-        """Whether a message was stored in it; the workers are notified after the commit."""
+        self.due = due
+        """Gets the recipients of what is published in it, who are notified after the commit; a handler's has None."""
 
     @property
     def _open(self) -> Connection:
@@ -142,7 +145,6 @@ class Transaction:
         await self._open.execute(f"release {name}")
 
     async def _call(self, call: SqlFunction, arguments: Arguments) -> Any:
-        self.has_published |= call is PUBLISH_MESSAGE
         return await self._open.fetchval(call.sql(lambda position: f"${position}"), *arguments)
 
 

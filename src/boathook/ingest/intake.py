@@ -31,6 +31,7 @@ from typing import Final, assert_never
 from uuid import UUID
 
 from boathook.db.due_notifier import DueNotifier
+from boathook.domain.due import DueRecipient, due_recipients
 from boathook.domain.errors import DatabaseError, IngestError, Overloaded, TooManyDeliveries, ValueRejected
 from boathook.domain.ids import created_at
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
@@ -142,7 +143,7 @@ class Intake:
         self,
         store: Store,
         *,
-        announce: Callable[[Collection[str]], Awaitable[None]] | None = None,
+        announce: Callable[[Collection[DueRecipient]], Awaitable[None]] | None = None,
         reroute: Reroute | None = None,
         messages: MessageStore | None = None,
         buffer: Buffer | None = None,
@@ -365,7 +366,8 @@ class Intake:
             meters.count("boathook_events_unhandled_total", source=event.source)
             _LOG.debug("event_unhandled", source=event.source, type=event.type)
         if self._announcer is not None and receipt.has_deliveries:
-            self._announcer.notify([one.recipient for one in event.deliveries])
+            deliver_at = None if event.publication is None else event.publication.deliver_at
+            self._announcer.notify(due_recipients([one.recipient for one in event.deliveries], deliver_at))
 
     def _switch_to_spool(self, why: str, failed: Sequence[PendingEvent] = ()) -> bool:
         """Move events into the buffer: *failed* first, then all waiting ones. Return False without a buffer."""

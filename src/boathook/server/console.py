@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from boathook.config import Settings
 from boathook.db.database import Database, UnreachedDatabase
-from boathook.db.due_notifier import ANY_RECIPIENT, DueNotifier, NotifyDue, notify_due
+from boathook.db.due_notifier import DueNotifier, NotifyDue, notify_due
+from boathook.domain.due import ANY_DUE
 from boathook.domain.errors import BoathookError, DatabaseUnavailable
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.http.connection import WebSocketRefusal
@@ -327,7 +328,7 @@ class AppBuilder:
 
     def context_without_database(self) -> "AppContext":
         """Return them for the time until PostgreSQL is reached."""
-        return self.context(UnreachedDatabase(), lambda _recipients=ANY_RECIPIENT, /: None)
+        return self.context(UnreachedDatabase(), lambda _due=ANY_DUE, /: None)
 
     def api(self, app_context: "AppContext") -> Asgi:
         """Return the API; without a database, it publishes messages, and answers 503 otherwise."""

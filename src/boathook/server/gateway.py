@@ -23,6 +23,7 @@ from boathook.db.live_settings import LiveSettings
 from boathook.db.migrations import list_pending
 from boathook.db.route_registry import read_router
 from boathook.domain.cells import ApplicationAssignment, Assignment
+from boathook.domain.due import DueRecipient
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.model import BufferMark
@@ -224,9 +225,9 @@ class _GatewayDatabase:
             raise DatabaseUnavailable(NOT_REACHED)
         return self.database
 
-    async def notify_due(self, recipients: Collection[str]) -> None:
-        """Notify workers and senders of due deliveries to *recipients*."""
-        await notify_due(self.require_database(), recipients)
+    async def notify_due(self, due: Collection[DueRecipient]) -> None:
+        """Notify workers and senders of due deliveries."""
+        await notify_due(self.require_database(), due)
 
     async def store_rejections(self, batch: Sequence[rejections.NewRejection]) -> None:
         """Store rejections."""
@@ -647,12 +648,12 @@ class IngestRuntime:
         """Whether PostgreSQL has been reached."""
         return self._gateway_database.connected.is_set()
 
-    async def announce(self, recipients: Collection[str]) -> None:
-        """Notify workers and senders of due deliveries to *recipients*. Raises DatabaseError."""
+    async def announce(self, due: Collection[DueRecipient]) -> None:
+        """Notify workers and senders of due deliveries. Raises DatabaseError."""
         if self.due_lane is None:
-            await self._gateway_database.notify_due(recipients)
+            await self._gateway_database.notify_due(due)
         else:
-            await self.due_lane.announce(self._gateway_database.notify_due, recipients)
+            await self.due_lane.announce(self._gateway_database.notify_due, due)
 
     def begin_shutdown(self, within_s: float) -> None:
         """Let no sender wait for a handler longer than *within_s*."""

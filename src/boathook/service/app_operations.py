@@ -17,9 +17,11 @@ from boathook.db.queries import listings
 from boathook.db.queries.listings import DeliveryRow, ListFilter
 from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
+from boathook.domain.due import ANY_DUE
 from boathook.domain.errors import AlreadyExists, InvalidValue, NotFound
 from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.domain.windows import open_window
+from boathook.handlers.collector import add_due
 from boathook.handlers.outbox import Outbox
 from boathook.handlers.platform import EndpointView
 from boathook.handlers.transaction import Transaction, connection_of
@@ -181,7 +183,7 @@ class AppOperations:
             timeout_s=timeout_s,
         )
         endpoint, _ = await endpoints.put(work, await applications.get(work, application), uid, new)
-        tx.has_published = True
+        add_due(tx, ANY_DUE)
         return _view(endpoint)
 
     async def delete_endpoint(self, tx: Transaction, application: str, uid: str) -> bool:
@@ -191,7 +193,7 @@ class AppOperations:
             await endpoints.delete(work, await applications.get(work, application), uid)
         except NotFound:
             return False
-        tx.has_published = True
+        add_due(tx, ANY_DUE)
         return True
 
     async def endpoint_secret(self, tx: Transaction, application: str, uid: str) -> str:

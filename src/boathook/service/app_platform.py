@@ -12,11 +12,12 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from boathook.config import Settings
 from boathook.db.database import Database
-from boathook.db.due_notifier import ANY_RECIPIENT, DueNotifier, notify_due
+from boathook.db.due_notifier import DueNotifier, notify_due
 from boathook.db.health import database_problems
 from boathook.db.migrations import list_pending
 from boathook.db.pubsub import Subscriber, notify_call
 from boathook.db.secret_box import SecretBox, open_secret_box
+from boathook.domain.due import ANY_DUE, DueRecipient
 from boathook.domain.errors import ConfigError, DatabaseError
 from boathook.handlers.outbox import Outbox
 from boathook.handlers.platform import Http
@@ -95,14 +96,14 @@ class AppResources:
             self._secret_box = open_secret_box(self.settings)
         return self._secret_box
 
-    def notify_due(self) -> None:
-        """Notify workers of due deliveries soon; notifications of several transactions are merged."""
+    def notify_due(self, due: Collection[DueRecipient]) -> None:
+        """Notify senders and workers of due deliveries soon; notifications of several transactions are merged."""
         if self._notify_task is None:
             self._notify_task = asyncio.create_task(self._due_notifier.run(), name="apps:announce")
-        self._due_notifier.notify()
+        self._due_notifier.notify(due)
 
-    async def _notify_due(self, recipients: Collection[str] = ANY_RECIPIENT) -> None:
-        await notify_due(await self.operations_database(), recipients)
+    async def _notify_due(self, due: Collection[DueRecipient]) -> None:
+        await notify_due(await self.operations_database(), due)
 
     async def subscriber(self) -> Subscriber:
         """Return the subscriber for live messages. Raises DatabaseUnavailable, ConfigError."""
@@ -124,9 +125,8 @@ class AppResources:
         """Close everything that was opened."""
         if self._notify_task is not None:
             self._notify_task.cancel()
-            # Send the pending notification; losing it costs one poll interval, never a delivery.
-            with contextlib.suppress(DatabaseError):
-                await self._notify_due()
+            self._due_notifier.notify(ANY_DUE)  # a notification may just have been canceled
+            await self._due_notifier.send()
         if self._http is not None:
             self._http.close()
         self._http = self._subscriber = self._notify_task = None
@@ -171,13 +171,13 @@ class AppPlatform:
         """
         database = await self._resources.transaction_database()
         async with database.user_transaction() as connection:
-            transaction = Transaction(connection)
+            transaction = Transaction(connection, due=set())
             try:
                 yield transaction
             finally:
                 transaction._close()  # noqa: SLF001 closed where it was opened
-        if transaction.has_published:
-            self._resources.notify_due()
+        if transaction.due:
+            self._resources.notify_due(transaction.due)
 
     async def publish_live(self, tx: Transaction, channel: str, message: Any) -> None:
         """Send *message* to all subscribers of *channel*, in any process, when *tx* commits. Raises InvalidMessage."""

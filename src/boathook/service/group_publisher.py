@@ -14,9 +14,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from boathook.db.due_notifier import ANY_RECIPIENT
 from boathook.db.message_group import GroupRolledBack, MessageTarget, NewMessageRow, insert_group
 from boathook.db.route_registry import read_routing
+from boathook.domain.due import due_recipients
 from boathook.domain.errors import DatabaseUnavailable
 from boathook.handlers.outbox import CompiledRoutes, Draft, Message
 from boathook.observability.failpoints import failpoint
@@ -205,10 +205,13 @@ class GroupPublisher:
         self._answer(taken, is_stored=False)
 
     def _notify_due(self, stored: Sequence[NewMessageRow]) -> None:
-        recipients = {delivery.recipient for row in stored for delivery in row.deliveries}
-        if recipients:
-            is_scheduled = any(row.publication.deliver_at is not None for row in stored)
-            self._context.notify_due(ANY_RECIPIENT if is_scheduled else recipients)
+        due = {
+            one
+            for row in stored
+            for one in due_recipients([one.recipient for one in row.deliveries], row.publication.deliver_at)
+        }
+        if due:
+            self._context.notify_due(due)
 
     def _forget(self, one: PreparedMessage, verdict: str) -> None:
         """Remove the cached token or routes that a verdict shows to be outdated."""

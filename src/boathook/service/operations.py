@@ -37,6 +37,7 @@ from boathook.domain.endpoints import RECIPIENT
 from boathook.domain.errors import InvalidMessage, InvalidState, InvalidTransition
 from boathook.domain.json_document import describe_fault
 from boathook.domain.model import Accepted, Receipt, State
+from boathook.handlers.collector import collecting_due
 from boathook.handlers.outbox import Message as Message  # noqa: PLC0414 - re-exported
 from boathook.handlers.outbox import Outbox, receipt_of
 from boathook.service.event_types import check_message
@@ -433,11 +434,13 @@ async def send(database: Database, settings: Settings, action: AuditContext, mes
     async with database.transaction() as connection:
         if settings.outbound.validate_payloads:
             await check_message(connection, organization=message.organization, type=message.type, payload=document)
-        published = await Outbox.of(settings.retention).publish(connection, message)
+        with collecting_due() as collector:
+            published = await Outbox.of(settings.retention).publish(connection, message)
         receipt = receipt_of(message, published)
         if isinstance(receipt, Accepted):
             await record(connection, action.actor, "event.send", ids.show(ids.EVENT, receipt.event_id), action.note)
-    await notify_due(database)
+    if due := collector.take():
+        await notify_due(database, due)
     return receipt
 
 

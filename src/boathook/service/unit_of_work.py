@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import UUID
@@ -14,12 +14,14 @@ import msgspec
 from boathook.config import Settings
 from boathook.db.database import Connection as Connection  # noqa: PLC0414 - re-exported
 from boathook.db.database import Database, replicate_reads, translate_errors
-from boathook.db.due_notifier import ANY_RECIPIENT, NotifyDue
+from boathook.db.due_notifier import NotifyDue
 from boathook.db.live_settings import LiveSettings
 from boathook.db.secret_box import SecretBox, open_secret_box
 from boathook.domain import ids
+from boathook.domain.due import ANY_DUE
 from boathook.domain.errors import AlreadyExists
 from boathook.domain.model import DEFAULT_ORGANIZATION
+from boathook.handlers.collector import collecting_due
 from boathook.handlers.outbox import Outbox
 from boathook.service.database import ProgressCallback, open_database
 
@@ -42,7 +44,7 @@ class AppContext:
     database: Database
     secret_box: SecretBox
     outbox: Outbox
-    notify_due: NotifyDue = lambda _recipients=ANY_RECIPIENT, /: None
+    notify_due: NotifyDue = lambda _due=ANY_DUE, /: None
     """Called once messages are committed, so that they are sent immediately and not at the next poll."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process begins to stop: endless responses must end."""
@@ -69,6 +71,14 @@ class AppContext:
         """
         await self.live_settings.refresh(where or self.database)
         return self.settings
+
+    @contextlib.contextmanager
+    def announcing(self) -> Iterator[None]:
+        """Notify of what the block has published and committed, so that it is not found by the next poll only."""
+        with collecting_due() as collector:
+            yield
+        if due := collector.take():
+            self.notify_due(due)
 
     @contextlib.asynccontextmanager
     async def work(
