@@ -5,12 +5,15 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.api import idempotency as idempotency_keys
 from boathook.api import route
 from boathook.db import idempotency
 from boathook.db.database import Database
 from boathook.service import keys
+from boathook.service.authorization import Principal
+from boathook.service.unit_of_work import new_id
 from tests.postgres.api_client import ApiClient, make_context, make_token, open_api_client
 from tests.support import eventually
 
@@ -86,6 +89,13 @@ async def test_a_portal_session_has_a_token_of_the_application(api):
     await api.ask(404, "POST", "/auth/app-portal-access/nobody", {})
 
 
+async def test_keys_of_portals_are_listed_for_their_organization(api):
+    await api.ask(200, "POST", "/auth/app-portal-access/acme", {})
+    for organization, number in (("default", 1), ("other", 0)):
+        async with api.context.work(organization) as work:
+            assert len(await keys.list_portal(work, limit=10)) == number
+
+
 async def test_portal_access_may_make_the_application(api):
     path = "/auth/app-portal-access/new"
     error = await api.ask(422, "POST", path, {"application": {"name": "New"}})
@@ -147,7 +157,10 @@ async def test_tokens_end_by_logout_and_by_expire_all(api, db):
     await api.ask(403, "POST", "/auth/logout")
     await api.ask(204, "POST", "/auth/app/acme/expire-all", {"sessionIds": ["s"]})
     await second.ask(401, "GET", "/app/acme")
+    soon = "update boathook.api_key set expires_at = now() + interval '1 minute' where session_id = 't' returning expires_at"
+    expires_at = await db.fetchval(soon)
     await api.ask(204, "POST", "/auth/app/acme/expire-all", {"expiry": 3_600})
+    assert await db.fetchval("select expires_at from boathook.api_key where session_id = 't'") == expires_at, "no later"
     await third.ask(200, "GET", "/app/acme")
     await api.ask(204, "POST", "/auth/app/acme/expire-all")
     await third.ask(401, "GET", "/app/acme")
@@ -307,6 +320,24 @@ async def test_an_idempotency_key_is_scoped_to_its_organization(api):
     other = ApiClient(api.context, await make_token(api.context, "other"))
     first = await api.ask(201, "POST", "/app", {"name": "Mine"}, **with_key("k"))
     assert (await other.ask(201, "POST", "/app", {"name": "Mine"}, **with_key("k")))["id"] != first["id"]
+
+
+def test_an_idempotency_key_counts_for_callers_with_the_same_permissions():
+    application = new_id()
+    callers = [
+        Principal(new_id(), "default"),
+        Principal(new_id(), "other"),
+        Principal(new_id(), "default", application),
+        Principal(new_id(), "default", new_id()),
+        Principal(new_id(), "default", application, capabilities=frozenset({"ViewBase"})),
+        Principal(new_id(), "default", application, capabilities=frozenset({"ViewBase", "ManageEndpoint"})),
+    ]
+
+    def key_of(caller: Principal) -> bytes:
+        return idempotency_keys.make_key(caller, "k", "POST /api/v1/app/acme/endpoint", b"{}").key
+
+    assert len({key_of(caller) for caller in callers}) == len(callers)
+    assert [key_of(replace(caller, key_id=new_id())) for caller in callers] == [key_of(caller) for caller in callers]
 
 
 async def test_a_refused_request_leaves_its_key_free(api):

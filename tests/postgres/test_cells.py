@@ -2,20 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from boathook.config import load
+from boathook.config import Settings, load
 from boathook.config.tables import CellsSettings
 from boathook.db import cells, dedup
 from boathook.db.database import Database
 from boathook.db.events import EventStore
 from boathook.db.route_registry import read_routes
 from boathook.domain.cells import Assignment
-from boathook.domain.errors import DatabaseError, DatabaseUrlRejected
-from boathook.domain.model import Receipt
+from boathook.domain.errors import DatabaseError, DatabaseUrlRejected, InvalidState
+from boathook.domain.model import Duplicate, Receipt
 from boathook.service import cells as services
+from boathook.service.database import open_database
 from boathook.service.doctor.handlers import CheckStatus
 from boathook.service.doctor.setup import _cells
 from tests.databases import Pool
@@ -45,6 +47,15 @@ async def test_a_database_belongs_to_one_cell(db: Database):
     await cells.claim(db, "c1")
     with pytest.raises(DatabaseUrlRejected, match="belongs to the cell c1, not to c2"):
         await cells.claim(db, "c2")
+
+
+async def test_a_cell_has_the_applications_of_an_organization_that_are_here(db: Database):
+    await add_application(db, uid="acme")
+    async with db.acquire() as connection:
+        assert await cells.has_application(connection, "default", "acme")
+        assert not await cells.has_application(connection, "other", "acme")
+        await connection.execute("update boathook.application set cell = 'c9'")
+        assert not await cells.has_application(connection, "default", "acme")
 
 
 async def test_the_doctor_finds_applications_in_an_unconfigured_cell(db: Database):
@@ -120,6 +131,12 @@ async def test_mutant_moved_before_its_keys_an_event_is_stored_twice(trio: Cells
     assert await events_after_a_move(trio, monkeypatch) == 2
 
 
+async def test_a_key_that_outlives_its_event_moves_too(trio: Cells):
+    await trio["c1"].db.execute("delete from boathook.event")
+    assert (await move(trio, "c2")).keys == 1
+    assert isinstance(await send(trio, "c2"), Duplicate)
+
+
 async def events_after_an_interruption(trio: Cells, monkeypatch: pytest.MonkeyPatch) -> int:
     """Interrupt a move before the keys are copied, and assign all sources; return how many events are stored."""
 
@@ -144,6 +161,37 @@ async def test_only_a_move_completes_an_interrupted_one(trio: Cells, monkeypatch
 async def test_mutant_if_assigning_completes_it_an_event_is_stored_twice(trio: Cells, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(services.SourceCell, "is_moving", False)
     assert await events_after_an_interruption(trio, monkeypatch) == 2
+
+
+async def test_after_an_interrupted_move_every_cell_must_be_reached(trio: Cells, monkeypatch: pytest.MonkeyPatch):
+    """Which of them has stored the latest events is unknown."""
+    for name in ("c1", "c3"):
+        await cells.assign(trio[name].db, to("c2", 2))
+
+    @asynccontextmanager
+    async def open_but_one(settings: Settings, **options: Any) -> AsyncIterator[Database]:
+        if settings.database.url == trio["c1"].settings.database.url:
+            raise DatabaseError("away")
+        async with open_database(settings, **options) as database:
+            yield database
+
+    monkeypatch.setattr(services, "open_database", open_but_one)
+    with pytest.raises(DatabaseError, match="cell c1: away"):
+        await services.move_source(trio["c2"].settings, "shop", "c3")
+
+
+async def test_a_move_that_another_has_overtaken_is_an_error(trio: Cells, monkeypatch: pytest.MonkeyPatch):
+    list_sources = services._list_sources
+
+    async def list_before_another_move(*arguments: Any) -> list[services.SourceCell]:
+        found = await list_sources(*arguments)
+        await cells.assign(trio["c1"].db, to("c3", 2))
+        return found
+
+    monkeypatch.setattr(services, "_list_sources", list_before_another_move)
+    with pytest.raises(InvalidState, match="another move of shop is running, or has ended"):
+        await move(trio, "c2")
+    assert await send(trio, "c2") is None
 
 
 async def cells_after_two_moves(trio: Cells, monkeypatch: pytest.MonkeyPatch) -> set[str]:

@@ -186,8 +186,9 @@ async def test_an_old_post_is_not_accepted_again(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(CellUnavailable, match="cut off"):
         await store.append([EVENT])
     ((headers, body),) = kept
-    monkeypatch.setattr("time.time", lambda: real() + 301)
-    assert (await cell.request("POST", EVENTS_PATH, headers, body))[0] == 401
+    for skew_s in (301, -301):
+        monkeypatch.setattr("time.time", lambda skew_s=skew_s: real() + skew_s)
+        assert (await cell.request("POST", EVENTS_PATH, headers, body))[0] == 401
     monkeypatch.undo()
     assert (await cell.request("POST", EVENTS_PATH, headers, body))[0] == 200
 
@@ -382,6 +383,7 @@ async def test_a_moving_source_delays_no_other_of_its_cell(tmp_path: Path):
         gateway.refused = set()
         await eventually(lambda: len(gateway.stored) == 7)
     assert not gateway.here.batches
+    assert gateway.intakes.find_other("c1", of("moving", "m3")) is gateway.intakes._intakes["c2"]
 
 
 async def test_rejected_events_are_stored_here_when_their_source_returns(tmp_path: Path):
@@ -518,6 +520,16 @@ async def test_messages_wait_until_a_returning_application_arrives(tmp_path: Pat
         await gateway.own.accept(message("c"))
         await eventually(lambda: set(gateway.messages.stored) == {"a", "b", "c"})
     assert not gateway.stored
+
+
+async def test_a_message_waits_if_only_another_cell_knows_of_the_return(tmp_path: Path):
+    gateway = Gateway(tmp_path)
+    gateway.messages.moved = {MOVED.application: MOVED}
+    gateway.intakes.learn(replace(MOVED, cell="c1", revision=MOVED.revision + 1))
+    async with gateway.running():
+        assert await gateway.own.accept(message("a")) == Accepted(message("a").id, is_spooled=True)
+        gateway.messages.moved = {}
+        await eventually(lambda: gateway.messages.stored == ["a"])
 
 
 async def cell_of_an_application_learned_in_reverse(folder: Path) -> str:

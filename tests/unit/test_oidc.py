@@ -43,6 +43,9 @@ SETTINGS = _settings()
 class Stub:
     """Answers as a provider does."""
 
+    use = "sig"
+    """What the provider's key is for."""
+
     def __init__(self, token: str, issuer: str = ISSUER) -> None:
         public = jwt.algorithms.RSAAlgorithm.to_jwk(KEY.public_key(), as_dict=True)
         self.pages: dict[str, Any] = {
@@ -52,7 +55,7 @@ class Stub:
                 "token_endpoint": f"{ISSUER}/token",
                 "jwks_uri": f"{ISSUER}/keys",
             },
-            "/keys": {"keys": [{**public, "kid": "one", "use": "sig"}]},
+            "/keys": {"keys": [{**public, "kid": "one", "use": self.use}]},
             "/token": {"id_token": token, "access_token": "any"},
         }
 
@@ -91,6 +94,7 @@ async def test_a_valid_token_identifies_the_operator():
     person = await complete_login(sign(claims()))
     assert (person.subject, person.name, person.role) == (f"{ISSUER} 17", "ada@example.com", Role.OPERATOR)
     assert person.is_name_verified
+    assert not (await complete_login(sign(claims(email_verified=None)))).is_name_verified
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "RS512", "PS256"])
@@ -104,6 +108,12 @@ async def test_a_key_is_used_only_with_its_own_algorithm(monkeypatch: pytest.Mon
     assert (await complete_login(sign(claims()))).role is Role.OPERATOR
     with pytest.raises(OidcRejected):
         await complete_login(sign(claims(), algorithm="RS512"))
+
+
+async def test_a_key_for_encryption_signs_no_token(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Stub, "use", "enc")
+    with pytest.raises(OidcRejected, match="a key that it does not publish"):
+        await complete_login(sign(claims()))
 
 
 async def test_operators_sign_in_right_after_the_machine_has_booted(monkeypatch: pytest.MonkeyPatch):

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from boathook.domain.errors import SpoolUnavailable
 from boathook.spool import disk as disk_module
-from boathook.spool.disk import Disk, File
-from boathook.spool.segment import FRAME_BYTES, HEADER_BYTES, SegmentEncoder, read_segment
+from boathook.spool.disk import Disk, File, Lock
+from boathook.spool.segment import FRAME_BYTES, HEADER_BYTES, SegmentContents, SegmentEncoder, read_segment
 from boathook.spool.segment_store import Segment, SegmentStore, SpoolLimits
 from boathook.spool.spool import Spool
 
@@ -203,6 +203,20 @@ class TestSegmentStores:
         shelf.tidy(changed + 101)
         assert not kept.exists()
 
+    def test_an_empty_folder_is_removed_if_it_is_old_and_not_held(self, tmp_path: Path):
+        folder, shelf = tmp_path / "1", SegmentStore(tmp_path, SMALL, name="2")
+        folder.mkdir()
+        made = folder.stat().st_mtime
+        shelf.tidy(made + 59)
+        assert folder.exists(), "its process may be about to lock it"
+        lock = Disk().lock(folder)
+        assert lock is not None
+        shelf.tidy(made + 61)
+        assert folder.exists()
+        lock.release()
+        shelf.tidy(made + 61)
+        assert not folder.exists()
+
     def test_a_rejected_event_is_saved_once(self, tmp_path: Path):
         shelf = SegmentStore(tmp_path, SMALL)
         shelf.write([b"good", b"bad"])
@@ -212,6 +226,37 @@ class TestSegmentStores:
             shelf.refuse(segment, 2, b"bad")
         (kept,) = (tmp_path / "refused").iterdir()
         assert payloads(kept.read_bytes()) == [b"bad"]
+
+    def test_a_rejected_event_is_saved_whole_or_not_at_all(self, tmp_path: Path):
+        class Dying(Disk):
+            """Its process dies before a file gets its name."""
+
+            def rename(self, old: Path, new: Path) -> None:
+                raise OSError("died")
+
+        segment = Segment(tmp_path / "1/1.seg", SegmentContents(records=()))
+        dying, later = SegmentStore(tmp_path, SMALL, Dying()), SegmentStore(tmp_path, SMALL)
+        with pytest.raises(OSError, match="died"):
+            dying.refuse(segment, 2, b"bad")
+        assert later.count_set_aside() == (0, 0)
+        later.refuse(segment, 2, b"bad")
+        assert later.count_set_aside() == (1, 0)
+
+    def test_segments_drained_just_before_the_lock_are_not_adopted(self, tmp_path: Path):
+        class Late(Disk):
+            """Locks a folder once its last holder has drained it."""
+
+            def lock(self, folder: Path) -> Lock | None:
+                for path in folder.glob("*.seg"):
+                    path.rename(path.with_suffix(".done"))
+                return super().lock(folder)
+
+        dead = SegmentStore(tmp_path, SMALL, name="1")
+        dead.write([b"x"])
+        dead.close()
+        other = SegmentStore(tmp_path, SMALL, Late(), name="2")
+        assert other.adopt() == 0
+        assert other.is_empty
 
     def test_a_damaged_segment_is_kept_for_operators(self, tmp_path: Path):
         shelf = SegmentStore(tmp_path, SMALL)
