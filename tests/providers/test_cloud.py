@@ -5,7 +5,7 @@ import json
 import re
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 import jwt
 import pytest
@@ -124,6 +124,18 @@ def test_auth0_json_lines_are_one_event():
 
 
 # OpenAI
+
+
+@pytest.mark.judge("openai")
+def test_the_event_types_of_openai_are_those_of_its_package():
+    from openai.types.webhooks import UnwrapWebhookEvent
+
+    union, *_ = get_args(UnwrapWebhookEvent)
+    theirs = {get_args(event.model_fields["type"].annotation)[0] for event in get_args(union)}
+    ours = {f"{first}.{rest}" for first, rests in find_recipe("openai").type.rests.items() for rest in rests}
+    # The package has this one on its own, outside the union.
+    assert ours - theirs == {"safety_identifier.blocked"}
+    assert theirs <= ours
 
 
 @pytest.mark.judge("openai")

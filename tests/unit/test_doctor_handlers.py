@@ -27,6 +27,12 @@ provider = "hmac"
 header = "x-signature"
 type_path = "kind"
 secrets = ["abcdefgh"]
+[sources.openai]
+secrets = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]
+[sources.clerk]
+secrets = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]
+[sources.resend]
+secrets = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]
 [sources.broken]
 provider = "stripe"
 scheme = "none such"
@@ -94,6 +100,9 @@ def test_known_and_new_types_are_not_reported(settings: Settings, type: str):
     ("source", "type", "meant"),
     [
         ("stripe", "payment_intent.suceeded", "payment_intent.succeeded"), ("stripe", "invoice.payed", "invoice.paid"),
+        ("openai", "response.complete", "response.completed"), ("clerk", "user.updatd", "user.updated"),
+        ("clerk", "organizationMembership.creatd", "organizationMembership.created"),
+        ("resend", "email.delivred", "email.delivered"),
         ("github", "issues.opend", "issues.opened"), ("github", "pull_request.synchronise", "pull_request.synchronize"),
     ],
 )  # fmt: skip

@@ -18,6 +18,7 @@ from boathook.providers.recipe import (
     Handshake,
     Recipe,
     Sample,
+    SecretForm,
     Setting,
     SignText,
     StaticAnswer,
@@ -80,6 +81,7 @@ SLACK = Recipe(
     id=EventId(selectors=(Json("event_id"), Form("trigger_id"), Form("payload", "trigger_id"))),
     type=EventType(selectors=(Json("event.type"), Json("type"), Form("command"), Form("payload", "type"))),
     body=BodyFormat.ANY,
+    secret_form=SecretForm(others={"xox[bp]-": "a token of Slack's API", "xapp-": "an app-level token"}),
     keep=("x-slack-retry-num", "x-slack-retry-reason"),
     handshakes=(
         Handshake(when=((Json("type"), "url_verification"),), answer=Echo(selector=Json("challenge"))),
@@ -168,6 +170,7 @@ TELEGRAM = Recipe(
         first_key_except=("update_id",),
         known=_TELEGRAM_TYPES,
     ),
+    secret_form=SecretForm(others={"[0-9]+:": "the token of the bot"}),
     retries="a reasonable number of times; undelivered updates are kept for a day",
     retries_for_days=1.0,
     checked=("built by hand from its documentation",),

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Encoding
+from boathook.providers.event_types import OPENAI_TYPES
 from boathook.providers.options import Options
 from boathook.providers.recipe import (
     FINAL_4XX,
@@ -234,7 +235,7 @@ OPENAI = Recipe(
         secret="whsec_Ym9hdGhvb2stc2FtcGxlLXNlY3JldC0zMi1ieXRlcyE=",
     ),
     id=EventId(selectors=(Header("webhook-id"),), is_kept_in_retries=True),
-    type=EventType(selectors=(Json("type"),)),
+    type=EventType(selectors=(Json("type"),), known=tuple(OPENAI_TYPES), rests=OPENAI_TYPES),
     retries="for up to 72 hours with backoff",
     retries_for_days=3.0,
     checked=(

@@ -19,6 +19,7 @@ from boathook.providers.recipe import (
     EventType,
     Recipe,
     Sample,
+    SecretForm,
     Setting,
 )
 from boathook.providers.request_reader import Form, Header, Json, RequestReader, read_pairs
@@ -158,6 +159,7 @@ GITHUB = Recipe(
         "GitHub does not retry automatically: resend failed deliveries with Redeliver under Recent Deliveries.",
     ),
     is_secret_chosen=True,
+    secret_form=SecretForm(others={"gh[pousr]_|github_pat_": "a token of GitHub's API"}),
 )
 
 _GITLAB_BODY = (
@@ -187,6 +189,7 @@ _GITLAB = Recipe(
             Header("x-gitlab-event"),
         )
     ),
+    secret_form=SecretForm(others={"glpat-": "an access token of GitLab's API", "gldt-": "a deploy token"}),
     keep=("x-gitlab-event-uuid", "x-gitlab-webhook-uuid", "x-gitlab-instance"),
     answer_within_s=10.0,
     retries="none automatic; 4 consecutive failures pause the hook, 40 disable it",

@@ -21,6 +21,7 @@ from boathook.providers.recipe import (
     Handshake,
     Recipe,
     Sample,
+    SecretForm,
     Setting,
     StaticAnswer,
 )
@@ -73,6 +74,7 @@ SHOPIFY: Final = Recipe(
         is_kept_in_retries=True,
     ),
     type=EventType(selectors=(Header("x-shopify-topic"), (Json("topic"), Json("action"))), is_part_of_replay_key=True),
+    secret_form=SecretForm(others={"shp(at|ca|pa)_": "an access token of Shopify's API"}),
     # Webhooks created in a shop's settings may use XML.
     body=BodyFormat.ANY,
     keep=(
@@ -200,6 +202,9 @@ _TWILIO: Final = Recipe(
     proof=_TWILIO_PROOF,
     needs_url=True,
     methods=frozenset({"POST", "GET"}),
+    secret_form=SecretForm(
+        others={"AC[0-9a-fA-F]{32}$": "an account's SID", "SK[0-9a-fA-F]{32}$": "the SID of an API key"}
+    ),
     sample=Sample(
         body=b"MessageSid=SMboathook-sample&MessageStatus=delivered&From=%2B15550001000&To=%2B15551112222"
         b"&AccountSid=AC0000&ApiVersion=2010-04-01",

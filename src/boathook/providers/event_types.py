@@ -205,3 +205,48 @@ PADDLE_TYPES: Final = _read("""
     transaction: billed canceled completed created paid past_due payment_failed ready revised updated
 """)
 """``EventTypeName`` in paddle-python-sdk 1.16.1: https://developer.paddle.com/webhooks/overview"""
+
+OPENAI_TYPES: Final = _read("""
+    agent: environment.expired environment.failed environment.ready environment.suspended
+    session.action_required session.created session.failed session.idle session.in_progress
+    batch: cancelled completed expired failed
+    eval: run.canceled run.failed run.succeeded
+    fine_tuning: job.cancelled job.failed job.succeeded
+    live: call.incoming transport.connected transport.incoming
+    realtime: call.incoming
+    response: cancelled completed failed incomplete
+    safety: alert.created deactivation_issued org_alert.created warning_issued
+    safety_identifier: blocked
+""")
+"""``*_webhook_event`` in openai (Python) 3.52.0: https://platform.openai.com/docs/api-reference/webhook-events"""
+
+CLERK_TYPES: Final = _read("""
+    email: created
+    organization: created deleted updated
+    organizationDomain: created deleted updated
+    organizationInvitation: accepted created revoked
+    organizationMembership: created deleted updated
+    paymentAttempt: created updated
+    permission: created deleted updated
+    role: created deleted updated
+    session: created ended removed revoked
+    sms: created
+    subscription: active created past_due updated
+    subscriptionItem: abandoned active canceled created ended incomplete past_due upcoming updated
+    user: created deleted updated
+    waitlistEntry: created updated
+""")
+"""``WebhookEvent`` of @clerk/backend:
+https://github.com/clerk/javascript/blob/main/packages/backend/src/api/resources/Webhooks.ts"""
+
+RESEND_TYPES: Final = _read("""
+    contact: created deleted updated
+    domain: created deleted updated
+    email: bounced clicked complained delivered delivery_delayed failed opened received scheduled sent
+    suppressed
+    inbox: created deleted draft.created draft.deleted draft.sent draft.updated email.received email.sent
+    thread.assigned thread.created thread.folder.updated thread.labels.updated thread.unassigned updated
+    suppression: added removed
+""")
+"""``WebhookEvent`` of resend (Node):
+https://github.com/resend/resend-node/blob/canary/src/webhooks/interfaces/webhook-event.interface.ts"""

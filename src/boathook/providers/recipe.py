@@ -221,17 +221,19 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 class SecretForm(msgspec.Struct, frozen=True, kw_only=True):
     """The form of the secrets that a sender issues, so that another value in their place is found before a request."""
 
-    prefix: str
-    """How each of them begins; more follows."""
+    prefix: str = ""
+    """How each of them begins; more follows. Empty: not all begin alike."""
     others: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """What the sender's other values are, by how they begin: ``sk_`` is ``an API key``."""
+    """What the sender's other values are, by regular expressions of how they begin: ``sk_`` is ``an API key``. None of
+    them can be a secret."""
 
     def find_fault(self, secret: str) -> str:
-        """Return what is wrong with a secret, without showing it; empty if it has this form."""
-        if secret.startswith(self.prefix) and len(secret) > len(self.prefix):
+        """Return what is wrong with a secret, without showing it; empty if it may have this form."""
+        if self.prefix and secret.startswith(self.prefix) and len(secret) > len(self.prefix):
             return ""
-        kind = next((kind for start, kind in self.others.items() if secret.startswith(start)), "")
-        return f"it begins with {self.prefix}" + (f"; this is {kind}" if kind else "")
+        kind = next((kind for start, kind in self.others.items() if re.match(start, secret)), "")
+        begins = f"it begins with {self.prefix}" if self.prefix else ""
+        return "; ".join(part for part in (begins, f"this is {kind}" if kind else "") if part)
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -364,7 +366,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             case Hmac(key_form=form) | FieldMac(key_form=form) if form not in {KeyFormat.TEXT, KeyFormat.SHA1}:
                 return True
             case _:
-                return self.secret_form is not None
+                return self.secret_form is not None and bool(self.secret_form.prefix)
 
     @property
     def has_event_types(self) -> bool:

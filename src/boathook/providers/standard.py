@@ -1,12 +1,14 @@
 """Recipes of Standard Webhooks and Svix, one scheme with two sets of header names, and of senders that use Svix."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec.structs import replace
 
 from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Encoding, KeyFormat
-from boathook.providers.recipe import BodyFormat, Confidence, EventId, EventType, Recipe, Sample
+from boathook.providers.event_types import CLERK_TYPES, RESEND_TYPES
+from boathook.providers.recipe import BodyFormat, Confidence, EventId, EventType, Recipe, Sample, SecretForm
 from boathook.providers.request_reader import Header, Json, RequestReader
 from boathook.providers.schemes import (
     Asymmetric,
@@ -82,8 +84,27 @@ _STANDARD: Final = Recipe(
 )
 
 
-def _through_svix(name: str, title: str, docs: str, body: bytes, step: str) -> Recipe:
-    """Return the recipe of a sender that sends through Svix."""
+def _through_svix(
+    name: str,
+    title: str,
+    docs: str,
+    body: bytes,
+    step: str,
+    *,
+    types: Mapping[str, tuple[str, ...]],
+    others: Mapping[str, str],
+) -> Recipe:
+    """Return the recipe of a sender that sends through Svix.
+
+    Args:
+        name: the provider's name.
+        title: the sender's name.
+        docs: its documentation.
+        body: a sample.
+        step: the first step of the set-up.
+        types: its event types, as `EventType.rests`.
+        others: its other values, as `SecretForm.others`.
+    """
     return replace(
         _STANDARD,
         name=name,
@@ -97,6 +118,8 @@ def _through_svix(name: str, title: str, docs: str, body: bytes, step: str) -> R
         proof=replace(STANDARD_HMAC, headers=(_SVIX_NAMES, _STANDARD_NAMES)),
         sample=replace(_STANDARD.sample, body=body, headers={"svix-id": "msg_boathook-sample"}),
         id=EventId(selectors=(Header("svix-id"), Header("webhook-id")), is_kept_in_retries=True),
+        type=EventType(selectors=(Json("type"),), known=tuple(types), rests=types),
+        secret_form=SecretForm(others=others),
         body=BodyFormat.JSON,
         retries="after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 10 h; an endpoint that fails for 5 days is disabled",
         retries_for_days=1.2,
@@ -131,6 +154,8 @@ RECIPES: Final = (
         "https://resend.com/docs/webhooks/verify-webhooks-requests",
         b'{"type":"email.delivered","created_at":"2026-11-21T10:00:00Z","data":{"email_id":"boathook-sample"}}',
         "In Resend open Webhooks, add one, enter {url} and choose the events.",
+        types=RESEND_TYPES,
+        others={"re_": "an API key"},
     ),
     _through_svix(
         "clerk",
@@ -138,5 +163,7 @@ RECIPES: Final = (
         "https://clerk.com/docs/webhooks/overview",
         b'{"type":"user.created","object":"event","timestamp":1763700000000,"data":{"id":"user_boathook-sample"}}',
         "In Clerk's Dashboard open Configure, Webhooks, add an endpoint, enter {url} and choose the events.",
+        types=CLERK_TYPES,
+        others={"sk_(live|test)_": "a secret key of the API", "pk_(live|test)_": "a publishable key"},
     ),
 )

@@ -106,13 +106,11 @@ def check_secret_forms(spec: SourceSpec) -> None:
 
 def _form_fault(recipe: Recipe, secret: str) -> str:
     """Return what is wrong with the form of a secret; empty if nothing is known to be."""
-    if not recipe.has_secret_form:
-        return ""
     form = recipe.secret_form
     # A wrong encoding is found where the secret is decoded.
     fault = "" if form is None else form.find_fault(secret)
     advice = f"copy the signing secret from {recipe.title}: {fault}" if fault else ""
-    name = variable_name(secret)
+    name = variable_name(secret) if recipe.has_secret_form else None
     if name is None:
         return advice
     return f"{describe_variable(name)}" + (f"; {advice}" if advice else "")
