@@ -164,6 +164,19 @@ def admin_page(console: ConsoleServer, anonymous_page: CheckedPage) -> CheckedPa
     return anonymous_page
 
 
+@pytest.fixture
+def conflict(console: ConsoleServer) -> Callable[[str], str]:
+    """Send two bodies under one key, and return the conflict's id."""
+
+    def make(key: str) -> str:
+        first = console.post_event(key, "payment.conflicting", amount=100, to="anna")
+        assert console.post_event(key, "payment.conflicting", amount=900, to="anna") == first
+        sql = "select boathook.show_id('cfl', id) from boathook.conflict where dedup_key = %s"
+        return str(until(lambda: console.ask(sql, key))[0][0])
+
+    return make
+
+
 def take_screenshots(page: Page, name: str) -> None:
     """Save screenshots of a page if BOATHOOK_TEST_SHOTS names a folder."""
     if folder := os.environ.get("BOATHOOK_TEST_SHOTS"):

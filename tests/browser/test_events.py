@@ -4,7 +4,6 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -400,34 +399,6 @@ def test_hostile_errors_and_answers_are_text_only(console: ConsoleServer, admin_
     assert page.locator("main img, main script").count() == 0
     assert page.locator("a[href*='x.example']").count() == 0
     expect(admin_page.go("/events?state=dead").locator("#found")).to_contain_text(HOSTILE)
-
-
-@pytest.fixture
-def conflict(console: ConsoleServer) -> Callable[[str], str]:
-    """Send two bodies under one key, and return the conflict's id."""
-
-    def make(key: str) -> str:
-        first = console.post_event(key, "payment.conflicting", amount=100, to="anna")
-        assert console.post_event(key, "payment.conflicting", amount=900, to="anna") == first
-        sql = "select boathook.show_id('cfl', id) from boathook.conflict where dedup_key = %s"
-        return str(until(lambda: console.ask(sql, key))[0][0])
-
-    return make
-
-
-def test_a_conflict_is_compared_with_the_first_event(console: ConsoleServer, admin_page: CheckedPage, conflict):
-    name = conflict("conflict-1")
-    page = admin_page.go("/conflicts/requests")
-    link = page.get_by_title(name)
-    expect(link).to_have_text(f"cfl_…{name[-6:]}")
-    link.click()
-    expect(page.locator(".notice.warn")).to_contain_text("The key is the same, the body is not")
-    expect(page.locator("td.gone")).to_have_text('\N{MINUS SIGN}   "amount": 100,')
-    expect(page.locator("td.come")).to_have_text('+   "amount": 900,')
-    page.get_by_role("link", name="Unified").click()
-    expect(page.locator("tr.gone")).to_contain_text('"amount": 100')
-    page.locator("dl.facts a").first.click()
-    expect(page.locator(".notice.warn")).to_contain_text("1 request conflicts with this event")
 
 
 def test_pages_fit_a_narrow_screen_and_keys_suffice(console: ConsoleServer, admin_page: CheckedPage, conflict):
