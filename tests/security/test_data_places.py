@@ -26,6 +26,7 @@ from boathook.ingest.app import IngestApp
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.reply_waiter import PendingReply, ReplyOutcome
+from boathook.ingest.responses import Response, error_response
 from boathook.ingest.sources import compile_sources
 from boathook.service import openapi_import
 from tests.acceptance.conftest import payload, signed
@@ -281,11 +282,10 @@ async def test_mutant_a_shared_rate_and_a_slot_before_the_proof_are_detected(mon
     door = Door()
     wait_s = door.rate.wait_s
     monkeypatch.setattr(door.rate, "wait_s", lambda _client, now: wait_s("all", now))
-    refuse = ingest.error_response
 
-    def asking(*args: object, **named: object) -> ingest.Response:
+    def asking(*args: object, **named: object) -> Response:
         door.asked.append(PendingReply(UUID(int=1), is_new=True))
-        return refuse(*args, **named)
+        return error_response(*args, **named)
 
     monkeypatch.setattr(ingest, "error_response", asking)
     found = await occupied(door)

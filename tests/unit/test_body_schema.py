@@ -12,7 +12,7 @@ import boathook
 from boathook.config import load
 from boathook.domain.errors import ConfigError
 from boathook.domain.verification import Challenge, Reason, Rejected, Request, SourceSpec, Verified
-from boathook.ingest.app import error_response
+from boathook.ingest.responses import error_response
 from boathook.ingest.sources import compile_verifier
 from boathook.verification import verifier as verifying
 from boathook.verification.tokens import ValidProof

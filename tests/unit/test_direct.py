@@ -20,10 +20,11 @@ from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.http.connection import Connection, ConnectionRegistry
 from boathook.http.limits import ConnectionLimiter, RateLimiter
 from boathook.ingest import direct
-from boathook.ingest.app import IngestApp, Response, accepted
+from boathook.ingest.app import IngestApp
 from boathook.ingest.direct import DirectIngest
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.intake import Intake
+from boathook.ingest.responses import Response, accepted
 from boathook.ingest.sources import compile_sources
 from boathook.observability import meters
 from tests.support import eventually

@@ -149,7 +149,7 @@ async def test_the_gateway_refuses_a_batch_too_large_and_stores_nothing(number: 
     sources = {"mail": {"provider": "github", "secrets": ["x"]}}
     compiled_sources = compile_sources(load(None, {"sources": sources}))
     recipe = SimpleNamespace(has_empty_error_body=False)
-    stand_in: Any = SimpleNamespace(verify=lambda *_: found, secret_query=None, recipe=recipe)
+    stand_in: Any = SimpleNamespace(verify=lambda *_: found, secret_query=None, has_schema=False, recipe=recipe)
     compiled_sources["/in/mail"].verifier = stand_in
     shelf = Shelf()
     app = IngestApp(compiled_sources, shelf, arrivals(route()), quarantine=None, others=None)

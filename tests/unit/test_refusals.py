@@ -33,7 +33,7 @@ class KeptSide(Side):
         super().__init__(is_direct=is_direct, **more)
         self.kept: list[NewRejection] = []
         self.quarantine = Quarantine(self._write, per_second=100)
-        self.app._quarantine = self.quarantine
+        self.app._quarantine = self.app.heads._quarantine = self.quarantine
         self.registry.on_refusal = self.app.note_refusal
         if unverified is not None:
             self.app.unverified = self.registry.unverified = ByteBudget(unverified)

@@ -13,6 +13,8 @@ Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Asgi = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
+Headers = dict[str, str]
+"""Headers by name, in lower case."""
 
 IS_AUTHENTICATED: Final = "boathook.is_authenticated"
 """Set in the scope of a request once its credentials are known to be valid."""
@@ -39,6 +41,15 @@ async def read_body(receive: Receive, max_bytes: int, take: Callable[[int], bool
         pieces.append(piece)
         has_more = bool(message.get("more_body"))
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def read_headers(raw: list[tuple[bytes, bytes]]) -> Headers:
+    """Return headers by name; repeated headers are joined with commas (RFC 9110, section 5.3)."""
+    headers: Headers = {}
+    for raw_name, raw_value in raw:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
 
 
 def has_needless_escapes(raw_path: bytes) -> bool:

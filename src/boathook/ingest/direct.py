@@ -12,19 +12,12 @@ from functools import partial
 from typing import Any
 
 from boathook.domain.model import NewEvent, Receipt
+from boathook.http.asgi import read_headers
 from boathook.http.exchange import Exchange
 from boathook.http.limits import Reservation
-from boathook.ingest.app import (
-    IngestApp,
-    Response,
-    accepted,
-    fault_response,
-    make_decoder,
-    make_request,
-    read_headers,
-    response_headers,
-)
+from boathook.ingest.app import IngestApp, make_decoder, make_request
 from boathook.ingest.event_writer import EventSink
+from boathook.ingest.responses import Response, accepted, fault_response, response_headers
 from boathook.ingest.sources import CompiledSource
 from boathook.verification.verifier import Rejected, Reply, Request, Verified
 
@@ -68,8 +61,8 @@ class DirectIngest:
         app, compiled, request_id = self._app, pending.compiled, pending.request_id
         scope = pending.exchange.scope
         headers = read_headers(scope["headers"])
-        client = app.client(scope, headers)
-        early = app.reject_early(compiled, scope, headers, client, request_id, pending.started)
+        client = app.heads.client(scope, headers)
+        early = app.heads.check(compiled, scope, headers, client, request_id, pending.started)
         if early is not None:
             pending.send(early)
             return

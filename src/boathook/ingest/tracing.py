@@ -9,8 +9,7 @@ import msgspec
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError
 from boathook.domain.model import Accepted, NewEvent, Receipt
-from boathook.http.asgi import Asgi, Receive, Send
-from boathook.ingest.app import read_headers
+from boathook.http.asgi import Asgi, Receive, Send, read_headers
 from boathook.ingest.event_writer import EventAcceptor
 from boathook.observability.tracing import (
     HEADER,

@@ -7,9 +7,8 @@ import json
 from typing import Any, Final
 
 from boathook.config.types import Network
-from boathook.http.asgi import Asgi, Message, Receive, Send
+from boathook.http.asgi import Asgi, Message, Receive, Send, read_headers
 from boathook.http.limits import client_address, is_trusted
-from boathook.ingest.app import read_headers
 from boathook.observability.log import get_logger
 
 _JSON: Final = (b"content-type", b"application/json")

@@ -16,8 +16,7 @@ from boathook.db.database import Database, translate_errors
 from boathook.domain.errors import BoathookError, DatabaseError
 from boathook.domain.redaction import RedactedStruct
 from boathook.handlers.manifest import Mount
-from boathook.http.asgi import Asgi, Receive, Send, is_own_origin
-from boathook.ingest.app import read_headers
+from boathook.http.asgi import Asgi, Receive, Send, is_own_origin, read_headers
 from boathook.observability.log import get_logger
 from boathook.server.asgi_guard import HttpGuard, WebSocketGuard, apply_forwarded_headers
 from boathook.server.loading import check_mounts
