@@ -91,7 +91,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "apps/fleet/records.py": {"json": (OURS,)},
     "apps/fleet/ruby.py": dict.fromkeys(("_hash", "_key", "_list", "value"), ("boathook.apps.fleet.ruby:MAX_DEPTH",)),
     "apps/fleet/sending.py": {"json": (OURS,)},
-    "apps/fleet/simulator.py": {"write_hash": (OURS,)},
+    "apps/fleet/example_requests.py": {"json": (OURS,), "write_hash": (OURS,)},
     "apps/fleet/status.py": {"json": (OURS,)},
     "apps/music/commands.py": {"json": (OWNER,)},
     "apps/music/routes.py": {"json": ("boathook.apps.music.routes:_MAX_BODY",)},

@@ -12,6 +12,20 @@ class Producer(NamedTuple):
     bodies: Callable[[], Iterable[bytes]]
 
 
-PRODUCERS: Final[tuple[Producer, ...]] = ()
-WITHOUT: Final = frozenset({"billing", "cashdesk", "fleet", "music"})
+def _fleet(path: str) -> Callable[[], Iterable[bytes]]:
+    def bodies() -> Iterable[bytes]:
+        from boathook.apps.fleet.simulator import Sender, Simulation
+
+        for seed in range(3):
+            requests = Simulation(Sender(token="t", umnico_token="u"), histories=60, seed=seed).requests
+            yield from (request.body for request in requests if path in request.path)
+
+    return bodies
+
+
+PRODUCERS: Final = (
+    Producer("rentprog", "fleet", _fleet("rentprog")),
+    Producer("umnico", "fleet", _fleet("umnico")),
+)
+WITHOUT: Final = frozenset({"billing", "cashdesk", "music"})
 """Apps whose simulators are not compared yet."""

@@ -1,7 +1,7 @@
 """Processes die at every step of handling simulated traffic, and the tables end as the simulator says."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -59,8 +59,12 @@ def send_all(server: FleetServer, simulation: Simulation) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.1)
 
+    def send_history(history: Sequence[SimulatedRequest]) -> None:
+        for request in history:
+            send(request)
+
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(send, simulation.requests))
+        list(threads.map(send_history, simulation.histories))
 
 
 def judge(server: FleetServer, simulation: Simulation) -> None:
@@ -73,7 +77,7 @@ def judge(server: FleetServer, simulation: Simulation) -> None:
     written = server.rows("select sum(changes) as changes from (" + " union all ".join(
         f"select changes from fleet.{name}" for name in ("cars", "clients", "bookings", "branches", "employees", "messages")
     ) + ") as things")  # fmt: skip
-    assert written[0]["changes"] == expected.changes, "a change was applied twice, or not at all"
+    assert written[0]["changes"] == expected.changes - expected.late, "a change was applied twice, or not at all"
     assert server.cli("check").returncode == 0
 
 

@@ -62,7 +62,10 @@ async def state(url: str) -> dict[str, Any]:
     async with transaction(url) as tx:
         row = await tx.fetchrow("select data, deleted_at, upserts, changes from fleet.cars where id = '1'")
         assert row is not None
-        return {**json.loads(row["data"]), "is_deleted": row["deleted_at"] is not None, "upserts": row["upserts"]}
+        return {
+            **json.loads(row["data"]), "is_deleted": row["deleted_at"] is not None, "upserts": row["upserts"],
+            "changes": row["changes"],
+        }  # fmt: skip
 
 
 async def out_of_order(url: str) -> dict[str, Any]:
@@ -141,6 +144,37 @@ async def test_mutant_a_mark_that_locks_nothing_loses_a_change(url: str, monkeyp
     assert (await concurrent_apply(url))["state"] == "first"
 
 
+async def overtaken(url: str) -> dict[str, Any]:
+    """Note a deletion and the late repetition of an update; then the update itself, whose delivery was repeated."""
+
+    async def note_unstamped(minute: int, action: Action, **pair: Any) -> None:
+        arrival = Arrival(
+            event_id=uuid.uuid4(), source="rentprog", type="x", accepted_at=AT + timedelta(minutes=minute)
+        )
+        change = Change(
+            entity=Entity.CAR, action=action, id="1", data={name: after for name, (_, after) in pair.items()},
+            before={name: before for name, (before, _) in pair.items()},
+        )  # fmt: skip
+        async with transaction(url) as tx:
+            await note_change(tx, arrival, change, arrival.accepted_at)
+        await apply(url)
+
+    await note_unstamped(0, Action.CREATE)
+    await note_unstamped(2, Action.DELETE)
+    await note_unstamped(3, Action.UPDATE, state=("a", "b"))
+    await note_unstamped(1, Action.UPDATE, state=("a", "b"))
+    return await state(url)
+
+
+async def test_a_change_that_is_noted_late_has_later_ones_decided_again(url: str):
+    assert await overtaken(url) == {"state": "b", "is_deleted": True, "upserts": 4, "changes": 3}
+
+
+async def test_mutant_that_decides_once_revives_what_is_deleted(url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(records, "OVERTAKEN", "select $1 = '' and $2 = '' and $3 < now()")
+    assert (await overtaken(url))["is_deleted"] is False
+
+
 async def many(url: str, *, is_announced_always: bool) -> dict[str, Any]:
     """Note fifty changes, and apply as often as that is announced, after all of them or after each."""
     for minute in range(50):
@@ -156,7 +190,9 @@ async def many(url: str, *, is_announced_always: bool) -> dict[str, Any]:
 
 
 async def test_fifty_changes_are_announced_once_and_written_once(url: str):
-    assert await many(url, is_announced_always=False) == {"state": "minute 49", "is_deleted": False, "upserts": 1}
+    assert await many(url, is_announced_always=False) == {
+        "state": "minute 49", "is_deleted": False, "upserts": 1, "changes": 50
+    }  # fmt: skip
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
@@ -227,7 +263,7 @@ async def test_a_deletion_beats_earlier_updates_and_loses_to_later_ones(url: str
         await note(tx, 5, action=Action.DELETE)
         await note(tx, 3, state="late")
     await apply(url)
-    assert await state(url) == {"state": "late", "is_deleted": True, "upserts": 1}
+    assert await state(url) == {"state": "late", "is_deleted": True, "upserts": 1, "changes": 3}
     async with transaction(url) as tx:
         await note(tx, 7, state="again")
     await apply(url)

@@ -7,6 +7,7 @@ settings   the table [fleet], and the environment variables that replace it: sen
 parse      parses all formats of webhooks; words, timestamp_formats and ruby parse their parts
 tables     the tables of objects: columns, and their names in the senders' data
 records    stores changes and applies them
+late_changes  decides which changes without a timestamp are late
 handlers   note, apply, notify
 log        the error log, written outside the failed transaction
 alarms     critical errors, sent by Telegram
@@ -15,7 +16,7 @@ status     metrics of the app
 live       changes for browsers, over a WebSocket
 jobs       periodic jobs
 routes     the app's own HTTP routes; commands: boathook fleet ...
-simulator  generated traffic, and the expected results
+simulator  generated traffic, and the expected results; example_requests: what it varies
 
 README.md is for operators.
 """

@@ -25,6 +25,7 @@ def make_commands(hook: Boathook) -> typer.Typer:
         )(_lister(hook, entity))
     _add_errors(hook, app)
     app.add_typer(_unknown(hook), name="unknown")
+    app.add_typer(_unparsed(hook), name="unparsed")
     app.add_typer(_dead(hook), name="dead")
     app.add_typer(_telegram(hook), name="telegram")
     _add_simulate(hook, app)
@@ -77,6 +78,22 @@ def _unknown(hook: Boathook) -> typer.Typer:
         print_rows(rows, as_json=as_json, columns=("event_id", "reason", "sample"))
 
     return unknown
+
+
+def _unparsed(hook: Boathook) -> typer.Typer:
+    unparsed = typer.Typer(no_args_is_help=True, help="Fields that were not understood.")
+
+    @unparsed.callback()
+    def _group() -> None:
+        pass
+
+    @unparsed.command("list", epilog="Example: boathook fleet unparsed list --json")
+    def list_unparsed(limit: Limit = 50, as_json: Json = False) -> None:
+        """List objects with such fields, latest first; their columns have the former values."""
+        rows = ask(hook, lambda tx: records.list_unparsed(tx, limit=limit))
+        print_rows(rows, as_json=as_json, columns=("entity", "id", "unparsed_fields", "updated_at"))
+
+    return unparsed
 
 
 def _dead(hook: Boathook) -> typer.Typer:

@@ -9,6 +9,7 @@ from boathook.apps.fleet.live import publish_change
 from boathook.apps.fleet.log import Phase, add_error, logged
 from boathook.apps.fleet.parse import Change, Unknown, effective_timestamp, read
 from boathook.apps.fleet.records import Arrival, apply_changes, keep_unknown, note_change
+from boathook.apps.fleet.tables import TABLES
 from boathook.apps.fleet.words import Entity
 
 CHANGED: Final = "entity.changed"
@@ -20,6 +21,9 @@ def declare_handlers(hook: Boathook) -> None:
     """Register the handlers on *hook*."""
     changes = hook.counter("fleet_changes_total", "Changes noted.", "entity", "action")
     unknown = hook.counter("fleet_unknown_total", "Requests that could not be parsed.", "source")
+    unparsed = hook.counter("fleet_unparsed_fields_total", "Fields that were not understood.", "entity", "field")
+    late = hook.counter("fleet_late_changes_total", "Changes not applied, because they are older.", "entity")
+    missed = hook.counter("fleet_missed_changes_total", "Changes before which another one is missing.", "entity")
     upserts = hook.counter("fleet_upserts_total", "Things written, each for all of its changes since.", "entity")
 
     def concurrency() -> int:
@@ -30,20 +34,31 @@ def declare_handlers(hook: Boathook) -> None:
     async def note(event: Event, tx: Transaction) -> Ignore | None:
         arrival = Arrival(event_id=event.id, source=event.source or "", type=event.type, accepted_at=event.accepted_at)
         async with logged(hook, Phase.NORMALISE, event_id=event.id):
-            match read(event.body):
+            match read(event.body, hook.settings.zone):
                 case Unknown(reason) as parsed:
                     await keep_unknown(tx, arrival, parsed, event.body)
                     await add_error(tx, Phase.PARSE, "UNKNOWN_SHAPE", reason, event_id=event.id)
                     unknown.add(source=arrival.source)
                     return Ignore(f"it could not be parsed: {reason}")
                 case Change() as parsed:
-                    is_first = await note_change(tx, arrival, parsed, effective_timestamp(parsed, event.accepted_at))
-                    if is_first:
+                    odd = TABLES[parsed.entity].unparsed(parsed.data, hook.settings.zone)
+                    stamp = effective_timestamp(parsed, event.accepted_at)
+                    if await note_change(tx, arrival, parsed, stamp, odd):
                         await _announce(tx, parsed)
+                    for field in odd:
+                        await _report_unparsed(tx, event, parsed, field)
+                        unparsed.add(entity=parsed.entity, field=field)
                     changes.add(entity=parsed.entity, action=parsed.action)
                     return None
                 case never:
                     assert_never(never)
+
+    async def _report_unparsed(tx: Transaction, event: Event, change: Change, field: str) -> None:
+        text = f"{change.entity} {change.id}: {field} was not understood; the former value stays"
+        await add_error(
+            tx, Phase.PARSE, "UNPARSED_FIELD", text, event_id=event.id, entity=change.entity, entity_id=change.id
+        )
+        await alarms.raise_alarm(hook, f"unparsed {change.entity} {field}", text)
 
     async def _announce(tx: Transaction, change: Change) -> None:
         await hook.publish(
@@ -58,7 +73,9 @@ def declare_handlers(hook: Boathook) -> None:
     async def apply(event: Event, tx: Transaction) -> Ignore | None:
         entity, identifier = Entity(event.json["entity"]), event.json["id"]
         async with logged(hook, Phase.UPSERT, event_id=event.id, entity=entity, entity_id=identifier):
-            entry = await apply_changes(tx, entity, identifier)
+            entry, decisions = await apply_changes(tx, entity, identifier, hook.settings.zone)
+            late.add(len(decisions.late), entity=entity)
+            missed.add(len(decisions.gaps), entity=entity)
             if entry is None:
                 return Ignore("no pending change is newer than the stored object")
             await publish_change(hook, tx, entry)

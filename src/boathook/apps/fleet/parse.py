@@ -1,15 +1,16 @@
 """Parses webhooks of all formats into one: which object was changed, and how.
 
-The current format names an event and has a payload: ``{"event": "booking_update", "payload": {...}}``. Older ones name
-entity and action separately, wrap the data once more, encode it as a text of JSON or of a Ruby hash, or only describe
-it in a sentence. A request in none of these formats is `Unknown`, a value to be stored and shown; nothing here raises.
+RentProg names an event, and its payload is a text with a Ruby hash or JSON, or an object. An update has a pair
+``[before, after]`` for each changed field, such as ``{"id"=>1, "state"=>["new", "active"]}``.
+Systems in between may name entity and action separately, wrap the data once more, or only describe the change in a
+sentence. A request in none of these formats is `Unknown`, a value to be stored and shown; nothing here raises.
 """
 
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
 
 from boathook.apps.fleet.ruby import read_hash
@@ -51,7 +52,9 @@ class Change:
     stamp: datetime | None = None
     """When it happened by the sender's clock, if known."""
     data: Mapping[str, Any]
-    """The object's fields, as far as the event has them; storable as jsonb."""
+    """The object's fields after the change, as far as the event has them; storable as jsonb."""
+    before: Mapping[str, Any] = field(default_factory=dict)
+    """The values before the change of the fields for which the sender names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +64,16 @@ class Unknown:
     reason: str
 
 
-def read(body: bytes) -> Change | Unknown:
-    """Parse a request's body."""
+def read(body: bytes, zone: tzinfo = UTC) -> Change | Unknown:
+    """Parse a request's body, whose times without a zone are the local time of *zone*."""
     try:
         document = json.loads(body.decode("utf-8-sig", "surrogatepass"))
     except (ValueError, RecursionError):
         return Unknown("the body is not JSON")
-    return parse(document)
+    return parse(document, zone)
 
 
-def parse(document: Any) -> Change | Unknown:
+def parse(document: Any, zone: tzinfo = UTC) -> Change | Unknown:
     """Parse a JSON document."""
     try:
         document = clean(document)
@@ -84,13 +87,27 @@ def parse(document: Any) -> Change | Unknown:
     data = _data(document, entity)
     if data is None:
         return Unknown(f"it has no fields of the {entity}")
+    data, before = _wrapped_pairs(data)
     action = _action(document, data) or (Action.CREATE if entity is Entity.MESSAGE else None)
     if action is None:
         return Unknown(f"the action on the {entity} is missing")
     identifier = _identifier(document, data, entity)
     if identifier is None:
         return Unknown(f"the id of the {entity} is missing")
-    return _change(document, data, entity, action, identifier)
+    if action is Action.UPDATE:
+        data, paired = _split_pairs(data)
+        before |= paired
+    return Change(
+        entity=entity,
+        action=action,
+        id=identifier,
+        branch=_first_name(_BRANCHES, data, document),
+        actor=_first_name(_ACTORS, document, data),
+        description=_sentence(document) or _sentence(data) or f"{entity} {identifier}: {action}",
+        stamp=_stamp(document, data, action, zone),
+        data=data,
+        before=before,
+    )
 
 
 def clean(value: Any, depth: int = 0) -> Any:
@@ -121,19 +138,6 @@ def clean(value: Any, depth: int = 0) -> Any:
 _MAX_NUMBER: Final = 10**300
 
 
-def _change(document: dict[str, Any], data: dict[str, Any], entity: Entity, action: Action, identifier: str) -> Change:
-    return Change(
-        entity=entity,
-        action=action,
-        id=identifier,
-        branch=_first_name(_BRANCHES, data, document),
-        actor=_first_name(_ACTORS, document, data),
-        description=_sentence(document) or _sentence(data) or f"{entity} {identifier}: {action}",
-        stamp=_stamp(document, data, action),
-        data=data,
-    )
-
-
 def _entity(document: Mapping[str, Any]) -> Entity | None:
     named = (find_entity(text) for text in _texts(document, (*_ENTITIES, *_NAMES)))
     described = (find_entity(text) for text in _texts(document, _SENTENCES))
@@ -147,7 +151,7 @@ def _action(document: Mapping[str, Any], data: Mapping[str, Any]) -> Action | No
 
 
 def _data(document: dict[str, Any], entity: Entity) -> dict[str, Any] | None:
-    """Return the object's fields: unwrapped, decoded if they are a text, and with their values after the change."""
+    """Return the object's fields: unwrapped, and decoded if they are a text."""
     found = _unwrap(document, entity)
     if found is document:
         # Nothing is wrapped: the fields are next to the event's name, or there is only a sentence.
@@ -156,9 +160,6 @@ def _data(document: dict[str, Any], entity: Entity) -> dict[str, Any] | None:
             return None
         if found.keys() <= set(_SENTENCES):
             return {}
-    for key in _CHANGES:
-        if isinstance(pairs := found.get(key), dict):
-            found = {name: value for name, value in found.items() if name != key} | dict(_after(pairs))
     return found
 
 
@@ -199,10 +200,23 @@ def _decoded(text: str) -> Any:
         return None
 
 
-def _after(pairs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield fields with their value after the change: Rails sends both, as ``[before, after]``."""
-    for name, value in pairs.items():
-        yield name, value[1] if isinstance(value, list) and len(value) == 2 else value
+def _wrapped_pairs(data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields with those of a wrapper such as ``changes``, and the values before of the latter."""
+    before: dict[str, Any] = {}
+    for key in _CHANGES:
+        if isinstance(pairs := data.get(key), dict):
+            after, paired = _split_pairs(pairs)
+            data = {name: value for name, value in data.items() if name != key} | after
+            before |= paired
+    return data, before
+
+
+def _split_pairs(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the values after the change, and those before it: Rails sends both, as ``[before, after]``."""
+    pairs = {name: value for name, value in fields.items() if isinstance(value, list) and len(value) == 2}
+    return {**fields, **{name: after for name, (_, after) in pairs.items()}}, {
+        name: before for name, (before, _) in pairs.items()
+    }
 
 
 def _identifier(document: Mapping[str, Any], data: Mapping[str, Any], entity: Entity) -> str | None:
@@ -216,7 +230,7 @@ def _identifier(document: Mapping[str, Any], data: Mapping[str, Any], entity: En
     return next((number for number in described if number is not None), None)
 
 
-def _stamp(document: Mapping[str, Any], data: Mapping[str, Any], action: Action) -> datetime | None:
+def _stamp(document: Mapping[str, Any], data: Mapping[str, Any], action: Action, zone: tzinfo) -> datetime | None:
     # A deleted object's last update came before the deletion, so its timestamp is the last resort.
     own = {
         Action.CREATE: ("updated_at", "created_at"),
@@ -225,7 +239,7 @@ def _stamp(document: Mapping[str, Any], data: Mapping[str, Any], action: Action)
     }[action]
     late = ("updated_at",) if action is Action.DELETE else ()
     values = (*_values(data, own), *_values(document, (*own, *_STAMPS)), *_values(data, (*_STAMPS, *late)))
-    return next((stamp for stamp in map(read_timestamp, values) if stamp is not None), None)
+    return next((stamp for value in values if (stamp := read_timestamp(value, zone)) is not None), None)
 
 
 def effective_timestamp(change: Change, accepted_at: datetime) -> datetime:

@@ -5,16 +5,22 @@ Only the first mark is announced. Applying removes the mark, replays the object'
 timestamps, starting from the oldest one not yet applied, and writes the object once: a burst of a thousand changes is
 one upsert. Both lock the mark's row, so that a change recorded concurrently is either applied or marks the object
 again.
+
+What no column can be read from is kept apart, in ``unparsed`` of the change and ``unparsed_fields`` of the object, so
+it overwrites nothing. Changes without a stamp of their sender are decided about first, see `late_changes`.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
 from boathook import Transaction
+from boathook.apps.fleet.late_changes import LATE, Decisions, ObjectState, RecordedChange, decide
+from boathook.apps.fleet.log import Phase, add_error
 from boathook.apps.fleet.parse import Change, Unknown
 from boathook.apps.fleet.tables import TABLES, Table
 from boathook.apps.fleet.words import Action, Entity
@@ -22,6 +28,10 @@ from boathook.apps.fleet.words import Action, Entity
 REMIND_S: Final = 60.0
 """Seconds after which the next change announces an existing mark again, because its announcement may be dead."""
 _SAMPLE: Final = 2_000
+MAX_LOG: Final = 1_000
+"""Maximum changes of an object that are looked at when one is decided."""
+_FIRST: Final = datetime(1, 1, 1, tzinfo=UTC)
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +90,10 @@ def feed_json(row: Any) -> dict[str, Any]:
 
 
 NOTE: Final = """
-insert into fleet.change
-    (event_id, source, entity, entity_id, action, stamp, accepted_at, branch, actor, description, data)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+insert into fleet.change (
+    event_id, source, entity, entity_id, action, stamp, accepted_at, branch, actor, description, data, before, unparsed,
+    is_stamped, is_late)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, case when $14 then false end)
 on conflict (event_id) do nothing
 """
 
@@ -108,29 +119,74 @@ At equal timestamps a deletion is the last: it may have the timestamp of the upd
 it.
 """
 
-# Of a repeated key, jsonb keeps the last value: the fields after all changes in order.
+# Of a repeated key, jsonb keeps the last value: the fields after all changes in order. A late creation fills in what
+# nothing else has set; other late changes set nothing.
 REPLAY: Final = """
 with part as materialized (
-    select *, row_number() over (order by {order}) as place from fleet.change
-    where entity = $1 and entity_id = $2 and stamp >= $3
+    select *, row_number() over (order by is_late is not true, {order}) as place from fleet.change
+    where entity = $1 and entity_id = $2 and stamp >= $3 and (is_late is not true or action = 'create')
+),
+field as (
+    select f.key, f.value, part.place, coalesce(part.is_late, false) as is_late from part, jsonb_each(part.data) as f
+),
+mark as (
+    select key, null::jsonb as value, place from field where not is_late
+    union all
+    select f.key, f.value, part.place from part, jsonb_each(part.unparsed) as f where part.is_late is not true
+),
+kept as (
+    select data, unparsed_fields, deleted_at from fleet.{table} where id = $2 and not $4
 )
 select newest.action, newest.stamp, newest.branch, newest.actor, newest.description,
-    coalesce((select data from fleet.{table} where id = $2), '{{}}') || coalesce(
-        (select jsonb_object_agg(field.key, field.value order by part.place) from part, jsonb_each(part.data) as field),
-        '{{}}'
-    ) as data
+    case when newest.is_late then (select deleted_at from kept) when newest.action = 'delete' then newest.stamp end
+        as deleted_at,
+    coalesce((select jsonb_object_agg(key, value order by place) from field where is_late), '{{}}')
+        || coalesce((select data from kept), '{{}}')
+        || coalesce((select jsonb_object_agg(key, value order by place) from field where not is_late), '{{}}') as data,
+    coalesce((select unparsed_fields from kept), '{{}}')
+        || coalesce((select jsonb_object_agg(key, value order by place) from mark), '{{}}') as marks
 from part as newest order by place desc limit 1
 """
+
+_RECORDED: Final = "select event_id, action, stamp, accepted_at, data, before, is_stamped, is_late from fleet.change"
+OPEN: Final = f"{_RECORDED} where entity = $1 and entity_id = $2 and stamp >= $3 and is_late is null order by {ORDER}"
+RECENT: Final = f"""
+{_RECORDED} where entity = $1 and entity_id = $2 and accepted_at >= $3 order by accepted_at desc limit {MAX_LOG}
+"""
+# Whether a change was decided that comes behind one which was noted only now, because its delivery had to be repeated.
+OVERTAKEN: Final = """
+select exists (
+    select from fleet.change
+    where entity = $1 and entity_id = $2 and not is_stamped and is_late is not null and stamp > $3)
+"""
+# The whole log of an object; nothing if it has been cleaned up, or is too long.
+LOG: Final = (
+    f"select * from ({_RECORDED} where entity = $1 and entity_id = $2) as log"  # noqa: S608 names of our own
+    " where $3 = (select count(*) from fleet.change where entity = $1 and entity_id = $2 and not is_late)"
+    f" and {MAX_LOG} >= (select count(*) from fleet.change where entity = $1 and entity_id = $2) order by {ORDER}"
+)
 
 GUARD: Final = "where kept.stamp is null or kept.stamp <= excluded.stamp"
 """Never overwrites newer values with older ones, even if the log has been cleaned up."""
 
 
-async def note_change(tx: Transaction, arrival: Arrival, change: Change, stamp: datetime) -> bool:
-    """Append a change and mark its object; return whether the mark must be announced."""
+async def note_change(
+    tx: Transaction, arrival: Arrival, change: Change, stamp: datetime, unparsed: Mapping[str, Any] = _NOTHING
+) -> bool:
+    """Append a change and mark its object; return whether the mark must be announced.
+
+    Args:
+        tx: the transaction.
+        arrival: the event that brought the change.
+        change: the change.
+        stamp: the time that orders it.
+        unparsed: those of its fields that no column can be read from.
+    """
+    data = {name: value for name, value in change.data.items() if name not in unparsed}
     await tx.execute(
         NOTE, arrival.event_id, arrival.source, change.entity, change.id, change.action, stamp, arrival.accepted_at,
-        change.branch, change.actor, change.description, json.dumps(change.data),
+        change.branch, change.actor, change.description, json.dumps(data), json.dumps(dict(change.before)),
+        json.dumps(dict(unparsed)), change.stamp is not None,
     )  # fmt: skip
     await tx.execute("delete from fleet.unknown where event_id = $1", arrival.event_id)
     return bool(await tx.fetchval(MARK, change.entity, change.id, stamp, REMIND_S))
@@ -146,24 +202,90 @@ async def keep_unknown(tx: Transaction, arrival: Arrival, unknown: Unknown, body
     )  # fmt: skip
 
 
-async def apply_changes(tx: Transaction, entity: Entity, identifier: str) -> FeedEntry | None:
-    """Write an object's state after its changes; return None if none waits, or all are older than the stored state."""
+async def apply_changes(
+    tx: Transaction, entity: Entity, identifier: str, zone: tzinfo = UTC
+) -> tuple[FeedEntry | None, Decisions]:
+    """Write an object's state after its changes, whose times without a zone are the local time of *zone*.
+
+    Return what was written, or None if no change waits or all are older than the stored state, and which of the changes
+    were found late.
+    """
     mark = await tx.fetchrow(TAKE, entity, identifier)
     if mark is None:
-        return None
+        return None, Decisions()
     table = TABLES[entity]
-    newest = await tx.fetchrow(REPLAY.format(table=table.name, order=ORDER), entity, identifier, mark["oldest"])
+    decisions, is_rebuilt, former_changes = await _decide(tx, table, entity, identifier, mark["oldest"])
+    oldest = _FIRST if is_rebuilt else mark["oldest"]
+    newest = await tx.fetchrow(REPLAY.format(table=table.name, order=ORDER), entity, identifier, oldest, is_rebuilt)
     if newest is None:
-        return None
+        return None, decisions
     data = json.loads(newest["data"])
-    values = table.values(data)
+    unparsed = {name: value for name, value in json.loads(newest["marks"]).items() if value is not None}
+    values = table.values(data, zone)
     await _make_stubs(tx, table, values)
-    is_deleted = newest["action"] == Action.DELETE
+    applied = len(decisions.in_time) - former_changes if is_rebuilt else mark["changes"] - len(decisions.late)
     written = await tx.fetchval(
-        _upsert(table), identifier, json.dumps(data), newest["stamp"], newest["stamp"] if is_deleted else None,
-        mark["changes"], *values.values(),
+        _upsert(table, "" if is_rebuilt else GUARD), identifier, json.dumps(data), newest["stamp"],
+        newest["deleted_at"], applied, json.dumps(unparsed), *values.values(),
     )  # fmt: skip
-    return await _add_to_feed(tx, entity, identifier, newest, mark["changes"]) if written else None
+    entry = await _add_to_feed(tx, entity, identifier, newest, applied) if written else None
+    return entry, decisions
+
+
+async def _decide(
+    tx: Transaction, table: Table, entity: Entity, identifier: str, oldest: datetime
+) -> tuple[Decisions, bool, int]:
+    """Decide about the changes without a stamp of their sender that are not applied yet, and log what is unusual.
+
+    If one of them comes before changes that are decided, all are decided again. Return the decisions, whether that is
+    the case, and the number of changes that were applied before.
+    """
+    open_changes = await tx.fetch(OPEN, entity, identifier, oldest)
+    if not open_changes:
+        return Decisions(), False, 0
+    row = await tx.fetchrow(
+        f"select data, stamp, deleted_at, changes from fleet.{table.name} where id = $1",  # noqa: S608 names of our own
+        identifier,
+    )
+    former_changes = 0 if row is None else row["changes"]
+    is_overtaken = await tx.fetchval(OVERTAKEN, entity, identifier, open_changes[0]["stamp"])
+    log = await tx.fetch(LOG, entity, identifier, former_changes) if is_overtaken else []
+    if log:
+        open_changes, known, state = log, log, ObjectState(data={}, exists=False, is_deleted=False)
+    else:
+        since = min(change["accepted_at"] for change in open_changes) - LATE
+        known = await tx.fetch(RECENT, entity, identifier, since)
+        state = ObjectState(
+            data=json.loads(row["data"]) if row else {},
+            exists=row is not None and row["stamp"] is not None,
+            is_deleted=row is not None and row["deleted_at"] is not None,
+        )
+    decisions = decide(state, list(map(_recorded, open_changes)), list(map(_recorded, known)))
+    await tx.execute(
+        "update fleet.change set is_late = event_id = any($1) where event_id = any($1 || $2::uuid[])",
+        decisions.late, decisions.in_time,
+    )  # fmt: skip
+    is_open = {change["event_id"]: change["is_late"] is None for change in open_changes}
+    for event_id in filter(is_open.get, decisions.late):
+        text = "it repeats what was applied before, or comes before it; not applied"
+        await add_error(tx, Phase.UPSERT, "OUT_OF_ORDER", text, event_id=event_id, entity=entity, entity_id=identifier)
+    for event_id in filter(is_open.get, decisions.gaps):
+        names = ", ".join(decisions.gaps[event_id])
+        text = f"the values before it are not ours: {names}; applied, but a change in between is missing"
+        await add_error(tx, Phase.UPSERT, "MISSED_CHANGE", text, event_id=event_id, entity=entity, entity_id=identifier)
+    return decisions, bool(log), former_changes
+
+
+def _recorded(row: Any) -> RecordedChange:
+    return RecordedChange(
+        event_id=row["event_id"],
+        action=Action(row["action"]),
+        accepted_at=row["accepted_at"],
+        data=json.loads(row["data"]),
+        before=json.loads(row["before"]),
+        is_stamped=row["is_stamped"],
+        is_late=row["is_late"],
+    )
 
 
 async def _make_stubs(tx: Transaction, table: Table, values: Mapping[str, Any]) -> None:
@@ -176,15 +298,16 @@ async def _make_stubs(tx: Transaction, table: Table, values: Mapping[str, Any]) 
             )
 
 
-def _upsert(table: Table) -> str:
+def _upsert(table: Table, guard: str) -> str:
     names = [column.name for column in table.columns]
-    places = ", ".join(f"${number}" for number in range(6, 6 + len(names)))
-    renewed = ", ".join(f"{name} = excluded.{name}" for name in (*names, "data", "stamp", "deleted_at", "updated_at"))
+    places = ", ".join(f"${number}" for number in range(7, 7 + len(names)))
+    own = ("data", "unparsed_fields", "stamp", "deleted_at", "updated_at")
+    renewed = ", ".join(f"{name} = excluded.{name}" for name in (*names, *own))
     return (
         f"insert into fleet.{table.name} as kept"  # noqa: S608 names of our own
-        f" (id, data, stamp, deleted_at, changes, upserts, updated_at, {', '.join(names)})"
-        f" values ($1, $2, $3, $4, $5, 1, now(), {places}) on conflict (id) do update set {renewed},"
-        f" changes = kept.changes + excluded.changes, upserts = kept.upserts + 1 {GUARD} returning true"
+        f" (id, data, stamp, deleted_at, changes, unparsed_fields, upserts, updated_at, {', '.join(names)})"
+        f" values ($1, $2, $3, $4, $5, $6, 1, now(), {places}) on conflict (id) do update set {renewed},"
+        f" changes = kept.changes + excluded.changes, upserts = kept.upserts + 1 {guard} returning true"
     )
 
 
@@ -225,17 +348,35 @@ async def list_things(tx: Transaction, entity: Entity, *, limit: int, after: str
     table = TABLES[entity]
     names = ", ".join(column.name for column in table.columns)
     rows = await tx.fetch(
-        f"select id, {names}, stamp, deleted_at, stamp is null as is_stub, changes, upserts"  # noqa: S608 names of our own
+        f"select id, {names}, stamp, deleted_at, stamp is null as is_stub, changes, upserts, unparsed_fields"  # noqa: S608 names of our own
         f" from fleet.{table.name} where id > $1 order by id limit $2",
         after, limit,
     )  # fmt: skip
-    return [dict(row) for row in rows]
+    return [{**row, "unparsed_fields": json.loads(row["unparsed_fields"])} for row in rows]
 
 
 async def list_unknown(tx: Transaction, *, limit: int) -> list[dict[str, Any]]:
     """Return requests that were not understood, newest first."""
     rows = await tx.fetch("select * from fleet.unknown order by accepted_at desc limit $1", limit)
     return [dict(row) for row in rows]
+
+
+_UNPARSED: Final = " union all ".join(
+    f"select '{entity}' as entity, id, unparsed_fields, updated_at from fleet.{table.name}"  # noqa: S608 names of our own
+    " where unparsed_fields <> '{}'"
+    for entity, table in TABLES.items()
+)
+
+
+async def list_unparsed(tx: Transaction, *, limit: int) -> list[dict[str, Any]]:
+    """Return objects with fields that were not understood, latest first, with these fields."""
+    rows = await tx.fetch(f"select * from ({_UNPARSED}) as each order by updated_at desc limit $1", limit)  # noqa: S608 as above
+    return [{**row, "unparsed_fields": json.loads(row["unparsed_fields"])} for row in rows]
+
+
+async def count_unparsed(tx: Transaction) -> int:
+    """Return the number of objects with fields that were not understood."""
+    return int(await tx.fetchval(f"select count(*) from ({_UNPARSED}) as each"))  # noqa: S608 as above
 
 
 async def read_totals(tx: Transaction) -> dict[str, Any]:

@@ -22,7 +22,7 @@ _DEAD: Final = "/webhook/dead"
 SELFTEST: Final = "/webhooks/_selftest"
 LIVE_PAGE: Final = f"{BASE}/live/page"
 MAX_LIMIT: Final = 500
-_EXAMPLE: Final = {"event": "car_update", "payload": {"id": 1, "state": "free", "updated_at": "2026-11-21T10:00:00Z"}}
+_EXAMPLE: Final = {"event": "car_update", "payload": '{"id"=>1, "mileage"=>[88120, 88954], "company_id"=>4310}'}
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -60,6 +60,7 @@ class Desk:
             Route("/metrics/history", self.history, methods=["GET"]),
             Route("/errors", self.errors, methods=["GET"]),
             Route("/unknown", self.unknown, methods=["GET"]),
+            Route("/unparsed", self.unparsed, methods=["GET"]),
             *(Route(f"/{table.name}", self._lister(entity)) for entity, table in TABLES.items()),
             WebSocketRoute("/live", self.live),
         ]
@@ -113,6 +114,12 @@ class Desk:
         """List requests that were not understood."""
         async with self._hook.transaction() as tx:
             return _json({"data": await records.list_unknown(tx, limit=_whole(request, "limit", 50, 1, MAX_LIMIT))})
+
+    async def unparsed(self, request: Request) -> Response:
+        """List objects with fields that were not understood."""
+        async with self._hook.transaction() as tx:
+            rows = await records.list_unparsed(tx, limit=_whole(request, "limit", 50, 1, MAX_LIMIT))
+        return _json({"data": rows})
 
     async def selftest(self, _request: Request) -> Response:
         """Return whether the app works, with metrics but without secrets; needs no authentication."""

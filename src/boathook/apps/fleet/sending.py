@@ -4,6 +4,7 @@ import asyncio
 import functools
 import json
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from boathook import Boathook, Transaction
@@ -31,7 +32,7 @@ async def simulate(hook: Boathook, url: str, *, count: int, seed: int | None, wa
     """
     number = pick_seed(seed)
     simulation = Simulation(make_sender(hook), histories=count, seed=number)
-    answers = await _send_all(hook, url, simulation.requests)
+    answers = await _send_all(hook, url, simulation.histories)
     expected = simulation.expected()
 
     async def differences() -> list[str]:
@@ -86,12 +87,13 @@ def _wrong(row: Any, thing: ExpectedObject) -> Iterator[str]:
             yield f"{name}, and should not be" if actual else f"not {name}, and should be"
 
 
-async def _send_all(hook: Boathook, url: str, requests: Sequence[SimulatedRequest]) -> ResponseCounts:
+async def _send_all(hook: Boathook, url: str, histories: Sequence[Sequence[SimulatedRequest]]) -> ResponseCounts:
+    """Send each history in order, and several at once."""
     answers = ResponseCounts()
-    rest = iter(requests)
+    rest = iter(histories)
 
     async def send_rest() -> None:
-        for request in rest:
+        for request in chain.from_iterable(rest):
             status, _ = await send(hook, url, request)
             answers.note(request, status, {request.expect})
 

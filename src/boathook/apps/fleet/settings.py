@@ -3,9 +3,11 @@
 import os
 import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, tzinfo
 from typing import Annotated, Any, Final, Literal
+from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from boathook import ConfigError
 
@@ -13,6 +15,8 @@ SOURCES: Final = ("rentprog", "umnico")
 PATH: Final = "/api/rentprog/webhook"
 ALIAS: Final = "/webhook/rentprog-webhook-create"
 UMNICO_PATH: Final = "/api/umnico/webhook"
+DEDUP_HEADERS: Final = ("x-webhook-id", "x-event-id", "x-delivery-id", "x-timestamp")
+"""Headers that tell RentProg's equal requests apart, if a proxy in between adds them."""
 
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -61,7 +65,10 @@ class FleetSettings(BaseModel):
     rate: Annotated[float, Field(ge=0)] = 300.0
     """Requests per second from each source; 0 means no limit."""
     burst: Count = 2_000
-    dedup_days: Positive = 30.0
+    dedup_window_s: Annotated[float, Field(ge=1)] = 900.0
+    """Seconds for which an equal request is a repetition, if it is the newest of its object."""
+    time_zone: str = "UTC"
+    """The company's time zone, such as ``Asia/Tbilisi``: RentProg's times are local."""
     concurrency: Count = 8
     """Maximum changes recorded, and maximum changes applied, concurrently."""
     ack_sla_ms: Positive = 500.0
@@ -78,6 +85,20 @@ class FleetSettings(BaseModel):
     """Maximum rows in the error log."""
     telegram: TelegramSettings = TelegramSettings()
 
+    @field_validator("time_zone")
+    @classmethod
+    def _check_time_zone(cls, name: str) -> str:
+        try:
+            find_zone(name)
+        except (ValueError, OSError, KeyError):  # ZoneInfoNotFoundError is a KeyError
+            raise ValueError(f'{name!r} is not a time zone of this machine; use one such as "Asia/Tbilisi"') from None
+        return name
+
+    @property
+    def zone(self) -> tzinfo:
+        """The company's time zone."""
+        return find_zone(self.time_zone)
+
     @model_validator(mode="before")
     @classmethod
     def _fill_from_environment(cls, given: Any) -> Any:
@@ -85,10 +106,13 @@ class FleetSettings(BaseModel):
 
     def sources(self) -> dict[str, dict[str, Any]]:
         """Return the sources the app needs, in the format of boathook.toml."""
-        policy: dict[str, Any] = {"max_body": self.max_body, "dedup_days": self.dedup_days}
+        policy: dict[str, Any] = {"max_body": self.max_body, "dedup_window_s": self.dedup_window_s}
         if self.rate > 0:
             policy |= {"rate": self.rate, "burst": self.burst}
-        rentprog = {"provider": "rentprog", "secrets": list(self.secrets), "paths": [PATH, ALIAS], **policy}
+        rentprog = {
+            "provider": "rentprog", "secrets": list(self.secrets), "paths": [PATH, ALIAS],
+            "dedup_headers": list(DEDUP_HEADERS), "dedup_object": "payload.id", **policy,
+        }  # fmt: skip
         if self.scheme == "hmac":
             rentprog["scheme"] = "hmac"
         found = {"rentprog": rentprog}
@@ -97,6 +121,11 @@ class FleetSettings(BaseModel):
                 "provider": "umnico", "secrets": list(self.umnico_secrets), "paths": [UMNICO_PATH], **policy
             }  # fmt: skip
         return found
+
+
+def find_zone(name: str) -> tzinfo:
+    """Return a time zone by its IANA name. Raises ValueError, OSError or KeyError if there is none."""
+    return UTC if name == "UTC" else ZoneInfo(name)
 
 
 def with_preset(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
@@ -180,7 +209,7 @@ PRESET: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "WEBHOOK_RATE_RPS": ("rate", _number(0, 1e6, "300")),
     "WEBHOOK_RATE_BURST": ("burst", _whole(1, 1_000_000, "2000")),
     "WEBHOOK_ACK_SLA_MS": ("ack_sla_ms", _number(1, 60_000, "500")),
-    "WEBHOOK_DEDUP_TTL_SEC": ("dedup_days", _number(60, 3.2e8, "86400", 1 / 86_400)),
+    "WEBHOOK_DEDUP_TTL_SEC": ("dedup_window_s", _number(1, 1e9, "900")),
     "WEBHOOK_ASYNC_CONCURRENCY": ("concurrency", _whole(1, 1_000, "8")),
     "WEBHOOK_BATCH_WINDOW_MS": ("window_s", _number(0, 60_000, "300", 1 / 1_000)),
     "WEBHOOK_DLQ_RETRY_SEC": ("dead_retry_s", _waits),

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from boathook import Boathook, Transaction
 from boathook.apps.fleet.log import count_errors
+from boathook.apps.fleet.records import count_unparsed
 from boathook.apps.fleet.settings import SOURCES, FleetSettings
 
 Series = Sequence[Mapping[str, Any]]
@@ -95,7 +96,7 @@ def describe(figures: Figures, settings: FleetSettings) -> dict[str, Any]:
         "dedup": {
             "hits_1m": figures.recent_increase("boathook_duplicates_total"),
             "hits": figures.total("boathook_duplicates_total"),
-            "ttl_s": round(settings.dedup_days * 86_400),
+            "ttl_s": round(settings.dedup_window_s),
         },
         "rate_limit": {"rps": settings.rate, "burst": settings.burst},
         "json_limit": settings.max_body,
@@ -122,7 +123,7 @@ async def read_counts(tx: Transaction) -> dict[str, Any]:
         " (select coalesce(sum(waiting), 0)::bigint from fleet.alarm) as alarms_waiting"
     )
     assert row is not None
-    return dict(row) | {"errors_1m": await count_errors(tx, minutes=1)}
+    return dict(row) | {"unparsed": await count_unparsed(tx), "errors_1m": await count_errors(tx, minutes=1)}
 
 
 async def store_minute(tx: Transaction, figures: Mapping[str, Any]) -> None:

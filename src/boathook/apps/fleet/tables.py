@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
@@ -35,17 +36,39 @@ class Table:
     references: Mapping[str, Entity]
     """Columns that reference another object, which must exist first; in the order in which all transactions lock."""
 
-    def values(self, data: Mapping[str, Any]) -> dict[str, Value]:
+    def values(self, data: Mapping[str, Any], zone: tzinfo = UTC) -> dict[str, Value]:
         """Return the column values for an object with *data*; None for missing or unusable ones."""
-        return {column.name: _pick(data, column) for column in self.columns}
+        return {column.name: _pick(data, column, zone) for column in self.columns}
+
+    def unparsed(self, data: Mapping[str, Any], zone: tzinfo = UTC) -> dict[str, Any]:
+        """Return the fields of *data* that a column should take its value from, but cannot."""
+        understood = {
+            key
+            for column in self.columns
+            for key in column.keys
+            if not _is_empty(data.get(key)) and _read(column, data[key], zone) is not None
+        }
+        return {
+            key: data[key]
+            for column in self.columns
+            if _pick(data, column, zone) is None
+            for key in column.keys
+            if not _is_empty(data.get(key)) and key not in understood
+        }
 
 
-def _pick(data: Mapping[str, Any], column: Column) -> Value:
-    for key in column.keys:
-        value = column.read(data.get(key))
-        if value is not None:
-            return value
-    return None
+def _pick(data: Mapping[str, Any], column: Column, zone: tzinfo) -> Value:
+    values = (_read(column, data.get(key), zone) for key in column.keys)
+    return next((value for value in values if value is not None), None)
+
+
+def _read(column: Column, value: Any, zone: tzinfo) -> Value:
+    return read_timestamp(value, zone) if column.read is read_timestamp else column.read(value)
+
+
+def _is_empty(value: Any) -> bool:
+    """Return whether a sender has cleared a field."""
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _text(value: Any) -> str | None:
@@ -96,6 +119,9 @@ _PHONE: Final = Column("phone", ("phone", "phone_number", "tel"), _text)
 _EMAIL: Final = Column("email", ("email", "mail"), _text)
 _STATE: Final = Column("state", ("state", "status"), _text)
 
+_PLATES: Final = ("number", "plate_number", "car_number", "plate", "state_number", "gos_number", "code")
+_EMPLOYEES: Final = ("employee_id", "responsible_id", "employee", "manager_id", "manager", "user_id")
+
 TABLES: Final[Mapping[Entity, Table]] = {
     Entity.BRANCH: Table("branches", (_NAME, Column("address", ("address", "addr"), _text), _PHONE), {}),
     Entity.EMPLOYEE: Table(
@@ -106,7 +132,7 @@ TABLES: Final[Mapping[Entity, Table]] = {
     Entity.CAR: Table(
         "cars",
         (
-            Column("number", ("number", "car_number", "plate", "state_number", "gos_number", "code"), _text),
+            Column("number", _PLATES, _text),
             Column("model", ("model", "car_name", "name", "title"), _text),
             Column("vin", ("vin",), _text),
             _STATE,
@@ -128,7 +154,7 @@ TABLES: Final[Mapping[Entity, Table]] = {
             Column("currency", ("currency",), _text),
             Column("car_id", ("car_id", "car", "vehicle_id"), _id),
             Column("client_id", ("client_id", "client", "customer_id"), _id),
-            Column("employee_id", ("employee_id", "employee", "user_id", "manager_id", "manager"), _id),
+            Column("employee_id", _EMPLOYEES, _id),
             _BRANCH,
         ),
         {

@@ -12,7 +12,12 @@ create table fleet.change (
     branch text,
     actor text,
     description text not null,
-    data jsonb not null
+    data jsonb not null,
+    before jsonb not null default '{}',     -- the values before, of the fields for which the sender names them
+    unparsed jsonb not null default '{}',   -- fields of the event that were not understood; not part of `data`
+    is_stamped boolean not null,            -- whether the sender names the time
+    -- Whether a change without a stamp of its sender is older than what was applied before it; null: not decided yet.
+    is_late boolean
 );
 create index change_order on fleet.change (entity, entity_id, stamp, accepted_at, event_id);
 create index change_age on fleet.change (accepted_at);
@@ -45,6 +50,7 @@ create table fleet.branches (
     address text,
     phone text,
     data jsonb not null default '{}',
+    unparsed_fields jsonb not null default '{}',
     stamp timestamptz,
     deleted_at timestamptz,
     changes bigint not null default 0,
@@ -59,6 +65,7 @@ create table fleet.employees (
     role text,
     branch_id text references fleet.branches,
     data jsonb not null default '{}',
+    unparsed_fields jsonb not null default '{}',
     stamp timestamptz,
     deleted_at timestamptz,
     changes bigint not null default 0,
@@ -74,6 +81,7 @@ create table fleet.cars (
     mileage bigint,
     branch_id text references fleet.branches,
     data jsonb not null default '{}',
+    unparsed_fields jsonb not null default '{}',
     stamp timestamptz,
     deleted_at timestamptz,
     changes bigint not null default 0,
@@ -88,6 +96,7 @@ create table fleet.clients (
     state text,
     branch_id text references fleet.branches,
     data jsonb not null default '{}',
+    unparsed_fields jsonb not null default '{}',
     stamp timestamptz,
     deleted_at timestamptz,
     changes bigint not null default 0,
@@ -106,6 +115,7 @@ create table fleet.bookings (
     employee_id text references fleet.employees,
     branch_id text references fleet.branches,
     data jsonb not null default '{}',
+    unparsed_fields jsonb not null default '{}',
     stamp timestamptz,
     deleted_at timestamptz,
     changes bigint not null default 0,
@@ -121,12 +131,21 @@ create table fleet.messages (
     text text,
     sent_at timestamptz,
     data jsonb not null default '{}',
+    unparsed_fields jsonb not null default '{}',
     stamp timestamptz,
     deleted_at timestamptz,
     changes bigint not null default 0,
     upserts bigint not null default 0,
     updated_at timestamptz not null default now()
 );
+
+-- Fields that were not understood are listed.
+create index branches_unparsed on fleet.branches (updated_at) where unparsed_fields <> '{}';
+create index employees_unparsed on fleet.employees (updated_at) where unparsed_fields <> '{}';
+create index cars_unparsed on fleet.cars (updated_at) where unparsed_fields <> '{}';
+create index clients_unparsed on fleet.clients (updated_at) where unparsed_fields <> '{}';
+create index bookings_unparsed on fleet.bookings (updated_at) where unparsed_fields <> '{}';
+create index messages_unparsed on fleet.messages (updated_at) where unparsed_fields <> '{}';
 
 -- The latest change of each thing, numbered in commit order: a client that has seen one number has seen all lower ones.
 create sequence fleet.feed_version;
