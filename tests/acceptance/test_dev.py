@@ -105,7 +105,7 @@ def test_each_event_is_one_line(developer: Developer):
     developer.wait_for(r"(?m)^\d\d:\d\d:\d\d stripe good -> good  ok  [\d.]+ ms$")
     developer.wait_for("(?m)^printed by the handler$")
     developer.send("good", secret="whsec_another")
-    developer.wait_for(r"stripe  refused  401  [\d.]+ ms")
+    developer.wait_for(r"stripe  refused  401  [\d.]+ ms  the signature does not match")
     assert "accepted" not in developer.text()
 
 

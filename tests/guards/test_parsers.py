@@ -99,7 +99,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "apps/music/storage.py": {"_walk": (OURS,)},
     "apps/music/tracks.py": {"json": (OURS,)},
     "apps/terminal.py": {"plain": (OURS,)},
-    "cli/commands.py": {"list_in_full": (OURS,)},
+    "cli/commands.py": {"complete_group": (OURS,)},
     "cli/apps.py": {"_hidden": (OWNER,), "_configured_table": (OWNER,)},
     "cli/event_feed.py": {"json": (OURS,)},
     "cli/options.py": {"json": (OWNER,)},

@@ -4,18 +4,21 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import asyncpg
 import psycopg
 import pytest
 
 from boathook.cli import main
 from boathook.config import load
+from boathook.db.connection import translate_connect_errors
 from boathook.db.health import read_connection_limit
 from boathook.db.migrations import migrate
 from boathook.db.server_monitor import assess_safety
-from boathook.domain.errors import ConfigError, DatabaseError, DatabaseUnavailable, UnsafeDatabase
+from boathook.domain.errors import ConfigError, DatabaseError, DatabaseUnavailable, DatabaseUrlRejected, UnsafeDatabase
 from boathook.handlers.hooks import Hooks
 from boathook.server import supervisor
 from boathook.service.database import check_connections, count_connections, with_url
+from boathook.service.doctor import examine_all
 from tests.databases import with_database
 
 ROLE = "boathook_test_limited"
@@ -118,11 +121,23 @@ def test_a_heartbeat_notes_that_the_database_became_read_only() -> None:
 async def test_a_missing_privilege_is_named_with_its_grant(limited_url: str, empty_url: str) -> None:
     with pytest.raises(DatabaseError, match=rf'permission denied.*grant create on database ".+" to "{ROLE}"'):
         await migrate(limited_url)
+    doctor = await examine_all(with_url(load(), limited_url))
+    (schema,) = [finding for finding in doctor if finding.check == "schema"]
+    assert f'to "{ROLE}"; then run `boathook migrate`' in schema.fix
     await migrate(empty_url)
     with psycopg.connect(empty_url, autocommit=True) as admin:
         admin.execute(f'grant create on database "{admin.info.dbname}" to {ROLE}')
     with pytest.raises(DatabaseError, match="grant usage on schema boathook"):
         await migrate(limited_url)
+
+
+def test_a_missing_right_to_connect_is_named_with_its_grant() -> None:
+    refusal = asyncpg.InsufficientPrivilegeError('permission denied for database "shop"')
+    with (
+        pytest.raises(DatabaseUrlRejected, match=r'permission denied for database "shop".*grant connect on'),
+        translate_connect_errors(),
+    ):
+        raise refusal
 
 
 async def test_too_few_connections_are_named_before_the_start(limited_url: str, empty_url: str) -> None:

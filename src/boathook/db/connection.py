@@ -317,6 +317,9 @@ def translate_connect_errors() -> Iterator[None]:
     except DatabaseError as error:
         if isinstance(error.__cause__, _POOLER_ERRORS):
             raise DatabaseUrlRejected(TRANSACTION_POOLER) from error.__cause__
+        if isinstance(error.__cause__, asyncpg.InsufficientPrivilegeError) and "for database" in str(error):
+            fix = "as the owner of the database run: grant connect on database NAME to the role of database.url"
+            raise DatabaseUrlRejected(f"PostgreSQL rejects database.url: {error}; {fix}") from error.__cause__
         if isinstance(error, DatabaseUrlRejected) or not isinstance(error, DatabaseUnavailable):
             raise
         kind = DatabaseUrlRejected if isinstance(error.__cause__, _BAD_URL_ERRORS) else DatabaseUnavailable

@@ -200,25 +200,24 @@ async def _apply_in_transaction(connection: asyncpg.Connection, migration: Migra
                 " line `-- concurrently`, and contains nothing else"
             ) from error
         except asyncpg.InsufficientPrivilegeError as error:
-            raise DatabaseError(
-                f"migration {title} was refused: {error}; {await _missing_grant(connection)}"
-            ) from error
+            fix = await read_missing_grant(connection) or "use a role that owns what the migration changes"
+            raise DatabaseError(f"migration {title} was refused: {error}; {fix}") from error
         except asyncpg.PostgresError as error:
             raise DatabaseError(f"migration {title} was refused: {error}") from error
         else:
             return
 
 
-async def _missing_grant(connection: asyncpg.Connection) -> str:
-    """Return the statement that gives this role the privilege to migrate."""
-    row = await connection.fetchrow(SQL["read_privileges"])
+async def read_missing_grant(where: Database | asyncpg.Connection) -> str | None:
+    """Return the statement that gives this role a privilege to migrate which it lacks; None if it lacks none."""
+    row = await where.fetchrow(SQL["read_privileges"])
     assert row is not None  # the query has no condition
     if not row["may_create"]:
         grant = f'grant create on database "{row["database"]}" to "{row["role"]}"'
     elif row["owner"] is not None and not row["is_owner"]:
         grant = f'grant "{row["owner"]}" to "{row["role"]}"'
     else:
-        return f"use a role that owns what the migration changes, not {row['role']!r}"
+        return None
     return f"as the database's owner or a superuser run: {grant}"
 
 

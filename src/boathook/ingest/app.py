@@ -460,7 +460,9 @@ class IngestApp:
     ) -> Response:
         """Count a request that failed verification, keep it in the quarantine if there is room, and answer it."""
         meters.count("boathook_rejections_total", source=compiled.source, reason=verdict.reason)
+        logged: str | None = None
         if self._quarantine is not None and self._quarantine.admit(compiled.source, verdict.reason, len(request.body)):
+            logged = verdict.detail or None  # as rarely as rejections are kept, so that a flood does not fill the log
             verifier, rejection_id = compiled.verifier, self._event_builder.new_id(now)
             explain = partial(
                 verifier.explain,
@@ -480,6 +482,7 @@ class IngestApp:
                 explain,
             )
         answer = error_response(verdict.status, verdict.reason, request_id, public_detail=verdict.public_detail)
+        answer = replace(answer, detail=logged)
         return replace(answer, body=b"") if compiled.verifier.recipe.has_empty_error_body else answer
 
     def not_accepted(

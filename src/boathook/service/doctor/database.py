@@ -16,7 +16,7 @@ from boathook.db.health import (
     read_sending_health,
     read_standby_health,
 )
-from boathook.db.migrations import list_pending
+from boathook.db.migrations import list_pending, read_missing_grant
 from boathook.db.rerouting import MAX_COUNTED, count_unhandled
 from boathook.db.secret_box import FILE_NAME, open_secret_box
 from boathook.db.server_monitor import describe_stall
@@ -67,12 +67,18 @@ async def examine(settings: Settings, database: Database, migrations: Migrations
 async def _schema(database: Database, migrations: Migrations) -> Finding:
     try:
         missing = await list_pending(database, migrations)
+        grant = await read_missing_grant(database) if missing else None
     except BoathookError as error:
         return Finding(
             "schema", CheckStatus.FAIL, str(error), "correct the app's files, or install the app's release again"
         )
     if missing:
-        return Finding("schema", CheckStatus.FAIL, f"lacks {', '.join(missing)}", "run `boathook migrate`")
+        return Finding(
+            "schema",
+            CheckStatus.FAIL,
+            f"lacks {', '.join(missing)}",
+            f"{grant}; then run `boathook migrate`" if grant else "run `boathook migrate`",
+        )
     return Finding("schema", CheckStatus.OK, "is current")
 
 
