@@ -1,9 +1,12 @@
 """A schema can need many steps for any body: a thread validates, within a bound, and the event loop goes on."""
 
 import asyncio
+import contextlib
 import json
+import random
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -142,6 +145,43 @@ async def test_a_check_of_readiness_validates_in_a_thread(validated: list[str], 
     assert await health._check_source(compile_sources(settings)["/in/open"]) is None
     assert len(validated) == 1
     assert IN_LOOP not in validated
+
+
+def test_a_pattern_that_takes_long_is_stopped_at_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is a stand-in that advances with the characters that were matched."""
+    assert matched_chars(monkeypatch, cost_s=2e-4) == [64, 256]
+    assert matched_chars(monkeypatch, cost_s=1e-9) == [64, 256, 1_024, 4_096, 16_384, 65_536, 100_000]
+
+
+def matched_chars(monkeypatch: pytest.MonkeyPatch, cost_s: float) -> list[int]:
+    """Return the lengths of the texts that the engine is given for a text of 100,000 characters."""
+    lengths: list[int] = []
+
+    def match(text: str) -> bool:
+        lengths.append(len(text))
+        return True
+
+    monkeypatch.setattr(json_schema, "_regex", lambda _pattern: match)
+    monkeypatch.setattr(json_schema, "time", SimpleNamespace(thread_time=lambda: cost_s * sum(lengths)))
+    token = json_schema._steps.set([json_schema.MAX_STEPS])
+    with contextlib.suppress(json_schema._StepLimitExceeded):
+        json_schema._matches("a", "a" * 100_000)
+    json_schema._steps.reset(token)
+    return lengths
+
+
+@pytest.mark.parametrize("pattern", ["(?:[01]*1([01]{0,90}){0,90}x){3}", "[01]*1[01]{950}x"])
+def test_a_pattern_with_many_states_ends_at_the_bound(pattern: str) -> None:
+    text = "".join(random.Random(1).choices("01", k=200_000))
+    assert json_schema.validate(text, {"1": {"pattern": pattern}}) == TOO_LONG
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"), [("^.{0,4000}$", "é" * 4_000), ("^[a-z ]+$", "a word " * 20_000), ("x$", "y" * 200_000 + "x")]
+)
+def test_usual_patterns_match_long_texts(pattern: str, text: str) -> None:
+    assert json_schema.validate(text, {"1": {"pattern": pattern}}) is None
+    assert "does not match" in str(json_schema.validate(text + "!", {"1": {"pattern": pattern}}))
 
 
 async def test_a_small_body_of_another_source_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:

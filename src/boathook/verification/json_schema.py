@@ -7,6 +7,8 @@ Schemas and documents may both be untrusted, so neither can cause a fetch, a han
 - A ``pattern`` runs on an engine with time linear in the text, whatever the pattern (Rust's, which comes with
   pydantic). It supports no look-around and no back-references; a schema with such a pattern is rejected.
 - A schema whose patterns take long to compile is rejected: some take longer than a thousand ordinary ones.
+- Matching counts by the CPU time it takes, on ever longer beginnings of a text: the engine holds Python's lock, so that
+  a pattern with thousands of states and a long text would stop the whole process for minutes.
 - Every keyword applied counts as a step, and so do long texts and lists. A payload that needs more than `MAX_STEPS`
   steps is rejected, because a schema can double the work with each line.
 
@@ -40,6 +42,12 @@ MAX_PATTERNS_S: Final = 0.5
 """Maximum CPU seconds to compile a schema's patterns when it is stored."""
 MAX_STEPS: Final = 50_000
 """Maximum steps to validate one payload, a few microseconds each."""
+_STEPS_PER_S: Final = 300_000
+"""Steps for a second of matching."""
+_FIRST_CHARS: Final = 64
+"""Characters of a text that are matched without knowing how long that takes."""
+_GROWTH: Final = 4
+"""How many times as many are matched next."""
 _MESSAGE_CHARS_PER_STEP: Final = 200
 """Characters of an error message that cost one step."""
 _MAX_MESSAGE: Final = 300
@@ -203,7 +211,20 @@ def _regex(pattern: str) -> Callable[[str], bool]:
 
 def _matches(pattern: str, text: str) -> bool:
     _count_steps(len(text) // 10)
-    return _regex(pattern)(text)
+    match, size = _regex(pattern), _FIRST_CHARS
+    while size < len(text):
+        # Also what the next beginning will take, so that it is not begun without room for it.
+        _count_steps(int(_GROWTH * _STEPS_PER_S * _timed(match, text[:size])[1]))
+        size *= _GROWTH
+    is_match, spent_s = _timed(match, text)
+    _count_steps(int(_STEPS_PER_S * spent_s))
+    return is_match
+
+
+def _timed(match: Callable[[str], bool], text: str) -> tuple[bool, float]:
+    """Return whether a text matches, and the CPU seconds that took."""
+    began = time.thread_time()
+    return match(text), time.thread_time() - began
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[ValidationError]:
