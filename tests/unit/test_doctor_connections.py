@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 from boathook.config import load
+from boathook.delivery import handler_executor, http_executor
+from boathook.server import console
+from boathook.service.database import connections_by_role
 from boathook.service.doctor import CheckStatus
 from boathook.service.doctor.database import _connections
 
-ALL = 4 + (1 + 8 + 9) + 2 * (16 + 4) + 5 + 3
+ALL = 6 + (1 + 8 + 9) + 2 * (16 + 3) + 6 + 8
 """Supervisor, gateway with console, worker and suspects, sender, keeper: as the table in docs/how-to/scale.md."""
 
 
@@ -19,10 +22,18 @@ def health(max_connections: int) -> Any:
 
 @pytest.mark.parametrize(
     ("roles", "needed"),
-    [(["gateway", "console", "worker", "keeper"], ALL), (["gateway"], 4 + 1 + 8), (["worker"], 4 + 2 * (16 + 4) + 5)],
+    [(["gateway", "console", "worker", "keeper"], ALL), (["gateway"], 6 + 1 + 8), (["worker"], 6 + 2 * (16 + 3) + 6)],
 )
 def test_connections_are_counted_by_role(roles: list[str], needed: int):
     settings = load(None, {"server.roles": roles})
     found = _connections(settings, health(needed + 4))
     assert (found.verdict, f"need {needed}" in found.found) == (CheckStatus.WARN, True)
     assert _connections(settings, health(needed + 5)).verdict is CheckStatus.OK
+
+
+def test_the_counts_are_the_sizes_of_the_pools():
+    settings = load(None, {"database.worker_connections": 7, "server.workers": 1, "server.gateways": 1})
+    needs = connections_by_role(settings)
+    assert needs["sender"].most == http_executor._CONNECTIONS + 1
+    assert needs["console"].most == console._CONNECTIONS + 1
+    assert needs["worker"].most == 2 * (7 + handler_executor._OWN_CONNECTIONS + 1)

@@ -145,20 +145,31 @@ class ConnectionNeed(msgspec.Struct, frozen=True):
 
 def count_connections(settings: Settings) -> ConnectionNeed:
     """Return the connections that the processes of these settings open."""
+    needs = connections_by_role(settings).values()
+    return ConnectionNeed(sum(need.least for need in needs), sum(need.most for need in needs))
+
+
+def connections_by_role(settings: Settings) -> dict[str, ConnectionNeed]:
+    """Return the connections of all processes of each role: the sizes of their pools, and one to watch each server.
+
+    Apps that are loaded have two more pools in each process that runs them. Chores of apps are not known here.
+    """
     server, database = settings.server, settings.database
-    least, most = 2, 4
+    apps = 11 if settings.apps.load else 0
+    needs = {"supervisor": ConnectionNeed(2, 6)}
     if "gateway" in server.roles:
-        has_console = "console" in server.roles
-        least += server.gateways * (3 + 3 * has_console)
-        most += server.gateways * (database.ingest_connections + 8 + 2 * settings.has_brokers + 9 * has_console)
+        gateway = database.ingest_connections + 8 + 2 * settings.has_brokers + apps
+        needs["gateway"] = ConnectionNeed(3 * server.gateways, gateway * server.gateways)
+        if "console" in server.roles:
+            needs["console"] = ConnectionNeed(3 * server.gateways, 9 * server.gateways)
     if "worker" in server.roles:
         has_handlers = bool(server.app or settings.apps.load or settings.cells.others)
-        least += 3 * (server.workers + 1) * has_handlers + 2 * server.senders
-        most += (server.workers + 1) * (database.worker_connections + 4) + 5 * server.senders
+        workers = server.workers + 1  # and the one for suspects
+        needs["worker"] = ConnectionNeed(3 * workers * has_handlers, (database.worker_connections + 3 + apps) * workers)
+        needs["sender"] = ConnectionNeed(2 * server.senders, 6 * server.senders)
     if "keeper" in server.roles:
-        least += 5
-        most += 3
-    return ConnectionNeed(least, most)
+        needs["keeper"] = ConnectionNeed(6, 8 + apps)
+    return needs
 
 
 async def check_connections(settings: Settings) -> str | None:
