@@ -162,10 +162,10 @@ MISTAKES = {
         "config check", '[sources.github]\nsecrets = ["GITHUB_SECRET"]', ('write "env:GITHUB_SECRET"',), 0
     ),
     "secret of one character": Mistake(
-        "config check", '[sources.github]\nsecrets = ["x"]', ("sources.github.secrets[0]", "8 characters", "random")
+        "config check", '[sources.github]\nsecrets = ["x"]', ("sources.github.secrets[0]", "6 characters", "random")
     ),
     "secret of one character at the start": Mistake(
-        "serve", '[sources.github]\nsecrets = ["x"]', ("sources.github.secrets[0]", "8 characters", "random")
+        "serve", '[sources.github]\nsecrets = ["x"]', ("sources.github.secrets[0]", "6 characters", "random")
     ),
     "secret in the file": Mistake(
         "config check",

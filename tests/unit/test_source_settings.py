@@ -100,10 +100,9 @@ def check(provider: str, *secrets: str, **options: str) -> None:
     ("provider", "secrets", "options", "key"),
     [
         ("github", ("x",), {}, r"secrets\[0\]"),
-        ("github", ("long enough", "  short  "), {}, r"secrets\[1\]"),
-        ("hmac", ("1234567",), {"header": "x-signature"}, r"secrets\[0\]"),
-        ("stripe", ("whsec_x",), {}, r"secrets\[0\]"),
-        ("standard-webhooks", ("v1,whsec_QUJD",), {}, r"secrets\[0\]"),
+        ("github", ("long enough", "  five5  "), {}, r"secrets\[1\]"),
+        ("hmac", ("12345",), {"header": "x-signature"}, r"secrets\[0\]"),
+        ("standard-webhooks", ("v1,whsec_",), {}, r"secrets\[0\]"),
         ("cloudpayments", ("x",), {}, r"secrets\[0\]"),
         ("telegram", ("x",), {}, r"secrets\[0\]"),
         ("netlify", ("x",), {}, r"secrets\[0\]"),
@@ -113,7 +112,9 @@ def check(provider: str, *secrets: str, **options: str) -> None:
     ],
 )
 def test_a_secret_that_is_easily_guessed_is_refused(provider, secrets, options, key):
-    with pytest.raises(ConfigError, match=rf"sources\.test\.{key}: .*fewer than 8 characters; (choose|copy)") as caught:
+    with pytest.raises(
+        ConfigError, match=rf"sources\.test\.{key}: .*(fewer than 6 characters|its prefix); (choose|copy)"
+    ) as caught:
         check(provider, *secrets, **options)
     assert not any(repr(text) in str(caught.value) for text in (*secrets, *options.values()))
 
@@ -124,6 +125,6 @@ def test_the_secret_of_each_senders_example_is_long_enough(made):
 
 
 def test_a_source_that_was_compiled_before_still_is():
-    with pytest.raises(ConfigError, match="fewer than 8"):
+    with pytest.raises(ConfigError, match="fewer than 6"):
         check("github", "x")
     Verifier(SourceSpec(name="test", provider="github", secrets=("x",)))

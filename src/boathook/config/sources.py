@@ -42,7 +42,7 @@ class SourceSettings(Table):
     """The provider's name; by default the source's name. `boathook sources providers` lists all."""
     secrets: tuple[Secret, ...] = Field(default=(), repr=False)
     """Signing secrets, as a list of `"env:NAME"` or `"file:PATH"`; each of them is valid, so that a secret can be
-    rotated. Each has at least 8 characters without its prefix. `secret` takes a single one."""
+    rotated. Each has at least 6 characters. `secret` takes a single one."""
     paths: tuple[SourcePath, ...] = ()
     """Additional paths besides `/in/NAME`, such as `["/webhooks/stripe"]`."""
     unsigned: bool = False

@@ -25,11 +25,10 @@ class ResolvedSource(NamedTuple):
     """The settings the recipe declares, by name, defaults included."""
 
 
-MIN_SECRET_LENGTH: Final = 8
-"""The fewest characters of a secret, without its prefix.
+MIN_SECRET_LENGTH: Final = 6
+"""The fewest characters of a secret: whoever captures one request finds a shorter one by trying all.
 
-The secrets that senders issue are longer, so a shorter one is cut off or a slip. Those that users choose follow the
-minimum for chosen passwords of NIST SP 800-63B, section 5.1.1.1: https://pages.nist.gov/800-63-3/sp800-63b.html.
+Secrets that senders issue are longer. Owners chose some of six and seven characters, which keep working.
 """
 
 _ATTEMPT_FIELDS: Final = (
@@ -96,12 +95,9 @@ def check_secret_forms(spec: SourceSpec) -> None:
         return
     secret_settings = {one.name: settings[one.name] for one in recipe.settings if one.is_secret}
     for key, secret in (keys | secret_settings).items():
-        if 0 < len(_significant_text(recipe, secret)) < MIN_SECRET_LENGTH:
+        if secret and (weakness := _find_weakness(recipe, secret)):
             advice = "choose a long random one" if recipe.is_secret_chosen else f"copy all of it from {recipe.title}"
-            raise ConfigError(
-                f"sources.{spec.name}.{key}: this secret is easily guessed, because it has fewer than "
-                f"{MIN_SECRET_LENGTH} characters; {advice}"
-            )
+            raise ConfigError(f"sources.{spec.name}.{key}: this secret is easily guessed, because {weakness}; {advice}")
 
 
 def _form_fault(recipe: Recipe, secret: str) -> str:
@@ -116,10 +112,13 @@ def _form_fault(recipe: Recipe, secret: str) -> str:
     return f"{describe_variable(name)}" + (f"; {advice}" if advice else "")
 
 
-def _significant_text(recipe: Recipe, secret: str) -> str:
-    """Return the part of a secret that has to be guessed."""
-    text = secret.strip().removeprefix(VERSION_PREFIX).removeprefix(STANDARD_PREFIX)
-    return text if recipe.secret_form is None else text.removeprefix(recipe.secret_form.prefix)
+def _find_weakness(recipe: Recipe, secret: str) -> str:
+    """Return why a secret is easily guessed; empty if it is not."""
+    text = secret.strip()
+    if len(text) < MIN_SECRET_LENGTH:
+        return f"it has fewer than {MIN_SECRET_LENGTH} characters"
+    prefixes = {VERSION_PREFIX, STANDARD_PREFIX, "" if recipe.secret_form is None else recipe.secret_form.prefix}
+    return "nothing follows its prefix" if text in prefixes | {VERSION_PREFIX + STANDARD_PREFIX} else ""
 
 
 def _volatile_path(options: Options, path: str) -> str:
