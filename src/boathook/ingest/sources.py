@@ -206,6 +206,15 @@ def follow_sources(store: EventStore, settings: Settings) -> None:
     store.set_refusing(name for name, source in settings.sources.items() if source.repeated_body == "refuse")
 
 
+def report_dedup_windows(settings: Settings) -> None:
+    """Set the metric of how long keys are remembered, of each source."""
+    days = dedup_days_by_source(settings)
+    for name, source in settings.sources.items():
+        window_s = days.get(name, settings.retention.dedup_days) * _DAY_S
+        value = window_s if source.dedup_window_s is None else source.dedup_window_s
+        meters.gauge("boathook_dedup_window_seconds", value, source=name)
+
+
 def compile_sources(settings: Settings, added: SecretsCache | None = None) -> dict[str, CompiledSource]:
     """Return the compiled source of every path in use. Raises ConfigError as `compile_verifier` does."""
     paths: dict[str, CompiledSource] = {}

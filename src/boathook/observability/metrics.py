@@ -176,6 +176,8 @@ TABLE: Final = (
     Metric("boathook_cell_events_received_total", _COUNTER, "Events that gateways of other cells have posted here."),
     Metric("boathook_database_unsafe", _GAUGE, "1 while PostgreSQL could lose what it has committed: its settings say "
            "so, or commits wait for a synchronous standby.", merge=Merge.MAX),
+    Metric("boathook_dedup_window_seconds", _GAUGE, "How long the key of an event is remembered.", ("source",),
+           merge=Merge.MAX),
     Metric("boathook_dedup_cache_hits_total", _COUNTER, "Duplicates found in memory, without a query."),
     Metric("boathook_attempts_total", _COUNTER, "Finished attempts of deliveries, by outcome.",
            ("recipient", "outcome")),

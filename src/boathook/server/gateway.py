@@ -51,7 +51,12 @@ from boathook.ingest.secret_reloader import SecretReloader
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.source_paths import SOURCE_PREFIX
 from boathook.ingest.source_rate import RateLeaser, SourceRate
-from boathook.ingest.sources import CompiledSources, dedup_windows_by_source, follow_sources
+from boathook.ingest.sources import (
+    CompiledSources,
+    dedup_windows_by_source,
+    follow_sources,
+    report_dedup_windows,
+)
 from boathook.ingest.spool_records import UNROUTED
 from boathook.ingest.stored_sources_file import read_stored_sources, save_stored_sources
 from boathook.ingest.tracing import TracedApp, TracedIntake
@@ -407,6 +412,7 @@ class IngestRuntime:
         )
         """Makes events durable."""
         self.intake.set_dedup_windows(dedup_windows_by_source(sources.live.current))
+        report_dedup_windows(sources.live.current)
         if self._cells is not None:
             self._cells.add(settings.cells.name, self.intake)
         self._buffer_drain = self._open_drain(event_builder) if settings.has_brokers else None
@@ -615,6 +621,7 @@ class IngestRuntime:
         self._secret_reloader.set_sources(sources.live.current, sources.compiled.by_name.values())
         follow_sources(self._gateway_database.events, sources.live.current)
         self.intake.set_dedup_windows(dedup_windows_by_source(sources.live.current))
+        report_dedup_windows(sources.live.current)
         self._set_sources()
         self._rate_leaser.follow_sources()
         self._follow_replies()

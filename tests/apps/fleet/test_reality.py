@@ -275,8 +275,7 @@ def test_the_window_in_force_is_shown_to_the_second(tmp_path, pg_url):
     short = FleetServer(folder, pg_url)
     try:
         short.start(WEBHOOK_DEDUP_TTL_SEC="1")
-        shown = short.client.get("/webhooks/_selftest").json()["dedup"]["ttl_s"]
-        assert shown == 1
+        assert _shown_window(short) == 1
         car = new_id()
         body = f'{{"id"=>{car}, "state"=>"a"}}'
         assert not send(short, "car_update", body)
@@ -288,3 +287,19 @@ def test_the_window_in_force_is_shown_to_the_second(tmp_path, pg_url):
         until(lambda: not send(short, "car_update", body))
     finally:
         short.kill_all()
+
+
+def test_the_window_of_the_source_itself_is_what_is_shown(tmp_path, pg_url):
+    """A key under `[sources.rentprog]` takes precedence over the app's."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    own = FleetServer(folder, pg_url, extra="[sources.rentprog]\ndedup_window_s = 77\n")
+    try:
+        own.start(WEBHOOK_DEDUP_TTL_SEC="60")
+        until(lambda: _shown_window(own) == 77)
+    finally:
+        own.kill_all()
+
+
+def _shown_window(server: FleetServer) -> float:
+    return float(server.client.get("/webhooks/_selftest").json()["dedup"]["ttl_s"])

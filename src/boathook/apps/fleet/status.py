@@ -51,6 +51,11 @@ class Figures:
         ]
         return round(max(seconds) * 1_000, 3) if seconds else None
 
+    def dedup_window_s(self) -> float | None:
+        """Return how long RentProg's requests are recognized by what is in force; None until a gateway has told."""
+        series = self.series("boathook_dedup_window_seconds")
+        return next((one["value"] for one in series if one["labels"]["source"] == SOURCES[0]), None)
+
     def backlog(self) -> dict[str, int]:
         """Return this app's open deliveries, by state."""
         found = dict.fromkeys(("pending", "leased", "dead"), 0)
@@ -96,7 +101,7 @@ def describe(figures: Figures, settings: FleetSettings) -> dict[str, Any]:
         "dedup": {
             "hits_1m": figures.recent_increase("boathook_duplicates_total"),
             "hits": figures.total("boathook_duplicates_total"),
-            "ttl_s": round(settings.dedup_window_s),
+            "ttl_s": round(figures.dedup_window_s() or settings.dedup_window_s),
         },
         "rate_limit": {"rps": settings.rate, "burst": settings.burst},
         "json_limit": settings.max_body,
