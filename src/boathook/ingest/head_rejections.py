@@ -243,7 +243,7 @@ class HeadRejections:
 
 
 def connection_refusal(status: int, refused_as: str) -> tuple[Reason, str] | None:
-    """Return reason and detail of what a connection refused before an application saw it; None if it is no fault.
+    """Return reason and detail of what a connection refused before an application saw it; None for other statuses.
 
     Args:
         status: the status that it was answered with.
