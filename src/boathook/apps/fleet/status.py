@@ -52,7 +52,7 @@ class Figures:
         return round(max(seconds) * 1_000, 3) if seconds else None
 
     def dedup_window_s(self) -> float | None:
-        """Return how long RentProg's requests are recognized by what is in force; None until a gateway has told."""
+        """Return how long RentProg's requests are recognized by what is in force; None until a gateway reports it."""
         series = self.series("boathook_dedup_window_seconds")
         return next((one["value"] for one in series if one["labels"]["source"] == SOURCES[0]), None)
 
