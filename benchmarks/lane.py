@@ -9,11 +9,15 @@ from benchmarks.latency import arrived
 
 _RATES: Final = (20, 200)
 _ROUNDS: Final = 3
+_AHEAD_S: Final = 1.0
+"""How far ahead the `deliverAt` of a message is that is due soon."""
 _LANES: Final = ("postgresql", "rabbitmq")
 
 
 def lane(environment: BenchmarkEnvironment, seconds: float) -> dict[str, Any]:
     """Publish messages at each rate with each lane in turn, and report when they arrived and what they cost.
+
+    The figures `later` are of messages that are due a second after they are published, from that time on.
 
     Raises:
         ConfigError: RabbitMQ is not installed, or messages got lost.
@@ -28,8 +32,10 @@ def lane(environment: BenchmarkEnvironment, seconds: float) -> dict[str, Any]:
             for number in range(_ROUNDS):
                 for name in sorted(_LANES, reverse=number % 2 == 1):
                     environment.report(f"round {number + 1} of {_ROUNDS}, {name}")
-                    rounds[name].append(arrived(environment, rate, seconds, more=settings[name], nodes=nodes))
+                    rounds[name].append(
+                        arrived(environment, rate, seconds, more=settings[name], nodes=nodes, ahead_s=_AHEAD_S)
+                    )
             for name, found in rounds.items():
-                keys = ("p50_ms", "p99_ms", "product_us", "postgres_us", "brokers_us")
+                keys = ("p50_ms", "p99_ms", "later_p50_ms", "later_p99_ms", "product_us", "postgres_us", "brokers_us")
                 figures |= {f"{name}_{rate}_{key}": round(median(one[key] for one in found), 2) for key in keys}
         return figures | {"brokers": len(nodes)}

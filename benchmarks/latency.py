@@ -5,6 +5,7 @@ import os
 import time
 from array import array
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -91,13 +92,15 @@ def _read(starts: Path, *, skip: int) -> list[float]:
 
 
 def arrived(
-    environment: BenchmarkEnvironment, rate: int, seconds: float, *, more: str = "", nodes: Sequence[RabbitNode] = ()
-) -> dict[str, Any]:
+    environment: BenchmarkEnvironment, rate: int, seconds: float, *, more: str = "", nodes: Sequence[RabbitNode] = (),
+    ahead_s: float = 0.0,
+) -> dict[str, Any]:  # fmt: skip
     """Publish messages by the API at a rate to an endpoint in this process, and report when they arrived there.
 
     Args:
         more: further settings.
         nodes: the brokers that these use.
+        ahead_s: also publish messages with a `deliverAt` so far ahead; those that arrive are counted from it on.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         receiver = runner.run(_Receiver.listen())
@@ -113,8 +116,11 @@ def arrived(
             before = read_cpu(environment, server, nodes)
             waits = runner.run(publisher.publish(int(rate * seconds * 2), receiver))
             used = read_cpu(environment, server, nodes).since(before, len(waits))
+            later = runner.run(publisher.publish_later(int(rate * seconds), receiver, ahead_s)) if ahead_s else []
     # Of a message that is published, delivered and recorded.
     figures = _figures(waits) | {"product_us": round(used.gateway, 1)}
+    if later:
+        figures |= {f"later_{name}": value for name, value in _figures(later).items()}
     if nodes:
         figures["brokers_us"] = round(used.brokers, 1)
     return figures | ({} if used.postgres is None else {"postgres_us": round(used.postgres, 1)})
@@ -182,7 +188,7 @@ class _Publisher:
         self._rate = rate
         self._published = 0
 
-    async def publish(self, count: int, receiver: _Receiver) -> list[float]:
+    async def publish(self, count: int, receiver: _Receiver, ahead_s: float = 0.0) -> list[float]:
         """Publish so many messages; return the milliseconds from when each was due until it arrived."""
         loop = asyncio.get_running_loop()
         first = self._published
@@ -191,20 +197,27 @@ class _Publisher:
         clients = [(await loop.create_connection(Client, "127.0.0.1", self._port))[1] for _ in range(_CONNECTIONS)]
         for client in clients:
             idle.put_nowait(client)
-        began = time.perf_counter()
+        began, began_at = time.perf_counter(), datetime.now(UTC)
         async with asyncio.TaskGroup() as group:
             for number in range(count):
                 await asyncio.sleep(max(0.0, began + number / self._rate - time.perf_counter()))
-                group.create_task(self._publish_one(idle, first + number))
+                deliver_at = began_at + timedelta(seconds=number / self._rate + ahead_s) if ahead_s else None
+                group.create_task(self._publish_one(idle, first + number, deliver_at))
         await receiver.wait_for(self._published)
         for client in clients:
             client.close()
-        return [(receiver.arrived_s[first + number] - began - number / self._rate) * 1e3 for number in range(count)]
+        dues_s = [began + number / self._rate + ahead_s for number in range(count)]
+        return [(receiver.arrived_s[first + number] - due_s) * 1e3 for number, due_s in enumerate(dues_s)]
 
-    async def _publish_one(self, idle: "asyncio.Queue[Client]", number: int) -> None:
+    async def publish_later(self, count: int, receiver: _Receiver, ahead_s: float) -> list[float]:
+        """Do so once the API has answered the first of these: it builds their routes by then."""
+        await self.publish(1, receiver, ahead_s)
+        return await self.publish(count, receiver, ahead_s)
+
+    async def _publish_one(self, idle: "asyncio.Queue[Client]", number: int, deliver_at: datetime | None) -> None:
         client = await idle.get()
         payload = b'{"n":%d,"text":"%s"}' % (number, b"x" * (_BODY_BYTES - 60))
-        status = await client.send(make_request(self._setup.application, self._token, payload))
+        status = await client.send(make_request(self._setup.application, self._token, payload, deliver_at=deliver_at))
         if status != 202:
             raise ConfigError(f"a message of the benchmark was answered {status}")
         idle.put_nowait(client)

@@ -4,6 +4,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -120,14 +121,17 @@ def _publish(
         return _drive(environment, server, corpus, seconds)
 
 
-def make_request_body(payload: bytes) -> bytes:
+def make_request_body(payload: bytes, deliver_at: datetime | None = None) -> bytes:
     """Return the body of a request that publishes a message."""
-    return b'{"eventType":"%s","payload":%s}' % (TYPE.encode(), payload)
+    later = b"" if deliver_at is None else b',"deliverAt":"%s"' % deliver_at.isoformat().encode()
+    return b'{"eventType":"%s","payload":%s%s}' % (TYPE.encode(), payload, later)
 
 
-def make_request(application: str, token: str, payload: bytes, key: int | None = None) -> bytes:
+def make_request(
+    application: str, token: str, payload: bytes, key: int | None = None, deliver_at: datetime | None = None
+) -> bytes:
     """Return the HTTP request that publishes a message."""
-    body = make_request_body(payload)
+    body = make_request_body(payload, deliver_at)
     lines = [
         f"POST /api/v1/app/{application}/msg HTTP/1.1",
         "host: 127.0.0.1",
