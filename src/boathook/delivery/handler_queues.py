@@ -358,6 +358,7 @@ class HandlerQueues:
             room = self._breaker_room(queue, now)
             while room is not None and len(queue.waiting) > room:
                 released.append(queue.waiting.pop())
+                queue.has_more_due = True
         return released
 
     def drop(self, lost: set[HandlerAttempt]) -> None:
