@@ -35,6 +35,8 @@ class ChosenMutant(msgspec.Struct, frozen=True):
 
 _BATCH: Final = ("tests/unit/test_batch.py",)
 _BUFFER: Final = ("tests/postgres/test_buffer.py",)
+_DUE_TIMES: Final = ("tests/simulation/test_due_times.py",)
+_DUE_PUBLISHERS: Final = ("tests/postgres/test_due_publishers.py",)
 _CELLS: Final = ("tests/unit/test_cells.py",)
 _SOURCE_MOVES: Final = ("tests/postgres/test_cells.py",)
 _MOVES: Final = ("tests/postgres/test_cell_applications.py",)
@@ -56,6 +58,18 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
     "broker": (
         ChosenMutant("broker/connection.py", "publisher_confirms=True", "publisher_confirms=False", _BUFFER),
         ChosenMutant("broker/connection.py", "mandatory=True", "mandatory=False", _BUFFER),
+        ChosenMutant("broker/due_lane.py", "append((recipient, due_at))", "append((recipient, 0.0))", _DUE_TIMES),
+        ChosenMutant("broker/due_lane.py", "due = unnamed", "due = []", _DUE_TIMES),
+        ChosenMutant("delivery/due_receiver.py", "if wait_s <= _MAX_WAIT_S:", "if wait_s <= 0:", _DUE_TIMES),
+        ChosenMutant(
+            "delivery/due_receiver.py", "if wait_s < DELAYS_S[0] - DELAY_SLACK_S:", "if wait_s < 0:", _DUE_TIMES
+        ),
+        ChosenMutant(
+            "delivery/dispatcher.py",
+            "self._clock.sync(await delivery_commands.read_clock(self._database))",
+            "pass",
+            _DUE_TIMES,
+        ),
         ChosenMutant("broker/queues.py", '"x-overflow": "reject-publish"', '"x-overflow": "drop-head"', _BUFFER),
         ChosenMutant(
             "broker/queues.py", 'arguments["x-delivery-limit"] = -1', 'arguments["x-delivery-limit"] = 20', _BUFFER
@@ -348,7 +362,15 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "handlers/outbox.py", 'if answer not in {"outdated", "missing"}:', 'if answer != "outdated":', _OUTBOX
         ),
         ChosenMutant("handlers/outbox.py", "yield REPLICATE, REPLICATE_ARGUMENTS", "pass", _STANDBY),
-        ChosenMutant("handlers/outbox.py", "None if self.cell else message.deliver_at", "message.deliver_at", _PASSING),
+        ChosenMutant(
+            "handlers/outbox.py",
+            "None if self.cell else draft.message.deliver_at",
+            "draft.message.deliver_at",
+            _PASSING,
+        ),
+        ChosenMutant("handlers/outbox.py", "compiled.due(draft)", "None", _DUE_PUBLISHERS),
+        ChosenMutant("handlers/operational.py", "await notify_due(connection, due)", "pass", _DUE_PUBLISHERS),
+        ChosenMutant("delivery/handler_executor.py", "self._notifier.notify(due)", "pass", _DUE_PUBLISHERS),
         ChosenMutant(
             _SCHEMA,
             "            order by coalesce(m.replay_key, m.key), m.key\n",
