@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +13,8 @@ from tests.simulation.tables import Record, Seen, Stored, Transaction, owe
 
 
 def append_events(t: Transaction, version: int, *columns: Any) -> list[Record]:
-    *rest, owed_events, ordinals, recipients, order_keys, _has_order, has_unhandled, same_body_as = columns
+    *rest, owed_events, ordinals, recipients, order_keys, _has_order, has_unhandled, same_body_as, windows = columns
+    assert windows is None, "no source here counts from the acceptance"
     if t.tables.routes_version != version:
         sometimes("events routed by outdated routes were refused")
         return single(is_current=False, fresh=[], has_blocked=False)
@@ -76,7 +78,10 @@ def remember(t: Transaction, seen: Seen) -> bool:
     return True
 
 
-def find_seen(t: Transaction, keys: Sequence[UUID], replay_keys: Sequence[UUID | None]) -> list[Record]:
+def find_seen(
+    t: Transaction, keys: Sequence[UUID], replay_keys: Sequence[UUID | None], accepted_at: Sequence[datetime | None]
+) -> list[Record]:
+    assert not any(accepted_at), "no source here counts from the acceptance"
     found = []
     by_replay = {row.replay_key: row for row in t.rows("dedup") if row.replay_key is not None}
     for position, (key, replay_key) in enumerate(zip(keys, replay_keys, strict=True), 1):
@@ -85,7 +90,7 @@ def find_seen(t: Transaction, keys: Sequence[UUID], replay_keys: Sequence[UUID |
             found.append(
                 Record(
                     position=position, event_id=row.event_id, body_sha256=row.body_sha256, is_same_key=row.key == key,
-                    is_expired=row.expires_at < t.now, found=row.key,
+                    is_expired=row.expires_at <= t.now, found=row.key,
                 )
             )  # fmt: skip
     return found
@@ -101,12 +106,13 @@ def record_conflict(
     return []
 
 
-def forget_expired(t: Transaction, keys: Sequence[UUID]) -> list[Record]:
+def forget_expired(t: Transaction, keys: Sequence[UUID], at: datetime | None) -> list[Record]:
+    until = t.now if at is None else max(t.now, at)
     for key in sorted(keys):
         row = t.get("dedup", key)
-        if row is not None and row.expires_at < t.now:
+        if row is not None and row.expires_at <= until:
             latest = t.lock("dedup", key)
-            if latest is not None and latest.expires_at < t.now:
+            if latest is not None and latest.expires_at <= until:
                 t.put("dedup", key, None)
     return []
 
