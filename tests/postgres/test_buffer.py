@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -729,6 +730,28 @@ class TestLoss:
             assert await gateway.stored() == ["a"]
 
 
+async def test_a_checkpoint_keeps_when_the_last_event_was_accepted(db: Database):
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    await buffer_marks.advance(db, 7, 1, 3, at)
+    await buffer_marks.advance(db, 7, 4, 3, None)
+    assert await buffer_marks.advance(db, 7, 6, 6, None) == buffer_marks.Gap(2, at)
+
+
+async def test_events_beyond_those_that_may_wait_are_handed_back(access: BrokerAccess, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("boathook.broker.buffer._MAX_PENDING", 2)
+    handed: list[bytes] = []
+    buffer = BrokerBuffer(
+        access,
+        queue=QUEUE,
+        confirm_s=CONFIRM_S,
+        hand_back=lambda records, _: handed.extend(payload for payload, _ in records),
+    )
+    buffer.problem = ""  # as with a broker that takes its time
+    for payload in (b"a", b"b", b"c"):
+        buffer.append(payload, asyncio.get_running_loop().create_future())
+    assert (handed, buffer.waiting) == ([b"c"], 2)
+
+
 class TestQueues:
     async def test_a_queue_with_other_arguments_is_not_published_to(
         self, db: Database, access: BrokerAccess, cluster: Cluster
@@ -765,6 +788,12 @@ class TestQueues:
         *_, copies = [one async for one in doctor.examine_rabbitmq(settings)]
         assert copies.verdict is CheckStatus.WARN
         assert copies.found.startswith("not checked")
+
+    async def test_a_message_for_a_queue_that_is_gone_is_not_confirmed(self, access: BrokerAccess):
+        connection = await first_connection(access, purpose="test")
+        with pytest.raises(BrokerUnavailable, match="refused a message"):
+            await connection.publish("gone", b"", CONFIRM_S)
+        await connection.close()
 
     async def test_messages_survive_any_number_of_deliveries(self, access: BrokerAccess):
         assert await _survivors(access, QUEUE, await _arguments(access)) == 5
