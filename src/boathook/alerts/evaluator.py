@@ -77,7 +77,7 @@ class AlertEvaluator:
             now = await alert_store.lock_evaluation(connection)
             await self._catch_up(connection, now)
             opened = _sorted(await alert_store.list_open(connection))
-            silences = [one.pattern for one in await alert_store.list_silences(connection, ended_after=now)]
+            silences = [silence.pattern for silence in await alert_store.list_silences(connection, ended_after=now)]
             seen: dict[str, list[Reading]] = {}
             for rule in self._rules:
                 readings = await self._read(connection, rule, opened.get(rule.name, {}), now)
@@ -94,9 +94,9 @@ class AlertEvaluator:
         else:
             stored = await read_stored_since(connection, min(now, self._read_until) - _OVERLAP)
         # The window cannot recognize late samples, because it has merged them.
-        fresh = [one for one in stored.samples if (one.host, one.at) not in self._last_read]
+        fresh = [sample for sample in stored.samples if (sample.host, sample.at) not in self._last_read]
         await asyncio.to_thread(self._take_in, fresh, now)
-        self._last_read = {(one.host, one.at) for one in stored.samples}
+        self._last_read = {(sample.host, sample.at) for sample in stored.samples}
         self._read_until = stored.until or self._read_until
 
     def _take_in(self, samples: Sequence[HostSample], now: datetime) -> None:
@@ -178,7 +178,7 @@ class AlertEvaluator:
         is_new: bool = False,
     ) -> Alert:
         """Store an alert and queue its notifications; return the alert as stored."""
-        is_silenced = any(one.covers(name, alert.subject, now) for one in silences)
+        is_silenced = any(silence.covers(name, alert.subject, now) for silence in silences)
         kind = _due(
             alert,
             rule.repeat_interval_s if rule.repeat_interval_s is not None else self._settings.repeat_interval_s,
@@ -365,7 +365,10 @@ def _sorted(alerts: Iterable[Alert]) -> OpenAlerts:
 
 def _shown(seen: Mapping[str, list[Reading]]) -> dict[str, list[dict[str, Any]]]:
     return {
-        name: [{"subject": one.subject, "value": one.value, "is_raised": one.is_raised} for one in readings[:SHOWN]]
+        name: [
+            {"subject": reading.subject, "value": reading.value, "is_raised": reading.is_raised}
+            for reading in readings[:SHOWN]
+        ]
         for name, readings in seen.items()
     }
 

@@ -31,13 +31,12 @@ _UNMENTIONED: Final = str.maketrans({"@": "@\u2060"})
 def telegram(channel: TelegramChannel, alert_message: AlertMessage) -> bytes:
     """Return the body of ``sendMessage`` (https://core.telegram.org/bots/api#sendmessage)."""
     lines = [f"<b>{_html(alert_message.title)}</b>"]
-    for one in _entries(alert_message):
-        lines.append(
-            f"{_MARKS[one.severity, one.kind is AlertMessageKind.RECOVERED]} {_html(_line(one, alert_message.at))}"
-        )
-        if one.kind is not AlertMessageKind.RECOVERED and one.advice:
-            lines.append(f"<i>{_html(one.advice)}</i>")
-        if link := alert_message.link(one.page):
+    for entry in _entries(alert_message):
+        mark = _MARKS[entry.severity, entry.kind is AlertMessageKind.RECOVERED]
+        lines.append(f"{mark} {_html(_line(entry, alert_message.at))}")
+        if entry.kind is not AlertMessageKind.RECOVERED and entry.advice:
+            lines.append(f"<i>{_html(entry.advice)}</i>")
+        if link := alert_message.link(entry.page):
             lines.append(f'<a href="{html.escape(link)}">{html.escape(link)}</a>')
     lines += map(_html, _rest(alert_message))
     text = ""
@@ -60,14 +59,14 @@ def telegram(channel: TelegramChannel, alert_message: AlertMessage) -> bytes:
 def slack(_channel: SlackChannel, alert_message: AlertMessage) -> bytes:
     """Return the body of an incoming webhook (https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks)."""
     blocks = [_section(f"*{_slack(alert_message.title)}*")]
-    for one in _entries(alert_message):
+    for entry in _entries(alert_message):
         parts = [
-            _SLACK_MARKS[one.severity, one.kind is AlertMessageKind.RECOVERED]
-            + f" {_slack(_line(one, alert_message.at))}"
+            _SLACK_MARKS[entry.severity, entry.kind is AlertMessageKind.RECOVERED]
+            + f" {_slack(_line(entry, alert_message.at))}"
         ]
-        if one.kind is not AlertMessageKind.RECOVERED and one.advice:
-            parts.append(f"_{_slack(one.advice.replace('_', ' '))}_")
-        if link := alert_message.link(one.page):
+        if entry.kind is not AlertMessageKind.RECOVERED and entry.advice:
+            parts.append(f"_{_slack(entry.advice.replace('_', ' '))}_")
+        if link := alert_message.link(entry.page):
             parts.append(f"<{_slack(link)}>")
         blocks.append(_section("\n".join(parts)))
     blocks += [_section(_slack(line)) for line in _rest(alert_message)]
@@ -84,14 +83,14 @@ def mail(channel: EmailChannel, alert_message: AlertMessage) -> EmailMessage:
     message["Message-ID"] = f"<{alert_message.id}@{channel.sender.rpartition('@')[2]}>"
     message["Auto-Submitted"] = "auto-generated"
     lines = [alert_message.title, ""]
-    for one in _entries(alert_message):
+    for entry in _entries(alert_message):
         lines.append(
-            f"[{'recovered' if one.kind is AlertMessageKind.RECOVERED else one.severity}] "
-            f"{_line(one, alert_message.at)}"
+            f"[{'recovered' if entry.kind is AlertMessageKind.RECOVERED else entry.severity}] "
+            f"{_line(entry, alert_message.at)}"
         )
-        if one.kind is not AlertMessageKind.RECOVERED and one.advice:
-            lines.append(f"    {one.advice}")
-        if link := alert_message.link(one.page):
+        if entry.kind is not AlertMessageKind.RECOVERED and entry.advice:
+            lines.append(f"    {entry.advice}")
+        if link := alert_message.link(entry.page):
             lines.append(f"    {link}")
         lines.append("")
     lines += _rest(alert_message)
@@ -104,12 +103,12 @@ def document(alert_message: AlertMessage) -> bytes:
     return msgspec.json.encode(
         {
             "type": "alerts.test"
-            if any(one.kind is AlertMessageKind.TEST for one in alert_message.alerts)
+            if any(alert.kind is AlertMessageKind.TEST for alert in alert_message.alerts)
             else "alerts.changed",
             "timestamp": _moment(alert_message.at),
             "data": {
                 "title": alert_message.title,
-                "alerts": [_object(one, alert_message) for one in alert_message.alerts],
+                "alerts": [_object(alert, alert_message) for alert in alert_message.alerts],
             },
         }
     )

@@ -61,11 +61,11 @@ class MetricWindow:
 
     def add(self, samples: Iterable[HostSample]) -> None:
         """Add samples in any order; known samples are ignored unless `tidy` has merged them."""
-        for one in samples:
-            known = self._hosts.setdefault(one.host, [])
-            index = bisect_left(known, one.at, key=_AT)
-            if index == len(known) or known[index].at != one.at:
-                insort(known, HostSample(one.host, one.at, one.snapshot.only(self._metrics)), key=_AT)
+        for sample in samples:
+            known = self._hosts.setdefault(sample.host, [])
+            index = bisect_left(known, sample.at, key=_AT)
+            if index == len(known) or known[index].at != sample.at:
+                insort(known, HostSample(sample.host, sample.at, sample.snapshot.only(self._metrics)), key=_AT)
 
     def tidy(self, now: datetime) -> None:
         """Drop samples that rules no longer need, and samples with a time in the future."""
@@ -86,8 +86,8 @@ class MetricWindow:
         for host, samples in self._hosts.items():
             old = bisect_right(samples, before, key=_AT)
             groups: dict[int, list[HostSample]] = {}
-            for one in samples[:old]:
-                groups.setdefault(int(one.at.timestamp() // step_s), []).append(one)
+            for sample in samples[:old]:
+                groups.setdefault(int(sample.at.timestamp() // step_s), []).append(sample)
             if len(groups) < old:
                 samples[:old] = [
                     HostSample(host, of[0].at, concatenate(one.snapshot for one in of)) for of in groups.values()
@@ -136,8 +136,8 @@ class MetricWindow:
         for host, samples in self._hosts.items():
             first = bisect_right(samples, since, key=_AT)
             last = len(samples) if until is None else bisect_right(samples, until, key=_AT)
-            for one in samples[first:last]:
-                for labels, value in getattr(one.snapshot, kind).get(selector.metric, {}).items():
+            for sample in samples[first:last]:
+                for labels, value in getattr(sample.snapshot, kind).get(selector.metric, {}).items():
                     subject = selector.subject(host, labels)
                     if subject is not None:
                         found[subject] = found[subject] + value if subject in found else value
@@ -234,8 +234,8 @@ def _compile(name: str, rule: RuleSettings) -> Rule:
     if problem:
         raise refuse(*problem)
     for key, selections in (("against", rule.against), ("unless", rule.unless)):
-        for one in selections:
-            if wrong := _wrong(one, rule.by if key == "against" else (), (MetricKind.COUNTER,)):
+        for selection in selections:
+            if wrong := _wrong(selection, rule.by if key == "against" else (), (MetricKind.COUNTER,)):
                 raise refuse(f"{key}.{wrong[0]}", wrong[1])
     if rule.measure == "share" and not rule.against:
         raise refuse("against", "is missing; a share needs a total")
@@ -298,7 +298,7 @@ def evaluate_rule(rule: Rule, window: MetricWindow, now: datetime, fresh_s: floa
 
 def sort_readings(rule: Rule, readings: Iterable[Reading]) -> list[Reading]:
     """Sort readings, worst first."""
-    return sorted(readings, key=lambda one: one.value, reverse=rule.settings.above is not None)
+    return sorted(readings, key=lambda reading: reading.value, reverse=rule.settings.above is not None)
 
 
 def _increases(

@@ -222,10 +222,10 @@ class CellsSettings(Table):
         if not self.secret:
             raise ValueError('secret: is empty; write "env:NAME" or "file:PATH", the same in all cells')
         for key in ("url", "database"):
-            given = [value for one in self.members.values() if (value := getattr(one, key).rstrip("/"))]
+            given = [value for member in self.members.values() if (value := getattr(member, key).rstrip("/"))]
             if len(given) != len(set(given)):
                 raise ValueError(f"members: two cells have the same {key}")
-        if not any(one.accepts_new for one in self.members.values()):
+        if not any(member.accepts_new for member in self.members.values()):
             raise ValueError("members: no cell has accepts_new = true; set it for those that new sources may go to")
         return self
 

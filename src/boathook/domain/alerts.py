@@ -79,18 +79,18 @@ class AlertMessage(msgspec.Struct, frozen=True):
     @property
     def firing(self) -> list[AlertEntry]:
         """The alerts that are not recovered, critical ones first."""
-        found = [one for one in self.alerts if one.kind is not AlertMessageKind.RECOVERED]
+        found = [alert for alert in self.alerts if alert.kind is not AlertMessageKind.RECOVERED]
         return sorted(found, key=lambda one: (one.severity != "critical", one.rule, one.subject))
 
     @property
     def recovered(self) -> list[AlertEntry]:
         """The recovered alerts."""
-        return [one for one in self.alerts if one.kind is AlertMessageKind.RECOVERED]
+        return [alert for alert in self.alerts if alert.kind is AlertMessageKind.RECOVERED]
 
     @property
     def title(self) -> str:
         """One-line summary of all alerts."""
-        if any(one.kind is AlertMessageKind.TEST for one in self.alerts):
+        if any(alert.kind is AlertMessageKind.TEST for alert in self.alerts):
             return "boathook: test message"
         parts = [
             f"{len(found)} {word}"
@@ -128,10 +128,10 @@ def show_period(seconds: float) -> str:
 def collapse(alerts: Sequence[AlertEntry]) -> list[AlertEntry]:
     """Return one entry per alert; an alert that has since recovered is reported as recovered."""
     found: dict[str, AlertEntry] = {}
-    for one in alerts:
-        known = found.get(one.id)
+    for alert in alerts:
+        known = found.get(alert.id)
         if known is None or known.kind is not AlertMessageKind.RECOVERED:
-            found[one.id] = one
+            found[alert.id] = alert
     return list(found.values())
 
 

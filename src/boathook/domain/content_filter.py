@@ -66,7 +66,7 @@ class ContentFilter(msgspec.Struct, frozen=True, kw_only=True):
         return (
             (self.words is None or self._has_words(type, dedup_key, body))
             and (self.text is None or contains(body, self.text))
-            and all(one.matches(body) for one in self.conditions)
+            and all(condition.matches(body) for condition in self.conditions)
         )
 
     def _has_words(self, type: str, dedup_key: str, body: bytes) -> bool:
@@ -80,7 +80,7 @@ class ContentFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """Return the filter as a JSON object."""
-        conditions = [[list(one.path), one.value] for one in self.conditions]
+        conditions = [[list(condition.path), condition.value] for condition in self.conditions]
         return {"text": self.text, "words": self.words, "word_keys": self.word_keys, "conditions": conditions}
 
     @classmethod

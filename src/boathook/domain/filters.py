@@ -326,7 +326,7 @@ class Router:
             ValueError: a pattern, filter or order path is invalid; the message names the recipient.
         """
         self.version = version
-        self.assignments: Mapping[str, Assignment] = {one.source: one for one in assignments}
+        self.assignments: Mapping[str, Assignment] = {assignment.source: assignment for assignment in assignments}
         """The cells of the sources that have been assigned to one, as of this version."""
         self._parse = parse
         self._lines: dict[_Origin, list[tuple[int, _CompiledRoute]]] = {}

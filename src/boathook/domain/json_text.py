@@ -167,7 +167,7 @@ class _Writer:
         self._wanted = "colon"
 
     def _note_doubled(self) -> None:
-        steps = (one.key if one.opened == "{" else str(one.number - 1) for one in self._levels)
+        steps = (level.key if level.opened == "{" else str(level.number - 1) for level in self._levels)
         path = ".".join(steps)
         path = path if len(path) <= _MAX_PATH else f"…{path[-_MAX_PATH:]}"
         if path not in self.doubled:

@@ -307,16 +307,16 @@ def _combine(
         return snapshots[0] if snapshots else MetricSnapshot()
 
     def merge(kind: str, rule: Callable[[str], Reducer]) -> dict[str, dict[SeriesKey, Any]]:
-        by_metric = _grouped(getattr(one, kind) for one in snapshots)
+        by_metric = _grouped(getattr(snapshot, kind) for snapshot in snapshots)
         return {
             name: {key: rule(name)(found) for key, found in _grouped(tables).items()}
             for name, tables in by_metric.items()
         }
 
     return MetricSnapshot(
-        at=max(one.at for one in snapshots),
-        span_s=span([one.span_s for one in snapshots]),
-        roles={role: roles(found) for role, found in _grouped(one.roles for one in snapshots).items()},
+        at=max(snapshot.at for snapshot in snapshots),
+        span_s=span([snapshot.span_s for snapshot in snapshots]),
+        roles={role: roles(found) for role, found in _grouped(snapshot.roles for snapshot in snapshots).items()},
         counters=merge("counters", lambda _name: sum),
         gauges=merge("gauges", gauge),
         histograms=merge("histograms", lambda _name: _add_buckets),
