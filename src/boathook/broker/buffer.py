@@ -104,7 +104,7 @@ class BrokerBuffer:
     @property
     def waiting(self) -> int:
         """Number of events that are not in PostgreSQL yet, as far as known, and that are waited for."""
-        return len(self._pending) + sum(one.waiting for one in self._series.values())
+        return len(self._pending) + sum(series.waiting for series in self._series.values())
 
     @property
     def is_empty(self) -> bool:
@@ -166,7 +166,7 @@ class BrokerBuffer:
 
     def leave_behind(self) -> int:
         """Stop waiting for what the broker has; return the number of those events. They are stored once it is back."""
-        left = sum(one.waiting for one in self._series.values())
+        left = sum(series.waiting for series in self._series.values())
         self._left_behind |= {number: one for number, one in self._series.items() if one.waiting}
         self.losses += left > 0
         self._series.clear()

@@ -59,8 +59,12 @@ class RedisLeases:
         Raises:
             RedisUnavailable: there is no valid answer to this call in time.
         """
-        keys = [_KEY.format(source=one.source) for one in requests]
-        arguments = [value for one in requests for value in (repr(one.per_second), one.burst, one.spent, one.wanted)]
+        keys = [_KEY.format(source=request.source) for request in requests]
+        arguments = [
+            value
+            for request in requests
+            for value in (repr(request.per_second), request.burst, request.spent, request.wanted)
+        ]
         async with self._turn:
             granted = await self._call("eval", _LEASE, len(keys), *keys, *arguments)
             if not isinstance(granted, list) or len(granted) != len(requests):

@@ -63,9 +63,9 @@ async def assign(database: Database, assignments: Sequence[Assignment]) -> list[
     When this returns, no gateway stores another event under the former assignment.
     """
     columns = (
-        [one.source for one in assignments],
-        [one.cell for one in assignments],
-        [one.revision for one in assignments],
+        [assignment.source for assignment in assignments],
+        [assignment.cell for assignment in assignments],
+        [assignment.revision for assignment in assignments],
     )
     return [row["source"] for row in await database.fetch(SQL["assign_sources"], *columns)]
 

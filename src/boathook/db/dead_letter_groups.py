@@ -122,7 +122,7 @@ async def list_groups(
     if is_cut:
         rows += await database.fetch(SQL["list_recent"], like_pattern(recipient), code, _MAX_RECENT, _SAMPLE_SIZE)
     groups = await _describe(database, {row["key"] for row in rows}, recipient, code)
-    return sorted(groups, key=lambda one: (-one.number, one.key)), is_cut
+    return sorted(groups, key=lambda group: (-group.number, group.key)), is_cut
 
 
 async def find_group(database: Database | Connection, key: UUID) -> DeadLetterGroup | None:

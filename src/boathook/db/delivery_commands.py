@@ -361,7 +361,7 @@ async def read_outcomes(
     rows = await database.fetch(SQL["list_acted_on"], name, action.actor, action.note, since, until, _MAX_TRACKED)
     subjects = [row["subject"] for row in rows]
     is_event = name == REPLAY_EVENT
-    keys = [(ids.read_event(one), None) if is_event else ids.read_delivery(one) for one in subjects]
+    keys = [(ids.read_event(subject), None) if is_event else ids.read_delivery(subject) for subject in subjects]
     found = await database.fetchrow(SQL["count_results"], *_columns(keys), since, group)
     assert found is not None  # one row of counts
     return ReplayOutcomes(**dict(found))

@@ -295,16 +295,16 @@ class EndpointDeliveryStore:
         self, failures: Sequence[FailureSummary], rules: BreakerRules, jitter: Callable[[], float]
     ) -> dict[UUID, HealthUpdate]:
         """Count consecutive failures, open circuit breakers and extend pauses; *jitter* returns values in [0, 1)."""
-        endpoints = [one.endpoint_id for one in failures]
+        endpoints = [failure.endpoint_id for failure in failures]
         async with self._database.transaction() as connection:
             await connection.execute(SQL["ensure_health"], endpoints)
             rows = await connection.fetch(
                 SQL["update_health"],
                 endpoints,
-                [one.failed for one in failures],
-                [one.is_after_success for one in failures],
-                [one.is_endpoint_fault for one in failures],
-                [one.is_probe for one in failures],
+                [failure.failed for failure in failures],
+                [failure.is_after_success for failure in failures],
+                [failure.is_endpoint_fault for failure in failures],
+                [failure.is_probe for failure in failures],
                 [jitter() for _ in failures],
                 rules.failure_threshold,
                 rules.pause_s,

@@ -191,7 +191,7 @@ async def probe(connection: Connection, recipients: Collection[str], first: tupl
         recipients: of deliveries that an operator has made due.
         first: the delivery that is sent as the probe; None sends the one that has been due for longest.
     """
-    endpoints = sorted({one for one in recipients if one.startswith(RECIPIENT)})
+    endpoints = sorted({recipient for recipient in recipients if recipient.startswith(RECIPIENT)})
     if not endpoints:
         return
     if first is not None:

@@ -389,7 +389,7 @@ class _Check:
         rows = await self._database.fetch(SQL["list_dropped"])
         dropped = {f"{row['kind']}, {row['reason']}": row["dropped"] for row in rows}
         rules = [*(rule for walk in self._walks for rule in walk.rules), ORDER_KEYS, AUDIT_CHAIN, *GLOBAL_INVARIANTS]
-        figures = {one.name: self._figures[one.name] for one in fields(Balance) if one.type is int}
+        figures = {field.name: self._figures[field.name] for field in fields(Balance) if field.type is int}
         return IntegrityReport(
             balance=Balance(begun_at=self._begun_at, dropped=dropped, **figures),
             violations=tuple(self._violation(rule) for rule in rules if self._counts[rule.statement]),

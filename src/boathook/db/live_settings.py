@@ -71,8 +71,8 @@ class LiveSettings:
             return False
         self.is_known = True
         self.rows = rows
-        decoded = {one.name: self._decode(one) for one in rows}
-        keys = {(one.id, one.encrypted) for one in rows}
+        decoded = {row.name: self._decode(row) for row in rows}
+        keys = {(row.id, row.encrypted) for row in rows}
         self._decoded = {key: found for key, found in self._decoded.items() if key in keys}
         served, problems = _choose(self._configured, decoded)
         for name, problem in problems.items():

@@ -84,7 +84,7 @@ async def insert_group(
         for row in rows
         for ordinal, one in enumerate(row.deliveries)
     ]
-    has_order = any(one[3] is not None for one in deliveries)
+    has_order = any(delivery[3] is not None for delivery in deliveries)
     arguments = (
         *_columns(map(astuple, targets), 6),
         numbers,

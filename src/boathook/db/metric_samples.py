@@ -160,7 +160,7 @@ async def insert(database: Database, samples: Sequence[HostSample]) -> datetime 
     """
     if not samples:
         return None
-    ats = [one.at for one in samples]
+    ats = [sample.at for sample in samples]
     now: datetime = await database.fetchval(SQL["insert_samples"], samples[0].host, ats, *_to_columns(samples))
     return now
 
@@ -199,8 +199,8 @@ async def _add(connection: Connection, step_s: int, rows: Iterable[HostSample]) 
 def _downsample(samples: Iterable[HostSample], step_s: int) -> Iterable[HostSample]:
     """Merge the samples of each host in each step."""
     groups: dict[tuple[datetime, str], list[MetricSnapshot]] = {}
-    for one in samples:
-        groups.setdefault((_begin(one.at, step_s), one.host), []).append(one.snapshot)
+    for sample in samples:
+        groups.setdefault((_begin(sample.at, step_s), sample.host), []).append(sample.snapshot)
     for (at, host), snapshots in groups.items():
         yield HostSample(host, at, concatenate(snapshots))
 
@@ -210,14 +210,14 @@ def _begin(at: datetime, step_s: int) -> datetime:
 
 
 def _places(samples: Sequence[HostSample]) -> tuple[list[datetime], list[str]]:
-    return [one.at for one in samples], [one.host for one in samples]
+    return [sample.at for sample in samples], [sample.host for sample in samples]
 
 
 def _to_columns(samples: Sequence[HostSample]) -> tuple[list[str], list[str]]:
     """Return snapshots and their totals in stored form."""
 
     def column(of: Callable[[MetricSnapshot], MetricSnapshot]) -> list[str]:
-        return [encode(of(one.snapshot)) for one in samples]
+        return [encode(of(sample.snapshot)) for sample in samples]
 
     return column(MetricSnapshot.limited), column(MetricSnapshot.totals)
 

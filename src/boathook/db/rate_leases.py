@@ -23,7 +23,7 @@ async def lease_tokens(database: Database, requests: Sequence[LeaseRequest], *, 
     async with database.acquire(within_s=within_s) as connection:
         with translate_errors():
             taken = await _lease(connection, requests)
-            if missing := [one for one in requests if one.source not in taken]:
+            if missing := [request for request in requests if request.source not in taken]:
                 await connection.execute(SQL["ensure_rates"], [one.source for one in missing])
                 taken |= await _lease(connection, missing)
     return taken
@@ -31,11 +31,11 @@ async def lease_tokens(database: Database, requests: Sequence[LeaseRequest], *, 
 
 async def _lease(connection: Connection, requests: Sequence[LeaseRequest]) -> dict[str, int]:
     columns = (
-        [one.source for one in requests],
-        [one.per_second for one in requests],
-        [one.burst for one in requests],
-        [one.spent for one in requests],
-        [one.wanted for one in requests],
+        [request.source for request in requests],
+        [request.per_second for request in requests],
+        [request.burst for request in requests],
+        [request.spent for request in requests],
+        [request.wanted for request in requests],
     )
     return {row["source"]: row["taken"] for row in await connection.fetch(SQL["lease_tokens"], *columns)}
 

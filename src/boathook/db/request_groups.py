@@ -69,4 +69,4 @@ def _groups(prefix: str, rows: list[Record]) -> list[RequestGroup]:
         )
         for row in rows
     ]
-    return sorted(groups, key=lambda one: (-one.number, one.origin, one.cause))
+    return sorted(groups, key=lambda group: (-group.number, group.origin, group.cause))

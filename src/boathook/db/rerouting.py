@@ -239,12 +239,12 @@ async def _match_candidates(
 def _split_by_size(candidates: Iterable[_Candidate]) -> Iterator[list[_Candidate]]:
     portion: list[_Candidate] = []
     size = 0
-    for one in candidates:
-        weight = one.row["size"] if one.reads_body else 0
+    for candidate in candidates:
+        weight = candidate.row["size"] if candidate.reads_body else 0
         if portion and size + weight > _MAX_BYTES:
             yield portion
             portion, size = [], 0
-        portion.append(one)
+        portion.append(candidate)
         size += weight
     if portion:
         yield portion

@@ -173,7 +173,7 @@ def _keys(router: Router, application: str, row: Record) -> list[str | None]:
         body=row["body"] or b"",
         channels=tuple(row["channels"] or ()),
     )
-    return [] if row["is_gone"] else [one.order_key for one in deliveries]
+    return [] if row["is_gone"] else [delivery.order_key for delivery in deliveries]
 
 
 def _subject(name: str, row: Record) -> str:

@@ -87,9 +87,16 @@ async def insert(
 
 async def insert_later(connection: Connection, secrets: Sequence[SourceSecret]) -> None:
     """Store secrets as another database has them, and notify all gateways; a known one ends when either copy does."""
-    for one in secrets:
+    for secret in secrets:
         await connection.execute(
-            SQL["insert_later"], one.id, one.source, one.encrypted, one.note, one.added_by, one.added_at, one.expires_at
+            SQL["insert_later"],
+            secret.id,
+            secret.source,
+            secret.encrypted,
+            secret.note,
+            secret.added_by,
+            secret.added_at,
+            secret.expires_at,
         )
     if secrets:
         await announce(connection)

@@ -81,10 +81,10 @@ async def update(
 
 async def insert_later(connection: Connection, sources: Sequence[StoredSource]) -> None:
     """Store sources as another database has them, unless there are later ones, and notify all processes."""
-    for one in sources:
+    for source in sources:
         await connection.execute(
-            SQL["insert_later"], one.name, one.id, list(one.paths), one.encrypted, one.created_by, one.created_at,
-            one.changed_by, one.changed_at,
+            SQL["insert_later"], source.name, source.id, list(source.paths), source.encrypted, source.created_by,
+            source.created_at, source.changed_by, source.changed_at,
         )  # fmt: skip
     if sources:
         await _announce(connection)

@@ -177,7 +177,7 @@ def summarize_health(batch: Iterable[FinishedEndpointDelivery]) -> tuple[list[Fa
             is_endpoint_fault=one.decision.code not in _OURS or (known is not None and known.is_endpoint_fault),
             is_probe=one.delivery.is_probe or (known is not None and known.is_probe),
         )
-    return sorted(failures.values(), key=lambda one: one.endpoint_id), succeeded - failures.keys()
+    return sorted(failures.values(), key=lambda failure: failure.endpoint_id), succeeded - failures.keys()
 
 
 def _is_unsent(one: FinishedEndpointDelivery) -> bool:

@@ -222,7 +222,7 @@ async def run_worker(
         resource.setrlimit(resource.RLIMIT_AS, (size, resource.getrlimit(resource.RLIMIT_AS)[1]))
     database = settings.database
     # A handler may spend its whole timeout on one statement, or on other work while its transaction is open.
-    max_timeout_s = max([settings.worker.timeout_s, *(one.timeout_s or 0.0 for one in hooks.handlers.values())])
+    max_timeout_s = max([settings.worker.timeout_s, *(handler.timeout_s or 0.0 for handler in hooks.handlers.values())])
     open_own = functools.partial(
         Database.open,
         database.url,

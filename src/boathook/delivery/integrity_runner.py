@@ -124,5 +124,5 @@ def report_to_json(found: IntegrityReport) -> dict[str, Any]:
         "looks": found.looks,
         "longest_look_s": round(found.longest_query_s, 3),
         "balance": balance | {"begun_at": found.balance.begun_at.isoformat()},
-        "imbalances": [msgspec.to_builtins(one) for one in found.violations],
+        "imbalances": [msgspec.to_builtins(violation) for violation in found.violations],
     }

@@ -304,7 +304,7 @@ class Keeper:
         failed, disabled = await self._store.find_troubled_endpoints()
         since = datetime.now(UTC) - timedelta(days=1)
         results = await read_results(self._database, failed, since) if failed else {}
-        states = [judge_health(one, self._error_share).state for one in results.values()]
+        states = [judge_health(result, self._error_share).state for result in results.values()]
         meters.gauge("boathook_failing_endpoints", states.count(HealthState.FAILING))
         meters.gauge("boathook_disabled_endpoints", disabled)
         unhandled = await count_unhandled(self._database, since)

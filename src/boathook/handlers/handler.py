@@ -160,8 +160,10 @@ def make_handler(function: Callable[..., Any], name: str | None, line: RouteSpec
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
         raise ConfigError(f"handler {name}: {error}") from None
-    needed = [one for one in parameters if one.default is one.empty and one.kind in _POSITIONAL]
-    if len(needed) not in (1, 2) and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+    needed = [
+        parameter for parameter in parameters if parameter.default is parameter.empty and parameter.kind in _POSITIONAL
+    ]
+    if len(needed) not in (1, 2) and not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         raise ConfigError(f"handler {name} must take the event and optionally a transaction: ({name}(event, tx))")
     call = getattr(function, "__call__", function)  # noqa: B004 an object may be a handler by its async __call__
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

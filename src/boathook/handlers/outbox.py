@@ -271,7 +271,9 @@ class Outbox:
             if answer not in {"outdated", "missing"}:
                 outcome = _outcome(draft, answer, compiled.cell)
                 if isinstance(outcome, Accepted):
-                    add_due(session, due_recipients([one.recipient for one in deliveries], compiled.due(draft)))
+                    add_due(
+                        session, due_recipients([delivery.recipient for delivery in deliveries], compiled.due(draft))
+                    )
                     tracing.record_publish(draft.id, draft.headers, draft.began_ns, time.time_ns(), message.type)
                 else:
                     yield REPLICATE, REPLICATE_ARGUMENTS

@@ -310,10 +310,10 @@ _MONDAY: Final = datetime(2000, 1, 3, tzinfo=UTC)
 def _fill_buckets(parts: Sequence[Record], now: datetime, span: timedelta, width: timedelta) -> tuple[TimeBucket, ...]:
     known = {row["stretch"]: row for row in parts}
     return tuple(
-        TimeBucket(start=one, succeeded=row["succeeded"], failed=row["failed"])
-        if (row := known.get(one)) is not None
-        else TimeBucket(start=one)
-        for one in bucket_starts(now, span, width)
+        TimeBucket(start=start, succeeded=row["succeeded"], failed=row["failed"])
+        if (row := known.get(start)) is not None
+        else TimeBucket(start=start)
+        for start in bucket_starts(now, span, width)
     )
 
 
