@@ -195,7 +195,7 @@ def show_content(stored: StoredRequest) -> dict[str, Any]:
 
 def show_attempts(attempts: Sequence[Attempt]) -> list[AttemptOut]:
     """Return the attempts of a delivery as the API shows them."""
-    return [AttemptOut.of(one) for one in attempts]
+    return [AttemptOut.of(attempt) for attempt in attempts]
 
 
 class EventQuery(msgspec.Struct, frozen=True):
@@ -255,7 +255,7 @@ async def list_events(call: AnyCall, page: EventPage, query: Annotated[EventQuer
         raise _located(error, "query") from None
     place = ids.show(ids.EVENT, found.place) if found.place is not None else None
     return ListOf(
-        data=[_show_event(EventOut, one.event, one.states) for one in found.events],
+        data=[_show_event(EventOut, event.event, event.states) for event in found.events],
         iterator=place or (found.events[-1].event.id if found.events else page.place),
         done=place is None,
     )

@@ -263,9 +263,9 @@ class AccessCopy:
         self._keys = {key.token_sha256: key for key in keys}
         self._targets.update(
             applications.ChangedTarget(
-                PublishingTarget(UUID(one.id), one.organization, one.uid, one.cell, one.imported_id), 0
+                PublishingTarget(UUID(target.id), target.organization, target.uid, target.cell, target.imported_id), 0
             )
-            for one in content.targets
+            for target in content.targets
         )
 
 
@@ -339,13 +339,13 @@ def _encode(confirmed: _Moment, keys: Sequence[PublishingKey], targets: Sequence
         msgspec.json.encode(
             [
                 _Target(
-                    str(one.target.id),
-                    one.target.organization,
-                    one.target.uid,
-                    one.target.cell,
-                    one.target.imported_id,
+                    str(target.target.id),
+                    target.target.organization,
+                    target.target.uid,
+                    target.target.cell,
+                    target.target.imported_id,
                 )
-                for one in targets[start : start + _PAGE]
+                for target in targets[start : start + _PAGE]
             ]
         )[1:-1]
         for start in range(0, len(targets), _PAGE)

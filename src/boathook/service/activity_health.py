@@ -29,11 +29,11 @@ class ActivityHealth(msgspec.Struct, frozen=True):
         """Return live statistics with the health of the sources and recipients in them."""
         return replace(
             stats,
-            sources=[replace(one, health=_word(self.sources.get(one.source))) for one in stats.sources],
+            sources=[replace(source, health=_word(self.sources.get(source.source))) for source in stats.sources],
             recipients=[
-                replace(one, health=_word(health), paused_until=health and health.paused_until)
-                for one in stats.recipients
-                for health in (self.recipients.get(one.recipient),)
+                replace(recipient, health=_word(health), paused_until=health and health.paused_until)
+                for recipient in stats.recipients
+                for health in (self.recipients.get(recipient.recipient),)
             ],
         )
 

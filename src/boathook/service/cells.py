@@ -173,7 +173,9 @@ async def _read_status(settings: Settings, name: str, cell: CellSettings) -> Cel
             plain,
             problem="; ".join(problems),
             accepted_per_s=sum(one.get("per_second", 0.0) for name in _ACCEPTED for one in _series(figures, name)),
-            oldest_due_s=max((one["value"] for one in _series(figures, "boathook_oldest_due_seconds")), default=0.0),
+            oldest_due_s=max(
+                (series["value"] for series in _series(figures, "boathook_oldest_due_seconds")), default=0.0
+            ),
             dead=int(_total(figures, "boathook_backlog", state="dead")),
             waiting=int(_total(figures, "boathook_spool_events") + _total(figures, "boathook_cell_events_waiting")),
         )
@@ -190,9 +192,9 @@ def _series(figures: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 def _total(figures: Mapping[str, Any], name: str, **labels: str) -> float:
     return sum(
-        float(one["value"])
-        for one in _series(figures, name)
-        if all(one.get("labels", {}).get(label) == value for label, value in labels.items())
+        float(series["value"])
+        for series in _series(figures, name)
+        if all(series.get("labels", {}).get(label) == value for label, value in labels.items())
     )
 
 
@@ -514,7 +516,7 @@ async def _copy_stored_source(origin: Database, target: Database, source: str) -
 async def _lacks_handlers(databases: Mapping[str, Database], origin: str, target: str, source: str) -> bool:
     async def count(cell: str) -> int:
         routes = (await route_registry.read_routes(databases[cell])).routes
-        return sum(one.source == source for one in routes)
+        return sum(route.source == source for route in routes)
 
     return bool(await count(origin)) and not await count(target)
 

@@ -208,7 +208,7 @@ class GroupPublisher:
         due = {
             one
             for row in stored
-            for one in due_recipients([one.recipient for one in row.deliveries], row.publication.deliver_at)
+            for one in due_recipients([delivery.recipient for delivery in row.deliveries], row.publication.deliver_at)
         }
         if due:
             self._context.notify_due(due)

@@ -106,7 +106,9 @@ async def cut_item(body: bytes, path: str) -> bytes:
 
 async def find_endpoint_url(database: Database, deliveries: Sequence[DeliveryRow]) -> str | None:
     """Return the URL of the first endpoint among the recipients; None if there is none or it was deleted."""
-    recipient = next((one.recipient for one in deliveries if one.recipient.startswith("endpoint:")), None)
+    recipient = next(
+        (delivery.recipient for delivery in deliveries if delivery.recipient.startswith("endpoint:")), None
+    )
     return None if recipient is None else await event_history.find_url(database, recipient)
 
 

@@ -178,7 +178,7 @@ class LiveStatsReader:
         now = await asyncio.to_thread(self._live_metrics.now)
         own = self._live_metrics.recent(now, WINDOW_S)
         knows_own = own.span_s >= MIN_WINDOW_S and bool(own.roles)
-        samples = [one for one in await self._others() if one.host != self._host or not knows_own]
+        samples = [other for other in await self._others() if other.host != self._host or not knows_own]
         if knows_own:
             samples.append(HostSample(self._host, datetime.now(UTC), own))
         return summarize(samples)
@@ -234,17 +234,17 @@ class RemoteStatsReader:
 
 def summarize(samples: Sequence[HostSample]) -> LiveStats:
     """Return the live statistics for the latest samples of all hosts."""
-    whole = combine_hosts(one.snapshot for one in samples)
+    whole = combine_hosts(sample.snapshot for sample in samples)
     inflows, outflows = _inflows(samples), list_activity(samples)
     return LiveStats(
         at=datetime.now(UTC),
-        accepted=sum(one.accepted for one in inflows),
-        duplicates=sum(one.duplicates for one in inflows),
-        rejected=sum(one.rejected for one in inflows),
-        bad_signatures=sum(one.bad_signatures for one in inflows),
-        faults=sum(one.faults for one in inflows),
-        succeeded=sum(one.succeeded for one in outflows),
-        failed=sum(one.failed for one in outflows),
+        accepted=sum(inflow.accepted for inflow in inflows),
+        duplicates=sum(inflow.duplicates for inflow in inflows),
+        rejected=sum(inflow.rejected for inflow in inflows),
+        bad_signatures=sum(inflow.bad_signatures for inflow in inflows),
+        faults=sum(inflow.faults for inflow in inflows),
+        succeeded=sum(outflow.succeeded for outflow in outflows),
+        failed=sum(outflow.failed for outflow in outflows),
         sent=_rates(samples, "recipients", ("ended",)).get(ENDPOINTS, [0.0])[0],
         ack_p50=whole.quantile("boathook_ack_seconds", 0.5),
         ack_p99=whole.quantile("boathook_ack_seconds", 0.99),
@@ -266,7 +266,10 @@ def summarize(samples: Sequence[HostSample]) -> LiveStats:
         connections=int(whole.gauge("boathook_connections")),
         sources=inflows[:_MAX_ROWS],
         recipients=outflows[:_MAX_ROWS],
-        hosts=[Host(one.host, one.snapshot.roles, one.at) for one in sorted(samples, key=lambda one: one.host)],
+        hosts=[
+            Host(sample.host, sample.snapshot.roles, sample.at)
+            for sample in sorted(samples, key=lambda sample: sample.host)
+        ],
     )
 
 
@@ -279,12 +282,12 @@ def _inflows(samples: Sequence[HostSample]) -> list[SourceActivity]:
             samples, "sources", fields
         ).items()
     ]
-    return sorted(rows, key=lambda one: (-one.accepted - one.duplicates - one.rejected - one.faults, one.source))
+    return sorted(rows, key=lambda row: (-row.accepted - row.duplicates - row.rejected - row.faults, row.source))
 
 
 def list_activity(samples: Sequence[HostSample]) -> list[RecipientActivity]:
     """Return the attempts and pending deliveries of each recipient, those in trouble first."""
-    backlogs = combine_hosts(one.snapshot for one in samples).backlogs
+    backlogs = combine_hosts(sample.snapshot for sample in samples).backlogs
     rates = _rates(samples, "recipients", ("succeeded", "ignored", "failed"))
     found = []
     for recipient in {*rates, *backlogs}:
@@ -300,11 +303,11 @@ def list_activity(samples: Sequence[HostSample]) -> list[RecipientActivity]:
 def _rates(samples: Sequence[HostSample], table: str, fields: Sequence[str]) -> dict[str, list[float]]:
     """Return the rates per second over all hosts, by the names in a table of the snapshots."""
     found: dict[str, list[float]] = {}
-    for one in samples:
-        for name, counts in getattr(one.snapshot, table).items() if one.snapshot.span_s > 0 else ():
+    for sample in samples:
+        for name, counts in getattr(sample.snapshot, table).items() if sample.snapshot.span_s > 0 else ():
             sums = found.setdefault(name, [0.0] * len(fields))
             for index, column in enumerate(fields):
-                sums[index] += getattr(counts, column) / one.snapshot.span_s
+                sums[index] += getattr(counts, column) / sample.snapshot.span_s
     return {name: [round(rate, 3) for rate in sums] for name, sums in found.items()}
 
 

@@ -117,7 +117,7 @@ async def _find_endpoints(work: UnitOfWork, words: str) -> Sequence[EndpointMatc
     rows = await endpoint_stats.search_endpoints(work.connection, work.organization, words, limit=MAX_PER_KIND)
     return [
         EndpointMatch(
-            ids.show(ids.ENDPOINT, one.id), one.url, ids.show(ids.APPLICATION, one.application_id), one.application_name
+            ids.show(ids.ENDPOINT, row.id), row.url, ids.show(ids.APPLICATION, row.application_id), row.application_name
         )
-        for one in rows
+        for row in rows
     ]

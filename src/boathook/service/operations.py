@@ -174,7 +174,7 @@ async def _find_obstacle(database: Database, recipient: str) -> str:
     if all(route.recipient != recipient for route in (await read_routes(database)).routes):
         return f"no app declares {recipient}; it waits until one does"
     samples = await read_latest(database, within_s=_FRESH_S)
-    gauges = (one.snapshot.gauges.get("boathook_handler_circuit_breaker_open", {}) for one in samples)
+    gauges = (sample.snapshot.gauges.get("boathook_handler_circuit_breaker_open", {}) for sample in samples)
     names = {name for found in gauges for (of, name), is_open in found.items() if of == recipient and is_open}
     if names:
         return f"the circuit breaker of {', '.join(sorted(names))} is open; it runs once a probe may"

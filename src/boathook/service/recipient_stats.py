@@ -159,7 +159,7 @@ async def list_handlers(
     for route in (await read_routes(database)).routes:
         routes.setdefault(route.recipient, []).append(route)
     hosts = await read_host_samples(database)
-    latest = combine_hosts(one.snapshot for one in hosts)
+    latest = combine_hosts(host.snapshot for host in hosts)
     activity = {one.recipient: one for one in list_activity(hosts)}
     unfinished = (name for name, one in activity.items() if one.backlog.pending or one.backlog.dead)
     recipients = {name for name in {*routes, *unfinished} if name.startswith(HANDLER)} if only is None else {only}
@@ -170,7 +170,7 @@ async def list_handlers(
         (_ATTEMPTS, _NEWEST_ATTEMPT, _HANDLER_SECONDS),
         only and {only},
     )
-    counts = [(one.at, one.snapshot.recipients) for one in samples]
+    counts = [(sample.at, sample.snapshot.recipients) for sample in samples]
     breakers = _read_breakers(latest)
     threshold = app_context.settings.notifications.error_share
     return [
@@ -194,10 +194,10 @@ async def read_recipient_health(
     All endpoints are one recipient. Raises DatabaseError.
     """
     registered = {route.recipient for route in (await read_routes(database)).routes}
-    latest = combine_hosts(one.snapshot for one in await read_host_samples(database))
+    latest = combine_hosts(sample.snapshot for sample in await read_host_samples(database))
     metrics = (_ATTEMPTS, _ENDPOINT_REQUESTS, _NEWEST_ATTEMPT)
     samples = await read_series_since(database, now - wanted.span, int(wanted.width.total_seconds()), metrics)
-    recipients = {*registered, *latest.backlogs}.union(*(one.snapshot.recipients for one in samples))
+    recipients = {*registered, *latest.backlogs}.union(*(sample.snapshot.recipients for sample in samples))
     return {
         recipient: _judge_recipient(
             recipient,
@@ -213,9 +213,9 @@ async def read_recipient_health(
 def _judge_recipient(
     recipient: str, samples: Sequence[Sample], latest: MetricSnapshot, threshold: float, *, is_registered: bool
 ) -> Health:
-    counts = [one.snapshot.recipients.get(recipient, RecipientCounts()) for one in samples]
+    counts = [sample.snapshot.recipients.get(recipient, RecipientCounts()) for sample in samples]
     results = _read_results(
-        [(one.succeeded + one.ignored, one.failed) for one in counts], samples, _NEWEST_ATTEMPT, recipient
+        [(count.succeeded + count.ignored, count.failed) for count in counts], samples, _NEWEST_ATTEMPT, recipient
     )
     return judge_health(
         results,
@@ -230,7 +230,7 @@ def _read_results(
     counts: Sequence[tuple[float, float]], samples: Sequence[Sample], newest_metric: str, name: str
 ) -> AttemptResults:
     """Return the results of a recipient or source; *counts* are those that succeeded and failed in each sample."""
-    gauges = [one.snapshot.gauges.get(newest_metric, {}) for one in samples if name != OTHERS]
+    gauges = [sample.snapshot.gauges.get(newest_metric, {}) for sample in samples if name != OTHERS]
     newest = {
         outcome: max((found.get((name, outcome), 0.0) for found in gauges), default=0.0)
         for outcome in ("succeeded", "failed")
@@ -300,19 +300,19 @@ def _measure(
         for at in bucket_starts(now, wanted.span, wanted.width)
         for one in (by_step.get(at, none),)
     )
-    histograms = (one.snapshot.histograms.get(_HANDLER_SECONDS, {}).get((recipient,)) for one in samples)
-    observed = [one for one in histograms if one is not None]
+    histograms = (sample.snapshot.histograms.get(_HANDLER_SECONDS, {}).get((recipient,)) for sample in samples)
+    observed = [histogram for histogram in histograms if histogram is not None]
     seconds = sum(observed[1:], observed[0]) if observed else None
     p50, p95, p99 = _quantiles_s(_HANDLER_SECONDS, seconds)
     return AttemptStats(
-        succeeded=sum(one.succeeded for one in buckets),
-        failed=sum(one.failed for one in buckets),
+        succeeded=sum(bucket.succeeded for bucket in buckets),
+        failed=sum(bucket.failed for bucket in buckets),
         p50_ms=_to_ms(p50),
         p95_ms=_to_ms(p95),
         p99_ms=_to_ms(p99),
         latencies=seconds.counts if seconds else (0,) * (len(METRICS[_HANDLER_SECONDS].bounds) + 1),
         stretches=buckets,
-        span_s=sum(one.snapshot.span_s for one in samples),
+        span_s=sum(sample.snapshot.span_s for sample in samples),
     )
 
 
@@ -341,14 +341,16 @@ async def read_endpoint_statuses(
 ) -> Mapping[UUID, EndpointStatus]:
     """Return the health of each of these endpoints in the range before *now*, by id."""
     now, wanted = now or datetime.now(UTC), wanted or STATS_RANGES[DEFAULT_RANGE]
-    keys = [one.id for one in endpoints]
+    keys = [endpoint.id for endpoint in endpoints]
     failures = await endpoint_stats.list_health(work.connection, keys)
     results = await endpoint_stats.read_results(work.connection, keys, now - wanted.span)
     threshold = work.app_context.settings.notifications.error_share
     return {
-        one.id: EndpointStatus(_judge_endpoint(one.is_disabled, known, results[one.id], threshold), known)
-        for one in endpoints
-        for known in (failures.get(one.id, EndpointHealth()),)
+        endpoint.id: EndpointStatus(
+            _judge_endpoint(endpoint.is_disabled, known, results[endpoint.id], threshold), known
+        )
+        for endpoint in endpoints
+        for known in (failures.get(endpoint.id, EndpointHealth()),)
     }
 
 
@@ -380,7 +382,7 @@ async def read_source(app_context: AppContext, name: str, wanted: StatsRange, no
     )  # fmt: skip
     step_s = int(wanted.width.total_seconds())
     samples = await read_series_since(app_context.database, now - wanted.span, step_s, metrics, {name})
-    whole = concatenate(one.snapshot for one in samples)
+    whole = concatenate(sample.snapshot for sample in samples)
     p50, p95, p99 = _quantiles_s(_ACK_SECONDS, whole.histogram(_ACK_SECONDS))
     return SourceStats(
         counts=whole.sources.get(name, SourceCounts()),
@@ -398,7 +400,7 @@ async def read_source_health(
     samples = await read_series_since(
         database, now - wanted.span, int(wanted.width.total_seconds()), (_REQUESTS, _NEWEST_REQUEST)
     )
-    names = set(settings.sources).union(*(one.snapshot.sources for one in samples))
+    names = set(settings.sources).union(*(sample.snapshot.sources for sample in samples))
     return {name: _judge_source(name, samples, settings) for name in names}
 
 

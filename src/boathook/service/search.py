@@ -190,7 +190,7 @@ async def list_events(database: Database, question: SearchQuery, *, limit: int) 
     """Return the newest matching events, however long the search takes. Raises as `scan_pages` does."""
     rows: list[EventRow] = []
     async for found in scan_pages(database, question, limit=limit):
-        rows += [one.event for one in found.events]
+        rows += [event.event for event in found.events]
         if len(rows) >= limit:
             break
     return rows[:limit]
@@ -255,7 +255,7 @@ async def _find_known(database: Database, question: SearchQuery, sources: Iterab
 def _key_variants(key: str) -> list[str]:
     """Return the forms in which boathook may have stored a sender's key."""
     variants = [key, make_dedup_key(key), short_key(key)]
-    return list(dict.fromkeys([*variants, *(KEY_PREFIX + one for one in variants)]))
+    return list(dict.fromkeys([*variants, *(KEY_PREFIX + variant for variant in variants)]))
 
 
 def _event_of(name: str) -> UUID | None:
@@ -380,20 +380,20 @@ def _before(event_id: UUID) -> str:
 def _split_by_size(events: Sequence[FoundEvent]) -> Iterator[list[FoundEvent]]:
     portion: list[FoundEvent] = []
     size = 0
-    for one in events:
-        if portion and size + one.event.size > _PORTION_BYTES:
+    for event in events:
+        if portion and size + event.event.size > _PORTION_BYTES:
             yield portion
             portion, size = [], 0
-        portion.append(one)
-        size += one.event.size
+        portion.append(event)
+        size += event.event.size
     if portion:
         yield portion
 
 
 async def _read_bodies(app_context: AppContext, events: Sequence[FoundEvent]) -> list[ExportedEvent]:
-    stored = await event_feed.read_events(app_context.database, [ids.read_event(one.event.id) for one in events])
+    stored = await event_feed.read_events(app_context.database, [ids.read_event(event.event.id) for event in events])
     bodies = {ids.show(ids.EVENT, one.id): one.body for one in stored}
-    return [_to_export(one, bodies.get(one.event.id)) for one in events]
+    return [_to_export(event, bodies.get(event.event.id)) for event in events]
 
 
 def _to_export(found: FoundEvent, body: bytes | None = None) -> ExportedEvent:

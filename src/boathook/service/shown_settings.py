@@ -78,10 +78,10 @@ def find_settings(settings: Settings, words: str, *, is_changed_only: bool) -> S
     """Return the settings whose key, value or origin contains all of the words, in any letter case."""
     wanted = words.casefold().split()
     return [
-        one
-        for one in list_settings(settings)
-        if (one.is_changed or not is_changed_only)
-        and all(word in f"{one.key} {one.value} {one.origin}".casefold() for word in wanted)
+        setting
+        for setting in list_settings(settings)
+        if (setting.is_changed or not is_changed_only)
+        and all(word in f"{setting.key} {setting.value} {setting.origin}".casefold() for word in wanted)
     ]
 
 

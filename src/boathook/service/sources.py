@@ -297,7 +297,7 @@ def example_config_of(recipe: Recipe) -> str:
     lines = [f"[sources.{recipe.name}]", f'provider = "{recipe.name}"']
     if recipe.takes_secrets and not takes_handshake_secret(recipe):
         lines.append(f'secrets = ["env:{recipe.name.upper().replace("-", "_")}_SECRET"]')
-    lines += [f'{one.name} = "..."' for one in recipe.settings if one.is_required]
+    lines += [f'{setting.name} = "..."' for setting in recipe.settings if setting.is_required]
     if recipe.signs_url:
         lines.append('public_url = "https://hooks.example.com"')
     if isinstance(recipe.proof, NoProof):

@@ -260,9 +260,9 @@ def find_event(root: Path, reference: str, states: Collection[SegmentState]) -> 
     """
     first, last = id_prefixes.read_range(ids.EVENT, reference)
     found: dict[UUID, SpooledEvent] = {}
-    for one in list_events(root, states):
-        if one.event is not None and first <= one.event.id <= last:
-            found.setdefault(one.event.id, one)
+    for event in list_events(root, states):
+        if event.event is not None and first <= event.event.id <= last:
+            found.setdefault(event.event.id, event)
             if first == last or len(found) > id_prefixes.MAX_CANDIDATES:
                 break
     id_prefixes.check_unique(reference, [ids.show(ids.EVENT, id) for id in found])

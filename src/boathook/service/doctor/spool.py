@@ -133,10 +133,13 @@ def _place(settings: Settings, root: Path) -> Finding:
 
 
 def _contents(summaries: list[FolderSummary]) -> Finding:
-    lost, bad = sum(one.lost for one in summaries), sum(one.segments[SegmentState.BAD] for one in summaries)
-    refused = sum(one.refused for one in summaries)
-    left = sum(one.waiting for one in summaries if not one.is_held)
-    held = sum(one.waiting for one in summaries if one.is_held)
+    lost, bad = (
+        sum(summary.lost for summary in summaries),
+        sum(summary.segments[SegmentState.BAD] for summary in summaries),
+    )
+    refused = sum(summary.refused for summary in summaries)
+    left = sum(summary.waiting for summary in summaries if not summary.is_held)
+    held = sum(summary.waiting for summary in summaries if summary.is_held)
     if bad or lost or refused:
         found = f"events rejected by PostgreSQL: {refused}; damaged segments: {bad}, events lost in them: {lost}"
         return Finding(_PENDING_CHECK, CheckStatus.WARN, found, "`boathook spool status` shows how to fix each")

@@ -95,7 +95,7 @@ def _annotations(model: type[BaseModel]) -> dict[str, Any]:
 
 def _names(key: str, field: FieldInfo) -> list[str]:
     alias = field.validation_alias or field.alias or key
-    return [str(one) for one in alias.choices] if isinstance(alias, AliasChoices) else [str(alias)]
+    return [str(choice) for choice in alias.choices] if isinstance(alias, AliasChoices) else [str(alias)]
 
 
 DEPRECATED: Final[dict[str, Any]] = {"deprecated": True}

@@ -299,9 +299,12 @@ class SvixImporter:
         settings = {
             f"settings.{name}": "boathook has no such setting" for name, value in found.settings.items() if value
         }
-        connectors = {f"connector {one.get('name')}": "boathook has no connectors" for one in found.connectors}
+        connectors = {
+            f"connector {connector.get('name')}": "boathook has no connectors" for connector in found.connectors
+        }
         sources = {
-            f"ingest source {one.get('name')}": "write it into boathook.toml as [sources.NAME]" for one in found.sources
+            f"ingest source {source.get('name')}": "write it into boathook.toml as [sources.NAME]"
+            for source in found.sources
         }
         self._report.add_not_moved("environment", settings | connectors | sources)
 
