@@ -38,7 +38,7 @@ def _extended(app: typer.Typer, opened: CliContext, word: str | None) -> typer.T
     whole.registered_groups = list(app.registered_groups)
     if settings.apps.load:
         _add(whole, settings)
-    if word is not None and word not in {one.name for one in whole.registered_groups}:
+    if word is not None and word not in {group.name for group in whole.registered_groups}:
         _refuse_ready_made(word, settings)
     return whole
 

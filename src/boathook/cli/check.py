@@ -83,7 +83,7 @@ def _document(found: IntegrityReport, spooled: SpoolCounts) -> dict[str, object]
         "longest_look_s": round(found.longest_query_s, 3),
         "balance": {**asdict(found.balance), "missing": found.balance.missing},
         "spool": asdict(spooled),
-        "imbalances": [asdict(one) for one in found.violations],
+        "imbalances": [asdict(violation) for violation in found.violations],
     }
 
 
@@ -91,8 +91,8 @@ def _print(found: IntegrityReport, spooled: SpoolCounts) -> None:
     """Print the totals as a table, and then the violations."""
     out.print(_balance(found.balance, spooled))
     out.print()
-    for one in found.violations:
-        _print_violation(one)
+    for violation in found.violations:
+        _print_violation(violation)
     if found.is_consistent:
         details = f"{found.checks} checks, {found.looks:,} queries, the longest took {found.longest_query_s:.1f} s"
         out.print(Text(f"✓ the store is consistent ({details})", style="bold green"))

@@ -177,7 +177,7 @@ class Command(typer.core.TyperCommand):
     def _complain(self, where: Sequence[str | int], reason: str) -> None:
         from boathook.cli.context import UsageError
 
-        parameters = {_plain(one.name or ""): one for one in self.params}
+        parameters = {_plain(param.name or ""): param for param in self.params}
         for place in reversed(range(len(where))):
             field = str(where[place])
             given = parameters.get(_plain(field)) or parameters.get(_plain(_OTHER_NAMES.get(field, "")))

@@ -214,7 +214,7 @@ def replay_events(
 async def _explain_no_replay(database: Database, event_id: UUID) -> None:
     """Say why a replay changed nothing: deliveries are pending, or there were no recipients."""
     found = await listings.get_event(database, event_id)
-    pending = [one for one in found.deliveries if one.state in {State.PENDING, State.LEASED}]
+    pending = [delivery for delivery in found.deliveries if delivery.state in {State.PENDING, State.LEASED}]
     if pending:
         due = [max(one.due_at, one.paused_until or one.due_at) for one in pending if one.due_at is not None]
         paused = " (paused)" if any(one.paused_until for one in pending) else ""
@@ -248,7 +248,7 @@ def show_delivery(ctx: typer.Context, delivery: Delivery, as_json: Json = False)
     found = run_with_database(ctx, read)
     if as_json:
         shown = {**asdict(found.row), "event": {**asdict(found.event), **asdict(found.stored)}}
-        attempts = [_plain_attempt(one) for one in found.attempts]
+        attempts = [_plain_attempt(attempt) for attempt in found.attempts]
         made = {"attempts_made": attempts, "effects": found.side_effects, "audit": found.audit}
         output.print_json({**shown, **made})
         return

@@ -147,6 +147,6 @@ def _print(report: "Report", *, is_dry_run: bool) -> None:
 def _print_findings(title: str, findings: "Sequence[ImportIssue]") -> None:
     if findings:
         out.print(f"{title} ({len(findings):,}):", markup=False)
-    for one in findings:
-        location = f"{one.object}, {one.field}" if one.field else one.object
-        out.print(output.text(f"  {location}: {one.reason}"), soft_wrap=True)
+    for finding in findings:
+        location = f"{finding.object}, {finding.field}" if finding.field else finding.object
+        out.print(output.text(f"  {location}: {finding.reason}"), soft_wrap=True)

@@ -151,7 +151,7 @@ def _list(
     roots: Iterable[Path], states: Collection[SegmentState], source: str | None, limit: int, as_json: bool
 ) -> None:
     events = chain.from_iterable(spooled.list_events(root, states) for root in roots)
-    rows = (_row(one) for one in events if source is None or _source(one) == source)
+    rows = (_row(event) for event in events if source is None or _source(event) == source)
     if as_json:
         for row in islice(rows, limit or None):
             output.print_json(row)
@@ -255,20 +255,20 @@ def _left(root: Path, *, as_json: bool) -> bool:
 
 def _advice(tallies: Collection[FolderSummary]) -> Iterator[str]:
     """Yield lines with the totals and the required actions."""
-    held = sum(one.waiting for one in tallies if one.is_held)
-    left = sum(one.waiting for one in tallies if not one.is_held)
+    held = sum(tally.waiting for tally in tallies if tally.is_held)
+    left = sum(tally.waiting for tally in tallies if not tally.is_held)
     yield f"waiting for PostgreSQL: {counted(held + left, 'event')}, of which running processes have {held:,}"
     if left:
         yield (f"left by ended processes: {counted(left, 'event')}; start a gateway here or run `boathook spool drain`")
-    if refused := sum(one.refused for one in tallies):
+    if refused := sum(tally.refused for tally in tallies):
         yield (
             f"rejected by PostgreSQL: {counted(refused, 'event')}; see `boathook spool inspect --state refused`, fix"
             " the cause and run `boathook spool drain --refused`, or remove the file"
         )
-    for one in tallies:
-        if one.segments[SegmentState.BAD] or one.lost:
+    for tally in tallies:
+        if tally.segments[SegmentState.BAD] or tally.lost:
             yield (
-                f"lost in {one.path} (unreadable): {counted(one.lost, 'event')}; `boathook spool inspect"
+                f"lost in {tally.path} (unreadable): {counted(tally.lost, 'event')}; `boathook spool inspect"
                 " --state bad` shows those around them; ask their senders to resend them, then remove the .bad files"
             )
 

@@ -379,12 +379,12 @@ def _joined(*parts: tuple[str, str]) -> Text:
 
 
 def _sources(rows: Sequence[SourceActivity], order: SortOrder) -> Table:
-    shown = sorted(rows, key=lambda one: (_SOURCE_KEYS[order](one), one.source))[:_MAX_SOURCES]
+    shown = sorted(rows, key=lambda row: (_SOURCE_KEYS[order](row), row.source))[:_MAX_SOURCES]
     return output.table(_SOURCE_COLUMNS, shown, box=box.SIMPLE_HEAD)
 
 
 def _recipients(rows: Sequence[RecipientActivity], order: SortOrder) -> Table:
-    shown = sorted(rows, key=lambda one: (_RECIPIENT_KEYS[order](one), one.recipient))[:_MAX_RECIPIENTS]
+    shown = sorted(rows, key=lambda row: (_RECIPIENT_KEYS[order](row), row.recipient))[:_MAX_RECIPIENTS]
     return output.table(
         _RECIPIENT_COLUMNS,
         shown,

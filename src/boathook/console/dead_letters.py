@@ -53,7 +53,7 @@ async def list_groups(context: ConsoleContext) -> Response:
     has_more = found.groups > (page + 1) * _GROUPS
     return context.page(
         "dead/groups.html",
-        groups=[_describe_group(one) for one in found.rows],
+        groups=[_describe_group(row) for row in found.rows],
         letters=found.letters,
         kinds=found.groups,
         alerting=found.escalated,

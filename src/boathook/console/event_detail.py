@@ -192,11 +192,13 @@ async def _history_values(context: ConsoleContext, event: EventRow, event_id: UU
         "history": history,
         "only": only,
         "entries": _timeline(event, history),
-        "recipients": {_number(one): one for one in history.deliveries},
-        "responses": {(one.ordinal, one.number): _response_of(one) for one in history.attempts if one.response},
+        "recipients": {_number(delivery): delivery for delivery in history.deliveries},
+        "responses": {
+            (attempt.ordinal, attempt.number): _response_of(attempt) for attempt in history.attempts if attempt.response
+        },
         "reply": history.answer and body_view.snippet(history.answer.body, history.answer.size),
         "new_handlers": await _new_handlers(context, event, event_id),
-        "is_open": any(one.state in {State.PENDING, State.LEASED} for one in history.deliveries),
+        "is_open": any(delivery.state in {State.PENDING, State.LEASED} for delivery in history.deliveries),
     }
 
 
@@ -216,15 +218,15 @@ def _timeline(event: EventRow, history: EventHistory) -> list[TimelineEntry]:
 def _entries(event: EventRow, history: EventHistory) -> Iterator[TimelineEntry]:
     yield TimelineEntry(event.accepted_at, "accepted", event)
     yield from (TimelineEntry(one.last.ended_at, "attempts", one) for one in _fold(history.attempts))
-    yield from (TimelineEntry(one.done_at, "effect", one) for one in history.effects)
-    yield from (TimelineEntry(one.at, "note", one) for one in history.notes)
+    yield from (TimelineEntry(effect.done_at, "effect", effect) for effect in history.effects)
+    yield from (TimelineEntry(note.at, "note", note) for note in history.notes)
     if history.answer is not None:
         yield TimelineEntry(history.answer.created_at, "reply", history.answer)
 
 
 def _fold(attempts: Sequence[AttemptDetail]) -> Iterator[EqualAttempts]:
     """Yield the attempts, latest first, those of a delivery in a row that ended alike as one."""
-    latest_first = sorted(attempts, key=lambda one: (one.ordinal, one.number), reverse=True)
+    latest_first = sorted(attempts, key=lambda attempt: (attempt.ordinal, attempt.number), reverse=True)
     for _, alike in itertools.groupby(latest_first, key=_result_of):
         yield EqualAttempts(list(alike))
 
@@ -235,8 +237,12 @@ def _result_of(one: AttemptDetail) -> tuple[object, ...]:
 
 def _newest_failure(history: EventHistory) -> AttemptDetail | None:
     """Return the latest attempt that failed, unless its delivery has succeeded since."""
-    open_or_dead = {_number(one) for one in history.deliveries if one.state not in {State.SUCCEEDED, State.IGNORED}}
-    failed = (one for one in history.attempts if one.ordinal in open_or_dead and (one.error or one.code))
+    open_or_dead = {
+        _number(delivery) for delivery in history.deliveries if delivery.state not in {State.SUCCEEDED, State.IGNORED}
+    }
+    failed = (
+        attempt for attempt in history.attempts if attempt.ordinal in open_or_dead and (attempt.error or attempt.code)
+    )
     return max(failed, key=lambda one: one.ended_at, default=None)
 
 
@@ -291,7 +297,7 @@ async def _request_of(
 
 
 def _attempt_of(attempts: Sequence[AttemptDetail], number: str) -> AttemptDetail | None:
-    return next((one for one in attempts if str(one.number) == number and one.url), None)
+    return next((attempt for attempt in attempts if str(attempt.number) == number and attempt.url), None)
 
 
 async def _replay_one(context: ConsoleContext, key: tuple[UUID, int], action: AuditContext) -> str:

@@ -65,7 +65,7 @@ async def list_handlers(context: ConsoleContext) -> Response:
 
 
 def _summarize(rows: Sequence[HandlerSummary]) -> str:
-    counts = Counter(one.health.state for one in rows)
+    counts = Counter(row.health.state for row in rows)
     parts = [f"{counts[state]} {state}" for state in _ORDER if counts[state]]
     return f"{', '.join(parts)}, of {counted(len(rows), 'handler')}."
 

@@ -182,7 +182,7 @@ def build_trends(samples: Sequence[Sample], span: ChartRange, now: datetime) -> 
 
 
 def _values(value_of: Callable[[MetricSnapshot], Number], snapshots: Iterable[MetricSnapshot | None]) -> list[Number]:
-    return [None if one is None else value_of(one) for one in snapshots]
+    return [None if snapshot is None else value_of(snapshot) for snapshot in snapshots]
 
 
 def _trend(last: Sequence[Number], before: Sequence[Number]) -> Trend:
@@ -213,7 +213,7 @@ def oldest_due(one: RecipientActivity) -> str:
 
 def list_sources(present: LiveStats, configured: Iterable[str]) -> list[SourceActivity]:
     """Return the sources with requests, busiest first, and then the other configured ones."""
-    active = {one.source for one in present.sources}
+    active = {source.source for source in present.sources}
     return [*present.sources, *(SourceActivity(name, 0, 0, 0, 0, 0) for name in configured if name not in active)]
 
 
@@ -262,7 +262,7 @@ class OverviewState:
         return self._renderer.render(
             "overview/state.html",
             present=present,
-            recipients=sorted(present.recipients, key=lambda one: not self._is_failing(one.recipient)),
+            recipients=sorted(present.recipients, key=lambda recipient: not self._is_failing(recipient.recipient)),
             failing_handlers=sum(
                 one.state is HealthState.FAILING and name.startswith(HANDLER)
                 for name, one in self._health.recipients.items()

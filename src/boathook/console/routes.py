@@ -126,7 +126,7 @@ class ConsoleContext(RequestContext):
     def navigation(self) -> list[NavItem]:
         """The entries of the navigation that the operator may open."""
         items = (*NAV, CELLS) if self.app_context.settings.cells.name else NAV
-        return [one for one in items if self.may(one.permission)]
+        return [item for item in items if self.may(item.permission)]
 
     @asynccontextmanager
     async def work(self) -> AsyncIterator[UnitOfWork]:

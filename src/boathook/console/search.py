@@ -61,7 +61,7 @@ def _page_hits(context: ConsoleContext, words: str) -> Iterator[SearchHit]:
 
 
 def _direct_hits(found: ObjectMatches) -> Iterator[SearchHit]:
-    types = {one.event.id: one.event.type for one in found.direct.events}
+    types = {event.event.id: event.event.type for event in found.direct.events}
     for named in found.direct.named:
         if (url := match_url(named, found.direct.events)) is not None:
             yield SearchHit("By id or key", named.id, url, named.item_path or types.get(named.id, ""))
@@ -76,6 +76,6 @@ def _object_hits(found: ObjectMatches) -> Iterator[SearchHit]:
         yield SearchHit(
             "Applications", application.name, f"{BASE}/applications/{application.id}", application.uid or application.id
         )
-    for one in found.endpoints:
-        url = f"{BASE}/applications/{one.application_id}/endpoints/{one.id}"
-        yield SearchHit("Endpoints", one.url, url, one.application_name)
+    for endpoint in found.endpoints:
+        url = f"{BASE}/applications/{endpoint.application_id}/endpoints/{endpoint.id}"
+        yield SearchHit("Endpoints", endpoint.url, url, endpoint.application_name)

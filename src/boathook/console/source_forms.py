@@ -80,14 +80,14 @@ def recipe_fields(recipe: Recipe) -> Sequence[SourceField]:
     settings = {one.name: one for part in (recipe, *recipe.schemes.values()) for one in part.settings}
     fields = [
         SourceField(
-            one.name,
-            one.name.replace("_", " ").capitalize(),
-            f"{one.help}.",
-            FieldKind.SECRET if one.is_secret else FieldKind.CHOICE if one.choices else FieldKind.TEXT,
-            one.is_required,
-            _choices(one.choices) if one.choices else (),
+            setting.name,
+            setting.name.replace("_", " ").capitalize(),
+            f"{setting.help}.",
+            FieldKind.SECRET if setting.is_secret else FieldKind.CHOICE if setting.choices else FieldKind.TEXT,
+            setting.is_required,
+            _choices(setting.choices) if setting.choices else (),
         )
-        for one in settings.values()
+        for setting in settings.values()
     ]
     if recipe.schemes:
         hint = "How the requests are signed, if not in the usual way."
@@ -104,7 +104,7 @@ def _choices(words: Iterable[str]) -> tuple[tuple[str, str], ...]:
 
 def common_fields(recipe: Recipe) -> Sequence[SourceField]:
     """Return the fields that every source has, without those of `recipe_fields`."""
-    taken = {one.key for one in recipe_fields(recipe)}
+    taken = {field.key for field in recipe_fields(recipe)}
     return [one for one in _COMMON if one.key not in taken]
 
 
@@ -114,10 +114,10 @@ def read_settings(reader: FormReader, fields: Iterable[SourceField]) -> dict[str
     Raises:
         InvalidForm: a value is wrong.
     """
-    values = {one.key: _read(reader, one) for one in fields}
+    values = {field.key: _read(reader, field) for field in fields}
     if reader.problems:
         raise InvalidForm(reader.problems)
-    secrets = {one.key for one in fields if one.kind is FieldKind.SECRET}
+    secrets = {field.key for field in fields if field.kind is FieldKind.SECRET}
     return {key: value for key, value in values.items() if value is not None or key not in secrets}
 
 
@@ -137,7 +137,7 @@ def _read(reader: FormReader, one: SourceField) -> Any:
 
 def shown_values(settings: Mapping[str, Any], fields: Iterable[SourceField]) -> dict[str, str]:
     """Return the texts of the form's fields for the settings of a source; secret ones are empty."""
-    return {one.key: _show(settings.get(one.key), one) for one in fields}
+    return {field.key: _show(settings.get(field.key), field) for field in fields}
 
 
 def _show(value: Any, one: SourceField) -> str:
@@ -158,7 +158,7 @@ def _show(value: Any, one: SourceField) -> str:
 
 def submitted_values(form: FormData, fields: Iterable[SourceField]) -> dict[str, str]:
     """Return the submitted texts to refill a form, without secrets."""
-    keys = ["name", *(one.key for one in fields if one.kind is not FieldKind.SECRET)]
+    keys = ["name", *(field.key for field in fields if field.kind is not FieldKind.SECRET)]
     return {key: str(form.get(key, "")) for key in keys}
 
 
@@ -166,5 +166,5 @@ def problem_of(error: InvalidValue, fields: Iterable[SourceField]) -> dict[str, 
     """Return the error of an action by field; one of a key without a field has the empty name."""
     place = [str(one) for one in error.where]
     key = place[1] if place[:1] == ["settings"] and len(place) > 1 else "".join(place[:1])
-    shown = {"name", "secret", *(one.key for one in fields)}
+    shown = {"name", "secret", *(field.key for field in fields)}
     return {key: str(error)} if key in shown else {"": str(error)}

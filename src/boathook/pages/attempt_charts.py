@@ -79,7 +79,7 @@ def format_ms(milliseconds: float | None) -> str:
 
 def build_bars(buckets: Sequence[TimeBucket], *, is_weekly: bool) -> list[Bar]:
     """Return the bars of a chart, with failures on top of successes."""
-    highest = max((one.succeeded + one.failed for one in buckets), default=0) or 1
+    highest = max((bucket.succeeded + bucket.failed for bucket in buckets), default=0) or 1
     step = WIDTH / max(1, len(buckets))
     return [_bar(one, index * step, step, HEIGHT / highest, is_weekly=is_weekly) for index, one in enumerate(buckets)]
 

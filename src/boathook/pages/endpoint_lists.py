@@ -207,8 +207,8 @@ async def show_message(scope: ApplicationScope) -> Response:
         payload=_payload_of(found),
         size=len(found.body or b""),
         destinations=destinations.rows,
-        attempts=[(ids.show(ids.ATTEMPT, one.id), ids.show(ids.ENDPOINT, one.endpoint_id), ids.created_at(one.id), one)
-                  for one in tries.rows],
+        attempts=[(ids.show(ids.ATTEMPT, row.id), ids.show(ids.ENDPOINT, row.endpoint_id), ids.created_at(row.id), row)
+                  for row in tries.rows],
         event=ids.show(ids.EVENT, found.id),
         endpoint_name=lambda one: ids.show(ids.ENDPOINT, one),
     )  # fmt: skip
