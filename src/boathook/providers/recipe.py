@@ -339,7 +339,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the sender's retries carry the id of the first attempt; None if that is unconfirmed."""
         if self.id.is_kept_in_retries is not None or not self.id.selectors:
             return self.id.is_kept_in_retries
-        parts = (part for one in self.id.selectors for part in (one if isinstance(one, tuple) else (one,)))
+        parts = (
+            part
+            for selector in self.id.selectors
+            for part in (selector if isinstance(selector, tuple) else (selector,))
+        )
         return True if all(isinstance(part, Json | Form) for part in parts) else None
 
     @property
@@ -391,7 +395,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             "retries_keep_id": self.retries_keep_id,
             "batches": self.items is not None,
             "setup": list(self.setup),
-            "settings": {one.name: one.help for one in self.settings},
+            "settings": {setting.name: setting.help for setting in self.settings},
             "answer_within_s": self.answer_within_s,
             "max_body": self.max_body,
             "retries": self.retries,

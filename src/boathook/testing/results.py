@@ -53,7 +53,7 @@ class HandlerResult:
     def location(self) -> str | None:
         """File and line of the user's code that raised, such as ``/shop/hooks.py:12``; None without an exception."""
         frames = _FRAME.findall(self.traceback or "")
-        own = [one for one in frames if not one[0].startswith(_LIBRARIES)] or frames
+        own = [frame for frame in frames if not frame[0].startswith(_LIBRARIES)] or frames
         return ":".join(own[-1]) if own else None
 
     def __repr__(self) -> str:
@@ -64,9 +64,11 @@ class HandlerResult:
 
 def print_failures(results: Iterable[HandlerResult]) -> None:
     """Write the traceback of each handler that failed to standard error, which pytest shows if the test fails."""
-    for one in results:
-        if one.outcome == "failed":
-            sys.stderr.write(f"handler {one.handler} failed at {one.location}\n{one.traceback or one.error}\n")
+    for result in results:
+        if result.outcome == "failed":
+            sys.stderr.write(
+                f"handler {result.handler} failed at {result.location}\n{result.traceback or result.error}\n"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -85,7 +87,7 @@ class EventResult:
 
     @property
     def _first(self) -> HandlerResult:
-        return next((one for one in self.handlers if one.outcome != "succeeded"), self.handlers[0])
+        return next((handler for handler in self.handlers if handler.outcome != "succeeded"), self.handlers[0])
 
     @property
     def outcome(self) -> Outcome:
@@ -125,7 +127,7 @@ class EventResult:
     @property
     def effects(self) -> Mapping[str, Any]:
         """As `HandlerResult.effects`, of all handlers."""
-        return {name: result for one in self.handlers for name, result in one.effects.items()}
+        return {name: result for handler in self.handlers for name, result in handler.effects.items()}
 
     def __repr__(self) -> str:
         return " ".join(map(repr, self.handlers))

@@ -258,13 +258,15 @@ class _Attempt:
 
 def _result(attempts: Sequence[_Attempt]) -> RunResult:
     succeeded = [
-        one for one in attempts if one.slot.reply is not None and one.result.outcome in {"succeeded", "ignored"}
+        attempt
+        for attempt in attempts
+        if attempt.slot.reply is not None and attempt.result.outcome in {"succeeded", "ignored"}
     ]
-    handlers = tuple(one.result for one in attempts)
+    handlers = tuple(attempt.result for attempt in attempts)
     print_failures(handlers)
     return RunResult(
         handlers=handlers,
-        published=tuple(message for one in attempts for message in one.messages),
+        published=tuple(message for attempt in attempts for message in attempt.messages),
         reply=succeeded[0].slot.reply if succeeded else None,
     )
 

@@ -221,7 +221,7 @@ class BoathookServer:
         deadline = time.monotonic() + timeout_s
         while True:
             details = await self._read_deliveries(database, event_id)
-            waiting = [one.row.recipient.removeprefix(_HANDLER) for one in details if not _has_ended(one)]
+            waiting = [detail.row.recipient.removeprefix(_HANDLER) for detail in details if not _has_ended(detail)]
             if details and not waiting:
                 return tuple(map(_handler_result, details))
             if time.monotonic() > deadline:
@@ -243,10 +243,10 @@ class BoathookServer:
     async def _describe_missing(self, database: Database, event: EventDetail) -> str:
         routes = (await read_routes(database)).routes
         known = "; ".join(
-            f"{one.recipient.removeprefix(_HANDLER)} takes {one.source or one.application or 'any source'}:"
-            f" {', '.join(one.types)}{' (with a filter)' if one.filter else ''}"
-            for one in routes
-            if one.recipient.startswith(_HANDLER)
+            f"{route.recipient.removeprefix(_HANDLER)} takes {route.source or route.application or 'any source'}:"
+            f" {', '.join(route.types)}{' (with a filter)' if route.filter else ''}"
+            for route in routes
+            if route.recipient.startswith(_HANDLER)
         )
         what = known or 'there are none: set `boathook_app = "module:attribute"` for pytest, or server.app'
         return f"no handler takes {event.row.type!r} of {event.row.source}; {what}"
@@ -266,14 +266,14 @@ def _has_ended(found: DeliveryDetail) -> bool:
 
 def _handler_result(found: DeliveryDetail) -> HandlerResult:
     name = found.row.recipient.removeprefix(_HANDLER)
-    effects = {one.name: msgspec.json.decode(one.result) for one in found.side_effects}
+    effects = {effect.name: msgspec.json.decode(effect.result) for effect in found.side_effects}
     if found.row.state == "succeeded":
         return HandlerResult(handler=name, outcome="succeeded", effects=effects)
     if found.row.state == "ignored":
         return HandlerResult(handler=name, outcome="ignored", note=found.row.note, effects=effects)
     if not found.attempts:
         return HandlerResult(handler=name, outcome="dead", code=found.row.code, note=found.row.note, effects=effects)
-    last = max(found.attempts, key=lambda one: one.number)
+    last = max(found.attempts, key=lambda attempt: attempt.number)
     outcome = _OUTCOMES.get(last.outcome, "failed")
     is_error = outcome == "failed"
     return HandlerResult(

@@ -77,13 +77,17 @@ class Handshakes:
 
     def __init__(self, recipe: Recipe, spec: SourceSpec, settings: Mapping[str, str]) -> None:
         # A secret is captured only once: a client that has this URL must not be able to replace it later.
-        shakes = [one for one in recipe.handshakes if not (isinstance(one.answer, CaptureSecret) and spec.secrets)]
-        self.methods = frozenset(one.method for one in shakes)
-        self._unproven = tuple(_compile(one, spec, settings) for one in shakes if not one.is_proven)
-        self._proven = tuple(_compile(one, spec, settings) for one in shakes if one.is_proven)
-        self.paths = tuple(_json_paths(one for one in shakes if one.is_proven))
+        shakes = [
+            handshake
+            for handshake in recipe.handshakes
+            if not (isinstance(handshake.answer, CaptureSecret) and spec.secrets)
+        ]
+        self.methods = frozenset(handshake.method for handshake in shakes)
+        self._unproven = tuple(_compile(handshake, spec, settings) for handshake in shakes if not handshake.is_proven)
+        self._proven = tuple(_compile(handshake, spec, settings) for handshake in shakes if handshake.is_proven)
+        self.paths = tuple(_json_paths(handshake for handshake in shakes if handshake.is_proven))
         """JSON paths that `answer_proven` needs extracted."""
-        self._extractor = FieldExtractor(_json_paths(one for one in shakes if not one.is_proven))
+        self._extractor = FieldExtractor(_json_paths(handshake for handshake in shakes if not handshake.is_proven))
         self.any_unproven = bool(self._unproven)
         self.any_proven = bool(self._proven)
 
@@ -122,7 +126,12 @@ def handshake_selectors(handshake: Handshake) -> Iterator[Selector]:
 
 
 def _json_paths(handshakes: Iterator[Handshake]) -> list[str]:
-    return [selector.path for one in handshakes for selector in handshake_selectors(one) if isinstance(selector, Json)]
+    return [
+        selector.path
+        for handshake in handshakes
+        for selector in handshake_selectors(handshake)
+        if isinstance(selector, Json)
+    ]
 
 
 def _compile(handshake: Handshake, spec: SourceSpec, settings: Mapping[str, str]) -> _CompiledHandshake:

@@ -122,7 +122,7 @@ class JwtCheck:
         if not keys:
             return reject(Reason.KEY_UNAVAILABLE, "the issuer's key set contains no usable key")
         kid = header.get("kid")
-        named = tuple(one.key for one in keys if kid is None or one.kid == kid)
+        named = tuple(key.key for key in keys if kid is None or key.kid == kid)
         if named:
             return named[:MAX_SIGNATURES]
         if self._ring.is_older(url, REFETCH_S, now):
@@ -177,7 +177,7 @@ def read_key_set(content: bytes) -> tuple[_NamedKey, ...]:
     document = parse(content)
     found = document.get("keys") if isinstance(document, dict) else None
     keys = found[:_MAX_KEYS] if isinstance(found, list) else []
-    return tuple(named for one in keys if isinstance(one, dict) and (named := _read_jwk(one)) is not None)
+    return tuple(named for key in keys if isinstance(key, dict) and (named := _read_jwk(key)) is not None)
 
 
 def _read_jwk(one: dict[str, Any]) -> _NamedKey | None:

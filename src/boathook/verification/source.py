@@ -26,7 +26,7 @@ class ResolvedSource(NamedTuple):
 
 
 MIN_SECRET_LENGTH: Final = 6
-"""The fewest characters of a secret: whoever captures one request finds a shorter one by trying all.
+"""The fewest characters of a secret: an attacker who captures one request finds a shorter one by trying all.
 
 Secrets that senders issue are longer. Owners chose some of six and seven characters, which keep working.
 """
@@ -93,7 +93,7 @@ def check_secret_forms(spec: SourceSpec) -> None:
             raise ConfigError(f"sources.{spec.name}.{key}: {fault}")
     if not recipe.takes_secrets or isinstance(recipe.proof, Asymmetric):
         return
-    secret_settings = {one.name: settings[one.name] for one in recipe.settings if one.is_secret}
+    secret_settings = {setting.name: settings[setting.name] for setting in recipe.settings if setting.is_secret}
     for key, secret in (keys | secret_settings).items():
         if secret and (weakness := _find_weakness(recipe, secret)):
             advice = "choose a long random one" if recipe.is_secret_chosen else f"copy all of it from {recipe.title}"

@@ -206,7 +206,7 @@ class Verifier:
             now=now,
             decoded=decoded if isinstance(decoded, bytes) else None,
         )
-        checks = {one.source: one.check for one in others if one is not self}
+        checks = {other.source: other.check for other in others if other is not self}
         return diagnostics.explain(case, rejected.reason, checks)
 
     def _read_event(
