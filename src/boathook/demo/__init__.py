@@ -24,8 +24,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from boathook.config import defaults
-from boathook.db import integrity
+from boathook import config
 from boathook.db.database import Database
 from boathook.db.embedded import EmbeddedServer
 from boathook.demo import customer, folder, rabbitmq, reconciliation, screen
@@ -37,6 +36,8 @@ from boathook.demo.screen import Screen
 from boathook.demo.systems import AppSimulators
 from boathook.demo.traffic import PROVIDERS, Traffic
 from boathook.domain.errors import BoathookError
+from boathook.server import with_apps
+from boathook.service import integrity
 
 DEFAULT_DURATION_S = 180.0
 """How long the demo runs by default."""
@@ -263,9 +264,8 @@ class _Demo:
             complaints.insert(
                 0, f"not finished yet: {still_open} deliveries are open, and none has ended for {_DRAIN_S:.0f} seconds"
             )
-        found = await integrity.check_integrity(
-            resources.database, dedup_days=defaults()["retention"]["dedup_days"], is_deep=True
-        )
+        settings, _ = with_apps(config.load(self._folder.configuration))
+        found = await integrity.check(resources.database, settings, is_deep=True)
         screen.print_books(self._console, found, resources.sender_log, complaints, resources.receiver.records)
         is_right = found.is_consistent and not complaints
         if resources.systems is not None:

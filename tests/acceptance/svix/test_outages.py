@@ -150,8 +150,12 @@ def test_the_command_line_sends_through_the_spool_of_its_host(
         invalid = server.running.cli(*words, app.row["uid"], "--data", "{", check=False)
     finally:
         postgres.restart()
-    for refused, why in ((unknown, "application unknown"), (elsewhere, "no server"), (invalid, "JSON")):
-        assert refused.returncode == 1
+    for refused, status, why in (
+        (unknown, 1, "application unknown"),
+        (elsewhere, 1, "no server"),
+        (invalid, 2, "--data: it is not JSON"),
+    ):
+        assert refused.returncode == status
         assert why in refused.stderr
     judge(app, endpoint, [sent["message_id"]], box)
     assert server.running.cli("check").returncode == 0
