@@ -156,7 +156,7 @@ async def test_settings_copied_to_another_source_are_not_used(context: AppContex
         ("shop", {**STRIPE, "secret": "x"}, "whsec_x_of_the_tests", ("secret",), "add them as secrets"),
         ("shop", {**STRIPE, "pahts": []}, "whsec_x_of_the_tests", ("settings", "pahts"), "did you mean"),
         ("shop", {**STRIPE, "nonsense": "1"}, "whsec_x_of_the_tests", ("settings", "nonsense"), "no such setting"),
-        ("shop", {**STRIPE, "rate": -1}, "whsec_x_of_the_tests", ("settings", "rate"), "greater than"),
+        ("shop", {**STRIPE, "rate": -1}, "whsec_x_of_the_tests", ("settings", "rate"), "must be at least 0"),
         ("shop", {**STRIPE, "paths": ["hooks"]}, "whsec_x_of_the_tests", ("settings", "paths"), "must start with"),
         ("shop", {**STRIPE, "paths": ["/api/v1/app"]}, "whsec_x_of_the_tests", ("settings", "paths"), "belongs to boathook"),
         ("shop", {**STRIPE, "paths": ["/hooks/git"]}, "whsec_x_of_the_tests", ("settings", "paths"), "source 'git'"),

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from boathook.domain.due import DueRecipient
 from boathook.domain.errors import DatabaseUnavailable, Overloaded, RoutesChanged, ValueRejected
 from boathook.domain.model import Accepted, Duplicate, NewDelivery, NewEvent, Origin, ProofStrength, Receipt
 from boathook.ingest.intake import Intake
@@ -170,9 +171,9 @@ async def test_draining_commits_queued_events_and_refuses_new_ones():
 
 
 async def test_only_events_with_deliveries_are_announced():
-    announced: list[Collection[str]] = []
+    announced: list[Collection[DueRecipient]] = []
 
-    async def announce(recipients: Collection[str]) -> None:
+    async def announce(recipients: Collection[DueRecipient]) -> None:
         announced.append(recipients)
 
     intake = Intake(Shelf(lambda one: Accepted(one.id, has_deliveries=bool(one.deliveries))), announce=announce)
@@ -182,7 +183,7 @@ async def test_only_events_with_deliveries_are_announced():
     assert announced == []
     await intake.accept(event("somebody's", deliveries=(NewDelivery("handler:x"),)))
     await eventually(lambda: announced)
-    assert announced == [("handler:x",)]
+    assert announced == [{("handler:x", 0.0)}]
     await intake.drain()
 
 

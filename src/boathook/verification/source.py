@@ -115,6 +115,8 @@ def _form_fault(recipe: Recipe, secret: str) -> str:
 def _find_weakness(recipe: Recipe, secret: str) -> str:
     """Return why a secret is easily guessed; empty if it is not."""
     text = secret.strip()
+    if not text:
+        return "it is empty"
     if len(text) < MIN_SECRET_LENGTH:
         return f"it has fewer than {MIN_SECRET_LENGTH} characters"
     prefixes = {VERSION_PREFIX, STANDARD_PREFIX, "" if recipe.secret_form is None else recipe.secret_form.prefix}

@@ -133,7 +133,7 @@ def finished(tmp_path_factory, admin_url, pg_template) -> Iterator[tuple[str, Si
         "update fleet.cars set data = data || '{\"mileage\": -1}' where id = (select min(id) from fleet.cars)",
         "update fleet.clients set deleted_at = null where deleted_at is not null",
         "delete from fleet.messages",
-        "update fleet.branches set stamp = null where stamp is not null",
+        "update fleet.bookings set stamp = null where stamp is not null",
     ],
 )
 def test_mutant_the_comparison_detects_damage(damage: str, finished: tuple[str, Simulation]):
