@@ -134,7 +134,8 @@ async def test_messages_are_announced_once_they_are_committed(opened, pg_url, db
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     scheduled = {"eventType": "a.b", "payload": {}, "deliverAt": later}
     assert (await client.post("/api/v1/app/acme/msg", json=scheduled)).status_code == 202
-    await eventually(lambda: "" in heard)
+    recipient = recipient_of(made.json()["id"])
+    await eventually(lambda: any(payload.startswith(f"{recipient}\t") for payload in heard))
 
 
 APP = """
