@@ -43,9 +43,9 @@ def sources(settings: BillingSettings) -> Mapping[str, Mapping[str, Any]]:
         SOURCE: {
             **proof,
             **common,
+            # Without an event_id, the status and the bytes identify the event: a corrected amount is another one. That
+            # a payment is applied once does not depend on it.
             "id_path": "event_id",
-            # Without an event_id, a repeated status is a duplicate, unless it is the first with an e-mail.
-            "dedup_fields": ["external_payment_id", "status", "email"],
             "type_path": "status",
             "schema": SCHEMA,
         }

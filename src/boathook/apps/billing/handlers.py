@@ -58,7 +58,7 @@ async def apply(event: Event, tx: Transaction) -> Outcome:
 
 
 async def wake(tx: Transaction, payment_id: int) -> None:
-    """Wake all events that wait for data of a payment, when *tx* commits."""
+    """Wake all events that wait for data of a payment or died for want of it, when *tx* commits."""
     for event_id in await payment_store.waiting_events(tx, payment_id):
         await hook.operations.wake(tx, event_id)
 
@@ -83,6 +83,8 @@ async def _carry_out(
         case Extend(plan=plan):
             end = await payment_store.extend(tx, stored.payment, plan.days, plan.id)
             assert end is not None, "the payment is locked and was not applied, so the guard cannot be shut"
+            if stored.is_released:
+                await wake(tx, stored.payment.id)
             return end
         case Reverse():
             return await payment_store.reverse(tx, stored.payment)

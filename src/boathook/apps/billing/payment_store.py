@@ -84,9 +84,8 @@ class StoredPayment:
 
     @property
     def is_released(self) -> bool:
-        """Whether it waited for its user until this event."""
-        waited = self.problem_before is not None and self.problem_before.is_waiting
-        return waited and self.payment.user_id is not None
+        """Whether it had a problem until this event, and can be applied now."""
+        return self.problem_before is not None and self.payment.problem is None
 
 
 async def store(
@@ -96,15 +95,20 @@ async def store(
     row, is_new = await _lock(tx, provider, notice)
     known = None if is_new else Status(row["status"])
     await tx.execute(ADD_EVENT, event.id, row["id"], notice.status, known, event.accepted_at)
-    facts = combine(row, notice, is_newer=known is None or notice.status.rank > known.rank)
-    is_late = facts.is_newer and notice.is_late(event.accepted_at, late)
     before = _payment(row)
+    is_newer = known is None or notice.status.rank > known.rank
+    facts = combine(row, notice, is_newer=is_newer, is_correction=known is notice.status and not shop.can_apply(before))
+    is_late = facts.is_newer and notice.is_late(event.accepted_at, late)
     payment = replace(before, **facts.changes, is_late=before.is_late or is_late)
-    # Only a paid payment is linked; before that the e-mail may still change.
-    if payment.user_id is None and payment.email is not None and payment.status.rank >= Status.SUCCEEDED.rank:
+    # Only a payment that is paid and fits is linked; before that the e-mail may still change.
+    is_final = payment.status.rank >= Status.SUCCEEDED.rank and shop.can_apply(payment)
+    if payment.user_id is None and payment.email is not None and is_final:
         payment = replace(payment, user_id=await tx.fetchval(FIND_USER, payment.email))
     payment = replace(payment, problem=shop.problem_of(payment))
-    await _save(tx, payment, facts.paid_at)
+    paid_at = facts.paid_at
+    if paid_at is None and payment.status is Status.SUCCEEDED:
+        paid_at = event.accepted_at
+    await _save(tx, payment, paid_at)
     status_before = await tx.fetchval(STATUS_BEFORE, event.id)
     return StoredPayment(
         payment=payment,
@@ -133,9 +137,17 @@ class PaymentChanges:
     paid_at: datetime | None
 
 
-def combine(row: Mapping[str, Any], notice: Notice, *, is_newer: bool) -> PaymentChanges:
-    """Merge a notice into a payment: a new success overrides known values, other notices fill only missing ones."""
-    wins = is_newer and notice.status is Status.SUCCEEDED
+def combine(row: Mapping[str, Any], notice: Notice, *, is_newer: bool, is_correction: bool = False) -> PaymentChanges:
+    """Merge a notice into a payment: a new success overrides known values, other notices fill only missing ones.
+
+    Args:
+        row: the payment.
+        notice: the notice.
+        is_newer: whether its status is a later one than the payment's.
+        is_correction: whether it repeats the status of a payment that fits no plan. One that fits is not overridden,
+            so that the result does not depend on the order of the events.
+    """
+    wins = (is_newer or is_correction) and notice.status is Status.SUCCEEDED
     reported = {name: getattr(notice, name) for name in ("email", "plan_id", "amount", "currency", "paid_at")}
     # A link made by hand is kept.
     wins_email = wins and row["user_id"] is None

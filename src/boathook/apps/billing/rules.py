@@ -98,6 +98,11 @@ class Shop:
             case _:
                 return NoChange("NON_SUCCESS_STATUS")
 
+    def can_apply(self, payment: Payment) -> bool:
+        """Return whether a payment is what one of the plans costs, or need not be applied."""
+        problem = self.problem_of(payment)
+        return problem is None or problem.is_waiting
+
     def problem_of(self, payment: Payment) -> Problem | None:
         """Return why a payment is not applied yet, or None if it need not be or has no problem."""
         if payment.status is not Status.SUCCEEDED or payment.is_applied:
