@@ -68,6 +68,8 @@ class SourceSettings(Table):
     while it is the newest event of that object; see
     [duplicates](../how-to/duplicates-and-order.md#states-that-come-back). The path may go on inside a text that holds
     JSON or a Ruby hash."""
+    keep_request_id: bool = False
+    """Store the id under which the gateway logs and answers a request with its event, as `event.request_id`."""
     volatile: tuple[str, ...] = ()
     """JSON paths whose values may differ between two attempts for one event, such as `["attempt", "sent_at"]`, besides
     those that boathook knows of the provider. `*` stands for each element of an array. With `dedup_fields`, the default

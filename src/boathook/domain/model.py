@@ -222,6 +222,10 @@ DEFAULT_ORGANIZATION: Final = "default"
 """The organization of applications for which none is named."""
 
 
+REQUEST_ID: Final = "boathook-request-id"
+"""The name among an event's headers of the id of its request."""
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """One accepted fact, immutable."""
 

@@ -117,6 +117,11 @@ class Event(model.Event, frozen=True, kw_only=True, dict=True):
 
     __hash__ = None  # type: ignore[assignment]  # the headers are a mapping, which has no hash
 
+    @property
+    def request_id(self) -> str | None:
+        """The id under which the gateway logged and answered the request, if its source has ``keep_request_id``."""
+        return self.headers.get(model.REQUEST_ID)
+
     @cached_property
     def json(self) -> Any:
         """The body, parsed as JSON on first access.

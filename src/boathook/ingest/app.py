@@ -34,7 +34,7 @@ from boathook.domain.errors import (
     SpoolUnavailable,
     TooManyDeliveries,
 )
-from boathook.domain.model import NewEvent
+from boathook.domain.model import REQUEST_ID, NewEvent
 from boathook.http.asgi import (
     IS_AUTHENTICATED,
     Asgi,
@@ -425,8 +425,11 @@ class IngestApp:
         now: float,
         decoder: Decoder | None,
         event_id: UUID,
+        request_id: str,
     ) -> NewEvent:
         """Return the event of a verified request. Raises TooManyDeliveries."""
+        if compiled.keeps_request_id:
+            verified = replace(verified, kept_headers={**verified.kept_headers, REQUEST_ID: request_id})
         body = request.body if decoder is None or decoder.decoded is None else decoder.decoded
         content_type = request.headers.get("content-type", "")
         event = self._event_builder.event(compiled.source, verified, body, content_type, now, event_id)
@@ -524,7 +527,15 @@ class IngestApp:
         try:
             event_id = self.new_event_id(now)
             event = await self._compute(
-                _is_large(request, decoder), self.build_event, compiled, request, verified, now, decoder, event_id
+                _is_large(request, decoder),
+                self.build_event,
+                compiled,
+                request,
+                verified,
+                now,
+                decoder,
+                event_id,
+                request_id,
             )
             receipt = await self._intake.accept(event)
         except BoathookError as error:

@@ -76,7 +76,7 @@ class DirectIngest:
         compiled.reload_secret()
         verdict = compiled.verifier.verify(request, now)
         if isinstance(verdict, Verified):
-            pending.event = app.build_event(compiled, request, verdict, now, None, app.new_event_id(now))
+            pending.event = app.build_event(compiled, request, verdict, now, None, app.new_event_id(now), request_id)
             pending.reply = verdict.reply
             self._intake.put(pending.event, pending)
         elif isinstance(verdict, Rejected):

@@ -61,6 +61,8 @@ class CompiledSource(msgspec.Struct, kw_only=True):
     """Time (monotonic) until which the verifier is sure to have the current secrets."""
     ensure_fresh: Callable[[], Awaitable[None]] | None = None
     """Refreshes the secrets once `fresh_until` has passed."""
+    keeps_request_id: bool = False
+    """Whether the id of a request is stored with its event."""
     answers: dict[int, tuple[Counter, Counter]] = msgspec.field(default_factory=dict)
     """By status: the number of responses, and the time of the newest one of its outcome."""
 
@@ -389,4 +391,5 @@ def _compile(
         skew_s=meters.gauge_handle("boathook_sender_clock_skew_seconds", source=name),
         inline=inline_policy(settings, name),
         renew=renew,
+        keeps_request_id=source.keep_request_id,
     )

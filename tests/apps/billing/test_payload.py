@@ -37,6 +37,8 @@ def test_a_full_payload_is_read():
         currency="RUB",
         plan_id="month",
         paid_at=datetime(2026, 1, 31, 12, tzinfo=UTC),
+        event_id="e1",
+        reported_status="succeeded",
     )
 
 

@@ -306,8 +306,9 @@ def test_capital_statuses_and_plans_by_price_are_accepted(server):
 
 
 def test_every_event_logs_one_line_with_the_state_before_and_after(server):
-    email = server.user()
-    _payment, event = paid(server, email, paid_at=(datetime.now(UTC) - A_MINUTE).isoformat())
+    email, payment, event = server.user(), unique("pay"), unique("evt")
+    told_at = (datetime.now(UTC) - A_MINUTE).isoformat()
+    answer = server.send_payment(payment, "Paid", email=email, event_id=event, paid_at=told_at)
     server.await_end(event, "succeeded")
 
     def line():
@@ -315,7 +316,12 @@ def test_every_event_logs_one_line_with_the_state_before_and_after(server):
         return next((json.loads(line) for line in lines if '"event":"payment_event"' in line), None)
 
     told = wait_until(line)
-    assert told["result"] == "applied"
+    assert (told["result"], told["error_code"], told["error_message"]) == ("applied", None, None)
+    assert told["request_id"] == answer.json()["request_id"] == answer.headers["x-request-id"]
+    assert (told["external_event_id"], told["external_payment_id"]) == (event, payment)
+    assert (told["incoming_status"], told["mapped_status"]) == ("Paid", "SUCCEEDED")
+    assert (told["amount"], told["currency"]) == ("990.00", "RUB")
+    assert 0 < told["duration_ms"] < 60_000
     assert told["payment_status_before"] is None
     assert told["payment_status_after"] == "SUCCEEDED"
     assert told["subscription_end_before"] is None

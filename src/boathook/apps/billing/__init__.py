@@ -7,6 +7,7 @@ tilda      parses Tilda's own order form
 rules      decides what a payment does: pure functions
 payment_store  stores payments and subscriptions
 handlers   record and apply: the two deliveries of an event
+event_log  the log line of an attempt
 jobs       periodic jobs: wake-ups, expiry, gauges
 commands   boathook billing ...
 simulator  generated traffic, and the expected results

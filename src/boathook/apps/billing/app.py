@@ -35,7 +35,12 @@ def read(body: bytes) -> Notice:
 @hook.sources
 def sources(settings: BillingSettings) -> Mapping[str, Mapping[str, Any]]:
     """Return the source of payments: how they are verified, identified and validated."""
-    common = {"secrets": [settings.secret], "paths": [settings.path], "header": settings.header}
+    common = {
+        "secrets": [settings.secret],
+        "paths": [settings.path],
+        "header": settings.header,
+        "keep_request_id": True,
+    }
     if settings.form == "tilda":
         return {SOURCE: {"provider": "tilda", **common}}
     proof = {"provider": "hmac", "encoding": settings.encoding} if settings.proof == "hmac" else {"provider": "token"}

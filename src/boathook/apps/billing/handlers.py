@@ -13,6 +13,7 @@ from typing import Final, assert_never
 from boathook import Dead, Event, Ignore, Retry, RetryPolicy, Transaction
 from boathook.apps.billing import metrics, payment_store
 from boathook.apps.billing.app import SOURCE, hook, read, settings, shop
+from boathook.apps.billing.event_log import Attempt
 from boathook.apps.billing.payload import Notice, Status
 from boathook.apps.billing.payment_store import StoredPayment
 from boathook.apps.billing.rules import Blocked, Extend, NoChange, Payment, Problem, Reverse, Verdict
@@ -44,16 +45,18 @@ async def record(event: Event, tx: Transaction) -> Ignore | None:
 async def apply(event: Event, tx: Transaction) -> Outcome:
     """Extend the subscription once for a successful payment, or revert a refunded one."""
     provider = settings().provider
-    async with _measured(provider):
+    attempt = Attempt(event=event, started=time.perf_counter())
+    async with _measured(attempt, provider):
         try:
-            notice = read(event.body)
+            notice = attempt.notice = read(event.body)
         except ValueError as error:
+            attempt.log_failure("refused", "BROKEN_PAYLOAD", str(error))
             return Dead("BROKEN_PAYLOAD", str(error))
-        stored = await _store(event, tx, notice)
+        stored = attempt.stored = await _store(event, tx, notice)
         verdict = shop().decide(notice, stored.payment)
-        before = await payment_store.period_end(tx, stored.payment)
+        before = attempt.end_before = await payment_store.period_end(tx, stored.payment)
         after = await _carry_out(tx, stored, verdict, before)
-        _log(event, notice, stored, verdict, before, after)
+        attempt.log_verdict(verdict, after)
         return _outcome(event, stored, verdict, provider)
 
 
@@ -138,58 +141,12 @@ def _count_problem(payment: Payment, before: Problem | None) -> None:
 
 
 @asynccontextmanager
-async def _measured(provider: str) -> AsyncIterator[None]:
-    started = time.perf_counter()
+async def _measured(attempt: Attempt, provider: str) -> AsyncIterator[None]:
     try:
         yield
     except Exception as error:
         metrics.failed_retryable.add(provider=provider, code=type(error).__name__)
+        attempt.log_failure("failed", type(error).__name__, str(error))
         raise
     finally:
-        metrics.duration.observe(time.perf_counter() - started, provider=provider)
-
-
-def _log(
-    event: Event,
-    notice: Notice,
-    stored: StoredPayment,
-    verdict: Verdict,
-    before: datetime | None,
-    after: datetime | None,
-) -> None:
-    payment = stored.payment
-    result, code = _result(verdict)
-    hook.log.info(
-        "payment_event",
-        provider=settings().provider,
-        event_id=str(event.id),
-        dedup_key=event.dedup_key,
-        payment_id=payment.id,
-        external_payment_id=notice.external_payment_id,
-        user_id=payment.user_id,
-        attempt=event.attempt,
-        payment_status_before=stored.status_before,
-        payment_status_after=payment.status,
-        subscription_end_before=before and before.isoformat(),
-        subscription_end_after=after and after.isoformat(),
-        applied_before=payment.is_applied,
-        applied_after=payment.is_applied or isinstance(verdict, Extend),
-        event_age_s=round(notice.age_s(event.accepted_at, datetime.now(UTC)), 3),
-        is_late=payment.is_late,
-        result=result,
-        code=code,
-    )
-
-
-def _result(verdict: Verdict) -> tuple[str, str | None]:
-    match verdict:
-        case Extend():
-            return "applied", None
-        case Reverse():
-            return "reversed", None
-        case NoChange(reason=reason):
-            return "ignored", reason
-        case Blocked(problem=problem):
-            return ("waiting" if problem.is_waiting else "refused"), problem
-        case _:
-            assert_never(verdict)
+        metrics.duration.observe(attempt.duration_s, provider=provider)

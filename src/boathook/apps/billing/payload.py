@@ -58,6 +58,10 @@ class Notice:
     """In upper case."""
     plan_id: str | None = None
     paid_at: datetime | None = None
+    event_id: str | None = None
+    """The provider's own id of the event."""
+    reported_status: str | None = None
+    """The provider's word for the status."""
 
     def is_late(self, accepted_at: datetime, allowed: timedelta) -> bool:
         """Return whether a success was reported more than *allowed* after the payment."""
@@ -95,6 +99,8 @@ def notice_of(fields: Mapping[str, Any]) -> Notice:
         currency=currency and currency.upper(),
         plan_id=_text(fields, "plan_id"),
         paid_at=_moment(_text(fields, "paid_at")),
+        event_id=_text(fields, "event_id"),
+        reported_status=status,
     )
 
 
