@@ -32,7 +32,7 @@ def promtool() -> str:
 def test_promtool_accepts_the_rules(promtool):
     done = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "9 rules found" in done.stdout
+    assert "10 rules found" in done.stdout
 
 
 P = 'provider="tilda"'
@@ -45,6 +45,8 @@ CONFLICTS = f"billing_webhooks_conflict_total{{{P}}}"
 RETRIES = 'billing_webhooks_failed_retryable_total{{provider="tilda", code="{}"}}'
 BACKLOG = 'billing_webhook_backlog{{provider="tilda", status="{}"}}'
 WAITED = 'billing_oldest_waiting_seconds{{problem="{}"}}'
+BUCKET = 'billing_webhook_processing_seconds_bucket{{provider="tilda", le="{}"}}'
+TIMED = f"billing_webhook_processing_seconds_count{{{P}}}"
 ALIVE = ('billing_payments{status="SUCCEEDED"}', "5x3000")
 
 CASES = [
@@ -78,6 +80,9 @@ CASES = [
     ("BillingLag", True, "10m", {BACKLOG.format("due"): "101x60"}),
     ("BillingLag", True, "10m", {"boathook_oldest_due_seconds": "301x60"}),
     ("BillingLag", False, "10m", {BACKLOG.format("due"): "100x60", "boathook_oldest_due_seconds": "10x60", BACKLOG.format("later"): "900x60"}),
+    ("BillingSlow", True, "20m", {BUCKET.format("1"): "0+5x60", BUCKET.format("2.5"): "0+9x60", BUCKET.format("+Inf"): "0+9x60", TIMED: "0+9x60"}),
+    ("BillingSlow", False, "20m", {BUCKET.format("1"): "0+99x60", BUCKET.format("2.5"): "0+100x60", BUCKET.format("+Inf"): "0+100x60", TIMED: "0+100x60"}),
+    ("BillingSlow", False, "20m", {BUCKET.format("1"): "0x60", BUCKET.format("2.5"): "0+1x60", BUCKET.format("+Inf"): "0+1x60", TIMED: "0+1x60"}),
     ("BillingSilence", True, "30h", {ACCEPTED: "7x3000", ALIVE[0]: ALIVE[1]}),
     ("BillingSilence", True, "20m", {ACCEPTED: "0+1x60"}),
     ("BillingSilence", False, "30h", {ACCEPTED: "0x1000 1x2000", ALIVE[0]: ALIVE[1]}),
@@ -95,7 +100,7 @@ def test_mutant_a_wrong_expectation_is_reported(promtool: str, tmp_path: Path):
 
 
 def test_each_alert_has_a_firing_and_a_non_firing_case():
-    assert len(ALERTS) == 9
+    assert len(ALERTS) == 10
     assert {(case[0], case[1]) for case in CASES} == {(alert, fires) for alert in ALERTS for fires in (True, False)}
 
 
@@ -182,7 +187,7 @@ def test_every_documented_metric_is_exported(shown):
         name for rule in ALERTS.values() for name in re.findall(r"\b(?:billing|webhook|boathook)_\w+", rule["expr"])
     }
     in_readme = set(re.findall(r"^\| `((?:billing|webhook)_\w+)` \|", (FOLDER / "README.md").read_text(), re.MULTILINE))
-    assert in_rules | in_readme <= families
+    assert {re.sub("_(?:bucket|count)$", "", name) for name in in_rules} | in_readme <= families
     assert {name for name in families if name.startswith(("billing_", "webhook_"))} == in_readme
 
 

@@ -127,6 +127,7 @@ async def test_concurrent_refunds_are_reversed_once(pool):
         "subscription_applied_at = now(), applied_days = 30, user_id = 1, status = 'FAILED', problem = null",
         "reversed_at = now()",
         "applied_days = 30",
+        "subscription_id = subscription.id",
         "problem = 'BORED'",
         "status = 'FAILED', problem = 'USER_MISSING'",
         "amount = -1",
@@ -136,5 +137,23 @@ async def test_the_schema_refuses_rows_that_no_rule_leads_to(pool, row):
     await pool.execute(
         "insert into billing.payments (provider, external_payment_id, status, problem) values ('t', 'p', 'SUCCEEDED', 'USER_MISSING')"
     )
+    await pool.execute(
+        "insert into billing.subscriptions (user_id, current_period_end, active_since) values (1, now(), now())"
+    )
     with pytest.raises(asyncpg.CheckViolationError):
-        await pool.execute(f"update billing.payments set {row}")
+        await pool.execute(f"update billing.payments set {row} from billing.subscriptions as subscription")
+
+
+@pytest.mark.parametrize(
+    ("index", "query"),
+    [
+        ("payments_user", "user_id = 1 order by created_at desc limit 10"),
+        ("payments_status", "status = 'FAILED'"),
+        ("payments_email", "lower(email) = lower('anna@example.com')"),
+    ],
+)
+async def test_support_finds_payments_by_an_index(pool, index, query):
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("set local enable_seqscan = off; set local enable_sort = off")
+        plan = await connection.fetch(f"explain select * from billing.payments where {query}")
+    assert any(index in row[0] for row in plan), plan

@@ -27,6 +27,7 @@ def test_a_success_extends_the_subscription_from_now(server):
     assert subscription["status"] == "ACTIVE"
     assert subscription["current_period_end"] == applied + 30 * DAY
     assert subscription["payments_applied"] == 1
+    assert server.payment(payment)["subscription_id"] == subscription["id"]
     server.await_end(event, "succeeded")
     wait_until(lambda: server.delivery_state(event, "record") == ("succeeded", None))
 

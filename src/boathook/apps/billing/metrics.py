@@ -67,6 +67,31 @@ hook.alert_rule(
 )
 
 
+hook.alert_rule(
+    "amount_mismatch",
+    "payments of {subject} do not cost what their plan does ({value} within {period})",
+    metric="billing_payments_amount_mismatch_total",
+    measure="increase",
+    by=["provider"],
+    above=0.0,
+    over_s=3600.0,
+    severity="critical",
+    advice="They are not applied: see `boathook billing payments --problem AMOUNT_MISMATCH`.",
+)
+hook.alert_rule(
+    "slow_processing",
+    "95 % of the payments of {subject} take up to {value} to process",
+    metric="billing_webhook_processing_seconds",
+    measure="p95",
+    by=["provider"],
+    above=1.0,
+    at_least=20.0,
+    over_s=600.0,
+    for_s=60.0,
+    advice="Compare `boathook_handler_seconds` and the database's load; `duration_ms` in the log tells which payments.",
+)
+
+
 def begin() -> None:
     """Start counters at 0: Prometheus sees no increase in a series that begins with its first count."""
     provider = settings().provider

@@ -50,9 +50,9 @@ EXTEND: Final = """
         current_period_end = greatest(known.current_period_end, now()) + $2 * interval '24 hours',
         active_since = case when known.current_period_end > now() then known.active_since else now() end,
         updated_at = now()
-    returning current_period_end, active_since
+    returning id, current_period_end, active_since
 """
-NOTE_STRETCH: Final = "update billing.payments set applied_stretch = $2 where id = $1"
+NOTE_SUBSCRIPTION: Final = "update billing.payments set subscription_id = $2, applied_stretch = $3 where id = $1"
 REVERSE: Final = """
     with taken as (
         update billing.payments set reversed_at = now(), updated_at = now()
@@ -204,7 +204,7 @@ async def extend(tx: Transaction, payment: Payment, days: int, plan_id: str) -> 
     row = await tx.fetchrow(EXTEND, payment.id, days, plan_id)
     if row is None:
         return None
-    await tx.execute(NOTE_STRETCH, payment.id, row["active_since"])
+    await tx.execute(NOTE_SUBSCRIPTION, payment.id, row["id"], row["active_since"])
     end: datetime = row["current_period_end"]
     return end
 

@@ -21,7 +21,8 @@ comment on table billing.plans is 'A copy of [[billing.plans]] for reports; the 
 comment on column billing.plans.is_offered is 'False once it is gone from the settings.';
 
 create table billing.subscriptions (
-    user_id bigint primary key references billing.users,
+    id bigint generated always as identity primary key,
+    user_id bigint not null unique references billing.users,
     status text not null default 'INACTIVE' check (status in ('INACTIVE', 'ACTIVE', 'CANCELED')),
     current_period_end timestamptz,
     active_since timestamptz,
@@ -48,6 +49,7 @@ create table billing.payments (
     is_late boolean not null default false,
     problem text check (problem in ('USER_MISSING', 'UNLINKED_PAYMENT', 'AMOUNT_MISMATCH', 'PLAN_UNKNOWN')),
     subscription_applied_at timestamptz,
+    subscription_id bigint references billing.subscriptions,
     applied_days integer check (applied_days > 0),
     applied_stretch timestamptz,
     reversed_at timestamptz,
@@ -59,6 +61,7 @@ create table billing.payments (
     check (subscription_applied_at is null or (user_id is not null and problem is null)),
     check ((subscription_applied_at is null) = (applied_days is null)),
     check (applied_stretch is null or subscription_applied_at is not null),
+    check (subscription_id is null or subscription_applied_at is not null),
     check (subscription_applied_at is null or status in ('SUCCEEDED', 'REFUNDED')),
     check (reversed_at is null or (subscription_applied_at is not null and status = 'REFUNDED')),
     check (problem is null or status = 'SUCCEEDED')
@@ -66,17 +69,21 @@ create table billing.payments (
 comment on table billing.payments is 'Every payment that a provider reported, even without a known user.';
 comment on column billing.payments.status is 'Only moves forward: RECEIVED, FAILED, SUCCEEDED, REFUNDED.';
 comment on column billing.payments.email is 'As the provider sent it, or as linked manually.';
+comment on column billing.payments.paid_at is
+    'As reported; when a success without it was accepted.';
 comment on column billing.payments.is_late is 'Whether the news of its success came too long after it was paid.';
 comment on column billing.payments.problem is 'Why a successful payment is not applied; null where nothing is wrong.';
 comment on column billing.payments.subscription_applied_at is
     'When it extended the subscription. Set once and never unset, so that it cannot be applied twice.';
+comment on column billing.payments.subscription_id is 'The subscription that it extended.';
 comment on column billing.payments.applied_days is 'How many days it added; what a refund takes back.';
 comment on column billing.payments.applied_stretch is
     'The subscription''s active_since when it was applied: once that is another one, its days are used up.';
 comment on column billing.payments.wakes is
     'How often its events were resumed after its user became known; the interval grows with each try.';
-create index payments_user on billing.payments (user_id);
-create index payments_waiting on billing.payments (lower(email)) where problem in ('USER_MISSING', 'UNLINKED_PAYMENT');
+create index payments_user on billing.payments (user_id, created_at desc);
+create index payments_status on billing.payments (status);
+create index payments_email on billing.payments (lower(email));
 create index payments_problem on billing.payments (problem) where problem is not null;
 
 create table billing.payment_events (
