@@ -23,9 +23,23 @@ def _fleet(path: str) -> Callable[[], Iterable[bytes]]:
     return bodies
 
 
+def _billing() -> Iterable[bytes]:
+    from decimal import Decimal
+
+    from boathook.apps.billing.settings import Plan
+    from boathook.apps.billing.simulator import Sender, Simulation
+    from boathook.apps.simulation import SimulatedRequest
+
+    plan = Plan(id="month", price=Decimal("990.00"), currency="RUB", days=30)
+    for seed in range(3):
+        steps = Simulation(Sender(secret="s"), [plan], payments=60, seed=seed).steps
+        yield from (step.body for step in steps if isinstance(step, SimulatedRequest))
+
+
 PRODUCERS: Final = (
+    Producer("payments", "billing", _billing),
     Producer("rentprog", "fleet", _fleet("rentprog")),
     Producer("umnico", "fleet", _fleet("umnico")),
 )
-WITHOUT: Final = frozenset({"billing", "cashdesk", "music"})
+WITHOUT: Final = frozenset({"cashdesk", "music"})
 """Apps whose simulators are not compared yet."""

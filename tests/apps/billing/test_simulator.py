@@ -12,7 +12,7 @@ import pytest
 from boathook.apps.billing.payload import Status
 from boathook.apps.billing.rules import Problem
 from boathook.apps.billing.settings import Plan
-from boathook.apps.billing.simulator import Arrival, Sender, Simulation
+from boathook.apps.billing.simulator import Arrival, Expected, Sender, Simulation
 from boathook.apps.simulation import SimulatedRequest
 
 PLANS = (
@@ -56,6 +56,10 @@ def test_only_requests_to_be_accepted_are_signed(sender, prove):
         assert request.path == sender.path
 
 
+def is_applied(expected: Expected, id: str) -> bool:
+    return expected.payments[id].is_applied
+
+
 def test_every_problem_is_simulated():
     simulation = make_simulation()
     expected, told = simulation.expected(), requests(simulation)
@@ -68,6 +72,11 @@ def test_every_problem_is_simulated():
     assert {request.expect for request in told} == {200, 400, 401}
     assert len(told) > len({request.body for request in told})
     assert {"event_id" in json.loads(request.body) for request in told} == {True, False}
+    amounts: dict[str, set[float]] = {}
+    for body in (json.loads(request.body) for request in told if request.expect == 200):
+        if "event_id" not in body and body["status"] == "paid":
+            amounts.setdefault(body["external_payment_id"], set()).add(float(body["amount"]))
+    assert any(len(of) == 2 and is_applied(expected, id) for id, of in amounts.items()), "none is corrected"
     assert any(isinstance(step, Arrival) for step in simulation.steps[len(simulation.steps) // 2 :])
 
 

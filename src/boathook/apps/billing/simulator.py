@@ -1,6 +1,7 @@
 """Generates traffic of a payment provider, and the results expected once all of it is handled.
 
-Everything derives from the seed: histories of single payments, each with its own problems, interleaved.
+Everything derives from the seed: histories of single payments, each with its own problems, interleaved. Bodies vary
+the example in ``examples``, a copy of one in tests/reality/payments.
 """
 
 import base64
@@ -11,7 +12,9 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from itertools import count
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from boathook.apps.billing.payload import Status
@@ -124,14 +127,14 @@ class Simulation:
     def _payment(self, email: str | None) -> tuple[dict[str, Any], Plan]:
         plan = self._rng.choice(self._plans)
         paid_at = self._now - timedelta(seconds=self._rng.uniform(1, 3_600))
-        payment = {
-            "external_payment_id": f"pay-{self._run}-{next(self._numbers)}",
-            "email": email,
-            "amount": self._rng.choice((float, str))(plan.price),
-            "currency": plan.currency,
-            "plan_id": plan.id,
-            "paid_at": paid_at.isoformat(),
-        }
+        payment = _vary_example(
+            external_payment_id=f"pay-{self._run}-{next(self._numbers)}",
+            email=email,
+            amount=self._rng.choice((float, str))(plan.price),
+            currency=plan.currency,
+            plan_id=plan.id,
+            paid_at=paid_at.isoformat(),
+        )
         return payment, plan
 
     def _regular(self) -> tuple[dict[str, Any], Plan, str]:
@@ -220,6 +223,14 @@ class Simulation:
         yield self._notice(payment, "paid", amount=str(plan.price + 1))
         self._book(payment, Status.SUCCEEDED, problem=Problem.AMOUNT_MISMATCH)
 
+    def _corrected(self) -> Iterator[Step]:
+        """Report a wrong amount first and the right one then, both without an event id."""
+        payment, plan, email = self._regular()
+        yield self._request({**payment, "status": "paid", "amount": str(plan.price / 100)})
+        yield self._request({**payment, "status": "paid"})
+        self._book(payment, Status.SUCCEEDED, is_applied=True)
+        self._credit(email, plan)
+
     def _refunded(self) -> Iterator[Step]:
         """Refund a payment: reported once or twice, after the success or before it."""
         payment, _plan, _email = self._regular()
@@ -250,6 +261,18 @@ class Simulation:
         yield self._request({**payment, "status": "paid", **broken}, expect=400)
 
 
+@cache
+def _example() -> str:
+    return Path(__file__).with_name("examples").joinpath("paid.json").read_text(encoding="utf-8")
+
+
+def _vary_example(**values: Any) -> dict[str, Any]:
+    """Return the example's payment with other values, without the fields that each notice has of its own."""
+    example: dict[str, Any] = json.loads(_example())
+    assert values.keys() <= example.keys(), "the example has no such field"
+    return {name: values.get(name, value) for name, value in example.items() if name not in {"event_id", "status"}}
+
+
 _CHANCES: Final[Mapping[Callable[[Simulation], Iterator[Step]], int]] = {
     Simulation._ordinary: 8,  # noqa: SLF001 - the class's own histories
     Simulation._copied: 4,  # noqa: SLF001
@@ -260,6 +283,7 @@ _CHANCES: Final[Mapping[Callable[[Simulation], Iterator[Step]], int]] = {
     Simulation._never_registers: 1,  # noqa: SLF001
     Simulation._names_nobody: 2,  # noqa: SLF001
     Simulation._wrong_amount: 1,  # noqa: SLF001
+    Simulation._corrected: 2,  # noqa: SLF001
     Simulation._refunded: 3,  # noqa: SLF001
     Simulation._forged: 2,  # noqa: SLF001
     Simulation._broken: 1,  # noqa: SLF001

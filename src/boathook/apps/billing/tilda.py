@@ -1,10 +1,11 @@
-"""Parses Tilda's own order webhook: a form, sent once when an order is placed and again when it is paid.
+"""Parses Tilda's own order webhook: a form or JSON, sent once when an order is placed and again when it is paid.
 
-The fields are those of https://help-ru.tilda.cc/forms/webhook; the plan is identified by its price.
+The fields are those of the examples in tests/reality/tilda; the plan is identified by its price.
 """
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -15,36 +16,55 @@ _MAX_FIELDS: Final = 1_000
 
 
 def read_order(body: bytes) -> Notice:
-    """Parse an order, whose payment is in fields such as ``payment[orderid]``, or in one field as JSON.
+    """Parse an order, whose payment is in fields such as ``payment[orderid]``, in one field as JSON, or an object.
 
     Raises:
         ValueError: it is not an order; the message names the field.
     """
-    text = body.decode("utf-8", "replace")
-    fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_FIELDS))
+    fields = _fields(body)
     payment = _payment(fields)
     order, amount = payment.get("orderid"), payment.get("amount")
     if not order or amount in (None, ""):
         raise ValueError("missing payment.orderid or payment.amount: the form is not an order")
     # The payment's number is 0 until it is paid.
     is_paid = str(payment.get("systranid") or "0").strip() != "0"
-    return notice_of(
+    notice = notice_of(
         {
             "external_payment_id": order,
             "status": "paid" if is_paid else "received",
             "email": next((value for name, value in fields.items() if name.lower() == "email"), None),
             "amount": amount,
             "currency": payment.get("currency"),
+            "event_id": fields.get("tranid"),
         }
     )
+    # Tilda sends no word for it.
+    return replace(notice, reported_status=None)
 
 
-def _payment(fields: Mapping[str, str]) -> Mapping[str, Any]:
-    try:
-        nested = json.loads(fields["payment"], parse_float=Decimal) if fields.get("payment") else {}
-    except RecursionError:
-        raise ValueError("payment nests too deep") from None
+def _fields(body: bytes) -> Mapping[str, Any]:
+    """Return the fields of a form, or of a JSON object: a form never starts with a brace, which it would escape."""
+    text = body.decode("utf-8", "replace")
+    if not text.lstrip().startswith("{"):
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_FIELDS))
+    return _parse_object(text, "the body")
+
+
+def _payment(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    nested = fields.get("payment") or {}
+    if isinstance(nested, str):
+        nested = _parse_object(nested, "payment")
     if not isinstance(nested, dict):
         raise ValueError("payment is not a JSON object")  # noqa: TRY004 - one error type for all invalid payloads
     flat = {name[8:-1]: value for name, value in fields.items() if name.startswith("payment[") and name.endswith("]")}
     return {**nested, **flat}
+
+
+def _parse_object(text: str, name: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text, parse_float=Decimal)
+    except RecursionError:
+        raise ValueError(f"{name} nests too deep") from None
+    if not isinstance(document, dict):
+        raise ValueError(f"{name} is not a JSON object")  # noqa: TRY004 - the same
+    return document
