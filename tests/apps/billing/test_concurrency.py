@@ -51,7 +51,7 @@ DAMAGES = {
     "longer": f"update billing.subscriptions s set current_period_end = current_period_end + interval '1 day' {THESE}",
     "canceled": f"update billing.subscriptions s set status = 'CANCELED' {THESE}",
     "undone": "update billing.payments p set status = 'FAILED', subscription_applied_at = null, applied_days = null,"
-    f" applied_stretch = null {OF_THESE}",
+    f" applied_stretch = null, subscription_id = null {OF_THESE}",
     "reversed": f"update billing.payments p set reversed_at = now(), status = 'REFUNDED' {OF_THESE}",
     "late": f"update billing.payments p set is_late = not is_late {OF_THESE}",
 }
