@@ -20,9 +20,18 @@ from boathook.providers.schemes import (
     Token,
 )
 
-_SUNO_TASKS: Final = (Json("data.task_id"), Json("data.taskId"), Json("taskId"))
+_SUNO_TASKS: Final = (Json("data.task_id"), Json("data.taskId"), Json("task_id"), Json("taskId"))
 """Song callbacks use ``task_id``; those of voices and of the market's other models use ``taskId``."""
-_SUNO_STAGES: Final = (Json("data.callbackType"), Json("data.status"), Json("data.state"))
+_SUNO_STAGES: Final = (
+    Json("data.callbackType"),
+    Json("data.stage"),
+    Json("data.status"),
+    Json("data.state"),
+    # Of proxies that forward the task and its stage without an envelope.
+    Json("callbackType"),
+    Json("stage"),
+    Json("status"),
+)
 _SUNO_DELIVERIES: Final = (Header("x-delivery-id"), Header("x-webhook-id"))
 _SUNO_ID: Final = EventId(
     selectors=(*_SUNO_DELIVERIES, *((task, stage) for task in _SUNO_TASKS for stage in _SUNO_STAGES)),

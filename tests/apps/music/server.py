@@ -107,7 +107,7 @@ class MusicServer(AppServer):
         self._key = ""
         super().__init__(folder, database_url, f'[music]\nsecret = "{SECRET}"\n', music, storage, allow=allow)
 
-    def post(self, body: bytes, headers: dict[str, str], path: str = "/api/suno/callback") -> httpx.Response:
+    def post(self, body: bytes, headers: dict[str, str], path: str = "/generate-music-callb") -> httpx.Response:
         return httpx.post(f"{self.base}{path}", content=body, headers=headers, timeout=300)
 
     def send_callback(self, task: str, stage: str = "complete", *, answer: int = 200, **how: Any) -> httpx.Response:

@@ -1,6 +1,7 @@
 """The delivery log: registered, completed, failed, and its five operations, over HTTP and by commands."""
 
 import json
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -95,6 +96,8 @@ def test_2_show(server, failed):
     told = server.api("GET", f"/deliveries/{row['id']}").json()
     assert json.loads(told["body"])["data"]["task_id"] == task
     assert told["tracks"][0]["message"] == "<script>alert(1)</script>"
+    (received,) = server.rows("select received_at from music.callback where task_id = %s", task)
+    assert abs(datetime.fromisoformat(row["received_at"]) - received["received_at"]) < timedelta(seconds=1)
 
 
 def test_3_replay(server, failed):

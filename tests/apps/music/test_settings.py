@@ -17,6 +17,7 @@ from boathook.verification.verifier import Verifier
 from tests.apps.music.server import callback
 
 SECRET = "geheim-geheim"
+PATHS = ("/generate-music-callb", "/functions/v1/generate-music-callb")
 
 
 def loaded(folder: Path, music: str):
@@ -63,7 +64,7 @@ def test_unsigned_callbacks_are_accepted_only_if_configured(tmp_path):
 
 def test_the_source_is_inline_with_a_202_fallback(tmp_path):
     source = loaded(tmp_path, f'secret = "{SECRET}"\n').sources["suno"]
-    assert (source.mode, source.fallback_status, source.paths) == ("inline", 202, ("/api/suno/callback",))
+    assert (source.mode, source.fallback_status, source.paths) == ("inline", 202, PATHS)
     assert json.loads(source.fallback_body) == {"ok": True, "status": "accepted"}
 
 

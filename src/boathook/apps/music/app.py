@@ -22,6 +22,16 @@ callbacks_total = hook.counter(
 files_total = hook.counter("music_files_total", "Attempts to keep a file, by kind and result.", "kind", "result")
 file_bytes_total = hook.counter("music_file_bytes_total", "Bytes put into storage.", "kind")
 waiting_callbacks = hook.gauge("music_waiting_callbacks", "Callbacks whose track is not known yet.")
+hook.alert_rule(
+    "unknown_stage",
+    "callbacks with an unknown stage in {period}: {value}",
+    metric="music_callbacks_total",
+    labels={"stage": ["unknown"]},
+    measure="increase",
+    over_s=900,
+    above=0,
+    advice="Their tracks are unchanged: see `boathook music deliveries list --status failed`.",
+)
 open_files = hook.gauge("music_open_files", "Files that are wanted and not stored, by state.", "state")
 
 

@@ -1,7 +1,7 @@
 """Parses callbacks of all resellers into one format."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any, Final
@@ -10,6 +10,9 @@ MAX_ID: Final = 200
 MAX_URL: Final = 2_000
 _MAX_TEXT: Final = 500
 _TASK_KEYS: Final = ("task_id", "taskId")
+_STAGE_KEYS: Final = ("callbackType", "stage", "status", "state")
+_OWN_STAGE_KEYS: Final = ("callbackType", "stage", "status")
+"""Those at the top level; the recipe of the source reads the same fields in the same order."""
 _CLIP_LISTS: Final = ("data", "response.sunoData", "sunoData", "clips")
 _AUDIO_KEYS: Final = ("audio_url", "audioUrl", "source_audio_url", "sourceAudioUrl")
 _COVER_KEYS: Final = ("image_url", "imageUrl", "source_image_url", "sourceImageUrl", "image_large_url")
@@ -70,6 +73,8 @@ class Callback:
     stage: Stage
     code: int | None = None
     """The reseller's own code, similar to an HTTP status: 400 and above are errors."""
+    word: str = field(default="", compare=False)
+    """The reseller's own word for the stage; empty if there is none."""
     message: str = ""
     clips: tuple[Clip, ...] = ()
 
@@ -87,19 +92,34 @@ def read_callbacks(document: object, *, kind: str = "", max_clips: int = 20) -> 
     task_id = next(
         (found for holder in (inner, document) for key in _TASK_KEYS if (found := read_id(holder.get(key)))), ""
     )
-    code, message = (
-        _code(document.get("code")),
-        _text(document.get("msg") or document.get("message") or inner.get("msg")),
-    )
+    code, message = _code(document.get("code")), _message(document, inner)
     if not task_id:
         return tuple(_by_clip(data, code, message, kind, max_clips))
-    word = inner.get("callbackType") or inner.get("status") or inner.get("state") or document.get("status") or kind
-    clips = tuple(clip for _, clip in _clips(inner or document))
+    words = [*_words(inner, _STAGE_KEYS), *_words(document, _OWN_STAGE_KEYS), *filter(None, [kind])]
     return (
         Callback(
-            task_id=task_id, stage=_stage(code, word), code=code, message=message, clips=_distinct(clips)[:max_clips]
+            task_id=task_id,
+            stage=_stage(code, words),
+            word=next(iter(words), ""),
+            code=code,
+            message=message,
+            clips=read_clips(inner or document)[:max_clips],
         ),
     )
+
+
+def read_clips(holder: Mapping[str, Any]) -> tuple[Clip, ...]:
+    """Return the songs in a callback's ``data``, each once."""
+    return _distinct(tuple(clip for _, clip in _clips(holder)))
+
+
+def _message(document: Mapping[str, Any], inner: Mapping[str, Any]) -> str:
+    texts = (document.get("msg"), document.get("message"), inner.get("msg"), inner.get("error"), document.get("error"))
+    return next(filter(None, map(_text, texts)), "")
+
+
+def _words(holder: Mapping[str, Any], keys: tuple[str, ...]) -> list[str]:
+    return [word for key in keys if (word := _text(holder.get(key)))]
 
 
 def count_clips(document: object) -> int:
@@ -130,8 +150,15 @@ def _by_clip(data: object, code: int | None, message: str, kind: str, limit: int
         if not task_id or task_id in seen or len(seen) >= limit:
             continue
         seen.add(task_id)
-        stage = _stage(code, raw.get("state") or raw.get("status") or kind)
-        yield Callback(task_id=task_id, stage=stage, code=code, message=message, clips=(clip,))
+        words = [*_words(raw, ("state", "status")), *filter(None, [kind])]
+        yield Callback(
+            task_id=task_id,
+            stage=_stage(code, words),
+            word=next(iter(words), ""),
+            code=code,
+            message=message,
+            clips=(clip,),
+        )
 
 
 def _clips(holder: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Clip]]:
@@ -158,12 +185,19 @@ def _distinct(clips: tuple[Clip, ...]) -> tuple[Clip, ...]:
     return tuple({clip.id: clip for clip in reversed(clips)}.values())[::-1]
 
 
-def _stage(code: int | None, word: object) -> Stage:
-    if code is not None and code >= 400:
+def _stage(code: int | None, words: Sequence[str]) -> Stage:
+    """Return the stage that the first of *words* names, or ERROR if the code or any of them says so."""
+    stages = list(map(stage_of, words))
+    if (code is not None and code >= 400) or Stage.ERROR in stages:
         return Stage.ERROR
+    return stages[0] if stages else Stage.UNKNOWN
+
+
+def stage_of(word: str) -> Stage:
+    """Return the stage that a reseller's word means."""
     # musicapi.ai writes song.completed; others write complete.
-    text = _text(word).lower().removeprefix("song.")
-    return _WORDS.get(text, Stage.ERROR if text.endswith(("_failed", "_error", "_exception")) else Stage.UNKNOWN)
+    text = word.lower().removeprefix("song.")
+    return _WORDS.get(text, Stage.ERROR if text.endswith(("_failed", "_error")) else Stage.UNKNOWN)
 
 
 def _code(value: object) -> int | None:

@@ -20,7 +20,7 @@ from boathook.apps.terminal import Json, ask, print_json, print_rows, say
 
 Task = Annotated[str, typer.Argument(metavar="TASK", help="The id that the reseller gave the task.")]
 Deliveries = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids as `deliveries list` shows them.")]
-_SHOWN: Final = ("id", "standing", "task_id", "stage", "result", "attempts", "code", "note")
+_SHOWN: Final = ("id", "received_at", "standing", "task_id", "stage", "result", "attempts", "code", "note")
 _FILE_SHOWN: Final = ("task_id", "clip_id", "kind", "state", "key", "size", "error_code", "error")
 
 app = typer.Typer(no_args_is_help=True, help="Songs, their callbacks and their files.")

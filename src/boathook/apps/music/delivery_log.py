@@ -5,6 +5,7 @@ track and result.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
@@ -118,6 +119,7 @@ def _row(row: Any, tracks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "result": first.get("result"),
         "attempts": row.attempts,
         "code": row.code,
+        "received_at": _moment(_uuid(row.event_id)),
         "note": row.note or first.get("note") or None,
         "due_at": row.due_at,
         "ended_at": row.ended_at,
@@ -125,6 +127,11 @@ def _row(row: Any, tracks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "event_id": row.event_id,
         "state": row.state,
     }
+
+
+def _moment(event_id: UUID) -> datetime:
+    """Return when an event was accepted: an id begins with the milliseconds since 1970."""
+    return datetime.fromtimestamp((event_id.int >> 80) / 1000, UTC)
 
 
 def _uuid(shown: str) -> UUID:

@@ -1,5 +1,6 @@
 """Handles events: receives callbacks, and stores wanted files."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -16,11 +17,11 @@ from boathook.apps.music.app import (
     settings,
     storage,
 )
-from boathook.apps.music.callbacks import count_clips, read_callbacks
+from boathook.apps.music.callbacks import Callback, Stage, count_clips, read_callbacks
 from boathook.apps.music.file_download import Download, DownloadFailed, keep
 from boathook.apps.music.files import FileRef, StoredFile
 from boathook.apps.music.kinds import Kind
-from boathook.apps.music.tracks import Delivery
+from boathook.apps.music.tracks import CallbackResult, Delivery
 
 DAY_S: Final = 86_400.0
 FILE_RETRY: Final = RetryPolicy(first_s=2, factor=4, max_delay_s=6 * 3_600, max_attempts=16, max_age_s=3 * DAY_S)
@@ -29,8 +30,11 @@ MAX_S: Final = 900.0
 
 
 @hook.on(SOURCE, "*", retry=RetryPolicy(max_attempts=12, max_delay_s=900, max_age_s=DAY_S))
-async def receive(event: Event, tx: Transaction) -> Ignore | None:
-    """Record a callback and apply it to its track, or keep it until the track exists; reply with the result."""
+async def receive(event: Event, tx: Transaction) -> Ignore | Dead | None:
+    """Record a callback and apply it to its track, or keep it until the track exists; reply with the result.
+
+    A callback whose stage is not known fails: a later version may read it when it is replayed.
+    """
     kind = event.headers.get("x-webhook-event", "")
     callbacks = read_callbacks(event.json, kind=kind, max_clips=settings().max_clips)
     if not callbacks:
@@ -39,14 +43,35 @@ async def receive(event: Event, tx: Transaction) -> Ignore | None:
     delivery = Delivery(event_id=event.id, delivery_id=event.dedup_key, received_at=event.accepted_at)
     if (listed := count_clips(event.json)) > settings().max_clips:
         hook.log.warning("music_clips_left_out", delivery=delivery.delivery_id, listed=listed, max=settings().max_clips)
-    taken = await tracks.take(tx, delivery, callbacks)
-    for one in taken:
-        callbacks_total.add(stage=one.stage, result=one.result)
+    if any(one.stage is Stage.UNKNOWN for one in callbacks):
+        return await _fail_unknown(delivery, callbacks)
+    taken = _counted(await tracks.take(tx, delivery, callbacks))
     is_waiting = any(one.result == "waiting" for one in taken)
     results = [{"task_id": one.task_id, "stage": one.stage.value, "status": one.result} for one in taken]
     body = {"ok": True, "status": "waiting" if is_waiting else taken[0].result, "tracks": results}
     event.reply(body, status=202 if is_waiting else 200)
     return None
+
+
+async def _fail_unknown(delivery: Delivery, callbacks: Sequence[Callback]) -> Dead:
+    """Take those callbacks whose stage is known, in a transaction of their own: the handler's is rolled back."""
+    readable = [one for one in callbacks if one.stage is not Stage.UNKNOWN]
+    if readable:
+        async with hook.transaction() as tx:
+            _counted(await tracks.take(tx, delivery, readable))
+    unknown = [one for one in callbacks if one.stage is Stage.UNKNOWN]
+    callbacks_total.add(len(unknown), stage=Stage.UNKNOWN, result="failed")
+    tasks = [one.task_id for one in unknown]
+    hook.log.warning("music_stage_unknown", delivery=delivery.delivery_id, stage=unknown[0].word, tasks=tasks)
+    stages = ", ".join(stage.value for stage in Stage if stage is not Stage.UNKNOWN)
+    said = f"{unknown[0].word[:100]!r} is none of the stages" if unknown[0].word else "it names none of the stages"
+    return Dead("UNKNOWN_STAGE", f"{said} {stages}; the track {tasks[0][:100]} is unchanged")
+
+
+def _counted(taken: list[CallbackResult]) -> list[CallbackResult]:
+    for one in taken:
+        callbacks_total.add(stage=one.stage, result=one.result)
+    return taken
 
 
 @hook.on(

@@ -6,7 +6,8 @@ from datetime import timedelta
 from typing import Final
 
 from boathook.apps.music import delivery_log, files, tracks
-from boathook.apps.music.app import hook, incoming, open_files, settings, storage, waiting_callbacks
+from boathook.apps.music.app import callbacks_total, hook, incoming, open_files, settings, storage, waiting_callbacks
+from boathook.apps.music.callbacks import Stage
 from boathook.apps.music.cleaning import Cleaner, Report, Rules, as_row, remove_leftovers
 from boathook.apps.music.handlers import FILE_RETRY, MAX_S
 
@@ -39,7 +40,8 @@ async def give_up() -> None:
 
 @hook.every(15.0)
 async def count() -> None:
-    """Set the gauges."""
+    """Set the gauges, and begin the counter of unknown stages at 0: an alert is about its increase."""
+    callbacks_total.add(0, stage=Stage.UNKNOWN, result="failed")
     async with hook.transaction() as tx:
         waiting = await tx.fetchval("select count(*) from music.callback where state = 'waiting'")
         rows = await tx.fetch("select state, count(*) as n from music.file where state <> 'stored' group by state")

@@ -2,12 +2,15 @@
 
 import re
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 _FROZEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 _MIB = 1_048_576
+_PATH: Final = "/generate-music-callb"
+_SUPABASE: Final = "/functions/v1"
+"""Below which Supabase serves functions, such as the one whose callbacks the app takes over."""
 
 
 class StorageSettings(BaseModel):
@@ -53,7 +56,8 @@ class MusicSettings(BaseModel):
     proof; ``unsigned`` accepts all requests."""
     secret: str = Field(default="", repr=False)
     """The signing key of the sender, or the token it sends: a text or a reference such as ``env:NAME``."""
-    path: str = "/api/suno/callback"
+    path: str = _PATH
+    """Path of the callbacks. The default is also accepted below ``/functions/v1``, where Supabase serves functions."""
     source: dict[str, Any] = Field(default_factory=dict)
     """Additional keys of the source, such as ``header`` and ``encoding`` for ``hmac`` or ``query`` for ``token``."""
     reply_within_s: float = Field(default=4.0, gt=0, lt=15)
@@ -87,7 +91,7 @@ class MusicSettings(BaseModel):
     @classmethod
     def _check_path(cls, value: str) -> str:
         if re.fullmatch(r"/[!-~]*[!-.0-~]", value) is None or any(char in value for char in "?#%"):
-            raise ValueError('write a plain path that starts with "/", such as "/api/suno/callback"')
+            raise ValueError('write a plain path that starts with "/", such as "/generate-music-callb"')
         return value
 
     @model_validator(mode="after")
@@ -116,12 +120,13 @@ class MusicSettings(BaseModel):
 
     def _policy(self) -> dict[str, Any]:
         return {
-            "paths": [self.path],
+            "paths": [self.path, _SUPABASE + self.path] if self.path == _PATH else [self.path],
             "mode": "inline",
             "reply_within_s": self.reply_within_s,
             "fallback_status": 202,
             "fallback_body": '{"ok":true,"status":"accepted"}',
             "fallback_content_type": "application/json",
-            # A song reaches each stage once, so the same callback under another delivery id is a repetition.
+            # A callback without a delivery id is known by task and stage. One that comes again under another delivery
+            # id is known by its body.
             "repeated_body": "refuse",
         }

@@ -6,13 +6,13 @@ Everything derives from the seed: histories of single songs, each with its own p
 import base64
 import hashlib
 import hmac
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
+from boathook.apps.music.example_requests import vary
 from boathook.apps.music.file_server import content_of
 from boathook.apps.music.kinds import Kind
 from boathook.apps.music.stages import Status
@@ -28,6 +28,13 @@ class Registration:
 
 
 Step = SimulatedRequest | Registration
+_EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
+    "text": ("callback_text",),
+    "first": ("callback_first",),
+    "complete": ("callback_complete", "callback_complete_short"),
+    "error": ("callback_error", "callback_error_field"),
+}
+"""The examples of each stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +57,7 @@ class Reseller:
     """URL of the `file_server`, such as ``http://127.0.0.1:9000``."""
     at: float
     """The time of sending, in seconds since 1970."""
-    path: str = "/api/suno/callback"
+    path: str = "/generate-music-callb"
 
 
 @dataclass(slots=True)
@@ -96,6 +103,7 @@ class Simulator:
         kinds: tuple[Callable[[_SimulatedTask], None], ...] = (
             self._usual, self._registered_late, self._shuffled, self._failed, self._rescued, self._failed_too_late,
             self._forged, self._recaptured, self._never_registered, self._expired, self._page, self._broken,
+            self._without_songs,
         )  # fmt: skip
         kinds[number % len(kinds) if number < len(kinds) else self._random.randrange(len(kinds))](task)
         return task
@@ -167,6 +175,13 @@ class Simulator:
         task.status = Status.COMPLETE
         task.steps = [self._order(task), self._sent(task, self._body(task, "complete", folder), {})]
 
+    def _without_songs(self, task: _SimulatedTask) -> None:
+        """A proxy forwards only task and stage, twice."""
+        task.status = Status.COMPLETE
+        body = vary("document_complete", task.task_id)
+        header = {"x-delivery-id": f"delivery-{next(self._numbers)}-{task.task_id}"}
+        task.steps = [self._order(task), *[self._sent(task, body, header)] * 2]
+
     def _order(self, task: _SimulatedTask) -> Registration:
         return Registration(task.task_id, f"Song {task.task_id[:6]}")
 
@@ -180,7 +195,7 @@ class Simulator:
         task: _SimulatedTask,
         stage: str,
         *,
-        code: int = 200,
+        code: int | None = None,
         expect: int = 200,
         header: Mapping[str, str] | None = None,
     ) -> SimulatedRequest:
@@ -190,30 +205,18 @@ class Simulator:
         return self._sent(task, self._body(task, stage, code=code), header, expect=expect)
 
     def _body(
-        self, task: _SimulatedTask, stage: str, folder: str = "/files/", *, code: int = 200, note: bool = True
-    ) -> dict[str, Any]:
-        clips = [f"{task.task_id[:8]}-{number}" for number in (1, 2)]
-        is_complete = stage == "complete"
-        data: list[dict[str, Any]] | None = [self._clip(clip, folder) for clip in clips] if is_complete else []
-        if is_complete and note:
-            for clip in clips:
-                task.files |= {(task.task_id, clip, kind): self._digest(clip, kind, folder) for kind in Kind}
-        if stage == "error":
-            data = None
-        message = "generation failed" if code >= 400 or stage == "error" else f"{stage} generated successfully."
-        return {"code": code, "msg": message, "data": {"callbackType": stage, "task_id": task.task_id, "data": data}}
+        self, task: _SimulatedTask, stage: str, folder: str = "/files/", *, code: int | None = None, note: bool = True
+    ) -> bytes:
+        names = [f"{task.task_id[:8]}-{number}" for number in (1, 2)]
+        if stage == "complete" and note:
+            for name in names:
+                task.files |= {(task.task_id, name, kind): self._digest(name, kind, folder) for kind in Kind}
+        clips = [self._clip(name, folder) for name in names]
+        return vary(self._random.choice(_EXAMPLES[stage]), task.task_id, code=code, clips=clips)
 
-    def _clip(self, clip: str, folder: str) -> dict[str, Any]:
+    def _clip(self, clip: str, folder: str) -> dict[str, str]:
         base = self._reseller.files
-        return {
-            "id": clip,
-            "audio_url": f"{base}{folder}{clip}.mp3",
-            "image_url": f"{base}{folder}{clip}.jpeg",
-            "title": "Night lights",
-            "tags": "electrifying, rock",
-            "model_name": "chirp-v4-5",
-            "duration": 198.44,
-        }
+        return {"id": clip, "audio_url": f"{base}{folder}{clip}.mp3", "image_url": f"{base}{folder}{clip}.jpeg"}
 
     def _digest(self, clip: str, kind: Kind, folder: str) -> str | None:
         name = f"{folder}{clip}.{'mp3' if kind is Kind.AUDIO else 'jpeg'}"
@@ -223,7 +226,7 @@ class Simulator:
     def _sent(
         self,
         task: _SimulatedTask,
-        document: Mapping[str, Any],
+        body: bytes,
         header: Mapping[str, str],
         *,
         expect: int = 200,
@@ -238,6 +241,4 @@ class Simulator:
             "x-webhook-signature": proof,
             **header,
         }
-        return SimulatedRequest(
-            path=self._reseller.path, headers=headers, body=json.dumps(document).encode(), expect=expect
-        )
+        return SimulatedRequest(path=self._reseller.path, headers=headers, body=body, expect=expect)

@@ -1,0 +1,37 @@
+"""Varies the callbacks that resellers document; those in ``examples`` are copies of `tests/reality`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+_FOLDER: Final = Path(__file__).with_name("examples")
+
+
+def vary(name: str, task_id: str, *, code: int | None = None, clips: Sequence[Mapping[str, Any]] = ()) -> bytes:
+    """Return the example *name* about another task.
+
+    Args:
+        name: the file's name, without ``.json``.
+        task_id: replaces the example's.
+        code: replaces the example's.
+        clips: each replaces fields of a song of the example. A field that the song does not have is an error.
+    """
+    document: dict[str, Any] = json.loads(_text(name))
+    holder = document.get("data", document)
+    (key,) = holder.keys() & {"task_id", "taskId"}
+    holder[key] = task_id
+    if code is not None:
+        document["code"] = code
+    songs = holder.get("data") or []
+    for song, values in zip(songs, clips, strict=False):
+        if unknown := values.keys() - song.keys():
+            raise ValueError(f"a song of {name} has no field {', '.join(sorted(unknown))}")
+        song.update(values)
+    return json.dumps(document).encode()
+
+
+@cache
+def _text(name: str) -> str:
+    return (_FOLDER / f"{name}.json").read_text(encoding="utf-8")
