@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from unittest.mock import patch
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from botocore import auth
@@ -10,7 +11,7 @@ from botocore.credentials import Credentials as TheirCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.apps.music.sigv4 import EMPTY, Credentials, encode_path, encode_query, sign
+from boathook.apps.music.sigv4 import EMPTY, Credentials, encode_path, encode_query, presign, sign
 
 AT = datetime(2026, 11, 21, 10, 11, 12, tzinfo=UTC)
 TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20)
@@ -47,6 +48,40 @@ def test_every_request_is_signed_as_botocore_signs_it(method, endpoint, key, que
     credentials = Credentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", token)
     ours = sign(method, url, headers, body_sha256=sha256, credentials=credentials, region=region, at=AT)
     assert ours["authorization"] == theirs(method, url, headers, sha256, credentials, region)
+
+
+def test_the_link_of_the_documentation_has_its_signature():
+    """The example of https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html, read on 2026-11-28."""
+    link = presign(
+        "GET",
+        "https://examplebucket.s3.amazonaws.com/test.txt",
+        credentials=Credentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
+        region="us-east-1",
+        at=datetime(2013, 5, 24, tzinfo=UTC),
+        expires_s=86_400,
+    )
+    assert link.endswith("&X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404")
+
+
+@given(
+    endpoint=st.sampled_from(["https://s3.eu-central-1.amazonaws.com", "http://127.0.0.1:9000"]),
+    key=TEXT,
+    token=st.sampled_from(["", "session-token/with+signs="]),
+    expires_s=st.integers(1, 3_600),
+)
+def test_every_link_is_signed_as_botocore_signs_it(endpoint, key, token, expires_s):
+    url = endpoint + encode_path(f"/bucket/{key}")
+    credentials = Credentials("AKIDEXAMPLE", "geheim", token)
+    request = AWSRequest(method="GET", url=url)
+    signer = auth.S3SigV4QueryAuth(
+        TheirCredentials("AKIDEXAMPLE", "geheim", token or None), "s3", "us-east-1", expires=expires_s
+    )
+    with patch.object(auth, "get_current_datetime", return_value=AT.replace(tzinfo=None)):
+        signer.add_auth(request)
+    ours = presign("GET", url, credentials=credentials, region="us-east-1", at=AT, expires_s=expires_s)
+    parts, theirs_parts = urlsplit(ours), urlsplit(request.url)
+    assert parts.path == theirs_parts.path
+    assert dict(parse_qsl(parts.query)) == dict(parse_qsl(theirs_parts.query))
 
 
 @pytest.mark.parametrize("change", [{"body_sha256": "0" * 64}, {"region": "eu-west-1"}, {"at": AT.replace(second=13)}])

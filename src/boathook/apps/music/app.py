@@ -8,7 +8,7 @@ from boathook import Boathook
 from boathook.apps.music.s3 import S3, Bucket
 from boathook.apps.music.settings import MusicSettings
 from boathook.apps.music.sigv4 import Credentials
-from boathook.apps.music.storage import LocalFolder, Storage
+from boathook.apps.music.storage import LocalFolder
 
 SOURCE: Final = "suno"
 APPLICATION: Final = "music"
@@ -21,6 +21,8 @@ callbacks_total = hook.counter(
 )
 files_total = hook.counter("music_files_total", "Attempts to keep a file, by kind and result.", "kind", "result")
 file_bytes_total = hook.counter("music_file_bytes_total", "Bytes put into storage.", "kind")
+lookups_total = hook.counter("music_lookups_total", "Songs asked for at the reseller, by what became of it.", "result")
+overdue_tracks = hook.gauge("music_overdue_tracks", "Songs that nothing was heard of for `overdue_s`.")
 waiting_callbacks = hook.gauge("music_waiting_callbacks", "Callbacks whose track is not known yet.")
 hook.alert_rule(
     "unknown_stage",
@@ -31,6 +33,13 @@ hook.alert_rule(
     over_s=900,
     above=0,
     advice="Their tracks are unchanged: see `boathook music deliveries list --status failed`.",
+)
+hook.alert_rule(
+    "overdue_tracks",
+    "songs without a callback: {value}",
+    metric="music_overdue_tracks",
+    above=0,
+    advice="See `boathook music tracks list --overdue`, and check that the reseller reaches callBackUrl.",
 )
 open_files = hook.gauge("music_open_files", "Files that are wanted and not stored, by state.", "state")
 
@@ -46,7 +55,7 @@ def incoming() -> Path:
     return hook.data_dir / settings().incoming
 
 
-def storage() -> Storage:
+def storage() -> LocalFolder | S3:
     """Return the configured storage. Raises ConfigError: a secret reference cannot be resolved."""
     config = settings().storage
     if config.kind == "folder":

@@ -92,7 +92,7 @@ def read_callbacks(document: object, *, kind: str = "", max_clips: int = 20) -> 
     task_id = next(
         (found for holder in (inner, document) for key in _TASK_KEYS if (found := read_id(holder.get(key)))), ""
     )
-    code, message = _code(document.get("code")), _message(document, inner)
+    code, message = read_code(document.get("code")), _message(document, inner)
     if not task_id:
         return tuple(_by_clip(data, code, message, kind, max_clips))
     words = [*_words(inner, _STAGE_KEYS), *_words(document, _OWN_STAGE_KEYS), *filter(None, [kind])]
@@ -115,11 +115,11 @@ def read_clips(holder: Mapping[str, Any]) -> tuple[Clip, ...]:
 
 def _message(document: Mapping[str, Any], inner: Mapping[str, Any]) -> str:
     texts = (document.get("msg"), document.get("message"), inner.get("msg"), inner.get("error"), document.get("error"))
-    return next(filter(None, map(_text, texts)), "")
+    return next(filter(None, map(read_text, texts)), "")
 
 
 def _words(holder: Mapping[str, Any], keys: tuple[str, ...]) -> list[str]:
-    return [word for key in keys if (word := _text(holder.get(key)))]
+    return [word for key in keys if (word := read_text(holder.get(key)))]
 
 
 def count_clips(document: object) -> int:
@@ -174,7 +174,7 @@ def _clips(holder: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Clip]
 def _clip(raw: Mapping[str, Any], number: int) -> Clip:
     return Clip(
         id=read_id(raw.get("id") or raw.get("clip_id") or raw.get("clipId")) or f"clip-{number}",
-        title=_text(raw.get("title")),
+        title=read_text(raw.get("title")),
         duration_s=_seconds(raw.get("duration")),
         audio_url=_first_url(raw, _AUDIO_KEYS),
         cover_url=_first_url(raw, _COVER_KEYS),
@@ -200,14 +200,16 @@ def stage_of(word: str) -> Stage:
     return _WORDS.get(text, Stage.ERROR if text.endswith(("_failed", "_error")) else Stage.UNKNOWN)
 
 
-def _code(value: object) -> int | None:
+def read_code(value: object) -> int | None:
+    """Return a code as a number, or None if it is none."""
     if isinstance(value, bool):
         return None
     text = str(value) if isinstance(value, int | str) else ""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
 
 
-def _text(value: object) -> str:
+def read_text(value: object) -> str:
+    """Return a text that PostgreSQL can store, shortened; empty for other values."""
     return _clean(value)[:_MAX_TEXT] if isinstance(value, str) else ""
 
 

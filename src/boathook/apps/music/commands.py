@@ -9,8 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from boathook import BoathookError, Transaction
 from boathook.apps import simulation
-from boathook.apps.music import delivery_log, files, jobs, sending, tracks
-from boathook.apps.music.app import hook
+from boathook.apps.music import delivery_log, files, jobs, links, lookup, sending, tracks
+from boathook.apps.music.app import hook, settings
 from boathook.apps.music.cleaning import Report, as_row
 from boathook.apps.music.delivery_log import DeliveryStatus, Kind
 from boathook.apps.music.kinds import Kind as FileKind
@@ -67,11 +67,15 @@ def add_track(
 def list_tracks(
     status: Annotated[Status | None, typer.Option(help="Only with this status.")] = None,
     owner: Annotated[str | None, typer.Option(help="Only of this owner.")] = None,
+    overdue: Annotated[
+        bool, typer.Option("--overdue", help="Only unfinished ones without news for overdue_s.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum rows.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List tracks, newest first."""
-    rows = ask(hook, lambda tx: tracks.listed(tx, status=status, owner=owner, limit=limit))
+    overdue_s = settings().overdue_s if overdue else None
+    rows = ask(hook, lambda tx: tracks.listed(tx, status=status, owner=owner, overdue_s=overdue_s, limit=limit))
     print_rows(rows, as_json=as_json)
 
 
@@ -82,6 +86,13 @@ def show_track(task: Task) -> None:
     if row is None:
         raise BoathookError(f"there is no track {task!r}; see `boathook music tracks list`")
     print_json(row)
+
+
+@tracks_app.command("ask", epilog="Example: boathook music tracks ask 2fac9f72")
+def ask_for_track(task: Task) -> None:
+    """Ask the reseller for a track's state now."""
+    result = hook.run(lookup.ask_now(task))
+    say(f"{task} is updated" if result == "applied" else f"the reseller has no news of {task}")
 
 
 @tracks_app.command("delete", epilog="Example: boathook music tracks delete 2fac9f72")
@@ -98,8 +109,12 @@ def list_files(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum rows.")] = 50,
     as_json: Json = False,
 ) -> None:
-    """List files, those wanted last first."""
-    rows = ask(hook, lambda tx: files.listed(tx, state=state, limit=limit))
+    """List files, those wanted last first; with `--json`, stored ones have a link that works for an hour at most."""
+
+    async def work(tx: Transaction) -> list[dict[str, Any]]:
+        return await links.with_links(tx, await files.listed(tx, state=state, limit=limit))
+
+    rows = ask(hook, work)
     print_rows(rows, as_json=as_json, columns=_FILE_SHOWN)
 
 

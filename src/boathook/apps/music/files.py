@@ -41,6 +41,10 @@ _GIVE_UP: Final = """
         error = coalesce(error, 'nobody could try it in time')
     where state in ('wanted', 'retrying') and wanted_at < now() - $1 * interval '1 second'
 """
+_CONTENT_TYPE: Final = """
+    select f.content_type from music.file f join music.track t using (task_id)
+    where f.key = $1 collate "C" and f.state = 'stored' and t.status <> 'deleted'
+"""
 _LIST: Final = """
     select task_id, clip_id, kind, state, round, key, size, sha256, content_type, error_code, error, wanted_at,
         stored_at
@@ -129,6 +133,12 @@ async def give_up(tx: Transaction, after_s: float) -> None:
 async def of_track(tx: Transaction, task_id: str) -> list[dict[str, Any]]:
     """Return a track's files."""
     return [dict(row) for row in await tx.fetch(f"{_LIST} where task_id = $1 order by clip_id, kind", task_id)]
+
+
+async def content_type_of(tx: Transaction, key: str) -> str | None:
+    """Return the content type of a stored file by the key of its object, unless its track was deleted."""
+    content_type: str | None = await tx.fetchval(_CONTENT_TYPE, key)
+    return content_type
 
 
 async def listed(tx: Transaction, *, state: str | None = None, limit: int = 50) -> list[dict[str, Any]]:

@@ -5,8 +5,17 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from boathook.apps.music import delivery_log, files, tracks
-from boathook.apps.music.app import callbacks_total, hook, incoming, open_files, settings, storage, waiting_callbacks
+from boathook.apps.music import delivery_log, files, lookup, tracks
+from boathook.apps.music.app import (
+    callbacks_total,
+    hook,
+    incoming,
+    open_files,
+    overdue_tracks,
+    settings,
+    storage,
+    waiting_callbacks,
+)
 from boathook.apps.music.callbacks import Stage
 from boathook.apps.music.cleaning import Cleaner, Report, Rules, as_row, remove_leftovers
 from boathook.apps.music.handlers import FILE_RETRY, MAX_S
@@ -31,6 +40,12 @@ async def catch_up() -> None:
             await tracks.catch_up(tx, task_id)
 
 
+@hook.every(15.0)
+async def ask() -> None:
+    """Ask the reseller for songs whose callback has not come."""
+    await lookup.ask_due()
+
+
 @hook.every(600.0)
 async def give_up() -> None:
     """Mark files as failed that are no longer retried."""
@@ -45,7 +60,9 @@ async def count() -> None:
     async with hook.transaction() as tx:
         waiting = await tx.fetchval("select count(*) from music.callback where state = 'waiting'")
         rows = await tx.fetch("select state, count(*) as n from music.file where state <> 'stored' group by state")
+        overdue = await tracks.count_overdue(tx, settings().overdue_s)
     waiting_callbacks.set(waiting)
+    overdue_tracks.set(overdue)
     found = {row["state"]: row["n"] for row in rows}
     for state in _OPEN:
         open_files.set(found.get(state, 0), state=state)

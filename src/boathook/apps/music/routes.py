@@ -1,4 +1,4 @@
-"""``/api/music``: tracks and the delivery log over HTTP, authenticated by an organization's API key."""
+"""``/api/music``: tracks and the delivery log over HTTP, authenticated by an organization's API key; files by links."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -8,19 +8,26 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from boathook import BoathookError
-from boathook.apps.music import delivery_log, tracks
-from boathook.apps.music.app import hook
+from boathook.apps.music import delivery_log, files, links, tracks
+from boathook.apps.music.app import hook, storage
 from boathook.apps.music.delivery_log import DeliveryStatus, Kind
 from boathook.apps.music.stages import Status
+from boathook.apps.music.storage import LocalFolder
 from boathook.apps.music.tracks import NewTrack
 from boathook.apps.terminal import plain
 
 _MAX_BODY: Final = 262_144
 _MAX_LISTED: Final = 250
+_FILE_HEADERS: Final = {
+    "cache-control": "private, no-store",
+    "content-security-policy": "default-src 'none'; sandbox",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
 
 
 class TrackBody(BaseModel):
@@ -122,6 +129,19 @@ async def clean_up_deliveries(request: Request) -> Response:
     return _json({"forgotten": await delivery_log.clean_up(body.days)})
 
 
+async def serve_file(request: Request) -> Response:
+    """Send a stored file to the holder of a signed link; parts of it on request."""
+    key, place = request.path_params["key"], storage()
+    query = request.query_params
+    async with hook.transaction() as tx:
+        if not await links.is_valid(tx, key, query.get("expires", ""), query.get("signature", "")):
+            raise HTTPException(403, "this link is not valid or has expired; ask for a new one")
+        content_type = await files.content_type_of(tx, key)
+    if content_type is None or not isinstance(place, LocalFolder) or await place.head(key) is None:
+        raise HTTPException(404, "there is no such file")
+    return FileResponse(place.path(key), media_type=content_type, headers=_FILE_HEADERS)
+
+
 def _decided(done: list[str]) -> Response:
     if not done:
         raise HTTPException(409, "this delivery has not failed; only failed ones can be replayed or given up")
@@ -211,4 +231,11 @@ api = Starlette(
     exception_handlers={HTTPException: _refused, BoathookError: _failed},
 )
 
+file_links = Starlette(
+    routes=[_route("/{key:path}", serve_file)],
+    exception_handlers={HTTPException: _refused, BoathookError: _failed},
+)
+
 hook.mount("/api/music", api)
+# Open, because the link is the permission.
+hook.mount(links.PATH, file_links, is_open=True)

@@ -17,7 +17,7 @@ from urllib.parse import unquote_plus
 from xml.etree import ElementTree as ET
 
 from boathook import BoathookError
-from boathook.apps.music.sigv4 import EMPTY, Credentials, encode_path, encode_query, sign
+from boathook.apps.music.sigv4 import EMPTY, Credentials, encode_path, encode_query, presign, sign
 from boathook.apps.music.storage import PAGE, StorageFailed, Stored
 
 _TRIES: Final = 3
@@ -105,6 +105,18 @@ class S3:
             if token == query.get("continuation-token"):
                 raise StorageFailed("the storage lists the same page again and again", "BAD_ANSWER")
             query = {**query, "continuation-token": token}
+
+    def link(self, key: str, expires_s: int, at: datetime) -> str:
+        """Return a URL with which anyone can read an object for *expires_s* seconds from *at*."""
+        bucket = self._bucket
+        return presign(
+            "GET",
+            self._url(key, None),
+            credentials=bucket.credentials,
+            region=bucket.region,
+            at=at,
+            expires_s=expires_s,
+        )
 
     async def _send(
         self,

@@ -13,6 +13,12 @@ _SUPABASE: Final = "/functions/v1"
 """Below which Supabase serves functions, such as the one whose callbacks the app takes over."""
 
 
+def _check_address(value: str, example: str) -> str:
+    if re.fullmatch(r"https?://[!-~]+", value) is None or any(char in value for char in "?#@"):
+        raise ValueError(f'write an address such as "{example}"')
+    return value
+
+
 class StorageSettings(BaseModel):
     """The table ``[music.storage]``: the storage of audio and covers."""
 
@@ -44,6 +50,30 @@ class StorageSettings(BaseModel):
             if not self.endpoint.startswith(("http://", "https://")):
                 raise ValueError('endpoint: write an address such as "https://s3.eu-central-1.amazonaws.com"')
         return self
+
+
+class LookupSettings(BaseModel):
+    """The table ``[music.lookup]``: asking kie.ai or sunoapi.org for songs whose callback has not come."""
+
+    model_config = _FROZEN
+
+    key: str = Field(default="", repr=False)
+    """The reseller's API key: a text or a reference such as ``env:NAME``. Without it, nothing is asked."""
+    url: str = "https://api.sunoapi.org"
+    """The reseller's API; for kie.ai ``https://api.kie.ai``."""
+    after_s: float = Field(default=600.0, gt=0)
+    """Seconds without news after which a song is asked for; each further pause is twice as long."""
+    max_interval_s: float = Field(default=3_600.0, gt=0)
+    """Maximum seconds between two questions about a song."""
+    stop_after_h: float = Field(default=336.0, gt=0)
+    """Hours after a song's order when asking ends: resellers delete files after 14 or 15 days."""
+    timeout_s: float = Field(default=10.0, gt=0, le=60)
+    """Timeout in seconds of one request."""
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        return _check_address(value, "https://api.sunoapi.org")
 
 
 class MusicSettings(BaseModel):
@@ -83,9 +113,24 @@ class MusicSettings(BaseModel):
     """Days after which objects of failed and deleted tracks are removed."""
     clean_every_s: float = Field(default=86_400.0, ge=0)
     """Seconds between two cleanups by the keeper; 0 disables them."""
+    links_s: int = Field(default=3_600, ge=1, le=3_600)
+    """Seconds for which a signed link to a stored file works."""
+    public_url: str = ""
+    """The URL at which users reach this server, the beginning of links to files in a folder; without it, links are
+    paths. Links to a bucket begin with its endpoint."""
     log_days: float = Field(default=90.0, gt=0)
     """Days that the delivery log keeps finished callbacks."""
+    overdue_s: float = Field(default=3_600.0, gt=0)
+    """Seconds without news of an unfinished song after which the alert ``music.overdue_tracks`` fires."""
+    lookup: LookupSettings = LookupSettings()
     storage: StorageSettings = StorageSettings()
+
+    @field_validator("public_url")
+    @classmethod
+    def _check_public_url(cls, value: str) -> str:
+        if value:
+            _check_address(value, "https://music.example.com")
+        return value
 
     @field_validator("path")
     @classmethod

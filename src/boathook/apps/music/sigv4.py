@@ -1,4 +1,4 @@
-"""AWS Signature Version 4 in headers, as S3 requires it.
+"""AWS Signature Version 4 in headers and in URLs, as S3 requires it.
 
 Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html, and for S3, which
 encodes paths once, https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html.
@@ -59,10 +59,36 @@ def sign(
     names = ";".join(sorted(signed))
     scope = f"{timestamp[:8]}/{region}/s3/aws4_request"
     canonical = _canonical(method, url, signed, names, body_sha256)
-    text = "\n".join((_ALGORITHM, timestamp, scope, hashlib.sha256(canonical.encode()).hexdigest()))
-    signature = hmac.new(_key(credentials.secret, timestamp[:8], region), text.encode(), "sha256").hexdigest()
+    signature = _signature(canonical, credentials, region, timestamp)
     proof = f"{_ALGORITHM} Credential={credentials.key_id}/{scope}, SignedHeaders={names}, Signature={signature}"
     return {**headers, **own, "authorization": proof}
+
+
+def presign(method: str, url: str, *, credentials: Credentials, region: str, at: datetime, expires_s: int) -> str:
+    """Return *url* with a signature in its query, valid for *expires_s* seconds; the URL must have no query yet.
+
+    Source: https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html.
+    """
+    timestamp = at.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    scope = f"{timestamp[:8]}/{region}/s3/aws4_request"
+    query = {
+        "X-Amz-Algorithm": _ALGORITHM,
+        "X-Amz-Credential": f"{credentials.key_id}/{scope}",
+        "X-Amz-Date": timestamp,
+        "X-Amz-Expires": str(expires_s),
+        "X-Amz-SignedHeaders": "host",
+    }
+    if credentials.token:
+        query["X-Amz-Security-Token"] = credentials.token
+    named = f"{url}?{encode_query(query)}"
+    canonical = _canonical(method, named, {"host": _host(url)}, "host", "UNSIGNED-PAYLOAD")
+    return f"{named}&X-Amz-Signature={_signature(canonical, credentials, region, timestamp)}"
+
+
+def _signature(canonical: str, credentials: Credentials, region: str, timestamp: str) -> str:
+    scope = f"{timestamp[:8]}/{region}/s3/aws4_request"
+    text = "\n".join((_ALGORITHM, timestamp, scope, hashlib.sha256(canonical.encode()).hexdigest()))
+    return hmac.new(_key(credentials.secret, timestamp[:8], region), text.encode(), "sha256").hexdigest()
 
 
 def _canonical(method: str, url: str, signed: Mapping[str, str], names: str, body_sha256: str) -> str:

@@ -72,6 +72,10 @@ class LocalFolder:
     def __init__(self, root: Path) -> None:
         self._root = root
 
+    def path(self, key: str) -> Path:
+        """Return the path of an object, which may not exist. Raises StorageFailed: *key* is not one."""
+        return self._place(key)
+
     async def put(self, path: Path, key: str, *, content_type: str, sha256: str) -> None:  # noqa: ARG002 - see Storage
         """Store a file; it appears under its key atomically, and is synced to disk."""
         await asyncio.to_thread(self._put, path, key)

@@ -8,12 +8,12 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from boathook import Transaction
-from boathook.apps.music import files
+from boathook.apps.music import files, links
 from boathook.apps.music.callbacks import MAX_ID, Callback, Stage, clip_of, read_id
 from boathook.apps.music.stages import AddData, Forward, Late, Status, step
 
@@ -31,8 +31,12 @@ _WAITING: Final = """
 """
 _MOVE: Final = """
     update music.track set status = $2, updated_at = now(),
-        error_code = $3, error = $4, completed_at = case when $2 = 'complete' then now() else completed_at end
+        error_code = $3, error = $4, completed_at = case when $2 = 'complete' then now() else completed_at end,
+        expected_since = case when $5 then now() end, asks = 0, asked_at = null, ask_error = null
     where task_id = $1
+"""
+_EXPECT_NOTHING: Final = """
+    update music.track set expected_since = null, ask_error = null where task_id = $1 and expected_since is not null
 """
 _CLIP: Final = """
     insert into music.clip (task_id, clip_id, position, title, duration_s) values ($1, $2, $3, $4, $5)
@@ -44,17 +48,24 @@ _ADD: Final = """
 """
 _LIST: Final = """
     select t.task_id, t.owner, t.title, t.status, t.error_code, t.error, t.created_at, t.updated_at, t.completed_at,
+        t.asks, t.asked_at, t.ask_error,
         count(f.kind) as files, count(f.kind) filter (where f.state = 'stored') as stored
     from music.track t left join music.file f using (task_id)
     where ($1::text is null or t.status = $1) and ($2::text is null or t.owner = $2)
         and ($3::text is null or (t.created_at, t.task_id) < (
             select created_at, task_id from music.track where task_id = $3
         ))
+        and ($5::float8 is null or (t.status in ('pending', 'text', 'first')
+            and t.expected_since < now() - $5 * interval '1 second'))
     group by t.task_id order by t.created_at desc, t.task_id desc limit $4
 """
 _KNOWN_WAITING: Final = """
     select distinct task_id from music.callback c
     where state = 'waiting' and exists (select from music.track t where t.task_id = c.task_id) limit 100
+"""
+_OVERDUE: Final = """
+    select count(*) from music.track
+    where expected_since < now() - $1 * interval '1 second' and status in ('pending', 'text', 'first')
 """
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """NUL as JSON writes it."""
@@ -137,6 +148,26 @@ async def take(tx: Transaction, delivery: Delivery, callbacks: Sequence[Callback
     return taken
 
 
+async def take_record(tx: Transaction, callback: Callback, *, name: str) -> bool:
+    """Apply what the reseller said when it was asked; return whether that was news.
+
+    *name* is shown among the track's callbacks.
+    """
+    await tx.execute(_LOCK, callback.task_id)
+    status = await tx.fetchval("select status from music.track where task_id = $1", callback.task_id)
+    if status is None:
+        return False
+    match step(Status(status), callback.stage):
+        case Late():
+            return False
+        case AddData() if not callback.clips:
+            return False
+        case _:
+            delivery = Delivery(event_id=uuid4(), delivery_id=name, received_at=datetime.now(UTC))
+            await take(tx, delivery, [callback])
+            return True
+
+
 async def register(tx: Transaction, track: NewTrack) -> bool:
     """Register a track, and apply the callbacks that wait for it; return whether it was unknown."""
     await tx.execute(_LOCK, track.task_id)
@@ -160,21 +191,36 @@ async def mark_deleted(tx: Transaction, task_id: str) -> bool:
     """Mark a track as deleted, so that cleaning removes its files; return whether there was one."""
     await tx.execute(_LOCK, task_id)
     tag = await tx.execute(
-        "update music.track set status = 'deleted', updated_at = now() where task_id = $1 and status <> 'deleted'",
+        "update music.track set status = 'deleted', updated_at = now(), expected_since = null"
+        " where task_id = $1 and status <> 'deleted'",
         task_id,
     )
     return tag != "UPDATE 0"
 
 
 async def listed(
-    tx: Transaction, *, status: str | None = None, owner: str | None = None, after: str | None = None, limit: int = 50
+    tx: Transaction,
+    *,
+    status: str | None = None,
+    owner: str | None = None,
+    after: str | None = None,
+    overdue_s: float | None = None,
+    limit: int = 50,
 ) -> list[dict[str, Any]]:
-    """Return tracks, newest first; *after* is the task of the last one seen."""
-    return [dict(row) for row in await tx.fetch(_LIST, status, owner, after, limit)]
+    """Return tracks, newest first; *after* is the task of the last one seen.
+
+    With *overdue_s*, only unfinished tracks without news for so many seconds.
+    """
+    return [dict(row) for row in await tx.fetch(_LIST, status, owner, after, limit, overdue_s)]
+
+
+async def count_overdue(tx: Transaction, overdue_s: float) -> int:
+    """Return the number of unfinished tracks without news for *overdue_s* seconds."""
+    return int(await tx.fetchval(_OVERDUE, overdue_s))
 
 
 async def shown(tx: Transaction, task_id: str) -> dict[str, Any] | None:
-    """Return a track with its clips, their files and its callbacks, or None."""
+    """Return a track with its clips, their files with links, and its callbacks, or None."""
     track = await tx.fetchrow("select * from music.track where task_id = $1", task_id)
     if track is None:
         return None
@@ -191,7 +237,7 @@ async def shown(tx: Transaction, task_id: str) -> dict[str, Any] | None:
         **dict(track),
         "prompt": json.loads(track["prompt"]),
         "clips": [dict(row) for row in clips],
-        "files": await files.of_track(tx, task_id),
+        "files": await links.with_links(tx, await files.of_track(tx, task_id)),
         "callbacks": [dict(row) for row in callbacks],
     }
 
@@ -230,7 +276,9 @@ async def _apply(tx: Transaction, status: Status, callback: Callback) -> tuple[S
         case Forward(status=to):
             is_failed = to is Status.FAILED
             code = _error_code(callback) if is_failed else None
-            await tx.execute(_MOVE, callback.task_id, to.value, code, callback.message if is_failed else None)
+            is_open = to in {Status.TEXT, Status.FIRST} or (to is Status.COMPLETE and not callback.clips)
+            message = callback.message if is_failed else None
+            await tx.execute(_MOVE, callback.task_id, to.value, code, message, is_open)
             if to is Status.COMPLETE:
                 await _add_clips(tx, callback)
             return to, "applied", ""
@@ -240,6 +288,8 @@ async def _add_clips(tx: Transaction, callback: Callback) -> None:
     for position, clip in enumerate(callback.clips, 1):
         await tx.execute(_CLIP, callback.task_id, clip.id, position, clip.title, clip.duration_s)
         await files.request_files(tx, callback.task_id, clip)
+    if callback.clips:
+        await tx.execute(_EXPECT_NOTHING, callback.task_id)
 
 
 def _error_code(callback: Callback) -> str:

@@ -11,11 +11,18 @@ create table music.track (
     error text,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
-    completed_at timestamptz
+    completed_at timestamptz,
+    expected_since timestamptz default now(),
+    asks integer not null default 0,
+    asked_at timestamptz,
+    ask_error text
 );
+comment on column music.track.expected_since is 'The last news, while more is expected: the song is unfinished, or complete without any clip.';
+comment on column music.track.asks is 'How often the reseller was asked since then.';
 comment on table music.track is
     'Songs that were ordered, by the task''s id. A row may also be inserted by plain SQL: what waits for it follows.';
 create index track_created on music.track (created_at);
+create index track_expected on music.track (expected_since) where expected_since is not null;
 
 -- One row for each callback and task it speaks of. Not tied to music.track: callbacks may come before it.
 create table music.callback (
@@ -76,3 +83,9 @@ create table music.cleaning (
     ended_at timestamptz,
     report jsonb
 );
+
+create table music.link_key (
+    is_only boolean primary key default true check (is_only),
+    key bytea not null
+);
+comment on table music.link_key is 'The key that signs links to files in a folder. Deleting it ends all links; the next one makes another.';
