@@ -1,5 +1,6 @@
 """What is compared with the corpus: for each sender, the apps that produce its bodies, and how to get all of them."""
 
+import json
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
@@ -10,6 +11,8 @@ class Producer(NamedTuple):
     sender: str
     app: str
     bodies: Callable[[], Iterable[bytes]]
+    additions: frozenset[str] = frozenset()
+    """Fields that the sender does not have, and the app's README says so."""
 
 
 def _fleet(path: str) -> Callable[[], Iterable[bytes]]:
@@ -46,11 +49,33 @@ def _music() -> Iterable[bytes]:
         yield from (step.body for step in steps if isinstance(step, SimulatedRequest))
 
 
+def _cashdesk() -> Iterable[bytes]:
+    """Yield the bodies of a shop's webhooks; tests/apps/cashdesk/test_wire.py compares those of a running cabinet."""
+    from boathook.apps.cashdesk.entities import Action, Entity
+    from boathook.apps.cashdesk.wire import change_body
+
+    time = "2026-11-21T09:30:00.123456+00:00"
+    item = {"product_id": 1, "name": "tea", "quantity": 1, "price": 1, "vat": "20"}
+    state = {
+        "id": 1, "revision": 1, "name": "tea", "price": 1, "vat": "20", "barcode": "46", "total": 1, "items": [item],
+        "payment": "cash", "document": 1, "sign": "1", "device_id": 1, "shift_id": 1, "receipt_id": 1, "amount": 1,
+        "error": "CODE: text", "state": "FAILED", "created_at": time, "updated_at": time, "opened_at": time,
+        "closed_at": time, "finished_at": time,
+    }  # fmt: skip
+    owner = {"device_id": 1, "cashier": "Anna", "external_id": "o-1"}
+    for entity in Entity:
+        kind = {"kind": "deposit" if entity is Entity.ENCASHMENTS else "sale"}
+        yield json.dumps(change_body("dreamkas", entity, Action.UPDATE, state | kind, owner)).encode()
+
+
+ADDITIONS: Final = frozenset({"data.revision"})
+"""What the cabinet's webhooks have in addition to Dreamkas'."""
 PRODUCERS: Final = (
     Producer("payments", "billing", _billing),
     Producer("rentprog", "fleet", _fleet("rentprog")),
     Producer("umnico", "fleet", _fleet("umnico")),
     Producer("suno", "music", _music),
+    Producer("dreamkas", "cashdesk", _cashdesk, ADDITIONS),
 )
-WITHOUT: Final[frozenset[str]] = frozenset({"cashdesk"})
+WITHOUT: Final[frozenset[str]] = frozenset()
 """Apps whose simulators are not compared yet."""

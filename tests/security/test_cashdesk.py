@@ -270,8 +270,9 @@ async def test_a_receipt_with_an_ignored_dead_letter_ends_as_failed(cabinet: Cab
     assert (receipt["state"], receipt["error"].partition(":")[0]) == ("FAILED", "IGNORED")
     [operation] = (await shop.do("GET", "operations"))["data"]
     assert (operation["state"], operation["finished_at"] is not None) == ("FAILED", True)
-    told = [(one["type"], one["action"], one["object"]["state"]) for one in cabinet.payloads(shop.user)[-2:]]
-    assert told == [("receipts", "UPDATE", "FAILED"), ("operations", "UPDATE", "FAILED")]
+    told = cabinet.payloads(shop.user)[-2:]
+    assert [(body["type"], body["action"]) for body in told] == [("RECEIPT", "UPDATE"), ("OPERATION", "UPDATE")]
+    assert (told[1]["data"]["status"], told[1]["data"]["data"]["error"]["code"]) == ("ERROR", "IGNORED")
     await shop.do("POST", f"shifts/{shift}/close")
     assert any(chore.function is fiscal.end_ignored for chore in hook.manifest.chores)
 

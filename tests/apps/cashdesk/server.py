@@ -40,6 +40,11 @@ class CashdeskServer(AppServer):
     def __init__(self, folder: Path, database_url: str) -> None:
         super().__init__(folder, database_url, TABLE, senders=1)
 
+    def set_key(self, table: str, line: str) -> None:
+        """Add a line to a table of the settings file, before the start."""
+        file = self.folder / "boathook.toml"
+        file.write_text(file.read_text().replace(f"[{table}]", f"[{table}]\n{line}"))
+
 
 @dataclass(frozen=True)
 class Client:

@@ -161,7 +161,7 @@ class TestWebhooks:
         shop = await cabinet.client()
         made = await shop.do("POST", "webhooks", {"url": URL, "types": {"products": True, "receipts": False}})
         assert made["types"] == {entity: entity == "products" for entity in Entity}
-        assert (made["url"], made["active"], made["sending"]) == (URL, True, True)
+        assert (made["url"], made["isActive"], made["sending"]) == (URL, True, True)
         path = f"webhooks/{made['id']}"
         assert await shop.do("GET", path) == made
         patched = await shop.do("PATCH", path, {"types": {"shifts": True}})
@@ -317,7 +317,7 @@ class TestObjects:
         shop = await cabinet.client()
         tea = await shop.product()
         await asyncio.gather(*(shop.do("PATCH", f"products/{tea['id']}", {"price": price}) for price in range(1, 11)))
-        told = [payload["object"]["revision"] for payload in cabinet.payloads(shop.user)]
+        told = [payload["data"]["revision"] for payload in cabinet.payloads(shop.user)]
         assert sorted(told) == list(range(1, 12))
 
 

@@ -40,7 +40,7 @@ async def test_publication_is_inside_the_business_transaction(cabinet: Cabinet, 
         await add(shop, "done")
     await eventually(lambda: receiver.heard["/a"])
     await wait_until_delivered(cabinet, shop.user)
-    assert [payload["object"]["name"] for payload in cabinet.payloads(shop.user)] == ["done"]
+    assert [payload["data"]["name"] for payload in cabinet.payloads(shop.user)] == ["done"]
     assert receiver.heard["/a"].total() == 1
 
 
@@ -57,7 +57,7 @@ async def test_an_event_published_in_its_own_transaction_survives_a_rollback(cab
     async with cabinet.bound_app():
         with pytest.raises(Boom):
             await publish_apart_and_fail(shop)
-    assert [payload["object"]["name"] for payload in cabinet.payloads(shop.user)] == ["undone"]
+    assert [payload["data"]["name"] for payload in cabinet.payloads(shop.user)] == ["undone"]
     assert (await shop.do("GET", "products"))["data"] == []
 
 
@@ -67,7 +67,7 @@ async def publish_apart_and_fail(shop: Client) -> None:
             "insert into cashdesk.products (user_id, name, price, vat) values ($1, 'undone', 1, '0')", shop.user.id
         )
         async with hook.transaction() as other:
-            payload = {"type": "products", "action": "CREATE", "object": {"name": "undone"}}
+            payload = {"action": "CREATE", "type": "PRODUCT", "data": {"name": "undone"}}
             await hook.publish(other, application=shop.user.application, type="products.CREATE", payload=payload)
         raise Boom
 
@@ -103,7 +103,7 @@ async def test_an_event_has_the_state_at_its_time(cabinet: Cabinet):
         for row in (await shop.do("GET", f"webhooks/{webhook['id']}/deliveries?state=succeeded"))["data"]:
             one = await shop.do("GET", f"webhooks/{webhook['id']}/deliveries/{row['id']}")
             bodies.append(json.loads(one["body"]))
-    told = sorted((body["object"]["revision"], body["action"], body["object"]["price"]) for body in bodies)
+    told = sorted((body["data"]["revision"], body["action"], body["data"]["price"]) for body in bodies)
     assert told == [(1, "CREATE", 100), (2, "UPDATE", 200), (3, "DELETE", 300), (3, "UPDATE", 300)]
 
 
@@ -240,7 +240,7 @@ async def test_a_delivery_follows_its_delays_and_is_then_dropped(cabinet: Cabine
         assert [one["attempts"] for one in dropped] == [6]
         record = await shop.do("GET", f"webhooks/{webhook['id']}/deliveries/{dropped[0]['id']}")
         assert len(record["tries"]) == 6
-        assert json.loads(record["body"])["object"]["name"] == "tea"
+        assert json.loads(record["body"])["data"]["name"] == "tea"
         attempts = (await shop.do("GET", f"webhooks/{webhook['id']}/attempts"))["data"]
         assert [one["status"] for one in attempts] == [500, 429, 503, 302, 404, 500]
         answer = await shop.do("POST", f"webhooks/{webhook['id']}/replay", {"delivery": dropped[0]["id"]})
@@ -343,7 +343,7 @@ async def test_an_application_that_was_deleted_is_created_again(cabinet: Cabinet
     await eventually(lambda: receiver.heard["/a"].total() == 1)
     cabinet.running.cli("applications", "delete", shop.user.application, "--yes")
     await shop.product("while deleted")
-    assert [payload["object"]["name"] for payload in cabinet.payloads(shop.user)] == ["while deleted"]
+    assert [payload["data"]["name"] for payload in cabinet.payloads(shop.user)] == ["while deleted"]
     assert (await shop.do("GET", path))["sending"] is False
     assert (await shop.do("PATCH", path, {"active": True}))["sending"] is True
     receiver.secrets["/a"] = (await shop.do("GET", f"{path}/secret"))["secret"]
@@ -378,7 +378,7 @@ async def test_a_new_webhook_gets_the_next_event(cabinet: Cabinet, receiver: Rec
         await add(shop, "after")
     await eventually(lambda: receiver.heard["/a"])
     await wait_until_delivered(cabinet, shop.user)
-    told = [payload["object"]["id"] for payload in cabinet.payloads(shop.user) if payload["object"]["name"] == "after"]
+    told = [payload["data"]["id"] for payload in cabinet.payloads(shop.user) if payload["data"]["name"] == "after"]
     assert receiver.heard["/a"] == {Change(Entity.PRODUCTS, Action.CREATE, told[0], 1): 1}
 
 
@@ -492,7 +492,7 @@ class TestFiscalisation:
         other = await shop.ask("POST", "receipts", body | {"payment": "card"})
         assert other.status_code == 409
         await ended(shop, first, "DONE")
-        assert len([one for one in cabinet.payloads(shop.user) if one["type"] == "receipts"]) == 2
+        assert len([one for one in cabinet.payloads(shop.user) if one["type"] == "RECEIPT"]) == 2
 
     async def test_keeps_the_prices_at_its_time(self, cabinet: Cabinet):
         shop = await cabinet.client()

@@ -236,7 +236,7 @@ async def _list_webhooks(asked: ApiCall) -> Reply:
 
 
 async def _add_webhook(asked: ApiCall) -> Reply:
-    return 201, (await webhooks.create(asked.tx, asked.user, read(WebhookForm, asked.body))).show()
+    return 201, (await webhooks.create(asked.tx, asked.user, _webhook_form(asked.body))).show()
 
 
 async def _get_webhook(asked: ApiCall) -> Reply:
@@ -244,19 +244,40 @@ async def _get_webhook(asked: ApiCall) -> Reply:
 
 
 async def _put_webhook(asked: ApiCall) -> Reply:
-    return 200, (await webhooks.change(asked.tx, asked.user, asked.id, read(WebhookForm, asked.body))).show()
+    return 200, (await webhooks.change(asked.tx, asked.user, asked.id, _webhook_form(asked.body))).show()
 
 
 async def _patch_webhook(asked: ApiCall) -> Reply:
     """Change the fields in the body; in ``types``, too, only the given kinds change."""
-    changes = _object(asked.body)
     await users.lock(asked.tx, asked.user)
     now = await webhooks.get(asked.tx, asked.user, asked.id)
-    types = {entity.value: is_wanted for entity, is_wanted in now.wanted.items()}
-    if isinstance(changes.get("types"), dict):
-        changes["types"] = types | changes["types"]
-    known = {"url": now.url, "types": types, "active": now.is_active}
-    return 200, (await webhooks.change(asked.tx, asked.user, asked.id, read(WebhookForm, known | changes))).show()
+    form = _webhook_form(asked.body, now)
+    return 200, (await webhooks.change(asked.tx, asked.user, asked.id, form)).show()
+
+
+def _webhook_form(body: bytes, now: webhooks.Webhook | None = None) -> WebhookForm:
+    """Parse a webhook's fields, which may be within ``fields``; those that are missing are those of *now*.
+
+    Raises:
+        BadField: a field is invalid, or there are others next to ``fields``.
+    """
+    document, place = _object(body), ""
+    if "fields" in document:
+        place = "fields"
+        if len(document) > 1 or not isinstance(document[place], dict):
+            raise BadField(place, "it is an object with all fields, and there is nothing next to it")
+        document = document[place]
+    if now is not None:
+        types = {entity.value: is_wanted for entity, is_wanted in now.wanted.items()}
+        if isinstance(document.get("types"), dict):
+            document["types"] = types | document["types"]
+        document = {"url": now.url, "types": types} | document
+        if "active" not in document:
+            document.setdefault("isActive", now.is_active)
+    try:
+        return read(WebhookForm, document)
+    except BadField as error:
+        raise error.within(place) from None
 
 
 async def _remove_webhook(asked: ApiCall) -> Reply:

@@ -24,6 +24,11 @@ class BadField(CabinetError):
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}" if field else message)
         self.field = field
+        self._message = message
+
+    def within(self, place: str) -> "BadField":
+        """Return it for the same field of an object that is the field *place*; an empty place changes nothing."""
+        return BadField(".".join(filter(None, (place, self.field))), self._message)
 
     def show(self) -> dict[str, Any]:
         """Return it with the name of the field; the name is empty if the whole body is invalid."""

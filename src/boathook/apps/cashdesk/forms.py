@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from boathook.apps.cashdesk.cabinet_errors import BadField
 from boathook.apps.cashdesk.entities import Entity
@@ -33,6 +33,12 @@ def _without_password(url: str) -> str:
     if "@" in urlsplit(url).netloc:
         raise ValueError("write it without a user name and password; requests are signed instead")
     return url
+
+
+def _never(is_wanted: bool) -> bool:
+    if is_wanted:
+        raise ValueError("this cabinet has no such events; leave it out or write false")
+    return is_wanted
 
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_readable)]
@@ -120,6 +126,8 @@ class TypesForm(Form):
     encashments: bool = False
     devices: bool = False
     operations: bool = False
+    deviceRegistrations: Annotated[bool, AfterValidator(_never)] = False  # noqa: N815 Dreamkas' name
+    """Dreamkas' clients name it too; this cabinet has no such events, so it cannot be selected."""
 
     def wanted(self) -> dict[Entity, bool]:
         """Return the selection by kind."""
@@ -136,7 +144,8 @@ class WebhookForm(Form):
         AfterValidator(_without_password),
     ]
     types: TypesForm
-    active: bool = True
+    is_active: Annotated[bool, Field(validation_alias=AliasChoices("isActive", "active"))] = True
+    """Its name is ``isActive``; ``active``, the name of earlier versions, is accepted too."""
 
 
 class ReplayForm(Form):

@@ -5,14 +5,13 @@ Every statement filters by user: another user's row counts as missing.
 """
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
-from uuid import uuid4
 
 import msgspec
 
 from boathook import Transaction
-from boathook.apps.cashdesk import users
+from boathook.apps.cashdesk import users, wire
+from boathook.apps.cashdesk.app import hook
 from boathook.apps.cashdesk.cabinet_errors import Missing
 from boathook.apps.cashdesk.entities import Action, Entity, Object, event_type
 from boathook.apps.cashdesk.users import User
@@ -97,11 +96,8 @@ def _columns(names: Iterable[str]) -> str:
 
 
 async def _publish(tx: Transaction, user: User, entity: Entity, action: Action, state: Object) -> None:
-    payload = {
-        "id": str(uuid4()),
-        "type": entity,
-        "action": action,
-        "at": datetime.now(UTC).isoformat(),
-        "object": state,
-    }
-    await users.publish(tx, user, event_type(entity, action), payload)
+    format: wire.Format = hook.settings.format
+    owner = wire.owner_of(format, entity, state)
+    fields = await get(tx, user, *owner) if owner else {}
+    body = wire.change_body(format, entity, action, state, fields)
+    await users.publish(tx, user, event_type(entity, action), body)

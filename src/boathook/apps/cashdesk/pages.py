@@ -223,14 +223,14 @@ def _again(visit: PageRequest, refusal: CabinetError, webhook: webhooks.Webhook 
 
 def _read(form: dict[str, str]) -> WebhookForm:
     types = {entity.value: entity in form for entity in Entity}
-    return read(WebhookForm, {"url": form.get("url", ""), "types": types, "active": "active" in form})
+    return read(WebhookForm, {"url": form.get("url", ""), "types": types, "isActive": "active" in form})
 
 
 async def _activate(visit: PageRequest) -> Response:
     await users.lock(visit.tx, visit.user)
     webhook = await webhooks.get(visit.tx, visit.user, visit.id)
     types = {entity.value: is_wanted for entity, is_wanted in webhook.wanted.items()}
-    form = read(WebhookForm, {"url": webhook.url, "types": types, "active": visit.form.get("active") == "yes"})
+    form = read(WebhookForm, {"url": webhook.url, "types": types, "isActive": visit.form.get("active") == "yes"})
     await webhooks.change(visit.tx, visit.user, webhook.id, form)
     return _go(f"{_HOME}?done=saved")
 

@@ -29,6 +29,8 @@ class Receiver:
         """The secrets with which requests to each path are signed."""
         self.heard: defaultdict[str, Counter[Change]] = defaultdict(Counter)
         """The changes that each path accepted, with their counts."""
+        self.bodies: defaultdict[str, list[bytes]] = defaultdict(list)
+        """The bodies that each path accepted, in order."""
         self.tests: Counter[str] = Counter()
         """The number of test events that each path accepted."""
         self.forged: Counter[str] = Counter()
@@ -75,6 +77,7 @@ class Receiver:
         if not verify("standard-webhooks", self.secrets.get(path, "whsec_"), headers, body, self.base + path):
             self.forged[path] += 1
             return 401
+        self.bodies[path].append(body)
         payload = json.loads(body)
         if payload["action"] == "TEST":
             self.tests[path] += 1

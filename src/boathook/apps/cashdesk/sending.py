@@ -62,7 +62,7 @@ async def _open(url: str, receiver: Receiver, index: int, seed: int) -> ShopRun:
         _, token = await users.add(tx, f"simulated shop {seed}")
     types = types_of(EVERYTHING if index == 0 else 0b010101 << index % 2)
     path = f"/shop/{index}"
-    made = await _ask(url, token, "POST", "webhooks", {"url": receiver.base + path, "types": types})
+    made = await _ask(url, token, "POST", "webhooks", {"url": receiver.base + path, "types": types, "isActive": True})
     receiver.secrets[path] = (await _ask(url, token, "GET", f"webhooks/{made['id']}/secret"))["secret"]
     return ShopRun(Shop(token, seed), path, made["id"], types)
 

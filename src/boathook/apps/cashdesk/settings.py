@@ -4,6 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from boathook.apps.cashdesk.wire import Format
+
 
 class DriveSettings(BaseModel):
     """Configuration of the simulated fiscal drive."""
@@ -25,6 +27,8 @@ class CashdeskSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    format: Format = "dreamkas"
+    """Format of webhooks: Dreamkas' documented one, or boathook's own, which was the only one before."""
     max_webhooks: Annotated[int, Field(ge=1, le=500)] = 20
     """Maximum webhooks of one user."""
     session_hours: Annotated[float, Field(gt=0, le=720)] = 12.0

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from boathook.apps.cashdesk.entities import Action, Entity
+from boathook.apps.cashdesk.wire import TYPES
 
 _API: Final = "/cabinet/api"
+_ENTITIES: Final = {name: entity for entity, name in TYPES.items()}
 _GOODS: Final = ("tea", "coffee", "bread", "milk", "honey", "rye <b>cake</b>", "crème brûlée", "茶")
 
 
@@ -39,9 +41,10 @@ class Change:
 
 
 def read_change(payload: Mapping[str, Any]) -> Change:
-    """Return the change in an event's payload."""
-    state = payload["object"]
-    return Change(Entity(payload["type"]), Action(payload["action"]), state["id"], state["revision"])
+    """Return the change that a webhook's body reports, in either format."""
+    state = payload["data"] if "data" in payload else payload["object"]
+    entity = _ENTITIES.get(payload["type"]) or Entity(payload["type"])
+    return Change(entity, Action(payload["action"]), state["id"], state["revision"])
 
 
 Hear = Callable[[Mapping[str, Any]], None]

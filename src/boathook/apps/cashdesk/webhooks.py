@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from boathook import BoathookError, Transaction
-from boathook.apps.cashdesk import users
+from boathook.apps.cashdesk import users, wire
 from boathook.apps.cashdesk.app import hook
 from boathook.apps.cashdesk.cabinet_errors import BadField, Conflict, LimitReached, Missing
 from boathook.apps.cashdesk.entities import Entity, mask_of, patterns_of, types_of
@@ -54,6 +54,7 @@ class Webhook:
             "id": self.id,
             "url": self.url,
             "types": self.wanted,
+            "isActive": self.is_active,
             "active": self.is_active,
             "sending": self.is_sending,
             "created_at": self.created_at.isoformat(),
@@ -104,7 +105,7 @@ async def create(tx: Transaction, user: User, form: WebhookForm) -> Webhook:
         raise LimitReached(f"you already have {count} webhooks, the maximum; delete one first")
     id = await tx.fetchval(
         "insert into cashdesk.webhooks (user_id, url, types, is_active) values ($1, $2, $3, $4) returning id",
-        user.id, form.url, mask_of(form.types.wanted()), form.active,
+        user.id, form.url, mask_of(form.types.wanted()), form.is_active,
     )  # fmt: skip
     await _put_endpoint(tx, user, id, form)
     return await get(tx, user, id)
@@ -115,7 +116,7 @@ async def change(tx: Transaction, user: User, id: int, form: WebhookForm) -> Web
     tag = await tx.execute(
         "update cashdesk.webhooks set url = $3, types = $4, is_active = $5, updated_at = now()"
         " where user_id = $1 and id = $2",
-        user.id, min(id, _MAX_ID), form.url, mask_of(form.types.wanted()), form.active,
+        user.id, min(id, _MAX_ID), form.url, mask_of(form.types.wanted()), form.is_active,
     )  # fmt: skip
     if tag != "UPDATE 1":
         raise Missing(f"you have no webhook with the id {id}")
@@ -148,8 +149,7 @@ async def test(tx: Transaction, user: User, id: int) -> None:
     webhook = await get(tx, user, id)
     if not webhook.is_sending:
         raise Conflict("nothing is sent to this webhook; activate it, and choose at least one type, first")
-    payload = {"type": "test", "action": "TEST", "object": {"webhook": webhook.id}}
-    await users.publish(tx, user, f"{_test_type(id)}.TEST", payload)
+    await users.publish(tx, user, f"{_test_type(id)}.TEST", wire.test_body(hook.settings.format, id))
 
 
 async def _put_endpoint(tx: Transaction, user: User, id: int, form: WebhookForm) -> None:
@@ -164,7 +164,7 @@ async def _put_endpoint(tx: Transaction, user: User, id: int, form: WebhookForm)
             url=form.url,
             # An empty list would select every type; a webhook without types is disabled.
             event_types=[*patterns_of(mask), f"{_test_type(id)}.*"],
-            is_disabled=not (form.active and mask),
+            is_disabled=not (form.is_active and mask),
             retry=RETRY,
             timeout_s=TIMEOUT_S,
         )
