@@ -91,6 +91,13 @@ class TestForms:
             (ProductForm, {"name": "x" * 201, "price": 1}, "name"),
             (ReceiptForm, {"shift_id": 1, "items": []}, "items"),
             (ReceiptForm, {"shift_id": 1, "items": [{"product_id": 1, "quantity": 0}]}, "items.0.quantity"),
+            (ReceiptForm, {"shift_id": 1, "items": [{"name": "", "price": 1, "quantity": 1}]}, "items.0.name"),
+            (ReceiptForm, {"shift_id": 1, "items": [{"name": "tea", "price": -1, "quantity": 1}]}, "items.0.price"),
+            (
+                ReceiptForm,
+                {"shift_id": 1, "items": [{"name": "tea", "price": 1, "quantity": 1, "vat": "19"}]},
+                "items.0.vat",
+            ),
             (ReceiptForm, {"shift_id": 2**63, "items": [{"product_id": 1, "quantity": 1}]}, "shift_id"),
         ],
     )

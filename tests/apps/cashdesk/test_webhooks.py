@@ -503,6 +503,39 @@ class TestFiscalisation:
         receipt, _ = await ended(shop, sale, "DONE")
         assert (receipt["total"], receipt["items"][0]["price"]) == (210, 70)
 
+    async def test_a_purchase_needs_no_products(self, cabinet: Cabinet):
+        """The purchase as a shop has it: items by name, price and quantity."""
+        shop = await cabinet.client()
+        shift = await shop.shift()
+        items = [{"name": "tea", "price": 70, "quantity": 3}, {"name": "cake", "price": 5, "quantity": 1, "vat": "10"}]
+        body = {"shift_id": shift["id"], "items": items, "external_id": "order-1"}
+        sale = await shop.do("POST", "receipts", body)
+        receipt, _ = await ended(shop, sale, "DONE")
+        assert receipt["total"] == 215
+        assert [item["vat"] for item in receipt["items"]] == ["none", "10"]
+        assert [item["product_id"] for item in receipt["items"]] == [None, None]
+        assert (await shop.do("POST", "receipts", body))["receipt"]["id"] == receipt["id"]
+        for change in ({"price": 71}, {"name": "coffee"}, {"quantity": 4}, {"vat": "20"}):
+            other = body | {"items": [items[0] | change, items[1]]}
+            assert (await shop.ask("POST", "receipts", other)).status_code == 409
+        assert (await shop.ask("POST", "receipts", body | {"items": items[:1]})).status_code == 409
+
+    async def test_what_an_item_says_replaces_the_products(self, cabinet: Cabinet):
+        shop = await cabinet.client()
+        product, shift = await shop.product("tea", 70), await shop.shift()
+        items = [{"product_id": product["id"], "price": 50, "quantity": 2}]
+        sale = await shop.do("POST", "receipts", {"shift_id": shift["id"], "items": items})
+        assert (sale["receipt"]["total"], sale["receipt"]["items"][0]["name"]) == (100, "tea")
+
+    @pytest.mark.parametrize("missing", ["name", "price"])
+    async def test_an_item_without_a_product_needs_a_name_and_a_price(self, cabinet: Cabinet, missing: str):
+        shop = await cabinet.client()
+        shift = await shop.shift()
+        item = {"name": "tea", "price": 70, "quantity": 3}
+        del item[missing]
+        answer = await shop.ask("POST", "receipts", {"shift_id": shift["id"], "items": [item]})
+        assert (answer.status_code, answer.json()["error"]["field"]) == (400, f"items.0.{missing}")
+
     async def test_an_open_receipt_keeps_its_shift_open(self, cabinet: Cabinet):
         shop = await cabinet.client()
         sale = await shop.sale()

@@ -1,5 +1,6 @@
 """The actions of users in their cabinets. Each runs in one transaction, which holds the change and its events."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from boathook import Transaction
@@ -11,6 +12,7 @@ from boathook.apps.cashdesk.forms import (
     DeviceForm,
     EncashmentChange,
     EncashmentForm,
+    ItemForm,
     ProductForm,
     ReceiptForm,
     ShiftChange,
@@ -21,6 +23,7 @@ from boathook.apps.cashdesk.users import User
 OWN = "cashdesk"
 """The application to which the app publishes work for its own handlers."""
 FISCALISE = "receipt.fiscalise"
+_UNTAXED = "none"
 
 
 async def add_product(tx: Transaction, user: User, form: ProductForm) -> Object:
@@ -123,7 +126,8 @@ async def remove_encashment(tx: Transaction, user: User, id: int) -> Object:
 async def add_receipt(tx: Transaction, user: User, form: ReceiptForm) -> Object:
     """Create a receipt and start its fiscalisation; return ``receipt`` and the ``operation``.
 
-    Current prices are used. If the external id is known, the existing receipt is returned in its current state.
+    Names, prices and VAT that the form leaves out are those of the products now. If the external id is known, the
+    existing receipt is returned in its current state.
 
     Raises:
         Conflict: the shift is closed, or another receipt has the external id.
@@ -193,17 +197,26 @@ async def _encashment_of_open_shift(tx: Transaction, user: User, id: int) -> Non
 
 
 async def _priced(tx: Transaction, user: User, form: ReceiptForm) -> list[dict[str, Any]]:
-    """Return a receipt's lines with the current name, price and VAT of each product."""
-    wanted = [item.product_id for item in form.items]
+    """Return a receipt's lines, with the current name, price and VAT of each product where the form has none."""
+    wanted = [item.product_id for item in form.items if item.product_id is not None]
     rows = await tx.fetch(
         "select id, name, price, vat from cashdesk.products where user_id = $1 and id = any ($2::bigint[])",
         user.id, wanted,
     )  # fmt: skip
     known = {row["id"]: {"name": row["name"], "price": row["price"], "vat": row["vat"]} for row in rows}
-    for index, id in enumerate(wanted):
-        if id not in known:
-            raise BadField(f"items.{index}.product_id", f"you have no product with the id {id}")
-    return [item.model_dump() | known[item.product_id] for item in form.items]
+    return [_line(index, item, known) for index, item in enumerate(form.items)]
+
+
+def _line(index: int, item: ItemForm, known: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one line of a receipt. Raises BadField."""
+    if item.product_id is None:
+        for field in ("name", "price"):
+            if getattr(item, field) is None:
+                raise BadField(f"items.{index}.{field}", "this field is required where there is no product_id")
+        return {"product_id": None, "vat": _UNTAXED} | item.given()
+    if item.product_id not in known:
+        raise BadField(f"items.{index}.product_id", f"you have no product with the id {item.product_id}")
+    return {**known[item.product_id], **item.given()}
 
 
 async def _known_receipt(tx: Transaction, user: User, form: ReceiptForm) -> Object | None:
@@ -217,12 +230,20 @@ async def _known_receipt(tx: Transaction, user: User, form: ReceiptForm) -> Obje
     if found is None:
         return None
     receipt = await ledger.get(tx, user, Entity.RECEIPTS, found["id"])
-    items = [{"product_id": item["product_id"], "quantity": item["quantity"]} for item in receipt["items"]]
     same = ("shift_id", "kind", "payment")
-    if items != form.model_dump()["items"] or any(receipt[field] != getattr(form, field) for field in same):
+    if not _same_items(receipt, form) or any(receipt[field] != getattr(form, field) for field in same):
         raise Conflict(f"external_id: you have another receipt with the external id {form.external_id}")
     operation = found["operation"] and await ledger.get(tx, user, Entity.OPERATIONS, found["operation"])
     return {"receipt": receipt, "operation": operation}
+
+
+def _same_items(receipt: Object, form: ReceiptForm) -> bool:
+    """Return whether a receipt can be made of a form, whose omitted fields may have any value."""
+    items = receipt["items"]
+    return len(items) == len(form.items) and all(
+        item["product_id"] == given.product_id and given.given().items() <= item.items()
+        for item, given in zip(items, form.items, strict=True)
+    )
 
 
 def _sure(made: Object | None) -> Object:

@@ -44,6 +44,7 @@ def _never(is_wanted: bool) -> bool:
 Text = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_readable)]
 Amount = Annotated[int, Field(ge=0, le=10**10)]
 """Money in minor units."""
+Vat = Literal["none", "0", "10", "20"]
 Id = Annotated[int, Field(ge=1, le=_MAX_ID)]
 
 
@@ -58,7 +59,7 @@ class ProductForm(Form):
 
     name: Text
     price: Amount
-    vat: Literal["none", "0", "10", "20"] = "none"
+    vat: Vat = "none"
     barcode: Text | None = None
 
 
@@ -84,10 +85,20 @@ class ShiftChange(Form):
 
 
 class ItemForm(Form):
-    """A line of a receipt."""
+    """A line of a receipt: of a product, or with the name and the price of what is not among the products.
 
-    product_id: Id
+    A field that is given replaces the product's.
+    """
+
+    product_id: Id | None = None
+    name: Text | None = None
+    price: Amount | None = None
+    vat: Vat | None = None
     quantity: Annotated[int, Field(ge=1, le=10_000)]
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields that are not left to the product."""
+        return self.model_dump(exclude_none=True)
 
 
 class ReceiptForm(Form):

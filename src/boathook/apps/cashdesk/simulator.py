@@ -193,7 +193,10 @@ class Shop:
         chosen = self._luck.sample(sorted(self._known[Entity.PRODUCTS]), 2)
         receipt = {
             "shift_id": self._shift,
-            "items": [{"product_id": id, "quantity": self._luck.randrange(1, 5)} for id in chosen],
+            "items": [
+                *({"product_id": id, "quantity": self._luck.randrange(1, 5)} for id in chosen),
+                {"name": self._luck.choice(_GOODS), "price": self._luck.randrange(1, 1_000), "quantity": 1},
+            ],
             "payment": self._luck.choice(("cash", "card")),
             "external_id": f"{self.seed}-{self._written}",
         }
