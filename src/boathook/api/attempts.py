@@ -102,7 +102,7 @@ def _show_attempt(row: AttemptRow, *, has_content: bool, has_message: bool) -> d
         "triggerType": int(row.is_manual),
         "msgId": row.message.shown_id,
         "endpointId": ids.show(ids.ENDPOINT, row.endpoint_id),
-        "timestamp": format_timestamp(ids.created_at(row.id)),
+        "timestamp": format_timestamp(row.started_at),
     }
     return shown | {"msg": show_message(row.message)} if has_message else shown
 

@@ -1,5 +1,6 @@
 """Attempts as an application's owner sees them: each request to an endpoint, and its response."""
 
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
@@ -73,6 +74,11 @@ class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
     """The response body, capped; None if it was not requested or there was none."""
     error: str | None
     """The error, in one line."""
+
+    @property
+    def started_at(self) -> datetime:
+        """When the request was sent, to the millisecond; its id holds it."""
+        return ids.created_at(self.id)
 
 
 class AttemptCounts(msgspec.Struct, frozen=True, kw_only=True):

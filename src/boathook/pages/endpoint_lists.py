@@ -156,7 +156,7 @@ async def show_attempt(scope: ApplicationScope) -> Response:
         endpoint=endpoint,
         row=row,
         attempt_id=path["attempt"],
-        at=ids.created_at(row.id),
+        at=row.started_at,
         request=request,
         headers=request.headers,
         answer=_text_of(row.response),

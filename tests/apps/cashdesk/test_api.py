@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -13,7 +14,13 @@ from boathook.apps.cashdesk.receiver import Receiver
 from tests.apps.cashdesk.server import ALL, NONE, Cabinet, Client, wait_until_delivered
 from tests.support import eventually
 
+MILLISECOND = timedelta(milliseconds=1)
 URL = "https://shop.example/hooks"
+
+
+def database_time(cabinet: Cabinet) -> datetime:
+    [(now,)] = cabinet.rows("select clock_timestamp()")
+    return now
 
 
 class UserObjects:
@@ -242,6 +249,7 @@ class TestWebhooks:
         async with Receiver(lambda _path, number: 418 if number == 1 else 204).open() as receiver:
             shop = await cabinet.client()
             webhook = await shop.webhook(receiver, "/a")
+            before = database_time(cabinet)
             await shop.product()
 
             async def look() -> Any:
@@ -251,6 +259,11 @@ class TestWebhooks:
         (attempt,) = attempts
         assert (attempt["status"], attempt["success"], attempt["type"]) == (418, False, "products.CREATE")
         assert attempt["url"] == f"{receiver.base}/a"
+        started_at = datetime.fromisoformat(attempt["started_at"])
+        assert before - MILLISECOND <= started_at <= database_time(cabinet)
+        (delivery,) = (await shop.do("GET", f"webhooks/{webhook['id']}/deliveries"))["data"]
+        (shown,) = (await shop.do("GET", f"webhooks/{webhook['id']}/deliveries/{delivery['id']}"))["tries"]
+        assert timedelta(0) <= datetime.fromisoformat(shown["started_at"]) - started_at < MILLISECOND
 
     async def test_secrets_are_each_their_own(self, cabinet: Cabinet):
         shop = await cabinet.client()

@@ -29,6 +29,7 @@ async def attempts(tx: Transaction, user: User, id: int, limit: int) -> list[dic
             "url": row.url,
             "success": row.is_success,
             "status": row.status or None,
+            "started_at": row.started_at.isoformat(),
             "duration_ms": row.duration_ms,
             "error": row.error,
             "response": _text(row.response),
