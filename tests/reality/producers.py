@@ -58,7 +58,7 @@ def _cashdesk() -> Iterable[bytes]:
     item = {"product_id": 1, "name": "tea", "quantity": 1, "price": 1, "vat": "20"}
     state = {
         "id": 1, "revision": 1, "name": "tea", "price": 1, "vat": "20", "barcode": "46", "total": 1, "items": [item],
-        "payment": "cash", "document": 1, "sign": "1", "device_id": 1, "shift_id": 1, "receipt_id": 1, "amount": 1,
+        "payment": "cash", "document": 1, "sign": "1", "drive": "1", "device_id": 1, "shift_id": 1, "receipt_id": 1, "amount": 1,
         "error": "CODE: text", "state": "FAILED", "created_at": time, "updated_at": time, "opened_at": time,
         "closed_at": time, "finished_at": time,
     }  # fmt: skip

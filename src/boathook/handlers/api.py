@@ -18,6 +18,7 @@ from boathook.handlers.manifest import (
     USUAL_BOUNDS,
     AppMetric,
     Asgi,
+    Check,
     Chore,
     Manifest,
     Mount,
@@ -92,6 +93,15 @@ class Boathook:
         boathook.toml take precedence.
         """
         self.manifest.sources = function
+        return function
+
+    def check(self, function: Check) -> Check:
+        """Make the decorated function check the app's settings, at the start and for doctor and ``config check``.
+
+        It takes the app's settings, and whether ``server.production`` is true. It yields what is valid and probably not
+        meant, as pairs of a sentence and its fix. It raises `ConfigError` for what must prevent a start.
+        """
+        self.manifest.check = function
         return function
 
     def every(self, seconds: float, *, name: str | None = None) -> Callable[[Function], Function]:

@@ -1,7 +1,7 @@
 """An app's declarations besides its handlers: settings, tables, sources, chores, mounts, commands and metrics."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from boathook.observability.metrics import (
 )
 
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
+Check = Callable[[Any, bool], Iterable[tuple[str, str]]]
 Sources = Callable[[Any], Mapping[str, Mapping[str, Any]]]
 
 
@@ -71,6 +72,8 @@ class Manifest(msgspec.Struct):
     migrations: Path | None = None
     """A folder of ``NNNN_what.sql`` files, each applied once, in order, in its own transaction."""
     sources: Sources | None = None
+    check: Check | None = None
+    """Checks the app's settings at the start."""
     chores: list[Chore] = msgspec.field(default_factory=list)
     mounts: list[Mount] = msgspec.field(default_factory=list)
     commands: Any = None

@@ -115,6 +115,8 @@ def check_settings(settings: Settings, hooks: Hooks) -> None:
     traces.check(settings)
     check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()})
     for finding in (*settings_checks.examine_settings(settings), *examine_loaded(settings, hooks.owners)):
+        if finding.verdict is CheckStatus.FAIL:
+            raise ConfigError(finding.found)
         _LOG.warning("settings_doubtful", note=finding.found, fix=finding.fix)
 
 

@@ -1,12 +1,23 @@
-"""Simulates a fiscal drive, the device that signs receipts: slow, sometimes unavailable, and deterministic."""
+"""Fiscal drives, the devices that sign receipts: what a plug-in provides, and a simulation.
+
+A plug-in is a package with an entry point in the group ``boathook.cashdesk.drives``: a function that takes the table
+``[cashdesk.drive.options]`` and returns a `Drive`.
+"""
 
 import asyncio
 import hashlib
 import hmac
-from typing import TypedDict
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any, Final, NotRequired, Protocol, TypedDict
 
+from boathook import ConfigError
 from boathook.apps.cashdesk.entities import Object
-from boathook.apps.cashdesk.settings import DriveSettings
+from boathook.apps.cashdesk.settings import SIMULATED, DriveSettings
+
+GROUP: Final = "boathook.cashdesk.drives"
+SIMULATED_NUMBER: Final = "SIMULATED"
+"""Stands on receipts in place of the number of a fiscal drive."""
 
 
 class DriveBusy(Exception):
@@ -14,22 +25,69 @@ class DriveBusy(Exception):
 
 
 class Verdict(TypedDict):
-    """The drive's verdict on a receipt: one of the two fields is None. It is stored as JSON."""
+    """The drive's verdict on a receipt: `sign` or `declined` is None. It is stored as JSON."""
 
     sign: str | None
     """The fiscal sign, if the receipt is recorded."""
     declined: str | None
-    """Why it will never be recorded."""
+    """Why it will never be recorded: ``CODE: text``."""
+    drive: NotRequired[str]
+    """The number of the fiscal drive, as on the receipt."""
+
+
+class Drive(Protocol):
+    """Records receipts."""
+
+    async def fiscalise(self, receipt: Object, attempt: int, *, idempotency_key: str) -> Verdict:
+        """Record a receipt, as the API shows it, once for each key.
+
+        Raises:
+            DriveBusy: it did not respond; this is retried with the same key.
+        """
+        ...
+
+
+_opened: Final[dict[str, tuple[Mapping[str, Any], Drive]]] = {}
+"""The plug-ins of this process by name, with their options."""
+
+
+def open_drive(settings: DriveSettings) -> Drive:
+    """Return the drive of the settings; it is made once in a process.
+
+    Raises:
+        ConfigError: there is no such drive, or it cannot be made.
+    """
+    if settings.is_simulated:
+        return SimulatedDrive(settings)
+    options, drive = _opened.get(settings.name, (None, None))
+    if drive is None or options != settings.options:
+        drive = _plug_in(settings.name, settings.options)
+        _opened[settings.name] = settings.options, drive
+    return drive
+
+
+def _plug_in(name: str, options: Mapping[str, Any]) -> Drive:
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in points:
+        known = ", ".join([SIMULATED, *sorted(points)])
+        raise ConfigError(f"cashdesk.drive.name: no installed package has the drive {name!r}; there are: {known}")
+    try:
+        drive: Drive = points[name].load()(options)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"cashdesk.drive: {name!r} ({points[name].value}) fails: {error!r}") from error
+    return drive
 
 
 class SimulatedDrive:
-    """Signs a receipt by its idempotency key, so that a second request with the same key makes no second document."""
+    """Slow, sometimes unavailable, and deterministic; a second request with the same key makes no second document."""
 
     def __init__(self, settings: DriveSettings) -> None:
         self._settings = settings
 
     async def fiscalise(self, receipt: Object, attempt: int, *, idempotency_key: str) -> Verdict:
-        """Record a receipt.
+        """Sign a receipt by its idempotency key.
 
         Raises:
             DriveBusy: it did not respond this time.
@@ -39,7 +97,8 @@ class SimulatedDrive:
             return {"sign": None, "declined": f"TOTAL_TOO_LARGE: the drive takes at most {self._settings.largest}"}
         if self._luck(f"{idempotency_key}/{attempt}") < self._settings.busy:
             raise DriveBusy("the drive does not answer")
-        return {"sign": str(self._number(idempotency_key) % 10**10).zfill(10), "declined": None}
+        sign = str(self._number(idempotency_key) % 10**10).zfill(10)
+        return {"sign": sign, "declined": None, "drive": SIMULATED_NUMBER}
 
     def _luck(self, text: str) -> float:
         return self._number(text) / 2**64

@@ -1,17 +1,19 @@
 """The example of a long operation: a receipt is sent to the fiscal drive, and the result is published."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 
-from boathook import Event, Ignore, Retry, RetryPolicy, Transaction
+from boathook import ConfigError, Event, Ignore, Retry, RetryPolicy, Transaction
 from boathook.apps.cashdesk import ledger
 from boathook.apps.cashdesk.actions import FISCALISE, OWN
 from boathook.apps.cashdesk.app import hook
 from boathook.apps.cashdesk.cabinet_errors import Missing
-from boathook.apps.cashdesk.drive import DriveBusy, SimulatedDrive, Verdict
+from boathook.apps.cashdesk.drive import DriveBusy, Verdict, open_drive
 from boathook.apps.cashdesk.entities import Entity, Object
+from boathook.apps.cashdesk.settings import CashdeskSettings
 from boathook.apps.cashdesk.users import User
 
 RECIPIENT: Final = "handler:cashdesk.fiscalise"
@@ -26,7 +28,19 @@ _PAGE: Final = 200
 _SKEW: Final = timedelta(hours=1)
 """By how much an event may seem older than its operation, because their clocks differ."""
 
+_SIMULATION: Final = "the fiscal drive is simulated, so no receipt is recorded"
+
 _ended = hook.counter("cashdesk_fiscalisations_total", "Receipts that came back from the fiscal drive.", "state")
+
+
+@hook.check
+def check_drive(settings: CashdeskSettings, is_production: bool) -> Iterator[tuple[str, str]]:
+    """Open the drive, and announce the simulation. Raises ConfigError."""
+    open_drive(settings.drive)
+    if settings.drive.is_simulated:
+        if is_production:
+            raise ConfigError(f"cashdesk.drive: {_SIMULATION}, and server.production is true; name your own drive")
+        yield _SIMULATION, "name your own drive under [cashdesk.drive] before you go live"
 
 
 @hook.every(_RESUME_S)
@@ -108,7 +122,7 @@ async def _pending(tx: Transaction, user: User, id: int, lock: ledger.Lock = "")
 
 async def _ask(event: Event, receipt: Object) -> Verdict | None:
     """Return the drive's verdict on a receipt, or None if the request may be retried."""
-    drive = SimulatedDrive(hook.settings.drive)
+    drive = open_drive(hook.settings.drive)
     try:
         verdict: Verdict = await event.once("drive", drive.fiscalise, receipt, event.attempt)
     except DriveBusy:
@@ -123,9 +137,8 @@ async def _settle(tx: Transaction, user: User, operation: Object, verdict: Verdi
     number = None if verdict["sign"] is None else await _next_document(tx, user, receipt)
     outcome = {"state": state, "error": verdict["declined"]}
     finished_at = await tx.fetchval("select to_jsonb(clock_timestamp()) #>> '{}'")
-    await ledger.change(
-        tx, user, Entity.RECEIPTS, receipt["id"], outcome | {"sign": verdict["sign"], "document": number}
-    )
+    recorded = {"sign": verdict["sign"], "document": number, "drive": verdict.get("drive")}
+    await ledger.change(tx, user, Entity.RECEIPTS, receipt["id"], outcome | recorded)
     await ledger.change(tx, user, Entity.OPERATIONS, operation["id"], outcome | {"finished_at": finished_at})
     _ended.add(state=state)
     hook.log.info("receipt_fiscalised", user=user.id, receipt=receipt["id"], state=state, document=number)

@@ -1,16 +1,24 @@
 """The table ``[cashdesk]`` of boathook.toml."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from boathook.apps.cashdesk.wire import Format
 
+SIMULATED: Final = "simulated"
+
 
 class DriveSettings(BaseModel):
-    """Configuration of the simulated fiscal drive."""
+    """The fiscal drive: the simulated one with its configuration, or a plug-in's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = SIMULATED
+    """``simulated``, or the name of an entry point in the group ``boathook.cashdesk.drives``."""
+    options: Mapping[str, Any] = {}
+    """What the plug-in is given; the simulated drive has the keys below instead."""
 
     seconds: Annotated[float, Field(ge=0, le=60)] = 0.2
     """Seconds per receipt."""
@@ -20,6 +28,21 @@ class DriveSettings(BaseModel):
     """Maximum total it accepts, in minor units; it declines larger ones."""
     seed: str = "boathook"
     """Drives with the same seed return the same signs and failures."""
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether no receipt is really recorded."""
+        return self.name == SIMULATED
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> "DriveSettings":
+        given = self.model_fields_set - {"name"}
+        if self.is_simulated and "options" in given:
+            raise ValueError("the simulated drive has no options; its keys are those of [cashdesk.drive]")
+        if not self.is_simulated and (surplus := sorted(given - {"options"})):
+            known = ", ".join(surplus)
+            raise ValueError(f"the drive {self.name!r} has no {known}; write its keys under [cashdesk.drive.options]")
+        return self
 
 
 class CashdeskSettings(BaseModel):

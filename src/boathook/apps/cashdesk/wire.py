@@ -88,6 +88,7 @@ def _receipt(state: Object, shift: Object) -> dict[str, Any]:
         "cashier": {"name": shift["cashier"]},
         "fiscalDocumentNumber": None if state["document"] is None else str(state["document"]),
         "fiscalDocumentSign": state["sign"],
+        "fnNumber": state["drive"],
     }
 
 

@@ -62,15 +62,30 @@ def examine(settings: Settings, routes: Iterable[Route]) -> Iterator[Finding]:
 
 
 def examine_loaded(settings: Settings, hooks: Mapping[str, "Boathook"]) -> Iterator[Finding]:
-    """Yield the sections that no loaded app reads, and the object of `server.app` if it declares nothing."""
+    """Yield the sections that no loaded app reads, what apps find, and a `server.app` that declares nothing."""
     named = {hook.name for hook in hooks.values()}
     for section in sorted(settings.extra.keys() - named):
         fix = f"write [sources.{section}]" if _is_provider(section) else "correct its name or remove it"
         yield Finding("settings", CheckStatus.WARN, f"{settings.file}: nothing reads the section [{section}]", fix)
+    for hook in hooks.values():
+        yield from _examine_app(settings, hook)
     app = hooks.get(settings.server.app)
     if app is not None and not (app.handlers or app.manifest.chores or app.manifest.mounts):
         sentence = f"server.app: {settings.server.app} has no handlers, so no event is handled"
         yield Finding("handlers", CheckStatus.WARN, sentence, 'write @hook.on("SOURCE") above each function')
+
+
+def _examine_app(settings: Settings, hook: "Boathook") -> Iterator[Finding]:
+    """Yield what an app's own check finds."""
+    manifest = hook.manifest
+    if manifest.check is None:
+        return
+    own = manifest.settings and manifest.settings.model_validate(settings.extra.get(hook.name, {}))
+    try:
+        for found, fix in manifest.check(own, settings.server.production):
+            yield Finding(hook.name, CheckStatus.WARN, found, fix)
+    except ConfigError as error:
+        yield Finding(hook.name, CheckStatus.FAIL, str(error), "correct it; boathook does not start before")
 
 
 def _is_provider(name: str) -> bool:

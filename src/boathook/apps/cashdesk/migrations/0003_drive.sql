@@ -1,0 +1,3 @@
+-- The number of the fiscal drive that recorded a receipt.
+
+alter table cashdesk.receipts add column drive text;
