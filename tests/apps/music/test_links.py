@@ -69,7 +69,7 @@ def test_links_that_are_forged_changed_or_expired_are_refused(server: MusicServe
         links.sign(secret, key, now + 2 * links.MAX_S),
         links.sign(b"another secret", key, now + 600),
     ]
-    assert [get(server, one).status_code for one in refused] == [403] * len(refused)
+    assert [get(server, path).status_code for path in refused] == [403] * len(refused)
     assert get(server, links.sign(secret, key, now + 600)).status_code == 200
     outside = links.sign(secret, "../../boathook.toml", now + 600)
     assert get(server, outside).status_code in {403, 404}
@@ -83,7 +83,7 @@ def test_a_deleted_song_has_no_link_that_works(server: MusicServer, file_server)
     server.send_callback(task, "complete", clips=[clip(f"{task}-1", file_server.url, "/gone/")])
     failed = server.await_files(task, "failed", "failed")
     assert len(failed) == 2
-    assert {one["link"] for one in server.api("GET", f"/tracks/{task}").json()["files"]} == {None}
+    assert {file["link"] for file in server.api("GET", f"/tracks/{task}").json()["files"]} == {None}
     stored = unique()
     server.register(stored)
     server.send_callback(stored, "complete", clips=[clip(f"{stored}-1", file_server.url)])

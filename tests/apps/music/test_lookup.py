@@ -47,8 +47,8 @@ def record(name: str, task_id: str = TASK, **data: Any) -> bytes:
     ],
 )
 def test_each_documented_status_is_read(name: str, stage: Stage | None, songs: int):
-    found = read_record(record(name), TASK)
-    assert (found and found.stage, len(found.clips) if found else 0) == (stage, songs)
+    shown = read_record(record(name), TASK)
+    assert (shown and shown.stage, len(shown.clips) if shown else 0) == (stage, songs)
 
 
 def test_the_error_of_a_task_is_read_and_a_failed_callback_without_songs_is_no_news():
@@ -169,9 +169,9 @@ async def pass_time(task_id: str, seconds: float) -> None:
 
 async def track(task_id: str) -> dict[str, Any]:
     async with hook.transaction() as tx:
-        found = await tracks.shown(tx, task_id)
-    assert found is not None
-    return found
+        shown = await tracks.shown(tx, task_id)
+    assert shown is not None
+    return shown
 
 
 async def test_a_song_without_a_callback_is_asked_for_and_stored(music: None, api: Api):
@@ -180,10 +180,10 @@ async def test_a_song_without_a_callback_is_asked_for_and_stored(music: None, ap
     await add("young", quiet_s=9 * HOUR)
     assert await ask_due() == 1
     assert (api.asked, api.keys) == (["lost"], {f"Bearer {KEY}"})
-    found = await track("lost")
-    assert (found["status"], found["expected_since"], len(found["clips"])) == ("complete", None, 2)
-    assert {file["state"] for file in found["files"]} == {"wanted"}
-    assert [one["delivery_id"] for one in found["callbacks"]] == ["record-info:lost:1"]
+    shown = await track("lost")
+    assert (shown["status"], shown["expected_since"], len(shown["clips"])) == ("complete", None, 2)
+    assert {file["state"] for file in shown["files"]} == {"wanted"}
+    assert [callback["delivery_id"] for callback in shown["callbacks"]] == ["record-info:lost:1"]
     assert (await track("young"))["status"] == "pending"
     assert await ask_due() == 0
 
@@ -204,8 +204,8 @@ async def test_news_starts_the_pauses_again(music: None, api: Api):
     api.answers["t"] = (200, record("first", "t"))
     await add("t")
     assert await ask_due() == 1
-    found = await track("t")
-    assert (found["status"], found["asks"], found["asked_at"]) == ("first", 0, None)
+    shown = await track("t")
+    assert (shown["status"], shown["asks"], shown["asked_at"]) == ("first", 0, None)
     await pass_time("t", 9 * HOUR)
     assert await ask_due() == 0
     await pass_time("t", 2 * HOUR)
@@ -217,9 +217,9 @@ async def test_a_failed_song_fails_its_track(music: None, api: Api):
     api.answers["t"] = (200, record("sensitive", "t"))
     await add("t")
     assert await ask_due() == 1
-    found = await track("t")
-    assert (found["status"], found["error_code"]) == ("failed", "400")
-    assert found["error"] == "The prompt contains a prohibited word"
+    shown = await track("t")
+    assert (shown["status"], shown["error_code"]) == ("failed", "400")
+    assert shown["error"] == "The prompt contains a prohibited word"
 
 
 async def test_a_complete_song_without_clips_is_asked_for(music: None, api: Api):

@@ -101,7 +101,7 @@ def test_an_unknown_stage_fails_and_is_retried_by_hand(server: MusicServer):
     server.register(task)
     response = server.post(json.dumps({"taskId": task, "stage": "remix"}).encode(), proof(task))
     assert (response.status_code, response.json()["status"]) == (202, "accepted")
-    (row,) = until(lambda: [one for one in failed(server) if task in one["note"]])
+    (row,) = until(lambda: [row for row in failed(server) if task in row["note"]])
     assert (row["code"], row["standing"], row["stage"]) == ("UNKNOWN_STAGE", "failed", "remix")
     assert row["note"] == f"'remix' is none of the stages text, first, complete, error; the track {task} is unchanged"
     assert server.status(task) == "pending"
@@ -177,5 +177,5 @@ def test_an_unknown_stage_of_one_task_does_not_hold_up_another(unsigned: MusicSe
     unsigned.register(odd)
     clips = [{"clip_id": good, "state": "succeeded"}, {"clip_id": odd, "state": "remixed"}]
     assert send(unsigned, json.dumps({"code": 200, "data": clips})).status_code == 202
-    until(lambda: [one for one in failed(unsigned) if odd in one["note"]])
+    until(lambda: [row for row in failed(unsigned) if odd in row["note"]])
     assert (unsigned.status(good), unsigned.status(odd)) == ("complete", "pending")

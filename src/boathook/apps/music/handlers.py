@@ -43,7 +43,7 @@ async def receive(event: Event, tx: Transaction) -> Ignore | Dead | None:
     delivery = Delivery(event_id=event.id, delivery_id=event.dedup_key, received_at=event.accepted_at)
     if (listed := count_clips(event.json)) > settings().max_clips:
         hook.log.warning("music_clips_left_out", delivery=delivery.delivery_id, listed=listed, max=settings().max_clips)
-    if any(one.stage is Stage.UNKNOWN for one in callbacks):
+    if any(callback.stage is Stage.UNKNOWN for callback in callbacks):
         return await _fail_unknown(delivery, callbacks)
     taken = _counted(await tracks.take(tx, delivery, callbacks))
     is_waiting = any(one.result == "waiting" for one in taken)
@@ -55,13 +55,13 @@ async def receive(event: Event, tx: Transaction) -> Ignore | Dead | None:
 
 async def _fail_unknown(delivery: Delivery, callbacks: Sequence[Callback]) -> Dead:
     """Take those callbacks whose stage is known, in a transaction of their own: the handler's is rolled back."""
-    readable = [one for one in callbacks if one.stage is not Stage.UNKNOWN]
+    readable = [callback for callback in callbacks if callback.stage is not Stage.UNKNOWN]
     if readable:
         async with hook.transaction() as tx:
             _counted(await tracks.take(tx, delivery, readable))
-    unknown = [one for one in callbacks if one.stage is Stage.UNKNOWN]
+    unknown = [callback for callback in callbacks if callback.stage is Stage.UNKNOWN]
     callbacks_total.add(len(unknown), stage=Stage.UNKNOWN, result="failed")
-    tasks = [one.task_id for one in unknown]
+    tasks = [callback.task_id for callback in unknown]
     hook.log.warning("music_stage_unknown", delivery=delivery.delivery_id, stage=unknown[0].word, tasks=tasks)
     stages = ", ".join(stage.value for stage in Stage if stage is not Stage.UNKNOWN)
     said = f"{unknown[0].word[:100]!r} is none of the stages" if unknown[0].word else "it names none of the stages"
@@ -69,8 +69,8 @@ async def _fail_unknown(delivery: Delivery, callbacks: Sequence[Callback]) -> De
 
 
 def _counted(taken: list[CallbackResult]) -> list[CallbackResult]:
-    for one in taken:
-        callbacks_total.add(stage=one.stage, result=one.result)
+    for callback in taken:
+        callbacks_total.add(stage=callback.stage, result=callback.result)
     return taken
 
 

@@ -13,7 +13,7 @@ from boathook.apps.music.storage import LocalFolder
 
 PATH: Final = "/api/music/files"
 MAX_S: Final = 3_600
-"""The longest time for which a link is accepted, whoever signed it."""
+"""The longest time for which a link is accepted, even if its signature is right."""
 _KEY: Final = "select key from music.link_key"
 _NEW_KEY: Final = "insert into music.link_key (key) values ($1) on conflict do nothing"
 
