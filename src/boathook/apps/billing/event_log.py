@@ -14,7 +14,7 @@ from boathook.apps.billing.payload import Notice
 from boathook.apps.billing.payment_store import StoredPayment
 from boathook.apps.billing.rules import Blocked, Extend, NoChange, Reverse, Verdict
 
-_EMAIL: Final = re.compile(r"[^\s\"'<>()\[\]{},;:=]+(?:@|%40)[^\s\"'<>()\[\]{},;:=]+", re.IGNORECASE)
+_EMAIL: Final = re.compile(r"[^\s\"<>()\[\],;:]+(?:@|%40)[^\s\"'<>()\[\]{},;:=]+", re.IGNORECASE)
 
 
 @dataclass(slots=True, kw_only=True)
