@@ -78,7 +78,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "service/svix_import/reader.py": {"json": ("boathook.service.svix_import.reader:_MAX_ANSWER",)},
     "apps/billing/payload.py": {"json": (BODY,)},
     "apps/billing/simulator.py": {"json": (OURS,)},
-    "apps/billing/tilda.py": {"form": (BODY, "boathook.apps.billing.tilda:_MAX_FIELDS"), "json": (BODY,)},
+    "apps/billing/tilda.py": {"form": (BODY, "boathook.apps.billing.tilda:_MAX_FIELDS")},
     "apps/cashdesk/api.py": {"json": (BODY,)},
     "apps/cashdesk/fiscal.py": {"json": (OURS,)},
     "apps/cashdesk/ledger.py": {"json": (OURS,)},

@@ -79,10 +79,20 @@ def read_notice(body: bytes) -> Notice:
     Raises:
         ValueError: it does not; the message names the field.
     """
-    fields = json.loads(body, parse_float=Decimal)
-    if not isinstance(fields, dict):
-        raise ValueError("the body is not a JSON object")  # noqa: TRY004 - one error type for all invalid payloads
-    return notice_of(fields)
+    return notice_of(parse_object(body, "the body"))
+
+
+def parse_object(text: str | bytes, name: str) -> dict[str, Any]:
+    """Parse a JSON object, its fractions as decimal numbers. Raises ValueError, which begins with *name*."""
+    try:
+        document = json.loads(text, parse_float=Decimal)
+    except RecursionError:
+        raise ValueError(f"{name} nests too deep") from None
+    except ArithmeticError:
+        raise ValueError(f"{name} has a number with too large an exponent") from None
+    if not isinstance(document, dict):
+        raise ValueError(f"{name} is not a JSON object")  # noqa: TRY004 - one error type for all invalid payloads
+    return document
 
 
 def notice_of(fields: Mapping[str, Any]) -> Notice:

@@ -3,14 +3,12 @@
 The fields are those of the examples in tests/reality/tilda; the plan is identified by its price.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from boathook.apps.billing.payload import Notice, notice_of
+from boathook.apps.billing.payload import Notice, notice_of, parse_object
 
 _MAX_FIELDS: Final = 1_000
 
@@ -47,24 +45,14 @@ def _fields(body: bytes) -> Mapping[str, Any]:
     text = body.decode("utf-8", "replace")
     if not text.lstrip().startswith("{"):
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_FIELDS))
-    return _parse_object(text, "the body")
+    return parse_object(text, "the body")
 
 
 def _payment(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     nested = fields.get("payment") or {}
     if isinstance(nested, str):
-        nested = _parse_object(nested, "payment")
+        nested = parse_object(nested, "payment")
     if not isinstance(nested, dict):
         raise ValueError("payment is not a JSON object")  # noqa: TRY004 - one error type for all invalid payloads
     flat = {name[8:-1]: value for name, value in fields.items() if name.startswith("payment[") and name.endswith("]")}
     return {**nested, **flat}
-
-
-def _parse_object(text: str, name: str) -> dict[str, Any]:
-    try:
-        document = json.loads(text, parse_float=Decimal)
-    except RecursionError:
-        raise ValueError(f"{name} nests too deep") from None
-    if not isinstance(document, dict):
-        raise ValueError(f"{name} is not a JSON object")  # noqa: TRY004 - the same
-    return document
