@@ -154,6 +154,7 @@ async def test_webhooks_are_changed_within_fields(cabinet: Cabinet):
     path = f"webhooks/{made['id']}"
     patched = await shop.do("PATCH", path, {"fields": {"isActive": False}})
     assert (patched["isActive"], patched["sending"], patched["types"]) == (False, False, made["types"])
+    assert (await shop.do("PATCH", path, {"fields": {"types": {"shifts": True}}}))["isActive"] is False
     assert (await shop.do("PATCH", path, {"active": True}))["isActive"] is True
     put = await shop.do("PUT", path, {"fields": {"url": URL, "types": {"shifts": True}, "isActive": False}})
     assert (put["isActive"], put["types"]["products"]) == (False, False)
