@@ -387,7 +387,6 @@ class IngestRuntime:
         self._removed: set[str] = set()
         """Removed sources whose handshake secrets have not been deleted yet."""
         self._gateway_database = _GatewayDatabase(settings, prepared)
-        follow_sources(self._gateway_database.events, sources.live.current)
         self.due_lane = self._open_due_lane()
         """Notifies workers and senders of due deliveries; None if PostgreSQL does."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -411,8 +410,7 @@ class IngestRuntime:
             queue=database.ingest_queue_size,
         )
         """Makes events durable."""
-        self.intake.set_dedup_windows(dedup_windows_by_source(sources.live.current))
-        report_dedup_windows(sources.live.current)
+        self._follow_dedup_rules()
         if self._cells is not None:
             self._cells.add(settings.cells.name, self.intake)
         self._buffer_drain = self._open_drain(event_builder) if settings.has_brokers else None
@@ -619,9 +617,7 @@ class IngestRuntime:
         sources.compiled.update()
         self._removed |= former - {row.name for row in sources.live.rows} - sources.live.current.sources.keys()
         self._secret_reloader.set_sources(sources.live.current, sources.compiled.by_name.values())
-        follow_sources(self._gateway_database.events, sources.live.current)
-        self.intake.set_dedup_windows(dedup_windows_by_source(sources.live.current))
-        report_dedup_windows(sources.live.current)
+        self._follow_dedup_rules()
         self._set_sources()
         self._rate_leaser.follow_sources()
         self._follow_replies()
@@ -641,6 +637,13 @@ class IngestRuntime:
             name = self._removed.pop()
             if name not in sources.live.current.sources:
                 HandshakeSecrets(data_dir).forget(name)
+
+    def _follow_dedup_rules(self) -> None:
+        """Remember keys, and report for how long, as the settings of the current sources say."""
+        settings = self._sources.live.current
+        follow_sources(self._gateway_database.events, settings)
+        self.intake.set_dedup_windows(dedup_windows_by_source(settings))
+        report_dedup_windows(settings)
 
     def _follow_replies(self) -> None:
         """Begin to read the replies of handlers once there is a source whose senders wait for them."""
