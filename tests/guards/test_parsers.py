@@ -94,7 +94,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "apps/fleet/example_requests.py": {"json": (OURS,), "write_hash": (OURS,)},
     "apps/fleet/status.py": {"json": (OURS,)},
     "apps/music/commands.py": {"json": (OWNER,)},
-    "apps/music/example_requests.py": {"json": (OURS,)},
+    "apps/simulation.py": {"json": (OURS,)},
     "apps/music/lookup.py": {"json": ("boathook.apps.music.lookup:MAX_BYTES",)},
     "apps/music/routes.py": {"json": ("boathook.apps.music.routes:_MAX_BODY",)},
     "apps/music/s3.py": {"xml": ("boathook.apps.music.s3:_MAX_LISTED",)},

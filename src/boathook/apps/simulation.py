@@ -1,11 +1,14 @@
-"""Functions for the simulators of apps: interleaving, sending, waiting, and reporting the result."""
+"""Functions for the simulators of apps: reading examples, interleaving, sending, waiting, and reporting the result."""
 
 import asyncio
+import json
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -27,6 +30,23 @@ class SimulatedRequest:
     body: bytes
     expect: int = 200
     """The expected status of the response."""
+
+
+def read_example(folder: Path, name: str) -> dict[str, Any]:
+    """Return a sender's example, the file *name* without ``.json``, of its own so that it may be changed."""
+    document: dict[str, Any] = json.loads(_example_text(folder / f"{name}.json"))
+    return document
+
+
+@cache
+def _example_text(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
+
+
+def require_fields(what: str, example: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Raise ValueError if *values* have a field that the example does not have, named *what*: it would be invented."""
+    if unknown := values.keys() - example.keys():
+        raise ValueError(f"{what} has no field {', '.join(sorted(unknown))}")
 
 
 def interleave(histories: Sequence[Sequence[Step]], dice: random.Random) -> Iterator[Step]:

@@ -12,7 +12,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,7 +19,7 @@ from typing import Any, Final, Literal
 from boathook.apps.billing.payload import Status
 from boathook.apps.billing.rules import Problem
 from boathook.apps.billing.settings import Plan
-from boathook.apps.simulation import SimulatedRequest, interleave
+from boathook.apps.simulation import SimulatedRequest, interleave, read_example, require_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,15 +260,10 @@ class Simulation:
         yield self._request({**payment, "status": "paid", **broken}, expect=400)
 
 
-@cache
-def _example() -> str:
-    return Path(__file__).with_name("examples").joinpath("paid.json").read_text(encoding="utf-8")
-
-
 def _vary_example(**values: Any) -> dict[str, Any]:
     """Return the example's payment with other values, without the fields that each notice has of its own."""
-    example: dict[str, Any] = json.loads(_example())
-    assert values.keys() <= example.keys(), "the example has no such field"
+    example = read_example(Path(__file__).with_name("examples"), "paid")
+    require_fields("paid", example, values)
     return {name: values.get(name, value) for name, value in example.items() if name not in {"event_id", "status"}}
 
 

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from boathook.apps.fleet.ruby import read_hash
+from boathook.apps.simulation import read_example, require_fields
 
 _FOLDER: Final = Path(__file__).with_name("examples")
 
@@ -22,21 +22,14 @@ def vary(name: str, values: Mapping[str, Any], *, event: str | None = None) -> d
     document = read(name)
     payload = document["payload"]
     fields = payload if isinstance(payload, dict) else _decoded(payload)
-    if unknown := values.keys() - fields.keys():
-        raise ValueError(f"{name} has no field {', '.join(sorted(unknown))}")
+    require_fields(name, fields, values)
     chosen = {field: values[field] for field in fields if field in values}
     return {**document, "event": event or document["event"], "payload": _encoded_like(payload, chosen)}
 
 
-@cache
-def _text(name: str) -> str:
-    return (_FOLDER / f"{name}.json").read_text(encoding="utf-8")
-
-
 def read(name: str) -> dict[str, Any]:
     """Return an example as it is."""
-    document: dict[str, Any] = json.loads(_text(name))
-    return document
+    return read_example(_FOLDER, name)
 
 
 def _decoded(text: str) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
+
+from boathook.apps.simulation import read_example, require_fields
 
 _FOLDER: Final = Path(__file__).with_name("examples")
 
@@ -18,7 +19,7 @@ def vary(name: str, task_id: str, *, code: int | None = None, clips: Sequence[Ma
         code: replaces the example's.
         clips: each replaces fields of a song of the example. A field that the song does not have is an error.
     """
-    document: dict[str, Any] = json.loads(_text(name))
+    document = read_example(_FOLDER, name)
     holder = document.get("data", document)
     (key,) = holder.keys() & {"task_id", "taskId"}
     holder[key] = task_id
@@ -26,12 +27,6 @@ def vary(name: str, task_id: str, *, code: int | None = None, clips: Sequence[Ma
         document["code"] = code
     songs = holder.get("data") or []
     for song, values in zip(songs, clips, strict=False):
-        if unknown := values.keys() - song.keys():
-            raise ValueError(f"a song of {name} has no field {', '.join(sorted(unknown))}")
+        require_fields(f"a song of {name}", song, values)
         song.update(values)
     return json.dumps(document).encode()
-
-
-@cache
-def _text(name: str) -> str:
-    return (_FOLDER / f"{name}.json").read_text(encoding="utf-8")
