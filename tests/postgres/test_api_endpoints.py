@@ -255,6 +255,20 @@ async def test_https_can_be_required(db):
         await api.ask(201, "POST", HERE, {"url": "https://example.com/"})
 
 
+async def test_localhost_is_refused_unless_loopback_is_allowed(db):
+    names = ("localhost:8000", "LOCALHOST:8000", "shop.localhost", "localhost.")
+    async with open_api_client(db, outbound__allow=["10.0.0.0/8"]) as api:
+        await api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
+        for host in names:
+            error = await api.ask(422, "POST", HERE, {"url": f"http://{host}/hook"})
+            assert "127.0.0.1 may not be reached" in error["detail"][0]["msg"]
+        await api.ask(201, "POST", HERE, {"url": "http://localhost.example.com/hook"})
+    for network in ("127.0.0.0/8", "::1/128"):
+        async with open_api_client(db, outbound__allow=[network]) as api:
+            for host in names:
+                await api.ask(201, "POST", HERE, {"url": f"http://{host}/hook"})
+
+
 # Secrets
 
 

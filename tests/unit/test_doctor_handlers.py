@@ -100,6 +100,7 @@ def test_known_and_new_types_are_not_reported(settings: Settings, type: str):
     ("source", "type", "meant"),
     [
         ("stripe", "payment_intent.suceeded", "payment_intent.succeeded"), ("stripe", "invoice.payed", "invoice.paid"),
+        ("stripe", "invoice.pay", "invoice.paid"),
         ("openai", "response.complete", "response.completed"), ("clerk", "user.updatd", "user.updated"),
         ("clerk", "organizationMembership.creatd", "organizationMembership.created"),
         ("resend", "email.delivred", "email.delivered"),

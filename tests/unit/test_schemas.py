@@ -70,12 +70,27 @@ def test_the_newest_version_counts_in_natural_order():
         ({"pattern": "a" * 1_001}, "at most 1,000 characters"),
         ({"description": "x" * 300_000}, "at most 262,144 bytes"),
         ({"x": float("inf")} | {"type": object()}, "cannot be written as JSON"),
+        ({"propertys": {"a": {}}}, "did you mean 'properties'"),
+        ({"allOf": [{"properties": {"a": {"requierd": ["b"]}}}]}, "did you mean 'required'"),
     ],
     ids=lambda value: None if isinstance(value, dict) else value[:20],
 )
 def test_a_wrong_schema_is_refused_with_its_place(schema, fault):
     with pytest.raises(ValueError, match=fault):
         check_schema(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"propertys": {"type": "string"}}},
+        {"enum": [{"propertys": 1}], "example": {"requierd": 1}, "nullable": True, "x-types": 1},
+        {"$defs": {}, "prefixItems": [], "unevaluatedItems": False, "dependentRequired": {}, "deprecated": True},
+    ],
+    ids=["name of a property", "annotations and values", "later drafts"],
+)
+def test_only_a_keyword_can_be_misspelt(schema):
+    check_schema(schema)
 
 
 def nested(depth):

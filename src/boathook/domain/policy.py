@@ -32,7 +32,7 @@ class Ignore(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Retry(msgspec.Struct, frozen=True, kw_only=True):
+class Retry(msgspec.Struct, frozen=True):
     """Return value of a handler: roll back and try again later, within the limits of the retry policy."""
 
     after: float | None = None

@@ -102,26 +102,33 @@ def read_url(settings: Settings, url: str, *where: str) -> tuple[str, tuple[str,
     """Return a URL in its normal form, and the user name and password that it contained.
 
     Host names are not resolved here, because they may resolve to another address later. A host that is a number, in any
-    form that the resolver accepts, is checked immediately.
+    form that the resolver accepts, and ``localhost`` are checked immediately.
     """
     outbound = settings.outbound
     with field(*(where or ("url",))):
         address = read_address(url, ports=frozenset(outbound.ports), require_https=outbound.require_https)
-        address_number = _number_of(address.host)
-        if address_number is not None and (why := find_denial(address_number, outbound.allow)) is not None:
+        denials = {number: find_denial(number, outbound.allow) for number in _fixed_addresses(address.host)}
+        if denials and all(denials.values()):
+            number, why = next(iter(denials.items()))
             raise ValueError(
-                f"the address {address_number} may not be reached: {why}; add its network to outbound.allow to allow it"
+                f"the address {number} may not be reached: {why}; add its network to outbound.allow to allow it"
             )
     parts = urlsplit(address.url)
     return urlunsplit(parts._replace(netloc=parts.netloc.lower())), address.user
 
 
-def _number_of(host: str) -> str | None:
+def _fixed_addresses(host: str) -> tuple[str, ...]:
+    """Return the addresses that a host stands for whatever the resolver says; empty for other names.
+
+    Names that end in localhost are loopback: https://www.rfc-editor.org/rfc/rfc6761#section-6.3
+    """
+    if host.rstrip(".").split(".")[-1].lower() == "localhost":
+        return ("127.0.0.1", "::1")
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
-        return None
-    return str(found[0][4][0])
+        return ()
+    return (str(addresses[0][4][0]),)
 
 
 def _read_types(names: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -22,8 +22,10 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextvars import ContextVar
+from difflib import get_close_matches
 from fractions import Fraction
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -71,8 +73,27 @@ def check_schema(schema: Any) -> None:
         ValueError: it is not valid draft 7, is too large, or uses an unsupported feature; the message says where.
     """
     document = _document(schema)
-    _check_time(msgspec.json.decode(document))
+    parsed = msgspec.json.decode(document)
+    _check_time(parsed)
     _validator(document)
+    _check_spelling(parsed)
+
+
+def _check_spelling(schema: Any) -> None:
+    """Reject misspelt keywords, which validation ignores: the schema would allow what its author forbids.
+
+    Others that the draft does not define are annotations, and so allowed.
+    """
+    for name in islice(_unknown_keywords(DRAFT7.create_resource(schema)), _MAX_SPELLING):
+        if near := get_close_matches(name[:_MAX_KEYWORD], _KEYWORDS, 1, _MISSPELT):
+            raise ValueError(f"{name!r} is not a keyword of JSON Schema draft 7; did you mean {near[0]!r}?")
+
+
+def _unknown_keywords(resource: Any) -> Iterator[str]:
+    if isinstance(resource.contents, Mapping):
+        yield from (name for name in resource.contents if name not in _KEYWORDS and name != _OPENAPI_EXAMPLE)
+    for inner in resource.subresources():
+        yield from _unknown_keywords(inner)
 
 
 def _check_time(schema: Any) -> None:
@@ -304,6 +325,13 @@ _CHECKS: Final = {
 }
 _Metered: Final = validators.extend(Draft7Validator, _CHECKS)  # type: ignore[no-untyped-call]
 _META: Final = Draft7Validator(Draft7Validator.META_SCHEMA)
+_KEYWORDS: Final = frozenset(Draft7Validator.META_SCHEMA["properties"])
+_OPENAPI_EXAMPLE: Final = "example"
+"""Spelt much like ``examples`` of draft 7."""
+_MAX_SPELLING: Final = 200
+"""How many unknown keywords of a schema are compared with the known ones; each takes about 0.1 ms."""
+_MAX_KEYWORD: Final = 40
+_MISSPELT: Final = 0.82
 
 
 def _natural(version: str) -> list[tuple[int, int, str]]:

@@ -19,26 +19,22 @@ def send(server: BillingServer, payment: str, email: str, **fields: Any) -> dict
     return answer
 
 
-def ends(server: BillingServer, payment: str) -> list[tuple[str, str | None]]:
-    """Return the state and note of each delivery to `apply` about a payment, once none of them is pending."""
-    found = wait_until(
-        lambda: (
-            not server.rows(
-                "select from boathook.delivery d join billing.payment_events e using (event_id)"
-                " join billing.payments p on p.id = e.payment_id where p.external_payment_id = %s and d.state <> 'dead'",
-                payment,
-            )
-            and server.rows(
-                "select coalesce(a.state, d.state) as state, coalesce(a.note, d.code) as why from billing.payment_events e"
-                " join billing.payments p on p.id = e.payment_id"
-                " left join boathook.delivery d on d.event_id = e.event_id and d.recipient = 'handler:billing.apply'"
-                " left join boathook.delivery_archive a on a.event_id = e.event_id and a.recipient = 'handler:billing.apply'"
-                " where p.external_payment_id = %s order by e.accepted_at",
-                payment,
-            )
+def ends(server: BillingServer, payment: str, events: int) -> list[tuple[str, str | None]]:
+    """Return the state and note of each delivery to `apply` about a payment, once each of its events has an ended one."""
+
+    def ended() -> list[dict[str, Any]]:
+        rows = server.rows(
+            "select coalesce(a.state, d.state) as state, coalesce(a.note, d.code) as note from billing.payment_events e"
+            " join billing.payments p on p.id = e.payment_id"
+            " left join boathook.delivery d on d.event_id = e.event_id and d.recipient = 'handler:billing.apply'"
+            " left join boathook.delivery_archive a on a.event_id = e.event_id and a.recipient = 'handler:billing.apply'"
+            " where p.external_payment_id = %s order by e.accepted_at",
+            payment,
         )
-    )
-    return [(row["state"], row["why"]) for row in found]
+        done = len(rows) == events and all(row["state"] in {"succeeded", "ignored", "dead"} for row in rows)
+        return rows if done else []
+
+    return [(row["state"], row["note"]) for row in wait_until(ended)]
 
 
 def await_mismatch(server: BillingServer, payment: str) -> None:
@@ -64,7 +60,7 @@ def test_a_corrected_payment_is_applied_and_ends_the_dead_letter(server: Billing
     assert corrected["event_id"] != answer["event_id"]
     row = server.await_applied(payment)
     assert (row["problem"], str(row["amount"]), row["currency"], row["plan_id"]) == (None, "990.00", "RUB", "month")
-    wait_until(lambda: {state for state, _ in ends(server, payment)} <= {"succeeded", "ignored"})
+    wait_until(lambda: {state for state, _ in ends(server, payment, 2)} <= {"succeeded", "ignored"})
     assert server.subscription(email)["payments_applied"] == 1
 
 
@@ -79,7 +75,7 @@ def test_a_wrong_amount_after_the_right_one_changes_nothing(server: BillingServe
     assert str(server.payment(payment)["amount"]) == "990.00"
     server.user(email)
     server.await_applied(payment)
-    assert sorted(ends(server, payment)) == [("ignored", "ALREADY_APPLIED"), ("succeeded", None)]
+    assert sorted(ends(server, payment, 2)) == [("ignored", "ALREADY_APPLIED"), ("succeeded", None)]
 
 
 def test_a_correction_may_name_another_user(server: BillingServer):
@@ -109,7 +105,7 @@ def test_one_payment_in_five_concurrent_bodies_is_booked_once(server: BillingSer
     assert len({answer["event_id"] for answer in answers}) == 5
     assert not any(answer["duplicate"] for answer in answers)
     server.await_applied(payment)
-    assert sorted(ends(server, payment)) == [("ignored", "ALREADY_APPLIED")] * 4 + [("succeeded", None)]
+    assert sorted(ends(server, payment, 5)) == [("ignored", "ALREADY_APPLIED")] * 4 + [("succeeded", None)]
     subscription = server.subscription(email)
     assert subscription["payments_applied"] == 1
     row = server.payment(payment)

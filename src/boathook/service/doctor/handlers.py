@@ -43,7 +43,7 @@ _BETWEEN: Final = re.compile(r"[._/: -]+")
 _SEPARATOR: Final = re.compile(r"[,;|]")
 _CLOSE: Final = 0.75
 _CLOSE_TYPE: Final = 0.84
-_CLOSE_REST: Final = 0.88
+_CLOSE_REST: Final = 0.86
 
 
 def examine(settings: Settings, routes: Iterable[Route]) -> Iterator[Finding]:
@@ -132,7 +132,7 @@ def _types(recipe: Recipe, route: Route) -> Iterator[Finding]:
             elif near := _misspelt(pattern, recipe.type):
                 found = (
                     f"{route.recipient} subscribes to {pattern!r} of source {route.source!r},"
-                    f" which {recipe.title} does not define; did you mean {near!r}?"
+                    f" which is none of the known types of {recipe.title}; did you mean {near!r}?"
                 )
                 yield Finding("handlers", CheckStatus.WARN, found, "correct the type in hook.on")
     elif len(patterns) == len(route.types):
