@@ -11,7 +11,7 @@ from boathook.handlers.api import Boathook
 from boathook.handlers.hooks import Hooks
 from boathook.providers import RECIPES
 from boathook.server import supervisor
-from boathook.service.doctor import CheckStatus, examine_handlers
+from boathook.service.doctor import CheckStatus, Finding, examine_handlers, examine_loaded
 
 SOURCES = """
 [sources.stripe]
@@ -153,3 +153,55 @@ def lost(_event: object) -> None:
 
 def impossible(_event: object) -> None:
     """Handle nothing."""
+
+
+class TestIgnoredVariables:
+    """A variable without an effect is named where it is set, and nowhere else."""
+
+    @pytest.fixture
+    def hook(self) -> Boathook:
+        hook = Boathook("shop")
+        hook.ignored_variables({"OLD_TIMEOUT_MS": ("the server has limits of its own", "set limits.head_timeout_s")})
+        return hook
+
+    def findings(self, folder: Path, hook: Boathook, text: str = "[shop]\n") -> list[Finding]:
+        (folder / "boathook.toml").write_text(text)
+        return list(examine_loaded(load(folder / "boathook.toml"), {"shop": hook}))
+
+    def test_a_set_variable_is_a_warning_with_the_reason(self, hook, tmp_path, monkeypatch):
+        monkeypatch.setenv("OLD_TIMEOUT_MS", "66000")
+        sentence = "the environment variable OLD_TIMEOUT_MS has no effect: the server has limits of its own"
+        finding = Finding("shop", CheckStatus.WARN, sentence, "set limits.head_timeout_s")
+        assert self.findings(tmp_path, hook) == [finding]
+
+    @pytest.mark.parametrize("value", [None, ""])
+    def test_an_unset_or_empty_variable_is_not_reported(self, hook, tmp_path, monkeypatch, value):
+        monkeypatch.delenv("OLD_TIMEOUT_MS", raising=False)
+        if value is not None:
+            monkeypatch.setenv("OLD_TIMEOUT_MS", value)
+        assert self.findings(tmp_path, hook) == []
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '[shop]\n[shared]\nredis = "env:OLD_TIMEOUT_MS"\n',
+            '[shop]\nwaits = [{ms = "env:OLD_TIMEOUT_MS"}]\n',
+            '[shop]\n[sources.stripe]\nsecrets = ["env:OLD_TIMEOUT_MS"]\n',
+        ],
+    )
+    def test_a_variable_that_a_setting_refers_to_is_not_reported(self, hook, tmp_path, monkeypatch, text):
+        monkeypatch.setenv("OLD_TIMEOUT_MS", "redis://127.0.0.1:6379")
+        assert self.findings(tmp_path, hook, text) == []
+
+    def test_a_reference_to_another_variable_does_not_count(self, hook, tmp_path, monkeypatch):
+        monkeypatch.setenv("OLD_TIMEOUT_MS", "1")
+        text = '[shop]\nOLD_TIMEOUT_MS = "env:OLD_TIMEOUT_MS_2"\n'
+        assert len(self.findings(tmp_path, hook, text)) == 1
+
+    def test_the_start_names_it(self, hook, tmp_path, monkeypatch):
+        monkeypatch.setenv("OLD_TIMEOUT_MS", "66000")
+        notes: list[str] = []
+        monkeypatch.setattr(supervisor._LOG, "warning", lambda *_args, **more: notes.append(more["note"]))
+        (tmp_path / "boathook.toml").write_text("[shop]\n")
+        supervisor.check_settings(load(tmp_path / "boathook.toml"), Hooks({"shop": hook}))
+        assert [note for note in notes if "OLD_TIMEOUT_MS" in note] != []

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -448,6 +448,14 @@ class Settings(Table):
         origin = next((one for one in origins if one is not None), None)
         return origin is not None and self.file is not None and Path(origin).name == self.file.name
 
+    def texts(self, *, without: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+        """Yield all texts with their dotted keys, *without* those of some tables."""
+        yield from _texts(self.model_dump(exclude=set(without)), "")
+
+    def refers_to(self, variable: str) -> bool:
+        """Return whether a setting refers to an environment variable, as ``env:NAME``."""
+        return any(text == f"env:{variable}" for _, text in self.texts())
+
     def resolve(self, reference: str, key: str) -> str:
         """Return the text that ``env:NAME`` or ``file:PATH`` refers to, or other text unchanged.
 
@@ -600,6 +608,19 @@ class Settings(Table):
             return url and read_database_url(url)
         except ValueError as error:
             raise ConfigError(f"database.url: what {self.database.url} refers to {error}") from None
+
+
+def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:
+    """Yield all texts in a value of the settings, with their dotted keys."""
+    match value:
+        case str():
+            yield key, value
+        case Mapping():
+            for name, part in value.items():
+                yield from _texts(part, f"{key}.{name}" if key else str(name))
+        case list() | tuple():
+            for position, part in enumerate(value):
+                yield from _texts(part, f"{key}[{position}]")
 
 
 def _refuse_shared_paths(sources: Mapping[str, SourceSettings]) -> None:

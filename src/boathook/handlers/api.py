@@ -104,6 +104,17 @@ class Boathook:
         self.manifest.check = function
         return function
 
+    def ignored_variables(self, variables: Mapping[str, tuple[str, str]]) -> None:
+        """Name environment variables of a system that the app replaces, which have no effect here.
+
+        Those that are set are named at the start, by doctor and by ``config check``, unless a setting refers to them as
+        ``env:NAME``.
+
+        Args:
+            variables: by name, why the variable has no effect, and what to do instead.
+        """
+        self.manifest.ignored_variables = dict(variables)
+
     def every(self, seconds: float, *, name: str | None = None) -> Callable[[Function], Function]:
         """Run the decorated function periodically; it is async and takes no arguments.
 

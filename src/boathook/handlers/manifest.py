@@ -74,6 +74,8 @@ class Manifest(msgspec.Struct):
     sources: Sources | None = None
     check: Check | None = None
     """Checks the app's settings at the start."""
+    ignored_variables: Mapping[str, tuple[str, str]] = {}
+    """Environment variables without an effect, each with the reason and what to do instead."""
     chores: list[Chore] = msgspec.field(default_factory=list)
     mounts: list[Mount] = msgspec.field(default_factory=list)
     commands: Any = None

@@ -30,7 +30,7 @@ from boathook.apps.fleet.commands import make_commands
 from boathook.apps.fleet.handlers import declare_handlers
 from boathook.apps.fleet.jobs import declare_jobs
 from boathook.apps.fleet.routes import mount_routes
-from boathook.apps.fleet.settings import FleetSettings
+from boathook.apps.fleet.settings import IGNORED, FleetSettings
 
 hook = Boathook("fleet", settings=FleetSettings, migrations=Path(__file__).with_name("migrations"))
 
@@ -41,6 +41,7 @@ def sources(settings: FleetSettings) -> Mapping[str, Mapping[str, Any]]:
     return settings.sources()
 
 
+hook.ignored_variables(IGNORED)
 declare_handlers(hook)
 declare_jobs(hook)
 mount_routes(hook)

@@ -216,3 +216,32 @@ PRESET: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "WEBHOOK_DLQ_TTL_DAYS": ("dead_days", _number(0.01, 3_650, "30")),
 }
 """Supported environment variables, each with its key and the parser of its value."""
+_SERVER: Final = "the server is boathook's own, and its limits are settings"
+_DEDUP: Final = "PostgreSQL recognises duplicates, and no copy of them is kept in Redis"
+_SHARED: Final = (
+    'set shared.redis = "env:{name}" if several gateways are to share their rates through it; else unset it'
+)
+IGNORED: Final[Mapping[str, tuple[str, str]]] = {
+    "WEBHOOK_WORKER_DEFER_MS": (
+        "a handler starts once its event is stored, in another process than the one that answers",
+        "unset it; fleet.window_s is how long changes of an object are collected",
+    ),
+    "WEBHOOK_ACK_FAST": (
+        "each request is answered as soon as its event is stored, and each event is handled",
+        'unset it; to handle events later, start boathook without the role "worker"',
+    ),
+    "WEBHOOK_SKIP_WORKER": (
+        "each stored event is handled",
+        'unset it; to handle events later, start boathook without the role "worker"',
+    ),
+    "KEEP_ALIVE_TIMEOUT_MS": (_SERVER, "set limits.keep_alive_s, in seconds, and unset it"),
+    "HEADERS_TIMEOUT_MS": (_SERVER, "set limits.head_timeout_s, in seconds, and unset it"),
+    "REQUEST_TIMEOUT_MS": (_SERVER, "set limits.body_timeout_s, in seconds, and unset it"),
+    "SOCKET_TIMEOUT_MS": (
+        "each phase of a request has a timeout of its own",
+        "set limits.head_timeout_s, limits.body_timeout_s and limits.keep_alive_s, in seconds, and unset it",
+    ),
+    "REDIS_URL": (_DEDUP, _SHARED.format(name="REDIS_URL")),
+    "REDIS_PUBLIC_URL": (_DEDUP, _SHARED.format(name="REDIS_PUBLIC_URL")),
+}
+"""Environment variables of the system that this app replaces which have no effect, each with the reason and the fix."""

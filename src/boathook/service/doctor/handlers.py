@@ -1,5 +1,6 @@
 """Checks the sources and types that handlers name; defines the findings of all checks."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
@@ -68,11 +69,20 @@ def examine_loaded(settings: Settings, hooks: Mapping[str, "Boathook"]) -> Itera
         fix = f"write [sources.{section}]" if _is_provider(section) else "correct its name or remove it"
         yield Finding("settings", CheckStatus.WARN, f"{settings.file}: nothing reads the section [{section}]", fix)
     for hook in hooks.values():
+        yield from _ignored_variables(settings, hook)
         yield from _examine_app(settings, hook)
     app = hooks.get(settings.server.app)
     if app is not None and not (app.handlers or app.manifest.chores or app.manifest.mounts):
         sentence = f"server.app: {settings.server.app} has no handlers, so no event is handled"
         yield Finding("handlers", CheckStatus.WARN, sentence, 'write @hook.on("SOURCE") above each function')
+
+
+def _ignored_variables(settings: Settings, hook: "Boathook") -> Iterator[Finding]:
+    """Yield the set environment variables that an app names as without effect, unless a setting refers to them."""
+    for name, (reason, fix) in hook.manifest.ignored_variables.items():
+        if os.environ.get(name) and not settings.refers_to(name):
+            sentence = f"the environment variable {name} has no effect: {reason}"
+            yield Finding(hook.name, CheckStatus.WARN, sentence, fix)
 
 
 def _examine_app(settings: Settings, hook: "Boathook") -> Iterator[Finding]:

@@ -5,7 +5,7 @@ import math
 import os
 import resource
 import shutil
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +30,8 @@ from boathook.spool.inspection import list_folders
 from boathook.verification.source import check_secret_forms
 
 _CELLS: Final = "cells"
+_NOT_SETTINGS: Final = frozenset({"extra", "file", "origins", "unknown_variables"})
+"""What is not judged: the sections of apps, and where settings come from."""
 _MIB: Final = 1 << 20
 _MIN_DISK: Final = 256 * _MIB
 _LOW_DISK: Final = 2_048 * _MIB
@@ -94,7 +96,7 @@ def examine_settings(settings: Settings) -> Iterator[Finding]:
 def _variables(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the keys of secrets in environment variables, with the names of the variables."""
     configured = settings.with_sources(settings.configured_sources)
-    for key, text in _texts(configured.model_dump(exclude={"extra", "file", "origins", "unknown_variables"}), ""):
+    for key, text in configured.texts(without=_NOT_SETTINGS):
         if is_secret(key) and text.startswith("env:"):
             yield key, text.removeprefix("env:")
 
@@ -109,22 +111,9 @@ def _surplus(value: str) -> str:
 def _secret_texts(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the dotted keys and texts of secrets that are written out, without those of stored sources."""
     configured = settings.with_sources(settings.configured_sources)
-    for key, text in _texts(configured.model_dump(exclude={"extra", "file", "origins", "unknown_variables"}), ""):
+    for key, text in configured.texts(without=_NOT_SETTINGS):
         if text and is_secret(key) and not text.startswith(("env:", "file:")):
             yield key, text
-
-
-def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:
-    """Yield all texts in a value of the settings, with their dotted keys."""
-    match value:
-        case str():
-            yield key, value
-        case Mapping():
-            for name, part in value.items():
-                yield from _texts(part, f"{key}.{name}" if key else str(name))
-        case list() | tuple():
-            for position, part in enumerate(value):
-                yield from _texts(part, f"{key}[{position}]")
 
 
 async def examine_all(
