@@ -222,7 +222,7 @@ DECISIVE_COLUMNS = {
     "/console/rejections": ("Cause", "Stored"),
     "/console/sources": ("Source", "Accepted", "Rejected"),
     "/console/alerts": ("Alert", "Severity", "Since"),
-    "/console/applications/*/endpoints": ("Endpoint", "State"),
+    "/console/applications/*/endpoints": ("Endpoint", "Health (24 h)"),
     "/console/applications/*/endpoints/*/attempts": ("When", "Type", "Result", "Status"),
 }
 """The columns of a page that an operator decides by: none may be out of sight."""

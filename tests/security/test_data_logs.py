@@ -204,6 +204,7 @@ HEADS = [
     for rest in (
         rb"(?:debug  |info   |warning|error  ) (?P<word>\S+)",
         rb"\S+  (?P<word>accepted|refused|duplicate|conflict)  \d{3}  ",
+        rb"(?P<request>[A-Z]+ \S+)  refused  \d{3}  ",
         rb"\S.*? -> (?P<recipient>\S+)  (?P<result>ok|ignored|failed|dead)  ",
     )
 ]
@@ -212,8 +213,12 @@ HEADS = [
 def word_of_text(line: bytes) -> str | None:
     """Return the event of a line in text format; None for a line that begins no record."""
     head = next((found.groupdict() for found in (head.match(line) for head in HEADS) if found), None)
-    if head is None or "word" in head:
-        return None if head is None else head["word"].decode()
+    if head is None:
+        return None
+    if "word" in head:
+        return head["word"].decode()
+    if "request" in head:
+        return "no_source_at_path"
     kind = ("sent", "send_failed") if head["recipient"].startswith(b"ep_") else ("attempt_ended", "attempt_failed")
     return kind[head["result"] in {b"failed", b"dead"}]
 

@@ -327,6 +327,21 @@ def test_a_secret_is_captured_only_if_none_is_set():
     assert (verdict.status, verdict.reason) == (401, Reason.SIGNATURE_MISSING)
 
 
+@pytest.mark.parametrize("secrets", [(), ("secret_abc",)], ids=["no secret yet", "a secret"])
+def test_a_request_that_hands_over_a_secret_is_known_whatever_is_captured(secrets):
+    verifier = source(SECRET_HANDSHAKE, *secrets)
+    for document, expected in (
+        ({"verification_token": "secret_new"}, True),
+        ({"verification_token": "not in the sender's format", "more": 1}, True),
+        ({"verification_token": ""}, False),
+        ({"id": "1"}, False),
+        (["verification_token"], False),
+    ):
+        sent = request(json.dumps(document).encode(), {})
+        assert verifier.carries_secret(sent) is expected, document
+    assert not verifier.carries_secret(request(b"verification_token", {}))
+
+
 def test_without_a_secret_requests_are_rejected_but_reverifiable():
     waiting = source(SECRET_HANDSHAKE)
     body = b'{"id":"1"}'

@@ -478,11 +478,12 @@ class IngestApp:
             self._quarantine.add(
                 rejection_id,
                 compiled.source,
-                request,
+                replace(request, body=b"") if verifier.carries_secret(request) else request,
                 verdict,
                 verifier.reverify_headers,
                 self._secret_queries,
                 explain,
+                size=len(request.body),
             )
         answer = error_response(verdict.status, verdict.reason, request_id, public_detail=verdict.public_detail)
         answer = replace(answer, detail=logged)

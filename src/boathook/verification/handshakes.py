@@ -88,6 +88,9 @@ class Handshakes:
         self.paths = tuple(_json_paths(handshake for handshake in shakes if handshake.is_proven))
         """JSON paths that `answer_proven` needs extracted."""
         self._extractor = FieldExtractor(_json_paths(handshake for handshake in shakes if not handshake.is_proven))
+        secrets = [shake.answer.selector for shake in recipe.handshakes if isinstance(shake.answer, CaptureSecret)]
+        self._secret_fields = tuple(map(make_field_reader, secrets))
+        self._secret_extractor = FieldExtractor(selector.path for selector in secrets if isinstance(selector, Json))
         self.any_unproven = bool(self._unproven)
         self.any_proven = bool(self._proven)
 
@@ -110,6 +113,13 @@ class Handshakes:
             if question.method == request.method and question.matches(request, extracted):
                 return _reply(question, request, extracted)
         return None
+
+    def carries_secret(self, request: Request) -> bool:
+        """Return whether a request hands over a secret, as a handshake of this sender does, even a late or wrong one."""
+        if not self._secret_fields or len(request.body) > MAX_UNPROVEN_BODY:
+            return False
+        extracted = self._secret_extractor.extract(request.body) or {}
+        return any(read(request, extracted) not in (None, "") for read in self._secret_fields)
 
     def _pick(self, body: bytes) -> ExtractedFields:
         return (self._extractor.extract(body) or {}) if self._extractor.paths else {}

@@ -176,6 +176,10 @@ class Verifier:
             return decoded
         return self._read_event(replace(request, body=decoded), proven, now, request.body, is_encoded=True)
 
+    def carries_secret(self, request: Request) -> bool:
+        """Return whether a request hands over a secret in a handshake, so that its body is not to be kept."""
+        return self._handshakes.carries_secret(request)
+
     def explain(
         self,
         request: Request,
