@@ -294,9 +294,36 @@ async def test_mutant_with_a_new_id_for_each_attempt_it_is_stored_twice(
     assert len(await gateway.stored()) == 2
 
 
-async def test_a_request_repeated_across_the_outage_is_one_message_reported(gateway: Gateway) -> None:
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_a_request_repeated_across_the_beginning_of_an_outage_has_one_answer(
+    gateway: Gateway, *, is_plain: bool
+) -> None:
+    body = PLAIN if is_plain else UNUSUAL
+    first = await gateway.publish(body, idempotency_key="k")
+    repeated = await gateway.publish(body, idempotency_key="k")
+    await gateway.cut()
+    late = await gateway.publish(body, idempotency_key="k")
+    assert {repeated["id"], late["id"]} == {first["id"]}
+    clash = await gateway.publish(PLAIN | {"payload": {}}, expect=409, idempotency_key="k")
+    assert clash["code"] == "idempotency_key_reused"
+    await gateway.heal()
+    assert await gateway.stored() == [first["id"]]
+    assert await gateway.reports() == []
+
+
+async def test_mutant_without_the_memory_of_stored_messages_it_has_two(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BufferedPublisher, "remember", lambda *_arguments: None)
+    first = await gateway.publish(idempotency_key="k")
+    await gateway.cut()
+    assert (await gateway.publish(idempotency_key="k"))["id"] != first["id"]
+
+
+async def test_a_request_repeated_at_another_gateway_in_the_outage_is_one_message_reported(gateway: Gateway) -> None:
     first = await gateway.publish(idempotency_key="k", body=PLAIN | {"eventId": "inv-1"})
     await gateway.cut()
+    gateway.buffered._remembered.clear()  # as at another gateway
     late = await gateway.publish(idempotency_key="k", body=PLAIN | {"eventId": "inv-1"})
     assert late["id"] != first["id"]
     await gateway.heal()
@@ -400,6 +427,7 @@ async def test_a_late_message_with_other_content_is_kept_as_a_conflict(
 ) -> None:
     first = await gateway.publish(PLAIN | more, **headers)
     await gateway.cut()
+    gateway.buffered._remembered.clear()  # as at another gateway
     late = await gateway.publish(PLAIN | more | {"payload": {"n": 2}}, **headers)
     await gateway.heal()
     assert await gateway.stored() == [first["id"]]

@@ -158,6 +158,7 @@ async def create_message(
         application = await _application(call, app_id, body.application)
         message = _message(call, application.shown_id, body, await body_of(request))
         row, is_repeated = await messages.create(call.work, application, message)
+        call.published = row.id
     else:
         message = _message(call, app_id, body, await body_of(request))
         identifier, is_repeated = await call.buffered.publish(message)

@@ -188,6 +188,8 @@ class PublishRoute:
             return None
         if prepared is None or not await self._publisher.commit(prepared):
             return None
+        if self._buffered is not None and message.idempotency is not None:
+            self._buffered.remember(message.idempotency, identifier)
         return _Published(_answer(identifier, message))
 
     @staticmethod

@@ -82,6 +82,8 @@ class Call(msgspec.Struct):
     """See `work`; None if the request is handled without PostgreSQL."""
     buffered: BufferedPublisher | None = None
     """Publishes messages if the request is handled without PostgreSQL."""
+    published: UUID | None = None
+    """The message that the request has published in its transaction, or an earlier one with its key."""
     found: Application | None = None
 
     @property
@@ -171,9 +173,14 @@ class ApiRoute(APIRoute):
             return await self._act_in_transaction(request, whole, raw, inner, identifier)
         if not buffered.is_needed:
             try:
-                return await self._act_in_transaction(request, whole, raw, inner, identifier)
+                answer = await self._act_in_transaction(request, whole, raw, inner, identifier)
             except DatabaseUnavailable as error:
                 _LOG.debug("published_without_database", error=str(error))
+            else:
+                call: Call = whole.state.call
+                if call.published is not None and call.idempotency is not None:
+                    buffered.remember(call.idempotency, call.published)
+                return answer
         async with buffered.parsing:
             principal = await authenticate_by_copy(buffered.access, request.headers)
             whole.state.call = await self._call(request, whole, raw, principal, identifier)

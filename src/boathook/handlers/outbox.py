@@ -57,7 +57,7 @@ from boathook.observability import meters, tracing
 
 _MEMORY_DAYS: Final = 90.0
 """The default retention of events in days."""
-_KEY_DAYS: Final = 1.0
+IDEMPOTENCY_DAYS: Final = 1.0
 """Days for which the idempotency key of a message without its own id is stored."""
 _MAX_ROUNDS: Final = 5
 _MAX_ROUTES: Final = 100_000
@@ -402,7 +402,7 @@ def _draft(message: Message, memory_days: float) -> Draft:
         identifier,
         own_id or ids.show(ids.EVENT, identifier),
         None if message.idempotency is None else hash_key(message.idempotency),
-        memory_days if own_id else _KEY_DAYS,
+        memory_days if own_id else IDEMPOTENCY_DAYS,
         tracing.with_traceparent(_headers(message.headers or {})),
         _name("content_type", message.content_type or content_type),
         channels,

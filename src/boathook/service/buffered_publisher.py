@@ -23,7 +23,7 @@ from boathook.db.messages import find_by_idempotency_key
 from boathook.db.secret_box import open_secret_box
 from boathook.domain.errors import AccessUnknown, ApplicationDeleted, DatabaseError, NotFound, WrongCell
 from boathook.domain.model import Accepted, Duplicate, IdempotencyKey, Receipt
-from boathook.handlers.outbox import Draft, Message, Outbox, hash_key
+from boathook.handlers.outbox import IDEMPOTENCY_DAYS, Message, Outbox, hash_key
 from boathook.ingest.intake import Intake
 from boathook.observability import meters
 from boathook.service import spool
@@ -34,7 +34,7 @@ from boathook.service.messages import event_id_taken
 from boathook.service.operations import read_payload
 
 _MAX_REMEMBERED: Final = 10_000
-"""Idempotency keys of buffered messages in memory, so that a client which repeats a request gets the same answer."""
+"""Idempotency keys in memory, so that a client which repeats a request gets the same answer."""
 _DAY_S: Final = 86_400.0
 _LOOK_UP_S: Final = 0.5
 """How long PostgreSQL may take to look a key up, while it is slow or about to be unavailable."""
@@ -43,7 +43,7 @@ _MAX_PARSED: Final = 8
 
 
 class _Remembered(msgspec.Struct, frozen=True):
-    """A buffered message that was published with an idempotency key."""
+    """A message that was published with an idempotency key."""
 
     request_sha256: bytes
     id: UUID
@@ -124,7 +124,8 @@ class BufferedPublisher:
                 self._outbox.count([draft])
                 if receipt.is_spooled:
                     meters.count("boathook_messages_buffered_total")
-                    self._remember(message, draft)
+                    if message.idempotency is not None:
+                        self.remember(message.idempotency, draft.id, draft.memory_days)
                 return draft.id, False
             case Duplicate(first, by_idempotency_key=True):
                 if receipt.conflict:
@@ -170,13 +171,10 @@ class BufferedPublisher:
             raise key_reused()
         return None if stored is None else stored.id
 
-    def _remember(self, message: Message, draft: Draft) -> None:
-        if message.idempotency is None:
-            return
-        until = time.time() + draft.memory_days * _DAY_S
-        key = message.idempotency
+    def remember(self, key: IdempotencyKey, identifier: UUID, days: float = IDEMPOTENCY_DAYS) -> None:
+        """Remember the message that was published with a key, also one in PostgreSQL, which may be unavailable soon."""
         self._remembered.pop(key.key, None)
-        self._remembered[key.key] = _Remembered(key.request_sha256, draft.id, until)
+        self._remembered[key.key] = _Remembered(key.request_sha256, identifier, time.time() + days * _DAY_S)
         if len(self._remembered) > _MAX_REMEMBERED:
             self._remembered.popitem(last=False)
 

@@ -115,7 +115,7 @@ class Handshakes:
         return None
 
     def carries_secret(self, request: Request) -> bool:
-        """Return whether a request hands over a secret, as a handshake of this sender does, even a late or wrong one."""
+        """Return whether a request hands over a secret, as this sender does in a handshake, at whatever time."""
         if not self._secret_fields or len(request.body) > MAX_UNPROVEN_BODY:
             return False
         extracted = self._secret_extractor.extract(request.body) or {}
