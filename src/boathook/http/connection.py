@@ -73,6 +73,7 @@ class Phase(Enum):
     FLUSHING = 6
 
 
+_REQUEST_PHASES: Final = frozenset({Phase.HEAD, Phase.BODY, Phase.BUSY})
 _CLOSING_PHASES: Final = frozenset({Phase.CLOSING, Phase.FLUSHING})
 
 
@@ -95,6 +96,11 @@ class ServerConnection(Protocol):
     """An entry of the registry: a connection, or the WebSocket that replaced it."""
 
     transport: asyncio.Transport
+
+    @property
+    def is_in_request(self) -> bool:
+        """Whether a request is being read or answered."""
+        ...
 
     def check(self, now: float) -> None:
         """Close or refuse the connection if a deadline has passed."""
@@ -225,6 +231,11 @@ class Connection(HttpToolsProtocol):
         """Record that the client reads again."""
         self._write_blocked_since = None
         self.flow.resume_writing()
+
+    @property
+    def is_in_request(self) -> bool:
+        """Whether a request is being read or answered."""
+        return self.phase in _REQUEST_PHASES
 
     def check(self, now: float) -> None:
         """Close or refuse the connection if a deadline has passed."""

@@ -44,9 +44,14 @@ class Listener:
             for connection in list(self._registry.open):
                 connection.check(now)
             self._registry.date_line = _date_line()
-            connections = self._registry.connections
-            meters.gauge("boathook_connections", connections.total)
-            meters.gauge("boathook_connections_used_ratio", round(connections.total / connections.max_total, 4))
+            self._report()
+
+    def _report(self) -> None:
+        registry, connections = self._registry, self._registry.connections
+        meters.gauge("boathook_connections", connections.total)
+        meters.gauge("boathook_connections_used_ratio", round(connections.total / connections.max_total, 4))
+        meters.gauge("boathook_requests_in_flight", sum(connection.is_in_request for connection in registry.open))
+        meters.gauge("boathook_gateways_stopping", float(registry.is_draining))
 
     async def drain(self, *, linger_s: float, drain_s: float) -> bool:
         """Stop without failing a request that has started, or starts on an open connection.
@@ -58,6 +63,7 @@ class Listener:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + drain_s
         self._registry.is_draining = True
+        self._report()
         await asyncio.sleep(_LAST_HANDSHAKES_S)
         if self._server is not None:
             self._server.close()

@@ -190,6 +190,11 @@ class WebSocketConnection(asyncio.Protocol):
         self._is_read_scheduled = False
         self._read_frames()
 
+    @property
+    def is_in_request(self) -> bool:
+        """Return False: a WebSocket is a connection, which ends when the server stops."""
+        return False
+
     def check(self, now: float) -> None:
         """Close or abort the connection if a deadline has passed."""
         limits, spent = self._registry.limits, now - self._since

@@ -86,6 +86,9 @@ class DedupCache:
         self._young: dict[bytes, bytes] = {}
         self._old: dict[bytes, bytes] = {}
 
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
     def clear(self) -> None:
         """Remove all keys."""
         self._young, self._old = {}, {}
@@ -238,6 +241,11 @@ class Intake:
     def set_dedup_windows(self, windows_s: Mapping[str | None, float]) -> None:
         """Replace the seconds for which keys of individual sources are remembered."""
         self._recent.windows_s = windows_s
+
+    @property
+    def cached_keys(self) -> int:
+        """The number of keys in memory."""
+        return len(self._recent)
 
     def clear_dedup_cache(self) -> None:
         """Clear the dedup cache, because the store may have returned to an older state."""

@@ -105,7 +105,7 @@ def _read_family(read: MetricSnapshot, metric: Metric, family: "MetricFamily") -
 
 
 def to_json(now: MetricSnapshot, lately: MetricSnapshot) -> dict[str, Any]:
-    """Return every series with its rate over *lately*, and quantiles for histograms."""
+    """Return every series with its rate over *lately*, and mean and quantiles for histograms."""
     span_s = max(lately.span_s, 0.001)
     metrics = {
         metric.name: {"kind": metric.kind, "help": metric.help, "series": list(_describe(metric, now, lately, span_s))}
@@ -133,7 +133,9 @@ def _describe(metric: Metric, now: MetricSnapshot, lately: MetricSnapshot, span_
 
 
 def _quantiles(metric: Metric, buckets: Buckets) -> dict[str, float | None]:
-    return {f"p{share * 100:.0f}": buckets.quantile(metric.bounds, share) for share in _QUANTILES}
+    count = sum(buckets.counts)
+    quantiles = {f"p{share * 100:.0f}": buckets.quantile(metric.bounds, share) for share in _QUANTILES}
+    return {"mean": buckets.total / count if count else None, **quantiles}
 
 
 def history_to_json(samples: Iterable[tuple[float, MetricSnapshot]]) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from boathook.db.migrations import list_pending
 from boathook.db.route_registry import read_router
 from boathook.domain.cells import ApplicationAssignment, Assignment
 from boathook.domain.due import DueRecipient
-from boathook.domain.errors import DatabaseError, DatabaseUnavailable
+from boathook.domain.errors import DatabaseError, DatabaseUnavailable, RedisUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.model import BufferMark
 from boathook.domain.rate_leases import LeaseRequest, LeaseTokens
@@ -79,6 +79,8 @@ if TYPE_CHECKING:
 _RETRY_S: Final = 0.5
 _PROBLEM_INTERVAL_S: Final = 5.0
 _SAMPLE_S: Final = 1.0
+_REDIS_INTERVAL_S: Final = 5.0
+"""Seconds between two requests that show whether Redis answers."""
 _CANCEL_TIMEOUT_S: Final = 3.0
 _CONSOLE_START_TIMEOUT_S: Final = 60.0
 """How long a gateway delays its ready notification for the API and the console."""
@@ -599,6 +601,8 @@ class IngestRuntime:
         self._tasks.append(asyncio.create_task(self._watch_gaps()))
         self._tasks.append(asyncio.create_task(self._secret_reloader.run(), name="secrets:reload"))
         self._tasks.append(asyncio.create_task(self._rate_leaser.run(), name="rates:lease"))
+        if self._redis is not None:
+            self._tasks.append(asyncio.create_task(self._watch_redis(self._redis), name="redis:watch"))
         self._tasks.append(asyncio.create_task(self._listen_for_rotations()))
         if self.due_lane is not None:
             self._tasks.append(asyncio.create_task(self.due_lane.run(), name="lane:publish"))
@@ -687,7 +691,18 @@ class IngestRuntime:
     async def _sample(self) -> None:
         while True:
             meters.gauge("boathook_ingest_queue_events", self.intake.waiting)
+            meters.gauge("boathook_dedup_cache_keys", self.intake.cached_keys)
             await asyncio.sleep(_SAMPLE_S)
+
+    async def _watch_redis(self, redis: "RedisLeases") -> None:
+        while True:
+            try:
+                await redis.check()
+            except RedisUnavailable:
+                meters.gauge("boathook_redis_unavailable", 1.0)
+            else:
+                meters.gauge("boathook_redis_unavailable", 0.0)
+            await asyncio.sleep(_REDIS_INTERVAL_S)
 
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:

@@ -302,4 +302,4 @@ def test_the_window_of_the_source_itself_is_what_is_shown(tmp_path, pg_url):
 
 
 def _shown_window(server: FleetServer) -> float:
-    return float(server.client.get("/webhooks/_selftest").json()["dedup"]["ttl_s"])
+    return float(server.client.get("/webhooks/_selftest").json()["dedup"]["ttl"])

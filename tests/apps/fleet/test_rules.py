@@ -240,8 +240,10 @@ def test_ingest_errors_are_logged_by_phase_and_kind(server: FleetServer):
 
 
 SELFTEST_FIELDS = {
-    "webhook_ok_1m", "webhook_err_1m", "webhook_ack_p50_ms_1m", "webhook_ack_p95_ms_1m", "queue", "readiness", "dedup",
-    "rate_limit", "version",
+    "jsonLimit", "rateRps", "redis", "queue", "readiness", "dedup", "version",
+}  # fmt: skip
+FIGURES = {
+    "webhook_ok_1m", "webhook_err_1m", "webhook_ack_avg_ms_1m", "webhook_ack_p50_ms_1m", "webhook_ack_p95_ms_1m",
 }  # fmt: skip
 
 
@@ -250,8 +252,8 @@ def test_the_selftest_is_public_and_shows_no_secret(server: FleetServer):
 
     def told():
         answer = httpx.get(f"{server.base}/webhooks/_selftest", timeout=300)
-        shown = answer.json()
-        return answer if shown.get("webhook_ok_1m", 0) > 0 and shown["webhook_ack_p95_ms_1m"] is not None else None
+        figures = answer.json().get("metrics", {})
+        return answer if figures.get("webhook_ok_1m", 0) > 0 and figures["webhook_ack_p95_ms_1m"] is not None else None
 
     answer = until(told)
     shown = answer.json()
@@ -259,20 +261,28 @@ def test_the_selftest_is_public_and_shows_no_secret(server: FleetServer):
     assert shown.keys() >= SELFTEST_FIELDS
     assert shown["ok"] is True
     assert shown["checks"] == {"parser": True, "database": True}
-    assert set(shown["queue"]) == {"pending", "leased", "dead"}
-    assert shown["readiness"] == {"ok": True, "problems": []}
-    assert 0 < shown["webhook_ack_p50_ms_1m"] <= shown["webhook_ack_p95_ms_1m"]
+    assert shown["redis"] == "absent"
+    assert set(shown["queue"]) == {"inflight", "pending", "dead", "fetch_full_backlog"}
+    readiness = shown["readiness"]
+    assert readiness.pop("server_inflight") >= 0
+    assert readiness == {"ok": True, "problems": [], "shutting_down": False}
+    assert shown["dedup"].keys() == {"backend", "ttl", "memorySize", "hits", "hits_1m"}
+    assert shown["dedup"]["backend"] == "postgresql"
+    figures = shown["metrics"]
+    assert figures.keys() >= FIGURES
+    assert 0 < figures["webhook_ack_p50_ms_1m"] <= figures["webhook_ack_p95_ms_1m"]
+    assert figures["webhook_ack_avg_ms_1m"] > 0
     assert not re.search("fleet-test-token|umnico-test-token", answer.text)
 
 
 def test_legacy_environment_variables_apply(server: FleetServer):
     shown = server.client.get("/webhooks/_selftest").json()
-    assert shown["json_limit"] == 65_536
-    assert shown["webhook_ack_sla_ms"] == 400
-    assert shown["dedup"]["ttl_s"] == 86_400
+    assert shown["jsonLimit"] == "64kb"
+    assert shown["metrics"]["webhook_ack_sla_ms"] == 400
+    assert shown["dedup"]["ttl"] == 86_400
     assert shown["async_concurrency"] == 6
     assert shown["batch_window_ms"] == 200
-    assert shown["rate_limit"] == {"rps": 900, "burst": 3_000}
+    assert (shown["rateRps"], shown["rate_burst"]) == (900, 3_000)
     big = {"event": "car_create", "payload": {"id": new_id(), "note": "x" * 70_000}}
     assert server.post(big).status_code == 413
     assert server.post({"event": "car_create", "payload": {"id": new_id(), "note": "x" * 50_000}}).status_code == 200
@@ -304,7 +314,7 @@ def test_an_invalid_variable_prevents_the_start_and_is_named(server: FleetServer
 def test_app_metrics_require_a_token_and_count_its_tables(server: FleetServer):
     assert httpx.get(f"{server.base}/api/rentprog/metrics", timeout=300).status_code == 401
     shown = server.client.get("/api/rentprog/metrics").json()
-    assert shown.keys() >= SELFTEST_FIELDS
+    assert shown.keys() >= SELFTEST_FIELDS | FIGURES
     assert set(shown["things"]) == {"cars", "clients", "bookings", "branches", "employees", "messages"}
     assert shown["things"]["cars"].keys() == {"things", "changes", "upserts"}
     assert {"changes_1m", "dirty", "unknown", "errors_1m"} <= shown.keys()

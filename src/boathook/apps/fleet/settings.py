@@ -174,6 +174,11 @@ def read_size(text: str) -> int:
     return size
 
 
+def show_size(size: int) -> str:
+    """Return a size as `read_size` reads it."""
+    return f"{size}b" if size % 1_024 else f"{size // 1_024}kb"
+
+
 def _number(low: float, high: float, example: str, factor: float = 1.0) -> Callable[[str], float]:
     def read(text: str) -> float:
         try:

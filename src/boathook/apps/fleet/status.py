@@ -10,9 +10,11 @@ from typing import Any, Final
 from boathook import Boathook, Transaction
 from boathook.apps.fleet.log import count_errors
 from boathook.apps.fleet.records import count_unparsed
-from boathook.apps.fleet.settings import SOURCES, FleetSettings
+from boathook.apps.fleet.settings import SOURCES, FleetSettings, show_size
 
 Series = Sequence[Mapping[str, Any]]
+_STATES: Final = {"leased": "inflight", "pending": "pending", "dead": "dead"}
+"""The states of deliveries, and the names of their numbers in `describe`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +41,13 @@ class Figures:
         total: float = sum(count_new)
         return round(total)
 
-    def ack_ms(self, quantile: str) -> float | None:
-        """Return a quantile of the acknowledgement time in the last minute at the slowest of this app's sources.
+    def ack_ms(self, statistic: str) -> float | None:
+        """Return the mean or a quantile of the acknowledgement time in the last minute, of the slowest source.
 
         It is in ms, or None without requests.
         """
         seconds = [
-            series[quantile]
+            series[statistic]
             for series in self.series("boathook_ack_seconds")
             if series["labels"]["source"] in SOURCES and series["per_second"] > 0
         ]
@@ -56,12 +58,21 @@ class Figures:
         series = self.series("boathook_dedup_window_seconds")
         return next((one["value"] for one in series if one["labels"]["source"] == SOURCES[0]), None)
 
-    def backlog(self) -> dict[str, int]:
-        """Return this app's open deliveries, by state."""
-        found = dict.fromkeys(("pending", "leased", "dead"), 0)
+    def gauge(self, name: str) -> float | None:
+        """Return the value of a gauge of this host, without labels; None if it is not reported."""
+        return next((series["value"] for series in self.series(name)), None)
+
+    def redis(self) -> str:
+        """Return whether the gateways can use `shared.redis`: ``up``, ``down``, or ``absent`` if there is none."""
+        unavailable = self.gauge("boathook_redis_unavailable")
+        return "absent" if unavailable is None else "down" if unavailable else "up"
+
+    def queue(self) -> dict[str, int]:
+        """Return this app's open deliveries, by the names of `_STATES`."""
+        found = dict.fromkeys(_STATES.values(), 0)
         for series in self.series("boathook_backlog"):
-            state = series["labels"]["state"]
-            if state in found and series["labels"]["recipient"].startswith(self.recipients):
+            state = _STATES.get(series["labels"]["state"])
+            if state is not None and series["labels"]["recipient"].startswith(self.recipients):
                 found[state] += int(series["value"])
         return found
 
@@ -92,24 +103,43 @@ def describe(figures: Figures, settings: FleetSettings) -> dict[str, Any]:
         "webhook_err_1m": figures.recent_increase(
             "boathook_requests_total", lambda labels: not labels["status"].startswith("2")
         ),
+        "webhook_ack_avg_ms_1m": figures.ack_ms("mean"),
         "webhook_ack_p50_ms_1m": figures.ack_ms("p50"),
         "webhook_ack_p95_ms_1m": p95,
         "webhook_ack_sla_ms": settings.ack_sla_ms,
         "is_ack_within_sla": p95 is None or p95 <= settings.ack_sla_ms,
-        "queue": figures.backlog(),
-        "readiness": {"ok": not problems, "problems": problems},
+        "redis": figures.redis(),
+        # Whole objects are not fetched from RentProg, so none wait for it.
+        "queue": {**figures.queue(), "fetch_full_backlog": 0},
+        "readiness": {
+            "ok": not problems,
+            "problems": problems,
+            "shutting_down": bool(figures.gauge("boathook_gateways_stopping")),
+            "server_inflight": round(figures.gauge("boathook_requests_in_flight") or 0),
+        },
         "dedup": {
+            "backend": "postgresql",
+            "ttl": round(figures.dedup_window_s() or settings.dedup_window_s),
+            "memorySize": round(figures.gauge("boathook_dedup_cache_keys") or 0),
             "hits_1m": figures.recent_increase("boathook_duplicates_total"),
             "hits": figures.total("boathook_duplicates_total"),
-            "ttl_s": round(figures.dedup_window_s() or settings.dedup_window_s),
         },
-        "rate_limit": {"rps": settings.rate, "burst": settings.burst},
-        "json_limit": settings.max_body,
+        "rateRps": settings.rate,
+        "rate_burst": settings.burst,
+        "jsonLimit": show_size(settings.max_body),
         "async_concurrency": settings.concurrency,
         "batch_window_ms": round(settings.window_s * 1_000),
         "dead_retry_s": list(settings.dead_retry_s),
         "telegram": {"is_on": settings.telegram.is_on, "per_minute": settings.telegram.per_minute},
     }
+
+
+def selftest(described: Mapping[str, Any], checks: Mapping[str, bool]) -> dict[str, Any]:
+    """Return the answer of the self-test: what `describe` returns, with the figures of the last minute apart."""
+    is_ok = described["readiness"]["ok"] and all(checks.values())
+    names = [name for name in described if name.startswith("webhook_")]
+    rest = {name: value for name, value in described.items() if name not in names}
+    return {"ok": is_ok, "checks": checks, **rest, "metrics": {name: described[name] for name in names}}
 
 
 def _version() -> str:
