@@ -117,9 +117,12 @@ async def _measure_drain(
     await wait_until(partial(is_drained, database, least))
     took, after = time.perf_counter() - began, read()
     stored = await database.fetchval("select count(*) from boathook.event")
+    marks = await database.fetch("select series, sequence, lost from boathook.buffer_mark")
     await database.close()
     if stored < least:
-        raise ConfigError(f"{least} events were accepted, and PostgreSQL has {stored}")
+        raise ConfigError(
+            f"{least} events were accepted, and PostgreSQL has {stored}; series: {list(map(dict, marks))}"
+        )
     return float(stored / took), after.since(before, stored)
 
 
