@@ -2,7 +2,9 @@
 
 import ast
 import dataclasses
+import importlib
 import inspect
+import itertools
 import re
 import textwrap
 from collections.abc import Iterator
@@ -54,7 +56,10 @@ def page(generated: str) -> str:
         shown = f"`{title}`" if title.startswith("boathook") else title
         parts.append(f"\n## {shown}\n")
         for name, one in sorted(names.items()):
-            parts += _class(name, one) if inspect.isclass(one) else _function(name, one, "###")
+            if inspect.isclass(one):
+                parts += _class(name, one)
+            else:
+                parts += _function(name, one, "###") if callable(one) else _constant(name)
     return "".join(parts)
 
 
@@ -102,6 +107,18 @@ def _function(name: str, function: Any, level: str) -> Iterator[str]:
     word = "async " if inspect.iscoroutinefunction(function) else ""
     yield f"\n{level} `{name}`\n\n```text\n{word}{name}{_signature(function)}\n```\n\n"
     yield f"{markdown(inspect.getdoc(function) or '')}\n"
+
+
+def _constant(name: str) -> Iterator[str]:
+    """Yield the heading of a value of `boathook`, with the docstring below it in its module."""
+    module = importlib.import_module(f"boathook.{boathook._HOMES[name]}")  # noqa: SLF001 where the names are
+    body = ast.parse(inspect.getsource(module)).body
+    below = next(
+        below
+        for node, below in itertools.pairwise(body)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name
+    )
+    yield f"\n### `{name}`\n\n{markdown(_text(below))}\n"
 
 
 def _signature(function: Any) -> str:

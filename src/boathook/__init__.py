@@ -9,7 +9,8 @@ The flow and its main names:
 3. A worker calls the function with the event and a `Transaction`. Writes in that transaction and the delivery's result
    are committed together or not at all.
 4. The function returns None for success, or `Ignore`, `Retry` or `Dead`; an exception is a failed attempt. A
-   `RetryPolicy` schedules the next attempt; a `Breaker` pauses calls to a dependency that keeps failing.
+   `RetryPolicy` schedules the next attempt, ``retry_on=HTTP_DEFAULTS`` limits them to failures that may pass, and a
+   `Breaker` pauses calls to a dependency that keeps failing.
 5. A delivery that fails permanently becomes a dead letter, to be inspected and replayed: ``boathook dead list``.
 
 `verify` checks the signature of a request in any web framework, without a server or a database.
@@ -25,17 +26,19 @@ if typing.TYPE_CHECKING:
     from boathook.domain.errors import BoathookError, ConfigError, LeaseLost
     from boathook.domain.policy import Breaker, Dead, Ignore, Retry, RetryPolicy
     from boathook.handlers.api import Boathook
+    from boathook.handlers.dependency_errors import HTTP_DEFAULTS
     from boathook.handlers.event import Event
     from boathook.handlers.transaction import SyncTransaction, Transaction
     from boathook.verification.library import verify
 
-__all__ = [
+__all__ = [  # noqa: RUF022 in the order of `sorted`, as `dir` returns them
     "Boathook",
     "BoathookError",
     "Breaker",
     "ConfigError",
     "Dead",
     "Event",
+    "HTTP_DEFAULTS",
     "Ignore",
     "LeaseLost",
     "Retry",
@@ -51,6 +54,7 @@ _HOMES: typing.Final = {
     "Breaker": "domain.policy",
     "ConfigError": "domain.errors",
     "Dead": "domain.policy",
+    "HTTP_DEFAULTS": "handlers.dependency_errors",
     "Event": "handlers.event",
     "Ignore": "domain.policy",
     "LeaseLost": "domain.errors",

@@ -38,6 +38,13 @@ async def record(event: Event, tx: Transaction) -> Ignore | Retry | Dead | None:
 async def patient(event: Event) -> None:
     raise ConnectionError(os.environ["SHOP_DATABASE_URL"])
 
+@hook.on("stripe", "customer.subscription.*")
+async def update_plan(event: Event, tx: Transaction) -> Ignore | None:
+    plan = event.json["data"]["object"]
+    if not await tx.newer("plan", plan["id"], event.json["created"]):
+        return Ignore("older")
+    return None
+
 @hook.on("vk")
 @hook.on("discord")
 @hook.on("paypal")
@@ -146,6 +153,26 @@ class TestDeliver:
         assert "no handler takes 'issues.opened' of github" in str(raised.value)
         assert "record takes stripe: invoice.*" in str(raised.value)
         assert "note takes github: issues.opened (with a filter)" in str(raised.value)
+
+    def test_two_swapped_events_arrive_in_the_wrong_order(self, server):
+        def update(number: int) -> dict[str, object]:
+            fields = {"data.object.id": "sub_1", "created": 1_900_000_000 + number}
+            return {"id": f"evt_swapped_{number}", "type": "customer.subscription.updated", "fields": fields}
+
+        earlier, later = server.deliver_swapped("stripe", update(1), update(2))
+        assert (earlier.outcome, later.outcome) == ("ignored", "succeeded")
+        assert earlier.note == "older"
+        assert later.event_id < earlier.event_id, "ids grow with the time of acceptance"
+
+    def test_in_the_right_order_both_succeed(self, server):
+        """Shows that the test above can fail: its events alone do not make it pass."""
+        for number in (1, 2):
+            fields = {"data.object.id": "sub_2", "created": 1_900_000_000 + number}
+            assert server.deliver("stripe", type="customer.subscription.updated", fields=fields).outcome == "succeeded"
+
+    def test_an_unknown_argument_of_a_swapped_event_is_named(self, server):
+        with pytest.raises(ConfigError, match="unknown argument 'filds'; it takes body, fields"):
+            server.deliver_swapped("stripe", {"filds": {}}, {})
 
     def test_an_unknown_source_and_a_refused_request(self, server):
         with pytest.raises(ConfigError, match="deliver takes json= or body=, not both"):
@@ -281,16 +308,17 @@ def test_a_wrong_setting_is_named_without_a_traceback(tmp_path):
 @pytest.mark.extended("starts several servers of its own")
 def test_the_tests_on_the_page_about_tests_pass(tmp_path):
     """With the embedded PostgreSQL, which the other tests of this file do without."""
-    shop, tables, over_http, _, in_a_transaction = [one for one in PAGE if one.language == "python"]
+    shop, tables, over_http, _, dependency, _, in_a_transaction = [one for one in PAGE if one.language == "python"]
     settings, for_pytest, _ = [one for one in PAGE if one.language == "toml"]
     (tmp_path / "shop.py").write_text(shop.text)
     (tmp_path / "boathook.toml").write_text(settings.text)
     (tmp_path / "conftest.py").write_text(tables.text)
     (tmp_path / "test_http.py").write_text(over_http.text)
+    (tmp_path / "test_dependency.py").write_text(dependency.text)
     (tmp_path / "test_transaction.py").write_text(in_a_transaction.text)
     (tmp_path / "pyproject.toml").write_text(for_pytest.text)
     done = run_pytest(tmp_path, "-q")
-    assert "5 passed" in done.stdout, done.stdout + done.stderr
+    assert "7 passed" in done.stdout, done.stdout + done.stderr
 
 
 PAGE = list(blocks(ROOT / "docs/how-to/test-handlers.md"))

@@ -41,7 +41,7 @@ EXCUSED = {
     "docs/how-to/django.md:python:3": "the same, as tests/acceptance/test_frameworks.py does",
     "docs/how-to/django.md:python:4": "the same, as tests/acceptance/test_frameworks.py does",
     "docs/how-to/django.md:python:5": "the same, as tests/acceptance/test_frameworks.py does",
-    "docs/how-to/test-handlers.md:python:5": "imports the page's shop.py: tests/acceptance/test_pytest_plugin.py runs it",
+    "docs/how-to/test-handlers.md:python:7": "imports the page's shop.py: tests/acceptance/test_pytest_plugin.py runs it",
     "docs/how-to/sending.md:python:1": "asks a running server: tests/acceptance/svix/test_move_from_svix.py runs it",
     "docs/reference/apps.md:js:1": "a piece of a page in a browser: tests/acceptance/test_mounts.py does the same",
     "docs/how-to/sending.md:js:1": "tests/acceptance/svix/clients/npm makes the same calls with the same client",

@@ -11,11 +11,14 @@ import time
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Self
+from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
-from boathook import config
+from boathook import HTTP_DEFAULTS, config
 from boathook.db.database import Connection, Database
+from boathook.db.queries.listings import list_attempts
 from boathook.delivery import dispatcher, handler_executor, handler_queues
 from boathook.delivery.dispatcher import AttemptStuck
 from boathook.delivery.handler_executor import run_worker
@@ -25,6 +28,7 @@ from boathook.domain.policy import Breaker, RetryPolicy
 from boathook.handlers.api import Boathook, Event, Transaction
 from boathook.handlers.runner import RunSlot
 from boathook.observability import meters
+from boathook.service import listings
 from tests.support import eventually, sampled
 from tests.worker_harness import accept_events, attempts, delivery_states, running_worker, settings_for, wait_for_states
 
@@ -538,3 +542,34 @@ async def test_a_whole_worker_process_opens_works_and_ends(shop: Database) -> No
     await asyncio.wait_for(task, 300)
     assert beats
     assert await deeds(shop) == [1]
+
+
+class Ledger(Exception):
+    dependency = "ledger"
+
+
+async def test_what_retry_on_does_not_select_is_dead_at_once_with_its_dependency(shop: Database) -> None:
+    hook = Boathook()
+
+    @hook.on("shop", retry_on=HTTP_DEFAULTS, retry=RetryPolicy(delays_s=(600,)))
+    async def note(event: Event) -> None:
+        raise TimeoutError("the crm is slow") if event.json["is_slow"] else Ledger("no such account")
+
+    with capture_logs() as lines:
+        async with running_worker(shop, hook):
+            slow, wrong = await accept_events(shop, {"is_slow": True}, {"is_slow": False})
+            await wait_for_states(shop, dead=1, pending=1)
+            await eventually(lambda: has_failed_of(shop, slow))
+    failed = [line for line in lines if line["event"] == "attempt_failed"]
+    assert {line["outcome"]: line.get("dependency") for line in failed} == {"dead": "ledger", "retry": None}
+    row = await shop.fetchrow("select state, attempts, code from boathook.delivery where event_id = $1", wrong)
+    assert row is not None
+    assert tuple(row) == ("dead", 1, "Ledger")
+    detail = await listings.get_delivery(shop, (wrong, 0))
+    assert [attempt.dependency for attempt in detail.attempts] == ["ledger"]
+    assert [one.dependency for one in await list_attempts(shop, slow, 0)] == [None]
+    assert await shop.fetchval("select state from boathook.delivery where event_id = $1", slow) == "pending"
+
+
+async def has_failed_of(shop: Database, event_id: UUID) -> bool:
+    return bool(await shop.fetchval("select count(*) from boathook.attempt where event_id = $1", event_id))

@@ -159,6 +159,9 @@ class AttemptOut(Output):
     outcome: str
     code: str | None
     error: str | None
+    dependency: str | None = Field(
+        description="The service that a handler called and that failed, such as `crm` or its host; null if unknown."
+    )
     traceback: str | None
     started_at: Timestamp
     ended_at: Timestamp

@@ -86,7 +86,17 @@ _LEFT: Final = (
     "{} skipped: a dead letter was purged (--to HANDLER routes it anyway), or an older boathook stored the event as a"
     " batch"
 )
-_ATTEMPT_FIELDS: Final = ("number", "outcome", "code", "error", "traceback", "started_at", "ended_at", "worker")
+_ATTEMPT_FIELDS: Final = (
+    "number",
+    "outcome",
+    "code",
+    "error",
+    "dependency",
+    "traceback",
+    "started_at",
+    "ended_at",
+    "worker",
+)
 _REQUEST_FIELDS: Final = ("url", "status", "duration_ms", "request_headers", "response", "response_size", "is_manual")
 
 
@@ -329,6 +339,8 @@ def _print_attempts(attempts: Sequence[AttemptDetail]) -> None:
             say(f"  POST {attempt.url}  {attempt.status or 'no response'}")
         if said := _error_of(attempt):
             say(f"  {said}")
+        if attempt.dependency:
+            say(f"  dependency: {attempt.dependency}")
         if attempt.traceback:
             output.print_block("", attempt.traceback)
         if attempt.response:

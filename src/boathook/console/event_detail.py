@@ -232,7 +232,17 @@ def _fold(attempts: Sequence[AttemptDetail]) -> Iterator[EqualAttempts]:
 
 
 def _result_of(one: AttemptDetail) -> tuple[object, ...]:
-    return one.ordinal, one.outcome, one.code, one.error, one.traceback, one.status, one.url, one.is_manual
+    return (
+        one.ordinal,
+        one.outcome,
+        one.code,
+        one.error,
+        one.dependency,
+        one.traceback,
+        one.status,
+        one.url,
+        one.is_manual,
+    )
 
 
 def _newest_failure(history: EventHistory) -> AttemptDetail | None:

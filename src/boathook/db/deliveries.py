@@ -93,6 +93,8 @@ class FailedAttempt(msgspec.Struct, frozen=True):
     traceback: str | None
     worker: str
     started_at: datetime
+    dependency: str | None = None
+    """The service that failed, if it is known."""
 
 
 class Backlog(msgspec.Struct, frozen=True):
@@ -374,4 +376,5 @@ def _failure_columns(ended: Sequence[FailedAttempt]) -> list[list[Any]]:
         [one.worker for one in ended],
         [one.started_at for one in ended],
         [isinstance(one.decision, RetryAt) and one.decision.is_free for one in ended],
+        [one.dependency for one in ended],
     ]

@@ -104,13 +104,14 @@ where d.number = 0
 -- Records attempts that did not succeed, in key order; returns for each whether its fence still held.
 select u.position, boathook.record_failure(
     u.event_id, u.ordinal, u.fence, u.due_at, u.outcome, u.code, u.error, u.traceback, u.worker, u.started_at,
-    u.is_free) as is_moved
+    u.is_free, u.dependency) as is_moved
 from (
     select * from unnest(
         $1::uuid[], $2::integer[], $3::bigint[], $4::timestamptz[], $5::text[], $6::text[], $7::text[], $8::text[],
-        $9::text[], $10::timestamptz[], $11::boolean[]
+        $9::text[], $10::timestamptz[], $11::boolean[], $12::text[]
     ) with ordinality as u (
-        event_id, ordinal, fence, due_at, outcome, code, error, traceback, worker, started_at, is_free, position)
+        event_id, ordinal, fence, due_at, outcome, code, error, traceback, worker, started_at, is_free, dependency,
+        position)
     order by event_id, ordinal
 ) as u
 

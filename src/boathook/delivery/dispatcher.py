@@ -597,6 +597,8 @@ class Dispatcher(Generic[A]):
         if isinstance(decision, RetryAt):
             wait_s = max(0.0, (decision.due_at - self._clock.now()).total_seconds())
             error["retry_in_s"] = round(wait_s, 1)
+        if isinstance(attempt.outcome, Failure) and attempt.outcome.dependency is not None:
+            error["dependency"] = attempt.outcome.dependency
         traceback = attempt.outcome.traceback if isinstance(attempt.outcome, Failure | Interruption) else None
         if traceback and (
             is_text() or self._log.is_enabled_for(DEBUG) or self._is_new_cause(attempt.recipient, traceback)

@@ -153,8 +153,11 @@ class HandlerRecorder(Recorder[HandlerAttempt]):
         if isinstance(decision, Complete):
             raise AssertionError(f"{outcome} cannot settle a delivery")  # noqa: TRY004 - not a type error of the caller
         traceback = outcome.traceback if isinstance(outcome, Failure | Interruption) else None
+        dependency = outcome.dependency if isinstance(outcome, Failure) else None
         name = _OUTCOMES[type(outcome)]
-        return FailedAttempt(attempt.work.claim, decision, name, traceback, self._worker_id, attempt.started_at)
+        return FailedAttempt(
+            attempt.work.claim, decision, name, traceback, self._worker_id, attempt.started_at, dependency
+        )
 
 
 def _pass_points(failed: Sequence[FailedAttempt], retry: str, dead: str) -> None:

@@ -2,12 +2,10 @@
 
 import base64
 import json
-import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -21,6 +19,7 @@ from boathook.delivery.signer import Signer, SymmetricSigner, read_signer
 from boathook.domain.endpoints import CUSTOM, REDACTED, SENSITIVE_HEADERS, check_header
 from boathook.domain.policy import Failure, RetryPolicy, Success
 from boathook.http_client.messages import OutgoingRequest, RequestResult
+from boathook.http_client.retry_after import read_retry_after
 from boathook.observability.tracing import HEADER
 
 GONE: Final = "GONE"
@@ -280,25 +279,9 @@ def classify_response(answer: RequestResult) -> Success | Failure:
     return Failure(
         code=f"HTTP_{answer.status}",
         error=_describe(answer) + ("; redirects are not followed" if 300 <= answer.status < 400 else ""),
-        retry_after_s=_read_retry_after(answer.headers.get("retry-after", ""), time.time()),
+        retry_after_s=read_retry_after(answer.headers.get("retry-after", ""), time.time()),
     )
 
 
 def _describe(answer: RequestResult) -> str:
     return f"the endpoint answered with status {answer.status}"
-
-
-def _read_retry_after(text: str, now: float) -> float | None:
-    """Parse a Retry-After header, in seconds or as a date, and return seconds (RFC 9110, section 10.2.3)."""
-    text = text.strip()
-    try:
-        seconds = float(text) if text.isascii() and text[:1].isdigit() else _read_date(text).timestamp() - now
-    except (ValueError, OverflowError, TypeError, IndexError):
-        return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
-
-
-def _read_date(text: str) -> datetime:
-    """Parse a date of HTTP; one without a zone, as in asctime's form, or with -0000 is in UTC, not in local time."""
-    date = parsedate_to_datetime(text)
-    return date if date.tzinfo is not None else date.replace(tzinfo=UTC)

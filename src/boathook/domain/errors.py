@@ -40,6 +40,8 @@ BoathookError
     └── ApplicationNotFound     a message is for no application, and for no handler of that name
 """
 
+from collections.abc import Mapping
+
 
 class BoathookError(Exception):
     """The base class of all errors that boathook raises."""
@@ -219,12 +221,24 @@ class FetchFailed(BoathookError):
         message: one sentence, without credentials.
         status: the HTTP status of the unusable response; None if there was no response.
         is_final: whether a retry would fail the same way, for example because the address is forbidden.
+        host: the URL's host; None if it is unknown.
+        headers: those of the unusable response, by lower-case name.
     """
 
-    def __init__(self, message: str, *, status: int | None = None, is_final: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        is_final: bool = False,
+        host: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.is_final = is_final
+        self.host = host
+        self.headers = headers or {}
 
 
 class InvalidTransition(BoathookError):

@@ -317,6 +317,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     ended_at: datetime
     worker: str
+    dependency: str | None = None
+    """The service that a handler called and that failed, if it is known."""
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ A worker passes in how an attempt ended, and `decide` returns the next action. T
 numbers: the time and the jitter come from the caller, so that a test or a simulation can replay any decision.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, assert_never
@@ -64,6 +64,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a retry cannot help."""
     retry_after_s: float | None = None
     """The delay in seconds that the receiver requested; honored within limits, see `decide`."""
+    dependency: str | None = None
+    """The name of the service whose failure this is, such as ``crm`` or its host; None if it is unknown."""
 
 
 class Interruption(msgspec.Struct, frozen=True, kw_only=True):
@@ -336,6 +338,31 @@ def _clip(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
+ErrorRule = type[BaseException] | Callable[[BaseException], bool]
+"""Selects exceptions: a class, or a function that returns whether an exception is selected."""
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors of an exception group, or the error itself if it is none."""
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, BaseExceptionGroup):
+            waiting += reversed(one.exceptions)
+        else:
+            yield one
+
+
+def matches(error: BaseException, rules: Sequence[ErrorRule]) -> bool:
+    """Return whether one of the rules selects an error; they select a group if they select each error in it.
+
+    A function among the rules may raise.
+    """
+    return all(
+        any(isinstance(one, rule) if isinstance(rule, type) else rule(one) for rule in rules) for one in leaves(error)
+    )
+
+
 class BreakerState(StrEnum):
     """The state of a circuit breaker."""
 
@@ -352,14 +379,23 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True):
 
     dependency: str
     """The name of the dependency, such as ``crm``."""
-    errors: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError)
-    """Exceptions that count as failures of the dependency; others do not affect the breaker."""
+    errors: tuple[ErrorRule, ...] = (ConnectionError, TimeoutError)
+    """Exceptions that count as failures of the dependency; others do not affect the breaker. Classes, and functions
+    that take an exception, such as those of `HTTP_DEFAULTS`."""
     failure_threshold: int = 5
     """Number of consecutive failures that open it."""
     pause_s: float = 10.0
     """Seconds that it stays open before the first probe; doubled after each failed probe."""
     max_pause_s: float = 300.0
     """Maximum seconds that it stays open."""
+
+
+def is_failure_of(breaker: Breaker, error: BaseException) -> bool:
+    """Return whether an error is a failure of a breaker's dependency; a function that raises says that it is not."""
+    try:
+        return matches(error, breaker.errors)
+    except Exception:  # noqa: BLE001 - a user's function must not stop the worker
+        return False
 
 
 class BreakerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -398,7 +434,7 @@ class BreakerStatus(msgspec.Struct, frozen=True, kw_only=True):
         """Return the status after an attempt that raised *error*; None means success."""
         if error is None:
             return BreakerStatus()
-        if not isinstance(error, breaker.errors):
+        if not is_failure_of(breaker, error):
             return self
         state = self.state(breaker, now)
         if state is BreakerState.OPEN:

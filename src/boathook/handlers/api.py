@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from boathook.config import RetentionSettings
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Receipt, Route
-from boathook.domain.policy import Breaker, RetryDefaults, RetryPolicy
+from boathook.domain.policy import Breaker, ErrorRule, RetryDefaults, RetryPolicy
 from boathook.handlers.event import Event
 from boathook.handlers.handler import Handler, combine, make_handler, make_route_spec
 from boathook.handlers.manifest import (
@@ -269,6 +269,7 @@ class Boathook:
         timeout: float | None = None,
         concurrency: int | Callable[[], int | None] | None = None,
         breaker: Breaker | None = None,
+        retry_on: tuple[ErrorRule, ...] | None = None,
         final: tuple[type[BaseException], ...] = (),
         session: AsyncSessions | SyncSessions | None = None,
     ) -> Callable[[Function], Function]:
@@ -295,7 +296,10 @@ class Boathook:
             concurrency: Maximum concurrent attempts over all workers; a function is called after the app's settings are
                 loaded.
             breaker: Pauses this handler while the dependency that it names keeps failing.
-            final: Exceptions after which no retry is made.
+            retry_on: Exceptions after which a retry can help, as classes or functions that take one, such as
+                `HTTP_DEFAULTS`; any other dead-letters the delivery at once, with its name as the code. None: a retry
+                follows any exception. Timeouts of the attempt, lost workers and `Retry` are always retried.
+            final: Exceptions after which no retry is made, also if *retry_on* selects them.
             session: Opens a session of another library instead of the `Transaction`, see `boathook.handlers.sessions`.
 
         Raises:
@@ -307,6 +311,7 @@ class Boathook:
             "timeout_s": timeout,
             "concurrency": concurrency,
             "breaker": breaker,
+            "retry_on": retry_on,
             "final": final,
             "session": session,
         }

@@ -13,7 +13,7 @@ from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.domain.filters import WHOLE, Pattern, compile_filter
 from boathook.domain.json_document import split_path
 from boathook.domain.model import Route
-from boathook.domain.policy import MAX_SECONDS, Breaker, RetryDefaults, RetryPolicy
+from boathook.domain.policy import MAX_SECONDS, Breaker, ErrorRule, RetryDefaults, RetryPolicy
 from boathook.domain.windows import parse_duration
 from boathook.handlers.event import Event
 from boathook.handlers.sessions import AsyncSessions, SyncSessions
@@ -53,8 +53,10 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum concurrent attempts over all workers, or a function that returns it after the settings are loaded; see
     `max_concurrency`."""
     breaker: Breaker | None = None
+    retry_on: tuple[ErrorRule, ...] | None = None
+    """Exceptions after which the delivery is retried; None means all. Others dead-letter it immediately."""
     final: tuple[type[BaseException], ...] = ()
-    """Exceptions that dead-letter the delivery immediately."""
+    """Exceptions that dead-letter the delivery immediately, also those that `retry_on` selects."""
     session: AsyncSessions | SyncSessions | None = None
 
     @property
@@ -208,7 +210,7 @@ def combine(known: Handler | None, more: Handler, options: Mapping[str, Any]) ->
     Raises:
         ConfigError: the options contradict each other, or two functions have the same name.
     """
-    given = {key: value for key, value in options.items() if value not in (None, ())}
+    given = {key: value for key, value in options.items() if value is not None and (key, value) != ("final", ())}
     return _with_options(more if known is None else _joined(known, more), given)
 
 
@@ -242,12 +244,23 @@ def _with_options(handler: Handler, options: dict[str, Any]) -> Handler:
             raise ConfigError(
                 f"handler {handler.name}: {key.removesuffix('_s')} must be a finite number above 0, not {value!r}"
             )
+    _check_retried(handler)
     if handler.retry is not None and not _is_finite(handler.retry):
         raise ConfigError(f"handler {handler.name}: retry has an infinite number; the longest time is a century")
     if handler.session is not None and isinstance(handler.session, AsyncSessions) is not handler.is_async:
         kind, other = ("an async", "a sync") if handler.is_async else ("a sync", "an async")
         raise ConfigError(f"handler {handler.name} is {kind} function, but its session is {other} one")
     return handler
+
+
+def _check_retried(handler: Handler) -> None:
+    """Raise ConfigError if `final` makes a part of `retry_on` ineffective."""
+    for rule in handler.retry_on or ():
+        if isinstance(rule, type) and issubclass(rule, handler.final):
+            raise ConfigError(
+                f"handler {handler.name}: {rule.__name__} is in retry_on, but final makes it dead at once; name it in"
+                " one of them. final may name subclasses of what retry_on names"
+            )
 
 
 def _check_option(name: str, key: str, value: Any) -> None:
@@ -258,6 +271,8 @@ def _check_option(name: str, key: str, value: Any) -> None:
         is_right = isinstance(value, tuple) and all(
             isinstance(kind, type) and issubclass(kind, BaseException) for kind in value
         )
+    if key == "retry_on":
+        is_right = isinstance(value, tuple) and bool(value) and all(map(_is_error_rule, value))
     if not is_right and not (key == "concurrency" and callable(value)):
         raise ConfigError(f"handler {name}: {key.removesuffix('_s')}: write {example}, not {value!r}")
 
@@ -267,10 +282,18 @@ _OPTIONS: Final[Mapping[str, tuple[type | tuple[type, ...], str]]] = {
     "timeout_s": ((int, float), "a number of seconds such as 30"),
     "concurrency": (int, "a number such as 4"),
     "breaker": (Breaker, 'a breaker such as Breaker("erp")'),
+    "retry_on": (tuple, "HTTP_DEFAULTS, or exceptions such as retry_on=(*HTTP_DEFAULTS, LedgerBusy)"),
     "final": (tuple, "exceptions such as final=(ValueError,)"),
     "session": ((AsyncSessions, SyncSessions), "a session of boathook such as sqlalchemy_async(sessions)"),
 }
 """By argument of `Boathook.on`: its types, and an example."""
+
+
+def _is_error_rule(rule: object) -> bool:
+    """Return whether a value is a class of exceptions, or a function that is not async."""
+    if isinstance(rule, type):
+        return issubclass(rule, BaseException)
+    return callable(rule) and not inspect.iscoroutinefunction(rule)
 
 
 def _is_finite(policy: RetryPolicy) -> bool:

@@ -58,7 +58,10 @@ from boathook.domain.policy import (
     Success,
     Superseded,
     complete_ignored,
+    leaves,
+    matches,
 )
+from boathook.handlers.dependency_errors import dependency_of, retry_after_s
 from boathook.handlers.event import Event, ReplySlot, make_event
 from boathook.handlers.handler import Handler
 from boathook.handlers.sessions import AsyncSessions, Completion, SyncSessions
@@ -484,13 +487,31 @@ def _is_interrupted(error: BaseException, completion: Completion) -> bool:
 def make_failure(error: BaseException, handler: Handler) -> Failure:
     """Return the failure of an attempt that raised *error*."""
     is_timeout = isinstance(error, HandlerTimeout)
-    is_misuse = isinstance(error, HandlerMisuse)
+    is_final, fault = _judge(error, handler)
     return Failure(
         code=next((code for kind, code in _CODES.items() if isinstance(error, kind)), type(error).__name__),
-        error=_sentence(error),
+        error=_sentence(error) + fault,
         traceback=None if is_timeout else format_traceback(error),
-        is_final=is_misuse or isinstance(error, handler.final),
+        is_final=is_final,
+        retry_after_s=retry_after_s(error),
+        # A breaker counts the timeout of the whole attempt as one of its dependency.
+        dependency=dependency_of(TimeoutError() if is_timeout else error, handler.breaker),
     )
+
+
+def _judge(error: BaseException, handler: Handler) -> tuple[bool, str]:
+    """Return whether an error is final, and a remark about a function of `retry_on` that raised.
+
+    `final` comes first; `retry_on` is about what the handler raises, so not about the timeout of the attempt.
+    """
+    if isinstance(error, HandlerMisuse) or any(isinstance(one, handler.final) for one in (error, *leaves(error))):
+        return True, ""
+    if handler.retry_on is None or isinstance(error, HandlerTimeout):
+        return False, ""
+    try:
+        return not matches(error, handler.retry_on), ""
+    except Exception as fault:  # noqa: BLE001 - a fault in a user's function must not lose the delivery's retries
+        return False, f" (retry_on raised {_sentence(fault)})"
 
 
 def _sentence(error: BaseException) -> str:

@@ -231,18 +231,20 @@ class Client:
     ) -> OutgoingRequest:
         """Build the request; refuse one that is invalid or could be read as several requests. Raises FetchFailed."""
         if method not in METHODS:
-            raise FetchFailed(f"the method {method[:20]!r} is not one of {', '.join(sorted(METHODS))}")
+            raise FetchFailed(f"the method {method[:20]!r} is not one of {', '.join(sorted(METHODS))}", is_final=True)
         if body and method == "HEAD":
-            raise FetchFailed("a HEAD request has no body")
+            raise FetchFailed("a HEAD request has no body", is_final=True)
         if not timeout_s > 0:
-            raise FetchFailed("timeout_s must be more than 0")
+            raise FetchFailed("timeout_s must be more than 0", is_final=True)
         for name, value in headers.items():
             if not _NAME.fullmatch(name):
-                raise FetchFailed("a header name contains invalid characters")
+                raise FetchFailed("a header name contains invalid characters", is_final=True)
             if name.lower() in _OURS:
-                raise FetchFailed(f"the header {name} is set by boathook; remove it")
+                raise FetchFailed(f"the header {name} is set by boathook; remove it", is_final=True)
             if _CONTROL.search(value):
-                raise FetchFailed(f"the header {name} contains a line break or another control character")
+                raise FetchFailed(
+                    f"the header {name} contains a line break or another control character", is_final=True
+                )
         given = {name.lower() for name in headers}
         usual = {"Accept-Encoding": "identity", "User-Agent": self._settings.user_agent or "boathook"}
         return OutgoingRequest(

@@ -21,7 +21,7 @@ from typing import Final, Self
 import msgspec
 
 from boathook.domain.errors import FetchFailed
-from boathook.http_client.messages import DownloadResult
+from boathook.http_client.messages import DownloadResult, host_of
 from boathook.http_client.response import ResponseStream
 
 STALL_S: Final = 30
@@ -52,7 +52,7 @@ class DownloadSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Reject headers that would select a part of the file. Raises FetchFailed."""
         for name in self.headers:
             if name.lower() in _OURS:
-                raise FetchFailed(f"the header {name} is set by boathook; remove it")
+                raise FetchFailed(f"the header {name} is set by boathook; remove it", is_final=True)
 
 
 class _Changed(Exception):
@@ -141,7 +141,7 @@ def _begin(response: ResponseStream, spec: DownloadSpec, part: "PartialDownload"
             why = f"the server answered with status {status}; redirects are not followed"
         case _:
             why = f"the server answered with status {status}"
-    raise FetchFailed(f"{response.origin}: {why}", status=status)
+    raise FetchFailed(f"{response.origin}: {why}", status=status, host=host_of(response.origin), headers=headers)
 
 
 def _go_on(headers: Mapping[str, str], part: "PartialDownload") -> int | None:

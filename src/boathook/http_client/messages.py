@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
+
+from boathook.domain.errors import FetchFailed
 
 BODY_S: Final = 3.0
 """Maximum seconds for a response's body after its headers, unless a sink receives it."""
@@ -109,6 +112,14 @@ class RequestResult(msgspec.Struct, frozen=True, eq=False):
     """Whether the response's body was cut at the limit or broke off."""
 
 
+def host_of(url: str) -> str | None:
+    """Return the host of a URL or origin; None if it has none."""
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
 class HttpResponse(msgspec.Struct, frozen=True):
     """A server's response."""
 
@@ -116,11 +127,23 @@ class HttpResponse(msgspec.Struct, frozen=True):
     headers: Mapping[str, str]
     """By lower-case name; repeated headers are joined by a comma and a space."""
     body: bytes
+    origin: str = ""
+    """Scheme, host and port of the URL; the rest of it may contain tokens."""
 
     @property
     def is_ok(self) -> bool:
         """Whether the status is 2xx."""
         return 200 <= self.status < 300
+
+    def raise_for_status(self) -> None:
+        """Raise FetchFailed unless the status is 2xx."""
+        if not self.is_ok:
+            raise FetchFailed(
+                f"{self.origin}: the server answered with status {self.status}",
+                status=self.status,
+                host=host_of(self.origin),
+                headers=self.headers,
+            )
 
 
 class DownloadResult(msgspec.Struct, frozen=True):

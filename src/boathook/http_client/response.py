@@ -11,7 +11,7 @@ from typing import Final
 import pycurl
 
 from boathook.domain.errors import FetchFailed
-from boathook.http_client.messages import HttpResponse, RequestResult, TransportFailure
+from boathook.http_client.messages import HttpResponse, RequestResult, TransportFailure, host_of
 
 MAX_BUFFERED: Final = 1_048_576
 """Maximum buffered bytes of a streamed body; beyond that, reading from the server pauses."""
@@ -27,7 +27,7 @@ def make_error(origin: str, result: RequestResult) -> FetchFailed | None:
     """
     if result.failure is None:
         return None
-    return FetchFailed(f"{origin}: {result.error}", is_final=result.failure in _FINAL)
+    return FetchFailed(f"{origin}: {result.error}", is_final=result.failure in _FINAL, host=host_of(origin))
 
 
 class ResponseFuture(Future[HttpResponse]):
@@ -63,11 +63,13 @@ class ResponseFuture(Future[HttpResponse]):
         error = make_error(self._origin, result)
         if self._size > self._max_bytes:
             error = FetchFailed(
-                f"{self._origin}: the response is larger than {self._max_bytes:,} bytes", status=self._status
+                f"{self._origin}: the response is larger than {self._max_bytes:,} bytes",
+                status=self._status,
+                host=host_of(self._origin),
             )
         with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
             if error is None:
-                self.set_result(HttpResponse(self._status, self._headers, b"".join(self._pieces)))
+                self.set_result(HttpResponse(self._status, self._headers, b"".join(self._pieces), self._origin))
             else:
                 self.set_exception(error)
 
@@ -149,7 +151,9 @@ class ResponseStream:
             self._is_ended, self._error = True, make_error(self.origin, result)
             self._answer_reader()
         if not self.started.done():
-            self.started.set_exception(self._error or FetchFailed(f"{self.origin}: no response received"))
+            self.started.set_exception(
+                self._error or FetchFailed(f"{self.origin}: no response received", host=host_of(self.origin))
+            )
         self.ended.set_result(None)
 
     def is_cancelled(self) -> bool:

@@ -339,7 +339,8 @@ def _ending(fields: Mapping[str, Any]) -> str:
     wait_s = fields.get("retry_in_s")
     again = "" if wait_s is None else f"  again in {wait_s:g} s"
     error = fields.get("error") or fields.get("code")
-    return f"{_took(fields)}{again}{'' if error is None else f'  {_escape(str(error))}'}"
+    dependency = f"  ({_value(fields['dependency'])})" if fields.get("dependency") else ""
+    return f"{_took(fields)}{again}{'' if error is None else f'  {_escape(str(error))}'}{dependency}"
 
 
 def _took(fields: Mapping[str, Any]) -> str:

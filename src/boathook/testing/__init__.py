@@ -2,7 +2,8 @@
 
 `event` returns an event as a handler gets it. `run` and `run_sync` call the handlers that match it on a session of the
 test, and return what they did. The pytest plugin in `boathook.testing.plugin` has the fixtures ``boathook_server``,
-``deliver`` and ``published``, for tests through HTTP.
+``deliver``, ``deliver_swapped`` and ``published``, for tests through HTTP. `StubDependency` is a server for handlers to
+call, which can be slow or fail.
 
 `sign` returns the headers for a given body. `signed_request` returns the whole request, also for senders that put the
 signature into the body or the URL; without a body, it generates a typical one. For senders that sign with a key pair,
@@ -17,6 +18,7 @@ if typing.TYPE_CHECKING:
     from boathook.testing.results import DeliverResult, EventResult, HandlerResult, PublishedMessage, RunResult
     from boathook.testing.runs import run, run_sync
     from boathook.testing.server import BoathookServer
+    from boathook.testing.stub import StubDependency, StubRequest
     from boathook.verification.provider_keys import Keys
     from boathook.verification.provider_signer import Signed, make_keys, sign, signed_request
 
@@ -29,6 +31,8 @@ __all__ = [
     "PublishedMessage",
     "RunResult",
     "Signed",
+    "StubDependency",
+    "StubRequest",
     "event",
     "make_keys",
     "run",
@@ -46,6 +50,8 @@ _HOMES: typing.Final = {
     "PublishedMessage": "testing.results",
     "RunResult": "testing.results",
     "Signed": "verification.provider_signer",
+    "StubDependency": "testing.stub",
+    "StubRequest": "testing.stub",
     "event": "testing.events",
     "make_keys": "verification.provider_signer",
     "run": "testing.runs",

@@ -76,6 +76,12 @@ def deliver(boathook_server: "BoathookServer") -> "Callable[..., DeliverResult]"
 
 
 @pytest.fixture
+def deliver_swapped(boathook_server: "BoathookServer") -> "Callable[..., tuple[DeliverResult, DeliverResult]]":
+    """Sends two requests of one sender to boathook_server, the later first; see `BoathookServer.deliver_swapped`."""
+    return boathook_server.deliver_swapped
+
+
+@pytest.fixture
 def published(boathook_server: "BoathookServer") -> "Callable[..., list[PublishedMessage]]":
     """Returns the messages that were published since the test began; see `BoathookServer.published`."""
     began = datetime.now(UTC)

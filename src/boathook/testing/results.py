@@ -46,6 +46,11 @@ class HandlerResult:
     """The exception's traceback, from the handler on."""
     exception: BaseException | None = None
     """The exception itself; None for a handler of a server."""
+    is_final: bool = False
+    """Whether the exception makes the delivery dead at once, by ``retry_on`` or ``final``. False for a handler of a
+    server, which may be dead because its attempts are used up."""
+    dependency: str | None = None
+    """The service that failed, if it is known."""
     effects: Mapping[str, Any] = field(default_factory=dict)
     """The results of ``event.once``, by name."""
 

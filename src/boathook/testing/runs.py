@@ -250,6 +250,8 @@ class _Attempt:
                     error=failure.error,
                     traceback=failure.traceback,
                     exception=self._error,
+                    is_final=failure.is_final,
+                    dependency=failure.dependency,
                     effects=effects,
                 )
             case _:

@@ -16,7 +16,7 @@ from boathook.db import applications
 from boathook.db.database import Database
 from boathook.db.route_registry import read_routes
 from boathook.domain import ids
-from boathook.domain.errors import BoathookError, FetchFailed, NotFound
+from boathook.domain.errors import BoathookError, ConfigError, FetchFailed, NotFound
 from boathook.domain.json_document import UNREADABLE, parse
 from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.domain.verification import Verified
@@ -35,6 +35,8 @@ from boathook.verification.verifier import Verifier
 _POLL_S: Final = 0.02
 _MAX_MESSAGES: Final = 1_000
 _HANDLER: Final = "handler:"
+_ARGUMENTS: Final = frozenset({"body", "fields", "headers", "id", "json", "type"})
+"""What makes one request."""
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"retry": "retry", "dead": "dead"}
 
 
@@ -116,25 +118,59 @@ class BoathookServer:
         """
         __tracebackhide__ = True  # pytest then shows the test's line with the error
         try:
-            given = choose_body("deliver", json, body)
-            return self._deliver(source, id, type, fields, given, headers, timeout_s)
+            signed = self._sign(source, type=type, json=json, fields=fields, body=body, headers=headers, id=id)
+            return self._send(source, signed, timeout_s)
         except (BoathookError, TimeoutError) as error:
             raise error.with_traceback(None) from None
 
-    def _deliver(
+    def deliver_swapped(
+        self, source: str, earlier: Mapping[str, Any], later: Mapping[str, Any], *, timeout_s: float = 60.0
+    ) -> tuple[DeliverResult, DeliverResult]:
+        """Send two requests of a source's sender in the wrong order, and return what the handlers did with each.
+
+        Both requests are made and signed in the right order. The later one is sent and handled first, then the earlier.
+
+        Args:
+            source: The source's name.
+            earlier: What happened first: arguments of `deliver`, such as ``{"id": "evt_1", "fields": {...}}``.
+            later: What happened then.
+            timeout_s: Maximum time for the handlers of one request.
+
+        Returns:
+            The results of *earlier* and *later*, in this order.
+
+        Raises:
+            ConfigError: an argument is unknown or wrong.
+            FetchFailed, NotFound, TimeoutError: as `deliver` raises them.
+        """
+        __tracebackhide__ = True
+        try:
+            signed = [self._sign(source, **_known("deliver_swapped", given)) for given in (earlier, later)]
+            second = self._send(source, signed[1], timeout_s)
+            return self._send(source, signed[0], timeout_s), second
+        except (BoathookError, TimeoutError) as error:
+            raise error.with_traceback(None) from None
+
+    def _sign(
         self,
         source: str,
-        id: str | None,
-        type: str | None,
-        fields: Mapping[str, Any] | None,
-        body: bytes | None,
-        headers: Mapping[str, str] | None,
-        timeout_s: float,
-    ) -> DeliverResult:
+        *,
+        type: str | None = None,
+        json: Any = None,
+        fields: Mapping[str, Any] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        id: str | None = None,
+    ) -> Signed:
+        """Return a signed request of a source's sender."""
         resolved = self._resolve(source)
+        body = choose_body("deliver", json, body)
         given = {name.lower(): value for name, value in (headers or {}).items()}
         request = sample_request(resolved, source, id=id, type=type, fields=fields, body=body, headers=given)
-        signed = sign_request(resolved, request, self._secrets.get(source, ""))
+        return sign_request(resolved, request, self._secrets.get(source, ""))
+
+    def _send(self, source: str, signed: Signed, timeout_s: float) -> DeliverResult:
+        """Send a request, and wait for its handlers."""
         began = datetime.now(UTC)
         response = self._call(send_request(self.url, signed))
         if not 200 <= response.status < 300:
@@ -144,7 +180,7 @@ class BoathookServer:
         if isinstance(document, dict) and "event_id" in document:
             event_id, is_duplicate = ids.read_event(document["event_id"]), document.get("duplicate") is True
         else:  # the sender requires its own reply format
-            event_id = self._call(self._find_event(resolved, signed, timeout_s))
+            event_id = self._call(self._find_event(self._resolve(source), signed, timeout_s))
             is_duplicate = ids.created_at(event_id) < began - timedelta(milliseconds=1)
         handlers = self._call(self._wait_for_handlers(event_id, timeout_s))
         print_failures(handlers)
@@ -257,6 +293,14 @@ class BoathookServer:
         return [await _read_message(database, row) for row in reversed(rows)]
 
 
+def _known(caller: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return arguments of a request. Raises ConfigError for others."""
+    unknown = given.keys() - _ARGUMENTS
+    if unknown:
+        raise ConfigError(f"{caller}: unknown argument {min(unknown)!r}; it takes {', '.join(sorted(_ARGUMENTS))}")
+    return given
+
+
 def _has_ended(found: DeliveryDetail) -> bool:
     """Return whether a delivery has ended, or waits for another attempt after one that failed."""
     return found.row.state in {"succeeded", "ignored", "dead"} or (
@@ -283,6 +327,7 @@ def _handler_result(found: DeliveryDetail) -> HandlerResult:
         note=(last.error or None) if outcome == "dead" else None,
         error=last.error if is_error else None,
         traceback=last.traceback,
+        dependency=last.dependency,
         effects=effects,
     )
 

@@ -226,6 +226,7 @@ create table boathook.attempt (
     request_headers json,
     response bytea,
     is_manual boolean,
+    dependency text,  -- of a handler: the service that failed
     primary key (event_id, ordinal, number)
 ) partition by range (event_id);
 create table boathook.attempt_default partition of boathook.attempt default;
@@ -823,7 +824,7 @@ end $$;
 -- dying.
 create function boathook.record_failure(
     p_event uuid, p_ordinal integer, p_fence bigint, p_due timestamptz, p_outcome text, p_code text, p_error text,
-    p_traceback text, p_worker text, p_started timestamptz, p_is_free boolean default false
+    p_traceback text, p_worker text, p_started timestamptz, p_is_free boolean default false, p_dependency text default null
 ) returns boolean language plpgsql set enable_seqscan = off as $$
 declare
     d boathook.delivery;
@@ -848,8 +849,11 @@ begin
         replays = replays + is_revived::integer,
         leased_by = null, lease_until = null, woken_by = null, code = p_code, error = p_error
     where event_id = p_event and ordinal = p_ordinal;
-    insert into boathook.attempt (event_id, ordinal, number, outcome, code, error, traceback, worker, started_at, ended_at)
-    values (d.event_id, d.ordinal, d.attempts, p_outcome, p_code, p_error, p_traceback, p_worker, p_started, ended);
+    insert into boathook.attempt (
+        event_id, ordinal, number, outcome, code, error, traceback, worker, started_at, ended_at, dependency)
+    values (
+        d.event_id, d.ordinal, d.attempts, p_outcome, p_code, p_error, p_traceback, p_worker, p_started, ended,
+        p_dependency);
     if is_revived then
         insert into boathook.audit (actor, action, subject)
         values (d.woken_by, 'dead.replay', boathook.show_id('dlv', p_event) || '_' || p_ordinal);

@@ -47,6 +47,8 @@ class AttemptDetail(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None
     error: str | None
     traceback: str | None
+    dependency: str | None
+    """The service that a handler called and that failed, if it is known."""
     worker: str
     started_at: datetime
     ended_at: datetime

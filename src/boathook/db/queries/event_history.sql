@@ -22,8 +22,8 @@ limit $3
 
 -- name: list_attempts
 -- Lists the attempts at some of its deliveries, latest first, with the first bytes of the response.
-select a.ordinal::integer as ordinal, a.number, a.outcome, a.code, a.error, a.traceback, a.worker, a.started_at, a.ended_at, a.url,
-    a.status::integer as status, a.duration_ms, a.request_headers, substring(a.response from 1 for $4) as response,
+select a.ordinal::integer as ordinal, a.number, a.outcome, a.code, a.error, a.traceback, a.dependency, a.worker, a.started_at, a.ended_at,
+    a.url, a.status::integer as status, a.duration_ms, a.request_headers, substring(a.response from 1 for $4) as response,
     octet_length(a.response) as response_size, coalesce(a.is_manual, false) as is_manual
 from boathook.attempt a
 where a.event_id = $1 and a.ordinal = any ($2::smallint[])

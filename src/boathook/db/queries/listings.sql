@@ -181,7 +181,7 @@ limit $10
 
 -- name: list_attempts
 -- Lists the attempts of one delivery, in order.
-select number, outcome, code, error, traceback, started_at, ended_at, worker
+select number, outcome, code, error, traceback, started_at, ended_at, worker, dependency
 from boathook.attempt where event_id = $1 and ordinal = $2
 order by number
 

@@ -1,9 +1,8 @@
 """Reads an environment from Svix's HTTP API, page by page, with bounded retries."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -14,6 +13,7 @@ from boathook.domain.errors import ConfigError, FetchFailed
 from boathook.domain.redaction import RedactedStruct
 from boathook.http_client.client import Client, unguarded_settings
 from boathook.http_client.messages import HttpResponse
+from boathook.http_client.retry_after import read_retry_after
 
 JsonObject = Mapping[str, Any]
 """One object as the API returns it."""
@@ -273,11 +273,5 @@ def _backoff_s(attempt: int) -> float:
 
 def _wait_s(answer: HttpResponse, attempt: int) -> float:
     """Return the delay before a retry: Retry-After, in seconds or as a date, else exponential back-off."""
-    text = answer.headers.get("retry-after", "").strip()
-    if text.isdecimal():
-        return min(float(text[:9]), _MAX_WAIT_S)
-    try:
-        seconds = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
-    except (ValueError, TypeError):
-        return _backoff_s(attempt)
-    return min(max(seconds, 0.0), _MAX_WAIT_S)
+    seconds = read_retry_after(answer.headers.get("retry-after", ""), time.time())
+    return _backoff_s(attempt) if seconds is None else min(seconds, _MAX_WAIT_S)
