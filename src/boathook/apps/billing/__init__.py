@@ -9,6 +9,7 @@ payment_store  stores payments and subscriptions
 handlers   record and apply: the two deliveries of an event
 event_log  the log line of an attempt
 jobs       periodic jobs: wake-ups, expiry, gauges
+owner_tables   import of an owner's tables, and views under their names (views.sql)
 commands   boathook billing ...
 simulator  generated traffic, and the expected results
 

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from boathook import Boathook
+from boathook import Boathook, Event
 from boathook.apps.billing.payload import SCHEMA, Notice, read_notice
 from boathook.apps.billing.rules import Shop
 from boathook.apps.billing.settings import BillingSettings
 from boathook.apps.billing.tilda import read_order
 
 SOURCE: Final = "payments"
+IMPORTED: Final = "billing-import"
+"""The application of events that an import continues."""
 
 hook = Boathook("billing", settings=BillingSettings, migrations=Path(__file__).with_name("migrations"))
 
@@ -27,9 +29,10 @@ def shop() -> Shop:
     return Shop(found.offers, found.currency, found.require_amount)
 
 
-def read(body: bytes) -> Notice:
-    """Parse a verified body in the configured form. Raises ValueError, which names the field."""
-    return read_order(body) if settings().form == "tilda" else read_notice(body)
+def read(event: Event) -> Notice:
+    """Parse an event, in the configured form unless it was imported. Raises ValueError, which names the field."""
+    is_order = settings().form == "tilda" and event.application != IMPORTED
+    return read_order(event.body) if is_order else read_notice(event.body)
 
 
 @hook.sources

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from boathook.apps import simulation
-from boathook.apps.billing import operator_actions, sending
+from boathook.apps.billing import operator_actions, owner_tables, sending
 from boathook.apps.billing.app import hook, settings
 from boathook.apps.billing.payload import Status
 from boathook.apps.billing.rules import Problem
+from boathook.apps.import_commands import add_import, add_views
 from boathook.apps.terminal import Json, ask, print_json, print_rows, say
 
 _PAYMENT_COLUMNS: Final = ("id", "external_payment_id", "status", "problem", "email", "amount", "currency", "plan_id")
@@ -20,6 +21,8 @@ app = typer.Typer(no_args_is_help=True, help="Subscription payments.")
 users = typer.Typer(no_args_is_help=True, help="Who can have a subscription.")
 app.add_typer(users, name="users")
 hook.commands(app)
+add_import(hook, app, owner_tables.IMPORT)
+add_views(hook, app, owner_tables.VIEWS)
 
 
 @users.command("add", epilog="Example: boathook billing users add anna@example.com")

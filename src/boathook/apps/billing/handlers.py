@@ -12,7 +12,7 @@ from typing import Final, assert_never
 
 from boathook import Dead, Event, Ignore, Retry, RetryPolicy, Transaction
 from boathook.apps.billing import metrics, payment_store
-from boathook.apps.billing.app import SOURCE, hook, read, settings, shop
+from boathook.apps.billing.app import IMPORTED, SOURCE, hook, read, settings, shop
 from boathook.apps.billing.event_log import Attempt
 from boathook.apps.billing.payload import Notice, Status
 from boathook.apps.billing.payment_store import StoredPayment
@@ -28,10 +28,11 @@ Outcome = Ignore | Retry | Dead | None
 
 
 @hook.on(SOURCE, retry=PAYMENT_RETRY)
+@hook.on(application=IMPORTED)
 async def record(event: Event, tx: Transaction) -> Ignore | None:
     """Store the payment, even with errors, and wake its other events if this one helps them."""
     try:
-        notice = read(event.body)
+        notice = read(event)
     except ValueError as error:
         return Ignore(f"BROKEN_PAYLOAD: {error}")
     stored = await _store(event, tx, notice)
@@ -42,13 +43,14 @@ async def record(event: Event, tx: Transaction) -> Ignore | None:
 
 
 @hook.on(SOURCE, retry=PAYMENT_RETRY)
+@hook.on(application=IMPORTED)
 async def apply(event: Event, tx: Transaction) -> Outcome:
     """Extend the subscription once for a successful payment, or revert a refunded one."""
     provider = settings().provider
     attempt = Attempt(event=event, started=time.perf_counter())
     async with _measured(attempt, provider):
         try:
-            notice = attempt.notice = read(event.body)
+            notice = attempt.notice = read(event)
         except ValueError as error:
             attempt.log_failure("refused", "BROKEN_PAYLOAD", str(error))
             return Dead("BROKEN_PAYLOAD", str(error))

@@ -4,9 +4,14 @@ comment on schema billing is 'Subscription payments: boathook.apps.billing.';
 create table billing.users (
     id bigint generated always as identity primary key,
     email text not null check (email <> '' and email = btrim(email)),
-    created_at timestamptz not null default now()
+    owner_uuid uuid unique,
+    owner_id bigint unique,
+    created_at timestamptz not null default now(),
+    check (num_nonnulls(owner_uuid, owner_id) <= 1)
 );
 comment on table billing.users is 'Who can have a subscription. Rows may be inserted by any program.';
+comment on column billing.users.owner_uuid is
+    'The user''s id in the owner''s own table, if it is a UUID; owner_id if it is a number.';
 create unique index users_email on billing.users (lower(email));
 
 create table billing.plans (
@@ -26,6 +31,8 @@ create table billing.subscriptions (
     status text not null default 'INACTIVE' check (status in ('INACTIVE', 'ACTIVE', 'CANCELED')),
     current_period_end timestamptz,
     active_since timestamptz,
+    uid uuid not null unique default gen_random_uuid(),
+    created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     check (status = 'INACTIVE' or current_period_end is not null),
     check ((active_since is null) = (current_period_end is null))
@@ -55,6 +62,7 @@ create table billing.payments (
     reversed_at timestamptz,
     wakes integer not null default 0,
     woken_at timestamptz,
+    uid uuid not null unique default gen_random_uuid(),
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     unique (provider, external_payment_id),
@@ -79,6 +87,7 @@ comment on column billing.payments.subscription_id is 'The subscription that it 
 comment on column billing.payments.applied_days is 'How many days it added; what a refund takes back.';
 comment on column billing.payments.applied_stretch is
     'The subscription''s active_since when it was applied: once that is another one, its days are used up.';
+comment on column billing.payments.uid is 'Its id in the view `payments`; of an imported payment, the one it had.';
 comment on column billing.payments.wakes is
     'How often its events were resumed after its user became known; the interval grows with each try.';
 create index payments_user on billing.payments (user_id, created_at desc);
@@ -96,3 +105,43 @@ create table billing.payment_events (
 comment on table billing.payment_events is 'The events of each payment, and what each reported.';
 comment on column billing.payment_events.status_before is 'The payment''s status until then; null where it was unknown.';
 create index payment_events_payment on billing.payment_events (payment_id);
+
+create table billing.imported_row (
+    table_name text not null,
+    source_key text not null,
+    target_key text not null,
+    source_sha256 bytea not null,
+    target_sha256 bytea not null,
+    imported_at timestamptz not null default now(),
+    primary key (table_name, source_key),
+    unique (table_name, target_key)
+);
+comment on table billing.imported_row is 'The rows that `boathook billing import` has brought, by their own keys.';
+
+create table billing.imported_events (
+    id uuid primary key,
+    provider text not null,
+    external_event_id text,
+    external_payment_id text,
+    payload jsonb,
+    payload_hash text,
+    signature_valid boolean,
+    status text not null,
+    received_at timestamptz not null,
+    processed_at timestamptz,
+    error_code text,
+    error_message text,
+    event_id uuid
+);
+comment on table billing.imported_events is 'Webhooks of the system before this one.';
+comment on column billing.imported_events.event_id is 'The event in boathook.event that continues it, if it was not finished.';
+create index imported_events_payment on billing.imported_events (external_payment_id);
+create index imported_events_status on billing.imported_events (status, received_at);
+
+create function billing.body_json(body bytea) returns jsonb language plpgsql immutable as $$
+begin
+    return convert_from(body, 'UTF8')::jsonb;
+exception when others then
+    return null;
+end $$;
+comment on function billing.body_json is 'A body as JSON, or null if it is none, such as a form.';
