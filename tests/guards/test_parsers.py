@@ -96,6 +96,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "apps/music/commands.py": {"json": (OWNER,)},
     "apps/simulation.py": {"json": (OURS,)},
     "apps/music/lookup.py": {"json": ("boathook.apps.music.lookup:MAX_BYTES",)},
+    "apps/music/owner_tables.py": {"json": ("boathook.apps.music.owner_tables:MAX_METADATA",)},
     "apps/music/routes.py": {"json": ("boathook.apps.music.routes:_MAX_BODY",)},
     "apps/music/s3.py": {"xml": ("boathook.apps.music.s3:_MAX_LISTED",)},
     "apps/music/storage.py": {"_walk": (OURS,)},

@@ -99,6 +99,8 @@ class SourceTable:
     name: str
     columns: Mapping[str, Sequence[str]]
     """The columns that it must have, each with the types that are understood."""
+    optional: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Columns that it may have; rows have None without them."""
     target: str
     """The app's table, with its schema."""
     convert: Callable[[Transaction, Source, Sequence[Row]], Awaitable[Sequence[Converted]]]
@@ -233,9 +235,9 @@ async def run(
 
     async def everything(open: Callable[[], AbstractAsyncContextManager[Transaction]]) -> None:
         async with open() as tx:
-            types = await _check_schema(tx, plan, source, report)
+            schema_columns = await _check_schema(tx, plan, source, report)
         for table in plan.tables:
-            await _Run(open, source, table, types[table.name], report, notify).run(batch)
+            await _Run(open, source, table, schema_columns[table.name], report, notify).run(batch)
         if plan.finish is not None:
             async with open() as tx:
                 report.notes = await plan.finish(tx, source)
@@ -264,10 +266,10 @@ class _Same(AbstractAsyncContextManager[Transaction]):
         return None
 
 
-async def _check_schema(tx: Transaction, plan: Import, source: Source, report: Report) -> dict[str, str]:
-    """Return the type of each table's key. Raises BoathookError, which names all that is missing or different."""
+async def _check_schema(tx: Transaction, plan: Import, source: Source, report: Report) -> dict[str, Mapping[str, str]]:
+    """Return each table's columns with their types. Raises BoathookError, which names all that differs."""
     problems: list[str] = []
-    types: dict[str, str] = {}
+    columns: dict[str, Mapping[str, str]] = {}
     for table in plan.tables:
         relation = await tx.fetchrow(_RELATION, source.schema, table.name)
         if relation is None:
@@ -285,20 +287,23 @@ async def _check_schema(tx: Transaction, plan: Import, source: Source, report: R
             )
         problems += found
         if not found:
-            types[table.name] = actual[table.key]["type"]
+            columns[table.name] = {name: row["type"] for name, row in actual.items()}
             problems += await _key_problems(tx, source, table)
+            known = {*table.columns, *table.optional}
             if not table.is_whole_row:
-                report.ignored_columns += [(table.name, name) for name in actual if name not in table.columns]
+                report.ignored_columns += [(table.name, name) for name in actual if name not in known]
     if problems:
         raise BoathookError(
             f"the schema {source.schema} is not one that `boathook {plan.app} import` knows: {'; '.join(problems)}"
         )
-    return types
+    return columns
 
 
 def _column_problems(table: SourceTable, actual: Mapping[str, Row]) -> list[str]:
     problems = []
-    for name, types in table.columns.items():
+    for name, types in {**table.columns, **table.optional}.items():
+        if name not in actual and name in table.optional:
+            continue
         if name not in actual:
             problems.append(f"the column {table.name}.{name} is missing")
         elif actual[name]["type"] not in types:
@@ -333,7 +338,7 @@ class _Run:
         open: Callable[[], AbstractAsyncContextManager[Transaction]],
         source: Source,
         table: SourceTable,
-        key_type: str,
+        present: Mapping[str, str],
         report: Report,
         notify: Notify,
     ) -> None:
@@ -343,13 +348,14 @@ class _Run:
         self._report = report
         self._notify = notify
         self._counts = report.counts[table.name] = Counts()
-        relation, key = source.relation(table.name), quoted(table.key)
-        columns = ", ".join(f"source.{quoted(name)}" for name in table.columns)
+        relation, key, key_type = source.relation(table.name), quoted(table.key), quoted(present[table.key])
+        columns = ", ".join(f"source.{quoted(name)}" for name in (*table.columns, *table.optional) if name in present)
+        self._missing = {name: None for name in table.optional if name not in present}
         document = ", to_jsonb(source)::text as document" if table.is_whole_row else ""
         self._count = f"select count(*) from {relation}"  # noqa: S608 quoted names
         self._page = (
             f"select {columns}{document} from {relation} as source"  # noqa: S608 quoted names
-            f" where $1::text is null or source.{key} > $1::text::{quoted(key_type)} order by source.{key} limit $2"
+            f" where $1::text is null or source.{key} > $1::text::{key_type} order by source.{key} limit $2"
         )
 
     async def run(self, batch: int) -> None:
@@ -360,7 +366,7 @@ class _Run:
                 if after is None:
                     total = await tx.fetchval(self._count)
                     self._notify(self._table.name, 0, total)
-                rows = [dict(row) for row in await tx.fetch(self._page, after, batch)]
+                rows = [{**row, **self._missing} for row in await tx.fetch(self._page, after, batch)]
                 outcomes = await self._batch(tx, rows)
             if not rows:
                 return

@@ -202,10 +202,13 @@ async def test_recently_lost_files_are_requested_again(place):
     there = await add("m", since=fresh)
     await add("just-stored", since=NOW)
     await add("done", status="deleted", since=OLD)
+    await add("archived", since=fresh)
+    async with app.hook.transaction() as tx:
+        await tx.execute("update music.track set archived_at = now() where task_id = 'archived'")
     place.put(there, fresh)
     report = await clean()
-    assert (report.missing, report.wanted_again) == (2, 1)
-    assert await states() == {"wanted": 1, "missing": 1, "stored": 2, "removed": 1}
+    assert (report.missing, report.wanted_again) == (3, 1)
+    assert await states() == {"wanted": 1, "missing": 2, "stored": 2, "removed": 1}
     async with app.hook.transaction() as tx:
         (wanted,) = await tx.fetch(
             "select convert_from(body, 'utf8') as body from boathook.event where type = $1", files.WANTED
@@ -368,7 +371,14 @@ def seen(age: timedelta, key: str = "tracks/t/c.mp3") -> Stored:
 
 
 def owner(**changes):
-    usual = {"key": "tracks/t/c.mp3", "state": "stored", "was_stored": True, "status": "complete", "updated_at": OLD}
+    usual = {
+        "key": "tracks/t/c.mp3",
+        "state": "stored",
+        "was_stored": True,
+        "status": "complete",
+        "updated_at": OLD,
+        "archived_at": None,
+    }
     return usual | changes
 
 
@@ -382,6 +392,8 @@ def owner(**changes):
         (seen(timedelta(minutes=5)), owner(status="failed"), CleanupAction.YOUNG),
         (seen(timedelta(days=30)), owner(status="failed"), CleanupAction.DONE_WITH),
         (seen(timedelta(days=30)), owner(status="deleted", updated_at=NOW), CleanupAction.KEPT),
+        (seen(timedelta(days=30)), owner(status="failed", archived_at=OLD), CleanupAction.KEPT),
+        (seen(timedelta(days=30)), owner(key="tracks/t/c.wav", archived_at=OLD), CleanupAction.KEPT),
         (seen(timedelta(days=30)), owner(state="wanted", key=None), CleanupAction.KEPT),
         (seen(timedelta(days=30)), owner(state="retrying", key=None), CleanupAction.KEPT),
         (seen(timedelta(days=30)), owner(state="failed", key=None), CleanupAction.KEPT),

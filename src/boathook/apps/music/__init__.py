@@ -14,6 +14,7 @@ links         signed links to stored files
 handlers      receive and store: the app's two kinds of deliveries
 cleaning      removes unused objects, and finds missing ones
 delivery_log  lists received callbacks, with five operations on them
+owner_tables  import of an owner's tables, and the view and functions under their names (views.sql)
 jobs          periodic jobs: apply waiting callbacks, cleaning, gauges
 routes        /api/music; commands: boathook music ...
 simulator     generated traffic, and the expected results; file_server: serves its files

@@ -20,11 +20,11 @@ from boathook.apps.music.stages import Status
 from boathook.apps.music.storage import PAGE, Storage, Stored
 
 _OWNERS: Final = """
-    select f.stem, f.kind, f.key, f.state, f.sha256 is not null as was_stored, t.status, t.updated_at
+    select f.stem, f.kind, f.key, f.state, f.sha256 is not null as was_stored, t.status, t.updated_at, t.archived_at
     from music.file f join music.track t using (task_id) where f.stem = any($1)
 """
 _ROWS: Final = """
-    select f.task_id, f.clip_id, f.kind, f.key, f.stored_at, t.status, t.completed_at
+    select f.task_id, f.clip_id, f.kind, f.key, f.stored_at, t.status, t.completed_at, t.archived_at
     from music.file f join music.track t using (task_id)
     where f.key collate "C" > $1 and ($2::text is null or f.key collate "C" <= $2) order by f.key collate "C" limit $3
 """
@@ -97,6 +97,8 @@ def decide(found: Stored, owner: Row | None, rules: Rules, now: datetime) -> Cle
         return CleanupAction.FOREIGN
     if age < rules.min_age:
         return CleanupAction.YOUNG
+    if owner is not None and owner["archived_at"] is not None:
+        return CleanupAction.KEPT
     if owner is not None and owner["status"] in _DONE:
         return CleanupAction.DONE_WITH if now - owner["updated_at"] >= rules.done else CleanupAction.KEPT
     return CleanupAction.ORPHAN if not _is_claimed(found, owner) and age >= rules.orphans else CleanupAction.KEPT
@@ -211,7 +213,8 @@ class Cleaner:
     async def _miss(self, row: Row) -> None:
         is_done_with = row["status"] in _DONE
         completed_at = row["completed_at"]
-        is_fresh = completed_at is not None and self._now - completed_at <= self._rules.urls and not is_done_with
+        has_urls = completed_at is not None and self._now - completed_at <= self._rules.urls
+        is_fresh = has_urls and not is_done_with and row["archived_at"] is None
         self.report.missing += not is_done_with
         self.report.wanted_again += is_fresh
         if self._is_dry:

@@ -9,7 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from boathook import BoathookError, Transaction
 from boathook.apps import simulation
-from boathook.apps.music import delivery_log, files, jobs, links, lookup, sending, tracks
+from boathook.apps.import_commands import add_import, add_views
+from boathook.apps.music import delivery_log, files, jobs, links, lookup, owner_tables, sending, tracks
 from boathook.apps.music.app import hook, settings
 from boathook.apps.music.cleaning import Report, as_row
 from boathook.apps.music.delivery_log import DeliveryStatus, Kind
@@ -31,6 +32,8 @@ app.add_typer(tracks_app, name="tracks")
 app.add_typer(files_app, name="files")
 app.add_typer(deliveries_app, name="deliveries")
 hook.commands(app)
+add_import(hook, app, owner_tables.IMPORT)
+add_views(hook, app, owner_tables.VIEWS)
 
 
 @tracks_app.command("add", epilog='Example: boathook music tracks add 2fac9f72 --title "Iron Man" --owner anna')
@@ -101,6 +104,16 @@ def delete_track(task: Task) -> None:
     if not ask(hook, lambda tx: tracks.mark_deleted(tx, task)):
         raise BoathookError(f"there is no track {task!r}, or it is deleted already")
     say(f"{task} is deleted; the next cleanup removes its files")
+
+
+@tracks_app.command("archive", epilog="Example: boathook music tracks archive 2fac9f72")
+def archive_track(
+    task: Task, undo: Annotated[bool, typer.Option("--undo", help="Take it out of the archive.")] = False
+) -> None:
+    """Archive a track: cleaning keeps its files, and the reseller is not asked for it."""
+    if not ask(hook, lambda tx: tracks.archive(tx, task, is_archived=not undo)):
+        raise BoathookError(f"there is no track {task!r}; see `boathook music tracks list`")
+    say(f"{task} is {'no longer archived' if undo else 'archived'}")
 
 
 @files_app.command("list", epilog="Example: boathook music files list --state failed")

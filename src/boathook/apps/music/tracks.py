@@ -42,13 +42,18 @@ _CLIP: Final = """
     insert into music.clip (task_id, clip_id, position, title, duration_s) values ($1, $2, $3, $4, $5)
     on conflict (task_id, clip_id) do update set title = excluded.title, duration_s = excluded.duration_s
 """
+_ARCHIVE: Final = """
+    update music.track set updated_at = now(), expected_since = case when $2 then null else expected_since end,
+        archived_at = case when $2 then coalesce(archived_at, now()) end
+    where task_id = $1
+"""
 _ADD: Final = """
     insert into music.track (task_id, owner, title, prompt) values ($1, $2, $3, $4::jsonb)
     on conflict (task_id) do nothing returning task_id
 """
 _LIST: Final = """
     select t.task_id, t.owner, t.title, t.status, t.error_code, t.error, t.created_at, t.updated_at, t.completed_at,
-        t.asks, t.asked_at, t.ask_error,
+        t.archived_at, t.asks, t.asked_at, t.ask_error,
         count(f.kind) as files, count(f.kind) filter (where f.state = 'stored') as stored
     from music.track t left join music.file f using (task_id)
     where ($1::text is null or t.status = $1) and ($2::text is null or t.owner = $2)
@@ -196,6 +201,15 @@ async def mark_deleted(tx: Transaction, task_id: str) -> bool:
         task_id,
     )
     return tag != "UPDATE 0"
+
+
+async def archive(tx: Transaction, task_id: str, *, is_archived: bool = True) -> bool:
+    """Archive a track, so that cleaning keeps its files and nothing is asked for it; return whether there was one.
+
+    With *is_archived* false, end that.
+    """
+    await tx.execute(_LOCK, task_id)
+    return await tx.execute(_ARCHIVE, task_id, is_archived) != "UPDATE 0"
 
 
 async def listed(

@@ -12,6 +12,8 @@ create table music.track (
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
     completed_at timestamptz,
+    archived_at timestamptz,
+    owner_id uuid,
     expected_since timestamptz default now(),
     asks integer not null default 0,
     asked_at timestamptz,
@@ -19,6 +21,8 @@ create table music.track (
 );
 comment on column music.track.expected_since is 'The last news, while more is expected: the song is unfinished, or complete without any clip.';
 comment on column music.track.asks is 'How often the reseller was asked since then.';
+comment on column music.track.archived_at is 'Since when cleaning keeps its files and nothing is asked for it.';
+comment on column music.track.owner_id is 'Its id in the owner''s own table, if it was imported.';
 comment on table music.track is
     'Songs that were ordered, by the task''s id. A row may also be inserted by plain SQL: what waits for it follows.';
 create index track_created on music.track (created_at);
@@ -41,6 +45,7 @@ create table music.callback (
 );
 create index callback_waiting on music.callback (task_id, received_at) where state = 'waiting';
 create index callback_received on music.callback (received_at);
+create index callback_delivery on music.callback (delivery_id);
 
 create table music.clip (
     task_id text not null references music.track on delete cascade,
@@ -89,3 +94,36 @@ create table music.link_key (
     key bytea not null
 );
 comment on table music.link_key is 'The key that signs links to files in a folder. Deleting it ends all links; the next one makes another.';
+
+create table music.imported_row (
+    table_name text not null,
+    source_key text not null,
+    target_key text not null,
+    source_sha256 bytea not null,
+    target_sha256 bytea not null,
+    imported_at timestamptz not null default now(),
+    primary key (table_name, source_key),
+    unique (table_name, target_key)
+);
+comment on table music.imported_row is 'The rows that `boathook music import` has brought, by their own keys.';
+
+create table music.webhook_log (
+    webhook_id text primary key,
+    status text not null check (status in ('registered', 'completed', 'failed')),
+    headers jsonb,
+    payload jsonb,
+    reason text,
+    created_at timestamptz not null default now(),
+    updated_at timestamptz not null default now()
+);
+comment on table music.webhook_log is
+    'Webhooks of the system before this one, and those that programs register by the SQL functions of `boathook music views create`.';
+create index webhook_log_ended on music.webhook_log (updated_at) where status = 'completed';
+
+create function music.body_json(body bytea) returns jsonb language plpgsql immutable as $$
+begin
+    return convert_from(body, 'UTF8')::jsonb;
+exception when others then
+    return null;
+end $$;
+comment on function music.body_json is 'A body as JSON, or null if it is none.';
