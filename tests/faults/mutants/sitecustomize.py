@@ -391,7 +391,7 @@ def drains_by_runs(event_writer: ModuleType) -> None:
 
 def forgets_buffered_keys(buffered_publisher: ModuleType) -> None:
     """Forget the idempotency keys of messages that wait in the buffer."""
-    replace(buffered_publisher.BufferedPublisher, "_remember", lambda _: lambda self, message, draft: None)
+    replace(buffered_publisher.BufferedPublisher, "remember", lambda _: lambda self, key, identifier, days=1.0: None)
 
 
 def lets_silent_clients_stay(protocol: ModuleType) -> None:
