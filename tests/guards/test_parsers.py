@@ -87,6 +87,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "apps/cashdesk/simulator.py": {"json": (OURS,)},
     "apps/cashdesk/web.py": {"form": (BODY, "boathook.apps.cashdesk.web:_MAX_FIELDS")},
     "apps/fleet/alarms.py": {"json": ("settings:outbound.max_response",)},
+    "apps/fleet/owner_tables.py": {"json": (OWNER,)},
     "apps/fleet/parse.py": {"json": (BODY,), "clean": ("boathook.apps.fleet.parse:MAX_DEPTH",)},
     "apps/fleet/records.py": {"json": (OURS,)},
     "apps/fleet/ruby.py": dict.fromkeys(("_hash", "_key", "_list", "value"), ("boathook.apps.fleet.ruby:MAX_DEPTH",)),

@@ -363,6 +363,8 @@ class _Run:
         total, after = 0, None
         while True:
             async with self._open() as tx:
+                # A whole row as JSON shows times in the zone of the connection.
+                await tx.execute("set local timezone = 'UTC'")
                 if after is None:
                     total = await tx.fetchval(self._count)
                     self._notify(self._table.name, 0, total)
@@ -506,8 +508,8 @@ class _Run:
         if target is None or _sha256({name: target[name] for name in values}) != known.target_sha256:
             return BadValue(
                 table.key,
-                f"it has changed here and in {table.target} (key {known.target_key}) since it was imported; "
-                "correct that row by hand",
+                f"it has changed here, and in {table.target} (key {known.target_key}) it was changed or deleted since"
+                " it was imported; correct that row by hand",
             )
         await self._write(tx, known.target_key, values)
         if table.stored is not None:

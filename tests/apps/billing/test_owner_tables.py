@@ -241,7 +241,7 @@ def test_later_changes_are_brought_unless_the_app_has_changed_the_row(shop):
     assert done["users"] == {"rows": 3, "imported": 1, "unchanged": 2}
     [(column, problem)] = done["rejected"].values()
     assert column == "id"
-    assert "changed here and in billing.subscriptions" in problem
+    assert "it has changed here, and in billing.subscriptions" in problem
     rows = shop.rows("select status, current_period_end from billing.subscriptions order by id")
     assert [(row["status"], row["current_period_end"]) for row in rows] == [
         ("CANCELED", T0 + 400 * DAY),

@@ -15,6 +15,7 @@ dead_letters  dead letters: list, decide, retry
 status     metrics of the app
 live       changes for browsers, over a WebSocket
 jobs       periodic jobs
+owner_tables  import of an owner's tables, and views under their names (views.sql)
 routes     the app's own HTTP routes; commands: boathook fleet ...
 simulator  generated traffic, and the expected results; example_requests: what it varies
 

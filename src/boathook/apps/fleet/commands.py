@@ -7,10 +7,11 @@ import typer
 
 from boathook import Boathook, BoathookError
 from boathook.apps import simulation
-from boathook.apps.fleet import alarms, dead_letters, records, sending
+from boathook.apps.fleet import alarms, dead_letters, owner_tables, records, sending
 from boathook.apps.fleet.log import Phase, list_errors
 from boathook.apps.fleet.tables import TABLES
 from boathook.apps.fleet.words import Entity
+from boathook.apps.import_commands import add_import, add_views
 from boathook.apps.terminal import Json, ask, print_rows, say
 
 Limit = Annotated[int, typer.Option(min=1, max=100_000, help="Maximum rows.")]
@@ -29,6 +30,8 @@ def make_commands(hook: Boathook) -> typer.Typer:
     app.add_typer(_dead(hook), name="dead")
     app.add_typer(_telegram(hook), name="telegram")
     _add_simulate(hook, app)
+    add_import(hook, app, owner_tables.make_import(hook))
+    add_views(hook, app, owner_tables.VIEWS)
     return app
 
 

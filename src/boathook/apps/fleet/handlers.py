@@ -44,7 +44,7 @@ def declare_handlers(hook: Boathook) -> None:
                     odd = TABLES[parsed.entity].unparsed(parsed.data, hook.settings.zone)
                     stamp = effective_timestamp(parsed, event.accepted_at)
                     if await note_change(tx, arrival, parsed, stamp, odd):
-                        await _announce(tx, parsed)
+                        await announce(hook, tx, parsed.entity, parsed.id)
                     for field in odd:
                         await _report_unparsed(tx, event, parsed, field)
                         unparsed.add(entity=parsed.entity, field=field)
@@ -59,15 +59,6 @@ def declare_handlers(hook: Boathook) -> None:
             tx, Phase.PARSE, "UNPARSED_FIELD", text, event_id=event.id, entity=change.entity, entity_id=change.id
         )
         await alarms.raise_alarm(hook, f"unparsed {change.entity} {field}", text)
-
-    async def _announce(tx: Transaction, change: Change) -> None:
-        await hook.publish(
-            tx,
-            application=hook.name,
-            type=CHANGED,
-            payload={"entity": change.entity, "id": change.id, "thing": f"{change.entity}:{change.id}"},
-            deliver_at=datetime.now(UTC) + timedelta(seconds=hook.settings.window_s),
-        )
 
     @hook.on(None, CHANGED, application=hook.name, order_by="thing", retry=RETRY, concurrency=concurrency)
     async def apply(event: Event, tx: Transaction) -> Ignore | None:
@@ -85,3 +76,14 @@ def declare_handlers(hook: Boathook) -> None:
     @hook.on(None, alarms.TYPE, application=hook.name, order_by="kind", retry=alarms.RETRY, concurrency=1)
     async def notify(event: Event, tx: Transaction) -> Ignore | Retry | None:
         return await alarms.send_alarms(hook, event, tx)
+
+
+async def announce(hook: Boathook, tx: Transaction, entity: Entity, id: str) -> None:
+    """Have the changes of an object applied soon."""
+    await hook.publish(
+        tx,
+        application=hook.name,
+        type=CHANGED,
+        payload={"entity": entity, "id": id, "thing": f"{entity}:{id}"},
+        deliver_at=datetime.now(UTC) + timedelta(seconds=hook.settings.window_s),
+    )

@@ -2,7 +2,7 @@ create schema fleet;
 
 -- The parsed content of every event; append-only. The tables below can be rebuilt from it.
 create table fleet.change (
-    event_id uuid primary key,
+    event_id uuid primary key default gen_random_uuid(),
     source text not null,
     entity text not null check (entity in ('car', 'client', 'booking', 'branch', 'employee', 'message')),
     entity_id text not null check (entity_id <> ''),
@@ -210,3 +210,62 @@ create table fleet.minute (
     at timestamptz primary key,
     figures jsonb not null
 );
+
+-- The rows that `boathook fleet import` has brought, by their own keys.
+create table fleet.imported_row (
+    table_name text not null,
+    source_key text not null,
+    target_key text not null,
+    source_sha256 bytea not null,
+    target_sha256 bytea not null,
+    imported_at timestamptz not null default now(),
+    primary key (table_name, source_key),
+    unique (table_name, target_key)
+);
+
+-- Events and dead letters of the system before this one; `document` is the whole row.
+create table fleet.imported_events (
+    id text primary key,
+    received_at timestamptz not null,
+    entity text,
+    action text,
+    branch text,
+    actor_id text,
+    description text,
+    document jsonb not null
+);
+create index imported_events_age on fleet.imported_events (received_at);
+create table fleet.imported_dead (
+    id text primary key,
+    created_at timestamptz not null,
+    payload jsonb,
+    error text,
+    status text,
+    event_id text,
+    event_name text,
+    retry_count integer,
+    last_retry_at timestamptz,
+    document jsonb not null
+);
+create index imported_dead_age on fleet.imported_dead (created_at);
+create index imported_dead_status on fleet.imported_dead (status);
+
+-- A body as JSON, or null if it is none.
+create function fleet.body_json(body bytea) returns jsonb language plpgsql immutable as $$
+begin
+    return convert_from(body, 'UTF8')::jsonb;
+exception when others then
+    return null;
+end $$;
+
+-- A delivery's id as boathook shows it: the event's 128 bits in Crockford's base 32, and the place.
+create function fleet.delivery_id(event_id uuid, ordinal integer) returns text language sql immutable strict as $$
+    select 'dlv_' || string_agg(
+        substr(
+            '0123456789abcdefghjkmnpqrstvwxyz',
+            substring(B'0000000' || ('x' || replace(event_id::text, '-', ''))::bit(128) from 5 * place + 1 for 5)::integer + 1,
+            1
+        ), '' order by place
+    ) || '_' || ordinal
+    from generate_series(0, 26) as place
+$$;
