@@ -5,9 +5,10 @@ from typing import Annotated
 import typer
 
 from boathook.apps import simulation
-from boathook.apps.cashdesk import sending, users, webhooks
+from boathook.apps.cashdesk import owner_tables, sending, users, webhooks
 from boathook.apps.cashdesk.app import hook
 from boathook.apps.cashdesk.entities import types_of
+from boathook.apps.import_commands import add_import
 from boathook.apps.terminal import Json, ask, print_rows
 
 commands = typer.Typer(no_args_is_help=True, help="The cash-register cabinet.")
@@ -15,6 +16,7 @@ _users = typer.Typer(no_args_is_help=True, help="Shops and integrators who have 
 _webhooks = typer.Typer(no_args_is_help=True, help="Their webhooks, with the events that each receives.")
 commands.add_typer(_users, name="users")
 commands.add_typer(_webhooks, name="webhooks")
+add_import(hook, commands, owner_tables.IMPORT)
 
 
 @_users.command("add", epilog='Example: boathook cashdesk users add "Tea & Co" --json')

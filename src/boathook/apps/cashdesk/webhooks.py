@@ -107,7 +107,7 @@ async def create(tx: Transaction, user: User, form: WebhookForm) -> Webhook:
         "insert into cashdesk.webhooks (user_id, url, types, is_active) values ($1, $2, $3, $4) returning id",
         user.id, form.url, mask_of(form.types.wanted()), form.is_active,
     )  # fmt: skip
-    await _put_endpoint(tx, user, id, form)
+    await put_endpoint(tx, user, id, form)
     return await get(tx, user, id)
 
 
@@ -120,7 +120,7 @@ async def change(tx: Transaction, user: User, id: int, form: WebhookForm) -> Web
     )  # fmt: skip
     if tag != "UPDATE 1":
         raise Missing(f"you have no webhook with the id {id}")
-    await _put_endpoint(tx, user, id, form)
+    await put_endpoint(tx, user, id, form)
     return await get(tx, user, id)
 
 
@@ -152,7 +152,8 @@ async def test(tx: Transaction, user: User, id: int) -> None:
     await users.publish(tx, user, f"{_test_type(id)}.TEST", wire.test_body(hook.settings.format, id))
 
 
-async def _put_endpoint(tx: Transaction, user: User, id: int, form: WebhookForm) -> None:
+async def put_endpoint(tx: Transaction, user: User, id: int, form: WebhookForm) -> None:
+    """Make the endpoint of a webhook's row as *form* says. Raises BadField: requests to its URL are not allowed."""
     mask = mask_of(form.types.wanted())
     # An operator may have deleted the application; saving a webhook restores it.
     await hook.operations.put_application(tx, user.application, name=user.name)

@@ -6,7 +6,22 @@ create table cashdesk.users (
     id bigint generated always as identity primary key,
     name text not null,
     token_sha256 bytea not null unique,
-    created_at timestamptz not null default now()
+    owner_uuid uuid unique,     -- the user's id in the owner's own system, if it is a UUID;
+    owner_id bigint unique,     -- or a number
+    created_at timestamptz not null default now(),
+    check (num_nonnulls(owner_uuid, owner_id) <= 1)
+);
+
+-- The rows that `boathook cashdesk import` has brought, by their own keys.
+create table cashdesk.imported_row (
+    table_name text not null,
+    source_key text not null,
+    target_key text not null,
+    source_sha256 bytea not null,
+    target_sha256 bytea not null,
+    imported_at timestamptz not null default now(),
+    primary key (table_name, source_key),
+    unique (table_name, target_key)
 );
 
 -- Who is logged in to the pages. Only the hash of what the browser holds is kept.
