@@ -35,6 +35,7 @@ class ChosenMutant(msgspec.Struct, frozen=True):
 
 _BATCH: Final = ("tests/unit/test_batch.py",)
 _BUFFER: Final = ("tests/postgres/test_buffer.py",)
+_RETRY_ON: Final = ("tests/unit/test_retry_on.py",)
 _DUE_TIMES: Final = ("tests/simulation/test_due_times.py",)
 _DUE_PUBLISHERS: Final = ("tests/postgres/test_due_publishers.py",)
 _CELLS: Final = ("tests/unit/test_cells.py",)
@@ -56,6 +57,42 @@ _STANDBY: Final = ("tests/faults/test_standby.py", "-m", "not soak", "-k", "wait
 _SCHEMA: Final = "db/migrations/0001_initial.sql"
 
 CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
+    "retries": (
+        ChosenMutant(
+            "handlers/dependency_errors.py",
+            "status == _TOO_MANY_REQUESTS or 500 <= status <= 599",
+            "status >= 400",
+            _RETRY_ON,
+        ),
+        ChosenMutant(
+            "handlers/dependency_errors.py", "if isinstance(error, ValueError):\n        return False", "", _RETRY_ON
+        ),
+        ChosenMutant(
+            "handlers/dependency_errors.py",
+            "if _status(error) is None or not is_transient(error):",
+            "if _status(error) is None:",
+            _RETRY_ON,
+        ),
+        ChosenMutant(
+            "handlers/runner.py",
+            "any(isinstance(one, handler.final) for one in (error, *leaves(error)))",
+            "False",
+            _RETRY_ON,
+        ),
+        ChosenMutant("handlers/handler.py", "    _check_retried(handler)\n", "", _RETRY_ON),
+        ChosenMutant(
+            "delivery/endpoint_recorder.py",
+            "if health.has_opened and health.open_until is not None:",
+            "if health.open_until is not None:",
+            ("tests/postgres/test_sender.py", "-k", "one_probe_across_senders"),
+        ),
+        ChosenMutant(
+            "alerts/evaluator.py",
+            "alert_store.count_causes(connection, opened,",
+            "alert_store.count_causes(connection, (),",
+            ("tests/postgres/test_alerts.py", "-k", "other_causes"),
+        ),
+    ),
     "broker": (
         ChosenMutant("broker/connection.py", "publisher_confirms=True", "publisher_confirms=False", _BUFFER),
         ChosenMutant("broker/connection.py", "mandatory=True", "mandatory=False", _BUFFER),

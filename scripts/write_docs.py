@@ -35,10 +35,12 @@ POLICY = ROOT / "src/boathook/domain/policy.py"
 ALERTS = ROOT / "src/boathook/observability/alerts.yml"
 ALERT_RULES = ROOT / "src/boathook/config/alert_rules.toml"
 SUBJECTS = {
+    "dead_letter_causes": "cause",
     "dead_letters": "recipient",
     "unhandled": "source",
     "repeated_body": "source",
     "disabled_endpoints": "endpoint",
+    "paused_endpoints": "endpoint",
 }
 MAX_LABELS = 60
 """Characters of a rule's labels above which the page leaves them out."""

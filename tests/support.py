@@ -1,18 +1,22 @@
 """Waiting in tests: for a condition with a deadline, never for a length of time; and forks in which a crash is seen."""
 
 import asyncio
+import contextlib
 import faulthandler
 import inspect
+import logging
 import math
 import os
 import resource
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, MutableMapping
 from typing import Any, TypeVar
 
 import hypothesis
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 Result = TypeVar("Result")
 
@@ -39,6 +43,18 @@ async def eventually(
             cause = error
         _check(began, timeout, cause)
         await asyncio.sleep(_pause(every, began, looked))
+
+
+@contextlib.contextmanager
+def logged() -> Iterator[list[MutableMapping[str, Any]]]:
+    """Collect the log lines of the block, from the level info on, as their fields."""
+    level = structlog.get_config()["wrapper_class"]
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
+    try:
+        with capture_logs() as lines:
+            yield lines
+    finally:
+        structlog.configure(wrapper_class=level)
 
 
 def run_and_close(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:

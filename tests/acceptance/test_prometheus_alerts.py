@@ -32,6 +32,7 @@ REFUSED = 'boathook_rejections_total{{source="{}", reason="{}"}}'
 UNPROVEN = 'boathook_rejections_total{source="stripe", reason="signature_mismatch"}'
 ACCEPTED = 'boathook_events_accepted_total{source="stripe"}'
 DEAD = 'boathook_backlog{{recipient="{}", state="dead"}}'
+OPEN = 'boathook_handler_circuit_breaker_open{recipient="handler:pay", dependency="crm"}'
 DUE = 'boathook_backlog{recipient="handler:pay", state="due"}'
 
 
@@ -123,6 +124,13 @@ CASES = [
     ("BoathookRepeatedBody", True, "10m", {'boathook_repeated_bodies{source="stripe"}': "0x5 11x60"}),
     ("BoathookRepeatedBody", True, "12m", {'boathook_repeated_bodies{source="stripe"}': "11x10 _x60"}),
     ("BoathookRepeatedBody", False, "10m", {'boathook_repeated_bodies{source="stripe"}': "11x3 10x60"}),
+    ("BoathookRepeatingCause", True, "10m", {"boathook_repeating_cause": "0x5 10x60"}),
+    ("BoathookRepeatingCause", True, "12m", {"boathook_repeating_cause": "10x10 _x60"}),
+    ("BoathookRepeatingCause", False, "10m", {"boathook_repeating_cause": "10x3 9x60"}),
+    ("BoathookBreakerOpen", True, "10m", {OPEN: "0x5 1x60"}),
+    ("BoathookBreakerOpen", False, "10m", {OPEN: "1x5 0x60"}),
+    ("BoathookEndpointPaused", True, "10m", {"boathook_endpoint_circuit_breakers_open": "0x5 2x60"}),
+    ("BoathookEndpointPaused", False, "20m", {"boathook_endpoint_circuit_breakers_open": "2x5 0x60"}),
     ("BoathookUnhandledEvents", True, "10m", {'boathook_events_unhandled_total{source="stripe"}': "0x5 1x60"}),
     ("BoathookUnhandledEvents", True, "10m", {'boathook_events_unhandled_total{source="stripe"}': "_x5 1x60"}),
     ("BoathookUnhandledEvents", False, "40m", {'boathook_events_unhandled_total{source="stripe"}': "4x60"}),

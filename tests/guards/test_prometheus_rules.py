@@ -8,7 +8,7 @@ from typing import Any, Final
 import yaml
 
 from boathook import config
-from boathook.delivery.keeper import REPEATED_WITHIN_S
+from boathook.delivery.keeper import CAUSE_WITHIN_S, REPEATED_WITHIN_S
 from boathook.observability import ALERT_RULES
 
 BUILT_IN: Final = tomllib.loads((Path(config.__file__).parent / "alert_rules.toml").read_text(encoding="utf-8"))
@@ -49,6 +49,11 @@ def test_mutant_a_missing_rule_is_reported():
 def test_mutant_a_rule_over_another_metric_is_reported():
     other = {"expr": "boathook_spool_events > 0"}
     assert missing(PROMETHEUS | {"BoathookBufferInUse": other}) == ["buffer_in_use"]
+
+
+def test_the_gauge_of_a_repeating_cause_has_the_window_of_the_alert():
+    assert BUILT_IN["repeating_cause"]["over_s"] == CAUSE_WITHIN_S
+    assert PROMETHEUS["BoathookRepeatingCause"]["expr"].endswith(f"> {BUILT_IN['repeating_cause']['above']:g}")
 
 
 def test_the_gauge_of_repeated_bodies_has_the_window_of_the_alert():

@@ -5,27 +5,33 @@ import json
 import socket
 import time
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
+from boathook import config
 from boathook.alerts.evaluator import LocalEvaluator, after_quiet
 from boathook.alerts.notifier import Notifier
 from boathook.alerts.rules import compile_rules
 from boathook.alerts.service import AlertService
 from boathook.db import alerts as kept
 from boathook.db import metric_samples
+from boathook.db.dead_letter_groups import list_groups
 from boathook.db.delivery_commands import AuditContext
 from boathook.db.events import EventStore
 from boathook.db.metric_samples import HostSample
 from boathook.db.route_registry import register
+from boathook.delivery.keeper import Keeper
+from boathook.domain import ids
 from boathook.domain.model import Route
+from boathook.observability import meters
 from boathook.observability.metric_snapshot import MetricSnapshot
 from boathook.server.sampler import Sampler
 from boathook.service import operations
 from tests.alert_harness import insert_sample, open_harness, sent_alerts, settings_of, webhook
 from tests.postgres.test_dead_groups import DeadLetterStore
 from tests.postgres.test_events import event
+from tests.sender_harness import add_endpoint
 from tests.support import eventually
 from tests.unit.receivers import OK, Receiver
 
@@ -86,6 +92,122 @@ async def test_dead_deliveries_alert_until_they_are_removed(db, receiver):
         await db.execute("delete from boathook.delivery")
         await harness.evaluate()
         assert await harness.open_alerts() == []
+
+
+CAUSE = {"repeating_cause": {"above": 2, "over_s": 3_600, "clear_s": 0}}
+
+
+def two_channels(receiver: Receiver) -> dict[str, Any]:
+    """Return a channel for every alert, and one for critical alerts only."""
+    return {
+        "team": webhook(f"{receiver.url}/team"),
+        "on-call": webhook(f"{receiver.url}/on-call", min_severity="critical"),
+    }
+
+
+def received(receiver: Receiver) -> list[tuple[str, str]]:
+    """Return the channel and rule of each alert that a receiver got."""
+    return [
+        (request.lines[0].split()[1].rpartition("/")[2], one["rule"])
+        for request in receiver.requests
+        for one in json.loads(request.body)["data"]["alerts"]
+    ]
+
+
+async def test_a_cause_that_repeats_reaches_the_channel_for_critical_alerts(db, receiver):
+    letters = DeadLetterStore(db)
+    rules = {"dead_letters": {"severity": "warning"}, **CAUSE}
+    async with open_harness(db, settings_of(channels=two_channels(receiver), rules=rules)) as harness:
+        await letters.add_dead("away", "away", "full")
+        await harness.evaluate()
+        await harness.deliver()
+        assert received(receiver) == [("team", "dead_letters")]
+        await letters.add_dead("away")
+        await harness.evaluate()
+        await harness.deliver()
+        assert sorted(received(receiver)[1:]) == [("on-call", "repeating_cause"), ("team", "repeating_cause")]
+        (alert,) = [one for one in await harness.open_alerts() if one.rule == "repeating_cause"]
+        assert (alert.value, alert.severity) == (3, "critical")
+        groups, _ = await list_groups(db)
+        (group,) = [one for one in groups if one.number == 3]
+        assert alert.subject == group.id
+        assert alert.name == f"{group.code} of handler:upgrade"
+
+
+async def test_the_same_deaths_of_different_causes_are_no_repetition(db, receiver):
+    """Shows that the test above can fail: the number alone does not raise the alert."""
+    letters = DeadLetterStore(db)
+    async with open_harness(db, settings_of(channels=two_channels(receiver), rules=CAUSE)) as harness:
+        await letters.add_dead("away", "away", "full", "full")
+        await harness.evaluate()
+        assert await harness.open_alerts() == []
+
+
+async def test_a_cause_that_did_not_repeat_lately_recovers(db, receiver):
+    letters = DeadLetterStore(db)
+    async with open_harness(db, settings_of(channels=two_channels(receiver), rules=CAUSE)) as harness:
+        await letters.add_dead("away", "away", "away")
+        await harness.evaluate()
+        (alert,) = await harness.open_alerts()
+        assert alert.state == "firing"
+        await db.execute("update boathook.delivery set dead_at = dead_at - interval '2 hours'")
+        await harness.evaluate()
+        assert await harness.open_alerts() == []
+
+
+async def test_the_keeper_counts_the_deaths_of_the_worst_cause_for_prometheus(db):
+    letters, keeper = DeadLetterStore(db), Keeper(db, config.load(None))
+    gauge = meters.gauge_handle("boathook_repeating_cause")
+    await letters.add_dead("away", "away", "full")
+    await keeper._count()
+    assert gauge.value == 2
+    await db.execute("update boathook.delivery set dead_at = dead_at - interval '2 hours'")
+    await keeper._count()
+    assert gauge.value == 0
+
+
+async def test_later_deaths_of_other_causes_do_not_end_the_alert_of_a_cause(db, monkeypatch):
+    monkeypatch.setitem(kept.SQL, "count_causes", kept.SQL["count_causes"].replace("limit 1000\n", "limit 1\n"))
+    letters = DeadLetterStore(db)
+    async with open_harness(
+        db, settings_of(rules={"repeating_cause": {**CAUSE["repeating_cause"], "above": 0}})
+    ) as harness:
+        await letters.add_dead("away")
+        await harness.evaluate()
+        await letters.add_dead("full")
+        await harness.evaluate()
+        assert len(await harness.open_alerts()) == 2
+
+
+async def test_a_paused_endpoint_is_alerted_until_it_is_resumed(db, receiver):
+    rules = {"endpoint_paused": {"for_s": 0}}
+    endpoint = await add_endpoint(db, "https://erp.example.com/in")
+    async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=rules)) as harness:
+        await harness.evaluate()
+        assert await harness.open_alerts() == []
+        await db.execute(
+            "insert into boathook.endpoint_health (endpoint_id, failures, open_until, pauses) values ($1, 9, now(), 1)",
+            endpoint.id,
+        )
+        await harness.evaluate()
+        await harness.deliver()
+        await db.execute("update boathook.endpoint_health set open_until = null, pauses = 0, failures = 0")
+        await harness.evaluate()
+        await harness.deliver()
+        name = ids.show(ids.ENDPOINT, endpoint.id)
+        assert sent_alerts(receiver) == [("firing", "endpoint_paused", name), ("recovered", "endpoint_paused", name)]
+
+
+async def test_an_open_breaker_is_alerted_until_it_closes(db, receiver):
+    metric = "boathook_handler_circuit_breaker_open"
+    rules = {"breaker_open": {"clear_s": 0}}
+    async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=rules)) as harness:
+        for is_open in (1.0, 0.0):
+            gauges = {metric: {("handler:note", "crm"): is_open, ("handler:mail", "crm"): is_open}}
+            await insert_sample(db, "a", gauges)
+            await harness.evaluate()
+            await harness.deliver()
+        assert sent_alerts(receiver) == [("firing", "breaker_open", "crm"), ("recovered", "breaker_open", "crm")]
 
 
 async def later_deaths_of_another_keep_the_alert(db, monkeypatch) -> bool:

@@ -36,7 +36,7 @@ from tests.sender_harness import (
     add_secret,
     running_sender,
 )
-from tests.support import eventually
+from tests.support import eventually, logged
 from tests.worker_harness import delivery_states, wait_for_states
 
 
@@ -397,9 +397,14 @@ async def probes_while_down(db: Database) -> tuple[int, int]:
 
 
 async def test_an_open_breaker_allows_one_probe_across_senders(db: Database) -> None:
-    at_once, failed = await probes_while_down(db)
+    with logged() as lines:
+        at_once, failed = await probes_while_down(db)
     assert at_once == 1
     assert failed <= 16
+    changes = [line for line in lines if line["event"] in {"endpoint_paused", "endpoint_resumed"}]
+    assert [line["event"] for line in changes] == ["endpoint_paused", "endpoint_resumed"], "once for both senders"
+    assert changes[0]["endpoint"] == changes[1]["endpoint"]
+    assert "next_probe_at" in changes[0]
 
 
 async def test_without_a_breaker_all_attempts_would_be_used_up(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:

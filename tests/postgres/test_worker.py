@@ -14,7 +14,6 @@ from typing import Self
 from uuid import UUID
 
 import pytest
-from structlog.testing import capture_logs
 
 from boathook import HTTP_DEFAULTS, config
 from boathook.db.database import Connection, Database
@@ -29,7 +28,7 @@ from boathook.handlers.api import Boathook, Event, Transaction
 from boathook.handlers.runner import RunSlot
 from boathook.observability import meters
 from boathook.service import listings
-from tests.support import eventually, sampled
+from tests.support import eventually, logged, sampled
 from tests.worker_harness import accept_events, attempts, delivery_states, running_worker, settings_for, wait_for_states
 
 ROOT = Path(__file__).parents[2]
@@ -129,14 +128,20 @@ async def test_an_open_breaker_burns_no_attempts_and_probes_one_by_one(shop: Dat
         if is_down[0]:
             raise ConnectionError("the crm is away")
 
-    async with running_worker(shop, hook):
-        await accept_events(shop, *({} for _ in range(10)))
-        await eventually(lambda: len(calls) >= 5)
-        assert len(calls) <= 6
-        await eventually(lambda: probe_at.value > began)
-        is_down[0] = False
-        await wait_for_states(shop, succeeded=10)
-        await eventually(lambda: probe_at.value == 0)
+    with logged() as lines:
+        async with running_worker(shop, hook):
+            await accept_events(shop, *({} for _ in range(10)))
+            await eventually(lambda: len(calls) >= 5)
+            assert len(calls) <= 6
+            await eventually(lambda: probe_at.value > began)
+            is_down[0] = False
+            await wait_for_states(shop, succeeded=10)
+            await eventually(lambda: probe_at.value == 0)
+    changes = [line for line in lines if line["event"] in {"breaker_opened", "breaker_closed"}]
+    assert [line["event"] for line in changes] == ["breaker_opened", "breaker_closed"]
+    assert {(line["dependency"], line["recipient"]) for line in changes} == {("crm", "handler:note")}
+    assert changes[0]["code"] == "ConnectionError"
+    assert datetime.fromisoformat(changes[0]["next_probe_at"]).timestamp() > began
     assert await shop.fetchval("select max(attempts) from boathook.delivery_archive") < 8
 
 
@@ -555,7 +560,7 @@ async def test_what_retry_on_does_not_select_is_dead_at_once_with_its_dependency
     async def note(event: Event) -> None:
         raise TimeoutError("the crm is slow") if event.json["is_slow"] else Ledger("no such account")
 
-    with capture_logs() as lines:
+    with logged() as lines:
         async with running_worker(shop, hook):
             slow, wrong = await accept_events(shop, {"is_slow": True}, {"is_slow": False})
             await wait_for_states(shop, dead=1, pending=1)

@@ -226,6 +226,7 @@ def record_failure(t: Transaction, *columns: Sequence[Any]) -> list[Record]:
         _worker,
         _started,
         free_retries,
+        _dependency,
     ) in sorted(numbered, key=lambda one: one[1:3]):
         t.see(None)
         is_moved = record_failure_one(t, event_id, ordinal, fence, due, outcome, code, error, is_free=free_retries)

@@ -256,11 +256,13 @@ def release_probes(
 
 
 def mark_healthy(t: Transaction, endpoint_ids: Sequence[UUID]) -> list[Record]:
+    changed = []
     for health in _healths(t, endpoint_ids):
         if health.failures > 0 or health.failing_since is not None or health.open_until is not None:
             sometimes("a breaker closed", if_=health.open_until is not None)
             _put(t, health, failures=0, failing_since=None, last_failed_at=None, open_until=None, pauses=0)
-    return []
+            changed.append(Record(endpoint_id=health.endpoint_id, was_open=health.open_until is not None))
+    return changed
 
 
 def update_health(
@@ -290,7 +292,8 @@ def update_health(
         standings.append(
             Record(
                 endpoint_id=h.endpoint_id, open_until=after.open_until, pauses=after.pauses, failing_since=since,
-                should_disable=should_disable,
+                should_disable=should_disable, has_closed=is_after_success and h.open_until is not None,
+                has_opened=is_opened and known.open_until is None,
             )
         )  # fmt: skip
     return standings

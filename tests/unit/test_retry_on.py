@@ -256,6 +256,14 @@ def test_what_is_no_status_is_not_read_as_such(status):
     assert failure(StatusError(status, "status")).is_final
 
 
+class InvalidAnswer(ValueError):
+    status_code = 503
+
+
+def test_invalid_data_is_final_whatever_its_status():
+    assert failure(InvalidAnswer()).is_final
+
+
 class LedgerBusy(Exception):
     """Raised by code of a user."""
 

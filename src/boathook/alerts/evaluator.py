@@ -112,6 +112,10 @@ class AlertEvaluator:
                 rows = await alert_store.count_dead_letters(connection, opened, MAX_SUBJECTS)
             case "disabled_endpoints":
                 rows = await alert_store.list_disabled(connection, MAX_SUBJECTS)
+            case "dead_letter_causes":
+                rows = await alert_store.count_causes(connection, opened, rule.settings.over_s, MAX_SUBJECTS)
+            case "paused_endpoints":
+                rows = await alert_store.list_paused(connection, MAX_SUBJECTS)
             case "repeated_body":
                 rows = await alert_store.count_repeated(connection, rule.settings.over_s, MAX_SUBJECTS)
             case "unhandled":

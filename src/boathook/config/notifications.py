@@ -17,7 +17,9 @@ from boathook.domain.alerts import show_number, show_period
 
 Severity = Literal["warning", "critical"]
 Measure = Literal["value", "increase", "share", "p50", "p95", "p99"]
-Rows = Literal["", "dead_letters", "disabled_endpoints", "repeated_body", "unhandled"]
+Rows = Literal[
+    "", "dead_letter_causes", "dead_letters", "disabled_endpoints", "paused_endpoints", "repeated_body", "unhandled"
+]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _QUIET: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
@@ -59,7 +61,13 @@ Labels = dict[str, Annotated[str | tuple[str, ...], AfterValidator(_one_or_more)
 """Labels with the value, or the values, that a series must have."""
 
 
-_ROW_SUBJECTS: Final = {"dead_letters": "recipient", "disabled_endpoints": "endpoint", "unhandled": "source"}
+_ROW_SUBJECTS: Final = {
+    "dead_letter_causes": "cause",
+    "dead_letters": "recipient",
+    "disabled_endpoints": "endpoint",
+    "paused_endpoints": "endpoint",
+    "unhandled": "source",
+}
 """What the subjects of rules about rows are."""
 
 
@@ -88,8 +96,9 @@ class RuleSettings(Table):
     by: tuple[str, ...] = ()
     """Labels that distinguish subjects, each with its own alert; every metric has the label ``host``."""
     rows: Rows = ""
-    """Rows to count in the database instead of a metric: open dead letters by recipient, endpoints that boathook has
-    disabled, or of the events accepted within `over_s`, by source, those of one signed body or the unhandled ones."""
+    """Rows to count in the database instead of a metric: open dead letters by recipient, or by cause those that died
+    within `over_s`; endpoints that boathook has disabled, or whose circuit breaker is open; or of the events accepted
+    within `over_s`, by source, those of one signed body or the unhandled ones."""
     measure: Measure = "value"
     against: tuple[Selection, ...] = ()
     """For a share: the metrics to compare with; the share is metric / (metric + these)."""
@@ -208,7 +217,7 @@ def subject_page(page: str, label: str, subject: str) -> str:
 
     Args:
         page: the page of the rule.
-        label: what the subject is: ``recipient``, ``source`` or ``endpoint``; others have no page of their own.
+        label: what the subject is: ``recipient``, ``cause``, ``source`` or ``endpoint``; others have no page.
         subject: the subject.
     """
     kind, _, name = subject.partition(":")
@@ -218,6 +227,8 @@ def subject_page(page: str, label: str, subject: str) -> str:
             "source",
         ):
             return f"{page}{'&' if '?' in page else '?'}{label}={quote(subject, safe='')}"
+        case "/console/dead", "cause":
+            return f"{page}/groups/{quote(subject, safe='')}"
         case "/console/handlers", "recipient" if kind == "handler":
             return f"/console/handlers/{quote(name)}"
         case "/console/handlers", "recipient" if kind == "endpoint":

@@ -30,14 +30,15 @@ _ORDER: Final = (
 """The order of a list: handlers in trouble first."""
 
 
-def health_sentence(one: HandlerSummary) -> str:
+def health_sentence(one: HandlerSummary, now: datetime) -> str:
     """Return what the health of a handler means."""
     match one.health.state:
         case HealthState.NOT_REGISTERED:
             return "No app declares this handler any more. Its deliveries wait until one does."
         case HealthState.PAUSED:
             names = ", ".join(one.open_breakers)
-            return f"The circuit breaker of {names} is open; deliveries wait until a probe succeeds."
+            pause = one.health.pause_text(now)
+            return f"The circuit breaker of {names} is open ({pause}); deliveries wait until a probe succeeds."
         case HealthState.FAILING:
             return f"The newest attempt failed, as did {100 * one.attempts.error_share:.0f} % of the attempts."
         case HealthState.IDLE:
@@ -80,7 +81,7 @@ async def show_handler(context: ConsoleContext) -> Response:
         handler=found.summary,
         recipient=f"{recipient_stats.HANDLER}{found.summary.name}",
         health=found.summary.health,
-        sentence=health_sentence(found.summary),
+        sentence=health_sentence(found.summary, datetime.now(UTC)),
         backlog=found.backlog,
         breakers=found.summary.breakers,
         failures=found.failures,

@@ -167,6 +167,25 @@ async def count_dead_letters(connection: Connection, known: Collection[str], lim
     return [(row["subject"], row["value"]) for row in rows]
 
 
+async def count_causes(
+    database: Database | Connection, known: Collection[str], over_s: float, limit: int
+) -> list[tuple[str, float]]:
+    """Count the dead letters of one cause that died within *over_s* seconds, up to 10,000 of each, most first.
+
+    Args:
+        known: ids of groups that are counted in any case; the others are those of the latest dead letters.
+        over_s: the period.
+        limit: how many others are counted.
+    """
+    rows = await database.fetch(SQL["count_causes"], list(known), over_s, limit)
+    return [(row["subject"], row["value"]) for row in rows]
+
+
+async def list_paused(connection: Connection, limit: int) -> list[tuple[str, float]]:
+    """Return the endpoints whose circuit breaker is open, those of the most pauses first."""
+    return [(row["subject"], row["value"]) for row in await connection.fetch(SQL["list_paused"], limit)]
+
+
 async def count_repeated(database: Database | Connection, over_s: float, limit: int) -> list[tuple[str, float]]:
     """Count the events of one signed body within *over_s* seconds, the most of each source, most first."""
     return [(row["subject"], row["value"]) for row in await database.fetch(SQL["count_repeated"], over_s, limit)]

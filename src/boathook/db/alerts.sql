@@ -3,13 +3,17 @@
 select clock_timestamp() as now from (select pg_advisory_xact_lock(hashtextextended('boathook.alerts', 0))) as locked
 
 -- fragment: subject_name
--- What the subject of alert a is called, if it is an endpoint: its description, uid or host, and its application. A URL
--- may contain secrets.
+-- What the subject of alert a is called: of an endpoint its description, uid or host, and its application, as a URL may
+-- contain secrets; of a group of dead letters its code and recipient.
 coalesce((
     select coalesce(nullif(p.description, ''), p.uid, substring(p.url from '^[a-z]+://(?:[^/@]*@)?([^/?#]+)'))
         || ' of ' || o.name
     from boathook.endpoint p join boathook.application o on o.id = p.application_id
     where p.id = boathook.endpoint_of(case when a.subject ^@ 'ep_' then 'endpoint:' || a.subject else a.subject end)
+), (
+    select d.code || ' of ' || d.recipient from boathook.delivery d
+    where d.state = 'dead' and boathook.dead_group(d.recipient, d.code, d.error) = boathook.read_id('grp', a.subject)
+    limit 1
 ), case a.subject when 'endpoint' then 'all endpoints' else '' end) as name
 
 -- name: list_open
@@ -95,6 +99,38 @@ cross join lateral (
 where d.number > 0
 order by value desc, subject
 
+-- name: count_causes
+-- Counts the dead letters of one cause that died within $2 seconds: of known groups, and of those of the latest thousand.
+-- Only these are grouped, because the group is computed from the error.
+with latest as (
+    select key, count(*) as number
+    from (
+        select boathook.dead_group(recipient, code, error) as key
+        from (
+            select recipient, code, error from boathook.delivery
+            where state = 'dead' and dead_at >= now() - make_interval(secs => $2)
+            order by dead_at desc
+            limit 1000
+        ) as died
+    ) as grouped
+    group by key
+    order by number desc, key
+    limit $3
+)
+select boathook.show_id('grp', u.key) as subject, d.number::float8 as value
+from (select key from latest union select boathook.read_id('grp', shown) from unnest($1::text[]) as k (shown)) as u (key)
+cross join lateral (
+    select count(*) as number
+    from (
+        select from boathook.delivery
+        where state = 'dead' and boathook.dead_group(recipient, code, error) = u.key
+            and dead_at >= now() - make_interval(secs => $2)
+        limit 10000
+    ) as those
+) as d
+where d.number > 0
+order by value desc, subject
+
 -- name: count_unhandled
 -- Counts unhandled events accepted within some seconds, by source or name, of the latest twenty thousand.
 select subject, count(*)::float8 as value
@@ -133,6 +169,15 @@ select boathook.show_id('ep', id) as subject, 1::float8 as value
 from boathook.endpoint
 where is_disabled and disabled_because <> 'manual' and deleted_at is null
 order by disabled_at desc
+limit $1
+
+-- name: list_paused
+-- Reads the endpoints whose circuit breaker is open, those of the most pauses first.
+select boathook.show_id('ep', p.id) as subject, 1::float8 as value
+from boathook.endpoint_health h
+join boathook.endpoint p on p.id = h.endpoint_id
+where h.open_until is not null and not p.is_disabled and p.deleted_at is null
+order by h.pauses desc, p.id
 limit $1
 
 -- name: insert_notices

@@ -150,6 +150,10 @@ class HealthUpdate(msgspec.Struct, frozen=True):
     pauses: int
     should_disable: bool
     """Whether it has failed without a success for so long that it must be disabled."""
+    has_opened: bool
+    """Whether these failures opened its circuit breaker."""
+    has_closed: bool
+    """Whether a success before them had closed it."""
 
 
 class OperationalSubscriber(msgspec.Struct, frozen=True):
@@ -287,9 +291,10 @@ class EndpointDeliveryStore:
         """Return probes that were not made; the next one may be taken in *after_s* seconds."""
         await self._database.execute(SQL["release_probes"], list(held), list(held.values()), timedelta(seconds=after_s))
 
-    async def mark_healthy(self, endpoints: Sequence[UUID]) -> None:
-        """Reset the failures of endpoints that accepted a message."""
-        await self._database.execute(SQL["mark_healthy"], endpoints)
+    async def mark_healthy(self, endpoints: Sequence[UUID]) -> set[UUID]:
+        """Reset the failures of endpoints that accepted a message; return those whose circuit breaker this closes."""
+        rows = await self._database.fetch(SQL["mark_healthy"], endpoints)
+        return {row["endpoint_id"] for row in rows if row["was_open"]}
 
     async def update_health(
         self, failures: Sequence[FailureSummary], rules: BreakerRules, jitter: Callable[[], float]
@@ -312,7 +317,10 @@ class EndpointDeliveryStore:
                 timedelta(seconds=rules.disable_after_s),
             )
         return {
-            row["endpoint_id"]: HealthUpdate(row["open_until"], row["pauses"], row["should_disable"]) for row in rows
+            row["endpoint_id"]: HealthUpdate(
+                row["open_until"], row["pauses"], row["should_disable"], row["has_opened"], row["has_closed"]
+            )
+            for row in rows
         }
 
     async def disable(

@@ -279,9 +279,10 @@ insert into boathook.audit (actor, action, subject, note)
 select $1, $2, subject, $4 from unnest($3::text[]) as u (subject)
 
 -- name: mark_healthy
--- Resets the failures of endpoints that accepted a message; writes nothing for those without any.
+-- Resets the failures of endpoints that accepted a message; writes nothing for those without any. Returns which breakers
+-- this closes.
 with held as materialized (
-    select endpoint_id from boathook.endpoint_health
+    select endpoint_id, open_until is not null as was_open from boathook.endpoint_health
     where endpoint_id = any ($1::uuid[]) and (failures > 0 or failing_since is not null or open_until is not null)
     order by endpoint_id
     for update
@@ -289,6 +290,7 @@ with held as materialized (
 update boathook.endpoint_health h
 set failures = 0, failing_since = null, last_failed_at = null, open_until = null, pauses = 0
 from held where h.endpoint_id = held.endpoint_id
+returning h.endpoint_id, held.was_open
 
 -- name: update_health
 -- Counts consecutive failures, opens breakers and extends their pauses; returns the health of each endpoint. $3: a
@@ -308,7 +310,7 @@ held as materialized (
             then h.failing_since end as since,
         case when not j.is_after_success then h.open_until end as open,
         case when j.is_after_success then 0 else h.pauses end as earlier_pauses,
-        h.last_failed_at as failed_at
+        h.last_failed_at as failed_at, h.open_until is not null and j.is_after_success as has_closed
     from judged j
     cross join lateral (
         select * from boathook.endpoint_health where endpoint_id = j.endpoint_id for update
@@ -330,7 +332,7 @@ set failures = n.now_failures,
         else n.open end
 from next n
 where h.endpoint_id = n.endpoint_id
-returning h.endpoint_id, h.open_until, h.pauses, h.failing_since,
+returning h.endpoint_id, h.open_until, h.pauses, h.failing_since, n.has_closed, n.open is null and n.opens as has_opened,
     $10::interval > interval '0' and h.failing_since <= n.now - $10::interval as should_disable
 
 -- name: lock_failing

@@ -111,20 +111,21 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
         failures, healthy = summarize_health(finished)
         healed = [key for key in healthy if queues[key].is_unhealthy or queues[key].open_until is not None]
         if healed:
-            await self._store.mark_healthy(healed)
+            _log_resumed(await self._store.mark_healthy(healed))
         for key in healed:
             queues[key].is_unhealthy = queues[key].is_probing = False
             queues[key].open_until = None
         if not failures:
             return
-        probed = {attempt.queue.endpoint_id for attempt in attempts if attempt.delivery.is_probe}
         health_by_endpoint = await self._store.update_health(failures, self._rules, random.random)
         for key, health in health_by_endpoint.items():
             queue = queues[key]
-            was_open = queue.open_until is not None and key not in probed
             queue.is_unhealthy, queue.is_probing, queue.open_until = True, False, health.open_until
-            if health.open_until is not None and not was_open:
-                _LOG.warning("endpoint_paused", endpoint=ids.show(ids.ENDPOINT, key), pauses=health.pauses)
+            if health.has_closed:
+                _log_resumed([key])
+            if health.has_opened and health.open_until is not None:
+                endpoint, until = ids.show(ids.ENDPOINT, key), health.open_until.isoformat()
+                _LOG.warning("endpoint_paused", endpoint=endpoint, next_probe_at=until)
         should_disable = {key for key, health in health_by_endpoint.items() if health.should_disable}
         await self._disable(finished, should_disable)
 
@@ -152,6 +153,11 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
             if is_disabled:
                 meters.count("boathook_endpoints_disabled_total", reason=because)
                 _LOG.warning("endpoint_disabled", endpoint=ids.show(ids.ENDPOINT, key), because=because)
+
+
+def _log_resumed(endpoints: Iterable[UUID]) -> None:
+    for key in endpoints:
+        _LOG.info("endpoint_resumed", endpoint=ids.show(ids.ENDPOINT, key))
 
 
 def summarize_health(batch: Iterable[FinishedEndpointDelivery]) -> tuple[list[FailureSummary], set[UUID]]:

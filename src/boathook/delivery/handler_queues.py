@@ -34,6 +34,7 @@ from boathook.handlers.handler import Handler
 from boathook.handlers.runner import RunningAttempt
 from boathook.observability import meters
 from boathook.observability.failpoints import failpoint
+from boathook.observability.log import get_logger
 
 PREFETCH_S: Final = 0.03
 MAX_PREFETCH: Final = 100
@@ -42,6 +43,7 @@ FULL_SCAN_INTERVAL_S: Final = 1.0
 _OVERLAP: Final = timedelta(seconds=0.25)
 """How far the watermark stays behind the latest claim: transactions do not commit in the order they begin."""
 _EWMA_WEIGHT: Final = 0.2
+_LOG: Final = get_logger("worker")
 
 
 class HandlerAttempt(Attempt):
@@ -345,9 +347,22 @@ class HandlerQueues:
         error = None if attempt.running is None else attempt.running.error
         if breaker is not None and (error is not None or isinstance(result, Completed)):
             known = TimeoutError() if isinstance(error, HandlerTimeout) else error
+            was_open = self._breakers.open_until(breaker) is not None
             state = self._breakers.record(breaker, known, self._clock.now())
-            is_open = 0 if state is BreakerState.CLOSED else 1
-            meters.gauge("boathook_circuit_breaker_open", is_open, dependency=breaker.dependency)
+            is_open = state is not BreakerState.CLOSED
+            meters.gauge("boathook_circuit_breaker_open", int(is_open), dependency=breaker.dependency)
+            if is_open is not was_open:
+                self._log_change(attempt, breaker)
+
+    def _log_change(self, attempt: HandlerAttempt, breaker: Breaker) -> None:
+        """Log that a breaker was opened or closed by an attempt."""
+        names = {"dependency": breaker.dependency, "recipient": attempt.recipient}
+        until = self._breakers.open_until(breaker)
+        if until is None:
+            _LOG.info("breaker_closed", **names)
+            return
+        error = None if attempt.running is None else attempt.running.error
+        _LOG.warning("breaker_opened", **names, next_probe_at=until.isoformat(), code=type(error).__name__)
 
     # Releasing
 

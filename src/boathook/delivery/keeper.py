@@ -23,7 +23,7 @@ from boathook.alerts.rules import MAX_SUBJECTS
 from boathook.alerts.service import AlertService
 from boathook.config import Settings
 from boathook.db import audit
-from boathook.db.alerts import count_repeated
+from boathook.db.alerts import count_causes, count_repeated
 from boathook.db.database import (
     Connection,
     Database,
@@ -60,6 +60,8 @@ ROUND_S: Final = 1.0
 COUNT_S: Final = 5.0
 REPEATED_WITHIN_S: Final = 3_600.0
 """The window of `boathook_repeated_bodies`, that of the built-in alert."""
+CAUSE_WITHIN_S: Final = 3_600.0
+"""The window of `boathook_repeating_cause`, that of the built-in alert."""
 BACK_S: Final = 0.2
 """Interval between two checks whether PostgreSQL is available again."""
 DEAD_LETTER_S: Final = 2.0
@@ -315,6 +317,8 @@ class Keeper:
         for source, number in repeated.items():
             meters.gauge("boathook_repeated_bodies", number, source=source)
         self._repeating = set(repeated)
+        causes = await count_causes(self._database, (), CAUSE_WITHIN_S, 1)
+        meters.gauge("boathook_repeating_cause", max((number for _, number in causes), default=0))
 
 
 def _drop_gauges() -> None:
@@ -336,6 +340,7 @@ _GAUGES: Final = (
     "boathook_disabled_endpoints",
     "boathook_unhandled_events",
     "boathook_repeated_bodies",
+    "boathook_repeating_cause",
 )
 _STATES: Final = ("due", "later", "blocked", "leased", "dead")
 

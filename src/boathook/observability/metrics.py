@@ -215,6 +215,8 @@ TABLE: Final = (
     Metric("boathook_repeated_bodies", _GAUGE,
            "The most events of one signed body that came within the last hour under new ids.",
            ("source",), (), Merge.MAX),
+    Metric("boathook_repeating_cause", _GAUGE,
+           "The most deliveries that died of one cause within the last hour.", (), (), Merge.MAX),
     Metric("boathook_oldest_due_seconds", _GAUGE, "How long the oldest due delivery has been waiting.",
            (), (), Merge.MAX),
     Metric("boathook_oldest_snapshot_age_seconds", _GAUGE, "Age of the oldest open snapshot in PostgreSQL.",

@@ -7,7 +7,7 @@ repeated.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, assert_never
 from uuid import UUID
 
@@ -35,14 +35,17 @@ from boathook.db.route_registry import read_routes
 from boathook.domain import ids
 from boathook.domain.endpoints import RECIPIENT
 from boathook.domain.errors import InvalidMessage, InvalidState, InvalidTransition
+from boathook.domain.health import Health, HealthState
 from boathook.domain.json_document import describe_fault
 from boathook.domain.model import Accepted, Receipt, State
 from boathook.handlers.collector import collecting_due
 from boathook.handlers.outbox import Message as Message  # noqa: PLC0414 - re-exported
 from boathook.handlers.outbox import Outbox, receipt_of
+from boathook.observability.metric_snapshot import combine_hosts
 from boathook.service.event_types import check_message
 from boathook.service.limits import check_action, check_note, check_rate
 from boathook.service.listings import check_event
+from boathook.service.recipient_stats import read_breakers, read_pause
 from boathook.service.unit_of_work import UnitOfWork
 
 BATCH: Final = 500
@@ -174,10 +177,11 @@ async def _find_obstacle(database: Database, recipient: str) -> str:
     if all(route.recipient != recipient for route in (await read_routes(database)).routes):
         return f"no app declares {recipient}; it waits until one does"
     samples = await read_latest(database, within_s=_FRESH_S)
-    gauges = (sample.snapshot.gauges.get("boathook_handler_circuit_breaker_open", {}) for sample in samples)
-    names = {name for found in gauges for (of, name), is_open in found.items() if of == recipient and is_open}
+    latest = combine_hosts(sample.snapshot for sample in samples)
+    names = [name for name, is_open in read_breakers(latest).get(recipient, {}).items() if is_open]
     if names:
-        return f"the circuit breaker of {', '.join(sorted(names))} is open; it runs once a probe may"
+        pause = Health(HealthState.PAUSED, read_pause(latest, recipient)).pause_text(datetime.now(UTC))
+        return f"the circuit breaker of {', '.join(sorted(names))} is open: {pause}; it runs once a probe may"
     return ""
 
 

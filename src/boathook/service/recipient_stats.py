@@ -171,7 +171,7 @@ async def list_handlers(
         only and {only},
     )
     counts = [(sample.at, sample.snapshot.recipients) for sample in samples]
-    breakers = _read_breakers(latest)
+    breakers = read_breakers(latest)
     threshold = app_context.settings.notifications.error_share
     return [
         HandlerSummary(
@@ -221,8 +221,8 @@ def _judge_recipient(
         results,
         threshold,
         is_registered=is_registered,
-        is_paused=any(_read_breakers(latest).get(recipient, {}).values()),
-        paused_until=_read_pause(latest, recipient),
+        is_paused=any(read_breakers(latest).get(recipient, {}).values()),
+        paused_until=read_pause(latest, recipient),
     )
 
 
@@ -271,14 +271,15 @@ def _name(recipient: str) -> str:
     return recipient.removeprefix(HANDLER)
 
 
-def _read_breakers(latest: MetricSnapshot) -> Mapping[str, Mapping[str, bool]]:
+def read_breakers(latest: MetricSnapshot) -> Mapping[str, Mapping[str, bool]]:
+    """Return the dependencies of each recipient with a circuit breaker, with whether it is open."""
     found: dict[str, dict[str, bool]] = {}
     for (recipient, dependency), is_open in latest.gauges.get(_HANDLER_BREAKERS, {}).items():
         found.setdefault(recipient, {})[dependency] = is_open > 0
     return found
 
 
-def _read_pause(latest: MetricSnapshot, recipient: str) -> datetime | None:
+def read_pause(latest: MetricSnapshot, recipient: str) -> datetime | None:
     """Return when the open circuit breakers of a handler allow the next probe, the latest of several."""
     gauges = latest.gauges.get(_HANDLER_PROBES, {})
     newest = max((at for (name, _), at in gauges.items() if name == recipient), default=0.0)

@@ -285,10 +285,13 @@ class SendPlayer(Player):
             for n, (number, after, theirs, probe) in zip(chosen, flags, strict=True)
         ]
         found = await self._sends().update_health(failures, _RULES, lambda: 0.5)
-        return [(str(key), h.open_until is None, h.pauses, bool(h.should_disable)) for key, h in sorted(found.items())]
+        return [
+            (str(key), h.open_until is None, h.pauses, bool(h.should_disable), h.has_opened, h.has_closed)
+            for key, h in sorted(found.items())
+        ]
 
     async def _heal(self, chosen: tuple[int, ...]) -> Any:
-        return await self._sends().mark_healthy([ENDPOINTS[n] for n in chosen])
+        return sorted(map(str, await self._sends().mark_healthy([ENDPOINTS[n] for n in chosen])))
 
     async def _take_probes(self, chosen: tuple[int, ...]) -> Any:
         self._probes = await self._sends().take_probes([ENDPOINTS[n] for n in chosen], timeout_s=1, hold_s=3600)
