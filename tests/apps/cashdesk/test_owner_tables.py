@@ -1,5 +1,6 @@
 """The import of a cabinet's own webhooks."""
 
+import asyncio
 import json
 import uuid
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from boathook.apps.cashdesk.receiver import Receiver
 from tests.apps.cashdesk.server import CashdeskServer
 from tests.apps.owner_database import create_tables, fingerprint, kill_in_batch, run_import
-from tests.support import until
+from tests.support import eventually
 
 DDL = Path(__file__).with_name("owner_tables.sql")
 TABLES = ("cashdesk.users", "cashdesk.webhooks", "cashdesk.imported_row", "boathook.endpoint", "boathook.application")
@@ -117,13 +118,14 @@ async def test_an_imported_webhook_receives_events(desk):
         add(desk, 17, url=f"{receiver.base}/shop")
         run_import(desk, "--schema", "old")
         token = json.loads(desk.cli("cashdesk", "users", "renew", "user 17", "--json").stdout)["token"]
-        desk.start()
-        async with httpx.AsyncClient(base_url=desk.base, timeout=300) as http:
-            answer = await http.post(
-                "/cabinet/api/products",
-                json={"name": "Tea", "price": 100, "vat": "20"},
-                headers={"authorization": f"Bearer {token}"},
-            )
+        # The server is waited for in a thread, because the receiver runs in this one.
+        await asyncio.to_thread(desk.start)
+        headers = {"authorization": f"Bearer {token}"}
+        async with httpx.AsyncClient(base_url=desk.base, timeout=300, headers=headers) as http:
+            [webhook] = (await http.get("/cabinet/api/webhooks")).json()["data"]
+            secret = await http.get(f"/cabinet/api/webhooks/{webhook['id']}/secret")
+            receiver.secrets["/shop"] = secret.json()["secret"]
+            answer = await http.post("/cabinet/api/products", json={"name": "Tea", "price": 100, "vat": "20"})
         assert answer.status_code == 201, answer.text
-        delivered = "select from boathook.attempt where recipient like 'endpoint:%' and status = 200"
-        until(lambda: desk.rows(delivered), timeout=60)
+        await eventually(lambda: receiver.heard["/shop"])
+        assert receiver.heard["/shop"].total() == 1
