@@ -14,21 +14,28 @@ from boathook.providers import RECIPES
 
 NOT_FOR_EDITORS: Final = frozenset({"title", "format", "discriminator"})
 """Keywords that pydantic adds and JSON Schema does not know, or that repeat a key's name."""
+_ORIGIN: Final = "^https?://[^/*]+$"
 PROVIDER_NAMES: Final = sorted({name for recipe in RECIPES for name in (recipe.name, *recipe.aliases)})
 
 
-def schema(sections: Mapping[str, Mapping[str, str]], source_keys: Mapping[str, str]) -> str:
+def schema(
+    sections: Mapping[str, Mapping[str, str]], source_keys: Mapping[str, str], mount_keys: Mapping[str, str]
+) -> str:
     """Return the JSON Schema as a document.
 
     Args:
         sections: what each key of each table does.
         source_keys: what each key of `[sources.NAME]` does.
+        mount_keys: what each key of `[mounts."/PATH"]` does.
     """
     found = _clean(Settings.model_json_schema(ref_template="#/definitions/{model}"))
     definitions, tables = found["$defs"], found["properties"]
     for name in SECTIONS:
         _describe(definitions[_model_of(tables[name])], sections[name], defaults()[name])
     _describe_source(definitions["SourceSettings"], source_keys)
+    for key, field in definitions["MountSettings"]["properties"].items():
+        field["description"] = mount_keys[key]
+    definitions["MountSettings"]["properties"]["origins"]["items"]["pattern"] = _ORIGIN
     document = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "$id": SCHEMA_URL,
@@ -36,7 +43,8 @@ def schema(sections: Mapping[str, Mapping[str, str]], source_keys: Mapping[str, 
         "description": "Settings of boathook. A table that is not listed here belongs to an app.",
         "type": "object",
         "properties": {name: tables[name] for name in SECTIONS}
-        | {"sources": {**tables["sources"], "propertyNames": {"pattern": f"^{SOURCE_NAME.pattern}$"}}},
+        | {"sources": {**tables["sources"], "propertyNames": {"pattern": f"^{SOURCE_NAME.pattern}$"}}}
+        | {"mounts": {**tables["mounts"], "propertyNames": {"pattern": "^/"}}},
         "additionalProperties": {"type": "object"},
         "definitions": definitions,
     }

@@ -19,6 +19,7 @@ import yaml
 
 from boathook.cli import app
 from boathook.config import SCHEMA_URL, SourceSettings
+from boathook.config.tables import MountSettings, Table
 from boathook.db.invariants import AUDIT_CHAIN, GLOBAL_INVARIANTS, ORDER_KEYS, SCANS, Invariant
 from boathook.domain.policy import RETRY_PRESETS, RetryPolicy
 from boathook.observability.metrics import TABLE, Metric, MetricKind
@@ -103,6 +104,27 @@ rate = 50.0
 |---|---|
 """
 
+MOUNTS = """
+## `[mounts."/PATH"]`
+
+One table for each mounted path of an app that browsers, or users with a JSON Web Token, may call: see
+[Read an app's data from a browser](../how-to/read-from-a-browser.md). A path that no app mounts is refused.
+
+```toml
+[mounts."/api/rentprog"]
+origins = ["https://dashboard.example.com"]
+roles = { fleet-viewer = "reader", dispatcher = "operator" }
+
+[jwt]
+issuer = "https://login.example.com/"
+audience = "fleet"
+jwks_url = "https://login.example.com/jwks.json"
+```
+
+| key | what it does |
+|---|---|
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -146,21 +168,23 @@ def configuration() -> str:
             for entry in entries
         ]
     parts.append(SOURCES)
-    parts += [f"| `{key}` | {_cell(text)} |\n" for key, text in source_keys().items()]
+    parts += [f"| `{key}` | {_cell(text)} |\n" for key, text in keys_of(SourceSettings).items()]
+    parts.append(MOUNTS)
+    parts += [f"| `{key}` | {_cell(text)} |\n" for key, text in keys_of(MountSettings).items()]
     return "".join(parts)
 
 
-def source_keys() -> dict[str, str]:
-    """Return the description of each key of a `[sources.NAME]` table: the docstring of the setting."""
-    texts = dict(docs_python.fields(SourceSettings))
-    return {field.alias or name: " ".join(texts[name].split()) for name, field in SourceSettings.model_fields.items()}
+def keys_of(settings: type[Table]) -> dict[str, str]:
+    """Return the description of each key of a table that has no comments in `defaults.toml`: its docstring."""
+    texts = dict(docs_python.fields(settings))
+    return {field.alias or name: " ".join(texts[name].split()) for name, field in settings.model_fields.items()}
 
 
 def toml_schema() -> str:
     """Return the JSON Schema of boathook.toml."""
     tables = read_entries(DEFAULTS.read_text(encoding="utf-8"))
     texts = {table: {key: entry.text for entry in entries for key in entry.keys} for table, entries in tables.items()}
-    return docs_schema.schema(texts, source_keys())
+    return docs_schema.schema(texts, keys_of(SourceSettings), keys_of(MountSettings))
 
 
 def _codes(words: Any) -> str:
@@ -488,9 +512,12 @@ def permissions() -> str:
         "- **operator**: the lowest sufficient role of an operator of the [console](console.md).\n",
         "- **application's token**: an API key of one application or a token of its portal; a portal token with a\n",
         "  list of capabilities needs the one that is named. Each has `ViewBase`.\n",
-        "- **organization's token**: an API key of the whole organization.\n\n",
+        "- **organization's token**: an API key of the whole organization.\n",
+        "- **mount's token**: an API key of one [mounted path](../how-to/read-from-a-browser.md), or a user's\n",
+        "  JSON Web Token there; it may do nothing else.\n\n",
         "The command line uses the database's password and is not restricted.\n\n",
-        "| permission | operator | application's token | organization's token |\n|---|---|---|---|\n",
+        "| permission | operator | application's token | organization's token | mount's token |\n",
+        "|---|---|---|---|---|\n",
     ]
     return "".join([*parts, *map(_permission, ACCESS_RULES)])
 
@@ -498,9 +525,10 @@ def permissions() -> str:
 def _permission(permission: Permission) -> str:
     rule = ACCESS_RULES[permission]
     if rule.is_public:
-        return f"| `{permission}` | anybody | anybody | anybody |\n"
+        return f"| `{permission}` | anybody | anybody | anybody | anybody |\n"
     capability = f"`{rule.capability}`" if rule.capability else "no"
-    return f"| `{permission}` | {rule.role or 'no'} | {capability} | {'yes' if rule.is_for_organization else 'no'} |\n"
+    organization = "yes" if rule.is_for_organization else "no"
+    return f"| `{permission}` | {rule.role or 'no'} | {capability} | {organization} | {rule.mount_role or 'no'} |\n"
 
 
 def alerts(written: str) -> str:

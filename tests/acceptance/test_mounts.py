@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.typing import Subprotocol
+from websockets.typing import Origin
 
 from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.acceptance.mounted_app import APP_SOURCE
@@ -209,15 +209,26 @@ def test_a_revoked_token_is_refused_at_once(mounted_app: BoathookProcess):
     assert send_request(mounted_app, "GET", "/closed", headers).status == 401
 
 
-async def test_a_browser_websocket_passes_its_token_as_a_subprotocol(mounted_app: BoathookProcess, token: str):
-    async with connect(
-        url(mounted_app, "/closed/who"), subprotocols=[Subprotocol("boathook"), Subprotocol(f"bearer.{token}")]
-    ) as ws:
-        assert ws.subprotocol == "boathook", "a browser refuses an answer that chooses none"
+async def test_a_browser_websocket_passes_its_token_as_its_first_message(mounted_app: BoathookProcess, token: str):
+    async with connect(url(mounted_app, "/closed/who"), origin=Origin(mounted_app.base)) as ws:
+        await ws.send(json.dumps({"token": token}))
         told = json.loads(await ws.recv())
     assert told["actor"].startswith("api:key_")
-    assert told["offered"] == ["boathook"]
     assert told["headers"] == [], "the token is in no header the app sees"
+
+
+async def test_the_first_message_is_not_the_applications(mounted_app: BoathookProcess, token: str):
+    async with connect(url(mounted_app, "/closed/echo")) as ws:
+        await ws.send(json.dumps({"token": token}))
+        await ws.send("hello")
+        assert await ws.recv() == "hello"
+
+
+async def test_an_application_may_refuse_after_the_first_message(mounted_app: BoathookProcess, token: str):
+    async with connect(url(mounted_app, "/closed/refusing")) as ws:
+        await ws.send(json.dumps({"token": token}))
+        await ws.wait_closed()
+    assert ws.close_code == 1000
 
 
 async def test_a_websocket_may_bring_its_token_in_a_header(mounted_app: BoathookProcess, token: str):
@@ -226,13 +237,26 @@ async def test_a_websocket_may_bring_its_token_in_a_header(mounted_app: Boathook
 
 
 async def test_a_websocket_without_a_valid_token_is_refused(mounted_app: BoathookProcess, token: str):
-    assert (await refused(mounted_app, "/closed/who"))[0] == 401
-    assert (await refused(mounted_app, "/closed/who", subprotocols=["boathook", "bearer.bhk_wrong"]))[0] == 401
-    make_token(mounted_app, "--scope", "organization")
+    wrong = {"authorization": "Bearer bhk_wrong"}
+    assert (await refused(mounted_app, "/closed/who", additional_headers=wrong))[0] == 401
+    for message in ('{"token": "bhk_wrong"}', '{"token": ""}', '{"token": 7}', "hello", b"{}", "[" * 60_000):
+        assert await closed_after(mounted_app, message) == 1008, message[:40]
     headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
     send_request(mounted_app, "POST", "/api/v1/app", headers, b'{"name": "Acme", "uid": "acme"}')
     of_application = make_token(mounted_app, "--scope", "application", "--application", "acme")
-    assert (await refused(mounted_app, "/closed/who", subprotocols=[f"bearer.{of_application}"]))[0] == 403
+    assert await closed_after(mounted_app, json.dumps({"token": of_application})) == 1008
+    assert (
+        await refused(mounted_app, "/closed/who", additional_headers={"authorization": f"Bearer {of_application}"})
+    )[0] == 403
+
+
+async def closed_after(running: BoathookProcess, message: str | bytes) -> int | None:
+    """Return the code with which a WebSocket is closed after its first message."""
+    async with connect(url(running, "/closed/who")) as ws:
+        await ws.send(message)
+        with pytest.raises(ConnectionClosed):
+            await ws.recv()
+    return ws.close_code
 
 
 # WebSockets

@@ -65,7 +65,11 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "service/idempotency.py": {"json": (OURS,)},
     "service/message_store.py": {"json": (OURS,)},
     "service/messages.py": {"json": (API,)},
-    "service/oidc.py": {"json": ("boathook.service.oidc:_MAX_BYTES",), "token": ("boathook.service.oidc:_MAX_BYTES",)},
+    "server/browser_access.py": {"form": (HEAD, "boathook.server.browser_access:_MAX_QUERY_FIELDS")},
+    "server/mount_access.py": {"json": ("boathook.http.websocket:MAX_MESSAGE_BYTES",)},
+    "service/oidc.py": {"json": ("boathook.service.oidc:_MAX_BYTES",)},
+    "service/signing_keys.py": {"token": ("boathook.verification.jwt:MAX_TOKEN",)},
+    "service/user_tokens.py": {"json": ("boathook.service.user_tokens:_MAX_BYTES",)},
     "service/openapi_import.py": {
         "json": (API, DEPTH),
         "yaml": (OPENAPI + "MAX_YAML", OPENAPI + "MAX_YAML_TOKENS", DEPTH),

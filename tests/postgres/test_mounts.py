@@ -5,11 +5,14 @@ import asyncio
 import pytest
 
 from boathook import config
-from boathook.api import authentication
+from boathook.config.tables import MountSettings
 from boathook.db.database import Database
 from boathook.handlers.manifest import Mount
-from boathook.server import mounts
+from boathook.http.asgi import read_headers
+from boathook.server.browser_access import BrowserAccess
 from boathook.server.mounts import Lifespan, MountedApp
+from boathook.service import keys
+from boathook.service.user_tokens import UserTokens
 from tests.postgres.api_client import make_context, make_token
 from tests.support import eventually
 
@@ -17,7 +20,17 @@ from tests.support import eventually
 class MountClient:
     """Calls a mount, and records the application's requests and the responses."""
 
-    def __init__(self, db: Database, *, is_open: bool = False, recheck_s: float = 30.0, **settings: object) -> None:
+    def __init__(
+        self,
+        db: Database,
+        *,
+        is_open: bool = False,
+        recheck_s: float = 30.0,
+        own: MountSettings | None = None,
+        user_tokens: UserTokens | None = None,
+        **settings: object,
+    ) -> None:
+        """*own* are the settings of the mount."""
         self.seen: list[dict] = []
         self.got: list[dict] = []
         self.events: asyncio.Queue[dict] = asyncio.Queue()
@@ -25,11 +38,13 @@ class MountClient:
         life.is_up = True
         self.life = life
         mount = Mount(path="/yard", app=self._app, is_open=is_open)
-        self.door = MountedApp(mount, life, config.load(None, settings), db, recheck_s=recheck_s)
+        loaded = config.load(None, settings).model_copy(update={"mounts": {"/yard": own or MountSettings()}})
+        self.door = MountedApp(mount, life, loaded, db, user_tokens, recheck_s=recheck_s)
 
     async def _app(self, scope, receive, send) -> None:
         self.seen.append(scope)
         if scope["type"] == "websocket":
+            assert (await receive())["type"] == "websocket.connect"
             await send({"type": "websocket.accept"})
             while (await receive())["type"] != "websocket.disconnect":
                 pass
@@ -42,13 +57,25 @@ class MountClient:
         if message["type"] == "websocket.close":
             self.events.put_nowait({"type": "websocket.disconnect", "code": message["code"]})
 
-    async def request(self, kind: str = "http", peer: str = "192.0.2.1", **headers: str) -> "MountClient":
+    async def request(
+        self,
+        kind: str = "http",
+        peer: str = "192.0.2.1",
+        *,
+        method: str = "GET",
+        path: str = "/yard",
+        query: str = "",
+        **headers: str,
+    ) -> "MountClient":
+        if kind == "websocket":
+            self.events.put_nowait({"type": "websocket.connect"})
         raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
         scope = {
             "type": kind,
-            "path": "/yard",
-            "method": "GET",
+            "path": path,
+            "method": method,
             "scheme": "http" if kind == "http" else "ws",
+            "query_string": query.encode(),
             "headers": raw,
             "client": (peer, 5),
             "subprotocols": headers.get("sec_websocket_protocol", "").replace(",", " ").split(),
@@ -59,6 +86,11 @@ class MountClient:
     @property
     def status(self) -> int:
         return self.got[0]["status"]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the response; repeated ones are joined."""
+        return read_headers(self.got[0]["headers"])
 
 
 async def test_a_key_grants_access_and_sets_the_actor(db):
@@ -99,11 +131,13 @@ async def test_an_application_that_has_not_started_is_answered_for(db):
 async def test_a_websocket_ends_soon_after_its_token_was_revoked(db, monkeypatch: pytest.MonkeyPatch):
     asked = []
 
-    async def authenticate(*arguments):
-        asked.append(1)
-        return await authentication.authenticate(*arguments)
+    find_principal = keys.find_principal
 
-    monkeypatch.setattr(mounts, "authenticate", authenticate)
+    async def find(*arguments):
+        asked.append(1)
+        return await find_principal(*arguments)
+
+    monkeypatch.setattr(keys, "find_principal", find)
     context = make_context(db)
     token = await make_token(context)
     client = MountClient(db, recheck_s=0.05)
@@ -129,7 +163,7 @@ async def test_a_cross_site_websocket_is_refused_despite_a_valid_key(db):
 
 async def test_without_the_origin_check_it_is_accepted(db, monkeypatch: pytest.MonkeyPatch):
     """The mutant: the check is removed."""
-    monkeypatch.setattr(mounts, "is_same_origin", lambda *_: True)
+    monkeypatch.setattr(BrowserAccess, "may_open_socket", lambda *_: True)
     token = await make_token(make_context(db))
     client = MountClient(db)
     requesting = asyncio.create_task(

@@ -13,7 +13,7 @@ from boathook.api import build_api
 from boathook.api import route as calls
 from boathook.console import overview
 from boathook.console import routes as pages
-from boathook.domain.model import Role
+from boathook.domain.model import MountRole, Role
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.server.console import build_site
 from boathook.service.authorization import (
@@ -38,11 +38,11 @@ from tests.permission_matrix import (
     walk,
     wrong,
 )
-from tests.postgres.api_client import make_context
+from tests.postgres.api_client import make_context, make_token
 from tests.postgres.portal_client import ORIGIN, ConsoleApp, Tenant, open_console
 
 ENDLESS = ("/listen", "/live")
-BESIDES = {Permission.PUBLIC, Permission.APP_CALL, Permission.TOKEN_END}
+BESIDES = {Permission.PUBLIC, Permission.APP_CALL, Permission.APP_READ, Permission.TOKEN_END}
 """Permissions checked outside of an area's routes: files, mounted apps, the portal's sign-out."""
 
 
@@ -117,6 +117,19 @@ def test_a_token_has_the_permissions_of_the_table(kind: str):
         is_portal=kind not in {"organization", "application"},
     )
     assert [one for one in Permission if holder.may(one) is not is_granted(ACCESS_RULES[one], kind)] == []
+
+
+@pytest.mark.parametrize(
+    ("role", "granted"),
+    [
+        (MountRole.READER, {Permission.PUBLIC, Permission.APP_READ}),
+        (MountRole.OPERATOR, {Permission.PUBLIC, Permission.APP_READ, Permission.APP_CALL}),
+    ],
+)
+def test_a_mounts_token_may_only_call_its_mount(role: MountRole, granted: set[Permission]):
+    holder = Principal(key_id=new_id(), organization="default", mount="/yard", mount_role=role)
+    assert not holder.is_for_organization
+    assert {one for one in Permission if holder.may(one)} == granted
 
 
 @pytest.mark.parametrize("role", Role)
@@ -197,6 +210,14 @@ async def api_faults(console: ConsoleApp) -> list[str]:
     return wrong(found, {401, 403}, lambda rule: is_granted(rule, "read-only"))
 
 
+async def mount_faults(console: ConsoleApp) -> list[str]:
+    tenant = await console.tenant("mount-operator")
+    token = await make_token(console.context, mount="/yard", role=MountRole.OPERATOR)
+    client = client_with(ORIGIN, token, transport=httpx.ASGITransport(build_api(console.context)))
+    found = await walk(client, without_streams(api_asks()), lambda path: fill(tenant, path))
+    return wrong(found, {401, 403}, lambda rule: rule.is_public)
+
+
 async def console_faults(console: ConsoleApp) -> list[str]:
     tenant = await console.tenant("viewed")
     client = await console.operator(role=Role.VIEWER)
@@ -213,6 +234,7 @@ async def portal_faults(console: ConsoleApp) -> list[str]:
 
 async def test_every_route_enforces_its_permission(console: ConsoleApp):
     assert await api_faults(console) == []
+    assert await mount_faults(console) == []
     assert await console_faults(console) == []
     assert await portal_faults(console) == []
 
@@ -221,6 +243,7 @@ async def test_every_route_enforces_its_permission(console: ConsoleApp):
 async def test_without_the_decision_about_tokens_the_walks_find_open_routes(console, monkeypatch):
     monkeypatch.setattr(Principal, "may", lambda _principal, _permission: True)
     assert len(await api_faults(console)) > 20
+    assert len(await mount_faults(console)) > 20
     assert len(await portal_faults(console)) > 10
 
 

@@ -27,7 +27,7 @@ from boathook.ingest.intake import Intake
 from boathook.observability import meters
 from boathook.observability.exposition import to_prometheus
 from boathook.observability.live_metrics import LiveMetrics, gather
-from boathook.server import console, mounts
+from boathook.server import console, mount_access
 from boathook.server.asgi_guard import WebSocketGuard
 from boathook.server.loading import load_apps, with_apps
 from boathook.server.mounts import Lifespan
@@ -228,7 +228,7 @@ class TestApplicationsThatExit:
 
     async def test_end_their_websocket_and_not_the_gateway(self):
         client = Client()
-        await WebSocketGuard(client.receive, client.send, "req_1", None).run(self.leave, {"path": "/x"})
+        await WebSocketGuard(client.receive, client.send, "req_1").run(self.leave, {"path": "/x"})
         assert client.got[0]["status"] == 500
 
     async def test_end_their_life_and_not_the_gateway(self):
@@ -352,7 +352,7 @@ class TestMountsWhilePostgresqlFails:
         await slow.close()
 
     async def test_an_exhausted_pool_answers_503(self, db: Database, small: Database, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(mounts, "_WAIT_S", 0.2)
+        monkeypatch.setattr(mount_access, "_WAIT_S", 0.2)
         token = await make_token(make_context(db))
         async with small.acquire(), small.acquire():
             client = await asyncio.wait_for(MountClient(small).request(authorization=f"Bearer {token}"), 300)

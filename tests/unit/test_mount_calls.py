@@ -7,14 +7,17 @@ from contextlib import asynccontextmanager
 import pytest
 from starlette.applications import Starlette
 
+from boathook.config import default_settings
 from boathook.domain.errors import ConfigError
 from boathook.handlers.manifest import Mount
 from boathook.server import mounts
-from boathook.server.asgi_guard import HttpGuard, WebSocketGuard
+from boathook.server.asgi_guard import HttpGuard
+from boathook.server.browser_access import BrowserAccess
 from boathook.server.loading import check_mounts
-from boathook.server.mounts import Lifespan, is_same_origin
+from boathook.server.mounts import Lifespan
 from tests.support import eventually
 
+SETTINGS = default_settings()
 START = {"type": "http.response.start", "status": 200, "headers": []}
 OOPS = {**START, "status": 500}
 
@@ -132,20 +135,6 @@ async def test_every_answer_names_its_request():
     assert (b"x-request-id", b"req_1") in client.got[0]["headers"]
 
 
-async def test_the_default_websocket_subprotocol_is_boathook():
-    sent = []
-
-    async def send(message: dict) -> None:
-        sent.append(message)
-
-    async def app(_scope, _receive, send) -> None:
-        await send({"type": "websocket.accept"})
-        await send({"type": "websocket.accept", "subprotocol": "own"})
-
-    await WebSocketGuard(send, send, "req_1", "boathook").run(app, {"path": "/"})
-    assert [message["subprotocol"] for message in sent] == ["boathook", "own"]
-
-
 # Origins
 
 
@@ -162,7 +151,7 @@ async def test_the_default_websocket_subprotocol_is_boathook():
     ],
 )
 def test_our_own_pages_are_known(origin: str | None, host: str, public_url: str):
-    assert is_same_origin(asked(origin, host), public_url)
+    assert BrowserAccess((), public_url, is_open=False).may_open_socket(asked(origin, host))
 
 
 @pytest.mark.parametrize(
@@ -171,17 +160,17 @@ def test_our_own_pages_are_known(origin: str | None, host: str, public_url: str)
      "https://a.test:8443", "file://", "a.test", "https://[a.test", "https://a.test:x"],
 )  # fmt: skip
 def test_pages_of_others_are_known(origin: str):
-    assert not is_same_origin(asked(origin, "a.test"), "https://hooks.test")
+    assert not BrowserAccess((), "https://hooks.test", is_open=False).may_open_socket(asked(origin, "a.test"))
 
 
 def test_two_origins_are_not_same_origin():
     scope = asked("https://a.test", "a.test")
     scope["headers"].append((b"origin", b"https://a.test"))
-    assert not is_same_origin(scope, "")
+    assert not BrowserAccess((), "", is_open=False).may_open_socket(scope)
 
 
 def test_without_a_host_no_origin_matches():
-    assert not is_same_origin({"headers": [(b"origin", b"null")]}, "")
+    assert not BrowserAccess((), "", is_open=False).may_open_socket({"headers": [(b"origin", b"null")]})
 
 
 def asked(origin: str | None, host: str) -> dict:
@@ -296,16 +285,16 @@ async def test_an_application_that_never_stops_is_abandoned(monkeypatch: pytest.
 )
 def test_no_app_gets_a_reserved_path(path: str):
     with pytest.raises(ConfigError, match=f"fleet cannot use {path}, which boathook uses"):
-        check_mounts({"fleet": [Mount(path=path, app=read_all)]})
+        check_mounts({"fleet": [Mount(path=path, app=read_all)]}, SETTINGS)
 
 
 def test_paths_similar_to_reserved_ones_are_free():
     paths = ["/api/v12", "/inbox", "/healthzz", "/api/rentprog/webhook/dead", "/consoles"]
-    assert [
-        mount.path for mount in check_mounts({"fleet": [Mount(path=path, app=read_all) for path in paths]})
-    ] == paths
+    mounts = {"fleet": [Mount(path=path, app=read_all) for path in paths]}
+    assert [mount.path for mount in check_mounts(mounts, SETTINGS)] == paths
 
 
 def test_two_apps_never_share_a_path():
+    same = Mount(path="/cars", app=read_all)
     with pytest.raises(ConfigError, match="/cars is mounted by fleet and by music"):
-        check_mounts({"fleet": [Mount(path="/cars", app=read_all)], "music": [Mount(path="/cars", app=read_all)]})
+        check_mounts({"fleet": [same], "music": [same]}, SETTINGS)

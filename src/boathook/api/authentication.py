@@ -14,9 +14,9 @@ from boathook.service.unit_of_work import Connection
 
 async def authenticate(connection: Connection, headers: Mapping[str, str]) -> Principal:
     """Return the caller of a request. Raises ApiError 401 without a valid bearer token."""
-    principal = await keys.find_principal(connection, _bearer_token(headers))
+    principal = await keys.find_principal(connection, read_bearer_token(headers))
     if principal is None:
-        raise _unauthenticated()
+        raise unauthenticated()
     return principal
 
 
@@ -27,18 +27,20 @@ async def authenticate_by_copy(access: AccessCopy, headers: Mapping[str, str]) -
         ApiError: 401: the request has no bearer token.
         AccessUnknown: the copy cannot decide about its token.
     """
-    return await access.find_principal(_bearer_token(headers))
+    return await access.find_principal(read_bearer_token(headers))
 
 
-def _bearer_token(headers: Mapping[str, str]) -> str:
+def read_bearer_token(headers: Mapping[str, str]) -> str:
+    """Return the bearer token of a request. Raises ApiError 401 if it has none."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     token = token.strip()
     if scheme.lower() != "bearer" or not token:
-        raise _unauthenticated()
+        raise unauthenticated()
     return token
 
 
-def _unauthenticated() -> ApiError:
+def unauthenticated() -> ApiError:
+    """Return the error for a request without a valid token."""
     return ApiError(401, "authentication_failed", "Invalid token", {"www-authenticate": "Bearer"})
 
 

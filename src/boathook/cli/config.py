@@ -47,12 +47,13 @@ def print_schema() -> None:
 @settings_app.command("check", epilog="Example: boathook --config boathook.toml config check")
 def check_settings(ctx: typer.Context, as_json: Json = False) -> None:
     """Validate the settings, sources, secrets and handlers without starting anything."""
-    from boathook.server import load_hooks, with_apps
+    from boathook.server import check_mounts, load_hooks, with_apps
     from boathook.service import doctor
 
     settings, loaded = with_apps(cli_context(ctx).plain_settings())
     hooks = load_hooks(settings)
     paths = doctor.check_settings(settings)
+    check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()}, settings)
     routes = [
         route
         for some in hooks.routes(timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults()).values()

@@ -12,7 +12,7 @@ from boathook.cli.context import UsageError, run_in_transaction
 from boathook.cli.options import Json, lifetime_option
 from boathook.cli.output import ID, Column, View
 from boathook.domain import ids
-from boathook.domain.model import DEFAULT_ORGANIZATION
+from boathook.domain.model import DEFAULT_ORGANIZATION, MountRole
 from boathook.service import applications, id_prefixes
 from boathook.service import keys as actions
 from boathook.service.keys import ApiKey
@@ -26,9 +26,12 @@ class Scope(StrEnum):
 
     ORGANIZATION = "organization"
     APPLICATION = "application"
+    MOUNT = "mount"
 
 
 def _scope(key: ApiKey) -> str:
+    if key.mount is not None:
+        return Scope.MOUNT
     return Scope.ORGANIZATION if key.application_id is None else Scope.APPLICATION
 
 
@@ -43,13 +46,15 @@ _VIEW: Final = View(
         Column("scope", _scope),
         Column("organization"),
         Column("application", _application, is_optional=True),
+        Column("mount", is_optional=True),
+        Column("role", lambda key: key.mount_role, is_optional=True),
         Column("age", output.age_of("created_at")),
         Column("expires", output.moment_of("expires_at"), is_optional=True),
         Column("revoked", output.moment_of("revoked_at"), is_optional=True),
     ),
     (
-        "id", "name", ("scope", _scope), "organization", ("application", _application), "is_portal", "created_at",
-        "expires_at", "revoked_at",
+        "id", "name", ("scope", _scope), "organization", ("application", _application), "mount",
+        ("role", lambda key: key.mount_role), "is_portal", "created_at", "expires_at", "revoked_at",
     ),
 )  # fmt: skip
 
@@ -57,12 +62,15 @@ _VIEW: Final = View(
 @keys.command("create", epilog=example(
     "boathook keys create --scope organization --name backend",
     "boathook keys create --scope application --application acme --expires 30d --json",
+    "boathook keys create --scope mount --mount /api/rentprog --role reader --expires 30d",
 ))  # fmt: skip
 def create_key(
     ctx: typer.Context,
-    scope: Annotated[Scope, typer.Option(help="The whole organization or one application.")],
+    scope: Annotated[Scope, typer.Option(help="The whole organization, one application, or one app's path.")],
     organization: Annotated[str, typer.Option(help="Organization of the key.")] = DEFAULT_ORGANIZATION,
     application: Annotated[str | None, typer.Option(help="The application's id or uid.")] = None,
+    mount: Annotated[str | None, typer.Option(help="The app's mounted path: /api/rentprog.")] = None,
+    role: Annotated[MountRole | None, typer.Option(help="With --scope mount: may read, or also change.")] = None,
     name: Annotated[str | None, typer.Option(help="Label.")] = None,
     expires: Annotated[timedelta | None, lifetime_option("Lifetime: 30d, 12h. Default: never expires.")] = None,
     as_json: Json = False,
@@ -70,10 +78,13 @@ def create_key(
     """Create a key and print its token once; the token is not stored."""
     if (scope is Scope.APPLICATION) is not (application is not None):
         raise UsageError("--application is required with --scope application, and only allowed with it")
+    is_for_mount = scope is Scope.MOUNT
+    if is_for_mount is not (mount is not None) or is_for_mount is not (role is not None):
+        raise UsageError("--mount and --role are required with --scope mount, and only allowed with it")
 
     async def make(work: UnitOfWork) -> actions.CreatedKey:
         found = None if application is None else await applications.find(work, application)
-        return await actions.create(work, application=found, name=name, lifetime=expires)
+        return await actions.create(work, application=found, mount=mount, role=role, name=name, lifetime=expires)
 
     made = run_in_transaction(ctx, make, organization)
     output.print_done({"token": made.token, **_VIEW.plain(made.key)}, made.token, as_json=as_json)

@@ -54,7 +54,7 @@ _NEAR = 0.8
 recipe."""
 SECTIONS: tuple[str, ...] = (
     *("database", "server", "limits", "retention", "spool", "buffer", "shared", "cells", "worker", "delivery", "log"),
-    *("apps", "outbound", "tracing", "notifications", "console"),
+    *("apps", "jwt", "outbound", "tracing", "notifications", "console"),
 )
 
 
@@ -135,7 +135,7 @@ class _Layers:
     """Merges settings, and records the origin of each key."""
 
     def __init__(self, base: dict[str, Any]) -> None:
-        self.merged: dict[str, Any] = {**base, "sources": {}}
+        self.merged: dict[str, Any] = {**base, "sources": {}, "mounts": {}}
         self.origins: dict[str, str] = {}
         self.extra: dict[str, dict[str, Any]] = {}
         self.unknown_variables: dict[str, str] = {}
@@ -147,6 +147,8 @@ class _Layers:
                 raise ConfigError(f"{path}: {_outside(name, self.merged)}")
             if name == "sources":
                 self._add_sources(table, path)
+            elif name == "mounts":
+                self._add_mounts(table, path)
             elif name in SECTIONS:
                 self._add_section(name, table, path)
             else:
@@ -170,6 +172,13 @@ class _Layers:
             self.merged["sources"][name] = {"provider": name}
             for key, value in source.items():
                 self._set(f"sources.{name}.{key}", value, str(path))
+
+    def _add_mounts(self, table: dict[str, Any], path: Path) -> None:
+        for mount, keys in table.items():
+            if not isinstance(keys, dict):
+                raise ConfigError(f'{path}: mounts must be tables: use [mounts."/PATH"] and its keys below')
+            self.merged["mounts"][mount] = keys
+            self.origins |= {f"mounts.{mount}": str(path)} | {f"mounts.{mount}.{key}": str(path) for key in keys}
 
     def add_environment(self, environment: Mapping[str, str]) -> None:
         known = {_PREFIX + key.replace(".", "_").replace("-", "_").upper(): key for key in self._keys()}
@@ -275,7 +284,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _refuse_near_miss(name: str, path: Path) -> None:
-    hint = _did_you_mean(name, (*SECTIONS, "sources"), cutoff=0.8)
+    hint = _did_you_mean(name, (*SECTIONS, "sources", "mounts"), cutoff=0.8)
     if hint:
         raise ConfigError(f"{path}: unknown section [{name}]{hint}")
 
@@ -287,8 +296,9 @@ def _did_you_mean(name: str, known: Any, *, prefix: str = "", cutoff: float = 0.
 
 def _outside(name: str, merged: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the fault of what stands outside of a table, and where it belongs."""
-    if name in {"sources", *SECTIONS}:
-        return f"{name} must be a table; write {f'[{name}.NAME]' if name == 'sources' else f'[{name}]'}"
+    if name in {"sources", "mounts", *SECTIONS}:
+        header = {"sources": "[sources.NAME]", "mounts": '[mounts."/PATH"]'}.get(name, f"[{name}]")
+        return f"{name} must be a table; write {header}"
     sections = [section for section in SECTIONS if name in merged[section]]
     place = f"[{sections[0]}]" if sections else "[sources.NAME]" if name in OWN_KEYS else "a section such as [server]"
     return f"{name} is outside of a section; move it below {place}"
@@ -310,7 +320,7 @@ def suggest_source_key(source: str, key: str) -> str:
 
 
 def _is_ours(variable: str) -> bool:
-    return variable.startswith(tuple(f"{_PREFIX}{section.upper()}_" for section in (*SECTIONS, "sources")))
+    return variable.startswith(tuple(f"{_PREFIX}{section.upper()}_" for section in (*SECTIONS, "sources", "mounts")))
 
 
 def _is_foreign(variable: str, environment: Mapping[str, str]) -> bool:

@@ -21,8 +21,10 @@ from boathook.config.types import (
     Encodings,
     Hours,
     HoursOrZero,
+    KeySetUrl,
     Logo,
     ModuleName,
+    MountPath,
     Networks,
     NotNegative,
     Origin,
@@ -36,6 +38,7 @@ from boathook.config.types import (
     Secret,
     Table,
     TraceLink,
+    WebOrigin,
     read_data_url,
     read_database_url,
     read_logo,
@@ -43,6 +46,7 @@ from boathook.config.types import (
 )
 from boathook.domain.cells import CellDirectory
 from boathook.domain.errors import ConfigError, NotFound
+from boathook.domain.model import MountRole
 from boathook.domain.policy import RetryDefaults, read_retry
 from boathook.domain.signing import STANDARD_SECRET_BYTES, KeyFormat, decode_key
 
@@ -284,6 +288,39 @@ class AppsSettings(Table):
         return self
 
 
+class JwtSettings(Table):
+    """The JSON Web Tokens of the owner's users, for the mounted paths of apps."""
+
+    issuer: str
+    audience: str
+    jwks_url: KeySetUrl
+    role_claim: Annotated[str, Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _check_completeness(self) -> Self:
+        given = {"issuer": self.issuer, "audience": self.audience, "jwks_url": self.jwks_url}
+        missing = [name for name, value in given.items() if not value]
+        if missing and len(missing) < len(given):
+            raise ValueError(f"{missing[0]}: is empty; set issuer, audience and jwks_url, or none of them")
+        return self
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any token is accepted."""
+        return bool(self.issuer)
+
+
+class MountSettings(Table):
+    """Settings of one mounted path of an app."""
+
+    origins: tuple[WebOrigin, ...] = ()
+    """Origins of the websites whose pages may call this path and open its WebSockets, such as
+    `["https://app.example.com"]`; never `"*"`."""
+    roles: dict[Annotated[str, Field(min_length=1)], MountRole] = Field(default_factory=dict)
+    """What users with a JSON Web Token may do here, by the value of `jwt.role_claim`: `"reader"` or `"operator"`. Other
+    users are refused."""
+
+
 class OutboundSettings(Table):
     """Settings of the senders, and the addresses that outbound requests may reach."""
 
@@ -345,11 +382,14 @@ class Settings(Table):
     delivery: DeliverySettings
     log: LogSettings
     apps: AppsSettings
+    jwt: JwtSettings
     outbound: OutboundSettings
     tracing: TracingSettings
     notifications: NotificationSettings
     console: ConsoleSettings
     sources: dict[str, SourceSettings] = Field(default_factory=dict)
+    mounts: dict[MountPath, MountSettings] = Field(default_factory=dict)
+    """The mounted paths of apps that browsers or users may call."""
     extra: dict[str, dict[str, Any]] = Field(default_factory=dict, repr=False)
     """Top-level tables of apps, such as ``[billing]``, which boathook does not read itself."""
     file: Path | None = None
@@ -372,6 +412,13 @@ class Settings(Table):
             raise ValueError('buffer.then: "disk" needs spool.enabled = true; set one of the two, or then = "refuse"')
         if self.has_due_lane and not (self.buffer.hosts and self.buffer.user and self.buffer.password):
             raise ValueError('delivery.lane: "rabbitmq" needs buffer.hosts, buffer.user and buffer.password')
+        return self
+
+    @model_validator(mode="after")
+    def _check_mounts(self) -> Self:
+        for path, mount in self.mounts.items():
+            if mount.roles and not self.jwt.is_on:
+                raise ValueError(f"mounts.{path}.roles: needs jwt.issuer, jwt.audience and jwt.jwks_url")
         return self
 
     @property

@@ -106,6 +106,40 @@ def _origin(text: str) -> str:
     return text
 
 
+def _web_origin(text: str) -> str:
+    # Compared with the Origin header, which browsers write in one way.
+    if text == "*":
+        raise ValueError('"*" would let every website in; list each origin, such as "https://app.example.com"')
+    _origin(text)
+    scheme, _, authority = text.partition("://")
+    if "*" in text:
+        raise ValueError(f"{text} is a pattern; list each origin, such as {scheme}://app.example.com")
+    canonical = text.lower().removesuffix(":443" if scheme == "https" else ":80")
+    if text != canonical:
+        raise ValueError(f"browsers write this origin as {canonical}")
+    if urlsplit(text).hostname is None or authority.startswith(":"):
+        raise ValueError('must have a host, such as "https://app.example.com"')
+    return text
+
+
+def check_mount_path(text: str) -> str:
+    """Return the path at which an app mounts an ASGI application. Raises ValueError."""
+    parts = text[1:].split("/")
+    is_plain = text.isascii() and text.isprintable() and not set(text) & set("?# %\\")
+    is_named = text == "/" or not {"", ".", ".."} & set(parts)
+    if not text.startswith("/") or not is_plain or not is_named:
+        raise ValueError('must be the path that an app mounts, such as "/api/rentprog"')
+    return text
+
+
+def _key_set_url(text: str) -> str:
+    if text:
+        parts = urlsplit(_base_url(text))
+        if parts.scheme == "http" and parts.hostname not in {"localhost", "127.0.0.1", "::1"}:
+            raise ValueError("must begin with https://, because anybody on the way could replace the keys")
+    return text
+
+
 def _portal_name(text: str) -> str:
     if not text.strip() or len(text) > _MAX_PORTAL_NAME or not text.isprintable():
         raise ValueError(f'must be 1 to {_MAX_PORTAL_NAME} printable characters, such as "Acme webhooks"')
@@ -258,6 +292,11 @@ BaseUrl = Annotated[str, AfterValidator(_base_url)]
 TraceLink = Annotated[str, AfterValidator(_trace_link)]
 """The URL of a trace, with ``{trace_id}``; empty for none."""
 Origin = Annotated[str, AfterValidator(_origin)]
+WebOrigin = Annotated[str, AfterValidator(_web_origin)]
+"""An origin as browsers write it in the Origin header."""
+MountPath = Annotated[str, AfterValidator(check_mount_path)]
+"""The path at which an app mounts an ASGI application."""
+KeySetUrl = Annotated[str, AfterValidator(_key_set_url)]
 PortalName = Annotated[str, AfterValidator(_portal_name)]
 MediaType = Annotated[str, AfterValidator(check_media_type)]
 Status = Annotated[int, AfterValidator(check_status)]

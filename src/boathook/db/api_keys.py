@@ -27,6 +27,10 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] | None = None
     """The permitted actions of a portal user; None: all of them."""
     feature_flags: tuple[str, ...] | None = None
+    mount: str | None = None
+    """The only mounted path of an app that it may call; None: any of the organization's."""
+    mount_role: str | None = None
+    """Its role there, a `MountRole`."""
     created_at: datetime | None = None
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
@@ -59,6 +63,8 @@ async def insert(connection: Connection, key: ApiKey, token_sha256: bytes, lifet
         key.session_id,
         key.capabilities,
         key.feature_flags,
+        key.mount,
+        key.mount_role,
         lifetime,
     )
     assert row is not None
@@ -99,10 +105,9 @@ async def expire(
 
 
 def _key(row: Record) -> ApiKey:
-    names = ("id", "organization", "application_id", "name", "is_portal", "session_id", "created_at", "expires_at")
+    names = ("id", "organization", "application_id", "name", "is_portal", "session_id", "mount", "mount_role")
     return ApiKey(
-        **{name: row[name] for name in names},
-        revoked_at=row["revoked_at"],
+        **{name: row[name] for name in (*names, "created_at", "expires_at", "revoked_at")},
         capabilities=None if row["capabilities"] is None else tuple(row["capabilities"]),
         feature_flags=None if row["feature_flags"] is None else tuple(row["feature_flags"]),
     )

@@ -1,8 +1,8 @@
 -- name: insert_key
 -- Stores a key by the hash of its token.
 insert into boathook.api_key (id, token_sha256, organization, application_id, name, is_portal, session_id,
-    capabilities, feature_flags, expires_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, now() + $10::interval)
+    capabilities, feature_flags, mount, mount_role, expires_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, now() + $12::interval)
 returning *
 
 -- name: find_key
@@ -39,7 +39,7 @@ where application_id = $1 and ($2::text[] is null or session_id = any ($2)) and 
 -- Lists the newest valid keys of organizations.
 select token_sha256, id, organization, expires_at
 from boathook.api_key
-where application_id is null and revoked_at is null and not is_portal and capabilities is null
+where application_id is null and revoked_at is null and not is_portal and capabilities is null and mount is null
     and (expires_at is null or expires_at > now())
 order by id desc
 limit $1

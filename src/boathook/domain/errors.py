@@ -214,6 +214,10 @@ class InvalidState(AdminError):
         self.kind = kind
 
 
+class TokenRejected(BoathookError):
+    """A JSON Web Token is not valid here; the message continues "the token ..."."""
+
+
 class FetchFailed(BoathookError):
     """A URL could not be fetched: it may not be requested, did not answer, or returned an unusable response.
 

@@ -30,6 +30,19 @@ class Role(StrEnum):
 _RANKS: Final = {role: rank for rank, role in enumerate(Role)}
 
 
+class MountRole(StrEnum):
+    """The permissions of a caller below a mounted path of an app; each role includes those before it."""
+
+    READER = "reader"
+    """May read, and open WebSockets."""
+    OPERATOR = "operator"
+    """May also change."""
+
+    def covers(self, needed: "MountRole") -> bool:
+        """Return whether this role includes the permissions of *needed*."""
+        return self is MountRole.OPERATOR or needed is MountRole.READER
+
+
 class ProofStrength(StrEnum):
     """The coverage of a request's verification; stored with the event, because "verified" can mean different things."""
 

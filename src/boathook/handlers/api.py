@@ -140,8 +140,10 @@ class Boathook:
         The application gets *path* as ASGI's ``root_path``, so frameworks match their routes against the rest. At ``/``
         it gets every path that is not boathook's own.
 
-        Unless *is_open* is set, clients must send the token of an organization's API key (``boathook keys create``) as
-        ``Authorization: Bearer TOKEN``, or for WebSockets as the subprotocol ``bearer.TOKEN``.
+        Unless *is_open* is set, clients must send a token as ``Authorization: Bearer TOKEN``, or a browser's WebSocket
+        as its first message ``{"token": "TOKEN"}``: that of an API key (``boathook keys create``), or of a user as
+        ``[jwt]`` and ``[mounts."/PATH"]`` allow. ``scope["state"]`` has the ``actor`` and their ``role``: a ``reader``
+        gets no further than ``GET``, ``HEAD``, ``OPTIONS`` and WebSockets, an ``operator`` may do everything.
 
         Source paths take precedence over mounted paths, and longer mounted paths over shorter ones.
 

@@ -43,7 +43,12 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     """Without a trailing slash, so empty for ``/``; the application receives it as ASGI's ``root_path``."""
     app: Asgi
     is_open: bool = False
-    """Whether it needs no authentication; otherwise clients need the token of an organization's API key."""
+    """Whether it needs no authentication; otherwise clients need a token."""
+
+    @property
+    def shown_path(self) -> str:
+        """The path as in the settings and in API keys."""
+        return self.path or "/"
 
 
 class AppMetric(msgspec.Struct, frozen=True):

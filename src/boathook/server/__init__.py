@@ -14,12 +14,12 @@ supervisor is gone. Its event loop writes heartbeats to a pipe, so that a blocke
 
 from typing import TYPE_CHECKING
 
-from boathook.server.loading import bind, load_apps, load_hooks, migrations_of, with_apps
+from boathook.server.loading import bind, check_mounts, load_apps, load_hooks, migrations_of, with_apps
 
 if TYPE_CHECKING:
     from boathook.config import Settings
 
-__all__ = ["bind", "load_apps", "load_hooks", "migrations_of", "serve", "with_apps"]
+__all__ = ["bind", "check_mounts", "load_apps", "load_hooks", "migrations_of", "serve", "with_apps"]
 
 
 def serve(settings: "Settings") -> int:

@@ -111,14 +111,12 @@ class WebSocketGuard:
         receive: returns the client's messages.
         send: sends messages to the client.
         request_id: added to log lines.
-        protocol: the subprotocol to select if the application selects none.
     """
 
-    def __init__(self, receive: Receive, send: Send, request_id: str, protocol: str | None) -> None:
+    def __init__(self, receive: Receive, send: Send, request_id: str) -> None:
         self._receive = receive
         self._send = send
         self._request_id = request_id
-        self._protocol = protocol
         self._is_begun = False
         self._is_over = False
 
@@ -138,8 +136,6 @@ class WebSocketGuard:
         return message
 
     async def _guarded_send(self, message: dict[str, Any]) -> None:
-        if message["type"] == "websocket.accept" and message.get("subprotocol") is None:
-            message = {**message, "subprotocol": self._protocol}
         try:
             await self._send(message)
         except OSError:

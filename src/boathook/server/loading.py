@@ -35,11 +35,12 @@ _SHOWN_FRAMES: Final = 3
 """Lines of the user's code that the message about a failed import names."""
 
 
-def check_mounts(mounts: Mapping[str, Iterable[Mount]]) -> list[Mount]:
+def check_mounts(mounts: Mapping[str, Iterable[Mount]], settings: Settings) -> list[Mount]:
     """Return the mounts of all apps, which are given by app name.
 
     Raises:
-        ConfigError: two apps use the same path, or one uses a reserved path; the message names them.
+        ConfigError: two apps use the same path, one uses a reserved path, or the settings name a path that no app
+            mounts, or roles for one that needs no token; the message names them.
     """
     owners: dict[str, str] = {}
     found = [(app, mount) for app, app_mounts in mounts.items() for mount in app_mounts]
@@ -49,11 +50,21 @@ def check_mounts(mounts: Mapping[str, Iterable[Mount]]) -> list[Mount]:
         if mount.path in owners:
             raise ConfigError(f"hook.mount: {mount.path or '/'} is mounted by {owners[mount.path]} and by {app}")
         owners[mount.path] = app
+    _check_mount_settings({mount.shown_path: mount for _, mount in found}, settings)
     return [mount for _, mount in found]
 
 
+def _check_mount_settings(mounts: Mapping[str, Mount], settings: Settings) -> None:
+    for path, own in settings.mounts.items():
+        where = f"{settings.origins.get(f'mounts.{path}', 'settings')}: mounts.{path}"
+        if path not in mounts:
+            raise ConfigError(f"{where}: no app mounts this path; mounted are: {', '.join(sorted(mounts)) or 'none'}")
+        if own.roles and mounts[path].is_open:
+            raise ConfigError(f"{where}.roles: this path needs no token, its app checks access itself; remove them")
+
+
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
-_RESERVED_NAMES: Final = frozenset({*SECTIONS, "sources", "boathook", "public"})
+_RESERVED_NAMES: Final = frozenset({*SECTIONS, "sources", "mounts", "boathook", "public"})
 """Names of boathook's own tables and schemas."""
 _APP_ONLY_DECLARATIONS: Final = ("sources", "migrations", "commands", "alert_rules")
 """Declarations that only an app of `apps.load` may have: commands need them, and must not import a user's handlers."""

@@ -6,21 +6,26 @@ import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from itertools import chain, count, repeat
-from typing import Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from boathook.api.authentication import authenticate, forbidden
+from boathook.api.authentication import read_bearer_token
 from boathook.api.errors import ApiError, to_response
 from boathook.config import Settings
+from boathook.config.tables import MountSettings
 from boathook.config.types import is_own_prefix
-from boathook.db.database import Database, translate_errors
+from boathook.db.database import Database
 from boathook.domain.errors import BoathookError, DatabaseError
-from boathook.domain.redaction import RedactedStruct
 from boathook.handlers.manifest import Mount
-from boathook.http.asgi import Asgi, Receive, Send, is_own_origin, read_headers
+from boathook.http.asgi import Asgi, Receive, Send, read_headers
 from boathook.observability.log import get_logger
 from boathook.server.asgi_guard import HttpGuard, WebSocketGuard, apply_forwarded_headers
+from boathook.server.browser_access import SAFE_METHODS, BrowserAccess, check_target
 from boathook.server.loading import check_mounts
-from boathook.service.authorization import Permission, Principal
+from boathook.server.mount_access import POLICY_VIOLATION, TRY_AGAIN_LATER, Caller, FirstMessage, MountAccess
+from boathook.service.authorization import Permission
+
+if TYPE_CHECKING:
+    from boathook.service.user_tokens import UserTokens
 
 _STOP_WITHIN_S: Final = 5.0
 _RETRY_S: Final = (1.0, 2.0, 5.0, 15.0, 30.0)
@@ -103,13 +108,10 @@ class Lifespan:
                 raise RuntimeError(f"a lifespan has no {kind}")
 
 
-PROTOCOL: Final = "boathook"
-"""The WebSocket subprotocol that clients offer with ``bearer.TOKEN``, because browsers require a selected one."""
-_BEARER: Final = "bearer."
 _RECHECK_S: Final = 30.0
 """A WebSocket is closed within this time after its token was revoked."""
-_WAIT_S: Final = 10.0
-"""How long a request waits for the database connection that authenticates it."""
+_MIN_RECHECK_S: Final = 1.0
+"""Minimum time between two checks of a WebSocket's token."""
 
 Scope = dict[str, Any]
 
@@ -119,16 +121,20 @@ class Mounts:
 
     Args:
         mounts: mounts by the name of their app.
-        settings: the body limit, the public URL and the trusted proxies.
+        settings: the settings.
         database: stores the API keys.
 
     Raises:
-        ConfigError: two apps use the same path, or one uses a reserved path.
+        ConfigError: two apps use the same path, one uses a reserved path, or the settings name one that none uses.
     """
 
     def __init__(self, mounts: Mapping[str, Iterable[Mount]], settings: Settings, database: Database) -> None:
         self._lifespans: dict[int, Lifespan] = {}
-        apps = [MountedApp(mount, self._lifespan(mount.app), settings, database) for mount in check_mounts(mounts)]
+        self._user_tokens = _open_user_tokens(settings)
+        apps = [
+            MountedApp(mount, self._lifespan(mount.app), settings, database, self._user_tokens)
+            for mount in check_mounts(mounts, settings)
+        ]
         self._mounted_apps = sorted(apps, key=lambda app: len(app.path), reverse=True)
 
     def _lifespan(self, app: Asgi) -> Lifespan:
@@ -144,6 +150,8 @@ class Mounts:
             yield self
         finally:
             await asyncio.gather(*(lifespan.close() for lifespan in self._lifespans.values()))
+            if self._user_tokens is not None:
+                self._user_tokens.close()
 
     def at(self, path: str) -> "MountedApp | None":
         """Return the mounted application with the longest path that equals *path* or is a parent of it.
@@ -158,15 +166,13 @@ class Mounts:
         )
 
 
-class _AuthorizedRequest(RedactedStruct, frozen=True):
-    """An authorized request."""
+def _open_user_tokens(settings: Settings) -> "UserTokens | None":
+    if not settings.jwt.is_on:
+        return None
+    # Imported only here, as the cryptography behind it takes longer to import than most apps.
+    from boathook.service.user_tokens import UserTokens
 
-    hidden_fields: ClassVar[frozenset[str]] = frozenset({"credentials", "scope"})
-
-    scope: Scope
-    """The scope that the application receives."""
-    credentials: Mapping[str, str]
-    """The headers that authenticated it; empty for an open mount."""
+    return UserTokens(settings)
 
 
 class MountedApp:
@@ -178,6 +184,7 @@ class MountedApp:
         lifespan: Lifespan,
         settings: Settings,
         database: Database,
+        user_tokens: "UserTokens | None" = None,
         *,
         recheck_s: float = _RECHECK_S,
     ) -> None:
@@ -186,100 +193,113 @@ class MountedApp:
         self._mount = mount
         self._lifespan = lifespan
         self._settings = settings
-        self._database = database
+        own = settings.mounts.get(mount.shown_path, MountSettings())
+        self._browsers = BrowserAccess(own.origins, settings.server.public_url, is_open=mount.is_open)
+        self._access = MountAccess(mount.shown_path, own.roles, database, user_tokens)
         self._request_prefix = f"req_{os.urandom(6).hex()}"
         self._numbers = count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, or serve one WebSocket."""
+        scope = apply_forwarded_headers(scope, self._settings.server.trusted_proxies)
+        if scope["type"] == "http":
+            send = self._browsers.restrict(scope, send)
         try:
-            authorized = await self._authorize(apply_forwarded_headers(scope, self._settings.server.trusted_proxies))
+            preflight = self._browsers.preflight(scope)
+            if preflight is not None:
+                await send({"type": "http.response.start", "status": 204, "headers": preflight})
+                await send({"type": "http.response.body", "body": b""})
+                return
+            self._check(scope)
+            token, caller = await self._authenticate(scope)
         except (ApiError, BoathookError) as error:
             await cast("Asgi", to_response(error))(scope, receive, send)
             return
-        request_id = authorized.scope["state"]["request_id"]
         if scope["type"] == "http":
-            guard = HttpGuard(receive, send, request_id, self._settings.limits.max_body)
-            await guard.run(self._mount.app, authorized.scope)
-            return
-        rechecking = asyncio.create_task(self._recheck(authorized, send))
-        protocol = PROTOCOL if authorized.credentials and PROTOCOL in scope["subprotocols"] else None
-        try:
-            await WebSocketGuard(receive, send, request_id, protocol).run(self._mount.app, authorized.scope)
-        finally:
-            rechecking.cancel()
+            app_scope = self._mounted(scope, caller)
+            guard = HttpGuard(receive, send, app_scope["state"]["request_id"], self._settings.limits.max_body)
+            await guard.run(self._mount.app, app_scope)
+        elif caller is None and not self._mount.is_open:
+            await self._serve_after_first_message(scope, FirstMessage(receive, send))
+        else:
+            await self._serve_socket(scope, receive, send, token, caller)
 
-    async def _recheck(self, authorized: "_AuthorizedRequest", send: Send) -> None:
-        """Close a WebSocket once its token has been revoked."""
-        while authorized.credentials:
-            await asyncio.sleep(self._recheck_s)
-            try:
-                await self._authenticate(authorized.credentials)
-            except DatabaseError:
-                continue
-            except ApiError:
-                with contextlib.suppress(OSError):
-                    await send({"type": "websocket.close", "code": 1008, "reason": "this token is not valid any more"})
-                return
+    def _check(self, scope: Scope) -> None:
+        """Check what needs no token. Raises ApiError."""
+        if not self._lifespan.is_up:
+            raise ApiError(503, "unavailable", "this app is starting, try again later", {"retry-after": "1"})
+        check_target(scope, is_open=self._mount.is_open)
+        if scope["type"] == "websocket" and not self._browsers.may_open_socket(scope):
+            raise ApiError(403, "cross_origin", "this page may not open WebSockets here")
 
-    async def _authorize(self, scope: Scope) -> "_AuthorizedRequest":
-        """Authenticate a request, and return it with the scope for the application.
+    async def _authenticate(self, scope: Scope) -> tuple[str, Caller | None]:
+        """Return the token of a request and its holder; no holder for an open mount, or one whose token will follow.
 
         Raises:
             ApiError: the request is rejected.
             DatabaseError: the database cannot be reached to check it.
         """
-        if not self._lifespan.is_up:
-            raise ApiError(503, "unavailable", "this app is starting, try again later", {"retry-after": "1"})
-        if scope["type"] == "websocket" and not is_same_origin(scope, self._settings.server.public_url):
-            raise ApiError(403, "cross_origin", "this page may not open WebSockets here")
-        state = {**self._lifespan.state, "request_id": f"{self._request_prefix}{next(self._numbers):08x}"}
-        scope = self._mounted(scope)
-        if self._mount.is_open:
-            return _AuthorizedRequest({**scope, "state": state}, {})
-        credentials = {"authorization": read_headers(scope["headers"]).get("authorization", "")}
-        token = _socket_token(scope) if scope["type"] == "websocket" else None
-        if token is not None:
-            credentials = {"authorization": f"Bearer {token}"}
-            scope = _without_token(scope)
-        principal = await self._authenticate(credentials)
-        return _AuthorizedRequest({**scope, "state": {**state, "actor": principal.actor}}, credentials)
+        headers = read_headers(scope["headers"])
+        is_socket = scope["type"] == "websocket"
+        if self._mount.is_open or (is_socket and "authorization" not in headers):
+            return "", None
+        may_only_read = is_socket or scope["method"] in SAFE_METHODS
+        permission = Permission.APP_READ if may_only_read else Permission.APP_CALL
+        token = read_bearer_token(headers)
+        return token, await self._access.authenticate(token, permission)
 
-    def _mounted(self, scope: Scope) -> Scope:
-        """Return the scope with the mounted path as ``root_path``; that path itself is the application's ``/``."""
+    async def _serve_after_first_message(self, scope: Scope, socket: FirstMessage) -> None:
+        """Serve a WebSocket once its first message was a valid token."""
+        token = await socket.read_token()
+        if token is None:
+            return
+        try:
+            caller = await self._access.authenticate(token, Permission.APP_READ)
+        except ApiError as error:
+            await socket.close(TRY_AGAIN_LATER if error.status >= 500 else POLICY_VIOLATION, error.detail)
+        except DatabaseError:
+            await socket.close(TRY_AGAIN_LATER, "the token cannot be checked now")
+        else:
+            # The handshake has been answered, without a subprotocol.
+            await self._serve_socket({**scope, "subprotocols": []}, socket.receive, socket.send, token, caller)
+
+    async def _serve_socket(
+        self, scope: Scope, receive: Receive, send: Send, token: str, caller: Caller | None
+    ) -> None:
+        app_scope = self._mounted(scope, caller)
+        rechecking = None if caller is None else asyncio.create_task(self._recheck(token, caller, send))
+        try:
+            await WebSocketGuard(receive, send, app_scope["state"]["request_id"]).run(self._mount.app, app_scope)
+        finally:
+            if rechecking is not None:
+                rechecking.cancel()
+
+    async def _recheck(self, token: str, caller: Caller, send: Send) -> None:
+        """Close a WebSocket once its token has ended or was revoked."""
+        while True:
+            left_s = self._recheck_s if caller.valid_for_s is None else caller.valid_for_s
+            await asyncio.sleep(min(self._recheck_s, max(left_s, _MIN_RECHECK_S)))
+            try:
+                caller = await self._access.authenticate(token, Permission.APP_READ)
+            except DatabaseError:
+                continue
+            except ApiError as error:
+                if error.status >= 500:
+                    continue
+                with contextlib.suppress(OSError):
+                    reason = "this token is not valid any more"
+                    await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason})
+                return
+
+    def _mounted(self, scope: Scope, caller: Caller | None) -> Scope:
+        """Return the scope for the application: its ``root_path`` is the mounted path, which itself is its ``/``."""
         path = scope["path"]
-        return {**scope, "root_path": self.path, "path": f"{path}/" if path == self.path else path}
-
-    async def _authenticate(self, headers: Mapping[str, str]) -> Principal:
-        async with self._database.acquire(_WAIT_S) as connection:
-            with translate_errors():
-                principal = await authenticate(connection, headers)
-        if not principal.may(Permission.APP_CALL):
-            raise forbidden()
-        return principal
-
-
-def is_same_origin(scope: Scope, public_url: str) -> bool:
-    """Return whether a request comes from one of our own pages, or from no page at all.
-
-    Any website may open a WebSocket here with the browser's cookies for us; only the Origin header shows where it comes
-    from.
-    """
-    origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
-    if not origins:
-        return True
-    host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
-    return len(origins) == 1 and is_own_origin(origins[0], host, public_url)
-
-
-def _socket_token(scope: Scope) -> str | None:
-    """Return the token that a browser offers as a subprotocol, because it cannot set other headers."""
-    return next((one.removeprefix(_BEARER) for one in scope["subprotocols"] if one.startswith(_BEARER)), None)
-
-
-def _without_token(scope: Scope) -> Scope:
-    kept = [one for one in scope["subprotocols"] if not one.startswith(_BEARER)]
-    headers = [(name, value) for name, value in scope["headers"] if name != b"sec-websocket-protocol"]
-    if kept:
-        headers.append((b"sec-websocket-protocol", ", ".join(kept).encode("latin-1")))
-    return {**scope, "subprotocols": kept, "headers": headers}
+        state = {**self._lifespan.state, "request_id": f"{self._request_prefix}{next(self._numbers):08x}"}
+        if caller is not None:
+            state |= {"actor": caller.actor, "role": str(caller.role)}
+        return {
+            **scope,
+            "root_path": self.path,
+            "path": f"{path}/" if path == self.path else path,
+            "state": state,
+        }

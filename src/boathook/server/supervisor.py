@@ -113,7 +113,7 @@ def check_settings(settings: Settings, hooks: Hooks) -> None:
     settings_checks.check_settings(settings)
     _check_handlers(settings, hooks)
     traces.check(settings)
-    check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()})
+    check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()}, settings)
     for finding in (*settings_checks.examine_settings(settings), *examine_loaded(settings, hooks.owners)):
         if finding.verdict is CheckStatus.FAIL:
             raise ConfigError(finding.found)

@@ -14,7 +14,7 @@ import msgspec
 
 from boathook.db.api_keys import ApiKey
 from boathook.domain import ids
-from boathook.domain.model import Role
+from boathook.domain.model import MountRole, Role
 
 Route = TypeVar("Route", bound=Callable[..., Any])
 
@@ -40,7 +40,9 @@ class Permission(StrEnum):
     ALERT_MANAGE = "alert.manage"
     ALERT_VIEW = "alert.view"
     APP_CALL = "app.call"
-    """Call an app's mounted path."""
+    """Call an app's mounted path with any method."""
+    APP_READ = "app.read"
+    """Call an app's mounted path with GET, HEAD or OPTIONS, and open its WebSockets."""
     APPLICATION_LIST = "application.list"
     APPLICATION_MANAGE = "application.manage"
     APPLICATION_VIEW = "application.view"
@@ -114,6 +116,8 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     """The minimum role of an operator."""
     capability: Capability | None = None
     """The capability of a token of one application."""
+    mount_role: MountRole | None = None
+    """The minimum role of a caller with access to one mounted path."""
     is_for_organization: bool = True
     """Whether a token of the whole organization is sufficient."""
     is_public: bool = False
@@ -135,7 +139,8 @@ ACCESS_RULES: Final[Mapping[Permission, AccessRule]] = MappingProxyType(
         Permission.ACCOUNT: _VIEWER,
         Permission.ALERT_MANAGE: _OPERATOR,
         Permission.ALERT_VIEW: _VIEWER,
-        Permission.APP_CALL: _ORGANIZATION,
+        Permission.APP_CALL: AccessRule(mount_role=MountRole.OPERATOR),
+        Permission.APP_READ: AccessRule(mount_role=MountRole.READER),
         Permission.APPLICATION_LIST: AccessRule(role=Role.VIEWER),
         Permission.APPLICATION_MANAGE: AccessRule(role=Role.OPERATOR),
         Permission.APPLICATION_VIEW: AccessRule(role=Role.VIEWER, capability=Capability.VIEW_BASE),
@@ -201,6 +206,10 @@ class Principal(msgspec.Struct, frozen=True):
     capabilities: frozenset[str] | None = None
     """Its capabilities; None allows everything."""
     is_portal: bool = False
+    mount: str | None = None
+    """The only mounted path of an app that it may call; it may do nothing else."""
+    mount_role: MountRole | None = None
+    """Its role at that path."""
 
     @property
     def actor(self) -> str:
@@ -210,7 +219,8 @@ class Principal(msgspec.Struct, frozen=True):
     @property
     def is_for_organization(self) -> bool:
         """Whether the token is for the whole organization, without restrictions."""
-        return self.application_id is None and self.capabilities is None and not self.is_portal
+        is_limited = self.application_id is not None or self.capabilities is not None or self.mount is not None
+        return not is_limited and not self.is_portal
 
     def may(self, permission: Permission) -> bool:
         """Return whether the token grants this permission."""
@@ -219,6 +229,8 @@ class Principal(msgspec.Struct, frozen=True):
             return True
         if self.is_for_organization:
             return rule.is_for_organization
+        if self.mount is not None:
+            return mount_role_may(self.mount_role, permission)
         if self.application_id is None or rule.capability is None:
             return False
         is_granted = self.capabilities is None or rule.capability in self.capabilities
@@ -234,6 +246,8 @@ def principal_of(key: ApiKey) -> Principal:
         feature_flags=frozenset(key.feature_flags or ()),
         capabilities=None if key.capabilities is None else frozenset(key.capabilities),
         is_portal=key.is_portal,
+        mount=key.mount,
+        mount_role=None if key.mount_role is None else MountRole(key.mount_role),
     )
 
 
@@ -241,6 +255,12 @@ def role_may(role: Role, permission: Permission) -> bool:
     """Return whether an operator with this role has a permission."""
     rule = ACCESS_RULES[permission]
     return rule.is_public or (rule.role is not None and role.covers(rule.role))
+
+
+def mount_role_may(role: MountRole | None, permission: Permission) -> bool:
+    """Return whether a caller with this role at a mounted path has a permission there; None: no role."""
+    needed = ACCESS_RULES[permission].mount_role
+    return role is not None and needed is not None and role.covers(needed)
 
 
 def requires(permission: Permission) -> Callable[[Route], Route]:

@@ -10,12 +10,14 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from boathook.config.types import check_mount_path
 from boathook.db import api_keys
 from boathook.db.api_keys import ApiKey as ApiKey  # noqa: PLC0414 - re-exported
 from boathook.db.applications import Application
 from boathook.db.audit import record
 from boathook.domain import ids
-from boathook.domain.errors import NotFound
+from boathook.domain.errors import InvalidValue, NotFound
+from boathook.domain.model import MountRole
 from boathook.service import limits
 from boathook.service.applications import require_here
 from boathook.service.authorization import Principal, principal_of
@@ -55,21 +57,28 @@ async def create(
     work: UnitOfWork,
     *,
     application: Application | None = None,
+    mount: str | None = None,
+    role: MountRole | None = None,
     name: str | None = None,
     lifetime: timedelta | None = None,
 ) -> CreatedKey:
-    """Create a key for the organization, or for one of its applications; *name* None: without a name.
+    """Create a key for the organization, for one of its applications, or for one mounted path; *name* None: no name.
 
     Raises:
-        InvalidValue: the name is invalid.
+        InvalidValue: the name, the path or the role is invalid.
     """
+    if (mount is None) is not (role is None):
+        raise InvalidValue("a role belongs to a mounted path; give both or none", "role")
+    if mount is not None:
+        with limits.field("mount"):
+            check_mount_path(mount)
     if name is not None:
         with limits.field("name"):
             limits.check_key_name(name)
-    created = await _create(
-        work, application, ApiKey(id=new_id(), organization="", application_id=None, name=name or ""), lifetime
-    )
-    await record(work.connection, work.actor, "key.create", created.key.shown_id)
+    key = ApiKey(id=new_id(), organization="", application_id=None, name=name or "", mount=mount, mount_role=role)
+    created = await _create(work, application, key, lifetime)
+    note = None if mount is None else f"{role} of {mount}"
+    await record(work.connection, work.actor, "key.create", created.key.shown_id, note)
     return created
 
 

@@ -1,31 +1,27 @@
 """Signs operators in through an identity provider: OpenID Connect Core 1.0, code flow, with PKCE (RFC 7636).
 
-Only an ID token is trusted that the provider signed with a published key, for this client and this login attempt. The
-accepted algorithms are fixed here and never chosen by the token (RFC 8725, section 3.1).
+Only an ID token is trusted that the provider signed with a published key, for this client and this login attempt.
 """
 
 import base64
 import hashlib
-import math
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 from urllib.parse import quote_plus, urlencode
 
-import jwt
 import msgspec
 
 from boathook.config import Settings
-from boathook.domain.errors import FetchFailed, InvalidState
+from boathook.domain.errors import FetchFailed, InvalidState, TokenRejected
 from boathook.domain.model import Role
 from boathook.domain.redaction import RedactedStruct
 from boathook.http_client.client import Client
 from boathook.http_client.messages import HttpResponse
+from boathook.service.signing_keys import SigningKeys, read_groups
 
-_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _KEPT_S: Final = 3_600.0
-_REFETCH_S: Final = 60.0
 _LEEWAY_S: Final = 60
 _MAX_BYTES: Final = 262_144
 _MAX_CLAIM_LENGTH: Final = 200
@@ -81,8 +77,7 @@ class OidcProvider:
         self._client = Client(settings.outbound.model_copy(update={"proxy": proxy}))
         self._metadata: Mapping[str, Any] = {}
         self._metadata_until = 0.0
-        self._keys: Sequence[Mapping[str, Any]] = ()
-        self._keys_at = -math.inf
+        self._keys = SigningKeys(self._fetch_keys)
 
     def close(self) -> None:
         """Abort the requests in progress."""
@@ -145,61 +140,26 @@ class OidcProvider:
 
     async def _read(self, token: str, nonce: str) -> dict[str, Any]:
         """Return the claims of an ID token. Raises OidcRejected."""
-        key = await self._key_of(token)
+        issuer = (await self._fetch_metadata())["issuer"]
         try:
-            claims: dict[str, Any] = jwt.decode(
+            claims = await self._keys.decode(
                 token,
-                key,
-                algorithms=list(_ALGORITHMS),
                 audience=self._console.oidc_client_id,
-                issuer=(await self._fetch_metadata())["issuer"],
-                leeway=_LEEWAY_S,
-                options={"require": ["exp", "iat", "aud", "iss", "sub"]},
+                issuer=issuer,
+                required=("exp", "iat", "aud", "iss", "sub"),
+                leeway_s=_LEEWAY_S,
             )
-        except jwt.PyJWTError as error:
-            raise OidcRejected(f"the identity provider's token is invalid: {error}") from None
+        except TokenRejected as error:
+            raise OidcRejected(f"the identity provider's token {error}") from None
         if not secrets.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
             raise OidcRejected("the identity provider's token belongs to another attempt; sign in again")
         if claims.get("azp", self._console.oidc_client_id) != self._console.oidc_client_id:
             raise OidcRejected("the identity provider's token was issued for another application")
         return claims
 
-    async def _key_of(self, token: str) -> jwt.PyJWK:
-        try:
-            header = jwt.get_unverified_header(token)
-        except jwt.PyJWTError:
-            raise OidcRejected("the identity provider sent no ID token") from None
-        if header.get("alg") not in _ALGORITHMS:
-            raise OidcRejected("the identity provider's token is signed with an algorithm that is not accepted")
-        key = self._known_key(header)
-        if key is None and time.monotonic() - self._keys_at > _REFETCH_S:
-            await self._fetch_keys()
-            key = self._known_key(header)
-        if key is None:
-            raise OidcRejected("the identity provider's token is signed with a key that it does not publish")
-        return key
-
-    def _known_key(self, header: Mapping[str, Any]) -> jwt.PyJWK | None:
-        # A published key need not name its algorithm (RFC 7517, section 4.4), and an RSA key fits several.
-        given = [{"alg": header["alg"], **key} for key in self._keys]
-        try:
-            fitting = jwt.PyJWKSet.from_dict({"keys": given}).keys
-        except jwt.PyJWTError:
-            return None
-        keys = [key for key in fitting if key.public_key_use in {None, "sig"}]
-        if (kid := header.get("kid")) is None:
-            return keys[0] if len(keys) == 1 else None
-        return next((key for key in keys if key.key_id == kid), None)
-
-    async def _fetch_keys(self) -> None:
+    async def _fetch_keys(self) -> Mapping[str, Any]:
         url = (await self._fetch_metadata())["jwks_uri"]
-        found = _object(await self._client.request("GET", url, max_bytes=_MAX_BYTES), "read its keys")
-        try:
-            jwt.PyJWKSet.from_dict(dict(found))
-        except jwt.PyJWTError as error:
-            raise OidcRejected(f"the identity provider's keys cannot be read: {error}") from None
-        self._keys = [key for key in found["keys"] if isinstance(key, dict)]
-        self._keys_at = time.monotonic()
+        return _object(await self._client.request("GET", url, max_bytes=_MAX_BYTES), "read its keys")
 
     async def _fetch_userinfo(self, token: str, subject: str) -> Mapping[str, Any]:
         """Return the claims that are not in the ID token; empty if the provider offers none."""
@@ -243,13 +203,8 @@ class OidcProvider:
         )
 
     def _role(self, claims: Mapping[str, Any]) -> Role | None:
-        claim = claims.get(self._console.oidc_role_claim, [])
-        groups = [claim] if isinstance(claim, str) else claim if isinstance(claim, list) else []
-        granted = {
-            self._console.oidc_roles[group]
-            for group in groups
-            if isinstance(group, str) and group in self._console.oidc_roles
-        }
+        groups = read_groups(claims, self._console.oidc_role_claim)
+        granted = {role for group, role in self._console.oidc_roles.items() if group in groups}
         if self._console.oidc_default_role:
             granted.add(self._console.oidc_default_role)
         return next((role for role in reversed(Role) if role in granted), None)

@@ -5,7 +5,9 @@ queries 7 and 8, and a client that reconnects with ``?since=6`` gets the latest 
 """
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -104,6 +106,12 @@ async def _send(socket: WebSocket, entry: dict[str, Any]) -> None:
     await socket.send_json({"kind": "change", **entry})
 
 
+def _source_hash(tag: str) -> str:
+    """Return the source expression of the page's only element with this tag (Content Security Policy 3)."""
+    content = PAGE.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
 PAGE: Final = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -113,7 +121,7 @@ body { font: 15px/1.4 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto
 table { border-collapse: collapse; width: 100% } td, th { text-align: left; padding: .2rem .8rem .2rem 0 }
 </style>
 <h1>Fleet: live</h1>
-<form><label>Organization token <input type="password" autocomplete="off" size="40"></label> <button>Connect</button>
+<form><label>Token <input type="password" autocomplete="off" size="40"></label> <button>Connect</button>
 <output></output></form>
 <table><thead><tr><th>version<th>what<th>id<th>action<th>by<th>description</thead><tbody></tbody></table>
 <script>
@@ -124,9 +132,14 @@ form.onsubmit = (event) => { event.preventDefault(); connect(); };
 function connect() {
   if (socket) { socket.onclose = null; socket.close(); }
   const scheme = location.protocol === "https:" ? "wss" : "ws", token = form.querySelector("input").value;
-  socket = new WebSocket(`${scheme}://${location.host}/api/rentprog/live${since}`, ["boathook", `bearer.${token}`]);
+  socket = new WebSocket(`${scheme}://${location.host}/api/rentprog/live${since}`);
+  socket.onopen = () => socket.send(JSON.stringify({ token }));
   socket.onmessage = ({ data }) => show(JSON.parse(data));
-  socket.onclose = () => { state.textContent = "away, trying again"; setTimeout(connect, 2000); };
+  socket.onclose = ({ code, reason }) => {
+    const isRefused = code === 1008;
+    state.textContent = isRefused ? reason : "away, trying again";
+    if (!isRefused) setTimeout(connect, 2000);
+  };
 }
 function show(frame) {
   state.textContent = `connected, version ${frame.version}`;
@@ -140,3 +153,17 @@ function show(frame) {
 </script>
 </html>
 """
+
+_POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "connect-src 'self'",
+        f"script-src {_source_hash('script')}",
+        f"style-src {_source_hash('style')}",
+        "form-action 'none'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+PAGE_HEADERS: Final = {"content-security-policy": _POLICY, "cache-control": "no-cache"}
+"""The headers of `PAGE`, which may run nothing but its own script."""

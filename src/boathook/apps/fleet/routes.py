@@ -50,7 +50,7 @@ class Desk:
         self._hook = hook
 
     def routes(self) -> list[Route | WebSocketRoute]:
-        """Return all routes that need an organization's token."""
+        """Return all routes that need a token."""
         return [
             Route(_DEAD, self.list_dead, methods=["GET"]),
             Route(f"{_DEAD}/cleanup", self.clean_up, methods=["POST"]),
@@ -154,7 +154,7 @@ class Desk:
 
 
 async def _show_page(_request: Request) -> Response:
-    return HTMLResponse(live.PAGE)
+    return HTMLResponse(live.PAGE, headers=live.PAGE_HEADERS)
 
 
 def _decided(id: str, decision: dead_letters.Decision, status_code: int, word: str) -> Response:

@@ -457,9 +457,13 @@ create table boathook.api_key (
     session_id text,
     capabilities text[],
     feature_flags text[],
+    mount text,
+    mount_role text check (mount_role in ('reader', 'operator')),
     created_at timestamptz not null default now(),
     expires_at timestamptz,
-    revoked_at timestamptz
+    revoked_at timestamptz,
+    check ((mount is null) = (mount_role is null)),
+    check (mount is null or (application_id is null and capabilities is null and not is_portal))
 );
 create index api_key_of_application on boathook.api_key (application_id) where application_id is not null;
 create index api_key_of_organization on boathook.api_key (id) where application_id is null and revoked_at is null;
@@ -1199,6 +1203,7 @@ begin
             when t.token is not null and not exists (
                 select from boathook.api_key k
                 where k.token_sha256 = t.token and k.organization = t.organization and k.application_id is null
+                    and k.mount is null
                     and k.revoked_at is null and (k.expires_at is null or k.expires_at > now()))
                 then 'unauthorized'
             when t.registry is distinct from current_registry then 'outdated'
