@@ -70,6 +70,10 @@ class SourceSettings(Table):
     JSON or a Ruby hash."""
     keep_request_id: bool = False
     """Store the id under which the gateway logs and answers a request with its event, as `event.request_id`."""
+    request_id_header: HeaderName | None = None
+    """Header with the sender's or a proxy's id of a request, such as `"x-request-id"`. Then boathook logs, answers and
+    stores that id instead of one of its own, if it has at most 100 letters, digits and `._:/+=@-`. Anyone can send any
+    id in it, also one that was used before."""
     volatile: tuple[str, ...] = ()
     """JSON paths whose values may differ between two attempts for one event, such as `["attempt", "sent_at"]`, besides
     those that boathook knows of the provider. `*` stands for each element of an array. With `dedup_fields`, the default

@@ -66,6 +66,7 @@ _COMMON: Final = (
     SourceField("fallback_content_type", "Fallback media type", "Of the fallback body, such as application/json."),
     SourceField("schema", "JSON Schema", "Verified bodies that violate it are rejected.", FieldKind.JSON),
     SourceField("keep_request_id", "Store the request's id with its event", "", FieldKind.SWITCH),
+    SourceField("request_id_header", "Header with the sender's request id", "Such as x-request-id."),
     SourceField("unsigned", "Accept requests without verification", "", FieldKind.SWITCH),
 )  # fmt: skip
 """The keys of every source."""

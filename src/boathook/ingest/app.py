@@ -221,7 +221,8 @@ class IngestApp:
                 return
             await self._forward(scope, receive, send)
             return
-        request_id, started = self.begin()
+        own_id, started = self.begin()
+        request_id = compiled.request_id(scope["headers"], own_id)
         try:
             answer = await self._answer(compiled, scope, receive, request_id, started)
         except Exception as error:  # noqa: BLE001 - an internal error must never be reported as the sender's
@@ -289,7 +290,8 @@ class IngestApp:
         if compiled is None:
             self.heads.note_unknown_path(scope, status, detail)
             return
-        request_id, started = self.begin()
+        own_id, started = self.begin()
+        request_id = compiled.request_id(scope["headers"], own_id)
         answer = self.heads.reject(compiled, scope, request_id, status, reason, detail, size=size)
         self.record(compiled, answer, request_id, started)
 

@@ -51,7 +51,9 @@ class DirectIngest:
             answer, request_id = app.unavailable(scope["path"])
             exchange.respond(answer.status, response_headers(answer, request_id), answer.body)
             return
-        pending = _PendingResponse(app, exchange, compiled, *app.begin())
+        own_id, started = app.begin()
+        request_id = compiled.request_id(scope["headers"], own_id)
+        pending = _PendingResponse(app, exchange, compiled, request_id, started)
         try:
             self._handle(pending)
         except Exception as error:  # noqa: BLE001 - an internal error must never be reported as the sender's

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
@@ -29,6 +30,7 @@ _LOG = get_logger("ingest")
 _MIB = 1 << 20
 _DAY_S = 86_400.0
 _CHECK_MARGIN_S = 60.0
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,100}")
 
 
 class CompiledSource(msgspec.Struct, kw_only=True):
@@ -63,6 +65,8 @@ class CompiledSource(msgspec.Struct, kw_only=True):
     """Refreshes the secrets once `fresh_until` has passed."""
     keeps_request_id: bool = False
     """Whether the id of a request is stored with its event."""
+    request_id_header: bytes | None = None
+    """The header with the sender's id of a request, in lower case; None if the ids are our own."""
     answers: dict[int, tuple[Counter, Counter]] = msgspec.field(default_factory=dict)
     """By status: the number of responses, and the time of the newest one of its outcome."""
 
@@ -70,6 +74,13 @@ class CompiledSource(msgspec.Struct, kw_only=True):
     def rate_limited_status(self) -> int:
         """Status for a request beyond the rate limits: 429, or 503 if the sender would stop for good after a 429."""
         return 503 if 429 in self.verifier.recipe.stop_statuses else 429
+
+    def request_id(self, headers: Iterable[tuple[bytes, bytes]], own: str) -> str:
+        """Return the sender's id of a request if its source takes it and it is well-formed, else *own*."""
+        if self.request_id_header is None:
+            return own
+        given = next((value for name, value in headers if name == self.request_id_header), b"")
+        return given.decode("ascii") if _REQUEST_ID.fullmatch(given) else own
 
     def reload_secret(self) -> None:
         """Use the handshake secret received meanwhile, if any; another process may have received it."""
@@ -392,4 +403,5 @@ def _compile(
         inline=inline_policy(settings, name),
         renew=renew,
         keeps_request_id=source.keep_request_id,
+        request_id_header=None if source.request_id_header is None else source.request_id_header.lower().encode(),
     )

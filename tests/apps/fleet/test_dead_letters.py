@@ -72,14 +72,67 @@ def test_the_list_is_paged_and_filtered(server: FleetServer):
     assert len(first["data"]) == len(second["data"]) == 2
     assert not {row["id"] for row in first["data"]} & {row["id"] for row in second["data"]}
     assert server.client.get(DEAD, params={"type": "entity.*"}).json()["data"]
-    assert server.client.get(DEAD, params={"source": "umnico"}).json() == {"data": [], "next": None}
+    for found in ({"source": "rentprog"}, {"type": "car_create"}, {"source": "rentprog", "type": "car_*", "limit": 2}):
+        assert len(server.client.get(DEAD, params=found).json()["data"]) == found.get("limit", len(dead(server))), found
+    for other in ({"source": "umnico"}, {"type": "car_update"}, {"source": "umnico", "type": "car_create"}):
+        assert server.client.get(DEAD, params=other).json() == {"data": [], "next": None}, other
+    listed = server.listing("fleet", "dead", "list", "--source", "rentprog", "--type", "car_create")
+    assert [row["id"] for row in listed] == [row["id"] for row in dead(server)]
     for wrong in ({"limit": "x"}, {"limit": "0"}, {"after": "nothing"}, {"after": "dlv_zzzzzzzzzzzzzzzzzzzzzzzzzzz_0"}):
         assert server.client.get(DEAD, params=wrong).status_code == 400, wrong
 
 
+def test_a_dead_letter_has_its_first_request(server: FleetServer):
+    for row in dead(server):
+        request = row["request"]
+        assert (request["source"], request["type"]) == ("rentprog", "car_create")
+        assert request["payload"] == {
+            "event": "car_create",
+            "payload": {"id": int(car_of(server, row)), "poison": "yes"},
+        }
+        event = json.loads(server.cli("events", "show", request["event_id"], "--json").stdout)
+        assert json.loads(event["body"]) == request["payload"]
+
+
+def test_a_dead_letter_is_shown_with_its_attempts(server: FleetServer):
+    row = dead(server)[0]
+    shown = server.client.get(f"{DEAD}/{row['id']}").json()
+    tries = shown.pop("tries")
+    assert [attempt["number"] for attempt in tries] == [1, 2, 3, 4, 5]
+    assert "poisoned" in tries[-1]["error"]
+    assert shown == row
+    assert json.loads(server.cli("fleet", "dead", "show", row["id"]).stdout)["request"] == row["request"]
+
+
+def test_a_dry_run_tells_the_result_and_changes_nothing(server: FleetServer):
+    row = dead(server)[0]
+    path, car = f"{DEAD}/{row['id']}/replay", car_of(server, row)
+    failing = server.client.post(path, params={"dry_run": "true"}).json()
+    assert failing["dry_run"] is True
+    assert failing["result"].startswith("it fails: DatabaseError: the cars are poisoned")
+    server.rows("alter table fleet.cars disable trigger poison")
+    try:
+        assert server.cli("fleet", "dead", "replay", row["id"], "--dry-run").stdout.startswith("it works: car")
+    finally:
+        server.rows("alter table fleet.cars enable trigger poison")
+    assert server.thing("cars", car) is None
+    assert row["id"] in {letter["id"] for letter in dead(server)}
+    logged = server.listing("fleet", "errors", "--phase", "replay", "--kind", "dry_run")
+    assert [found["event_id"] for found in logged] == [row["request"]["event_id"]] * 2
+    assert server.client.post(path, params={"dry_run": "yes"}).status_code == 400
+    unknown = server.cli("fleet", "dead", "replay", "dlv_00000000000000000000000000_0", "--dry-run", check=False)
+    assert unknown.returncode != 0
+
+
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", DEAD), ("POST", f"{DEAD}/x/replay"), ("POST", f"{DEAD}/cleanup"), ("DELETE", f"{DEAD}/x")],
+    [
+        ("GET", DEAD),
+        ("GET", f"{DEAD}/x"),
+        ("POST", f"{DEAD}/x/replay"),
+        ("POST", f"{DEAD}/cleanup"),
+        ("DELETE", f"{DEAD}/x"),
+    ],
 )
 def test_decisions_require_a_token(method: str, path: str, server: FleetServer):
     assert httpx.request(method, server.base + path, timeout=300).status_code == 401
@@ -120,7 +173,9 @@ def test_a_deleted_dead_letter_is_ignored_with_a_note_and_keeps_its_record(serve
     "id", ["dlv_00000000000000000000000000_0", "dlv_000000000000000000000000000_0", "nonsense", "evt_1"]
 )
 def test_an_unknown_dead_letter_is_404(id: str, server: FleetServer):
-    for answer in (server.client.post(f"{DEAD}/{id}/replay"), server.client.delete(f"{DEAD}/{id}")):
+    trial = server.client.post(f"{DEAD}/{id}/replay", params={"dry_run": "true"})
+    answers = server.client.post(f"{DEAD}/{id}/replay"), server.client.delete(f"{DEAD}/{id}")
+    for answer in (trial, server.client.get(f"{DEAD}/{id}"), *answers):
         assert (answer.status_code, answer.json()["error"]) == (404, "not_found")
 
 
@@ -134,8 +189,31 @@ def test_errors_are_logged_though_their_transaction_is_undone(server: FleetServe
     rows = server.listing("fleet", "errors", "--phase", "upsert")
     assert len(rows) >= 25, "five attempts for each of five cars"
     assert {row["entity"] for row in rows} == {"car"}
-    assert "poisoned" in rows[0]["message"]
-    assert rows[0]["kind"] == "RaiseError"
+    assert "poisoned" in rows[0]["error"]
+    assert (rows[0]["kind"], rows[0]["code"]) == ("err", "RaiseError")
+    assert rows[0]["payload"]["payload"]["poison"] == "yes"
+    meta = rows[0]["meta"]
+    assert (meta["source"], meta["type"], meta["attempt"] > 0) == ("rentprog", "car_create", True)
+    shown = server.client.get("/api/rentprog/errors", params={"kind": "err", "code": "RaiseError", "limit": 500}).json()
+    assert [row["id"] for row in shown["data"]] == [row["id"] for row in rows]
+    assert (
+        server.client.get("/api/rentprog/errors", params={"kind": "dry_run", "code": "RaiseError"}).json()["data"] == []
+    )
+
+
+def test_the_error_log_is_indexed_by_phase_kind_and_time(server: FleetServer):
+    found = server.rows("select indexdef from pg_indexes where schemaname = 'fleet' and tablename = 'error_log'")
+    columns = {row["indexdef"].partition("btree ")[2] for row in found}
+    assert {"(phase, kind, created_at)", "(kind, created_at)", "(created_at)"} <= columns
+
+
+def test_only_what_is_not_written_has_an_announcement(server: FleetServer):
+    car = new_id()
+    server.send_event("car_create", {"id": car})
+    server.known("cars", car)
+    announced = {row["payload"]["payload"]["id"] for row in server.rows("select payload from fleet.announced")}
+    assert announced >= {int(car_of(server, row)) for row in dead(server)}
+    assert car not in announced
 
 
 def test_dead_letters_are_sent_by_telegram_and_collapsed(server: FleetServer, bot: BotApi):
@@ -150,7 +228,14 @@ def test_the_metrics_count_the_dead(server: FleetServer):
 
 
 @pytest.mark.parametrize(
-    "query", [f"{DEAD}?type=", f"{DEAD}?source=", "/api/rentprog/errors?kind=", "/api/rentprog/cars?after="]
+    "query",
+    [
+        f"{DEAD}?type=",
+        f"{DEAD}?source=",
+        "/api/rentprog/errors?kind=",
+        "/api/rentprog/errors?code=",
+        "/api/rentprog/cars?after=",
+    ],
 )
 def test_a_query_with_nul_is_400(query: str, server: FleetServer):
     answer = server.client.get(f"{query}%00")

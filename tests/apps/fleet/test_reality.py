@@ -227,7 +227,7 @@ def test_a_late_repetition_does_not_bring_an_older_state_back(server: FleetServe
     assert not send(server, "car_create", create)
     settled(server)
     assert server.known("cars", car)["mileage"] == 300
-    listed = server.listing("fleet", "errors", "--kind", "OUT_OF_ORDER")
+    listed = server.listing("fleet", "errors", "--code", "OUT_OF_ORDER")
     assert len([row for row in listed if row["entity_id"] == str(car)]) == 2
     send(server, "car_destroy", f'{{"id"=>{car}, "company_id"=>9247}}')
     server.known("cars", car, lambda row: row["deleted_at"] is not None)

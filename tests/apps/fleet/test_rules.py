@@ -232,11 +232,11 @@ def test_ingest_errors_are_logged_by_phase_and_kind(server: FleetServer):
     assert server.post({"event": "car_update", "payload": {"id": 1}}, token="wrong").status_code == 401
     until(lambda: count() > before)
     (row, *_) = server.listing("fleet", "errors", "--phase", "ack")
-    assert row["kind"]
-    assert "rentprog" in row["message"]
+    assert (row["kind"], bool(row["code"]), row["payload"]) == ("warn", True, None)
+    assert "rentprog" in row["error"]
     shown = server.client.get("/api/rentprog/errors", params={"phase": "ack"}).json()
     assert shown["last_hour"]["ack"] >= 1
-    assert {"ack", "parse", "normalise", "upsert", "notify", "live"} == set(shown["last_hour"])
+    assert {"ack", "parse", "normalise", "upsert", "notify", "live", "replay"} == set(shown["last_hour"])
 
 
 SELFTEST_FIELDS = {
@@ -286,6 +286,30 @@ def test_legacy_environment_variables_apply(server: FleetServer):
     big = {"event": "car_create", "payload": {"id": new_id(), "note": "x" * 70_000}}
     assert server.post(big).status_code == 413
     assert server.post({"event": "car_create", "payload": {"id": new_id(), "note": "x" * 50_000}}).status_code == 200
+
+
+def send_with_id(server: FleetServer, request_id: str, token: str = TOKEN) -> httpx.Response:
+    headers = {"content-type": "application/json", "x-request-id": request_id}
+    body = json.dumps({"event": "car_create", "payload": {"id": new_id()}})
+    return httpx.post(f"{server.base}{PATH}", params={"token": token}, content=body, headers=headers, timeout=300)
+
+
+def test_the_senders_request_id_is_answered_logged_and_stored(server: FleetServer):
+    taken = send_with_id(server, "req-1/a:b")
+    assert taken.json()["request_id"] == taken.headers["x-request-id"] == "req-1/a:b"
+    event = json.loads(server.cli("events", "show", taken.json()["event_id"], "--json").stdout)
+    assert "req-1/a:b" in json.dumps(event["headers"])
+    refused = send_with_id(server, "req-2", token="wrong")
+    assert (refused.status_code, refused.json()["request_id"]) == (401, "req-2")
+    server.wait_logged('"request_id":"req-1/a:b"')
+    server.wait_logged('"request_id":"req-2"')
+
+
+@pytest.mark.parametrize("request_id", ['x"y', "a b", "x" * 101, "\\", "<b>"])
+def test_another_request_id_is_replaced_by_one_of_our_own(server: FleetServer, request_id: str):
+    response = send_with_id(server, request_id)
+    assert response.status_code == 200
+    assert response.json()["request_id"].startswith("req_")
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")

@@ -59,7 +59,7 @@ def test_no_alert_is_lost_while_telegram_fails_and_repeats_are_collapsed(server:
     assert moments[1] - moments[0] >= 4, "it was asked to wait for 4 seconds"
     assert " more)" in bot.taken[taken]
     assert int(bot.taken[taken].rpartition("(and ")[2].split()[0]) >= 57
-    kinds = {row["kind"] for row in server.rows("select kind from fleet.error_log where phase = 'notify'")}
+    kinds = {row["code"] for row in server.rows("select code from fleet.error_log where phase = 'notify'")}
     assert kinds >= {"TELEGRAM_500", "TELEGRAM_BUSY", "TELEGRAM_502"}
 
 
@@ -74,7 +74,7 @@ def test_a_server_that_hangs_blocks_no_handling(server: FleetServer, bot: BotApi
     server.known("cars", car, lambda row: row["state"] == "free")
     assert bot.calls == calls, "the hanging message had ended before"
     until(lambda: bot.calls > calls)
-    assert server.rows("select from fleet.error_log where kind = 'TELEGRAM_AWAY'")
+    assert server.rows("select from fleet.error_log where code = 'TELEGRAM_AWAY'")
 
 
 def test_the_command_sends_one_message(server: FleetServer, bot: BotApi):
@@ -94,7 +94,7 @@ def test_the_command_reports_the_error_without_the_token(server: FleetServer, bo
 
 def test_the_token_is_in_no_log(server: FleetServer):
     assert "telegram-test-secret" not in server.log()
-    assert "/bot" not in "".join(row["message"] for row in server.rows("select message from fleet.error_log"))
+    assert "/bot" not in "".join(row["error"] for row in server.rows("select error from fleet.error_log"))
     assert not server.rows("select from boathook.event where encode(body, 'escape') like '%%telegram-test-secret%%'")
 
 

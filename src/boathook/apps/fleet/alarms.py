@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from boathook import Boathook, BoathookError, Event, Ignore, Retry, RetryPolicy, Transaction
-from boathook.apps.fleet.log import Phase, log_error
+from boathook.apps.fleet.log import Kind, Phase, log_error
 from boathook.apps.fleet.settings import TelegramSettings
 
 TYPE: Final = "alarm.raised"
@@ -146,11 +146,12 @@ async def _put_off(hook: Boathook, event: Event, answer: Busy | Unsent) -> Retry
     match answer:
         case Busy(after_s):
             await log_error(
-                hook, Phase.NOTIFY, "TELEGRAM_BUSY", f"rate limit; retry in {after_s:g} s", event_id=event.id
-            )
+                hook, Phase.NOTIFY, "TELEGRAM_BUSY", f"rate limit; retry in {after_s:g} s", kind=Kind.WARN,
+                payload=event.body, event_id=event.id,
+            )  # fmt: skip
             return Retry(after=after_s, code="TELEGRAM_BUSY")
         case Unsent(kind, because):
-            await log_error(hook, Phase.NOTIFY, kind, because, event_id=event.id)
+            await log_error(hook, Phase.NOTIFY, kind, because, payload=event.body, event_id=event.id)
             return Retry(code=kind)
 
 

@@ -8,11 +8,11 @@ import typer
 from boathook import Boathook, BoathookError
 from boathook.apps import simulation
 from boathook.apps.fleet import alarms, dead_letters, owner_tables, records, sending
-from boathook.apps.fleet.log import Phase, list_errors
+from boathook.apps.fleet.log import Kind, Phase, list_errors
 from boathook.apps.fleet.tables import TABLES
 from boathook.apps.fleet.words import Entity
 from boathook.apps.import_commands import add_import, add_views
-from boathook.apps.terminal import Json, ask, print_rows, say
+from boathook.apps.terminal import Json, ask, print_json, print_rows, say
 
 Limit = Annotated[int, typer.Option(min=1, max=100_000, help="Maximum rows.")]
 
@@ -57,13 +57,14 @@ def _add_errors(hook: Boathook, app: typer.Typer) -> None:
     @app.command("errors", epilog="Example: boathook fleet errors --phase upsert --json")
     def show_errors(
         phase: Annotated[Phase | None, typer.Option(help="Only those of this phase.")] = None,
-        kind: Annotated[str | None, typer.Option(help="Only those of this kind.")] = None,
+        kind: Annotated[Kind | None, typer.Option(help="Only those of this kind.")] = None,
+        code: Annotated[str | None, typer.Option(help="Only those with this code.")] = None,
         limit: Limit = 50,
         as_json: Json = False,
     ) -> None:
         """List the error log, newest first."""
-        names = ("at", "phase", "kind", "message", "number")
-        rows = ask(hook, lambda tx: list_errors(tx, phase=phase, kind=kind, limit=limit))
+        names = ("created_at", "phase", "kind", "code", "error", "number")
+        rows = ask(hook, lambda tx: list_errors(tx, phase=phase, kind=kind, code=code, limit=limit))
         print_rows(rows, as_json=as_json, columns=names)
 
 
@@ -103,14 +104,39 @@ def _dead(hook: Boathook) -> typer.Typer:
     dead = typer.Typer(no_args_is_help=True, help="Dead letters, and when each is retried.")
 
     @dead.command("list", epilog="Example: boathook fleet dead list --json")
-    def list_dead(limit: Limit = 50, as_json: Json = False) -> None:
-        """List dead letters, those of the newest events first."""
+    def list_dead(
+        source: Annotated[str | None, typer.Option(help="Only those whose first request came from it.")] = None,
+        type: Annotated[str | None, typer.Option(help="Only those of this type; * matches any text.")] = None,
+        limit: Limit = 50,
+        as_json: Json = False,
+    ) -> None:
+        """List dead letters, those of the newest events first, each with its first request."""
         names = ("id", "recipient", "code", "note", "next_replay_at")
-        print_rows(hook.run(dead_letters.list_dead(hook, limit=limit)), as_json=as_json, columns=names)
+        rows = hook.run(dead_letters.list_dead(hook, source=source, type=type, limit=limit))
+        print_rows(rows, as_json=as_json, columns=names)
+
+    @dead.command("show", epilog="Example: boathook fleet dead show dlv_01h455vb4pex5vsknk084sn02q4_0")
+    def show(id: Annotated[str, typer.Argument(metavar="ID", help="The dead letter.")]) -> None:
+        """Print a dead letter as JSON, with its first request and its attempts."""
+        found = hook.run(dead_letters.show_dead(hook, id))
+        if isinstance(found, dead_letters.Missing):
+            _report(id, found, "")
+        else:
+            print_json(found)
 
     @dead.command("replay", epilog="Example: boathook fleet dead replay dlv_01h455vb4pex5vsknk084sn02q4_0")
-    def replay(id: Annotated[str, typer.Argument(metavar="ID", help="The dead letter.")]) -> None:
+    def replay(
+        id: Annotated[str, typer.Argument(metavar="ID", help="The dead letter.")],
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would come of it.")] = False,
+    ) -> None:
         """Replay a dead letter."""
+        if dry_run:
+            found = hook.run(dead_letters.dry_run(hook, id))
+            if isinstance(found, dead_letters.Missing):
+                _report(id, found, "")
+            else:
+                say(found.result)
+            return
         _report(id, hook.run(dead_letters.replay(hook, id)), "is handled again")
 
     @dead.command("cleanup", epilog="Example: boathook fleet dead cleanup --days 30")

@@ -4,21 +4,28 @@ A handler's own attempts come first, by its retry policy. Dead letters are then 
 their cause seldom ends quickly. After that they are left to operators.
 """
 
+import json
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any, Final, assert_never
+from uuid import UUID
 
 from msgspec.structs import asdict
 
 from boathook import Boathook, BoathookError, Transaction
+from boathook.apps.fleet.log import Kind, Phase, log_error, to_jsonb
+from boathook.apps.fleet.parse import Change, Unknown, effective_timestamp, read
+from boathook.apps.fleet.records import Arrival, apply_changes, find_announced, note_change
+from boathook.apps.fleet.tables import TABLES
 
 MAX_RETRIED: Final = 5_000
 """Maximum dead letters processed in one run."""
 _OLDEST_DAYS: Final = 7_300.0
 """An upper bound; no id can contain a time before 1970."""
 _PAGE: Final = 200
+_DIGITS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID: Final = re.compile(r"dlv_0[0-7][0-9a-hjkmnp-tv-z]{25}_[0-9]{1,4}")
 """128 bits in Crockford's base 32, and the position among its event's deliveries."""
 
@@ -38,6 +45,13 @@ class NotDead:
 @dataclass(frozen=True, slots=True)
 class Decided:
     """The decision was carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a replay would do."""
+
+    result: str
 
 
 Decision = Missing | NotDead | Decided
@@ -67,13 +81,82 @@ async def list_dead(
     after: str | None = None,
     limit: int = 50,
 ) -> list[dict[str, Any]]:
-    """Return a page of dead letters, those of the newest events first, each with its retry plan."""
-    rows = await hook.operations.deliveries(
-        recipient=_ours(hook), state="dead", source=source, type=type, after=after, limit=limit
-    )
+    """Return a page of dead letters, those of the newest events first, each with its retry plan and first request.
+
+    Args:
+        hook: the app's `Boathook`.
+        source: only those whose first request came from this source.
+        type: only those whose first request, or own event, has this type; ``*`` matches any text.
+        after: the id behind which the page begins.
+        limit: maximum rows.
+    """
+    pattern = None if type is None else re.compile(".*".join(map(re.escape, type.split("*"))), re.DOTALL)
+    rows: list[dict[str, Any]] = []
+    while len(rows) < limit:
+        page = await hook.operations.deliveries(recipient=_ours(hook), state="dead", after=after, limit=_PAGE)
+        for row in await _with_requests(hook, page):
+            types = (row["type"], row["request"] and row["request"]["type"])
+            is_of_source = source is None or source == (row["request"] and row["request"]["source"])
+            if is_of_source and (pattern is None or any(name and pattern.fullmatch(name) for name in types)):
+                rows.append(row)
+        if len(page) < _PAGE:
+            break
+        after = page[-1].id
+    return [await _with_payload(hook, row) for row in rows[:limit]]
+
+
+async def show_dead(hook: Boathook, id: str) -> dict[str, Any] | Missing:
+    """Return a dead letter as `list_dead` does, with its attempts as ``tries``."""
+    if not is_id(id):
+        return Missing()
+    try:
+        found = await hook.operations.delivery(id)
+    except BoathookError as error:
+        if error.name not in {"NotFound", "InvalidValue"}:
+            raise
+        return Missing()
+    if found["delivery"].state != "dead" or not found["delivery"].recipient.startswith(f"handler:{hook.name}."):
+        return Missing()
+    (row,) = await _with_requests(hook, [found["delivery"]])
+    return await _with_payload(hook, row) | {"tries": [asdict(attempt) for attempt in found["attempts"]]}
+
+
+async def _with_requests(hook: Boathook, page: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return deliveries with their plans and first requests: the own event, or that which it announces."""
     async with hook.transaction() as tx:
-        plans = await _plans(tx, [row.id for row in rows])
-    return [asdict(row) | plans.get(row.id, _NO_PLAN) for row in rows]
+        plans = await _plans(tx, [row.id for row in page])
+        announced = await find_announced(tx, [_event_of(row.id) for row in page])
+    found = []
+    for row in page:
+        event_id = _event_of(row.id)
+        request: dict[str, Any] | None = announced.get(event_id)
+        if request is not None:
+            request = {"event_id": request["source_event_id"], **_only(request, "source", "type", "payload")}
+        elif row.source is not None:
+            request = {"event_id": event_id, "source": row.source, "type": row.type}
+        found.append(asdict(row) | plans.get(row.id, _NO_PLAN) | {"request": request})
+    return found
+
+
+def _only(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: row[name] for name in names}
+
+
+async def _with_payload(hook: Boathook, row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose request has its payload."""
+    request = row["request"]
+    if request is None or "payload" in request:
+        return row
+    body = (await hook.operations.delivery(row["id"]))["body"]
+    return row | {"request": request | {"payload": json.loads(to_jsonb(body))}}
+
+
+def _event_of(delivery_id: str) -> UUID:
+    """Return the id of a delivery's event, which its id contains."""
+    number = 0
+    for digit in delivery_id.split("_")[1]:
+        number = number * len(_DIGITS) + _DIGITS.index(digit)
+    return UUID(int=number)
 
 
 async def replay(hook: Boathook, id: str) -> Decision:
@@ -82,6 +165,52 @@ async def replay(hook: Boathook, id: str) -> Decision:
     if found is not None:
         return found
     return Decided() if await hook.operations.replay([id], note="replayed by the owner") else NotDead("being handled")
+
+
+class _Undo(Exception):
+    """Ends the transaction of a dry run."""
+
+
+async def dry_run(hook: Boathook, id: str) -> DryRun | Missing:
+    """Handle the first request of a dead letter in a transaction that is undone, and log the result."""
+    found = await show_dead(hook, id)
+    if isinstance(found, Missing):
+        return found
+    request = found["request"]
+    if request is None:
+        return DryRun("it has no request of a sender, so it can only be replayed")
+    body, result = json.dumps(request["payload"]).encode(), ""
+    arrival = Arrival(
+        event_id=request["event_id"], source=request["source"], type=request["type"], accepted_at=datetime.now(UTC)
+    )
+    try:
+        async with hook.transaction() as tx:
+            result = await _handle(tx, arrival, body, hook.settings.zone)
+            raise _Undo
+    except _Undo:
+        pass
+    except Exception as error:  # noqa: BLE001 - whatever it fails with is the result
+        result = f"it fails: {type(error).__name__}: {error}"
+    meta = {"source": arrival.source, "type": arrival.type, "delivery": id}
+    await log_error(
+        hook, Phase.REPLAY, "DRY_RUN", result, kind=Kind.DRY_RUN, payload=body, meta=meta, event_id=arrival.event_id
+    )
+    return DryRun(result)
+
+
+async def _handle(tx: Transaction, arrival: Arrival, body: bytes, zone: tzinfo) -> str:
+    match read(body, zone):
+        case Unknown(reason):
+            return f"it is not understood: {reason}"
+        case Change() as change:
+            unparsed = TABLES[change.entity].unparsed(change.data, zone)
+            await note_change(tx, arrival, change, effective_timestamp(change, arrival.accepted_at), unparsed)
+            entry, _ = await apply_changes(tx, change.entity, change.id, zone)
+            if entry is None:
+                return "nothing is left to write"
+            return f"it works: {entry.description}" + (f"; not understood: {', '.join(unparsed)}" if unparsed else "")
+        case never:
+            assert_never(never)
 
 
 async def ignore(hook: Boathook, id: str, note: str) -> Decision:

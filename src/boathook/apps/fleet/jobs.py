@@ -7,7 +7,7 @@ from typing import Any, Final
 from boathook import Boathook
 from boathook.apps.fleet import dead_letters, status
 from boathook.apps.fleet.alarms import raise_alarm
-from boathook.apps.fleet.log import Phase, add_error
+from boathook.apps.fleet.log import Kind, Phase, add_error
 from boathook.apps.fleet.settings import SOURCES
 
 LOOK_S: Final = 5.0
@@ -36,7 +36,8 @@ def declare_jobs(hook: Boathook) -> None:
         figures = await status.read_figures(hook)
         async with hook.transaction() as tx:
             for (source, reason), number in refusals.count_new(figures).items():
-                await add_error(tx, Phase.ACK, reason, f"refused at the source {source}", number=number)
+                text, meta = f"refused at the source {source}", {"source": source}
+                await add_error(tx, Phase.ACK, reason, text, kind=Kind.WARN, number=number, meta=meta)
         described = status.describe(figures, hook.settings)
         if not described["is_ack_within_sla"]:
             slow = f"{described['webhook_ack_p95_ms_1m']:g} ms, more than {described['webhook_ack_sla_ms']:g}"

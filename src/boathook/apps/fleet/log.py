@@ -1,9 +1,10 @@
 """The error log: errors by phase, written outside the transaction that they rolled back."""
 
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from boathook import Boathook, BoathookError, Transaction
@@ -24,6 +25,23 @@ class Phase(StrEnum):
     """A message to Telegram could not be sent."""
     LIVE = "live"
     """A browser could not be notified."""
+    REPLAY = "replay"
+    """A dead letter was replayed as a dry run."""
+
+
+class Kind(StrEnum):
+    """How severe it is."""
+
+    ERR = "err"
+    WARN = "warn"
+    """Nothing failed, but an operator should look."""
+    DRY_RUN = "dry_run"
+    """The result of a dry run, whose changes are undone."""
+
+
+_MAX_PAYLOAD: Final = 65_536
+"""Maximum characters of a payload; of a longer one, the beginning is kept as text."""
+_MAX_TEXT: Final = 2_000
 
 
 @asynccontextmanager
@@ -33,7 +51,7 @@ async def logged(hook: Boathook, phase: Phase, **where: Any) -> AsyncIterator[No
     Args:
         hook: the app's `Boathook`.
         phase: the phase of the block.
-        where: `event_id`, `entity` and `entity_id`, as far as they are known.
+        where: what `add_error` takes besides.
     """
     try:
         yield
@@ -42,55 +60,91 @@ async def logged(hook: Boathook, phase: Phase, **where: Any) -> AsyncIterator[No
         raise
 
 
-async def log_error(hook: Boathook, phase: Phase, kind: str, message: str, **where: Any) -> None:
+async def log_error(hook: Boathook, phase: Phase, code: str, error: str, **where: Any) -> None:
     """Write one row in its own transaction; if that fails, write to the process's log."""
     try:
         async with hook.transaction() as tx:
-            await add_error(tx, phase, kind, message, **where)
-    except BoathookError as error:
-        hook.log.warning("fleet_error_not_kept", phase=phase, kind=kind, because=str(error))
+            await add_error(tx, phase, code, error, **where)
+    except BoathookError as failure:
+        hook.log.warning("fleet_error_not_kept", phase=phase, code=code, because=str(failure))
 
 
 async def add_error(
     tx: Transaction,
     phase: Phase,
-    kind: str,
-    message: str,
+    code: str,
+    error: str,
     *,
+    kind: Kind = Kind.ERR,
     number: int = 1,
+    payload: bytes | None = None,
+    meta: Mapping[str, Any] | None = None,
     event_id: UUID | None = None,
     entity: str | None = None,
     entity_id: str | None = None,
 ) -> None:
-    """Write one row; *number* is the count of equal errors it represents."""
+    """Write one row.
+
+    Args:
+        tx: the transaction.
+        phase: where it happened.
+        code: what happened, such as the name of an exception.
+        error: the same in words.
+        kind: how severe it is.
+        number: the count of equal errors that the row represents.
+        payload: the body of the request, or the part of it that was handled.
+        meta: where it comes from, such as the source and the request's id.
+        event_id: the event.
+        entity: the kind of its object.
+        entity_id: the object.
+    """
+    content = None if payload is None else to_jsonb(payload, _MAX_PAYLOAD)
     await tx.execute(
-        "insert into fleet.error_log (phase, kind, message, number, event_id, entity, entity_id)"
-        " values ($1, $2, $3, $4, $5, $6, $7)",
-        phase, kind[:100], _plain(message), number, event_id, entity, entity_id,
+        "insert into fleet.error_log (phase, kind, code, error, number, payload, meta, event_id, entity, entity_id)"
+        " values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        phase, kind, code[:100], _plain(error)[:_MAX_TEXT], number, content,
+        json.dumps(meta or {}), event_id, entity, entity_id,
     )  # fmt: skip
 
 
+def to_jsonb(body: bytes, max_size: int | None = None) -> str:
+    """Return a body as text that jsonb takes: its JSON, or a text with its beginning if it is invalid or too long."""
+    text = body.decode("utf-8", "replace")
+    try:
+        document = json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):
+        document = ""
+    if not document or (max_size is not None and len(document) > max_size):
+        document = json.dumps(text[:_MAX_TEXT], ensure_ascii=False)
+    # PostgreSQL has no text with NUL, and none with half of a surrogate pair.
+    return _plain(document.replace("\\u0000", "\N{REPLACEMENT CHARACTER}"))
+
+
 def _plain(text: str) -> str:
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()[:2_000]
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
 async def list_errors(
-    tx: Transaction, *, phase: str | None = None, kind: str | None = None, limit: int
+    tx: Transaction, *, phase: str | None = None, kind: str | None = None, code: str | None = None, limit: int
 ) -> list[dict[str, Any]]:
     """Return errors, newest first."""
     rows = await tx.fetch(
         "select * from fleet.error_log where ($1::text is null or phase = $1) and ($2::text is null or kind = $2)"
-        " order by id desc limit $3",
-        phase, kind, limit,
+        " and ($3::text is null or code = $3) order by id desc limit $4",
+        phase, kind, code, limit,
     )  # fmt: skip
-    return [dict(row) for row in rows]
+    return [{**row, "payload": _loaded(row["payload"]), "meta": _loaded(row["meta"])} for row in rows]
+
+
+def _loaded(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
 
 
 async def count_errors(tx: Transaction, *, minutes: float) -> Mapping[str, int]:
     """Return the number of errors by phase in the last *minutes*."""
     rows = await tx.fetch(
         "select phase, sum(number) as number from fleet.error_log"
-        " where at > now() - make_interval(secs => $1) group by phase",
+        " where created_at > now() - make_interval(secs => $1) group by phase",
         minutes * 60,
     )
     return dict.fromkeys(map(str, Phase), 0) | {row["phase"]: int(row["number"]) for row in rows}

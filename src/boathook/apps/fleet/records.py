@@ -11,7 +11,7 @@ it overwrites nothing. Changes without a stamp of their sender are decided about
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from uuid import UUID
 
 from boathook import Transaction
 from boathook.apps.fleet.late_changes import LATE, Decisions, ObjectState, RecordedChange, decide
-from boathook.apps.fleet.log import Phase, add_error
+from boathook.apps.fleet.log import Kind, Phase, add_error, to_jsonb
 from boathook.apps.fleet.parse import Change, Unknown
 from boathook.apps.fleet.tables import TABLES, Table
 from boathook.apps.fleet.words import Action, Entity
@@ -192,6 +192,26 @@ async def note_change(
     return bool(await tx.fetchval(MARK, change.entity, change.id, stamp, REMIND_S))
 
 
+async def keep_announcement(tx: Transaction, event_id: UUID, arrival: Arrival, body: bytes) -> None:
+    """Store which request the event *event_id* announces, for the case that the writing fails."""
+    await tx.execute(
+        "insert into fleet.announced (event_id, source_event_id, source, type, payload) values ($1, $2, $3, $4, $5)",
+        event_id, arrival.event_id, arrival.source, arrival.type, to_jsonb(body),
+    )  # fmt: skip
+
+
+async def take_announcement(tx: Transaction, event_id: UUID) -> dict[str, Any] | None:
+    """Delete and return the request that an event announces; a failure of the transaction keeps it."""
+    row = await tx.fetchrow("delete from fleet.announced where event_id = $1 returning *", event_id)
+    return None if row is None else {**row, "payload": json.loads(row["payload"])}
+
+
+async def find_announced(tx: Transaction, event_ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
+    """Return the requests that events announce, by the events' ids."""
+    rows = await tx.fetch("select * from fleet.announced where event_id = any($1)", list(event_ids))
+    return {row["event_id"]: {**row, "payload": json.loads(row["payload"])} for row in rows}
+
+
 async def keep_unknown(tx: Transaction, arrival: Arrival, unknown: Unknown, body: bytes) -> None:
     """Store a request that was not understood, so that operators can see it."""
     sample = body[:_SAMPLE].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
@@ -265,14 +285,22 @@ async def _decide(
         "update fleet.change set is_late = event_id = any($1) where event_id = any($1 || $2::uuid[])",
         decisions.late, decisions.in_time,
     )  # fmt: skip
-    is_open = {change["event_id"]: change["is_late"] is None for change in open_changes}
-    for event_id in filter(is_open.get, decisions.late):
-        text = "it repeats what was applied before, or comes before it; not applied"
-        await add_error(tx, Phase.UPSERT, "OUT_OF_ORDER", text, event_id=event_id, entity=entity, entity_id=identifier)
-    for event_id in filter(is_open.get, decisions.gaps):
+    undecided = {change["event_id"]: change for change in open_changes if change["is_late"] is None}
+
+    async def warn(code: str, event_id: UUID, text: str) -> None:
+        change = undecided[event_id]
+        payload = f'{{"data": {change["data"]}, "before": {change["before"]}}}'.encode()
+        await add_error(
+            tx, Phase.UPSERT, code, text, kind=Kind.WARN, payload=payload, meta={"action": change["action"]},
+            event_id=event_id, entity=entity, entity_id=identifier,
+        )  # fmt: skip
+
+    for event_id in filter(undecided.get, decisions.late):
+        await warn("OUT_OF_ORDER", event_id, "it repeats what was applied before, or comes before it; not applied")
+    for event_id in filter(undecided.get, decisions.gaps):
         names = ", ".join(decisions.gaps[event_id])
         text = f"the values before it are not ours: {names}; applied, but a change in between is missing"
-        await add_error(tx, Phase.UPSERT, "MISSED_CHANGE", text, event_id=event_id, entity=entity, entity_id=identifier)
+        await warn("MISSED_CHANGE", event_id, text)
     return decisions, bool(log), former_changes
 
 

@@ -55,6 +55,7 @@ class Desk:
             Route(_DEAD, self.list_dead, methods=["GET"]),
             Route(f"{_DEAD}/cleanup", self.clean_up, methods=["POST"]),
             Route(f"{_DEAD}/{{id}}/replay", self.replay, methods=["POST"]),
+            Route(f"{_DEAD}/{{id}}", self.show_dead, methods=["GET"]),
             Route(f"{_DEAD}/{{id}}", self.ignore, methods=["DELETE"]),
             Route("/metrics", self.metrics, methods=["GET"]),
             Route("/metrics/history", self.history, methods=["GET"]),
@@ -74,9 +75,20 @@ class Desk:
         rows = await dead_letters.list_dead(self._hook, **asked, limit=limit)
         return _json({"data": rows, "next": rows[-1]["id"] if len(rows) == limit else None})
 
-    async def replay(self, request: Request) -> Response:
-        """Replay one dead letter."""
+    async def show_dead(self, request: Request) -> Response:
+        """Return one dead letter with its attempts."""
         id = request.path_params["id"]
+        found = await dead_letters.show_dead(self._hook, id)
+        return _decided(id, found, 404, "") if isinstance(found, dead_letters.Missing) else _json(found)
+
+    async def replay(self, request: Request) -> Response:
+        """Replay one dead letter; with ``dry_run=true``, only say what would come of it."""
+        id = request.path_params["id"]
+        if _flag(request, "dry_run"):
+            found = await dead_letters.dry_run(self._hook, id)
+            if isinstance(found, dead_letters.Missing):
+                return _decided(id, found, 404, "")
+            return _json({"ok": True, "id": id, "dry_run": True, "result": found.result})
         return _decided(id, await dead_letters.replay(self._hook, id), 202, "replayed")
 
     async def ignore(self, request: Request) -> Response:
@@ -105,9 +117,10 @@ class Desk:
 
     async def errors(self, request: Request) -> Response:
         """List the error log, newest first, with the counts of the last hour."""
-        limit, phase, kind = _whole(request, "limit", 50, 1, MAX_LIMIT), _text(request, "phase"), _text(request, "kind")
+        limit = _whole(request, "limit", 50, 1, MAX_LIMIT)
+        asked = {key: _text(request, key) for key in ("phase", "kind", "code")}
         async with self._hook.transaction() as tx:
-            rows = await list_errors(tx, phase=phase, kind=kind, limit=limit)
+            rows = await list_errors(tx, **asked, limit=limit)
             return _json({"data": rows, "last_hour": await count_errors(tx, minutes=60)})
 
     async def unknown(self, request: Request) -> Response:
@@ -190,6 +203,13 @@ def _text(request: Request, name: str) -> str | None:
     if text is not None and "\0" in text:
         raise BadRequest(f"{name} must be text without NUL")
     return text
+
+
+def _flag(request: Request, name: str) -> bool:
+    text = _text(request, name) or "false"
+    if text not in {"true", "false"}:
+        raise BadRequest(f"{name} must be true or false")
+    return text == "true"
 
 
 def _whole(request: Request, name: str, usual: int, low: int, high: int) -> int:

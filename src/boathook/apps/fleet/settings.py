@@ -17,6 +17,7 @@ ALIAS: Final = "/webhook/rentprog-webhook-create"
 UMNICO_PATH: Final = "/api/umnico/webhook"
 DEDUP_HEADERS: Final = ("x-webhook-id", "x-event-id", "x-delivery-id", "x-timestamp")
 """Headers that tell RentProg's equal requests apart, if a proxy in between adds them."""
+REQUEST_ID_HEADER: Final = "x-request-id"
 
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -106,7 +107,10 @@ class FleetSettings(BaseModel):
 
     def sources(self) -> dict[str, dict[str, Any]]:
         """Return the sources the app needs, in the format of boathook.toml."""
-        policy: dict[str, Any] = {"max_body": self.max_body, "dedup_window_s": self.dedup_window_s}
+        policy: dict[str, Any] = {
+            "max_body": self.max_body, "dedup_window_s": self.dedup_window_s,
+            "request_id_header": REQUEST_ID_HEADER, "keep_request_id": True,
+        }  # fmt: skip
         if self.rate > 0:
             policy |= {"rate": self.rate, "burst": self.burst}
         rentprog = {

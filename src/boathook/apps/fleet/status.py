@@ -184,7 +184,8 @@ _CLEANING: Final = (
         (select from fleet.dirty where dirty.entity = change.entity and dirty.entity_id = change.entity_id)
     """,
     "delete from fleet.unknown where accepted_at < now() - make_interval(secs => $1)",
-    "delete from fleet.error_log where at < now() - make_interval(secs => $1)",
+    "delete from fleet.announced where announced_at < now() - make_interval(secs => $1)",
+    "delete from fleet.error_log where created_at < now() - make_interval(secs => $1)",
     "delete from fleet.minute where at < now() - make_interval(secs => $1)",
     "delete from fleet.notice where at < now() - make_interval(secs => $1)",
     "delete from fleet.dead_retry where last_seen_at < now() - make_interval(secs => $1)",

@@ -163,16 +163,33 @@ create table fleet.feed (
 
 create table fleet.error_log (
     id bigint generated always as identity primary key,
-    at timestamptz not null default now(),
-    phase text not null check (phase in ('ack', 'parse', 'normalise', 'upsert', 'notify', 'live')),
-    kind text not null,
-    message text not null,
+    created_at timestamptz not null default now(),
+    phase text not null check (phase in ('ack', 'parse', 'normalise', 'upsert', 'notify', 'live', 'replay')),
+    kind text not null check (kind in ('err', 'warn', 'dry_run')),
+    code text not null,
+    error text not null,
     number bigint not null default 1,
+    payload jsonb,                          -- what was handled; null if there is no body, as for a refused request
+    meta jsonb not null default '{}',
     event_id uuid,
     entity text,
     entity_id text
 );
-create index error_log_age on fleet.error_log (at);
+create index error_log_age on fleet.error_log (created_at);
+create index error_log_phase on fleet.error_log (phase, kind, created_at);
+create index error_log_kind on fleet.error_log (kind, created_at);
+
+-- The request after which an object is written, by the event that announces it; the writing deletes the row, so that
+-- only pending and dead letters have one.
+create table fleet.announced (
+    event_id uuid primary key,
+    source_event_id uuid not null,
+    source text not null,
+    type text not null,
+    payload jsonb not null,
+    announced_at timestamptz not null default now()
+);
+create index announced_age on fleet.announced (announced_at);
 
 -- Dead letters and when they are tried again by themselves; a row without `next_at` is not, or is under way.
 create table fleet.dead_retry (
