@@ -378,40 +378,6 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ),
         ChosenMutant("service/signing_keys.py", 'if key.public_key_use in {None, "sig"} and', "if", _OIDC),
         ChosenMutant(
-            "service/signing_keys.py",
-            'if header.get("alg") not in ALGORITHMS:',
-            'if header.get("alg") is None:',
-            _USER_TOKENS,
-        ),
-        ChosenMutant("service/signing_keys.py", 'if "crit" in header:', "if False:", _USER_TOKENS),
-        ChosenMutant(
-            "service/signing_keys.py", "await self._refresh(REFETCH_S)", "await self._refresh(0)", _USER_TOKENS
-        ),
-        ChosenMutant("service/signing_keys.py", " and not _is_weak(key)", "", _USER_TOKENS),
-        ChosenMutant(
-            "service/user_tokens.py", '_REQUIRED: Final = ("aud", "exp", ', '_REQUIRED: Final = ("aud", ', _USER_TOKENS
-        ),
-        ChosenMutant(
-            "service/authorization.py",
-            " or self.mount is not None\n",
-            "\n",
-            ("tests/postgres/test_permissions.py",),
-        ),
-        ChosenMutant("server/mount_access.py", "principal.mount not in {None, self._path} or ", "", _MOUNT_ACCESS),
-        ChosenMutant(
-            "server/mount_access.py", "if not mount_role_may(caller.role, permission):", "if False:", _MOUNT_ACCESS
-        ),
-        ChosenMutant("server/mount_access.py", "if group in user.groups}", "}", _MOUNT_ACCESS),
-        ChosenMutant("server/mounts.py", "check_target(scope, is_open=self._mount.is_open)", "pass", _MOUNT_ACCESS),
-        ChosenMutant(
-            "server/mounts.py",
-            'if scope["type"] == "websocket" and not self._browsers.may_open_socket(scope):',
-            "if False:",
-            _MOUNT_ACCESS,
-        ),
-        ChosenMutant("server/mounts.py", "if may_only_read else Permission.APP_CALL", "", _MOUNT_ACCESS),
-        ChosenMutant("server/browser_access.py", "in self._origins\n\n\n", "!= ''\n\n\n", _MOUNT_ACCESS),
-        ChosenMutant(
             "service/oidc.py",
             'is_proven = console.oidc_name_claim != "email" or is_verified',
             "is_proven = True",
@@ -554,5 +520,41 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "self._is_open = True",
             ("tests/postgres/test_api_messages.py", "-k", "schemas"),
         ),
+    ),
+    "mounts": (
+        ChosenMutant(
+            "service/signing_keys.py",
+            'if header.get("alg") not in ALGORITHMS:',
+            'if header.get("alg") is None:',
+            _USER_TOKENS,
+        ),
+        ChosenMutant("service/signing_keys.py", 'if "crit" in header:', "if False:", _USER_TOKENS),
+        ChosenMutant(
+            "service/signing_keys.py", "await self._refresh(REFETCH_S)", "await self._refresh(0)", _USER_TOKENS
+        ),
+        ChosenMutant("service/signing_keys.py", " and not _is_weak(key)", "", _USER_TOKENS),
+        ChosenMutant(
+            "service/user_tokens.py", '_REQUIRED: Final = ("aud", "exp", ', '_REQUIRED: Final = ("aud", ', _USER_TOKENS
+        ),
+        ChosenMutant(
+            "service/authorization.py",
+            " or self.mount is not None\n",
+            "\n",
+            ("tests/postgres/test_permissions.py",),
+        ),
+        ChosenMutant("server/mount_access.py", "principal.mount not in {None, self._path} or ", "", _MOUNT_ACCESS),
+        ChosenMutant(
+            "server/mount_access.py", "if not mount_role_may(caller.role, permission):", "if False:", _MOUNT_ACCESS
+        ),
+        ChosenMutant("server/mount_access.py", "if group in user.groups}", "}", _MOUNT_ACCESS),
+        ChosenMutant("server/mounts.py", "check_target(scope, is_open=self._mount.is_open)", "pass", _MOUNT_ACCESS),
+        ChosenMutant(
+            "server/mounts.py",
+            'if scope["type"] == "websocket" and not self._browsers.may_open_socket(scope):',
+            "if False:",
+            _MOUNT_ACCESS,
+        ),
+        ChosenMutant("server/mounts.py", "if may_only_read else Permission.APP_CALL", "", _MOUNT_ACCESS),
+        ChosenMutant("server/browser_access.py", "in self._origins\n\n\n", "!= ''\n\n\n", _MOUNT_ACCESS),
     ),
 }

@@ -18,7 +18,6 @@ from boathook.cli.event_feed import GatewayAddress
 from boathook.cli.forwarding import SigningOptions
 from boathook.domain.redaction import RedactedStruct
 from boathook.domain.verification import Request, SourceSpec
-from boathook.server.mounts import _AuthorizedRequest
 from boathook.service.oidc import AuthorizationRequest
 from boathook.service.operators import NewSession
 from boathook.service.svix_import.endpoints import Options, _DesiredEndpoint
@@ -127,11 +126,6 @@ def test_a_request_shows_neither_its_url_nor_its_headers():
         headers={"authorization": MARKER}, body=MARKER.encode(), client="192.0.2.1",
     )  # fmt: skip
     assert repr(request) == "Request(method='POST', path='/in/a', client='192.0.2.1')"
-
-
-def test_an_authorized_request_shows_none_of_its_headers():
-    scope = {"headers": [(b"authorization", MARKER.encode())]}
-    assert repr(_AuthorizedRequest(scope, {"authorization": MARKER})) == "_AuthorizedRequest()"
 
 
 def test_rich_shows_no_secret_either():

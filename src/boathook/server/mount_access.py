@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
@@ -12,6 +12,7 @@ from boathook.api.errors import ApiError
 from boathook.db.database import Database, translate_errors
 from boathook.domain.errors import FetchFailed, TokenRejected
 from boathook.domain.model import MountRole
+from boathook.domain.redaction import RedactedStruct
 from boathook.http.asgi import Message, Receive, Send
 from boathook.service import keys
 from boathook.service.authorization import Permission, mount_role_may
@@ -154,7 +155,9 @@ class FirstMessage:
                 await self._send(message)
 
 
-class _TokenMessage(msgspec.Struct, forbid_unknown_fields=True):
+class _TokenMessage(RedactedStruct, frozen=True, forbid_unknown_fields=True):
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"token"})
+
     token: str
 
 
