@@ -193,8 +193,10 @@ class TestDeadLetters:
         name = ids.show_delivery(event, 0)
         cli.run("dead", "replay", name, "--note", "a first try")
         await store.fail(event, is_last=True)
+        await store.db.execute("update boathook.attempt set dependency = 'crm' where number = 2")
         text = cli.run("dead", "show", name).stdout
         for wanted in (
+            "dependency: crm",
             name,
             '{"raw":  "bytes\\xff"}',
             "attempt 1: failed",
@@ -207,6 +209,7 @@ class TestDeadLetters:
             assert wanted in text
         (shown,) = cli.objects("dead", "show", name)
         assert [attempt["traceback"] for attempt in shown["attempts_made"]] == ["trace", "trace"]
+        assert [attempt["dependency"] for attempt in shown["attempts_made"]] == [None, "crm"]
         assert (shown["replays"], shown["event"]["dedup_key"]) == (1, "one")
 
     async def test_cannot_steer_the_terminal(self, store: Store, cli: Cli):

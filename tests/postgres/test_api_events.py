@@ -287,10 +287,12 @@ async def test_deliveries_are_filtered_and_shown_with_their_attempts(api: ApiCli
     assert await found(code="BROKEN") == [name_of(tried, 0)]
     assert await found(event=name_of(done)) == [name_of(done, 0)]
     assert await found(source="x") == await found(application="x") == await found(before="2001-01-01T00:00:00Z") == []
+    await store.db.execute("update boathook.attempt set dependency = 'crm' where event_id = $1", tried)
     shown = await api.ask(200, "GET", f"/delivery/{name_of(tried, 0)}")
     assert (shown["state"], shown["attempts"], shown["code"], shown["note"]) == ("pending", 1, "BROKEN", "it broke")
     (attempt,) = shown["attemptsMade"]
     assert (attempt["number"], attempt["outcome"], attempt["traceback"]) == (1, "failed", "trace")
+    assert attempt["dependency"] == "crm"
     await api.ask(404, "GET", f"/delivery/{name_of(tried, 9)}")
     await api.ask(404, "GET", f"/delivery/{name_of(tried)}")
 

@@ -222,6 +222,20 @@ class TestAnEvent:
         await store.end(event)
         assert "Newest error" not in await anna.get_page(f"/console/events/{ids.show(ids.EVENT, event)}")
 
+    async def test_names_the_dependency_that_failed(self, store: Store, anna: PageClient):
+        event = await put(store, "one", to=("handler:a",))
+        await store.fail(event)
+        path = f"/console/events/{ids.show(ids.EVENT, event)}"
+        assert "Dependency" not in await anna.get_page(path)
+        await store.db.execute("update boathook.attempt set dependency = 'crm & co'")
+        page = await anna.get_page(path)
+        assert page.count('Dependency <span class="mono">crm &amp; co</span>') == 2, "the newest error and the timeline"
+        await store.fail(event, is_last=True)
+        await store.db.execute("update boathook.attempt set dependency = 'crm'")
+        assert 'Dependency <span class="mono">crm</span>' in await anna.get_page(
+            f"/console/dead/{ids.show_delivery(event, 0)}"
+        )
+
     async def test_links_its_trace_and_copies_its_curl_command(self, store: Store, anna: PageClient):
         event = await put(store, "one")
         url = f"/console/events/{ids.show(ids.EVENT, event)}"

@@ -138,7 +138,7 @@ async def test_return_values_decide_the_outcome(shop: Database) -> None:
 async def test_outcomes_with_wrong_fields_are_dead_and_the_worker_goes_on(shop: Database) -> None:
     wrong: list[Any] = [
         Retry(after=timedelta(minutes=5)), Retry("5m"), Retry(after=float("nan")), Retry(after=10**400),
-        Retry(after=1e13), Retry(code=5), Dead(None), Dead("BAD", 5), Ignore(5),
+        Retry(after=1e13), Retry(code=5), Retry(dependency=5), Dead("BAD", dependency=b"crm"), Dead(None), Dead("BAD", 5), Ignore(5),
     ]  # fmt: skip
     hook = Boathook()
 

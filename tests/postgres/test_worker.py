@@ -23,7 +23,7 @@ from boathook.delivery.dispatcher import AttemptStuck
 from boathook.delivery.handler_executor import run_worker
 from boathook.delivery.keeper import Keeper
 from boathook.domain.errors import DatabaseUnavailable
-from boathook.domain.policy import Breaker, RetryPolicy
+from boathook.domain.policy import Breaker, Dead, Retry, RetryPolicy
 from boathook.handlers.api import Boathook, Event, Transaction
 from boathook.handlers.runner import RunSlot
 from boathook.observability import meters
@@ -557,16 +557,24 @@ async def test_what_retry_on_does_not_select_is_dead_at_once_with_its_dependency
     hook = Boathook()
 
     @hook.on("shop", retry_on=HTTP_DEFAULTS, retry=RetryPolicy(delays_s=(600,)))
-    async def note(event: Event) -> None:
+    async def note(event: Event) -> Retry | Dead:
+        if returned := event.json.get("returned"):
+            return Retry(dependency="erp") if returned == "retry" else Dead("REFUSED", "no", "e\x00rp")
         raise TimeoutError("the crm is slow") if event.json["is_slow"] else Ledger("no such account")
 
     with logged() as lines:
         async with running_worker(shop, hook):
-            slow, wrong = await accept_events(shop, {"is_slow": True}, {"is_slow": False})
-            await wait_for_states(shop, dead=1, pending=1)
+            slow, wrong, *returned = await accept_events(
+                shop, {"is_slow": True}, {"is_slow": False}, {"returned": "retry"}, {"returned": "dead"}
+            )
+            await wait_for_states(shop, dead=2, pending=2)
             await eventually(lambda: has_failed_of(shop, slow))
+            await eventually(lambda: has_failed_of(shop, returned[0]))
     failed = [line for line in lines if line["event"] == "attempt_failed"]
-    assert {line["outcome"]: line.get("dependency") for line in failed} == {"dead": "ledger", "retry": None}
+    assert {line["code"]: line.get("dependency") for line in failed} == {
+        "Ledger": "ledger", "TimeoutError": None, "RETRY": "erp", "REFUSED": "e\x00rp"
+    }  # fmt: skip
+    assert [[one.dependency for one in await list_attempts(shop, key, 0)] for key in returned] == [["erp"], ["erp"]]
     row = await shop.fetchrow("select state, attempts, code from boathook.delivery where event_id = $1", wrong)
     assert row is not None
     assert tuple(row) == ("dead", 1, "Ledger")

@@ -33,6 +33,7 @@ from boathook.domain.policy import (
     AttemptState,
     Complete,
     Completed,
+    Dead,
     DeadLetter,
     Decision,
     Failure,
@@ -40,6 +41,7 @@ from boathook.domain.policy import (
     NotStarted,
     Outcome,
     Result,
+    Retry,
     RetryAt,
     RetryPolicy,
     Stopped,
@@ -597,7 +599,7 @@ class Dispatcher(Generic[A]):
         if isinstance(decision, RetryAt):
             wait_s = max(0.0, (decision.due_at - self._clock.now()).total_seconds())
             error["retry_in_s"] = round(wait_s, 1)
-        if isinstance(attempt.outcome, Failure) and attempt.outcome.dependency is not None:
+        if isinstance(attempt.outcome, Failure | Retry | Dead) and attempt.outcome.dependency is not None:
             error["dependency"] = attempt.outcome.dependency
         traceback = attempt.outcome.traceback if isinstance(attempt.outcome, Failure | Interruption) else None
         if traceback and (

@@ -28,6 +28,7 @@ from boathook.domain.policy import (
 )
 from boathook.handlers.api import Boathook
 from boathook.handlers.collector import collecting_due
+from boathook.handlers.dependency_errors import clean_name
 from boathook.handlers.hooks import Hooks
 from boathook.handlers.runner import Runner, RunningAttempt, RunSlot
 from boathook.handlers.threads import HandlerThread
@@ -153,7 +154,8 @@ class HandlerRecorder(Recorder[HandlerAttempt]):
         if isinstance(decision, Complete):
             raise AssertionError(f"{outcome} cannot settle a delivery")  # noqa: TRY004 - not a type error of the caller
         traceback = outcome.traceback if isinstance(outcome, Failure | Interruption) else None
-        dependency = outcome.dependency if isinstance(outcome, Failure) else None
+        named = outcome.dependency if isinstance(outcome, Failure | Retry | Dead) else None
+        dependency = (clean_name(named) if named else None) or None
         name = _OUTCOMES[type(outcome)]
         return FailedAttempt(
             attempt.work.claim, decision, name, traceback, self._worker_id, attempt.started_at, dependency

@@ -39,6 +39,8 @@ class Retry(msgspec.Struct, frozen=True):
     """Seconds until the next attempt; None to use the retry policy's delay."""
     code: str = "RETRY"
     """A short reason for metrics and filters, such as ``USER_MISSING``."""
+    dependency: str | None = None
+    """The service that failed, such as ``crm``, if one did."""
 
 
 class Dead(msgspec.Struct, frozen=True):
@@ -46,6 +48,8 @@ class Dead(msgspec.Struct, frozen=True):
 
     code: str
     note: str = ""
+    dependency: str | None = None
+    """The service that failed, such as ``crm``, if one did."""
 
 
 class Success(msgspec.Struct, frozen=True):

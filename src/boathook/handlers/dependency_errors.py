@@ -84,7 +84,7 @@ def dependency_of(error: BaseException, breaker: Breaker | None) -> str | None:
         if not isinstance(name, str) and breaker is not None and is_failure_of(breaker, one):
             name = breaker.dependency
         name = name if isinstance(name, str) else next(_hosts(one), None)
-        if name and (shown := _clean(name)):
+        if name and (shown := clean_name(name)):
             return shown
     return None
 
@@ -101,7 +101,8 @@ def _hosts(error: BaseException) -> Iterator[str]:
             yield host.lower()
 
 
-def _clean(name: str) -> str:
+def clean_name(name: str) -> str:
+    """Return the name of a dependency in a form that can be stored."""
     return "".join(char for char in name if char.isprintable())[:MAX_NAME]
 
 

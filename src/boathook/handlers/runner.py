@@ -446,6 +446,8 @@ def invoke(handler: Handler, event: Event, session: object) -> Any:
 
 def read_outcome(value: object) -> Success | Ignore | Retry | Dead:
     """Return the outcome that a handler's return value stands for. Raises HandlerMisuse."""
+    if isinstance(value, Retry | Dead) and not isinstance(value.dependency, str | None):
+        raise HandlerMisuse(f"the handler returned {value!r}; write dependency as text")
     match value:
         case None:
             return Success()

@@ -238,10 +238,12 @@ class _Attempt:
                 return HandlerResult(handler=name, outcome="succeeded", effects=effects)
             case Ignore(reason):
                 return HandlerResult(handler=name, outcome="ignored", note=reason, effects=effects)
-            case Retry(code=code):
-                return HandlerResult(handler=name, outcome="retry", code=code, effects=effects)
-            case Dead(code, note):
-                return HandlerResult(handler=name, outcome="dead", code=code, note=note, effects=effects)
+            case Retry(code=code, dependency=dependency):
+                return HandlerResult(handler=name, outcome="retry", code=code, dependency=dependency, effects=effects)
+            case Dead(code, note, dependency):
+                return HandlerResult(
+                    handler=name, outcome="dead", code=code, note=note, dependency=dependency, effects=effects
+                )
             case Failure() as failure:
                 return HandlerResult(
                     handler=name,

@@ -76,15 +76,19 @@ async def test_a_downloaded_file_is_not_downloaded_again_after_a_storage_error(
 
 
 @pytest.mark.parametrize(
-    ("folder", "code", "is_final"),
-    [("/gone/", "URL_EXPIRED", True), ("/page/", "NOT_AUDIO", True), ("/broken/", "DOWNLOAD_FAILED", False)],
+    ("folder", "code", "is_final", "dependency"),
+    [
+        ("/gone/", "URL_EXPIRED", True, "127.0.0.1"),
+        ("/page/", "NOT_AUDIO", True, None),
+        ("/broken/", "DOWNLOAD_FAILED", False, "127.0.0.1"),
+    ],
 )
-async def test_a_download_failure_has_a_code_and_finality(work, tmp_path, folder, code, is_final):
+async def test_a_download_failure_has_a_code_finality_and_host(work, tmp_path, folder, code, is_final, dependency):
     from dataclasses import replace
 
     with pytest.raises(DownloadFailed) as caught:
         await keep(replace(work, url=work.url.replace("/files/", folder)))
-    assert (caught.value.code, caught.value.is_final) == (code, is_final)
+    assert (caught.value.code, caught.value.is_final, caught.value.dependency) == (code, is_final, dependency)
     assert there(tmp_path / "kept") == []
 
 

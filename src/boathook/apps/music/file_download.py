@@ -23,12 +23,14 @@ class DownloadFailed(BoathookError):
         message: one sentence.
         code: one word for machines.
         is_final: whether a retry is pointless.
+        dependency: the host that failed, if one did.
     """
 
-    def __init__(self, message: str, code: str, *, is_final: bool) -> None:
+    def __init__(self, message: str, code: str, *, is_final: bool, dependency: str | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.is_final = is_final
+        self.dependency = dependency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +93,15 @@ async def _fetch(work: Download, path: Path) -> None:
 
 
 def _judge(error: BoathookError) -> DownloadFailed:
-    status = getattr(error, "status", None)
+    status, host = getattr(error, "status", None), getattr(error, "host", None)
     if status in EXPIRED:
-        return DownloadFailed(f"the address has expired: {error}", "URL_EXPIRED", is_final=True)
+        return DownloadFailed(f"the address has expired: {error}", "URL_EXPIRED", is_final=True, dependency=host)
     if status is not None and 300 <= status < 500 and status not in _WORTH_TRYING:
-        return DownloadFailed(str(error), f"HTTP_{status}", is_final=True)
+        return DownloadFailed(str(error), f"HTTP_{status}", is_final=True, dependency=host)
     if getattr(error, "is_final", False):
-        return DownloadFailed(str(error), "REFUSED", is_final=True)
-    return DownloadFailed(str(error), "DOWNLOAD_FAILED" if status is None else f"HTTP_{status}", is_final=False)
+        return DownloadFailed(str(error), "REFUSED", is_final=True, dependency=host)
+    code = "DOWNLOAD_FAILED" if status is None else f"HTTP_{status}"
+    return DownloadFailed(str(error), code, is_final=False, dependency=host)
 
 
 def _place(work: Download) -> Path:

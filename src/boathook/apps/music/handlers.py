@@ -123,4 +123,6 @@ async def _download_failed(event: Event, ref: FileRef, error: DownloadFailed) ->
         await files.mark_failed(tx, ref, is_final=is_final, code=error.code, error=str(error))
     files_total.add(kind=ref.kind, result="failed" if is_final else "retrying")
     hook.log.warning("music_file_not_kept", **asdict(ref), code=error.code, error=str(error), is_final=is_final)
-    return Dead(error.code, str(error)) if error.is_final else Retry(code=error.code)
+    if error.is_final:
+        return Dead(error.code, str(error), error.dependency)
+    return Retry(code=error.code, dependency=error.dependency)
