@@ -39,6 +39,20 @@ def _billing() -> Iterable[bytes]:
         yield from (step.body for step in steps if isinstance(step, SimulatedRequest))
 
 
+def _tilda() -> Iterable[bytes]:
+    from decimal import Decimal
+
+    from boathook.apps.billing.settings import Plan
+    from boathook.apps.billing.simulator import Sender
+    from boathook.apps.billing.tilda_simulator import TildaSimulation
+    from boathook.apps.simulation import SimulatedRequest
+
+    plan = Plan(id="month", price=Decimal("990.00"), currency="RUB", days=30)
+    for seed in range(3):
+        steps = TildaSimulation(Sender(secret="s", proof="secret"), [plan], payments=60, seed=seed).steps
+        yield from (step.body for step in steps if isinstance(step, SimulatedRequest))
+
+
 def _music() -> Iterable[bytes]:
     from boathook.apps.music.simulator import Reseller, Simulator
     from boathook.apps.simulation import SimulatedRequest
@@ -72,6 +86,7 @@ ADDITIONS: Final = frozenset({"data.revision"})
 """What the cabinet's webhooks have in addition to Dreamkas'."""
 PRODUCERS: Final = (
     Producer("payments", "billing", _billing),
+    Producer("tilda", "billing", _tilda),
     Producer("rentprog", "fleet", _fleet("rentprog")),
     Producer("umnico", "fleet", _fleet("umnico")),
     Producer("suno", "music", _music),

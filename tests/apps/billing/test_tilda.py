@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from boathook import ConfigError
+from boathook.apps.billing.app import hook
 from boathook.apps.billing.payload import Notice, Status
+from boathook.apps.billing.rules import Problem
+from boathook.apps.billing.sending import simulation
+from boathook.apps.billing.settings import BillingSettings, Plan
+from boathook.apps.billing.simulator import Sender
 from boathook.apps.billing.tilda import read_order
+from boathook.apps.billing.tilda_simulator import TildaSimulation
+from boathook.apps.simulation import SimulatedRequest
 from tests.apps.billing.server import SECRET, BillingServer, started, unique, wait_until
 
 ORDER = {"orderid": "1001", "systranid": "0", "amount": "990", "currency": "RUB"}
@@ -102,8 +110,48 @@ def test_a_form_without_an_order_is_a_dead_letter(shop: BillingServer):
     assert len(shop.rows("select from billing.payments")) == before
 
 
-def test_simulate_reports_that_forms_are_unsupported(shop: BillingServer):
-    assert "billing.form" in shop.cli("billing", "simulate", "--count", "1", check=False).stderr
+def test_simulated_orders_are_handled_as_expected(shop: BillingServer):
+    done = shop.cli("billing", "simulate", "--url", shop.base, "--count", "60", "--seed", "4", "--json", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    assert (result["unexpected"], result["differences"], result["finished"]) == (0, [], True)
+    assert result["effects"]["payments applied"] > 20
+    assert set(result["answers"]) == {"200", "401"}
+
+
+def test_simulated_orders_have_every_shape_and_problem():
+    plans = [Plan(id="month", price=Decimal("990.00"), currency="RUB", days=30)]
+    simulation = TildaSimulation(Sender(secret="s", proof="secret"), plans, payments=300, seed=3)
+    requests = [step for step in simulation.steps if isinstance(step, SimulatedRequest)]
+    orders = [read_order(request.body) for request in requests]
+    assert {request.headers["content-type"] for request in requests} == {FORM, "application/json"}
+    assert any(b"payment=%7B" in request.body for request in requests)
+    assert {order.status for order in orders} == {Status.RECEIVED, Status.SUCCEEDED}
+    assert {order.email is None for order in orders} == {True, False}
+    assert len({request.body for request in requests}) < len(requests), "nothing is repeated"
+    entries = simulation.expected().payments.values()
+    assert {entry.problem for entry in entries} == {
+        None, Problem.USER_MISSING, Problem.UNLINKED_PAYMENT, Problem.AMOUNT_MISMATCH,
+    }  # fmt: skip
+    assert {entry.status for entry in entries} == {Status.RECEIVED, Status.SUCCEEDED}
+
+
+def test_simulate_needs_a_plan_that_its_price_names():
+    plans = [{"id": "month", "price": "990", "days": 30}, {"id": "other", "price": "990", "days": 31}]
+    settings = BillingSettings(secret="s", proof="secret", form="tilda", plans=plans)
+    hook.bind(settings, FakeSecrets())
+    try:
+        with pytest.raises(ConfigError, match=r"billing\.plans: no plan in RUB has a price of its own"):
+            simulation(settings, count=1, seed=1)
+    finally:
+        hook.bind(None, None)
+
+
+class FakeSecrets:
+    """A platform that resolves nothing."""
+
+    def resolve(self, reference: str, key: str) -> str:
+        return reference
 
 
 @pytest.mark.parametrize("field", ["orderid", "currency"])

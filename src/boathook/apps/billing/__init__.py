@@ -11,7 +11,7 @@ event_log  the log line of an attempt
 jobs       periodic jobs: wake-ups, expiry, gauges
 owner_tables   import of an owner's tables, and views under their names (views.sql)
 commands   boathook billing ...
-simulator  generated traffic, and the expected results
+simulator  generated traffic, and the expected results; tilda_simulator: the same as orders of Tilda
 
 README.md is for operators; alerts.yml holds alert rules.
 """

@@ -1,6 +1,7 @@
 """Sends simulated traffic to a running boathook, and compares the stored data with the expected results."""
 
 import functools
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -10,6 +11,7 @@ from boathook.apps.billing import operator_actions
 from boathook.apps.billing.app import hook
 from boathook.apps.billing.settings import BillingSettings
 from boathook.apps.billing.simulator import Account, Arrival, Entry, Expected, Sender, Simulation
+from boathook.apps.billing.tilda_simulator import TildaSimulation
 from boathook.apps.simulation import (
     ResponseCounts,
     SimulatedRequest,
@@ -31,7 +33,7 @@ async def simulate(
 
     Raises:
         BoathookError: *url* is invalid or unreachable.
-        ConfigError: there are no plans, or requests are not JSON.
+        ConfigError: there are no plans, or none that orders of Tilda can name.
     """
     number, answers = pick_seed(seed), ResponseCounts()
     traffic = simulation(settings, count=count, seed=number)
@@ -57,8 +59,6 @@ async def simulate(
 
 def simulation(settings: BillingSettings, *, count: int, seed: int) -> Simulation:
     """Generate the traffic of *count* payments for these settings. Raises ConfigError if the settings prevent it."""
-    if settings.form != "json":
-        raise ConfigError('billing.form: simulated payments are JSON; set form = "json" for a trial')
     if not settings.plans:
         raise ConfigError("billing.plans: no plans; add [[billing.plans]] with id, price and days")
     sender = Sender(
@@ -68,7 +68,16 @@ def simulation(settings: BillingSettings, *, count: int, seed: int) -> Simulatio
         encoding=settings.encoding,
         proof=settings.proof,
     )
-    return Simulation(sender, settings.offers, payments=count, seed=seed)
+    if settings.form == "json":
+        return Simulation(sender, settings.offers, payments=count, seed=seed)
+    # An order names no plan and no currency: its price tells.
+    prices = Counter(plan.price for plan in settings.offers if plan.currency == settings.currency)
+    plans = [plan for plan in settings.offers if plan.currency == settings.currency and prices[plan.price] == 1]
+    if not plans:
+        raise ConfigError(
+            f"billing.plans: no plan in {settings.currency} has a price of its own, by which orders name it"
+        )
+    return TildaSimulation(sender, plans, payments=count, seed=seed)
 
 
 def _effects(expected: Expected) -> dict[str, int]:

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -103,12 +104,17 @@ class Simulation:
         self._entries: dict[str, Entry] = {}
         self._regulars = [self._email("regular") for _ in range(max(1, payments // 4))]
         self._accounts |= dict.fromkeys(self._regulars, Account())
-        histories = [list(self._rng.choices(_KINDS, _WEIGHTS)[0](self)) for _ in range(payments)]
+        kinds, weights = zip(*self._chances().items(), strict=True)
+        histories = [list(self._rng.choices(kinds, weights)[0](self)) for _ in range(payments)]
         self.steps: tuple[Step, ...] = (*map(Arrival, self._regulars), *interleave(histories, self._rng))
 
     def expected(self) -> Expected:
         """Return the expected data once every step is done and handled."""
         return Expected(dict(self._accounts), dict(self._entries))
+
+    def _chances(self) -> Mapping[Callable[[Any], Iterator[Step]], int]:
+        """Return the kinds of histories, with the weights by which they are chosen."""
+        return _CHANCES
 
     def _email(self, kind: str) -> str:
         return f"{kind}{next(self._numbers)}.{self._run}@example.com"
@@ -218,14 +224,18 @@ class Simulation:
 
     def _wrong_amount(self) -> Iterator[Step]:
         """Pay an amount that is not the plan's price."""
-        payment, plan, _email = self._regular()
-        yield self._notice(payment, "paid", amount=str(plan.price + 1))
+        payment, _plan, _email = self._regular()
+        yield self._notice(payment, "paid", amount=str(self._wrong_price()))
         self._book(payment, Status.SUCCEEDED, problem=Problem.AMOUNT_MISMATCH)
+
+    def _wrong_price(self) -> Decimal:
+        """Return what no plan costs."""
+        return max(plan.price for plan in self._plans) + 1
 
     def _corrected(self) -> Iterator[Step]:
         """Report a wrong amount first and the right one then, both without an event id."""
         payment, plan, email = self._regular()
-        yield self._request({**payment, "status": "paid", "amount": str(plan.price / 100)})
+        yield self._request({**payment, "status": "paid", "amount": str(self._wrong_price())})
         yield self._request({**payment, "status": "paid"})
         self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
@@ -267,7 +277,7 @@ def _vary_example(**values: Any) -> dict[str, Any]:
     return {name: values.get(name, value) for name, value in example.items() if name not in {"event_id", "status"}}
 
 
-_CHANCES: Final[Mapping[Callable[[Simulation], Iterator[Step]], int]] = {
+_CHANCES: Final[Mapping[Callable[[Any], Iterator[Step]], int]] = {
     Simulation._ordinary: 8,  # noqa: SLF001 - the class's own histories
     Simulation._copied: 4,  # noqa: SLF001
     Simulation._out_of_order: 3,  # noqa: SLF001
@@ -282,5 +292,3 @@ _CHANCES: Final[Mapping[Callable[[Simulation], Iterator[Step]], int]] = {
     Simulation._forged: 2,  # noqa: SLF001
     Simulation._broken: 1,  # noqa: SLF001
 }
-_KINDS: Final = tuple(_CHANCES)
-_WEIGHTS: Final = tuple(_CHANCES.values())
