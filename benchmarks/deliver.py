@@ -30,7 +30,7 @@ CONCURRENCY: Final = 64
 _PER_SECOND: Final = 3_000
 _ROUNDS: Final = 3
 _MANY: Final = 200
-_FANOUT: Final = 1_000
+_FANOUT: Final = (100, 1_000)
 _FANOUT_ROUNDS: Final = 5
 _BURST: Final = 10_000
 _BURST_ENDPOINTS: Final = 20
@@ -103,15 +103,20 @@ def _round(environment: BenchmarkEnvironment, endpoints: int, count: int, number
 
 
 def fanout(environment: BenchmarkEnvironment, _seconds: float) -> dict[str, Any]:
-    """Publish single messages that a thousand endpoints want, and time each from its publishing to its last delivery.
+    """Publish single messages that many endpoints want, and time each from its publishing to its last delivery.
 
     Raises:
         ConfigError: messages got lost, or came twice.
     """
+    few, many = (_fan_out(environment, endpoints) for endpoints in _FANOUT)
+    return many | {f"few_{name}": few[name] for name in ("endpoints", "all_delivered_s", "accepted_s", "rows_per_s")}
+
+
+def _fan_out(environment: BenchmarkEnvironment, endpoints: int) -> dict[str, Any]:
     with environment.module("sink", str(SINK_ADDRESSES)) as sink:
-        setup = create_setup(environment, urls(sink.port, _FANOUT))
-        with environment.serve(setup.database_url, roles="worker,keeper", app="", more=SETTINGS + _limits(_FANOUT)):
-            environment.report(f"warming up {_FANOUT} endpoints")
+        setup = create_setup(environment, urls(sink.port, endpoints))
+        with environment.serve(setup.database_url, roles="worker,keeper", app="", more=SETTINGS + _limits(endpoints)):
+            environment.report(f"warming up {endpoints} endpoints")
             asyncio.run(publish_one(setup, SIZE))
             times, accepts = [], []
             for number in range(_FANOUT_ROUNDS):
@@ -119,18 +124,18 @@ def fanout(environment: BenchmarkEnvironment, _seconds: float) -> dict[str, Any]
                 accept_s, total_s = asyncio.run(publish_one(setup, SIZE))
                 accepts.append(accept_s)
                 times.append(total_s)
-        wanted = (_FANOUT_ROUNDS + 1) * _FANOUT
-        if (got := read_count(sink.port)) != wanted:
-            raise ConfigError(f"the sink got {got} requests for {wanted} deliveries")
+        expected = (_FANOUT_ROUNDS + 1) * endpoints
+        if (received := read_count(sink.port)) != expected:
+            raise ConfigError(f"the sink got {received} requests for {expected} deliveries")
         environment.report("the bare libcurl loop")
-        bare = post("libcurl", sink.port, endpoints=_FANOUT, count=_FANOUT, concurrency=CONCURRENCY, size=SIZE)
+        bare = post("libcurl", sink.port, endpoints=endpoints, count=endpoints, concurrency=CONCURRENCY, size=SIZE)
     return {
-        "ratio_to_ceiling": round(_FANOUT / median(times) / bare, 3),
+        "ratio_to_ceiling": round(endpoints / median(times) / bare, 3),
         "all_delivered_s": round(median(times), 3),
         "accepted_s": round(median(accepts), 3),
-        "rows_per_s": round(_FANOUT / median(times)),
+        "rows_per_s": round(endpoints / median(times)),
         "libcurl_per_s": round(bare),
-        "endpoints": _FANOUT,
+        "endpoints": endpoints,
         "concurrency": CONCURRENCY,
     }
 
