@@ -56,9 +56,33 @@ _BUFFERED: Final = ("tests/postgres/test_buffered_publishing.py",)
 _ACCESS: Final = (*_BUFFERED, "-k", "File or revoked or keys or max_age or clock or sleep")
 _LATE: Final = (*_BUFFERED, "-k", "equal_ids or draining_again or lost_response or late")
 _STANDBY: Final = ("tests/faults/test_standby.py", "-m", "not soak", "-k", "waits_for_the_standby")
+_IMPORT: Final = ("tests/apps/test_table_import.py",)
+_VIEWS: Final = ("tests/apps/test_compatibility_views.py",)
+_CONTINUED: Final = ("tests/apps/billing/test_owner_tables.py", "-k", "only_open_and_verified")
 _SCHEMA: Final = "db/migrations/0001_initial.sql"
 
 CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
+    "imports": (
+        ChosenMutant(
+            "apps/table_import.py", "if key not in known or known[key]", "if key in known and known[key]", _IMPORT
+        ),
+        ChosenMutant(
+            "apps/table_import.py",
+            "        except BadValue as error:\n            return error\n        except Exception",
+            '        except BadValue:\n            return ["imported"] * len(rows)\n        except Exception',
+            _IMPORT,
+        ),
+        ChosenMutant("apps/table_import.py", "            raise _DryRunEnd\n", "            return report\n", _IMPORT),
+        ChosenMutant("apps/table_import.py", "or {key} is null limit 1", "limit 1", _IMPORT),
+        ChosenMutant("apps/table_import.py", "!= known.target_sha256:", '== b"":', _IMPORT),
+        ChosenMutant(
+            "apps/billing/owner_tables.py",
+            '    if row["status"] in _OPEN and row["signature_valid"]:\n        event_id',
+            '    if row["status"] in _OPEN:\n        event_id',
+            _CONTINUED,
+        ),
+        ChosenMutant("apps/compatibility_views.py", "    if taken:\n", "    if not taken:\n", _VIEWS),
+    ),
     "retries": (
         ChosenMutant(
             "handlers/dependency_errors.py",

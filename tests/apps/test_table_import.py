@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import asyncpg
 import pytest
 
+from boathook import BoathookError
 from boathook.apps import table_import
 from boathook.apps.table_import import INTEGER, TEXT, BadValue, Counts, Import, Report, SourceTable, converted
 from boathook.handlers.transaction import Transaction
@@ -142,6 +144,35 @@ async def test_a_constraint_rejects_only_its_row(runner):
     report = await runner.run(batch=5)
     assert report.counts["notes"] == Counts(rows=10, imported=9, rejected=1)
     assert [(row.key, row.column) for row in report.rejected] == [("7", "no_seven")]
+
+
+async def test_a_row_that_cannot_be_completed_is_not_stored(runner, monkeypatch):
+    async def refuse(_tx: Transaction, _source: table_import.Source, row: Any, _key: str) -> None:
+        if row["id"] == 3:
+            raise BadValue("words", "it is not wanted")
+
+    monkeypatch.setattr(f"{__name__}.PLAN", replace(PLAN, tables=(replace(NOTES, stored=refuse),)))
+    report = await runner.run(batch=5)
+    assert report.counts["notes"] == Counts(rows=10, imported=9, rejected=1)
+    assert [(row.key, row.column) for row in report.rejected] == [("3", "words")]
+    assert "note 3" not in await runner.words()
+
+
+async def test_a_change_does_not_undo_one_of_the_app(runner):
+    await runner.run()
+    await runner.pool.execute("update old.notes set words = 'theirs' where id in (1, 2)")
+    await runner.pool.execute("update shop.note set words = 'ours' where words = 'note 1'")
+    report = await runner.run()
+    assert report.counts["notes"] == Counts(rows=10, updated=1, unchanged=8, rejected=1)
+    assert [row.key for row in report.rejected] == ["1"]
+    assert {"ours", "theirs"} <= set(await runner.words())
+
+
+async def test_a_key_that_may_be_null_is_refused(runner):
+    await runner.pool.execute("alter table old.notes drop constraint notes_pkey, alter column id drop not null")
+    await runner.pool.execute("insert into old.notes values (null, 'lost')")
+    with pytest.raises(BoathookError, match=r"notes.id does not identify rows"):
+        await runner.run()
 
 
 async def test_a_dry_run_leaves_nothing(runner):

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from boathook.apps.billing import owner_tables
 from tests.apps.billing.server import MONTH, BillingServer, unique, wait_until
 from tests.apps.owner_database import create_tables, fingerprint, kill_in_batch, run_import
 
@@ -405,3 +406,28 @@ def test_a_refund_takes_back_only_days_of_the_current_period(shop):
         shop.send_payment(name, "refunded", email="anna@example.com", event_id=event)
         shop.await_end(event, "succeeded")
     assert shop.rows("select current_period_end from billing.subscriptions") == [{"current_period_end": end - 30 * DAY}]
+
+
+@pytest.mark.parametrize(
+    ("status", "signature_valid", "is_continued"),
+    [
+        ("RECEIVED", True, True), ("VALIDATED", True, True), ("FAILED_RETRYABLE", True, True),
+        ("RECEIVED", None, False), ("FAILED_RETRYABLE", False, False), ("PROCESSED", True, False),
+        ("FAILED_FINAL", True, False), ("IGNORED", True, False),
+    ],
+)  # fmt: skip
+async def test_only_open_and_verified_webhooks_are_continued(monkeypatch, status, signature_valid, is_continued):
+    published: list[str] = []
+
+    async def publish(_tx: Any, id: str, _body: bytes) -> uuid.UUID:
+        published.append(id)
+        return uuid.uuid4()
+
+    class Silent:
+        async def execute(self, *_arguments: Any) -> None:
+            return None
+
+    monkeypatch.setattr(owner_tables, "_publish", publish)
+    row = {"id": uuid.uuid4(), "status": status, "signature_valid": signature_valid, "payload": "{}"}
+    await owner_tables._continue_event(Silent(), None, row, "")
+    assert published == ([f"event:{row['id']}"] if is_continued else [])
