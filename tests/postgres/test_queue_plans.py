@@ -56,7 +56,11 @@ WHOLE: Final = {
     "maintenance.delete_events": "as above",
     "maintenance.pick_expired_content": "as above",
     "maintenance.expunge_content": "as above",
-    "alerts.count_dead": "bounded by its own limits",
+    "alerts.count_causes": "bounded by its own limits",
+    "alerts.count_dead": "as above",
+    "alerts.list_open": "one lookup in an index for each alert about a cause",
+    "alerts.list_ended": "as above",
+    "alerts.take_notices": "as above",
 }
 """Further statements of the keeper."""
 OPERATORS: Final = {

@@ -10,11 +10,11 @@ coalesce((
         || ' of ' || o.name
     from boathook.endpoint p join boathook.application o on o.id = p.application_id
     where p.id = boathook.endpoint_of(case when a.subject ^@ 'ep_' then 'endpoint:' || a.subject else a.subject end)
-), (
+), case when a.subject ^@ 'grp_' then (
     select d.code || ' of ' || d.recipient from boathook.delivery d
     where d.state = 'dead' and boathook.dead_group(d.recipient, d.code, d.error) = boathook.read_id('grp', a.subject)
     limit 1
-), case a.subject when 'endpoint' then 'all endpoints' else '' end) as name
+) end, case a.subject when 'endpoint' then 'all endpoints' else '' end) as name
 
 -- name: list_open
 -- Reads the alerts that have not recovered, critical ones first.
