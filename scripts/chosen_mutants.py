@@ -552,7 +552,6 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             'if header.get("alg") is None:',
             _USER_TOKENS,
         ),
-        ChosenMutant("service/signing_keys.py", 'if "crit" in header:', "if False:", _USER_TOKENS),
         ChosenMutant(
             "service/signing_keys.py", "await self._refresh(REFETCH_S)", "await self._refresh(0)", _USER_TOKENS
         ),

@@ -142,8 +142,6 @@ def _read_header(token: str) -> Mapping[str, Any]:
         raise TokenRejected("is not a JSON Web Token") from None
     if header.get("alg") not in ALGORITHMS:
         raise TokenRejected("is signed with an algorithm that is not accepted")
-    if "crit" in header:
-        raise TokenRejected("has a header that this version does not understand")
     return header
 
 

@@ -1,5 +1,7 @@
 """Changes are sent to browsers over a WebSocket, in order and without gaps."""
 
+import base64
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -137,6 +139,28 @@ def test_the_page_is_open_and_holds_no_data(server: FleetServer):
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")
     assert "innerHTML" not in page.text, "what strangers wrote is shown as text"
+    policy = page.headers["content-security-policy"]
+    for tag in ("script", "style"):
+        content = page.text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert "unsafe-inline" not in policy
+    assert page.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_dashboards_token_reads_but_decides_nothing(server: FleetServer):
+    create = ("keys", "create", "--scope", "mount", "--mount", "/api/rentprog", "--role", "reader", "--json")
+    token = json.loads(server.cli(*create).stdout)["token"]
+    headers = {"authorization": f"Bearer {token}"}
+    for path in ("cars", "bookings", "webhook/dead", "errors", "metrics"):
+        assert httpx.get(f"{server.base}/api/rentprog/{path}", headers=headers, timeout=300).status_code == 200, path
+    with browser(server, token=token) as socket:
+        assert frame(socket)["kind"] == "hello"
+    for method, path in (("POST", "webhook/dead/cleanup"), ("DELETE", "webhook/dead/any")):
+        answer = httpx.request(method, f"{server.base}/api/rentprog/{path}", headers=headers, timeout=300)
+        assert answer.status_code == 403, path
+    assert httpx.get(f"{server.base}/api/v1/app", headers=headers, timeout=300).status_code == 403
+    assert httpx.delete(f"{server.base}/api/v1/app/any", headers=headers, timeout=300).status_code == 403
 
 
 def test_disconnecting_browsers_cause_no_error(server: FleetServer):
