@@ -14,6 +14,7 @@ from boathook.db.route_registry import register
 from boathook.domain.model import Role, Route
 from boathook.observability.metric_snapshot import Buckets, MetricSnapshot
 from boathook.observability.metrics import SECONDS
+from boathook.service import operations
 from tests.postgres.portal_client import ConsoleApp, PageClient, open_console
 
 
@@ -87,6 +88,8 @@ async def test_a_handler_has_its_figures_queue_breaker_and_latest_failures(vera:
 
     page = await vera.get_page("/console/handlers/charge")
     text = " ".join(re.sub(r"<[^>]*>", " ", page).split())
+    waits_for = await operations._find_obstacle(db, "handler:charge")
+    assert re.search(r"^the circuit breaker of crm is open: paused, next probe in 2[34]\d s; it runs once", waits_for)
     assert re.search(r"The circuit breaker of crm is open \(paused, next probe in 2[34]\d s\)", text)
     for shown in (page, await vera.get_page("/console/handlers")):
         assert re.search(
