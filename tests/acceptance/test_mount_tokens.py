@@ -145,3 +145,8 @@ def test_config_check_refuses_settings_without_effect(tmp_path: Any, pg_url: str
     file = tmp_path / "boathook.toml"
     file.write_text(f'[server]\napp = "mounted:hook"\n{toml}\n')
     assert words in cli.complaint("--config", str(file), "config", "check", code=2)
+
+
+def test_config_show_names_the_settings_of_a_mount(running: BoathookProcess):
+    shown = running.cli("config", "show").stdout
+    assert f'[mounts."/closed"]\norigins = ["{PAGE}"]' in shown

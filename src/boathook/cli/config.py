@@ -30,8 +30,9 @@ def show_settings(ctx: typer.Context, as_json: Json = False) -> None:
         output.print_json({"file": settings.file, **shown})
         return
     for table, keys in shown.items():
-        for name, inner in keys.items() if table == "sources" else [("", keys)]:
-            out.print(Text(f"[{table}.{name}]" if name else f"[{table}]", style="bold"))
+        for name, inner in keys.items() if table in {"sources", "mounts"} else [("", keys)]:
+            quoted = json.dumps(name) if "/" in name else name
+            out.print(Text(f"[{table}.{quoted}]" if name else f"[{table}]", style="bold"))
             for key, value in inner.items():
                 if value is not None:
                     out.print(Text(f"{key} = {json.dumps(value, ensure_ascii=False)}"), soft_wrap=True)
