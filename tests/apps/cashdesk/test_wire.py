@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from boathook.apps.cashdesk.cabinet_errors import BadField
 from boathook.apps.cashdesk.entities import Action, Entity
+from boathook.apps.cashdesk.forms import ReceiptForm, read
 from boathook.apps.cashdesk.receiver import Receiver
 from boathook.apps.cashdesk.simulator import Change, read_change
 from boathook.apps.cashdesk.wire import TEST_TYPE, TYPES, change_body
@@ -195,3 +197,57 @@ async def test_the_earlier_format_is_a_setting(running: CashdeskServer):
     assert list(body) == ["id", "type", "action", "at", "object"]
     assert (body["type"], body["action"], body["object"]) == ("products", "CREATE", tea)
     assert running.stop() == 0
+
+
+async def test_a_receipt_is_requested_as_dreamkas_clients_do(cabinet: Cabinet):
+    shop = await cabinet.client()
+    shift = await shop.shift()
+    request = json.loads(CORPUS["receipt_request.json"]) | {"deviceId": shift["device_id"]}
+    made = await shop.do("POST", "receipts", request)
+    receipt = made["receipt"]
+    assert {name: receipt[name] for name in ("shift_id", "kind", "payment", "total", "external_id")} == {
+        "shift_id": shift["id"], "kind": "sale", "payment": "card", "total": 70_000, "external_id": "order-1007",
+    }  # fmt: skip
+    line = {"product_id": None, "name": "Чай чёрный", "price": 35_000, "quantity": 2, "vat": "20"}
+    assert receipt["items"] == [line]
+
+    async def is_fiscalised() -> bool:
+        return (await shop.do("GET", f"receipts/{receipt['id']}"))["state"] == "DONE"
+
+    await eventually(is_fiscalised)
+    await shop.do("POST", f"shifts/{shift['id']}/close")
+    assert (await shop.do("POST", "receipts", request))["receipt"]["id"] == receipt["id"], "it is known by its id"
+    other = await shop.ask("POST", "receipts", request | {"externalId": "order-1008"})
+    assert (other.status_code, "no shift is open" in other.text) == (409, True)
+    unknown = await shop.ask("POST", "receipts", request | {"externalId": "order-1009", "deviceId": 10**9})
+    assert (unknown.status_code, unknown.json()["error"]["field"]) == (400, "device_id")
+    neither = await shop.ask("POST", "receipts", {"items": [{"name": "tea", "price": 1, "quantity": 1}]})
+    assert (neither.status_code, neither.json()["error"]["field"]) == (400, "shift_id")
+
+
+REQUEST = json.loads(CORPUS["receipt_request.json"])
+POSITION = REQUEST["positions"][0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"positions": [POSITION | {"priceSum": 69_999}]}, "positions.0.priceSum"),
+        ({"positions": [POSITION | {"quantity": 1.5}]}, "positions.0.quantity"),
+        ({"positions": [POSITION | {"type": "SCALABLE"}]}, "positions.0.type"),
+        ({"positions": [POSITION | {"tax": "NDS_18"}]}, "positions.0.tax"),
+        ({"positions": []}, "positions"),
+        ({"total": {"priceSum": 1}}, "total.priceSum"),
+        ({"payments": [{"sum": 1, "type": "CASH"}]}, "payments.0.sum"),
+        ({"payments": [{"sum": 70_000, "type": "CREDIT"}]}, "payments.0.type"),
+        ({"payments": REQUEST["payments"] * 2}, "payments"),
+        ({"type": "OUTFLOW"}, "type"),
+        ({"deviceId": "329"}, "deviceId"),
+        ({"buyer": "Anna"}, "buyer"),
+    ],
+)
+def test_an_error_in_a_request_of_dreamkas_names_its_field(changes: dict[str, Any], field: str):
+    for document in (REQUEST | changes, json.dumps(REQUEST | changes).encode()):
+        with pytest.raises(BadField) as caught:
+            read(ReceiptForm, document)
+        assert caught.value.field == field

@@ -135,10 +135,12 @@ async def add_receipt(tx: Transaction, user: User, form: ReceiptForm) -> Object:
     """
     if known := await _known_receipt(tx, user, form):
         return known
-    await _shift_of(tx, user, form.shift_id)
+    shift_id = await _shift_at(tx, user, form.device_id) if form.shift_id is None else form.shift_id
+    await _shift_of(tx, user, shift_id)
     items = await _priced(tx, user, form)
     total = sum(item["price"] * item["quantity"] for item in items)
-    values = form.model_dump(exclude={"items"}) | {"items": items, "total": total, "state": "PENDING"}
+    values = form.model_dump(exclude={"items", "device_id"})
+    values |= {"shift_id": shift_id, "items": items, "total": total, "state": "PENDING"}
     receipt = await ledger.create(tx, user, Entity.RECEIPTS, values)
     if receipt is None:  # the same request was sent twice concurrently
         return _sure(await _known_receipt(tx, user, form))
@@ -183,6 +185,19 @@ async def _shift_of(tx: Transaction, user: User, id: int) -> None:
         raise BadField("shift_id", str(error)) from None
     if shift["closed_at"] is not None:
         raise Conflict("shift_id: this shift is closed; open another one")
+
+
+async def _shift_at(tx: Transaction, user: User, device_id: int | None) -> int:
+    """Return the open shift at a form's device. Raises BadField, and Conflict if none is open."""
+    if device_id is None:
+        raise BadField("shift_id", "this field is required")
+    await _owned(tx, user, Entity.DEVICES, device_id, "device_id")
+    found: int | None = await tx.fetchval(
+        "select id from cashdesk.shifts where user_id = $1 and device_id = $2 and closed_at is null", user.id, device_id
+    )
+    if found is None:
+        raise Conflict("device_id: no shift is open at this device; open one first")
+    return found
 
 
 async def _open_shift(tx: Transaction, user: User, id: int) -> None:
@@ -230,7 +245,7 @@ async def _known_receipt(tx: Transaction, user: User, form: ReceiptForm) -> Obje
     if found is None:
         return None
     receipt = await ledger.get(tx, user, Entity.RECEIPTS, found["id"])
-    same = ("shift_id", "kind", "payment")
+    same = ("kind", "payment") if form.shift_id is None else ("shift_id", "kind", "payment")
     if not _same_items(receipt, form) or any(receipt[field] != getattr(form, field) for field in same):
         raise Conflict(f"external_id: you have another receipt with the external id {form.external_id}")
     operation = found["operation"] and await ledger.get(tx, user, Entity.OPERATIONS, found["operation"])

@@ -5,7 +5,16 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from boathook.apps.cashdesk.cabinet_errors import BadField
 from boathook.apps.cashdesk.entities import Entity
@@ -101,15 +110,91 @@ class ItemForm(Form):
         return self.model_dump(exclude_none=True)
 
 
-class ReceiptForm(Form):
-    """A sale or a refund, to be recorded by the fiscal drive."""
+class PositionForm(Form):
+    """A line of a receipt in Dreamkas' request; its tax is computed from the rate, not from `taxSum`."""
 
-    shift_id: Id
+    name: Text
+    type: Literal["COUNTABLE"] = "COUNTABLE"
+    quantity: Annotated[int, Field(ge=1, le=10_000)]
+    """In pieces."""
+    price: Amount
+    priceSum: Amount | None = None  # noqa: N815 Dreamkas' name
+    tax: Literal["NDS_NO_TAX", "NDS_0", "NDS_10", "NDS_20"] = "NDS_NO_TAX"
+    taxSum: Amount | None = None  # noqa: N815
+
+
+class PaymentForm(Form):
+    """How a receipt is paid, in Dreamkas' request."""
+
+    sum: Amount
+    type: Literal["CASH", "CASHLESS"]
+
+
+class TotalForm(Form):
+    """The total of a receipt in Dreamkas' request."""
+
+    priceSum: Amount  # noqa: N815 Dreamkas' name
+
+
+class DreamkasReceiptForm(Form):
+    """A receipt as Dreamkas' clients request it; `timeout`, `taxMode` and `attributes` have no meaning here."""
+
+    externalId: Text | None = None  # noqa: N815 Dreamkas' name
+    deviceId: Id  # noqa: N815
+    type: Literal["SALE", "REFUND"]
+    timeout: int | None = None
+    taxMode: str | None = None  # noqa: N815
+    positions: Annotated[list[PositionForm], Field(min_length=1, max_length=200)]
+    payments: Annotated[list[PaymentForm], Field(min_length=1, max_length=1)]
+    attributes: Mapping[str, Any] | None = None
+    total: TotalForm
+
+    def as_receipt(self) -> dict[str, Any]:
+        """Return the fields of `ReceiptForm`. Raises BadField if a sum is not that of its parts."""
+        total = 0
+        for index, position in enumerate(self.positions):
+            price_sum = position.price * position.quantity
+            if position.priceSum not in (None, price_sum):
+                raise BadField(f"positions.{index}.priceSum", f"price times quantity is {price_sum}")
+            total += price_sum
+        if self.total.priceSum != total:
+            raise BadField("total.priceSum", f"the positions cost {total}")
+        if self.payments[0].sum != total:
+            raise BadField("payments.0.sum", f"the positions cost {total}")
+        return {
+            "device_id": self.deviceId,
+            "external_id": self.externalId,
+            "kind": self.type.lower(),
+            "payment": _PAYMENTS[self.payments[0].type],
+            "items": [
+                {"name": one.name, "price": one.price, "quantity": one.quantity, "vat": _VATS[one.tax]}
+                for one in self.positions
+            ],
+        }
+
+
+_PAYMENTS: Final = {"CASH": "cash", "CASHLESS": "card"}
+_VATS: Final = {"NDS_NO_TAX": "none", "NDS_0": "0", "NDS_10": "10", "NDS_20": "20"}
+
+
+class ReceiptForm(Form):
+    """A sale or a refund, to be recorded by the fiscal drive; a body with ``positions`` is a `DreamkasReceiptForm`."""
+
+    shift_id: Id | None = None
+    device_id: Id | None = None
+    """Instead of the shift: the device, whose open shift it is."""
     items: Annotated[list[ItemForm], Field(min_length=1, max_length=200)]
     kind: Literal["sale", "refund"] = "sale"
     payment: Literal["cash", "card"] = "cash"
     external_id: Text | None = None
     """The shop's own number; repeated requests with the same number create one receipt."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_positions(cls, document: Any) -> Any:
+        if isinstance(document, Mapping) and "positions" in document:
+            return read(DreamkasReceiptForm, document).as_receipt()
+        return document
 
 
 class EncashmentForm(Form):
