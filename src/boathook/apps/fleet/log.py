@@ -1,6 +1,7 @@
 """The error log: errors by phase, written outside the transaction that they rolled back."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from enum import StrEnum
@@ -8,6 +9,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from boathook import Boathook, BoathookError, Transaction
+
+_NUL: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+"""An escaped NUL; a backslash that is escaped itself begins none."""
 
 
 class Phase(StrEnum):
@@ -117,7 +121,7 @@ def to_jsonb(body: bytes, max_size: int | None = None) -> str:
     if not document or (max_size is not None and len(document) > max_size):
         document = json.dumps(text[:_MAX_TEXT], ensure_ascii=False)
     # PostgreSQL has no text with NUL, and none with half of a surrogate pair.
-    return _plain(document.replace("\\u0000", "\N{REPLACEMENT CHARACTER}"))
+    return _plain(_NUL.sub("\\1\N{REPLACEMENT CHARACTER}", document))
 
 
 def _plain(text: str) -> str:
