@@ -19,7 +19,8 @@ import yaml
 
 from boathook.cli import app
 from boathook.config import SCHEMA_URL, SourceSettings
-from boathook.config.tables import MountSettings, Table
+from boathook.config.tables import MountSettings
+from boathook.config.types import Table
 from boathook.db.invariants import AUDIT_CHAIN, GLOBAL_INVARIANTS, ORDER_KEYS, SCANS, Invariant
 from boathook.domain.policy import RETRY_PRESETS, RetryPolicy
 from boathook.observability.metrics import TABLE, Metric, MetricKind

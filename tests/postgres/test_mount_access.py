@@ -5,7 +5,7 @@ import json
 import time
 from datetime import datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import jwt.api_jwt
 import pytest
@@ -392,8 +392,8 @@ class LaterClock(datetime):
     """A clock two hours ahead."""
 
     @classmethod
-    def now(cls, tz: Any = None) -> datetime:
-        return datetime.now(tz) + timedelta(hours=2)
+    def now(cls, tz: Any = None) -> Self:
+        return super().now(tz) + timedelta(hours=2)
 
 
 async def test_a_websocket_ends_when_its_users_token_expires(db, monkeypatch: pytest.MonkeyPatch):
