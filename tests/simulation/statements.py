@@ -84,7 +84,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
     route_registry: {
         "read_routes": lambda t: single(routes=f'{{"version": {t.tables.routes_version}, "routes": {t.tables.routes}}}'),
     },
-    alerts: {"count_repeated": lambda _t, *_: []},
+    alerts: {"count_repeated": lambda _t, *_: [], "count_causes": lambda _t, *_: []},
     rerouting: {"count_unhandled": ingest_statements.count_unhandled},
     tasks: {"take_task": lambda _t: []},
     audit: {"seal_rows": lambda _t, _most: single(encrypted=0)},

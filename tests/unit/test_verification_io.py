@@ -54,7 +54,7 @@ class Gateway:
         self.events: list[NewEvent] = []
         self.rejected: list[tuple] = []
         shelf = SimpleNamespace(accept=self._accept)
-        quarantine = SimpleNamespace(admit=lambda *_: True, add=lambda *args: self.rejected.append(args))
+        quarantine = SimpleNamespace(admit=lambda *_: True, add=lambda *args, size: self.rejected.append((*args, size)))
         self.app = IngestApp(
             self.compiled_sources,
             shelf,

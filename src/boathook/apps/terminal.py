@@ -69,7 +69,7 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in columns:
         # Ids are meant to be copied, so they are not wrapped.
-        is_whole = title == "id" and all(len(str(row[title])) <= _MAX_ID for row in rows)
+        is_whole = title in {"id", "key"} and all(len(str(row[title])) <= _MAX_ID for row in rows)
         table.add_column(title.replace("_", " "), overflow="fold", no_wrap=is_whole)
     for row in rows:
         table.add_row(*(_cell(row[title]) for title in columns))

@@ -33,6 +33,7 @@ BoathookError
 │   ├── AlreadyExists           a uid or name that must be unique is in use
 │   ├── LimitReached            the maximum number is reached
 │   └── InvalidState            the object's state does not allow the action: names the state
+├── TokenRejected               a JSON Web Token is not valid here
 ├── FetchFailed                 a URL at a sender could not be fetched, or is not allowed
 ├── InvalidTransition           a delivery cannot go from this state to that one
 ├── WrongCell                   an application has moved to another cell: names it

@@ -446,19 +446,19 @@ def invoke(handler: Handler, event: Event, session: object) -> Any:
 
 def read_outcome(value: object) -> Success | Ignore | Retry | Dead:
     """Return the outcome that a handler's return value stands for. Raises HandlerMisuse."""
-    if isinstance(value, Retry | Dead) and not isinstance(value.dependency, str | None):
-        raise HandlerMisuse(f"the handler returned {value!r}; write dependency as text")
     match value:
         case None:
             return Success()
-        case Ignore(reason=str()) | Dead(code=str(), note=str()) | Retry(after=None, code=str()):
+        case Ignore(reason=str()) | Dead(code=str(), note=str(), dependency=None | str()):
             return value
-        case Retry(after=int() | float() as after, code=str()) if -MAX_SECONDS <= after <= MAX_SECONDS:
+        case Retry(after=None, code=str(), dependency=None | str()):
+            return value
+        case Retry(after=int() | float() as after, code=str(), dependency=None | str()) if abs(after) <= MAX_SECONDS:
             return value
         case Ignore() | Retry() | Dead():
             raise HandlerMisuse(
-                f"the handler returned {value!r}; write reason, code and note as text, and after in seconds, at most a"
-                " century"
+                f"write reason, code, note and dependency as text, and after in seconds, at most a century; the handler"
+                f" returned {value!r}"
             )
         case _:
             raise HandlerMisuse(
