@@ -10,7 +10,7 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
@@ -221,8 +221,7 @@ class IngestApp:
                 return
             await self._forward(scope, receive, send)
             return
-        own_id, started = self.begin()
-        request_id = compiled.request_id(scope["headers"], own_id)
+        request_id, started = self.begin(compiled, scope["headers"])
         try:
             answer = await self._answer(compiled, scope, receive, request_id, started)
         except Exception as error:  # noqa: BLE001 - an internal error must never be reported as the sender's
@@ -244,10 +243,13 @@ class IngestApp:
             self._request_log.info("refused", time.time(), fields)
         return error_response(503, "source_unavailable", request_id, retry_after(RETRY_S)), request_id
 
-    def begin(self) -> tuple[str, float]:
-        """Return the id of a new request for a source, and the time (monotonic) at which it starts."""
+    def begin(
+        self, compiled: CompiledSource | None = None, headers: Iterable[tuple[bytes, bytes]] = ()
+    ) -> tuple[str, float]:
+        """Return the id of a new request, or the sender's if its source takes that, and when (monotonic) it starts."""
         self._latest = time.monotonic()
-        return f"{self._request_prefix}{next(self._numbers):08x}", self._latest
+        own_id = f"{self._request_prefix}{next(self._numbers):08x}"
+        return own_id if compiled is None else compiled.request_id(headers, own_id), self._latest
 
     def source_at(self, path: str) -> CompiledSource | None:
         """Return the source that listens at a path."""
@@ -290,8 +292,7 @@ class IngestApp:
         if compiled is None:
             self.heads.note_unknown_path(scope, status, detail)
             return
-        own_id, started = self.begin()
-        request_id = compiled.request_id(scope["headers"], own_id)
+        request_id, started = self.begin(compiled, scope["headers"])
         answer = self.heads.reject(compiled, scope, request_id, status, reason, detail, size=size)
         self.record(compiled, answer, request_id, started)
 

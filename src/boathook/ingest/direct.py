@@ -51,8 +51,7 @@ class DirectIngest:
             answer, request_id = app.unavailable(scope["path"])
             exchange.respond(answer.status, response_headers(answer, request_id), answer.body)
             return
-        own_id, started = app.begin()
-        request_id = compiled.request_id(scope["headers"], own_id)
+        request_id, started = app.begin(compiled, scope["headers"])
         pending = _PendingResponse(app, exchange, compiled, request_id, started)
         try:
             self._handle(pending)

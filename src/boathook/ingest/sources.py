@@ -79,8 +79,8 @@ class CompiledSource(msgspec.Struct, kw_only=True):
         """Return the sender's id of a request if its source takes it and it is well-formed, else *own*."""
         if self.request_id_header is None:
             return own
-        given = next((value for name, value in headers if name == self.request_id_header), b"")
-        return given.decode("ascii") if _REQUEST_ID.fullmatch(given) else own
+        sent = next((value for name, value in headers if name == self.request_id_header), b"")
+        return sent.decode("ascii") if _REQUEST_ID.fullmatch(sent) else own
 
     def reload_secret(self) -> None:
         """Use the handshake secret received meanwhile, if any; another process may have received it."""
