@@ -118,11 +118,11 @@ def _dead(hook: Boathook) -> typer.Typer:
     @dead.command("show", epilog="Example: boathook fleet dead show dlv_01h455vb4pex5vsknk084sn02q4_0")
     def show(id: Annotated[str, typer.Argument(metavar="ID", help="The dead letter.")]) -> None:
         """Print a dead letter as JSON, with its first request and its attempts."""
-        found = hook.run(dead_letters.show_dead(hook, id))
-        if isinstance(found, dead_letters.Missing):
-            _report(id, found, "")
+        letter = hook.run(dead_letters.show_dead(hook, id))
+        if isinstance(letter, dead_letters.Missing):
+            _report(id, letter, "")
         else:
-            print_json(found)
+            print_json(letter)
 
     @dead.command("replay", epilog="Example: boathook fleet dead replay dlv_01h455vb4pex5vsknk084sn02q4_0")
     def replay(
@@ -131,11 +131,11 @@ def _dead(hook: Boathook) -> typer.Typer:
     ) -> None:
         """Replay a dead letter."""
         if dry_run:
-            found = hook.run(dead_letters.dry_run(hook, id))
-            if isinstance(found, dead_letters.Missing):
-                _report(id, found, "")
+            dry = hook.run(dead_letters.dry_run(hook, id))
+            if isinstance(dry, dead_letters.Missing):
+                _report(id, dry, "")
             else:
-                say(found.result)
+                say(dry.result)
             return
         _report(id, hook.run(dead_letters.replay(hook, id)), "is handled again")
 

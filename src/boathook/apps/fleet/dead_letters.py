@@ -102,7 +102,7 @@ async def list_dead(
         if len(page) < _PAGE:
             break
         after = page[-1].id
-    return [await _with_payload(hook, row) for row in rows[:limit]]
+    return [await _with_own_payload(hook, row) for row in rows[:limit]]
 
 
 async def show_dead(hook: Boathook, id: str) -> dict[str, Any] | Missing:
@@ -110,15 +110,15 @@ async def show_dead(hook: Boathook, id: str) -> dict[str, Any] | Missing:
     if not is_id(id):
         return Missing()
     try:
-        found = await hook.operations.delivery(id)
+        shown = await hook.operations.delivery(id)
     except BoathookError as error:
         if error.name not in {"NotFound", "InvalidValue"}:
             raise
         return Missing()
-    if found["delivery"].state != "dead" or not found["delivery"].recipient.startswith(f"handler:{hook.name}."):
+    if shown["delivery"].state != "dead" or not shown["delivery"].recipient.startswith(f"handler:{hook.name}."):
         return Missing()
-    (row,) = await _with_requests(hook, [found["delivery"]])
-    return await _with_payload(hook, row) | {"tries": [asdict(attempt) for attempt in found["attempts"]]}
+    (row,) = await _with_requests(hook, [shown["delivery"]])
+    return _with_payload(row, shown["body"]) | {"tries": [asdict(attempt) for attempt in shown["attempts"]]}
 
 
 async def _with_requests(hook: Boathook, page: Sequence[Any]) -> list[dict[str, Any]]:
@@ -126,7 +126,7 @@ async def _with_requests(hook: Boathook, page: Sequence[Any]) -> list[dict[str, 
     async with hook.transaction() as tx:
         plans = await _plans(tx, [row.id for row in page])
         announced = await find_announced(tx, [_event_of(row.id) for row in page])
-    found = []
+    rows = []
     for row in page:
         event_id = _event_of(row.id)
         request: dict[str, Any] | None = announced.get(event_id)
@@ -134,21 +134,28 @@ async def _with_requests(hook: Boathook, page: Sequence[Any]) -> list[dict[str, 
             request = {"event_id": request["source_event_id"], **_only(request, "source", "type", "payload")}
         elif row.source is not None:
             request = {"event_id": event_id, "source": row.source, "type": row.type}
-        found.append(asdict(row) | plans.get(row.id, _NO_PLAN) | {"request": request})
-    return found
+        rows.append(asdict(row) | plans.get(row.id, _NO_PLAN) | {"request": request})
+    return rows
 
 
 def _only(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: row[name] for name in names}
 
 
-async def _with_payload(hook: Boathook, row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row whose request has its payload."""
-    request = row["request"]
-    if request is None or "payload" in request:
+async def _with_own_payload(hook: Boathook, row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose request has its payload, which is read if it is that of the row's own event."""
+    if not _lacks_payload(row):
         return row
-    body = (await hook.operations.delivery(row["id"]))["body"]
-    return row | {"request": request | {"payload": json.loads(to_jsonb(body))}}
+    return _with_payload(row, (await hook.operations.delivery(row["id"]))["body"])
+
+
+def _with_payload(row: dict[str, Any], body: bytes) -> dict[str, Any]:
+    """Return a row whose request has its payload: *body*, unless it has another one already."""
+    return row | {"request": row["request"] | {"payload": json.loads(to_jsonb(body))}} if _lacks_payload(row) else row
+
+
+def _lacks_payload(row: dict[str, Any]) -> bool:
+    return row["request"] is not None and "payload" not in row["request"]
 
 
 def _event_of(delivery_id: str) -> UUID:
@@ -161,9 +168,9 @@ def _event_of(delivery_id: str) -> UUID:
 
 async def replay(hook: Boathook, id: str) -> Decision:
     """Replay a dead letter."""
-    found = await _find(hook, id)
-    if found is not None:
-        return found
+    decision = await _find(hook, id)
+    if decision is not None:
+        return decision
     return Decided() if await hook.operations.replay([id], note="replayed by the owner") else NotDead("being handled")
 
 
@@ -173,10 +180,10 @@ class _Undo(Exception):
 
 async def dry_run(hook: Boathook, id: str) -> DryRun | Missing:
     """Handle the first request of a dead letter in a transaction that is undone, and log the result."""
-    found = await show_dead(hook, id)
-    if isinstance(found, Missing):
-        return found
-    request = found["request"]
+    letter = await show_dead(hook, id)
+    if isinstance(letter, Missing):
+        return letter
+    request = letter["request"]
     if request is None:
         return DryRun("it has no request of a sender, so it can only be replayed")
     body, result = json.dumps(request["payload"]).encode(), ""

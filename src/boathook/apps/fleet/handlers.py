@@ -107,8 +107,8 @@ async def announce(hook: Boathook, tx: Transaction, entity: Entity, id: str) -> 
 
 
 def _meta(event: Event) -> dict[str, Any]:
-    found = {"source": event.source, "type": event.type, "attempt": event.attempt, "request_id": event.request_id}
-    return {name: value for name, value in found.items() if value is not None}
+    fields = {"source": event.source, "type": event.type, "attempt": event.attempt, "request_id": event.request_id}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _about(event: Event, request: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -78,17 +78,17 @@ class Desk:
     async def show_dead(self, request: Request) -> Response:
         """Return one dead letter with its attempts."""
         id = request.path_params["id"]
-        found = await dead_letters.show_dead(self._hook, id)
-        return _decided(id, found, 404, "") if isinstance(found, dead_letters.Missing) else _json(found)
+        letter = await dead_letters.show_dead(self._hook, id)
+        return _decided(id, letter, 404, "") if isinstance(letter, dead_letters.Missing) else _json(letter)
 
     async def replay(self, request: Request) -> Response:
         """Replay one dead letter; with ``dry_run=true``, only say what would come of it."""
         id = request.path_params["id"]
         if _flag(request, "dry_run"):
-            found = await dead_letters.dry_run(self._hook, id)
-            if isinstance(found, dead_letters.Missing):
-                return _decided(id, found, 404, "")
-            return _json({"ok": True, "id": id, "dry_run": True, "result": found.result})
+            dry = await dead_letters.dry_run(self._hook, id)
+            if isinstance(dry, dead_letters.Missing):
+                return _decided(id, dry, 404, "")
+            return _json({"ok": True, "id": id, "dry_run": True, "result": dry.result})
         return _decided(id, await dead_letters.replay(self._hook, id), 202, "replayed")
 
     async def ignore(self, request: Request) -> Response:

@@ -69,12 +69,12 @@ class Figures:
 
     def queue(self) -> dict[str, int]:
         """Return this app's open deliveries, by the names of `_STATES`."""
-        found = dict.fromkeys(_STATES.values(), 0)
+        numbers = dict.fromkeys(_STATES.values(), 0)
         for series in self.series("boathook_backlog"):
             state = _STATES.get(series["labels"]["state"])
             if state is not None and series["labels"]["recipient"].startswith(self.recipients):
-                found[state] += int(series["value"])
-        return found
+                numbers[state] += int(series["value"])
+        return numbers
 
     def total(self, name: str, **labels: str) -> int:
         """Return the value of a counter of this app's sources."""
