@@ -64,7 +64,10 @@ _SCHEMA: Final = "db/migrations/0001_initial.sql"
 CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
     "imports": (
         ChosenMutant(
-            "apps/table_import.py", "if key not in known or known[key]", "if key in known and known[key]", _IMPORT
+            "apps/table_import.py",
+            "if key not in imported or imported[key]",
+            "if key in imported and imported[key]",
+            _IMPORT,
         ),
         ChosenMutant(
             "apps/table_import.py",
@@ -74,7 +77,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ),
         ChosenMutant("apps/table_import.py", "            raise _DryRunEnd\n", "            return report\n", _IMPORT),
         ChosenMutant("apps/table_import.py", "or {key} is null limit 1", "limit 1", _IMPORT),
-        ChosenMutant("apps/table_import.py", "!= known.target_sha256:", '== b"":', _IMPORT),
+        ChosenMutant("apps/table_import.py", "!= imported.target_sha256:", '== b"":', _IMPORT),
         ChosenMutant(
             "apps/billing/owner_tables.py",
             '    if row["status"] in _OPEN and row["signature_valid"]:\n        event_id',
@@ -101,7 +104,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ),
         ChosenMutant(
             "handlers/runner.py",
-            "any(isinstance(one, handler.final) for one in (error, *leaves(error)))",
+            "any(isinstance(part, handler.final) for part in (error, *leaves(error)))",
             "False",
             _RETRY_ON,
         ),

@@ -87,8 +87,8 @@ class Source:
 
     async def target_keys(self, tx: Transaction, table: str, keys: Iterable[Any]) -> dict[str, str]:
         """Return the app's keys of imported rows of *table* by the rows' own keys, both as text."""
-        wanted = [str(key) for key in keys if key is not None]
-        rows = await tx.fetch(_KNOWN.format(ledger=self.ledger), table, wanted)
+        source_keys = [str(key) for key in keys if key is not None]
+        rows = await tx.fetch(_KNOWN.format(ledger=self.ledger), table, source_keys)
         return {row["source_key"]: row["target_key"] for row in rows}
 
 
@@ -187,9 +187,9 @@ def text(row: Row, column: str, *, max_length: int = 300, is_required: bool = Tr
 def choice(row: Row, column: str, choices: Iterable[str]) -> str:
     """Return one of the documented words. Raises BadValue if it is another."""
     value: str | None = row[column]
-    known = tuple(choices)
-    if value not in known:
-        raise BadValue(column, f"{value!r} is unknown; known are {', '.join(known)}")
+    words = tuple(choices)
+    if value not in words:
+        raise BadValue(column, f"{value!r} is unknown; known are {', '.join(words)}")
     return value
 
 
@@ -280,18 +280,18 @@ async def _check_schema(tx: Transaction, plan: Import, source: Source, report: R
             problems.append(f"{table.name} is a {kind}, not a table")
             continue
         actual = {row["name"]: dict(row) for row in await tx.fetch(_COLUMNS, relation["oid"])}
-        found = _column_problems(table, actual)
+        differences = _column_problems(table, actual)
         if not relation["is_readable"]:
-            found.append(
+            differences.append(
                 f"{table.name} cannot be read; run: grant select on {source.relation(table.name)} to current_user"
             )
-        problems += found
-        if not found:
+        problems += differences
+        if not differences:
             columns[table.name] = {name: row["type"] for name, row in actual.items()}
             problems += await _key_problems(tx, source, table)
-            known = {*table.columns, *table.optional}
+            read_columns = {*table.columns, *table.optional}
             if not table.is_whole_row:
-                report.ignored_columns += [(table.name, name) for name in actual if name not in known]
+                report.ignored_columns += [(table.name, name) for name in actual if name not in read_columns]
     if problems:
         raise BoathookError(
             f"the schema {source.schema} is not one that `boathook {plan.app} import` knows: {'; '.join(problems)}"
@@ -324,7 +324,7 @@ async def _key_problems(tx: Transaction, source: Source, table: SourceTable) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _ImportedRow:
     target_key: str
     source_sha256: bytes
     target_sha256: bytes
@@ -392,15 +392,15 @@ class _Run:
         await tx.execute("select pg_advisory_xact_lock(hashtextextended('boathook:import:' || $1, 0))", self._ledger)
         keys = [str(row[self._table.key]) for row in rows]
         sql = _KNOWN.format(ledger=self._ledger)
-        known = {
-            row["source_key"]: _Known(row["target_key"], row["source_sha256"], row["target_sha256"])
+        imported = {
+            row["source_key"]: _ImportedRow(row["target_key"], row["source_sha256"], row["target_sha256"])
             for row in await tx.fetch(sql, self._table.name, keys)
         }
         outcomes: list[str | BadValue] = ["unchanged"] * len(rows)
         news = [
             place
             for place, key in enumerate(keys)
-            if key not in known or known[key].source_sha256 != _sha256(rows[place])
+            if key not in imported or imported[key].source_sha256 != _sha256(rows[place])
         ]
         values = await self._table.convert(tx, self._source, [rows[place] for place in news])
         good = []
@@ -409,7 +409,7 @@ class _Run:
                 outcomes[place] = converted
             else:
                 good.append((place, converted))
-        stored = await self._store_all(tx, [(rows[place], values, known.get(keys[place])) for place, values in good])
+        stored = await self._store_all(tx, [(rows[place], values, imported.get(keys[place])) for place, values in good])
         for (place, _), outcome in zip(good, stored, strict=True):
             outcomes[place] = outcome
         return outcomes
@@ -419,7 +419,7 @@ class _Run:
         return self._source.ledger
 
     async def _store_all(
-        self, tx: Transaction, rows: Sequence[tuple[Row, Values, _Known | None]]
+        self, tx: Transaction, rows: Sequence[tuple[Row, Values, _ImportedRow | None]]
     ) -> list[str | BadValue]:
         """Store rows; if one of them fails, store each by itself."""
         together = await self._try(tx, rows)
@@ -432,7 +432,7 @@ class _Run:
         return outcomes
 
     async def _try(
-        self, tx: Transaction, rows: Sequence[tuple[Row, Values, _Known | None]]
+        self, tx: Transaction, rows: Sequence[tuple[Row, Values, _ImportedRow | None]]
     ) -> list[str | BadValue] | BadValue:
         """Store rows and return what became of each, or store none of them and return why."""
         try:
@@ -446,9 +446,9 @@ class _Run:
             place = getattr(error, "column_name", None) or getattr(error, "constraint_name", None) or "row"
             return BadValue(place, f"{self._table.target} refuses it: {error}")
 
-    async def _store(self, tx: Transaction, row: Row, values: Values, known: _Known | None) -> str | BadValue:
-        if known is not None:
-            return await self._update(tx, row, values, known)
+    async def _store(self, tx: Transaction, row: Row, values: Values, imported: _ImportedRow | None) -> str | BadValue:
+        if imported is not None:
+            return await self._update(tx, row, values, imported)
         columns = ", ".join(map(quoted, values))
         places = ", ".join(f"${place}" for place, _ in enumerate(values, 1))
         target = await tx.fetchrow(
@@ -498,25 +498,25 @@ class _Run:
         await self._enter(tx, row, target_key, stored)
         return "adopted"
 
-    async def _update(self, tx: Transaction, row: Row, values: Values, known: _Known) -> str | BadValue:
+    async def _update(self, tx: Transaction, row: Row, values: Values, imported: _ImportedRow) -> str | BadValue:
         """Bring a row that has changed since it was imported, unless the app has changed it, too."""
         table = self._table
         target = await tx.fetchrow(
             f"select * from {table.target} where {quoted(table.target_key)}::text = $1 for update",  # noqa: S608 names of our own
-            known.target_key,
+            imported.target_key,
         )
-        if target is None or _sha256({name: target[name] for name in values}) != known.target_sha256:
+        if target is None or _sha256({name: target[name] for name in values}) != imported.target_sha256:
             return BadValue(
                 table.key,
-                f"it has changed here, and in {table.target} (key {known.target_key}) it was changed or deleted since"
-                " it was imported; correct that row by hand",
+                f"it has changed here, and in {table.target} (key {imported.target_key}) it was changed or deleted"
+                " since it was imported; correct that row by hand",
             )
-        await self._write(tx, known.target_key, values)
+        await self._write(tx, imported.target_key, values)
         if table.stored is not None:
-            await table.stored(tx, self._source, row, known.target_key)
+            await table.stored(tx, self._source, row, imported.target_key)
         after = await tx.fetchrow(
             f"select * from {table.target} where {quoted(table.target_key)}::text = $1",  # noqa: S608 names of our own
-            known.target_key,
+            imported.target_key,
         )
         assert after is not None, "the row is locked"
         key = str(row[table.key])

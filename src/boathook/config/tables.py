@@ -298,9 +298,9 @@ class JwtSettings(Table):
 
     @model_validator(mode="after")
     def _check_completeness(self) -> Self:
-        given = {"issuer": self.issuer, "audience": self.audience, "jwks_url": self.jwks_url}
-        missing = [name for name, value in given.items() if not value]
-        if missing and len(missing) < len(given):
+        values = {"issuer": self.issuer, "audience": self.audience, "jwks_url": self.jwks_url}
+        missing = [name for name, value in values.items() if not value]
+        if missing and len(missing) < len(values):
             raise ValueError(f"{missing[0]}: is empty; set issuer, audience and jwks_url, or none of them")
         return self
 

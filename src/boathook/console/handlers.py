@@ -30,17 +30,17 @@ _ORDER: Final = (
 """The order of a list: handlers in trouble first."""
 
 
-def health_sentence(one: HandlerSummary, now: datetime) -> str:
+def health_sentence(summary: HandlerSummary, now: datetime) -> str:
     """Return what the health of a handler means."""
-    match one.health.state:
+    match summary.health.state:
         case HealthState.NOT_REGISTERED:
             return "No app declares this handler any more. Its deliveries wait until one does."
         case HealthState.PAUSED:
-            names = ", ".join(one.open_breakers)
-            pause = one.health.pause_text(now)
+            names = ", ".join(summary.open_breakers)
+            pause = summary.health.pause_text(now)
             return f"The circuit breaker of {names} is open ({pause}); deliveries wait until a probe succeeds."
         case HealthState.FAILING:
-            return f"The newest attempt failed, as did {100 * one.attempts.error_share:.0f} % of the attempts."
+            return f"The newest attempt failed, as did {100 * summary.attempts.error_share:.0f} % of the attempts."
         case HealthState.IDLE:
             return "No attempts."
         case _:

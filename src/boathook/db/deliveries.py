@@ -367,14 +367,14 @@ def _keys(claims: Sequence[Lease]) -> tuple[list[UUID], list[int], list[int]]:
 
 def _failure_columns(ended: Sequence[FailedAttempt]) -> list[list[Any]]:
     return [
-        *_keys([one.claim for one in ended]),
-        [one.decision.due_at if isinstance(one.decision, RetryAt) else None for one in ended],
-        [one.outcome for one in ended],
-        [one.decision.code for one in ended],
-        [one.decision.error for one in ended],
-        [one.traceback for one in ended],
-        [one.worker for one in ended],
-        [one.started_at for one in ended],
-        [isinstance(one.decision, RetryAt) and one.decision.is_free for one in ended],
-        [one.dependency for one in ended],
+        *_keys([failed.claim for failed in ended]),
+        [failed.decision.due_at if isinstance(failed.decision, RetryAt) else None for failed in ended],
+        [failed.outcome for failed in ended],
+        [failed.decision.code for failed in ended],
+        [failed.decision.error for failed in ended],
+        [failed.traceback for failed in ended],
+        [failed.worker for failed in ended],
+        [failed.started_at for failed in ended],
+        [isinstance(failed.decision, RetryAt) and failed.decision.is_free for failed in ended],
+        [failed.dependency for failed in ended],
     ]

@@ -350,11 +350,11 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
     """Yield the errors of an exception group, or the error itself if it is none."""
     waiting = [error]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, BaseExceptionGroup):
-            waiting += reversed(one.exceptions)
+        current = waiting.pop()
+        if isinstance(current, BaseExceptionGroup):
+            waiting += reversed(current.exceptions)
         else:
-            yield one
+            yield current
 
 
 def matches(error: BaseException, rules: Sequence[ErrorRule]) -> bool:
@@ -363,7 +363,8 @@ def matches(error: BaseException, rules: Sequence[ErrorRule]) -> bool:
     A function among the rules may raise.
     """
     return all(
-        any(isinstance(one, rule) if isinstance(rule, type) else rule(one) for rule in rules) for one in leaves(error)
+        any(isinstance(leaf, rule) if isinstance(rule, type) else rule(leaf) for rule in rules)
+        for leaf in leaves(error)
     )
 
 

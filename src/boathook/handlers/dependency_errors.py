@@ -58,7 +58,7 @@ own: ``retry_on=(*HTTP_DEFAULTS, LedgerBusy)``.
 
 def retry_after_s(error: BaseException) -> float | None:
     """Return the longest delay in seconds that a response with the status 429 or 5xx requested; None without one."""
-    delays = [delay for one in leaves(error) if (delay := _retry_after_s(one)) is not None]
+    delays = [delay for leaf in leaves(error) if (delay := _retry_after_s(leaf)) is not None]
     return max(delays, default=None)
 
 
@@ -79,11 +79,11 @@ def dependency_of(error: BaseException, breaker: Breaker | None) -> str | None:
     It is the error's own ``dependency``, else that of the handler's breaker if the error counts for it, else the host
     of the request that failed.
     """
-    for one in leaves(error):
-        name = _read(one, "dependency")
-        if not isinstance(name, str) and breaker is not None and is_failure_of(breaker, one):
+    for leaf in leaves(error):
+        name = _read(leaf, "dependency")
+        if not isinstance(name, str) and breaker is not None and is_failure_of(breaker, leaf):
             name = breaker.dependency
-        name = name if isinstance(name, str) else next(_hosts(one), None)
+        name = name if isinstance(name, str) else next(_hosts(leaf), None)
         if name and (shown := clean_name(name)):
             return shown
     return None

@@ -210,8 +210,8 @@ def combine(known: Handler | None, more: Handler, options: Mapping[str, Any]) ->
     Raises:
         ConfigError: the options contradict each other, or two functions have the same name.
     """
-    given = {key: value for key, value in options.items() if value is not None and (key, value) != ("final", ())}
-    return _with_options(more if known is None else _joined(known, more), given)
+    set_options = {key: value for key, value in options.items() if value is not None and (key, value) != ("final", ())}
+    return _with_options(more if known is None else _joined(known, more), set_options)
 
 
 def _joined(known: Handler, more: Handler) -> Handler:

@@ -506,7 +506,7 @@ def _judge(error: BaseException, handler: Handler) -> tuple[bool, str]:
 
     `final` comes first; `retry_on` is about what the handler raises, so not about the timeout of the attempt.
     """
-    if isinstance(error, HandlerMisuse) or any(isinstance(one, handler.final) for one in (error, *leaves(error))):
+    if isinstance(error, HandlerMisuse) or any(isinstance(part, handler.final) for part in (error, *leaves(error))):
         return True, ""
     if handler.retry_on is None or isinstance(error, HandlerTimeout):
         return False, ""

@@ -125,9 +125,9 @@ class SigningKeys:
 
     def _usable_keys(self, algorithm: str) -> Sequence[jwt.PyJWK]:
         # A published key need not name its algorithm (RFC 7517, section 4.4), and an RSA key fits several.
-        given = [{"alg": algorithm, **key} for key in self._keys]
+        documents = [{"alg": algorithm, **key} for key in self._keys]
         try:
-            fitting = jwt.PyJWKSet.from_dict({"keys": given}).keys
+            fitting = jwt.PyJWKSet.from_dict({"keys": documents}).keys
         except jwt.PyJWTError:
             return ()
         return [key for key in fitting if key.public_key_use in {None, "sig"} and not _is_weak(key)]

@@ -145,7 +145,7 @@ class BoathookServer:
         """
         __tracebackhide__ = True
         try:
-            signed = [self._sign(source, **_known("deliver_swapped", given)) for given in (earlier, later)]
+            signed = [self._sign(source, **_known("deliver_swapped", arguments)) for arguments in (earlier, later)]
             second = self._send(source, signed[1], timeout_s)
             return self._send(source, signed[0], timeout_s), second
         except (BoathookError, TimeoutError) as error:
@@ -293,12 +293,12 @@ class BoathookServer:
         return [await _read_message(database, row) for row in reversed(rows)]
 
 
-def _known(caller: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _known(caller: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return arguments of a request. Raises ConfigError for others."""
-    unknown = given.keys() - _ARGUMENTS
+    unknown = arguments.keys() - _ARGUMENTS
     if unknown:
         raise ConfigError(f"{caller}: unknown argument {min(unknown)!r}; it takes {', '.join(sorted(_ARGUMENTS))}")
-    return given
+    return arguments
 
 
 def _has_ended(found: DeliveryDetail) -> bool:

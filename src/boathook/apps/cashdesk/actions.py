@@ -192,12 +192,12 @@ async def _shift_at(tx: Transaction, user: User, device_id: int | None) -> int:
     if device_id is None:
         raise BadField("shift_id", "this field is required")
     await _owned(tx, user, Entity.DEVICES, device_id, "device_id")
-    found: int | None = await tx.fetchval(
+    shift_id: int | None = await tx.fetchval(
         "select id from cashdesk.shifts where user_id = $1 and device_id = $2 and closed_at is null", user.id, device_id
     )
-    if found is None:
+    if shift_id is None:
         raise Conflict("device_id: no shift is open at this device; open one first")
-    return found
+    return shift_id
 
 
 async def _open_shift(tx: Transaction, user: User, id: int) -> None:
@@ -213,42 +213,42 @@ async def _encashment_of_open_shift(tx: Transaction, user: User, id: int) -> Non
 
 async def _priced(tx: Transaction, user: User, form: ReceiptForm) -> list[dict[str, Any]]:
     """Return a receipt's lines, with the current name, price and VAT of each product where the form has none."""
-    wanted = [item.product_id for item in form.items if item.product_id is not None]
+    product_ids = [item.product_id for item in form.items if item.product_id is not None]
     rows = await tx.fetch(
         "select id, name, price, vat from cashdesk.products where user_id = $1 and id = any ($2::bigint[])",
-        user.id, wanted,
+        user.id, product_ids,
     )  # fmt: skip
-    known = {row["id"]: {"name": row["name"], "price": row["price"], "vat": row["vat"]} for row in rows}
-    return [_line(index, item, known) for index, item in enumerate(form.items)]
+    products = {row["id"]: {"name": row["name"], "price": row["price"], "vat": row["vat"]} for row in rows}
+    return [_line(index, item, products) for index, item in enumerate(form.items)]
 
 
-def _line(index: int, item: ItemForm, known: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+def _line(index: int, item: ItemForm, products: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """Return one line of a receipt. Raises BadField."""
     if item.product_id is None:
         for field in ("name", "price"):
             if getattr(item, field) is None:
                 raise BadField(f"items.{index}.{field}", "this field is required where there is no product_id")
         return {"product_id": None, "vat": _UNTAXED} | item.given()
-    if item.product_id not in known:
+    if item.product_id not in products:
         raise BadField(f"items.{index}.product_id", f"you have no product with the id {item.product_id}")
-    return {**known[item.product_id], **item.given()}
+    return {**products[item.product_id], **item.given()}
 
 
 async def _known_receipt(tx: Transaction, user: User, form: ReceiptForm) -> Object | None:
     """Return the receipt with the form's external id, if there is one, in the form of `add_receipt`."""
-    found = await tx.fetchrow(
+    row = await tx.fetchrow(
         "select r.id, max(o.id) as operation from cashdesk.receipts r"
         " left join cashdesk.operations o on o.user_id = r.user_id and o.receipt_id = r.id"
         " where r.user_id = $1 and r.external_id = $2 group by r.id",
         user.id, form.external_id,
     )  # fmt: skip
-    if found is None:
+    if row is None:
         return None
-    receipt = await ledger.get(tx, user, Entity.RECEIPTS, found["id"])
+    receipt = await ledger.get(tx, user, Entity.RECEIPTS, row["id"])
     same = ("kind", "payment") if form.shift_id is None else ("shift_id", "kind", "payment")
     if not _same_items(receipt, form) or any(receipt[field] != getattr(form, field) for field in same):
         raise Conflict(f"external_id: you have another receipt with the external id {form.external_id}")
-    operation = found["operation"] and await ledger.get(tx, user, Entity.OPERATIONS, found["operation"])
+    operation = row["operation"] and await ledger.get(tx, user, Entity.OPERATIONS, row["operation"])
     return {"receipt": receipt, "operation": operation}
 
 
@@ -256,8 +256,8 @@ def _same_items(receipt: Object, form: ReceiptForm) -> bool:
     """Return whether a receipt can be made of a form, whose omitted fields may have any value."""
     items = receipt["items"]
     return len(items) == len(form.items) and all(
-        item["product_id"] == given.product_id and given.given().items() <= item.items()
-        for item, given in zip(items, form.items, strict=True)
+        item["product_id"] == item_form.product_id and item_form.given().items() <= item.items()
+        for item, item_form in zip(items, form.items, strict=True)
     )
 
 

@@ -69,8 +69,8 @@ def open_drive(settings: DriveSettings) -> Drive:
 def _plug_in(name: str, options: Mapping[str, Any]) -> Drive:
     points = {point.name: point for point in entry_points(group=GROUP)}
     if name not in points:
-        known = ", ".join([SIMULATED, *sorted(points)])
-        raise ConfigError(f"cashdesk.drive.name: no installed package has the drive {name!r}; there are: {known}")
+        names = ", ".join([SIMULATED, *sorted(points)])
+        raise ConfigError(f"cashdesk.drive.name: no installed package has the drive {name!r}; there are: {names}")
     try:
         drive: Drive = points[name].load()(options)
     except ConfigError:

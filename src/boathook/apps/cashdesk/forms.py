@@ -167,8 +167,8 @@ class DreamkasReceiptForm(Form):
             "kind": self.type.lower(),
             "payment": _PAYMENTS[self.payments[0].type],
             "items": [
-                {"name": one.name, "price": one.price, "quantity": one.quantity, "vat": _VATS[one.tax]}
-                for one in self.positions
+                {"name": sold.name, "price": sold.price, "quantity": sold.quantity, "vat": _VATS[sold.tax]}
+                for sold in self.positions
             ],
         }
 

@@ -110,10 +110,10 @@ def authenticated_endpoint(answer: Answer) -> Callable[[Request], Awaitable[Resp
 
 
 def _page(template: str, status: int = 200, **values: Any) -> Response:
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "home": _HOME, "done": None, "message": None, "is_simulated": hook.settings.drive.is_simulated,
     }  # fmt: skip
-    return HTMLResponse(_TEMPLATES.get_template(template).render(known | values), status)
+    return HTMLResponse(_TEMPLATES.get_template(template).render(defaults | values), status)
 
 
 def _go(path: str) -> Response:

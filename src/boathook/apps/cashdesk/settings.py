@@ -36,12 +36,12 @@ class DriveSettings(BaseModel):
 
     @model_validator(mode="after")
     def _check_keys(self) -> "DriveSettings":
-        given = self.model_fields_set - {"name"}
-        if self.is_simulated and "options" in given:
+        names = self.model_fields_set - {"name"}
+        if self.is_simulated and "options" in names:
             raise ValueError("the simulated drive has no options; its keys are those of [cashdesk.drive]")
-        if not self.is_simulated and (surplus := sorted(given - {"options"})):
-            known = ", ".join(surplus)
-            raise ValueError(f"the drive {self.name!r} has no {known}; write its keys under [cashdesk.drive.options]")
+        if not self.is_simulated and (surplus := sorted(names - {"options"})):
+            keys = ", ".join(surplus)
+            raise ValueError(f"the drive {self.name!r} has no {keys}; write its keys under [cashdesk.drive.options]")
         return self
 
 

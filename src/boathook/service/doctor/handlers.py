@@ -92,8 +92,8 @@ def _examine_app(settings: Settings, hook: "Boathook") -> Iterator[Finding]:
         return
     own = manifest.settings and manifest.settings.model_validate(settings.extra.get(hook.name, {}))
     try:
-        for found, fix in manifest.check(own, settings.server.production):
-            yield Finding(hook.name, CheckStatus.WARN, found, fix)
+        for problem, fix in manifest.check(own, settings.server.production):
+            yield Finding(hook.name, CheckStatus.WARN, problem, fix)
     except ConfigError as error:
         yield Finding(hook.name, CheckStatus.FAIL, str(error), "correct it; boathook does not start before")
 
