@@ -18,6 +18,7 @@ TEST = echo "Checking the code beside the tests ..."; \
 	{ $(MAKE) --no-print-directory check > $(CHECK_LOG) 2>&1 || { cat $(CHECK_LOG) >&2; exit 1; }; } & checks=$$!; \
 	{ $(MAKE) --no-print-directory -j 2 compile programs && $(PYTEST) -n 5 $(1) $(ARGS); }; tests=$$?; \
 	wait $$checks || { cat $(CHECK_LOG) >&2; exit 1; }; exit $$tests
+PACKAGES := $(wildcard packages/*)
 BENCHMARKS := ingest duplicates publish handle latency deliver fanout isolation both spool buffer gateways lane cells start
 
 # uv installs for the Python that is here; it never fetches another one.
@@ -105,7 +106,7 @@ lock: dev ## choose the newest allowed versions and write requirements/*.lock
 
 clean: ## remove .venv, caches and built files; data in .boathook stays
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
-	@find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src packages tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/uv: requirements/uv.lock
 	@scripts/make-venv $(VENV) $(PYTHON)
@@ -113,11 +114,11 @@ $(BIN)/uv: requirements/uv.lock
 	@$(BIN)/python -m pip --no-input --disable-pip-version-check install --quiet --require-hashes -r requirements/uv.lock
 	@touch $@
 
-# boathook itself goes in as a link to src/, with the locked build backend.
-$(VENV)/.run.stamp: requirements/run.lock pyproject.toml $(BIN)/uv
+# boathook itself, its apps and its demo go in as links to their src/, with the locked build backend.
+$(VENV)/.run.stamp: requirements/run.lock pyproject.toml $(PACKAGES:%=%/pyproject.toml) $(BIN)/uv
 	@echo "Installing boathook and the locked packages it runs on into $(VENV) ..."
 	@$(INSTALL) --require-hashes --no-deps -r requirements/run.lock
-	@$(INSTALL) --no-deps --no-build-isolation --editable .
+	@$(INSTALL) --no-deps --no-build-isolation --editable . $(PACKAGES:%=--editable %)
 	@touch $@
 
 $(VENV)/.dev.stamp: requirements/dev.lock $(VENV)/.run.stamp

@@ -27,8 +27,8 @@ from benchmarks import (
 from benchmarks.environment import BenchmarkEnvironment
 from boathook.cli import output
 from boathook.config import load
-from boathook.demo import rabbitmq
 from boathook.domain.errors import BoathookError
+from boathook_demo import rabbitmq
 
 BENCHMARKS: Final[dict[str, Callable[[BenchmarkEnvironment, float], dict[str, Any]]]] = {
     "ingest": ingest.ingest,

@@ -11,7 +11,7 @@ from benchmarks.load import LoadResult, prepare
 from benchmarks.mixed import MixedOutage, mixed_figures, play_mixed_outage
 from benchmarks.outage import OutageResult, drive, play_outage, spool_is_empty
 from boathook.db.database import Database
-from boathook.demo.rabbitmq import PASSWORD, USER, VHOST, RabbitNode
+from boathook_demo.rabbitmq import PASSWORD, USER, VHOST, RabbitNode
 
 _PER_SECOND: Final = 20_000
 _ROUNDS: Final = 3

@@ -25,7 +25,7 @@ from benchmarks.ingest import CONNECTIONS
 from benchmarks.load import TYPES, prepare
 from benchmarks.outage import drive, play_outage
 from boathook.db.database import Database
-from boathook.demo.rabbitmq import RabbitNode
+from boathook_demo.rabbitmq import RabbitNode
 
 _PER_SECOND: Final = 20_000
 _BODY_BYTES: Final = 1_024

@@ -16,8 +16,8 @@ from benchmarks.delivery_setup import SETTINGS, DeliverySetup, create_setup, mak
 from benchmarks.environment import BenchmarkEnvironment, read_cpu
 from benchmarks.load import Client, prepare, run_own_client
 from benchmarks.publish import make_request
-from boathook.demo.rabbitmq import RabbitNode
 from boathook.domain.errors import ConfigError
+from boathook_demo.rabbitmq import RabbitNode
 
 RATES: Final = (100, 1_000)
 _CONNECTIONS: Final = 32

@@ -17,10 +17,10 @@ from benchmarks.outage import IsDrained, OutageResult, check_accepted, play_outa
 from benchmarks.publish import make_request
 from boathook.db.database import Database
 from boathook.db.secret_box import open_secret_box
-from boathook.demo.rabbitmq import RabbitNode
 from boathook.domain import ids
 from boathook.domain.errors import AccessUnknown, ConfigError
 from boathook.service.access_copy import AccessCopy
+from boathook_demo.rabbitmq import RabbitNode
 
 _PER_SECOND: Final = 6_000
 _BYTES: Final = 1024

@@ -13,9 +13,9 @@ from benchmarks.environment import BenchmarkEnvironment, CpuUse, Server, read_cp
 from benchmarks.ingest import CONNECTIONS
 from benchmarks.load import LoadResult, run_load, run_own_client
 from boathook.db.database import Database
-from boathook.demo.rabbitmq import RabbitNode
 from boathook.domain.errors import ConfigError, DatabaseError
 from boathook.spool.inspection import SegmentState, list_folders
+from boathook_demo.rabbitmq import RabbitNode
 
 ARRIVALS_PER_S: Final = 500
 """A modest rate at which events go on coming while the spool is drained."""

@@ -64,27 +64,32 @@ _SCHEMA: Final = "db/migrations/0001_initial.sql"
 CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
     "imports": (
         ChosenMutant(
-            "apps/table_import.py",
+            "boathook_app_tools/table_import.py",
             "if key not in imported or imported[key]",
             "if key in imported and imported[key]",
             _IMPORT,
         ),
         ChosenMutant(
-            "apps/table_import.py",
+            "boathook_app_tools/table_import.py",
             "        except BadValue as error:\n            return error\n        except Exception",
             '        except BadValue:\n            return ["imported"] * len(rows)\n        except Exception',
             _IMPORT,
         ),
-        ChosenMutant("apps/table_import.py", "            raise _DryRunEnd\n", "            return report\n", _IMPORT),
-        ChosenMutant("apps/table_import.py", "or {key} is null limit 1", "limit 1", _IMPORT),
-        ChosenMutant("apps/table_import.py", "!= imported.target_sha256:", '== b"":', _IMPORT),
         ChosenMutant(
-            "apps/billing/owner_tables.py",
+            "boathook_app_tools/table_import.py",
+            "            raise _DryRunEnd\n",
+            "            return report\n",
+            _IMPORT,
+        ),
+        ChosenMutant("boathook_app_tools/table_import.py", "or {key} is null limit 1", "limit 1", _IMPORT),
+        ChosenMutant("boathook_app_tools/table_import.py", "!= imported.target_sha256:", '== b"":', _IMPORT),
+        ChosenMutant(
+            "boathook_billing/owner_tables.py",
             '    if row["status"] in _OPEN and row["signature_valid"]:\n        event_id',
             '    if row["status"] in _OPEN:\n        event_id',
             _CONTINUED,
         ),
-        ChosenMutant("apps/compatibility_views.py", "    if taken:\n", "    if not taken:\n", _VIEWS),
+        ChosenMutant("boathook_app_tools/compatibility_views.py", "    if taken:\n", "    if not taken:\n", _VIEWS),
     ),
     "retries": (
         ChosenMutant(

@@ -232,6 +232,14 @@ def survivors(sandboxes: Sequence[Sandbox], mutants: Sequence[Mutant]) -> list[M
         return [mutant for mutant, is_alive in zip(mutants, workers.map(lives, mutants), strict=True) if is_alive]
 
 
+def place_of(module: str) -> tuple[Path, str]:
+    """Return a package's folder and a module's path below it; the name of another package than boathook comes first."""
+    package, _, rest = module.partition("/")
+    if not package.startswith(f"{PACKAGE}_"):
+        return ROOT / "src" / PACKAGE, module
+    return ROOT / "packages" / package.replace("_", "-") / "src" / package, rest
+
+
 def _all_of(target: Target) -> list[Mutant]:
     source = ROOT / "src" / PACKAGE
     paths = sorted(path for pattern in target.modules for path in source.glob(pattern))
@@ -262,14 +270,14 @@ def _report_chosen(name: str, arguments: argparse.Namespace) -> list[str]:
     """Make the chosen changes of an area and return the lines of its report."""
     chosen = CHOSEN[name]
     print(f"{name}: {len(chosen)} chosen changes ", end="", flush=True)  # noqa: T201 - what somebody who waits sees
-    source = ROOT / "src" / PACKAGE
-    selections: dict[tuple[str, ...], dict[Mutant, ChosenMutant]] = {}
+    selections: dict[tuple[Path, tuple[str, ...]], dict[Mutant, ChosenMutant]] = {}
     for one in chosen:
-        changed = one.apply((source / one.module).read_text(encoding="utf-8"))
-        mutant = Mutant(one.module, 0, f"{one.old!r} to {one.new!r}", changed)
-        selections.setdefault(tuple(one.tests), {})[mutant] = one
+        source, module = place_of(one.module)
+        changed = one.apply((source / module).read_text(encoding="utf-8"))
+        mutant = Mutant(module, 0, f"{one.old!r} to {one.new!r}", changed)
+        selections.setdefault((source, tuple(one.tests)), {})[mutant] = one
     found: list[ChosenMutant] = []
-    for tests, mutants in selections.items():
+    for (source, tests), mutants in selections.items():
         sandboxes = [Sandbox(source, SANDBOX / f"chosen-{name}-{number}", tests) for number in range(arguments.jobs)]
         found += [mutants[mutant] for mutant in survivors(sandboxes, list(mutants))]
     print()  # noqa: T201 - the same

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import pytest
 
-from boathook.demo.rabbitmq import PASSWORD, START_S, USER, RabbitNode, running_nodes, server_program
 from boathook.domain.errors import ConfigError
+from boathook_demo.rabbitmq import PASSWORD, START_S, USER, RabbitNode, running_nodes, server_program
 
 
 def has_server() -> bool:

@@ -167,7 +167,7 @@ class TestTheCommandLine:
         [one] = parcels.listing("apps")
         assert one == {
             "name": "parcels",
-            "module": "parcels",
+            "entry": "parcels",
             "loaded": True,
             "sources": ["carrier"],
             "handlers": ["parcels.complain", "parcels.track"],
@@ -201,7 +201,7 @@ class TestWithoutTheApp:
         own_server.configure("[parcels]\nsecret = 'abc'")
         done = own_server.cli("billing", "users", "add", "a@example.com", check=False)
         assert done.returncode == 2
-        assert 'add load = ["boathook.apps.billing"] under [apps] in boathook.toml' in done.stderr
+        assert 'add load = ["billing"] under [apps] in boathook.toml' in done.stderr
 
     def test_an_unknown_command_is_reported(self, own_server: Parcels):
         done = own_server.cli("no-such-thing", check=False)
@@ -278,7 +278,7 @@ def test_removing_it_ends_its_routes_and_keeps_its_tables(own_server: Parcels):
     own_server.start()
     assert own_server.scan("removed") == 404
     [left] = own_server.listing("apps")
-    assert (left["module"], left["loaded"]) == ("parcels", False)
+    assert (left["entry"], left["loaded"]) == ("parcels", False)
     assert "handlers retired" in own_server.cli("apps", "forget", "parcels", "--yes").stdout
     assert own_server.listing("apps") == []
     assert own_server.query("select id from parcels.parcel") == [("kept",)]

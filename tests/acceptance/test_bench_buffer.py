@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.__main__ import run
 from benchmarks.gateways import HOSTS
-from boathook.demo import rabbitmq
 from boathook.domain.errors import ConfigError
+from boathook_demo import rabbitmq
 from tests.brokers import has_server
 
 ROOT = Path(__file__).parents[2]

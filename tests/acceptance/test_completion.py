@@ -18,7 +18,7 @@ secrets = ["a secret of the tests"]
 provider = "shopify"
 secrets = ["a secret of the tests"]
 [apps]
-load = ["boathook.apps.fleet"]
+load = ["fleet"]
 """
 
 

@@ -24,7 +24,7 @@ import stripe
 from psycopg.rows import dict_row
 from slack_sdk.signature import SignatureVerifier
 
-from boathook.demo.reconciliation import SQL
+from boathook_demo.reconciliation import SQL
 from tests.acceptance.conftest import PATIENT, BoathookProcess
 from tests.databases import created
 from tests.support import until
@@ -32,10 +32,10 @@ from tests.support import until
 SECRETS = {"stripe": "whsec_of_the_demo", "github": "known to GitHub", "slack": "8f742231b10e8888abcd99yyyzzz85a5"}
 WEEK_S = 7 * 86_400
 PATIENCE_S = 60.0
-APP = "boathook.demo.handlers:hook"
+APP = "boathook_demo.handlers:hook"
 CARELESS = """
 from boathook import Transaction
-from boathook.demo.handlers import hook
+from boathook_demo.handlers import hook
 
 async def believe(*_):
     return True

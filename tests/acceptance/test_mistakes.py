@@ -397,7 +397,7 @@ MISTAKES = {
         "config check", '[server]\napp = "shop.hooks:hook"', ("shop is a file", "hooks.py"), handlers=HOOKS.format("a")
     ),
     "misspelt module of a package": Mistake(
-        "config check", '[apps]\nload = ["boathook.apps.biling"]', ("apps.load", "did you mean boathook.apps.billing?")
+        "config check", '[apps]\nload = ["biling"]', ("apps.load", "did you mean billing?")
     ),
     "policy without names": Mistake(
         "config check",

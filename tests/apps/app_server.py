@@ -39,7 +39,7 @@ class AppServer(BoathookProcess):
     ) -> None:
         loading = f"""
             [apps]
-            load = ["boathook.apps.{self.app}"]
+            load = ["{self.app}"]
             [outbound]
             allow = [{f'"{allow}"' if allow else ""}]
         """

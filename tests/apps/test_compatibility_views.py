@@ -6,9 +6,9 @@ import asyncpg
 import pytest
 
 from boathook import BoathookError
-from boathook.apps import compatibility_views
-from boathook.apps.compatibility_views import Views
 from boathook.handlers.transaction import Transaction
+from boathook_app_tools import compatibility_views
+from boathook_app_tools.compatibility_views import Views
 
 SQL = """
     create view {schema}.notes as select 1 as id;

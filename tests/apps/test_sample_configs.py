@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-import boathook.apps
-from boathook.apps.billing.settings import BillingSettings
-from boathook.apps.fleet.settings import FleetSettings
-from boathook.apps.music.settings import MusicSettings
+from boathook_billing.settings import BillingSettings
+from boathook_fleet.settings import FleetSettings
+from boathook_music.settings import MusicSettings
 from tests.commands import boathook_command
 
-APPS = Path(boathook.apps.__file__).parent
-NAMES = sorted(path.parent.name for path in APPS.glob("*/boathook.toml"))
+PACKAGES = Path(__file__).parents[2] / "packages"
+SAMPLES = {path.parent.name.removeprefix("boathook_"): path for path in sorted(PACKAGES.glob("*/src/*/boathook.toml"))}
+NAMES = list(SAMPLES)
 SECRETS = {"BILLING_SECRET": "a made-up secret", "SUNO_WEBHOOK_KEY": "a made-up secret"}
 
 
@@ -29,7 +29,7 @@ def test_the_sample_of_each_app_is_printed_and_is_a_configuration(tmp_path: Path
     (tmp_path / "boathook.toml").touch()  # as the shell has made it by then
     printed = run(tmp_path, "apps", "sample", name)
     assert (printed.returncode, printed.stderr) == (0, "")
-    assert printed.stdout == (APPS / name / "boathook.toml").read_text()
+    assert printed.stdout == SAMPLES[name].read_text()
     (tmp_path / "boathook.toml").write_text(printed.stdout)
     checked = run(tmp_path, "config", "check")
     assert checked.returncode == 0, checked.stderr
@@ -37,19 +37,19 @@ def test_the_sample_of_each_app_is_printed_and_is_a_configuration(tmp_path: Path
 
 def test_it_is_printed_despite_an_invalid_configuration(tmp_path: Path):
     (tmp_path / "boathook.toml").write_text("[nonsense")
-    assert run(tmp_path, "apps", "sample", "boathook.apps.music").stdout.startswith("#")
+    assert run(tmp_path, "apps", "sample", "music").stdout.startswith("#")
 
 
 @pytest.mark.parametrize("name", ["shop", "../apps/billing", ""])
 def test_an_unknown_app_is_refused_with_the_known_ones(tmp_path: Path, name: str):
     refused = run(tmp_path, "apps", "sample", name)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.strip().endswith(f"use {', '.join(NAMES)}")
+    assert refused.stderr.strip().endswith(f"installed are: {', '.join(NAMES)}")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_readme_of_each_app_tells_how_to_start(name: str):
-    told = (APPS / name / "README.md").read_text()
+    told = (PACKAGES / f"boathook-{name}" / "README.md").read_text()
     assert f"boathook apps sample {name} > boathook.toml" in told
     assert "503" in told
     assert "while `serve` starts" in " ".join(told.lower().split())

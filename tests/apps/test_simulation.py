@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 import typer
 
-from boathook.apps import simulation
-from boathook.apps.simulation import ResponseCounts, SimulationResult, finish, settle
+from boathook_app_tools import simulation
+from boathook_app_tools.simulation import ResponseCounts, SimulationResult, finish, settle
 
 
 @dataclass(frozen=True)

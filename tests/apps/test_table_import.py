@@ -10,9 +10,9 @@ import asyncpg
 import pytest
 
 from boathook import BoathookError
-from boathook.apps import table_import
-from boathook.apps.table_import import INTEGER, TEXT, BadValue, Counts, Import, Report, SourceTable, converted
 from boathook.handlers.transaction import Transaction
+from boathook_app_tools import table_import
+from boathook_app_tools.table_import import INTEGER, TEXT, BadValue, Counts, Import, Report, SourceTable, converted
 
 SCHEMA = """
     create schema shop;

@@ -1,6 +1,6 @@
 """What apps list is to be read, and copied, on a narrow terminal."""
 
-from boathook.apps.terminal import print_rows
+from boathook_app_tools.terminal import print_rows
 
 ID = "dlv_001m7zdt7a5fn1vw9z95mm7sxd1_0"
 

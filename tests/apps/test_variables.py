@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from boathook.apps.fleet.settings import IGNORED, PRESET
+from boathook_fleet.settings import IGNORED, PRESET
 from tests import reality
 from tests.commands import boathook_command
 
@@ -17,7 +17,7 @@ APPS = sorted(DOCUMENTS.keys() - {"guide"})
 
 
 def load_app(name: str) -> Any:
-    return import_module(f"boathook.apps.{name}").hook
+    return import_module(f"boathook_{name}").hook
 
 
 @pytest.mark.parametrize("app", APPS)
@@ -39,9 +39,7 @@ def test_the_reason_and_the_fix_are_sentences(app: str):
 
 def test_config_check_names_what_is_set(tmp_path):
     environment = os.environ | dict.fromkeys(IGNORED, "1")
-    (tmp_path / "boathook.toml").write_text(
-        '[apps]\nload = ["boathook.apps.fleet"]\n[fleet]\nsecrets = ["try-me-and-change-me"]\n'
-    )
+    (tmp_path / "boathook.toml").write_text('[apps]\nload = ["fleet"]\n[fleet]\nsecrets = ["try-me-and-change-me"]\n')
     done = boathook_command("config", "check", cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert {name for name in IGNORED if f"the environment variable {name} has no effect" in done.stderr} == set(IGNORED)

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from playwright.async_api import ConsoleMessage, Dialog, Page, async_playwright
 
-from boathook.apps.cashdesk.receiver import Receiver
+from boathook_cashdesk.receiver import Receiver
 from tests.apps.cashdesk.conftest import cabinet, receiver  # noqa: F401 - fixtures
 from tests.apps.cashdesk.server import ALL, NONE, Cabinet, Client, wait_until_delivered
 from tests.browser.conftest import chromium

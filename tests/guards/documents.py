@@ -14,6 +14,8 @@ import typer.main
 from boathook.cli import app
 
 ROOT = Path(__file__).parents[2]
+SOURCES = (ROOT / "src", *sorted(ROOT.glob("packages/*/src")))
+"""The folders with the code of boathook and of the packages around it."""
 Misunderstood: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 """What the command line raises about a command that it does not understand; typer has its own copy of the class."""
 _BLOCK = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)

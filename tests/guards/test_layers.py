@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.guards.documents import SOURCES
 from tests.support import sampled
 
 ROOT = Path(__file__).parents[2]
@@ -37,9 +38,11 @@ VIOLATIONS = {
     "a clock in the domain": ("plain-domain", "domain/policy.py", "import time"),
     "an internal import through the root": ("no-root-imports", "delivery/dispatcher.py", "from boathook import Ignore"),
     "WebSockets outside http": ("sockets", "server/console.py", "import websockets"),
-    "an app reaching past the public root": ("apps-outside", "apps/odd.py", "import boathook.db.database"),
+    "an app reaching past the public root": ("apps-outside", "boathook_billing/odd.py", "import boathook.db.database"),
     "a command reaching past service": ("cli-service", "cli/odd.py", "def sneak():\n    import boathook.db.database"),
-    "the benchmarks in the package": ("benchmarks-outside", "demo/odd.py", "import benchmarks.load"),
+    "the benchmarks in the package": ("benchmarks-outside", "service/odd.py", "import benchmarks.load"),
+    "an app importing another": ("distributions", "boathook_billing/odd.py", "import boathook_fleet.settings"),
+    "boathook importing an app": ("distributions", "cli/odd.py", "import boathook_billing.settings"),
     "two modules in a circle": ("no-cycles", "domain/policy.py", "import boathook.domain.model"),
 }
 
@@ -58,7 +61,8 @@ def broken(result: subprocess.CompletedProcess[str]) -> set[str]:
 
 
 def copy_of_the_code(folder: Path) -> Path:
-    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for source in SOURCES:
+        shutil.copytree(source, folder / "src", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     shutil.copy(ROOT / "pyproject.toml", folder)
     return folder
 
@@ -72,7 +76,7 @@ def test_the_code_keeps_every_contract():
 def test_a_planted_violation_is_caught(violation, tmp_path):
     contract, file, code = VIOLATIONS[violation]
     tree = copy_of_the_code(tmp_path)
-    planted = tree / "src/boathook" / file
+    planted = tree / "src" / (file if file.startswith("boathook_") else f"boathook/{file}")
     planted.write_text((planted.read_text() if planted.exists() else "") + f"\n{code}\n")
     result = lint(tree)
     assert contract in broken(result), result.stdout + result.stderr

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scripts.chosen_mutants import CHOSEN
-from scripts.mutants import ACCEPTED, TARGETS, Mutant, Sandbox, _all_of, mutants_of, sample, survivors
+from scripts.mutants import ACCEPTED, TARGETS, Mutant, Sandbox, _all_of, mutants_of, place_of, sample, survivors
 
 MODULE = '''
 """A folder that is made durable."""
@@ -67,7 +67,8 @@ def test_each_target_has_changes_and_tests():
 def test_the_code_of_each_chosen_change_is_there_once():
     root = Path(__file__).parents[2]
     for one in [one for area in CHOSEN.values() for one in area]:
-        source = (root / "src/boathook" / one.module).read_text(encoding="utf-8")
+        folder, module = place_of(one.module)
+        source = (folder / module).read_text(encoding="utf-8")
         assert one.apply(source) != source
         for test in one.tests:
             assert not test.startswith("tests/") or (root / test).is_file(), test

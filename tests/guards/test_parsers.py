@@ -4,14 +4,12 @@ import ast
 import importlib
 from collections.abc import Iterator
 from operator import attrgetter
-from pathlib import Path
 from typing import Final
 
-import boathook
 from boathook import config
+from tests.guards.documents import ROOT, SOURCES
 
-SOURCE: Final = Path(boathook.__file__).parent
-NOT_SERVED: Final = {"demo", "testing"}
+NOT_SERVED: Final = {"boathook_demo", "testing"}
 """Rooms that read what they have made themselves."""
 PARSERS: Final = {
     "json": {"json.load", "json.loads", "msgspec.json.Decoder", "msgspec.json.decode"},
@@ -79,36 +77,36 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "service/shown_settings.py": {"_flatten": (OURS,)},
     "service/svix_import/fields.py": {"_validate": ("boathook.service.svix_import.reader:_MAX_ANSWER",)},
     "service/svix_import/reader.py": {"json": ("boathook.service.svix_import.reader:_MAX_ANSWER",)},
-    "apps/billing/payload.py": {"json": (BODY,)},
-    "apps/billing/simulator.py": {"json": (OURS,)},
-    "apps/billing/tilda_simulator.py": {"form": (OURS,), "json": (OURS,)},
-    "apps/billing/tilda.py": {"form": (BODY, "boathook.apps.billing.tilda:_MAX_FIELDS")},
-    "apps/cashdesk/api.py": {"json": (BODY,)},
-    "apps/cashdesk/fiscal.py": {"json": (OURS,)},
-    "apps/cashdesk/ledger.py": {"json": (OURS,)},
-    "apps/cashdesk/receiver.py": {"json": (OURS,)},
-    "apps/cashdesk/sending.py": {"json": ("settings:outbound.max_response",)},
-    "apps/cashdesk/simulator.py": {"json": (OURS,)},
-    "apps/cashdesk/web.py": {"form": (BODY, "boathook.apps.cashdesk.web:_MAX_FIELDS")},
-    "apps/fleet/dead_letters.py": {"json": (OURS,)},
-    "apps/fleet/log.py": {"json": (BODY,)},
-    "apps/fleet/alarms.py": {"json": ("settings:outbound.max_response",)},
-    "apps/fleet/owner_tables.py": {"json": (OWNER,)},
-    "apps/fleet/parse.py": {"json": (BODY,), "clean": ("boathook.apps.fleet.parse:MAX_DEPTH",)},
-    "apps/fleet/records.py": {"json": (OURS,)},
-    "apps/fleet/ruby.py": dict.fromkeys(("_hash", "_key", "_list", "value"), ("boathook.apps.fleet.ruby:MAX_DEPTH",)),
-    "apps/fleet/sending.py": {"json": (OURS,)},
-    "apps/fleet/example_requests.py": {"json": (OURS,), "write_hash": (OURS,)},
-    "apps/fleet/status.py": {"json": (OURS,)},
-    "apps/music/commands.py": {"json": (OWNER,)},
-    "apps/simulation.py": {"json": (OURS,)},
-    "apps/music/lookup.py": {"json": ("boathook.apps.music.lookup:MAX_BYTES",)},
-    "apps/music/owner_tables.py": {"json": ("boathook.apps.music.owner_tables:MAX_METADATA",)},
-    "apps/music/routes.py": {"json": ("boathook.apps.music.routes:_MAX_BODY",)},
-    "apps/music/s3.py": {"xml": ("boathook.apps.music.s3:_MAX_LISTED",)},
-    "apps/music/storage.py": {"_walk": (OURS,)},
-    "apps/music/tracks.py": {"json": (OURS,)},
-    "apps/terminal.py": {"plain": (OURS,)},
+    "boathook_billing/payload.py": {"json": (BODY,)},
+    "boathook_billing/simulator.py": {"json": (OURS,)},
+    "boathook_billing/tilda_simulator.py": {"form": (OURS,), "json": (OURS,)},
+    "boathook_billing/tilda.py": {"form": (BODY, "boathook_billing.tilda:_MAX_FIELDS")},
+    "boathook_cashdesk/api.py": {"json": (BODY,)},
+    "boathook_cashdesk/fiscal.py": {"json": (OURS,)},
+    "boathook_cashdesk/ledger.py": {"json": (OURS,)},
+    "boathook_cashdesk/receiver.py": {"json": (OURS,)},
+    "boathook_cashdesk/sending.py": {"json": ("settings:outbound.max_response",)},
+    "boathook_cashdesk/simulator.py": {"json": (OURS,)},
+    "boathook_cashdesk/web.py": {"form": (BODY, "boathook_cashdesk.web:_MAX_FIELDS")},
+    "boathook_fleet/dead_letters.py": {"json": (OURS,)},
+    "boathook_fleet/log.py": {"json": (BODY,)},
+    "boathook_fleet/alarms.py": {"json": ("settings:outbound.max_response",)},
+    "boathook_fleet/owner_tables.py": {"json": (OWNER,)},
+    "boathook_fleet/parse.py": {"json": (BODY,), "clean": ("boathook_fleet.parse:MAX_DEPTH",)},
+    "boathook_fleet/records.py": {"json": (OURS,)},
+    "boathook_fleet/ruby.py": dict.fromkeys(("_hash", "_key", "_list", "value"), ("boathook_fleet.ruby:MAX_DEPTH",)),
+    "boathook_fleet/sending.py": {"json": (OURS,)},
+    "boathook_fleet/example_requests.py": {"json": (OURS,), "write_hash": (OURS,)},
+    "boathook_fleet/status.py": {"json": (OURS,)},
+    "boathook_music/commands.py": {"json": (OWNER,)},
+    "boathook_app_tools/simulation.py": {"json": (OURS,)},
+    "boathook_music/lookup.py": {"json": ("boathook_music.lookup:MAX_BYTES",)},
+    "boathook_music/owner_tables.py": {"json": ("boathook_music.owner_tables:MAX_METADATA",)},
+    "boathook_music/routes.py": {"json": ("boathook_music.routes:_MAX_BODY",)},
+    "boathook_music/s3.py": {"xml": ("boathook_music.s3:_MAX_LISTED",)},
+    "boathook_music/storage.py": {"_walk": (OURS,)},
+    "boathook_music/tracks.py": {"json": (OURS,)},
+    "boathook_app_tools/terminal.py": {"plain": (OURS,)},
     "cli/commands.py": {"complete_group": (OURS,)},
     "cli/apps.py": {"_hidden": (OWNER,), "_configured_table": (OWNER,)},
     "cli/event_feed.py": {"json": (OURS,)},
@@ -222,9 +220,11 @@ def _called(function: ast.FunctionDef, *, is_method: bool) -> set[str]:
 
 
 def found() -> dict[str, set[str]]:
-    files = [file.relative_to(SOURCE) for file in SOURCE.rglob("*.py")]
-    served = [file for file in files if file.parts[0] not in NOT_SERVED]
-    return {file.as_posix(): kinds for file in served if (kinds := found_in((SOURCE / file).read_text()))}
+    """Return the parsers of each module, which is named by its path below ``boathook`` or its package's ``src``."""
+    folders = [ROOT / "src/boathook", *SOURCES[1:]]
+    files = [(file.relative_to(folder), file) for folder in folders for file in folder.rglob("*.py")]
+    served = [(name, file) for name, file in files if name.parts[0] not in NOT_SERVED]
+    return {name.as_posix(): kinds for name, file in served if (kinds := found_in(file.read_text()))}
 
 
 def test_every_parser_is_registered_with_its_limits():

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-import boathook.apps
 from boathook.providers import RECIPES
 from tests import reality
 from tests.reality.producers import PRODUCERS, WITHOUT, Producer
 
-APPS = Path(boathook.apps.__file__).parent
+PACKAGES = Path(__file__).parents[2] / "packages"
 SENDERS = reality.senders()
 SAMPLES = {recipe.name: recipe.sample.body for recipe in RECIPES}
 _OWN_MAIL = re.compile(rb"[\w.+-]+@(?!example\.(?:com|org|net)\b)[\w-]+\.\w+")
@@ -29,7 +28,7 @@ def test_the_sample_of_a_recipe_has_only_fields_of_the_corpus(sender: str):
 
 
 def test_every_simulator_is_compared():
-    apps = {path.parent.name for path in APPS.glob("*/simulator.py")}
+    apps = {path.parent.name.removeprefix("boathook_") for path in PACKAGES.glob("*/src/*/simulator.py")}
     assert apps - {producer.app for producer in PRODUCERS} == WITHOUT
     assert {producer.sender for producer in PRODUCERS} <= set(SENDERS)
 
@@ -48,7 +47,9 @@ def test_no_example_has_personal_details(sender: str):
         assert not _OWN_MAIL.findall(body), f"{name}: use an address at example.com"
 
 
-@pytest.mark.parametrize("path", sorted(APPS.glob("*/examples/*")), ids=lambda path: f"{path.parts[-3]}-{path.name}")
+@pytest.mark.parametrize(
+    "path", sorted(PACKAGES.glob("*/src/*/examples/*")), ids=lambda path: f"{path.parts[-3]}-{path.name}"
+)
 def test_what_an_app_packages_is_a_copy_of_the_corpus(path: Path):
     copies = [file.read_bytes() for file in reality.ROOT.glob(f"*/{path.name}")]
     assert path.read_bytes() in copies, "copy the file from tests/reality"

@@ -20,7 +20,7 @@ from tests.guards.test_docs import PAGES
 SCHEMA = json.loads(config.schema())
 SCHEMA_FILE = config.SCHEMA_URL.partition("/main/")[2]
 FILES = {
-    **{str(path.relative_to(ROOT)): path.read_text() for path in ROOT.glob("src/boathook/apps/*/boathook.toml")},
+    **{str(path.relative_to(ROOT)): path.read_text() for path in ROOT.glob("packages/*/src/*/boathook.toml")},
     **{str(path.relative_to(ROOT)): path.read_text() for path in ROOT.glob("deploy/**/boathook.toml")},
     **{block.name: block.text for page in PAGES for block in blocks(page) if block.language == "toml"},
     **{f"init --source {one.name}": project_files(one.name)["boathook.toml"] for one in RECIPES},

@@ -7,9 +7,8 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tests.guards.documents import ROOT
+from tests.guards.documents import ROOT, SOURCES
 
-SOURCE = ROOT / "src/boathook"
 INVENTED = (
     "ailing", "amiss", "errand", "errands", "haul", "hush", "journal", "letterhead", "mend", "mended", "mends",
     "premises", "rehearsal", "salvage", "twin", "twins",
@@ -130,7 +129,12 @@ def pages() -> Iterator[Path]:
 
 
 def test_no_word_of_a_private_dialect_is_used() -> None:
-    files = [one for kind in ("py", "sql", "html", "toml", "yml") for one in sorted(SOURCE.rglob(f"*.{kind}"))]
+    files = [
+        one
+        for kind in ("py", "sql", "html", "toml", "yml")
+        for source in SOURCES
+        for one in sorted(source.rglob(f"*.{kind}"))
+    ]
     files += pages()
     found = [one for file in files for one in complaints(str(file.relative_to(ROOT)), file.read_text(encoding="utf-8"))]
     assert found == []

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-import boathook.apps.billing
+import boathook_billing
 from boathook.db import connection
 from boathook.db.database import Database, is_connection_closed
 from boathook.db.migrations import connected
@@ -19,7 +19,7 @@ from tests.databases import with_database
 from tests.support import sampled
 
 _CANCEL = vars(asyncpg.Connection)["_cancel_current_command"]
-SAMPLE = Path(boathook.apps.billing.__file__).with_name("boathook.toml")
+SAMPLE = Path(boathook_billing.__file__).with_name("boathook.toml")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ class Producer(NamedTuple):
 
 def _fleet(path: str) -> Callable[[], Iterable[bytes]]:
     def bodies() -> Iterable[bytes]:
-        from boathook.apps.fleet.simulator import Sender, Simulation
+        from boathook_fleet.simulator import Sender, Simulation
 
         for seed in range(3):
             requests = Simulation(Sender(token="t", umnico_token="u"), histories=60, seed=seed).requests
@@ -29,9 +29,9 @@ def _fleet(path: str) -> Callable[[], Iterable[bytes]]:
 def _billing() -> Iterable[bytes]:
     from decimal import Decimal
 
-    from boathook.apps.billing.settings import Plan
-    from boathook.apps.billing.simulator import Sender, Simulation
-    from boathook.apps.simulation import SimulatedRequest
+    from boathook_app_tools.simulation import SimulatedRequest
+    from boathook_billing.settings import Plan
+    from boathook_billing.simulator import Sender, Simulation
 
     plan = Plan(id="month", price=Decimal("990.00"), currency="RUB", days=30)
     for seed in range(3):
@@ -42,10 +42,10 @@ def _billing() -> Iterable[bytes]:
 def _tilda() -> Iterable[bytes]:
     from decimal import Decimal
 
-    from boathook.apps.billing.settings import Plan
-    from boathook.apps.billing.simulator import Sender
-    from boathook.apps.billing.tilda_simulator import TildaSimulation
-    from boathook.apps.simulation import SimulatedRequest
+    from boathook_app_tools.simulation import SimulatedRequest
+    from boathook_billing.settings import Plan
+    from boathook_billing.simulator import Sender
+    from boathook_billing.tilda_simulator import TildaSimulation
 
     plan = Plan(id="month", price=Decimal("990.00"), currency="RUB", days=30)
     for seed in range(3):
@@ -54,8 +54,8 @@ def _tilda() -> Iterable[bytes]:
 
 
 def _music() -> Iterable[bytes]:
-    from boathook.apps.music.simulator import Reseller, Simulator
-    from boathook.apps.simulation import SimulatedRequest
+    from boathook_app_tools.simulation import SimulatedRequest
+    from boathook_music.simulator import Reseller, Simulator
 
     reseller = Reseller(secret="s", files="http://127.0.0.1:9000", at=1_700_000_000)
     for seed in range(3):
@@ -65,8 +65,8 @@ def _music() -> Iterable[bytes]:
 
 def _cashdesk() -> Iterable[bytes]:
     """Yield the bodies of a shop's webhooks; tests/apps/cashdesk/test_wire.py compares those of a running cabinet."""
-    from boathook.apps.cashdesk.entities import Action, Entity
-    from boathook.apps.cashdesk.wire import change_body
+    from boathook_cashdesk.entities import Action, Entity
+    from boathook_cashdesk.wire import change_body
 
     time = "2026-11-21T09:30:00.123456+00:00"
     item = {"product_id": 1, "name": "tea", "quantity": 1, "price": 1, "vat": "20"}

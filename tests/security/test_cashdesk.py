@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from boathook.apps.cashdesk import fiscal, hook, ledger, users
-from boathook.apps.cashdesk.actions import FISCALISE, OWN
-from boathook.apps.cashdesk.entities import Entity
-from boathook.apps.cashdesk.receiver import Receiver
+from boathook_cashdesk import fiscal, hook, ledger, users
+from boathook_cashdesk.actions import FISCALISE, OWN
+from boathook_cashdesk.entities import Entity
+from boathook_cashdesk.receiver import Receiver
 from tests.apps.cashdesk.conftest import cabinet, receiver, running
 from tests.apps.cashdesk.server import ALL, Cabinet, CashdeskServer, Client, wait_until_delivered
 from tests.support import eventually

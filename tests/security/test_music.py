@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from boathook.apps.music.callbacks import count_clips
-from boathook.apps.music.file_download import Download, DownloadFailed, keep
-from boathook.apps.music.kinds import Kind
-from boathook.apps.music.s3 import S3, Bucket
-from boathook.apps.music.sigv4 import Credentials
-from boathook.apps.music.storage import LocalFolder, StorageFailed
 from boathook.handlers.platform import HttpResponse
 from boathook.http_client.client import Client
+from boathook_music.callbacks import count_clips
+from boathook_music.file_download import Download, DownloadFailed, keep
+from boathook_music.kinds import Kind
+from boathook_music.s3 import S3, Bucket
+from boathook_music.sigv4 import Credentials
+from boathook_music.storage import LocalFolder, StorageFailed
 from tests.apps.music.conftest import file_server, server
 from tests.apps.music.server import unique
 from tests.support import until

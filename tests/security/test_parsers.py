@@ -14,11 +14,6 @@ from starlette.requests import Request
 
 from boathook.api.errors import ApiError
 from boathook.api.route import _read_json
-from boathook.apps.billing.tilda import read_order
-from boathook.apps.fleet.parse import read
-from boathook.apps.fleet.ruby import read_hash
-from boathook.apps.music import s3
-from boathook.apps.music.storage import StorageFailed
 from boathook.console import login
 from boathook.console.event_types import EventTypeForm
 from boathook.domain.errors import InvalidValue
@@ -31,6 +26,11 @@ from boathook.service.conflicts import _compare
 from boathook.service.endpoint_values import MAX_PEM
 from boathook.service.openapi_import import read_webhooks
 from boathook.verification.json_schema import check_schema, validate
+from boathook_billing.tilda import read_order
+from boathook_fleet.parse import read
+from boathook_fleet.ruby import read_hash
+from boathook_music import s3
+from boathook_music.storage import StorageFailed
 from tests.support import exit_code
 
 SIZE = 120_000

@@ -79,7 +79,7 @@ def test_the_demo_accepts_data_dir_before_or_after_its_name(
         used.append(data_dir)
         return 0
 
-    monkeypatch.setattr("boathook.demo.run_demo", run_demo)
+    monkeypatch.setattr("boathook_demo.run_demo", run_demo)
     assert run(*arguments) == 0
     assert used == [Path(folder)]
 

@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from boathook.cli import app
-from boathook.demo import rabbitmq
-from boathook.demo.outage import Outage
-from boathook.demo.reconciliation import Stored, compare
-from boathook.demo.sample_events import SampleEvent, SenderLog, TimedResponse
 from boathook.domain.errors import ConfigError
 from boathook.http_client.messages import HttpResponse
+from boathook_demo import rabbitmq
+from boathook_demo.outage import Outage
+from boathook_demo.reconciliation import Stored, compare
+from boathook_demo.sample_events import SampleEvent, SenderLog, TimedResponse
 
 SAMPLE = SampleEvent("github", "1", {"n": 1}, effects=("remind",))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from boathook.demo.folder import Folder, environment
-from boathook.demo.screen import print_systems
-from boathook.demo.systems import EVENTS_PER_S, AppSimulators, SimulationResult, read_result
+from boathook_demo.folder import Folder, environment
+from boathook_demo.screen import print_systems
+from boathook_demo.systems import EVENTS_PER_S, AppSimulators, SimulationResult, read_result
 
 RIGHT = {
     "sent": 7,

@@ -4,7 +4,6 @@ import contextlib
 import copy
 import functools
 from collections.abc import AsyncIterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import typer
@@ -39,7 +38,7 @@ def _extended(app: typer.Typer, opened: CliContext, word: str | None) -> typer.T
     if settings.apps.load:
         _add(whole, settings)
     if word is not None and word not in {group.name for group in whole.registered_groups}:
-        _refuse_ready_made(word, settings)
+        _refuse_unloaded(word, settings)
     return whole
 
 
@@ -63,13 +62,14 @@ async def _current_url(settings: Settings, folders: Sequence[tuple[str, Path]]) 
         yield url
 
 
-def _refuse_ready_made(word: str, settings: Settings) -> None:
-    module = f"boathook.apps.{word}"
-    spec = find_spec(module) if word.isidentifier() else None
-    if spec is None or spec.submodule_search_locations is None:
+def _refuse_unloaded(word: str, settings: Settings) -> None:
+    from boathook.server.installed_apps import READY_MADE, installed_apps
+
+    is_installed = word in installed_apps()
+    if not is_installed and word not in READY_MADE:
         return  # typer reports an unknown command
-    if module in settings.apps.load:
+    if word in settings.apps.load:
         raise ConfigError(f"{word} is loaded, but has no commands")
-    if settings.apps.load:
-        raise ConfigError(f'{word} is a ready-made app: add "{module}" to load under [apps] in boathook.toml')
-    raise ConfigError(f'{word} is a ready-made app: add load = ["{module}"] under [apps] in boathook.toml')
+    install = "" if is_installed else f"pip install boathook-{word}, and "
+    line = f'add "{word}" to load' if settings.apps.load else f'add load = ["{word}"]'
+    raise ConfigError(f"{word} is an app: {install}{line} under [apps] in boathook.toml")

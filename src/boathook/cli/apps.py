@@ -2,8 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -30,12 +28,12 @@ if TYPE_CHECKING:
     from boathook.server.loading import Boathook
     from boathook.service.database import KnownApps
 
-apps = typer.Typer(help="Apps loaded by apps.load, such as boathook.apps.billing.")
+apps = typer.Typer(help="Apps loaded by apps.load, such as billing.")
 
 
 def _migrations(one: dict[str, Any]) -> str:
     if not one["loaded"]:
-        return f"not loaded here; retire its handlers with `boathook apps forget {one['module']}`"
+        return f"not loaded here; retire its handlers with `boathook apps forget {one['entry']}`"
     if one["pending"] is None:
         return "unknown"
     if one["pending"]:
@@ -46,7 +44,7 @@ def _migrations(one: dict[str, Any]) -> str:
 _VIEW: Final = View(
     (
         Column("name"),
-        Column("module"),
+        Column("entry"),
         Column("sources", lambda row: " ".join(row["sources"]), may_wrap=True),
         Column("handlers", lambda row: len(row["handlers"])),
         Column("chores", lambda row: len(row["chores"])),
@@ -70,16 +68,16 @@ def list_apps(ctx: typer.Context, as_json: Json = False) -> None:
 
     settings, loaded = with_apps(cli_context(ctx).plain_settings())
     known = run(_read_known_apps(settings, loaded))
-    rows = [_describe(settings, module, hook, known) for module, hook in zip(settings.apps.load, loaded, strict=True)]
+    rows = [_describe(settings, entry, hook, known) for entry, hook in zip(settings.apps.load, loaded, strict=True)]
     ours = {*settings.apps.load, settings.server.app} | ({CELLS_MODULE} if settings.cells.name else set())
     rows += [_unloaded_app(owner) for owner in (known.owners if known else ()) if owner not in ours]
     _VIEW.print_rows(rows, as_json=as_json)
 
 
-@apps.command("forget", epilog="Example: boathook apps forget boathook.apps.billing")
+@apps.command("forget", epilog="Example: boathook apps forget billing")
 def forget(
     ctx: typer.Context,
-    module: Annotated[str, typer.Argument(help="As `boathook apps list` shows it.")],
+    entry: Annotated[str, typer.Argument(help="As `boathook apps list` shows it.")],
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -90,31 +88,28 @@ def forget(
     from boathook.service import database as actions
 
     settings = cli_context(ctx).settings()
-    if module in (*settings.apps.load, settings.server.app):
-        raise ConfigError(f"{module} is loaded here: remove it from boathook.toml first")
-    confirm(f"retire the handlers of {module}", yes=yes)
-    run_with_database(ctx, lambda database: actions.forget(database, module))
-    print_done({"module": module, "retired": True}, f"{module}: handlers retired", as_json=as_json)
+    if entry in (*settings.apps.load, settings.server.app):
+        raise ConfigError(f"{entry} is loaded here: remove it from boathook.toml first")
+    confirm(f"retire the handlers of {entry}", yes=yes)
+    run_with_database(ctx, lambda database: actions.forget(database, entry))
+    print_done({"entry": entry, "retired": True}, f"{entry}: handlers retired", as_json=as_json)
 
 
 @apps.command("sample", epilog="Example: boathook apps sample billing > boathook.toml")
 def print_sample(
-    app: Annotated[str, typer.Argument(help="A ready-made app: billing, fleet, music or cashdesk.")],
+    app: Annotated[str, typer.Argument(help="An installed app, such as billing, fleet, music or cashdesk.")],
 ) -> None:
-    """Print a sample boathook.toml for a ready-made app."""
-    samples = _samples()
-    name = app.removeprefix("boathook.apps.")
-    if name not in samples:
-        raise UsageError(f"unknown ready-made app {app}; use {', '.join(sorted(samples))}")
-    sys.stdout.write(samples[name].read_text(encoding="utf-8"))
+    """Print a sample boathook.toml for an installed app."""
+    from boathook.server.installed_apps import READY_MADE, installed_apps, sample_of
 
-
-def _samples() -> dict[str, Path]:
-    """Return the path of each ready-made app's sample configuration."""
-    spec = find_spec("boathook.apps")
-    assert spec is not None
-    folders = map(Path, spec.submodule_search_locations or ())
-    return {path.parent.name: path for folder in folders for path in folder.glob("*/boathook.toml")}
+    installed = installed_apps()
+    if app not in installed:
+        install = f": pip install boathook-{app}" if app in READY_MADE else ""
+        known = ", ".join(sorted(installed)) or "none"
+        raise UsageError(f"the app {app!r} is not installed{install}; installed are: {known}")
+    if (sample := sample_of(app)) is None:
+        raise UsageError(f"the app {app} has no sample configuration")
+    sys.stdout.write(sample.read_text(encoding="utf-8"))
 
 
 def tables(settings: Settings) -> dict[str, Any]:
@@ -175,15 +170,15 @@ async def _read_known_apps(settings: Settings, loaded: "Sequence[Boathook]") -> 
         return None
 
 
-def _describe(settings: Settings, module: str, hook: "Boathook", known: "KnownApps | None") -> dict[str, Any]:
+def _describe(settings: Settings, entry: str, hook: "Boathook", known: "KnownApps | None") -> dict[str, Any]:
     from boathook.server.loading import sources_of
 
     manifest = hook.manifest
     return {
         "name": hook.name,
-        "module": module,
+        "entry": entry,
         "loaded": True,
-        "sources": sorted(sources_of(module, hook, settings)),
+        "sources": sorted(sources_of(entry, hook, settings)),
         "handlers": sorted(hook.handlers),
         "chores": [chore.name for chore in manifest.chores],
         "mounts": [mount.path for mount in manifest.mounts],
@@ -195,4 +190,4 @@ def _describe(settings: Settings, module: str, hook: "Boathook", known: "KnownAp
 
 def _unloaded_app(owner: str) -> dict[str, Any]:
     empty: dict[str, Any] = {key: [] for key in ("sources", "handlers", "chores", "mounts", "migrations", "pending")}
-    return {"name": None, "module": owner, "loaded": False, "commands": False, **empty}
+    return {"name": None, "entry": owner, "loaded": False, "commands": False, **empty}

@@ -131,7 +131,7 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
     "Receiving and handling": _RECEIVING,
     "Sending": _SENDING,
     "Operating": _OPERATING,
-    _APPS: {"apps": CommandEntry("apps:apps", "Apps loaded by apps.load, such as boathook.apps.billing.")},
+    _APPS: {"apps": CommandEntry("apps:apps", "Apps loaded by apps.load, such as billing.")},
 }
 """The commands by name, under the titles of the help, in its order."""
 COMMAND_ENTRIES: Final[Mapping[str, CommandEntry]] = {

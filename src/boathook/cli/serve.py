@@ -3,6 +3,7 @@
 import os
 import sys
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -243,7 +244,12 @@ def demo(
     Its folder is `.boathook-demo`, or that of --data-dir, and is emptied at the start. Exits with 0 only if the
     consistency check passes at the end.
     """
-    from boathook.demo import run_demo
+    try:
+        run_demo = import_module("boathook_demo").run_demo
+    except ModuleNotFoundError as error:
+        if error.name != "boathook_demo":
+            raise
+        raise ConfigError("the demo is a package of its own: pip install boathook-demo") from None
 
     data_dir = Path(str(cli_context(ctx).overrides.get("server.data_dir", ".boathook-demo")))
     has_broker = buffer == "rabbitmq"

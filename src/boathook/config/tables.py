@@ -12,6 +12,7 @@ from boathook.config.notifications import NotificationSettings, RuleSettings
 from boathook.config.sources import SourceSettings
 from boathook.config.types import (
     DATA_SCHEME,
+    AppEntry,
     BaseUrl,
     Bind,
     BrokerHost,
@@ -23,7 +24,6 @@ from boathook.config.types import (
     HoursOrZero,
     KeySetUrl,
     Logo,
-    ModuleName,
     MountPath,
     Networks,
     NotNegative,
@@ -275,10 +275,10 @@ class LogSettings(Table):
 
 
 class AppsSettings(Table):
-    """Ready-made apps."""
+    """Apps."""
 
-    load: tuple[ModuleName, ...]
-    """The module of each app, with its `Boathook` object named ``hook``."""
+    load: tuple[AppEntry, ...]
+    """Each app: an installed app's name, or a module with a `Boathook` object named ``hook``."""
 
     @model_validator(mode="after")
     def _check_load(self) -> Self:

@@ -255,9 +255,14 @@ def _path(text: str) -> str:
     return text
 
 
-def _module(text: str) -> str:
+def _app(text: str) -> str:
+    former = text.removeprefix("boathook.apps.")
+    if former != text:
+        raise ValueError(
+            f'{text} is now the app "{former}" of the package boathook-{former}: install it, and write "{former}"'
+        )
     if not all(part.isidentifier() for part in text.split(".")):
-        raise ValueError('must be the name of a module, such as "boathook.apps.billing"')
+        raise ValueError('must be the name of an installed app, such as "billing", or of a module, such as "shop.app"')
     return text
 
 
@@ -287,7 +292,7 @@ Proxy = Annotated[str, AfterValidator(_proxy)]
 """A proxy's URL, or a reference to it: ``env:NAME`` or ``file:PATH``; empty for none."""
 RetrySchedule = Annotated[str, AfterValidator(_retry)]
 """A preset's name or comma-separated seconds, as `boathook.domain.policy.read_retry` parses them."""
-ModuleName = Annotated[str, AfterValidator(_module)]
+AppEntry = Annotated[str, AfterValidator(_app)]
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
 TraceLink = Annotated[str, AfterValidator(_trace_link)]
 """The URL of a trace, with ``{trace_id}``; empty for none."""

@@ -1,4 +1,4 @@
-"""Loads handlers: `server.app` names the user's own `Boathook` object, `apps.load` the modules of apps."""
+"""Loads handlers: `server.app` names the user's own `Boathook` object, `apps.load` the apps."""
 
 import contextlib
 import difflib
@@ -22,6 +22,7 @@ from boathook.config.types import is_own_path
 from boathook.domain.cells import CELLS_MODULE
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.handlers.manifest import Mount
+from boathook.server.installed_apps import READY_MADE, installed_apps, module_of
 
 if TYPE_CHECKING:
     from boathook.handlers.api import Boathook as Boathook  # noqa: PLC0414 - re-exported
@@ -106,7 +107,8 @@ def load_app(settings: Settings) -> "Boathook":
         path = re.sub(r"\.py$", "", module_name).strip("./").replace("/", ".") or "shop.hooks"
         example = path if all(part.isidentifier() for part in path.split(".")) else "shop.hooks"
         raise ConfigError(f'server.app: {name!r} must be "module:attribute", such as "{example}:{attribute or "hook"}"')
-    hook = _find("server.app", settings, module_name, attribute)
+    _search_user_folders(settings)
+    hook = _find("server.app", module_name, attribute)
     if declared := [what for what in _APP_ONLY_DECLARATIONS if getattr(hook.manifest, what) is not None]:
         raise ConfigError(
             f"server.app: {name} declares {' and '.join(declared)}, which only apps may do:"
@@ -117,14 +119,15 @@ def load_app(settings: Settings) -> "Boathook":
 
 
 def load_apps(settings: Settings) -> "tuple[Boathook, ...]":
-    """Import the modules of `apps.load` and return the ``hook`` of each, with its settings checked.
+    """Import the apps of `apps.load` and return the ``hook`` of each, with its settings checked.
 
     Raises:
         ConfigError: a module cannot be imported, its ``hook`` is not a `Boathook`, or a key in its table is wrong.
     """
     from boathook.handlers.hooks import Hooks
 
-    hooks = {module: _find("apps.load", settings, module, "hook") for module in settings.apps.load}
+    _search_user_folders(settings)
+    hooks = {entry: _find("apps.load", module_of(entry), "hook") for entry in settings.apps.load}
     for module, hook in hooks.items():
         if not _NAME.fullmatch(hook.name) or hook.name in _RESERVED_NAMES:
             raise ConfigError(
@@ -260,12 +263,16 @@ def _merged(module: str, name: str, table: Mapping[str, Any], own: SourceSetting
         raise ConfigError(describe_error(error, lambda _key: f"apps.load: {module}", f"sources.{name}")) from None
 
 
-def _find(key: str, settings: Settings, module_name: str, attribute: str) -> "Boathook":
-    from boathook.handlers.api import Boathook
-
+def _search_user_folders(settings: Settings) -> None:
+    """Let imports search the configuration file's folder and the working folder."""
     for folder in (settings.file.parent if settings.file else Path.cwd(), Path.cwd()):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
+
+
+def _find(key: str, module_name: str, attribute: str) -> "Boathook":
+    from boathook.handlers.api import Boathook
+
     module = _import(key, module_name)
     hook = getattr(module, attribute, None)
     if isinstance(hook, Boathook):
@@ -302,7 +309,7 @@ _EXTRAS: Final = {
 
 
 def _near(module: str) -> str:
-    """Return a hint at a module with a similar name in the folders of the user, or in the module's package."""
+    """Return a hint at an app or module with a similar name, in the folders of the user or in the module's package."""
     package, dot, name = module.rpartition(".")
     if not dot:
         folders = _user_folders()
@@ -310,7 +317,8 @@ def _near(module: str) -> str:
         return f"; {package} is a file, not a folder with {name}.py"
     else:
         folders = list(getattr(parent, "__path__", ()))
-    near = difflib.get_close_matches(name, {info.name for info in pkgutil.iter_modules(folders)}, n=1)
+    names = {info.name for info in pkgutil.iter_modules(folders)} | (set() if dot else {*installed_apps(), *READY_MADE})
+    near = difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {package}{dot}{near[0]}?" if near else ""
 
 
@@ -345,7 +353,7 @@ def _is_of_user(file: str) -> bool:
     """Return whether code is of the user or of an app, not of Python's import system or boathook."""
     if file.startswith("<frozen ") or file == importlib.__file__:
         return False
-    return not file.startswith(f"{_PACKAGE}{os.sep}") or file.startswith(f"{_PACKAGE / 'apps'}{os.sep}")
+    return not file.startswith(f"{_PACKAGE}{os.sep}")
 
 
 _PACKAGE: Final = Path(__file__).parents[1]

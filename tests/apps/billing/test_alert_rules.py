@@ -64,7 +64,7 @@ def test_a_payment_of_a_wrong_amount_fires(server: BillingServer, alert_receiver
 def app_rule(folder: Path, name: str) -> Rule:
     """Return one of the app's rules, compiled as a server does."""
     file = folder / "boathook.toml"
-    file.write_text('[apps]\nload = ["boathook.apps.billing"]\n[billing]\nsecret = "a-secret"\n')
+    file.write_text('[apps]\nload = ["billing"]\n[billing]\nsecret = "a-secret"\n')
     settings, _ = with_apps(config.load(file))
     return next(rule for rule in compile_rules(settings) if rule.name == f"billing.{name}")
 
@@ -100,7 +100,7 @@ def test_slow_processing_raises_the_alert(tmp_path, fast: int, slow: int, is_rai
 def test_user_settings_override_the_apps_alert_rules(tmp_path):
     file = tmp_path / "boathook.toml"
     table = '[notifications.rules."billing.unlinked_payments"]\nabove = 7\n'
-    file.write_text(f'[apps]\nload = ["boathook.apps.billing"]\n[billing]\nsecret = "x"\n{table}')
+    file.write_text(f'[apps]\nload = ["billing"]\n[billing]\nsecret = "x"\n{table}')
     settings, _ = with_apps(config.load(file))
     rules = settings.notifications.rules
     assert rules["billing.unlinked_payments"].above == 7

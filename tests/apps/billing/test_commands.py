@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import boathook.apps.billing
+import boathook_billing
 from tests.apps.billing.server import unique, wait_until
 
 
@@ -164,7 +164,7 @@ def test_every_command_has_help_with_an_example(server):
 
 def test_the_sample_configuration_loads_as_it_is(server, tmp_path, monkeypatch):
     monkeypatch.setitem(server.environment, "BILLING_SECRET", "sample")
-    sample = Path(boathook.apps.billing.__file__).with_name("boathook.toml")
+    sample = Path(boathook_billing.__file__).with_name("boathook.toml")
     (tmp_path / "boathook.toml").write_text(sample.read_text())
     [source] = server.listing("--config", str(tmp_path / "boathook.toml"), "sources", "list")
     assert (source["name"], source["provider"]) == ("payments", "hmac")

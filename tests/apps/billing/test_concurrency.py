@@ -5,8 +5,8 @@ import re
 import asyncpg
 import pytest
 
-from boathook.apps.billing.sending import differences
-from boathook.apps.simulation import SimulatedRequest
+from boathook_app_tools.simulation import SimulatedRequest
+from boathook_billing.sending import differences
 from tests.apps.billing.traffic import await_books, make_simulation, send_steps, shuffled
 from tests.support import sampled
 

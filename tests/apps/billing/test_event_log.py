@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.apps.billing.event_log import without_emails
+from boathook_billing.event_log import without_emails
 from tests.apps.billing.server import MONTH, BillingServer, payload, sign, unique, wait_until
 
 FIELDS = {

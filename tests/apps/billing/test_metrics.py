@@ -10,11 +10,11 @@ import httpx
 import pytest
 import yaml
 
-import boathook.apps.billing
+import boathook_billing
 from tests.alert_harness import play_alerts
 from tests.apps.billing.server import BillingServer, sign, started, unique, wait_until
 
-FOLDER = Path(boathook.apps.billing.__file__).parent
+FOLDER = Path(boathook_billing.__file__).parent
 RULES = FOLDER / "alerts.yml"
 ALERTS = {rule["alert"]: rule for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
 ROOT = Path(__file__).parents[3]

@@ -10,16 +10,16 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-import boathook.apps.billing
-from boathook.apps.billing import payment_store
-from boathook.apps.billing.payload import Notice, Status
-from boathook.apps.billing.rules import Extend, Shop
-from boathook.apps.billing.settings import Plan
+import boathook_billing
+from boathook_billing import payment_store
+from boathook_billing.payload import Notice, Status
+from boathook_billing.rules import Extend, Shop
+from boathook_billing.settings import Plan
 
 MONTH = Plan(id="month", price=Decimal(990), currency="RUB", days=30)
 SHOP = Shop((MONTH,), "RUB")
 NOTICE = Notice(external_payment_id="p1", status=Status.SUCCEEDED, email="anna@example.com", plan_id="month")
-FOLDER = Path(boathook.apps.billing.__file__).parent
+FOLDER = Path(boathook_billing.__file__).parent
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from boathook.apps.billing import owner_tables
+from boathook_billing import owner_tables
 from tests.apps.billing.server import MONTH, BillingServer, unique, wait_until
 from tests.apps.owner_database import create_tables, fingerprint, kill_in_batch, run_import
 

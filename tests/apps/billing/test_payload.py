@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.apps.billing.payload import SCHEMA, Notice, Status, read_notice, read_status
+from boathook_billing.payload import SCHEMA, Notice, Status, read_notice, read_status
 
 WHOLE = {
     "event_id": "e1",

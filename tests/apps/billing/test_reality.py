@@ -6,8 +6,8 @@ from decimal import Decimal
 import jsonschema
 import pytest
 
-from boathook.apps.billing.payload import SCHEMA, Status, read_notice
-from boathook.apps.billing.tilda import read_order
+from boathook_billing.payload import SCHEMA, Status, read_notice
+from boathook_billing.tilda import read_order
 from tests import reality
 from tests.apps.billing.server import BillingServer, sign, wait_until
 from tests.apps.billing.test_tilda import send_order, shop

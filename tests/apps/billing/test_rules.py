@@ -6,9 +6,9 @@ from decimal import Decimal
 import pytest
 from pydantic import ValidationError
 
-from boathook.apps.billing.payload import Notice, Status
-from boathook.apps.billing.rules import Blocked, Extend, NoChange, Payment, Problem, Reverse, Shop
-from boathook.apps.billing.settings import BillingSettings, Plan
+from boathook_billing.payload import Notice, Status
+from boathook_billing.rules import Blocked, Extend, NoChange, Payment, Problem, Reverse, Shop
+from boathook_billing.settings import BillingSettings, Plan
 
 MONTH = Plan(id="month", price=Decimal(990), currency="RUB", days=30)
 YEAR = Plan(id="year", price=Decimal(9900), currency="RUB", days=365)

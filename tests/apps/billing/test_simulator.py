@@ -9,11 +9,11 @@ from decimal import Decimal
 
 import pytest
 
-from boathook.apps.billing.payload import Status
-from boathook.apps.billing.rules import Problem
-from boathook.apps.billing.settings import Plan
-from boathook.apps.billing.simulator import Arrival, Expected, Sender, Simulation
-from boathook.apps.simulation import SimulatedRequest
+from boathook_app_tools.simulation import SimulatedRequest
+from boathook_billing.payload import Status
+from boathook_billing.rules import Problem
+from boathook_billing.settings import Plan
+from boathook_billing.simulator import Arrival, Expected, Sender, Simulation
 
 PLANS = (
     Plan(id="month", price=Decimal("990.00"), currency="RUB", days=30),

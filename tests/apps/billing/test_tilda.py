@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boathook import ConfigError
-from boathook.apps.billing.app import hook
-from boathook.apps.billing.payload import Notice, Status
-from boathook.apps.billing.rules import Problem
-from boathook.apps.billing.sending import simulation
-from boathook.apps.billing.settings import BillingSettings, Plan
-from boathook.apps.billing.simulator import Sender
-from boathook.apps.billing.tilda import read_order
-from boathook.apps.billing.tilda_simulator import TildaSimulation
-from boathook.apps.simulation import SimulatedRequest
+from boathook_app_tools.simulation import SimulatedRequest
+from boathook_billing.app import hook
+from boathook_billing.payload import Notice, Status
+from boathook_billing.rules import Problem
+from boathook_billing.sending import simulation
+from boathook_billing.settings import BillingSettings, Plan
+from boathook_billing.simulator import Sender
+from boathook_billing.tilda import read_order
+from boathook_billing.tilda_simulator import TildaSimulation
 from tests.apps.billing.server import SECRET, BillingServer, started, unique, wait_until
 
 ORDER = {"orderid": "1001", "systranid": "0", "amount": "990", "currency": "RUB"}

@@ -11,10 +11,10 @@ from decimal import Decimal
 import asyncpg
 import httpx
 
-from boathook.apps.billing.sending import differences
-from boathook.apps.billing.settings import Plan
-from boathook.apps.billing.simulator import Arrival, Expected, Sender, Simulation, Step
-from boathook.apps.simulation import SimulatedRequest
+from boathook_app_tools.simulation import SimulatedRequest
+from boathook_billing.sending import differences
+from boathook_billing.settings import Plan
+from boathook_billing.simulator import Arrival, Expected, Sender, Simulation, Step
 from tests.apps.billing.server import SECRET, BillingServer
 
 PLANS = (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from boathook.apps.cashdesk.receiver import Receiver
+from boathook_cashdesk.receiver import Receiver
 from tests.apps.cashdesk.server import Cabinet, CashdeskServer
 
 

@@ -12,12 +12,12 @@ from uuid import uuid4
 import httpx
 import psycopg
 
-from boathook.apps.cashdesk import hook, users
-from boathook.apps.cashdesk.entities import Entity
-from boathook.apps.cashdesk.receiver import Receiver
-from boathook.apps.cashdesk.users import User
 from boathook.config import load
 from boathook.server.loading import bound
+from boathook_cashdesk import hook, users
+from boathook_cashdesk.entities import Entity
+from boathook_cashdesk.receiver import Receiver
+from boathook_cashdesk.users import User
 from tests.apps.app_server import AppServer
 
 TABLE = """

@@ -9,8 +9,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from boathook.apps.cashdesk.entities import Entity, types_of
-from boathook.apps.cashdesk.receiver import Receiver
+from boathook_cashdesk.entities import Entity, types_of
+from boathook_cashdesk.receiver import Receiver
 from tests.apps.cashdesk.server import ALL, NONE, Cabinet, Client, wait_until_delivered
 from tests.support import eventually
 

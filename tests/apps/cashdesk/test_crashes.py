@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from boathook.apps.cashdesk.entities import Action, Entity
-from boathook.apps.cashdesk.receiver import Receiver
-from boathook.apps.cashdesk.simulator import Change, Shop
 from boathook.observability.failpoints import FAILPOINTS
+from boathook_cashdesk.entities import Action, Entity
+from boathook_cashdesk.receiver import Receiver
+from boathook_cashdesk.simulator import Change, Shop
 from tests.apps.cashdesk.server import Cabinet, CashdeskServer, Client, wait_until_delivered
 from tests.crash_schedule import CrashSchedule
 from tests.support import eventually

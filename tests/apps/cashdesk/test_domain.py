@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from boathook.apps import cashdesk
-from boathook.apps.cashdesk.cabinet_errors import BadField
-from boathook.apps.cashdesk.drive import DriveBusy, SimulatedDrive
-from boathook.apps.cashdesk.entities import (
+import boathook_cashdesk
+from boathook.config import load
+from boathook.domain.filters import Pattern
+from boathook.domain.policy import RETRY_PRESETS
+from boathook.server.loading import settings_of
+from boathook_cashdesk.cabinet_errors import BadField
+from boathook_cashdesk.drive import DriveBusy, SimulatedDrive
+from boathook_cashdesk.entities import (
     BITS,
     EVENT_TYPES,
     EVERYTHING,
@@ -21,14 +25,10 @@ from boathook.apps.cashdesk.entities import (
     patterns_of,
     types_of,
 )
-from boathook.apps.cashdesk.forms import ProductForm, ReceiptForm, TypesForm, WebhookForm, read
-from boathook.apps.cashdesk.settings import CashdeskSettings, DriveSettings
-from boathook.apps.cashdesk.simulator import Change, Shop, SimulatedRequest, read_change
-from boathook.apps.cashdesk.webhooks import RETRY, TIMEOUT_S
-from boathook.config import load
-from boathook.domain.filters import Pattern
-from boathook.domain.policy import RETRY_PRESETS
-from boathook.server.loading import settings_of
+from boathook_cashdesk.forms import ProductForm, ReceiptForm, TypesForm, WebhookForm, read
+from boathook_cashdesk.settings import CashdeskSettings, DriveSettings
+from boathook_cashdesk.simulator import Change, Shop, SimulatedRequest, read_change
+from boathook_cashdesk.webhooks import RETRY, TIMEOUT_S
 
 MASKS = range(EVERYTHING + 1)
 
@@ -239,8 +239,8 @@ class TestSimulator:
 
 
 def test_the_sample_configuration_loads_as_it_is():
-    settings = load(Path(cashdesk.__file__).with_name("boathook.toml"))
-    assert settings.apps.load == ("boathook.apps.cashdesk",)
-    chosen = settings_of(cashdesk.hook, settings)
+    settings = load(Path(boathook_cashdesk.__file__).with_name("boathook.toml"))
+    assert settings.apps.load == ("cashdesk",)
+    chosen = settings_of(boathook_cashdesk.hook, settings)
     assert isinstance(chosen, CashdeskSettings)
     assert chosen.drive.busy == 0.05

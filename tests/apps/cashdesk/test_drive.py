@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from boathook.apps.cashdesk import hook
-from boathook.apps.cashdesk.drive import SimulatedDrive, open_drive
-from boathook.apps.cashdesk.fiscal import check_drive
-from boathook.apps.cashdesk.receiver import Receiver
-from boathook.apps.cashdesk.settings import CashdeskSettings, DriveSettings
 from boathook.domain.errors import ConfigError
+from boathook_cashdesk import hook
+from boathook_cashdesk.drive import SimulatedDrive, open_drive
+from boathook_cashdesk.fiscal import check_drive
+from boathook_cashdesk.receiver import Receiver
+from boathook_cashdesk.settings import CashdeskSettings, DriveSettings
 from tests.apps.cashdesk.server import Cabinet, CashdeskServer, wait_until_delivered
 from tests.commands import boathook_command
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from boathook.apps.cashdesk.receiver import Receiver
+from boathook_cashdesk.receiver import Receiver
 from tests.apps.cashdesk.server import CashdeskServer
 from tests.apps.owner_database import create_tables, fingerprint, kill_in_batch, run_import
 from tests.support import eventually

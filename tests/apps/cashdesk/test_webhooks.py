@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from boathook.apps.cashdesk import actions, hook
-from boathook.apps.cashdesk.entities import EVENT_TYPES, Action, Entity
-from boathook.apps.cashdesk.forms import ProductForm
-from boathook.apps.cashdesk.receiver import Receiver
-from boathook.apps.cashdesk.simulator import Change
+from boathook_cashdesk import actions, hook
+from boathook_cashdesk.entities import EVENT_TYPES, Action, Entity
+from boathook_cashdesk.forms import ProductForm
+from boathook_cashdesk.receiver import Receiver
+from boathook_cashdesk.simulator import Change
 from tests.apps.cashdesk.server import ALL, NONE, Cabinet, CashdeskServer, Client, wait_until_delivered
 from tests.support import eventually, sampled
 

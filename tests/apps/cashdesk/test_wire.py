@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from boathook.apps.cashdesk.cabinet_errors import BadField
-from boathook.apps.cashdesk.entities import Action, Entity
-from boathook.apps.cashdesk.forms import ReceiptForm, read
-from boathook.apps.cashdesk.receiver import Receiver
-from boathook.apps.cashdesk.simulator import Change, read_change
-from boathook.apps.cashdesk.wire import TEST_TYPE, TYPES, change_body
+from boathook_cashdesk.cabinet_errors import BadField
+from boathook_cashdesk.entities import Action, Entity
+from boathook_cashdesk.forms import ReceiptForm, read
+from boathook_cashdesk.receiver import Receiver
+from boathook_cashdesk.simulator import Change, read_change
+from boathook_cashdesk.wire import TEST_TYPE, TYPES, change_body
 from tests import reality
 from tests.apps.cashdesk.server import Cabinet, CashdeskServer, Client, wait_until_delivered
 from tests.reality.producers import ADDITIONS

@@ -15,9 +15,9 @@ import httpx
 import psycopg
 from aiohttp import web
 
-from boathook.apps.fleet.simulator import Expected
-from boathook.apps.fleet.tables import TABLES
-from boathook.apps.simulation import SimulatedRequest
+from boathook_app_tools.simulation import SimulatedRequest
+from boathook_fleet.simulator import Expected
+from boathook_fleet.tables import TABLES
 from tests.apps.app_server import AppServer
 from tests.support import until
 

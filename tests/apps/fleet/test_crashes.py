@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from boathook.apps.fleet.simulator import Sender, Simulation
-from boathook.apps.simulation import SimulatedRequest
+from boathook_app_tools.simulation import SimulatedRequest
+from boathook_fleet.simulator import Sender, Simulation
 from tests.apps.fleet.server import TOKEN, UMNICO, FleetServer, differences, started
 from tests.crash_schedule import CrashSchedule
 from tests.support import until

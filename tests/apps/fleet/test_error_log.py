@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from boathook.apps.fleet.log import to_jsonb
+from boathook_fleet.log import to_jsonb
 
 REPLACED = "\N{REPLACEMENT CHARACTER}"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from boathook.apps.fleet import late_changes
-from boathook.apps.fleet.late_changes import Decisions, ObjectState, RecordedChange, decide
-from boathook.apps.fleet.words import Action
+from boathook_fleet import late_changes
+from boathook_fleet.late_changes import Decisions, ObjectState, RecordedChange, decide
+from boathook_fleet.words import Action
 
 AT = datetime(2026, 11, 21, 10, tzinfo=UTC)
 

@@ -13,10 +13,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from boathook.apps.fleet import records
-from boathook.apps.fleet.parse import Change
-from boathook.apps.fleet.records import Arrival, apply_changes, feed_since, note_change
-from boathook.apps.fleet.words import Action, Entity
+from boathook_fleet import records
+from boathook_fleet.parse import Change
+from boathook_fleet.records import Arrival, apply_changes, feed_since, note_change
+from boathook_fleet.words import Action, Entity
 from tests.support import eventually
 
 MIGRATIONS = Path(records.__file__).with_name("migrations")

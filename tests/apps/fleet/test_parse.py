@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from boathook.apps.fleet.parse import MAX_DEPTH, Change, Unknown, clean, effective_timestamp, parse, read
-from boathook.apps.fleet.ruby import read_hash
-from boathook.apps.fleet.tables import TABLES
-from boathook.apps.fleet.timestamp_formats import read_timestamp
-from boathook.apps.fleet.words import Action, Entity, find_action, find_entity
+from boathook_fleet.parse import MAX_DEPTH, Change, Unknown, clean, effective_timestamp, parse, read
+from boathook_fleet.ruby import read_hash
+from boathook_fleet.tables import TABLES
+from boathook_fleet.timestamp_formats import read_timestamp
+from boathook_fleet.words import Action, Entity, find_action, find_entity
 
 AT = datetime(2026, 11, 21, 10, tzinfo=UTC)
 CAR = {"id": 5, "number": "X123YZ77", "updated_at": "2026-11-21T10:00:00Z"}

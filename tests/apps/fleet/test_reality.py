@@ -9,11 +9,11 @@ from zoneinfo import ZoneInfo
 import httpx
 import pytest
 
-from boathook.apps.fleet.parse import Change, Unknown, read
-from boathook.apps.fleet.settings import FleetSettings
-from boathook.apps.fleet.tables import TABLES
-from boathook.apps.fleet.timestamp_formats import read_timestamp
-from boathook.apps.fleet.words import Action, Entity
+from boathook_fleet.parse import Change, Unknown, read
+from boathook_fleet.settings import FleetSettings
+from boathook_fleet.tables import TABLES
+from boathook_fleet.timestamp_formats import read_timestamp
+from boathook_fleet.words import Action, Entity
 from tests import reality
 from tests.apps.fleet.server import FleetServer, new_id, started
 from tests.support import until

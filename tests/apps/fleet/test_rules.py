@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from boathook.apps.fleet.settings import PRESET
+from boathook_fleet.settings import PRESET
 from tests.apps.fleet.server import ALIAS, PATH, TOKEN, UMNICO, FleetServer, new_id, started
 from tests.support import until
 

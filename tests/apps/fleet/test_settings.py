@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from boathook import ConfigError
-from boathook.apps.fleet import hook, settings
-from boathook.apps.fleet.settings import PRESET, FleetSettings, read_size
+from boathook_fleet import hook, settings
+from boathook_fleet.settings import PRESET, FleetSettings, read_size
 from tests.commands import boathook_command
 
 

@@ -4,13 +4,13 @@ from itertools import groupby
 
 import pytest
 
-from boathook.apps.fleet.alarms import compose
-from boathook.apps.fleet.example_requests import vary, write_hash
-from boathook.apps.fleet.jobs import Refusals
-from boathook.apps.fleet.parse import Change, Unknown, read
-from boathook.apps.fleet.ruby import read_hash
-from boathook.apps.fleet.simulator import Sender, Simulation
-from boathook.apps.fleet.status import Figures
+from boathook_fleet.alarms import compose
+from boathook_fleet.example_requests import vary, write_hash
+from boathook_fleet.jobs import Refusals
+from boathook_fleet.parse import Change, Unknown, read
+from boathook_fleet.ruby import read_hash
+from boathook_fleet.simulator import Sender, Simulation
+from boathook_fleet.status import Figures
 
 SENDER = Sender(token="t", umnico_token="u")
 

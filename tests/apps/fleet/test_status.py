@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from boathook.apps.fleet.settings import FleetSettings, read_size, show_size
-from boathook.apps.fleet.status import Figures, describe, selftest
 from boathook.observability.live_metrics import LiveMetrics
+from boathook_fleet.settings import FleetSettings, read_size, show_size
+from boathook_fleet.status import Figures, describe, selftest
 from tests.apps.fleet.server import PATH, UMNICO, FleetServer, new_id, started
 from tests.redis_server import running_redis
 from tests.support import until

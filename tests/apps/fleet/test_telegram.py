@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from boathook.apps.fleet.alarms import Unsent, _wait_for_turn, send
-from boathook.apps.fleet.settings import TelegramSettings
+from boathook_fleet.alarms import Unsent, _wait_for_turn, send
+from boathook_fleet.settings import TelegramSettings
 from tests.apps.fleet.server import BOT_TOKEN, CHAT, BotApi, FleetServer, broken, hang, new_id, started, too_many
 from tests.apps.fleet.test_mutants import transaction, url  # noqa: F401 - url is a fixture
 from tests.support import until

@@ -2,7 +2,7 @@
 
 import pytest
 
-from boathook.apps.fleet.timestamp_formats import read_timestamp
+from boathook_fleet.timestamp_formats import read_timestamp
 
 
 @pytest.mark.parametrize("absurd", [-(10**18), -1e18, -1e308, 10**299, 1e308, "9999999999999999", -1, 0])

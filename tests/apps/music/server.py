@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import httpx
 
-from boathook.apps.music.file_server import FileServer
+from boathook_music.file_server import FileServer
 from tests.apps.app_server import AppServer
 from tests.support import until
 

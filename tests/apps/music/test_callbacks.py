@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.apps.music.callbacks import Callback, Clip, Stage, clip_of, read_callbacks
-from boathook.apps.music.stages import AddData, Forward, Late, Status, step
+from boathook_music.callbacks import Callback, Clip, Stage, clip_of, read_callbacks
+from boathook_music.stages import AddData, Forward, Late, Status, step
 
 CLIP = {
     "id": "e231",

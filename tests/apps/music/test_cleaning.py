@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from boathook.apps.music import app, files, jobs
-from boathook.apps.music.cleaning import Cleaner, CleanupAction, Rules, decide, remove_leftovers
-from boathook.apps.music.kinds import PREFIX, stem_of
-from boathook.apps.music.storage import Stored
 from boathook.config import load
 from boathook.server.loading import bound, load_hooks, migrations_of, with_apps
 from boathook.server.supervisor import prepare_database
+from boathook_music import app, files, jobs
+from boathook_music.cleaning import Cleaner, CleanupAction, Rules, decide, remove_leftovers
+from boathook_music.kinds import PREFIX, stem_of
+from boathook_music.storage import Stored
 from tests.apps.music.server import SECRET, S3Server
 
 NOW = datetime.now(UTC)
@@ -81,7 +81,7 @@ url = "{pg_url}"
 [server]
 data_dir = "{tmp_path / "data"}"
 [apps]
-load = ["boathook.apps.music"]
+load = ["music"]
 [outbound]
 allow = ["127.0.0.0/8"]
 [music]
@@ -256,7 +256,7 @@ async def test_abandoned_files_are_marked_as_failed():
 
 @pytest.mark.usefixtures("music")
 async def test_rows_are_compared_across_missing_pages(place, monkeypatch):
-    monkeypatch.setattr("boathook.apps.music.cleaning.PAGE", 3)
+    monkeypatch.setattr("boathook_music.cleaning.PAGE", 3)
     keys = [await add(f"t{number:02}") for number in range(20)]
     present = {0, 1, 2, 3, 11, 12, 19}
     for number in present:

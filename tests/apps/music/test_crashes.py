@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from boathook.apps.music.file_server import content_of
-from boathook.apps.music.simulator import ExpectedState, Registration, Reseller, Simulator
-from boathook.apps.simulation import SimulatedRequest
 from boathook.observability.failpoints import FAILPOINTS
+from boathook_app_tools.simulation import SimulatedRequest
+from boathook_music.file_server import content_of
+from boathook_music.simulator import ExpectedState, Registration, Reseller, Simulator
 from tests.apps.music.server import SECRET, MusicServer, SlowStudio, clip, unique
 from tests.crash_schedule import CrashSchedule
 from tests.support import until

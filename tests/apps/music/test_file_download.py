@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from boathook.apps.music.file_download import Download, DownloadFailed, keep
-from boathook.apps.music.file_server import content_of
-from boathook.apps.music.kinds import Kind
-from boathook.apps.music.storage import LocalFolder, StorageFailed
 from boathook.http_client.client import Client
+from boathook_music.file_download import Download, DownloadFailed, keep
+from boathook_music.file_server import content_of
+from boathook_music.kinds import Kind
+from boathook_music.storage import LocalFolder, StorageFailed
 from tests.apps.music.server import unique
 from tests.unit.receivers import outbound
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.apps.music.kinds import Kind, format_of, is_own, split_key, stem_of
+from boathook_music.kinds import Kind, format_of, is_own, split_key, stem_of
 
 HEADS = {
     "mp3": b"ID3\x04\x00",

@@ -9,11 +9,11 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from boathook.apps.music import links
-from boathook.apps.music.file_server import content_of
-from boathook.apps.music.s3 import S3, Bucket
-from boathook.apps.music.settings import MusicSettings
-from boathook.apps.music.sigv4 import Credentials
+from boathook_music import links
+from boathook_music.file_server import content_of
+from boathook_music.s3 import S3, Bucket
+from boathook_music.settings import MusicSettings
+from boathook_music.sigv4 import Credentials
 from tests.apps.music.server import MusicServer, S3Server, clip, unique
 
 

@@ -9,14 +9,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from boathook.apps.music import app, jobs, lookup, tracks
-from boathook.apps.music.app import hook
-from boathook.apps.music.callbacks import Stage, read_callbacks
-from boathook.apps.music.lookup import LookupFailed, ask_due, ask_now, read_record
-from boathook.apps.music.tracks import NewTrack
 from boathook.config import load
 from boathook.server.loading import bound, load_hooks, migrations_of, with_apps
 from boathook.server.supervisor import prepare_database
+from boathook_music import app, jobs, lookup, tracks
+from boathook_music.app import hook
+from boathook_music.callbacks import Stage, read_callbacks
+from boathook_music.lookup import LookupFailed, ask_due, ask_now, read_record
+from boathook_music.tracks import NewTrack
 from tests import reality
 
 RECORDS = reality.examples("suno", "record_*")
@@ -131,7 +131,7 @@ async def music(pg_url, tmp_path, api, request) -> AsyncIterator[None]:
         [database]
         url = "{pg_url}"
         [apps]
-        load = ["boathook.apps.music"]
+        load = ["music"]
         [outbound]
         allow = [{allow}]
         [music]

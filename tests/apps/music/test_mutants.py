@@ -7,14 +7,14 @@ from uuid import uuid4
 
 import pytest
 
-from boathook.apps.music import tracks
-from boathook.apps.music.app import hook
-from boathook.apps.music.callbacks import Callback, Clip, Stage
-from boathook.apps.music.stages import Forward, Status
-from boathook.apps.music.tracks import Delivery, NewTrack
 from boathook.config import load
 from boathook.server.loading import bound, load_hooks, migrations_of, with_apps
 from boathook.server.supervisor import prepare_database
+from boathook_music import tracks
+from boathook_music.app import hook
+from boathook_music.callbacks import Callback, Clip, Stage
+from boathook_music.stages import Forward, Status
+from boathook_music.tracks import Delivery, NewTrack
 from tests.apps.music.server import SECRET
 from tests.support import eventually
 
@@ -25,9 +25,7 @@ CLIP = Clip(id="c", audio_url="https://cdn.example.com/a.mp3", cover_url="https:
 async def music(pg_url, tmp_path) -> AsyncIterator[None]:
     """The app, bound to this test's database."""
     file = tmp_path / "boathook.toml"
-    callback_of = (
-        f'[database]\nurl = "{pg_url}"\n[apps]\nload = ["boathook.apps.music"]\n[music]\nsecret = "{SECRET}"\n'
-    )
+    callback_of = f'[database]\nurl = "{pg_url}"\n[apps]\nload = ["music"]\n[music]\nsecret = "{SECRET}"\n'
     file.write_text(callback_of)
     settings, apps = with_apps(load(file))
     await prepare_database(settings, load_hooks(settings), migrations_of(apps))
@@ -84,7 +82,7 @@ async def test_repeated_callbacks_request_files_once():
 
 
 async def test_without_the_guard_repeated_callbacks_request_files_again(monkeypatch):
-    from boathook.apps.music import files
+    from boathook_music import files
 
     monkeypatch.setattr(files, "_WANT", files._WANT.replace("where f.state in ('removed', 'missing')", "where true"))
     await register()

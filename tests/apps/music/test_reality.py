@@ -10,9 +10,9 @@ from decimal import Decimal
 import httpx
 import pytest
 
-from boathook.apps.music.callbacks import Callback, Stage, read_callbacks
 from boathook.providers import find_recipe
 from boathook.testing import signed_request
+from boathook_music.callbacks import Callback, Stage, read_callbacks
 from tests import reality
 from tests.apps.music.server import SECRET, MusicServer, proof, started, unique
 from tests.support import until

@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from boathook.apps.music.file_server import content_of
+from boathook_music.file_server import content_of
 from tests.apps.music.server import SECRET, callback, clip, proof, started, unique
 from tests.support import until
 

@@ -22,7 +22,7 @@ PATHS = ("/generate-music-callb", "/functions/v1/generate-music-callb")
 
 def loaded(folder: Path, music: str):
     file = folder / "boathook.toml"
-    file.write_text(f'[apps]\nload = ["boathook.apps.music"]\n[music]\n{music}')
+    file.write_text(f'[apps]\nload = ["music"]\n[music]\n{music}')
     return with_apps(load(file))[0]
 
 
@@ -97,10 +97,10 @@ def test_impossible_settings_are_refused_by_name(tmp_path, music, words):
 
 
 def test_the_sample_configuration_loads_as_it_is(monkeypatch):
-    import boathook.apps.music
+    import boathook_music
 
     monkeypatch.setenv("SUNO_WEBHOOK_KEY", SECRET)
-    file = Path(boathook.apps.music.__file__).with_name("boathook.toml")
+    file = Path(boathook_music.__file__).with_name("boathook.toml")
     settings, apps = with_apps(load(file))
     assert [app.name for app in apps] == ["music"]
     assert settings.sources["suno"].provider == "suno"

@@ -11,7 +11,7 @@ from botocore.credentials import Credentials as TheirCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.apps.music.sigv4 import EMPTY, Credentials, encode_path, encode_query, presign, sign
+from boathook_music.sigv4 import EMPTY, Credentials, encode_path, encode_query, presign, sign
 
 AT = datetime(2026, 11, 21, 10, 11, 12, tzinfo=UTC)
 TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from boathook.apps.music.s3 import S3, Bucket
-from boathook.apps.music.sigv4 import Credentials
-from boathook.apps.music.storage import LocalFolder, Storage, StorageFailed, Stored
 from boathook.domain.errors import FetchFailed
 from boathook.handlers.platform import HttpResponse
 from boathook.http_client.client import Client
+from boathook_music.s3 import S3, Bucket
+from boathook_music.sigv4 import Credentials
+from boathook_music.storage import LocalFolder, Storage, StorageFailed, Stored
 from tests.apps.music.server import S3Server
 from tests.unit.receivers import outbound
 
@@ -169,7 +169,7 @@ class ScriptedHttp:
 
 
 def scripted_storage(s3_server, *answers, monkeypatch):
-    monkeypatch.setattr("boathook.apps.music.s3._FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr("boathook_music.s3._FIRST_WAIT_S", 0.001)
     http = ScriptedHttp(*answers)
     return S3(bucket_of(s3_server), http), http
 

@@ -569,7 +569,7 @@ create unlogged table boathook.source_rate (
     allowed_at_s double precision not null default 0
 );
 
--- Applied migrations, of boathook and of apps such as boathook.apps.billing, with the SHA-256 of their text.
+-- Applied migrations, of boathook and of apps such as billing, with the SHA-256 of their text.
 create table boathook.migration (
     app text not null check (app <> ''),
     name text not null check (name <> ''),

@@ -1,0 +1,133 @@
+"""The commands: ``boathook billing ...``."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from boathook_app_tools import simulation
+from boathook_app_tools.import_commands import add_import, add_views
+from boathook_app_tools.terminal import Json, ask, print_json, print_rows, say
+from boathook_billing import operator_actions, owner_tables, sending
+from boathook_billing.app import hook, settings
+from boathook_billing.payload import Status
+from boathook_billing.rules import Problem
+
+_PAYMENT_COLUMNS: Final = ("id", "external_payment_id", "status", "problem", "email", "amount", "currency", "plan_id")
+
+app = typer.Typer(no_args_is_help=True, help="Subscription payments.")
+users = typer.Typer(no_args_is_help=True, help="Who can have a subscription.")
+app.add_typer(users, name="users")
+hook.commands(app)
+add_import(hook, app, owner_tables.IMPORT)
+add_views(hook, app, owner_tables.VIEWS)
+
+
+@users.command("add", epilog="Example: boathook billing users add anna@example.com")
+def add_user(
+    email: Annotated[str, typer.Argument(metavar="EMAIL", help="Must be unique; capitals do not count.")],
+    as_json: Json = False,
+) -> None:
+    """Add a user; payments that wait for this e-mail are applied immediately."""
+    row = ask(hook, lambda tx: operator_actions.add_user(tx, email))
+    if as_json:
+        print_json(row)
+        return
+    waiting = f"; {row['payments_waiting']} waiting payments resumed" if row["payments_waiting"] else ""
+    say(f"{row['email']} {'added' if row['is_new'] else 'already exists'}{waiting}")
+
+
+@users.command("list", epilog="Example: boathook billing users list --json")
+def list_users(as_json: Json = False) -> None:
+    """List users, oldest first."""
+    print_rows(ask(hook, operator_actions.list_users), as_json=as_json)
+
+
+@app.command("subscriptions", epilog="Example: boathook billing subscriptions --json")
+def list_subscriptions(as_json: Json = False) -> None:
+    """List each user's subscription: its status, its end, and how many payments were applied and not refunded."""
+    print_rows(ask(hook, operator_actions.list_subscriptions), as_json=as_json)
+
+
+@app.command("payments", epilog="Example: boathook billing payments --waiting")
+def list_payments(
+    status: Annotated[Status | None, typer.Option(help="Only with this status.")] = None,
+    problem: Annotated[Problem | None, typer.Option(help="Only those not applied because of this.")] = None,
+    waiting: Annotated[bool, typer.Option("--waiting", help="Only those that wait for their user.")] = False,
+    limit: Annotated[int, typer.Option(min=0, max=1_000_000_000, help="Maximum rows; 0 for all.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """List payments, newest first."""
+    rows = ask(
+        hook,
+        lambda tx: operator_actions.list_payments(tx, status=status, problem=problem, is_waiting=waiting, limit=limit),
+    )
+    print_rows(rows, as_json=as_json, columns=_PAYMENT_COLUMNS)
+
+
+@app.command("plans", epilog="Example: boathook billing plans")
+def list_plans(as_json: Json = False) -> None:
+    """List the plans with which payments are compared."""
+    print_rows(ask(hook, operator_actions.list_plans), as_json=as_json)
+
+
+@app.command(
+    "link",
+    epilog="Example: boathook billing link pay_4711 anna@example.com\n\n"
+    "Example: boathook billing link 17 anna@example.com",
+)
+def link(
+    payment: Annotated[
+        str, typer.Argument(metavar="PAYMENT", help="The provider's id, provider/id, or the number it is listed with.")
+    ],
+    email: Annotated[str, typer.Argument(metavar="EMAIL", help="The user it belongs to.")],
+    as_json: Json = False,
+) -> None:
+    """Link a payment to a user; if it waited for that, it is applied immediately."""
+    row = ask(hook, lambda tx: operator_actions.link(tx, payment, email))
+    if as_json:
+        print_json(row)
+        return
+    say(f"payment {row['external_payment_id']} belongs to {row['email']} {_state(row)}")
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    """Describe the result of linking a payment."""
+    if row["is_applied"]:
+        return "and has already been applied"
+    if row["status"] != Status.SUCCEEDED:
+        return f"and is {row['status']}: there is nothing to apply"
+    if row["problem"] is not None and not Problem(row["problem"]).is_waiting:
+        return f"but is not applied: {row['problem']}; `boathook dead list --source payments` shows why"
+    return "and resumes"
+
+
+@app.command("cancel", epilog="Example: boathook billing cancel anna@example.com")
+def cancel(email: Annotated[str, typer.Argument(metavar="EMAIL", help="Whose.")], as_json: Json = False) -> None:
+    """Cancel a subscription; it lasts until its period ends."""
+    row = ask(hook, lambda tx: operator_actions.cancel(tx, email))
+    if as_json:
+        print_json(row)
+        return
+    say(f"{row['email']}: canceled, and valid until {row['current_period_end']:%Y-%m-%d %H:%M} UTC")
+
+
+@app.command("alerts", epilog="Example: boathook billing alerts > /etc/prometheus/rules/billing.yml")
+def print_alerts() -> None:
+    """Print the alert rules for Prometheus."""
+    sys.stdout.write(Path(__file__).with_name("alerts.yml").read_text(encoding="utf-8"))
+
+
+@app.command("simulate", epilog="Example: boathook billing simulate --url http://127.0.0.1:8080 --count 100")
+def simulate(
+    url: simulation.Url = simulation.HERE,
+    count: Annotated[int, typer.Option(min=1, max=100_000, help="How many payments to make up.")] = 100,
+    seed: simulation.Seed = None,
+    wait: simulation.Wait = simulation.WAIT_S,
+    as_json: Json = False,
+) -> None:
+    """Send simulated payments, signed with the configured secret, add their users, and check the results."""
+    done = hook.run(sending.simulate(url, settings(), count=count, seed=seed, wait_s=wait))
+    simulation.finish(done, as_json=as_json)

@@ -1,0 +1,70 @@
+"""The commands ``boathook cashdesk ...``: users, their webhooks, and a simulation with generated shops."""
+
+from typing import Annotated
+
+import typer
+
+from boathook_app_tools import simulation
+from boathook_app_tools.import_commands import add_import
+from boathook_app_tools.terminal import Json, ask, print_rows
+from boathook_cashdesk import owner_tables, sending, users, webhooks
+from boathook_cashdesk.app import hook
+from boathook_cashdesk.entities import types_of
+
+commands = typer.Typer(no_args_is_help=True, help="The cash-register cabinet.")
+_users = typer.Typer(no_args_is_help=True, help="Shops and integrators who have a cabinet.")
+_webhooks = typer.Typer(no_args_is_help=True, help="Their webhooks, with the events that each receives.")
+commands.add_typer(_users, name="users")
+commands.add_typer(_webhooks, name="webhooks")
+add_import(hook, commands, owner_tables.IMPORT)
+
+
+@_users.command("add", epilog='Example: boathook cashdesk users add "Tea & Co" --json')
+def add_user(name: Annotated[str, typer.Argument(help="The cabinet's name.")], *, as_json: Json = False) -> None:
+    """Create a user, and print the token of their cabinet once."""
+    user, token = ask(hook, lambda tx: users.add(tx, name))
+    print_rows([{"id": user.id, "name": user.name, "token": token}], as_json=as_json)
+
+
+@_users.command("renew", epilog='Example: boathook cashdesk users renew "Tea & Co" --json')
+def renew_token(
+    user: Annotated[str, typer.Argument(metavar="NAME|ID", help="As `boathook cashdesk users list` shows it.")],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Replace a lost or leaked token, and print the new one once; the old one and all logins end immediately."""
+    renewed, token = ask(hook, lambda tx: users.renew(tx, user))
+    print_rows([{"id": renewed.id, "name": renewed.name, "token": token}], as_json=as_json)
+
+
+@_users.command("list", epilog="Example: boathook cashdesk users list --json")
+def list_users(*, as_json: Json = False) -> None:
+    """List the users with the number of their webhooks."""
+    print_rows(ask(hook, users.list_all), as_json=as_json)
+
+
+@_webhooks.command("list", epilog="Example: boathook cashdesk webhooks list --json")
+def list_webhooks(*, as_json: Json = False) -> None:
+    """List all users' webhooks."""
+    rows = ask(hook, webhooks.list_of_all)
+    print_rows([row | {"types": _named(row["types"], as_json=as_json)} for row in rows], as_json=as_json)
+
+
+def _named(mask: int, *, as_json: bool) -> object:
+    types = types_of(mask)
+    return types if as_json else " ".join(entity for entity, is_wanted in types.items() if is_wanted)
+
+
+@commands.command("simulate", epilog="Example: boathook cashdesk simulate --url http://127.0.0.1:8080 --count 200")
+def simulate(
+    *,
+    url: simulation.Url = simulation.HERE,
+    count: Annotated[int, typer.Option(min=1, help="Requests of each shop.")] = 100,
+    shops: Annotated[int, typer.Option(min=1, max=50, help="How many shops work side by side.")] = 3,
+    seed: simulation.Seed = None,
+    wait: simulation.Wait = simulation.WAIT_S,
+    as_json: Json = False,
+) -> None:
+    """Run simulated shops, receive their webhooks, and compare these with the changes they made."""
+    done = hook.run(sending.simulate(url, count=count, shops=shops, seed=seed, wait_s=wait))
+    simulation.finish(done, as_json=as_json)

@@ -1,0 +1,278 @@
+"""The bodies of requests, validated before they are used."""
+
+import unicodedata
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from boathook_cashdesk.cabinet_errors import BadField
+from boathook_cashdesk.entities import Entity
+
+_MAX_ID: Final = 2**63 - 1
+_JOINERS: Final = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("it must not contain control characters")
+    return text
+
+
+def _readable(text: str) -> str:
+    # PostgreSQL stores no NUL, and control characters do not belong on a receipt; zero-width joiners are parts of
+    # words.
+    if not all(char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs" for char in text):
+        raise ValueError("it must not contain control characters")
+    return text
+
+
+def _without_password(url: str) -> str:
+    # URLs are stored and shown in plain text, so they must not contain a password.
+    if "@" in urlsplit(url).netloc:
+        raise ValueError("write it without a user name and password; requests are signed instead")
+    return url
+
+
+def _never(is_wanted: bool) -> bool:
+    if is_wanted:
+        raise ValueError("this cabinet has no such events; leave it out or write false")
+    return is_wanted
+
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_readable)]
+Amount = Annotated[int, Field(ge=0, le=10**10)]
+"""Money in minor units."""
+Vat = Literal["none", "0", "10", "20"]
+Id = Annotated[int, Field(ge=1, le=_MAX_ID)]
+
+
+class Form(BaseModel):
+    """A body: exactly these fields, with values of exactly these types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ProductForm(Form):
+    """A product."""
+
+    name: Text
+    price: Amount
+    vat: Vat = "none"
+    barcode: Text | None = None
+
+
+class DeviceForm(Form):
+    """A cash register."""
+
+    serial: Text
+    model: Text
+    name: Text
+
+
+class ShiftForm(Form):
+    """A cashier's shift at a device."""
+
+    device_id: Id
+    cashier: Text
+
+
+class ShiftChange(Form):
+    """The fields of a shift that can be changed."""
+
+    cashier: Text
+
+
+class ItemForm(Form):
+    """A line of a receipt: of a product, or with the name and the price of what is not among the products.
+
+    A field that is given replaces the product's.
+    """
+
+    product_id: Id | None = None
+    name: Text | None = None
+    price: Amount | None = None
+    vat: Vat | None = None
+    quantity: Annotated[int, Field(ge=1, le=10_000)]
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields that are not left to the product."""
+        return self.model_dump(exclude_none=True)
+
+
+class PositionForm(Form):
+    """A line of a receipt in Dreamkas' request; its tax is computed from the rate, not from `taxSum`."""
+
+    name: Text
+    type: Literal["COUNTABLE"] = "COUNTABLE"
+    quantity: Annotated[int, Field(ge=1, le=10_000)]
+    """In pieces."""
+    price: Amount
+    priceSum: Amount | None = None  # noqa: N815 Dreamkas' name
+    tax: Literal["NDS_NO_TAX", "NDS_0", "NDS_10", "NDS_20"] = "NDS_NO_TAX"
+    taxSum: Amount | None = None  # noqa: N815
+
+
+class PaymentForm(Form):
+    """How a receipt is paid, in Dreamkas' request."""
+
+    sum: Amount
+    type: Literal["CASH", "CASHLESS"]
+
+
+class TotalForm(Form):
+    """The total of a receipt in Dreamkas' request."""
+
+    priceSum: Amount  # noqa: N815 Dreamkas' name
+
+
+class DreamkasReceiptForm(Form):
+    """A receipt as Dreamkas' clients request it; `timeout`, `taxMode` and `attributes` have no meaning here."""
+
+    externalId: Text | None = None  # noqa: N815 Dreamkas' name
+    deviceId: Id  # noqa: N815
+    type: Literal["SALE", "REFUND"]
+    timeout: int | None = None
+    taxMode: str | None = None  # noqa: N815
+    positions: Annotated[list[PositionForm], Field(min_length=1, max_length=200)]
+    payments: Annotated[list[PaymentForm], Field(min_length=1, max_length=1)]
+    attributes: Mapping[str, Any] | None = None
+    total: TotalForm
+
+    def as_receipt(self) -> dict[str, Any]:
+        """Return the fields of `ReceiptForm`. Raises BadField if a sum is not that of its parts."""
+        total = 0
+        for index, position in enumerate(self.positions):
+            price_sum = position.price * position.quantity
+            if position.priceSum not in (None, price_sum):
+                raise BadField(f"positions.{index}.priceSum", f"price times quantity is {price_sum}")
+            total += price_sum
+        if self.total.priceSum != total:
+            raise BadField("total.priceSum", f"the positions cost {total}")
+        if self.payments[0].sum != total:
+            raise BadField("payments.0.sum", f"the positions cost {total}")
+        return {
+            "device_id": self.deviceId,
+            "external_id": self.externalId,
+            "kind": self.type.lower(),
+            "payment": _PAYMENTS[self.payments[0].type],
+            "items": [
+                {"name": sold.name, "price": sold.price, "quantity": sold.quantity, "vat": _VATS[sold.tax]}
+                for sold in self.positions
+            ],
+        }
+
+
+_PAYMENTS: Final = {"CASH": "cash", "CASHLESS": "card"}
+_VATS: Final = {"NDS_NO_TAX": "none", "NDS_0": "0", "NDS_10": "10", "NDS_20": "20"}
+
+
+class ReceiptForm(Form):
+    """A sale or a refund, to be recorded by the fiscal drive; a body with ``positions`` is a `DreamkasReceiptForm`."""
+
+    shift_id: Id | None = None
+    device_id: Id | None = None
+    """Instead of the shift: the device, whose open shift it is."""
+    items: Annotated[list[ItemForm], Field(min_length=1, max_length=200)]
+    kind: Literal["sale", "refund"] = "sale"
+    payment: Literal["cash", "card"] = "cash"
+    external_id: Text | None = None
+    """The shop's own number; repeated requests with the same number create one receipt."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_positions(cls, document: Any) -> Any:
+        if isinstance(document, Mapping) and "positions" in document:
+            return read(DreamkasReceiptForm, document).as_receipt()
+        return document
+
+
+class EncashmentForm(Form):
+    """Cash deposited to a drawer or withdrawn from it."""
+
+    shift_id: Id
+    kind: Literal["deposit", "withdrawal"]
+    amount: Annotated[Amount, Field(gt=0)]
+    comment: Annotated[str, StringConstraints(max_length=200), AfterValidator(_readable)] = ""
+
+
+class EncashmentChange(Form):
+    """The fields of an encashment that can be changed."""
+
+    amount: Annotated[Amount, Field(gt=0)]
+    comment: Annotated[str, StringConstraints(max_length=200), AfterValidator(_readable)]
+
+
+class TypesForm(Form):
+    """The kinds of objects that a webhook selects; missing kinds are not selected."""
+
+    products: bool = False
+    receipts: bool = False
+    shifts: bool = False
+    encashments: bool = False
+    devices: bool = False
+    operations: bool = False
+    deviceRegistrations: Annotated[bool, AfterValidator(_never)] = False  # noqa: N815 Dreamkas' name
+    """Dreamkas' clients name it too; this cabinet has no such events, so it cannot be selected."""
+
+    def wanted(self) -> dict[Entity, bool]:
+        """Return the selection by kind."""
+        return {entity: getattr(self, entity) for entity in Entity}
+
+
+class WebhookForm(Form):
+    """A webhook: its URL, its kinds of objects, and whether it is active."""
+
+    url: Annotated[
+        str,
+        StringConstraints(min_length=1, max_length=2_000),
+        AfterValidator(_printable),
+        AfterValidator(_without_password),
+    ]
+    types: TypesForm
+    is_active: Annotated[bool, Field(validation_alias=AliasChoices("isActive", "active"))] = True
+    """Its name is ``isActive``; ``active``, the name of earlier versions, is accepted too."""
+
+
+class ReplayForm(Form):
+    """The delivery to replay."""
+
+    delivery: Annotated[str, StringConstraints(min_length=1, max_length=100), AfterValidator(_printable)]
+
+
+Anyform = TypeVar("Anyform", bound=Form)
+
+
+def read(form: type[Anyform], document: bytes | Mapping[str, Any]) -> Anyform:
+    """Parse a body, given as JSON text or as an object.
+
+    Raises:
+        BadField: it does not match *form*; the message names the first invalid field.
+    """
+    try:
+        if isinstance(document, bytes):
+            return form.model_validate_json(document)
+        return form.model_validate(dict(document))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise BadField(".".join(map(str, first["loc"])), _words(first["type"], first["msg"])) from None
+
+
+def _words(kind: str, message: str) -> str:
+    match kind:
+        case "extra_forbidden":
+            return "there is no such field"
+        case "missing":
+            return "this field is required"
+        case _:
+            return message.removeprefix("Value error, ")

@@ -1,0 +1,49 @@
+"""A car-rental back office on the webhooks of RentProg and Umnico.
+
+An event is acknowledged once it is stored. It is then recorded as a change of a car, client, booking, branch, employee
+or message, and its object is written once for all changes that arrived together.
+
+settings   the table [fleet], and the environment variables that replace it: senders and their proof
+parse      parses all formats of webhooks; words, timestamp_formats and ruby parse their parts
+tables     the tables of objects: columns, and their names in the senders' data
+records    stores changes and applies them
+late_changes  decides which changes without a timestamp are late
+handlers   note, apply, notify
+log        the error log, written outside the failed transaction
+alarms     critical errors, sent by Telegram
+dead_letters  dead letters: list, decide, retry
+status     metrics of the app
+live       changes for browsers, over a WebSocket
+jobs       periodic jobs
+owner_tables  import of an owner's tables, and views under their names (views.sql)
+routes     the app's own HTTP routes; commands: boathook fleet ...
+simulator  generated traffic, and the expected results; example_requests: what it varies
+
+README.md is for operators.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from boathook import Boathook
+from boathook_fleet.commands import make_commands
+from boathook_fleet.handlers import declare_handlers
+from boathook_fleet.jobs import declare_jobs
+from boathook_fleet.routes import mount_routes
+from boathook_fleet.settings import IGNORED, FleetSettings
+
+hook = Boathook("fleet", settings=FleetSettings, migrations=Path(__file__).with_name("migrations"))
+
+
+@hook.sources
+def sources(settings: FleetSettings) -> Mapping[str, Mapping[str, Any]]:
+    """Return the sources for RentProg's and Umnico's requests."""
+    return settings.sources()
+
+
+hook.ignored_variables(IGNORED)
+declare_handlers(hook)
+declare_jobs(hook)
+mount_routes(hook)
+hook.commands(make_commands(hook))

@@ -1,0 +1,201 @@
+"""The commands: ``boathook fleet ...``."""
+
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import typer
+
+from boathook import Boathook, BoathookError
+from boathook_app_tools import simulation
+from boathook_app_tools.import_commands import add_import, add_views
+from boathook_app_tools.terminal import Json, ask, print_json, print_rows, say
+from boathook_fleet import alarms, dead_letters, owner_tables, records, sending
+from boathook_fleet.log import Kind, Phase, list_errors
+from boathook_fleet.tables import TABLES
+from boathook_fleet.words import Entity
+
+Limit = Annotated[int, typer.Option(min=1, max=100_000, help="Maximum rows.")]
+
+
+def make_commands(hook: Boathook) -> typer.Typer:
+    """Return the commands of the app."""
+    app = typer.Typer(no_args_is_help=True, help="A car-rental back office on RentProg's and Umnico's webhooks.")
+    for entity, table in TABLES.items():
+        app.command(
+            table.name, help=f"List {table.name} by id.", epilog=f"Example: boathook fleet {table.name} --json"
+        )(_lister(hook, entity))
+    _add_errors(hook, app)
+    app.add_typer(_unknown(hook), name="unknown")
+    app.add_typer(_unparsed(hook), name="unparsed")
+    app.add_typer(_dead(hook), name="dead")
+    app.add_typer(_telegram(hook), name="telegram")
+    _add_simulate(hook, app)
+    add_import(hook, app, owner_tables.make_import(hook))
+    add_views(hook, app, owner_tables.VIEWS)
+    return app
+
+
+_OWN_COLUMNS: Final = 3
+"""The number of columns that fits a terminal of 80 characters."""
+
+
+def _lister(hook: Boathook, entity: Entity) -> Callable[..., None]:
+    names = ("id", *(column.name for column in TABLES[entity].columns[:_OWN_COLUMNS]), "stamp", "changes", "upserts")
+
+    def list_them(
+        limit: Limit = 50,
+        after: Annotated[str, typer.Option(metavar="ID", help="Go on behind this id.")] = "",
+        as_json: Json = False,
+    ) -> None:
+        rows = ask(hook, lambda tx: records.list_things(tx, entity, limit=limit, after=after))
+        print_rows(rows, as_json=as_json, columns=names)
+
+    return list_them
+
+
+def _add_errors(hook: Boathook, app: typer.Typer) -> None:
+    @app.command("errors", epilog="Example: boathook fleet errors --phase upsert --json")
+    def show_errors(
+        phase: Annotated[Phase | None, typer.Option(help="Only those of this phase.")] = None,
+        kind: Annotated[Kind | None, typer.Option(help="Only those of this kind.")] = None,
+        code: Annotated[str | None, typer.Option(help="Only those with this code.")] = None,
+        limit: Limit = 50,
+        as_json: Json = False,
+    ) -> None:
+        """List the error log, newest first."""
+        names = ("created_at", "phase", "kind", "code", "error", "number")
+        rows = ask(hook, lambda tx: list_errors(tx, phase=phase, kind=kind, code=code, limit=limit))
+        print_rows(rows, as_json=as_json, columns=names)
+
+
+def _unknown(hook: Boathook) -> typer.Typer:
+    unknown = typer.Typer(no_args_is_help=True, help="Requests that could not be parsed.")
+
+    @unknown.callback()
+    def _group() -> None:
+        pass
+
+    @unknown.command("list", epilog="Example: boathook fleet unknown list --json")
+    def list_unknown(limit: Limit = 50, as_json: Json = False) -> None:
+        """List them, newest first, each with the start of its body."""
+        rows = ask(hook, lambda tx: records.list_unknown(tx, limit=limit))
+        print_rows(rows, as_json=as_json, columns=("event_id", "reason", "sample"))
+
+    return unknown
+
+
+def _unparsed(hook: Boathook) -> typer.Typer:
+    unparsed = typer.Typer(no_args_is_help=True, help="Fields that were not understood.")
+
+    @unparsed.callback()
+    def _group() -> None:
+        pass
+
+    @unparsed.command("list", epilog="Example: boathook fleet unparsed list --json")
+    def list_unparsed(limit: Limit = 50, as_json: Json = False) -> None:
+        """List objects with such fields, latest first; their columns have the former values."""
+        rows = ask(hook, lambda tx: records.list_unparsed(tx, limit=limit))
+        print_rows(rows, as_json=as_json, columns=("entity", "id", "unparsed_fields", "updated_at"))
+
+    return unparsed
+
+
+def _dead(hook: Boathook) -> typer.Typer:
+    dead = typer.Typer(no_args_is_help=True, help="Dead letters, and when each is retried.")
+
+    @dead.command("list", epilog="Example: boathook fleet dead list --json")
+    def list_dead(
+        source: Annotated[str | None, typer.Option(help="Only those whose first request came from it.")] = None,
+        type: Annotated[str | None, typer.Option(help="Only those of this type; * matches any text.")] = None,
+        limit: Limit = 50,
+        as_json: Json = False,
+    ) -> None:
+        """List dead letters, those of the newest events first, each with its first request."""
+        names = ("id", "recipient", "code", "note", "next_replay_at")
+        rows = hook.run(dead_letters.list_dead(hook, source=source, type=type, limit=limit))
+        print_rows(rows, as_json=as_json, columns=names)
+
+    @dead.command("show", epilog="Example: boathook fleet dead show dlv_01h455vb4pex5vsknk084sn02q4_0")
+    def show(id: Annotated[str, typer.Argument(metavar="ID", help="The dead letter.")]) -> None:
+        """Print a dead letter as JSON, with its first request and its attempts."""
+        letter = hook.run(dead_letters.show_dead(hook, id))
+        if isinstance(letter, dead_letters.Missing):
+            _report(id, letter, "")
+        else:
+            print_json(letter)
+
+    @dead.command("replay", epilog="Example: boathook fleet dead replay dlv_01h455vb4pex5vsknk084sn02q4_0")
+    def replay(
+        id: Annotated[str, typer.Argument(metavar="ID", help="The dead letter.")],
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would come of it.")] = False,
+    ) -> None:
+        """Replay a dead letter."""
+        if dry_run:
+            dry = hook.run(dead_letters.dry_run(hook, id))
+            if isinstance(dry, dead_letters.Missing):
+                _report(id, dry, "")
+            else:
+                say(dry.result)
+            return
+        _report(id, hook.run(dead_letters.replay(hook, id)), "is handled again")
+
+    @dead.command("cleanup", epilog="Example: boathook fleet dead cleanup --days 30")
+    def clean_up(
+        days: Annotated[
+            float | None, typer.Option(min=0, help="Dead for more days than this; fleet.dead_days if absent.")
+        ] = None,
+    ) -> None:
+        """Settle old dead letters as ignored, with a note; nothing is deleted."""
+        done = hook.run(dead_letters.ignore_old(hook, days=hook.settings.dead_days if days is None else days))
+        say(f"{len(done)} dead letters are ignored")
+
+    return dead
+
+
+def _report(id: str, decision: dead_letters.Decision, done: str) -> None:
+    match decision:
+        case dead_letters.Decided():
+            say(f"{id} {done}")
+        case dead_letters.Missing():
+            raise BoathookError(f"there is no dead letter {id!r} of this app: boathook fleet dead list")
+        case dead_letters.NotDead(state):
+            raise BoathookError(f"{id} is {state}, not dead, so there is nothing to decide")
+
+
+def _telegram(hook: Boathook) -> typer.Typer:
+    telegram = typer.Typer(no_args_is_help=True, help="Receivers of critical errors.")
+
+    @telegram.callback()
+    def _group() -> None:
+        pass
+
+    @telegram.command("test", epilog="Example: boathook fleet telegram test")
+    def test(text: Annotated[str, typer.Option(help="What to say.")] = "boathook fleet can reach this chat.") -> None:
+        """Send a test message to the chat."""
+        if not hook.settings.telegram.is_on:
+            raise BoathookError(
+                "fleet.telegram: write token and chat_id first, or set TELEGRAM_BOT_TOKEN and TELEGRAM_CHAT_ID"
+            )
+        match hook.run(alarms.send(hook, text)):
+            case alarms.Sent():
+                say("sent")
+            case alarms.Busy(after_s):
+                raise BoathookError(f"Telegram rate limit; retry in {after_s:g} s")
+            case alarms.Unsent(kind, because):
+                raise BoathookError(f"{kind}: {because}")
+
+    return telegram
+
+
+def _add_simulate(hook: Boathook, app: typer.Typer) -> None:
+    @app.command("simulate", epilog="Example: boathook fleet simulate --url http://127.0.0.1:8080 --count 100")
+    def simulate(
+        url: simulation.Url = simulation.HERE,
+        count: Annotated[int, typer.Option(min=1, max=100_000, help="Number of histories to generate.")] = 100,
+        seed: simulation.Seed = None,
+        wait: simulation.Wait = simulation.WAIT_S,
+        as_json: Json = False,
+    ) -> None:
+        """Send simulated requests with the configured secrets, and compare the tables with the expected results."""
+        done = hook.run(sending.simulate(hook, url, count=count, seed=seed, wait_s=wait))
+        simulation.finish(done, as_json=as_json)

@@ -1,0 +1,331 @@
+"""Dead letters of this app: list them, decide about them, and retry them automatically.
+
+A handler's own attempts come first, by its retry policy. Dead letters are then replayed by a schedule of hours, because
+their cause seldom ends quickly. After that they are left to operators.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any, Final, assert_never
+from uuid import UUID
+
+from msgspec.structs import asdict
+
+from boathook import Boathook, BoathookError, Transaction
+from boathook_fleet.log import Kind, Phase, log_error, to_jsonb
+from boathook_fleet.parse import Change, Unknown, effective_timestamp, read
+from boathook_fleet.records import Arrival, apply_changes, find_announced, note_change
+from boathook_fleet.tables import TABLES
+
+MAX_RETRIED: Final = 5_000
+"""Maximum dead letters processed in one run."""
+_OLDEST_DAYS: Final = 7_300.0
+"""An upper bound; no id can contain a time before 1970."""
+_PAGE: Final = 200
+_DIGITS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+_ID: Final = re.compile(r"dlv_0[0-7][0-9a-hjkmnp-tv-z]{25}_[0-9]{1,4}")
+"""128 bits in Crockford's base 32, and the position among its event's deliveries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """This app has no such dead letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotDead:
+    """The delivery is in another state, in which operators cannot decide about it."""
+
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The decision was carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a replay would do."""
+
+    result: str
+
+
+Decision = Missing | NotDead | Decided
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryRun:
+    """The result of one run over the dead letters."""
+
+    fresh: Sequence[Any]
+    """Deliveries that were not dead in any earlier run."""
+    replayed: Sequence[str]
+    given_up: Sequence[str]
+    """Deliveries that are left to operators from now on."""
+
+
+def is_id(text: str) -> bool:
+    """Return whether *text* has the format of a dead letter's id."""
+    return bool(_ID.fullmatch(text))
+
+
+async def list_dead(
+    hook: Boathook,
+    *,
+    source: str | None = None,
+    type: str | None = None,
+    after: str | None = None,
+    limit: int = 50,
+) -> list[dict[str, Any]]:
+    """Return a page of dead letters, those of the newest events first, each with its retry plan and first request.
+
+    Args:
+        hook: the app's `Boathook`.
+        source: only those whose first request came from this source.
+        type: only those whose first request, or own event, has this type; ``*`` matches any text.
+        after: the id behind which the page begins.
+        limit: maximum rows.
+    """
+    pattern = None if type is None else re.compile(".*".join(map(re.escape, type.split("*"))), re.DOTALL)
+    rows: list[dict[str, Any]] = []
+    while len(rows) < limit:
+        page = await hook.operations.deliveries(recipient=_ours(hook), state="dead", after=after, limit=_PAGE)
+        for row in await _with_requests(hook, page):
+            types = (row["type"], row["request"] and row["request"]["type"])
+            is_of_source = source is None or source == (row["request"] and row["request"]["source"])
+            if is_of_source and (pattern is None or any(name and pattern.fullmatch(name) for name in types)):
+                rows.append(row)
+        if len(page) < _PAGE:
+            break
+        after = page[-1].id
+    return [await _with_own_payload(hook, row) for row in rows[:limit]]
+
+
+async def show_dead(hook: Boathook, id: str) -> dict[str, Any] | Missing:
+    """Return a dead letter as `list_dead` does, with its attempts as ``tries``."""
+    if not is_id(id):
+        return Missing()
+    try:
+        shown = await hook.operations.delivery(id)
+    except BoathookError as error:
+        if error.name not in {"NotFound", "InvalidValue"}:
+            raise
+        return Missing()
+    if shown["delivery"].state != "dead" or not shown["delivery"].recipient.startswith(f"handler:{hook.name}."):
+        return Missing()
+    (row,) = await _with_requests(hook, [shown["delivery"]])
+    return _with_payload(row, shown["body"]) | {"tries": [asdict(attempt) for attempt in shown["attempts"]]}
+
+
+async def _with_requests(hook: Boathook, page: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return deliveries with their plans and first requests: the own event, or that which it announces."""
+    async with hook.transaction() as tx:
+        plans = await _plans(tx, [row.id for row in page])
+        announced = await find_announced(tx, [_event_of(row.id) for row in page])
+    rows = []
+    for row in page:
+        event_id = _event_of(row.id)
+        request: dict[str, Any] | None = announced.get(event_id)
+        if request is not None:
+            request = {"event_id": request["source_event_id"], **_only(request, "source", "type", "payload")}
+        elif row.source is not None:
+            request = {"event_id": event_id, "source": row.source, "type": row.type}
+        rows.append(asdict(row) | plans.get(row.id, _NO_PLAN) | {"request": request})
+    return rows
+
+
+def _only(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: row[name] for name in names}
+
+
+async def _with_own_payload(hook: Boathook, row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose request has its payload, which is read if it is that of the row's own event."""
+    if not _lacks_payload(row):
+        return row
+    return _with_payload(row, (await hook.operations.delivery(row["id"]))["body"])
+
+
+def _with_payload(row: dict[str, Any], body: bytes) -> dict[str, Any]:
+    """Return a row whose request has its payload: *body*, unless it has another one already."""
+    return row | {"request": row["request"] | {"payload": json.loads(to_jsonb(body))}} if _lacks_payload(row) else row
+
+
+def _lacks_payload(row: dict[str, Any]) -> bool:
+    return row["request"] is not None and "payload" not in row["request"]
+
+
+def _event_of(delivery_id: str) -> UUID:
+    """Return the id of a delivery's event, which its id contains."""
+    number = 0
+    for digit in delivery_id.split("_")[1]:
+        number = number * len(_DIGITS) + _DIGITS.index(digit)
+    return UUID(int=number)
+
+
+async def replay(hook: Boathook, id: str) -> Decision:
+    """Replay a dead letter."""
+    decision = await _find(hook, id)
+    if decision is not None:
+        return decision
+    return Decided() if await hook.operations.replay([id], note="replayed by the owner") else NotDead("being handled")
+
+
+class _Undo(Exception):
+    """Ends the transaction of a dry run."""
+
+
+async def dry_run(hook: Boathook, id: str) -> DryRun | Missing:
+    """Handle the first request of a dead letter in a transaction that is undone, and log the result."""
+    letter = await show_dead(hook, id)
+    if isinstance(letter, Missing):
+        return letter
+    request = letter["request"]
+    if request is None:
+        return DryRun("it has no request of a sender, so it can only be replayed")
+    body, result = json.dumps(request["payload"]).encode(), ""
+    arrival = Arrival(
+        event_id=request["event_id"], source=request["source"], type=request["type"], accepted_at=datetime.now(UTC)
+    )
+    try:
+        async with hook.transaction() as tx:
+            result = await _handle(tx, arrival, body, hook.settings.zone)
+            raise _Undo
+    except _Undo:
+        pass
+    except Exception as error:  # noqa: BLE001 - whatever it fails with is the result
+        result = f"it fails: {type(error).__name__}: {error}"
+    meta = {"source": arrival.source, "type": arrival.type, "delivery": id}
+    await log_error(
+        hook, Phase.REPLAY, "DRY_RUN", result, kind=Kind.DRY_RUN, payload=body, meta=meta, event_id=arrival.event_id
+    )
+    return DryRun(result)
+
+
+async def _handle(tx: Transaction, arrival: Arrival, body: bytes, zone: tzinfo) -> str:
+    match read(body, zone):
+        case Unknown(reason):
+            return f"it is not understood: {reason}"
+        case Change() as change:
+            unparsed = TABLES[change.entity].unparsed(change.data, zone)
+            await note_change(tx, arrival, change, effective_timestamp(change, arrival.accepted_at), unparsed)
+            entry, _ = await apply_changes(tx, change.entity, change.id, zone)
+            if entry is None:
+                return "nothing is left to write"
+            return f"it works: {entry.description}" + (f"; not understood: {', '.join(unparsed)}" if unparsed else "")
+        case never:
+            assert_never(never)
+
+
+async def ignore(hook: Boathook, id: str, note: str) -> Decision:
+    """Settle a dead letter as ignored; its record is kept."""
+    found = await _find(hook, id)
+    if found is not None:
+        return found
+    return Decided() if await hook.operations.ignore([id], note=note) else NotDead("being handled")
+
+
+async def ignore_old(hook: Boathook, *, days: float) -> list[str]:
+    """Settle as ignored all deliveries that have been dead for more than *days*; return their ids."""
+    until = datetime.now(UTC) - timedelta(days=min(days, _OLDEST_DAYS))
+    old = [row.id async for row in _all_dead(hook, until=until) if row.ended_at and row.ended_at < until]
+    return await hook.operations.ignore(old, note=f"cleaned up: dead for more than {days:g} days") if old else []
+
+
+async def process_dead_letters(hook: Boathook) -> RetryRun:
+    """Schedule, replay and give up dead letters, according to the schedule."""
+    dead = [row async for row in _all_dead(hook)]
+    async with hook.transaction() as tx:
+        seen = await _take_in(tx, dead, hook.settings.dead_retry_s) if dead else []
+        # Counted before the replay: a crash in between loses one replay, not the count.
+        due = await _take_due(tx)
+    fresh = {row["delivery_id"] for row in seen if row["is_fresh"]}
+    return RetryRun(
+        fresh=[row for row in dead if row.id in fresh],
+        replayed=await hook.operations.replay(due, note="replayed automatically") if due else [],
+        given_up=[row["delivery_id"] for row in seen if row["is_given_up"]],
+    )
+
+
+def _ours(hook: Boathook) -> str:
+    return f"handler:{hook.name}.*"
+
+
+async def _all_dead(hook: Boathook, until: datetime | None = None) -> AsyncIterator[Any]:
+    after, seen = None, 0
+    while seen < MAX_RETRIED:
+        page = await hook.operations.deliveries(
+            recipient=_ours(hook), state="dead", until=until, after=after, limit=_PAGE
+        )
+        for row in page:
+            yield row
+        if len(page) < _PAGE:
+            return
+        after, seen = page[-1].id, seen + len(page)
+
+
+async def _find(hook: Boathook, id: str) -> Missing | NotDead | None:
+    """Return why a dead letter cannot be decided, or None if it can."""
+    if not is_id(id):
+        return Missing()
+    try:
+        found = (await hook.operations.delivery(id))["delivery"]
+    except BoathookError as error:
+        if error.name not in {"NotFound", "InvalidValue"}:
+            raise
+        return Missing()
+    if not found.recipient.startswith(f"handler:{hook.name}."):
+        return Missing()
+    return None if found.state == "dead" else NotDead(found.state)
+
+
+_TAKE_IN: Final = """
+insert into fleet.dead_retry as kept (delivery_id, recipient, next_at, given_up_at)
+select id, recipient, now() + make_interval(secs => ($3::float8[])[1]),
+    case when cardinality($3::float8[]) = 0 then now() end
+from unnest($1::text[], $2::text[]) as dead (id, recipient)
+on conflict (delivery_id) do update set
+    last_seen_at = now(),
+    next_at = case
+        when kept.next_at is null and kept.given_up_at is null
+        then now() + make_interval(secs => ($3::float8[])[kept.replays + 1])
+        else kept.next_at
+    end,
+    given_up_at = case
+        when kept.next_at is null and kept.replays >= cardinality($3::float8[])
+        then coalesce(kept.given_up_at, now())
+        else kept.given_up_at
+    end
+returning delivery_id, first_seen_at = now() as is_fresh, coalesce(given_up_at = now(), false) as is_given_up
+"""
+
+
+async def _take_in(tx: Transaction, dead: Sequence[Any], waits: Sequence[float]) -> Sequence[Any]:
+    return await tx.fetch(_TAKE_IN, [row.id for row in dead], [row.recipient for row in dead], list(waits))
+
+
+async def _take_due(tx: Transaction) -> list[str]:
+    rows = await tx.fetch(
+        "update fleet.dead_retry set replays = replays + 1, next_at = null where next_at <= now() returning delivery_id"
+    )
+    return [row["delivery_id"] for row in rows]
+
+
+_NO_PLAN: Final = {"replays_by_itself": 0, "next_replay_at": None, "given_up_at": None}
+
+
+async def _plans(tx: Transaction, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    rows = await tx.fetch(
+        "select delivery_id, replays, next_at, given_up_at from fleet.dead_retry where delivery_id = any($1)", list(ids)
+    )
+    return {
+        row["delivery_id"]: {
+            "replays_by_itself": row["replays"],
+            "next_replay_at": row["next_at"],
+            "given_up_at": row["given_up_at"],
+        }
+        for row in rows
+    }

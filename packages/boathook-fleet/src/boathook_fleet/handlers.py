@@ -1,0 +1,120 @@
+"""The handlers: record each event, write each changed object once, send each alarm."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, assert_never
+from uuid import UUID
+
+from boathook import Boathook, Event, Ignore, Retry, RetryPolicy, Transaction
+from boathook_fleet import alarms
+from boathook_fleet.live import publish_change
+from boathook_fleet.log import Kind, Phase, add_error, logged
+from boathook_fleet.parse import Change, Unknown, effective_timestamp, read
+from boathook_fleet.records import (
+    Arrival,
+    apply_changes,
+    keep_announcement,
+    keep_unknown,
+    note_change,
+    take_announcement,
+)
+from boathook_fleet.tables import TABLES
+from boathook_fleet.words import Entity
+
+CHANGED: Final = "entity.changed"
+RETRY: Final = RetryPolicy(first_s=0.5, max_attempts=5, max_age_s=900.0)
+"""For short failures only; longer ones are handled by the retry schedule of dead letters, see `dead_letters`."""
+
+
+def declare_handlers(hook: Boathook) -> None:
+    """Register the handlers on *hook*."""
+    changes = hook.counter("fleet_changes_total", "Changes noted.", "entity", "action")
+    unknown = hook.counter("fleet_unknown_total", "Requests that could not be parsed.", "source")
+    unparsed = hook.counter("fleet_unparsed_fields_total", "Fields that were not understood.", "entity", "field")
+    late = hook.counter("fleet_late_changes_total", "Changes not applied, because they are older.", "entity")
+    missed = hook.counter("fleet_missed_changes_total", "Changes before which another one is missing.", "entity")
+    upserts = hook.counter("fleet_upserts_total", "Things written, each for all of its changes since.", "entity")
+
+    def concurrency() -> int:
+        return int(hook.settings.concurrency)
+
+    @hook.on("rentprog", retry=RETRY, concurrency=concurrency)
+    @hook.on("umnico")
+    async def note(event: Event, tx: Transaction) -> Ignore | None:
+        arrival = Arrival(event_id=event.id, source=event.source or "", type=event.type, accepted_at=event.accepted_at)
+        async with logged(hook, Phase.NORMALISE, event_id=event.id, payload=event.body, meta=_meta(event)):
+            match read(event.body, hook.settings.zone):
+                case Unknown(reason) as parsed:
+                    await keep_unknown(tx, arrival, parsed, event.body)
+                    await add_error(
+                        tx, Phase.PARSE, "UNKNOWN_SHAPE", reason, kind=Kind.WARN, event_id=event.id,
+                        payload=event.body, meta=_meta(event),
+                    )  # fmt: skip
+                    unknown.add(source=arrival.source)
+                    return Ignore(f"it could not be parsed: {reason}")
+                case Change() as parsed:
+                    odd = TABLES[parsed.entity].unparsed(parsed.data, hook.settings.zone)
+                    stamp = effective_timestamp(parsed, event.accepted_at)
+                    if await note_change(tx, arrival, parsed, stamp, odd):
+                        announcement = await announce(hook, tx, parsed.entity, parsed.id)
+                        await keep_announcement(tx, announcement, arrival, event.body)
+                    for field in odd:
+                        await _report_unparsed(tx, event, parsed, field)
+                        unparsed.add(entity=parsed.entity, field=field)
+                    changes.add(entity=parsed.entity, action=parsed.action)
+                    return None
+                case never:
+                    assert_never(never)
+
+    async def _report_unparsed(tx: Transaction, event: Event, change: Change, field: str) -> None:
+        text = f"{change.entity} {change.id}: {field} was not understood; the former value stays"
+        await add_error(
+            tx, Phase.PARSE, "UNPARSED_FIELD", text, kind=Kind.WARN, payload=event.body, meta=_meta(event),
+            event_id=event.id, entity=change.entity, entity_id=change.id,
+        )  # fmt: skip
+        await alarms.raise_alarm(hook, f"unparsed {change.entity} {field}", text)
+
+    @hook.on(None, CHANGED, application=hook.name, order_by="thing", retry=RETRY, concurrency=concurrency)
+    async def apply(event: Event, tx: Transaction) -> Ignore | None:
+        entity, identifier = Entity(event.json["entity"]), event.json["id"]
+        request = await take_announcement(tx, event.id)
+        async with logged(hook, Phase.UPSERT, entity=entity, entity_id=identifier, **_about(event, request)):
+            entry, decisions = await apply_changes(tx, entity, identifier, hook.settings.zone)
+            late.add(len(decisions.late), entity=entity)
+            missed.add(len(decisions.gaps), entity=entity)
+            if entry is None:
+                return Ignore("no pending change is newer than the stored object")
+            await publish_change(hook, tx, entry)
+        upserts.add(entity=entity)
+        return None
+
+    @hook.on(None, alarms.TYPE, application=hook.name, order_by="kind", retry=alarms.RETRY, concurrency=1)
+    async def notify(event: Event, tx: Transaction) -> Ignore | Retry | None:
+        return await alarms.send_alarms(hook, event, tx)
+
+
+async def announce(hook: Boathook, tx: Transaction, entity: Entity, id: str) -> UUID:
+    """Have the changes of an object applied soon, by an event whose id is returned."""
+    receipt = await hook.publish(
+        tx,
+        application=hook.name,
+        type=CHANGED,
+        payload={"entity": entity, "id": id, "thing": f"{entity}:{id}"},
+        deliver_at=datetime.now(UTC) + timedelta(seconds=hook.settings.window_s),
+    )
+    return receipt.event_id
+
+
+def _meta(event: Event) -> dict[str, Any]:
+    fields = {"source": event.source, "type": event.type, "attempt": event.attempt, "request_id": event.request_id}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _about(event: Event, request: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what the error log has of a change that is not written, whose first request may be known."""
+    if request is None:
+        return {"event_id": event.id, "payload": event.body, "meta": _meta(event)}
+    origin = {"source": request["source"], "type": request["type"]}
+    body = json.dumps(request["payload"]).encode()
+    return {"event_id": request["source_event_id"], "payload": body, "meta": _meta(event) | origin}

@@ -1,0 +1,88 @@
+"""Periodic jobs: retry dead letters, store metrics, raise alarms, delete old rows."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from boathook import Boathook
+from boathook_fleet import dead_letters, status
+from boathook_fleet.alarms import raise_alarm
+from boathook_fleet.log import Kind, Phase, add_error
+from boathook_fleet.settings import SOURCES
+
+LOOK_S: Final = 5.0
+KEEP_S: Final = 10.0
+"""Seconds between updates of the current minute's metrics; the last values stay."""
+TIDY_S: Final = 3_600.0
+
+
+def declare_jobs(hook: Boathook) -> None:
+    """Register the periodic jobs on *hook*."""
+    refusals = Refusals()
+
+    @hook.every(LOOK_S)
+    async def retry_dead_letters() -> None:
+        done = await dead_letters.process_dead_letters(hook)
+        for (recipient, code), rows in _by_cause(done.fresh).items():
+            name = recipient.removeprefix("handler:")
+            text = f"Dead letter: {name} gave up {rows[0].type}: {code}: {rows[0].note or ''}"
+            await raise_alarm(hook, f"dead {name} {code}", text, len(rows))
+        if done.given_up:
+            text = f"Left to operators: {done.given_up[0]}, which automatic replays did not fix"
+            await raise_alarm(hook, "dead given up", text, len(done.given_up))
+
+    @hook.every(LOOK_S)
+    async def watch() -> None:
+        figures = await status.read_figures(hook)
+        async with hook.transaction() as tx:
+            for (source, reason), number in refusals.count_new(figures).items():
+                text, meta = f"refused at the source {source}", {"source": source}
+                await add_error(tx, Phase.ACK, reason, text, kind=Kind.WARN, number=number, meta=meta)
+        described = status.describe(figures, hook.settings)
+        if not described["is_ack_within_sla"]:
+            slow = f"{described['webhook_ack_p95_ms_1m']:g} ms, more than {described['webhook_ack_sla_ms']:g}"
+            await raise_alarm(hook, "slow acknowledgement", f"Acknowledging takes {slow} (p95 of the last minute)")
+        for problem in described["readiness"]["problems"]:
+            await raise_alarm(hook, "not ready", f"Not ready: {problem}")
+
+    @hook.every(KEEP_S)
+    async def store_minute() -> None:
+        described = status.describe(await status.read_figures(hook), hook.settings)
+        async with hook.transaction() as tx:
+            await status.store_minute(tx, described | await status.read_counts(tx))
+
+    @hook.every(TIDY_S)
+    async def delete_old_rows() -> None:
+        settings = hook.settings
+        async with hook.transaction() as tx:
+            await status.clean_up(tx, keep_days=settings.keep_days, max_errors=settings.max_errors)
+
+
+class Refusals:
+    """Computes the increase of the number of rejected requests."""
+
+    def __init__(self) -> None:
+        self._before: Mapping[tuple[str, str], int] | None = None
+
+    def count_new(self, figures: status.Figures) -> Mapping[tuple[str, str], int]:
+        """Return how many requests were rejected since the last call, by source and reason; none at the first call."""
+        present = Counter(
+            {
+                (series["labels"]["source"], series["labels"]["reason"]): int(series["value"])
+                for series in figures.series("boathook_rejections_total")
+                if series["labels"]["source"] in SOURCES
+            }
+        )
+        # A counter that decreased was reset, so its value is the increase.
+        before, self._before = self._before, present
+        if before is None:
+            return {}
+        count_new = {key: n - before.get(key, 0) if n >= before.get(key, 0) else n for key, n in present.items()}
+        return {key: n for key, n in count_new.items() if n}
+
+
+def _by_cause(rows: Sequence[Any]) -> dict[tuple[str, str], list[Any]]:
+    found: dict[tuple[str, str], list[Any]] = {}
+    for row in rows:
+        found.setdefault((row.recipient, row.code or "unknown"), []).append(row)
+    return found

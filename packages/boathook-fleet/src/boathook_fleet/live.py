@@ -1,0 +1,169 @@
+"""Live updates for browsers: a WebSocket that reports changes, without losing any over a reconnect.
+
+Broadcasts are only hints. News are numbered in the order of their commits. A client that gets number 9 after number 6
+queries 7 and 8, and a client that reconnects with ``?since=6`` gets the latest state of everything that came later.
+"""
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from boathook import Boathook, Transaction
+from boathook_fleet.log import Phase, logged
+from boathook_fleet.records import FeedEntry, feed_since, newest_version
+
+CHANNEL: Final = "fleet.live"
+POLL_S: Final = 2.0
+"""Seconds between queries for changes without a hint, because hints may be lost."""
+_PAGE: Final = 500
+
+
+async def publish_change(hook: Boathook, tx: Transaction, entry: FeedEntry) -> None:
+    """Notify all browsers of *entry*, once the transaction commits."""
+    await hook.publish_live(tx, CHANNEL, entry.to_json())
+
+
+async def serve_live(hook: Boathook, socket: WebSocket) -> None:
+    """Serve one browser until it disconnects."""
+    await socket.accept()
+    since = _read_since(socket.query_params.get("since"))
+    if since is None:
+        await socket.close(1008, "since must be the version of a frame, a whole number")
+        return
+    async with logged(hook, Phase.LIVE):
+        telling = asyncio.create_task(_report(hook, socket, since))
+        gone = asyncio.create_task(_wait_until_gone(socket))
+        try:
+            await asyncio.wait({telling, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if telling.done():
+                telling.result()
+        finally:
+            for task in (telling, gone):
+                task.cancel()
+            await asyncio.gather(telling, gone, return_exceptions=True)
+
+
+def _read_since(text: str | None) -> int | None:
+    """Return the version to continue from, -1 for the current one, or None if it is invalid."""
+    if text is None:
+        return -1
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+async def _wait_until_gone(socket: WebSocket) -> None:
+    with contextlib.suppress(WebSocketDisconnect):
+        while (await socket.receive())["type"] != "websocket.disconnect":
+            pass
+
+
+async def _report(hook: Boathook, socket: WebSocket, since: int) -> None:
+    """Send all changes after *since*, each once, in the order of their commits."""
+    hints = hook.subscribe(CHANNEL)  # subscribe before reading the version, so that nothing is lost in between
+    async with hook.transaction() as tx:
+        newest = await newest_version(tx)
+    seen = newest if since < 0 else min(since, newest)
+    with contextlib.suppress(WebSocketDisconnect):
+        await socket.send_json({"kind": "hello", "version": newest, "since": seen})
+        seen = await _catch_up(hook, socket, seen)
+        while True:
+            hint = await _next(hints)
+            if hint is not None and hint["version"] <= seen:
+                continue
+            if hint is not None and hint["version"] == seen + 1:
+                await _send(socket, hint)
+                seen = hint["version"]
+            else:
+                seen = await _catch_up(hook, socket, seen)
+
+
+async def _next(hints: AsyncIterator[Any]) -> Any:
+    """Return the next hint, or None if none arrives in time."""
+    try:
+        async with asyncio.timeout(POLL_S):
+            return await anext(hints)
+    except TimeoutError:
+        return None
+
+
+async def _catch_up(hook: Boathook, socket: WebSocket, seen: int) -> int:
+    """Send the changes after *seen*; return the latest version sent."""
+    while True:
+        async with hook.transaction() as tx:
+            page = await feed_since(tx, seen, limit=_PAGE)
+        for entry in page:
+            await _send(socket, entry)
+            seen = entry["version"]
+        if len(page) < _PAGE:
+            return seen
+
+
+async def _send(socket: WebSocket, entry: dict[str, Any]) -> None:
+    await socket.send_json({"kind": "change", **entry})
+
+
+def _source_hash(tag: str) -> str:
+    """Return the source expression of the page's only element with this tag (Content Security Policy 3)."""
+    content = PAGE.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+PAGE: Final = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>Fleet: live</title>
+<style>
+body { font: 15px/1.4 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse; width: 100% } td, th { text-align: left; padding: .2rem .8rem .2rem 0 }
+</style>
+<h1>Fleet: live</h1>
+<form><label>Token <input type="password" autocomplete="off" size="40"></label> <button>Connect</button>
+<output></output></form>
+<table><thead><tr><th>version<th>what<th>id<th>action<th>by<th>description</thead><tbody></tbody></table>
+<script>
+const form = document.querySelector("form"), rows = document.querySelector("tbody");
+const state = document.querySelector("output");
+let since = "", socket;
+form.onsubmit = (event) => { event.preventDefault(); connect(); };
+function connect() {
+  if (socket) { socket.onclose = null; socket.close(); }
+  const scheme = location.protocol === "https:" ? "wss" : "ws", token = form.querySelector("input").value;
+  socket = new WebSocket(`${scheme}://${location.host}/api/rentprog/live${since}`);
+  socket.onopen = () => socket.send(JSON.stringify({ token }));
+  socket.onmessage = ({ data }) => show(JSON.parse(data));
+  socket.onclose = ({ code, reason }) => {
+    const isRefused = code === 1008;
+    state.textContent = isRefused ? reason : "away, trying again";
+    if (!isRefused) setTimeout(connect, 2000);
+  };
+}
+function show(frame) {
+  state.textContent = `connected, version ${frame.version}`;
+  since = `?since=${frame.kind === "hello" ? frame.since : frame.version}`;
+  if (frame.kind !== "change") return;
+  const row = rows.insertRow(0);
+  for (const key of ["version", "entity", "id", "action", "actor", "description"])
+    row.insertCell().textContent = frame[key] ?? "";
+  while (rows.rows.length > 200) rows.deleteRow(-1);
+}
+</script>
+</html>
+"""
+
+_POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "connect-src 'self'",
+        f"script-src {_source_hash('script')}",
+        f"style-src {_source_hash('style')}",
+        "form-action 'none'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+PAGE_HEADERS: Final = {"content-security-policy": _POLICY, "cache-control": "no-cache"}
+"""The headers of `PAGE`, which may run nothing but its own script."""

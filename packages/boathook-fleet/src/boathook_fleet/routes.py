@@ -1,0 +1,229 @@
+"""The app's own HTTP routes: dead letters, metrics, objects, live updates, and the self-test."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, assert_never
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from boathook import Boathook, BoathookError
+from boathook_app_tools.terminal import plain
+from boathook_fleet import dead_letters, live, records, status
+from boathook_fleet.log import count_errors, list_errors
+from boathook_fleet.parse import Change, parse
+from boathook_fleet.tables import TABLES
+
+BASE: Final = "/api/rentprog"
+_DEAD: Final = "/webhook/dead"
+"""The path of dead letters, below `BASE`."""
+SELFTEST: Final = "/webhooks/_selftest"
+LIVE_PAGE: Final = f"{BASE}/live/page"
+MAX_LIMIT: Final = 500
+_EXAMPLE: Final = {"event": "car_update", "payload": '{"id"=>1, "mileage"=>[88120, 88954], "company_id"=>4310}'}
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class BadRequest(Exception):
+    """The request has an invalid parameter; the message says what to write."""
+
+
+def mount_routes(hook: Boathook) -> None:
+    """Mount all routes; only the self-test and the empty live page need no authentication."""
+    desk = Desk(hook)
+    hook.mount(BASE, _starlette(desk.routes()))
+    hook.mount(SELFTEST, _starlette([Route("/", desk.selftest)]), is_open=True)
+    hook.mount(LIVE_PAGE, _starlette([Route("/", _show_page)]), is_open=True)
+
+
+def _starlette(routes: list[Any]) -> Starlette:
+    return Starlette(routes=routes, exception_handlers={BadRequest: _say_bad, BoathookError: _say_away})
+
+
+class Desk:
+    """Handles requests with the app's `Boathook`."""
+
+    def __init__(self, hook: Boathook) -> None:
+        self._hook = hook
+
+    def routes(self) -> list[Route | WebSocketRoute]:
+        """Return all routes that need a token."""
+        return [
+            Route(_DEAD, self.list_dead, methods=["GET"]),
+            Route(f"{_DEAD}/cleanup", self.clean_up, methods=["POST"]),
+            Route(f"{_DEAD}/{{id}}/replay", self.replay, methods=["POST"]),
+            Route(f"{_DEAD}/{{id}}", self.show_dead, methods=["GET"]),
+            Route(f"{_DEAD}/{{id}}", self.ignore, methods=["DELETE"]),
+            Route("/metrics", self.metrics, methods=["GET"]),
+            Route("/metrics/history", self.history, methods=["GET"]),
+            Route("/errors", self.errors, methods=["GET"]),
+            Route("/unknown", self.unknown, methods=["GET"]),
+            Route("/unparsed", self.unparsed, methods=["GET"]),
+            *(Route(f"/{table.name}", self._lister(entity)) for entity, table in TABLES.items()),
+            WebSocketRoute("/live", self.live),
+        ]
+
+    async def list_dead(self, request: Request) -> Response:
+        """List dead letters, newest events first."""
+        limit = _whole(request, "limit", 50, 1, MAX_LIMIT)
+        asked = {key: _text(request, key) for key in ("source", "type", "after")}
+        if asked["after"] is not None and not dead_letters.is_id(asked["after"]):
+            raise BadRequest("after must be the id of a dead letter, such as the `next` of the page before")
+        rows = await dead_letters.list_dead(self._hook, **asked, limit=limit)
+        return _json({"data": rows, "next": rows[-1]["id"] if len(rows) == limit else None})
+
+    async def show_dead(self, request: Request) -> Response:
+        """Return one dead letter with its attempts."""
+        id = request.path_params["id"]
+        letter = await dead_letters.show_dead(self._hook, id)
+        return _decided(id, letter, 404, "") if isinstance(letter, dead_letters.Missing) else _json(letter)
+
+    async def replay(self, request: Request) -> Response:
+        """Replay one dead letter; with ``dry_run=true``, only say what would come of it."""
+        id = request.path_params["id"]
+        if _flag(request, "dry_run"):
+            dry = await dead_letters.dry_run(self._hook, id)
+            if isinstance(dry, dead_letters.Missing):
+                return _decided(id, dry, 404, "")
+            return _json({"ok": True, "id": id, "dry_run": True, "result": dry.result})
+        return _decided(id, await dead_letters.replay(self._hook, id), 202, "replayed")
+
+    async def ignore(self, request: Request) -> Response:
+        """Settle one dead letter as ignored."""
+        id = request.path_params["id"]
+        note = (_text(request, "note") or "").strip() or "deleted by the owner"
+        return _decided(id, await dead_letters.ignore(self._hook, id, note[:500]), 200, "ignored")
+
+    async def clean_up(self, request: Request) -> Response:
+        """Settle old dead letters as ignored."""
+        days = _number(request, "days", self._hook.settings.dead_days, 0, 36_500)
+        ignored = await dead_letters.ignore_old(self._hook, days=days)
+        return _json({"ok": True, "days": days, "ignored": len(ignored), "ids": ignored})
+
+    async def metrics(self, _request: Request) -> Response:
+        """Return the app's metrics, including counts of its own tables."""
+        async with self._hook.transaction() as tx:
+            counts = await records.read_totals(tx) | await status.read_counts(tx)
+        return _json(await self._described() | counts)
+
+    async def history(self, request: Request) -> Response:
+        """Return the metrics of the last minutes, oldest first."""
+        minutes = _whole(request, "minutes", 60, 1, 10_080)
+        async with self._hook.transaction() as tx:
+            return _json({"minutes": await status.list_minutes(tx, minutes=minutes)})
+
+    async def errors(self, request: Request) -> Response:
+        """List the error log, newest first, with the counts of the last hour."""
+        limit = _whole(request, "limit", 50, 1, MAX_LIMIT)
+        asked = {key: _text(request, key) for key in ("phase", "kind", "code")}
+        async with self._hook.transaction() as tx:
+            rows = await list_errors(tx, **asked, limit=limit)
+            return _json({"data": rows, "last_hour": await count_errors(tx, minutes=60)})
+
+    async def unknown(self, request: Request) -> Response:
+        """List requests that were not understood."""
+        async with self._hook.transaction() as tx:
+            return _json({"data": await records.list_unknown(tx, limit=_whole(request, "limit", 50, 1, MAX_LIMIT))})
+
+    async def unparsed(self, request: Request) -> Response:
+        """List objects with fields that were not understood."""
+        async with self._hook.transaction() as tx:
+            rows = await records.list_unparsed(tx, limit=_whole(request, "limit", 50, 1, MAX_LIMIT))
+        return _json({"data": rows})
+
+    async def selftest(self, _request: Request) -> Response:
+        """Return whether the app works, with metrics but without secrets; needs no authentication."""
+        described = await self._described()
+        checks = {"parser": isinstance(parse(_EXAMPLE), Change), "database": await self._is_database_there()}
+        document = status.selftest(described, checks)
+        return _json(document, 200 if document["ok"] else 503)
+
+    async def live(self, socket: WebSocket) -> None:
+        """Send changes to a browser."""
+        await live.serve_live(self._hook, socket)
+
+    async def _described(self) -> dict[str, Any]:
+        return status.describe(await status.read_figures(self._hook), self._hook.settings)
+
+    async def _is_database_there(self) -> bool:
+        try:
+            async with self._hook.transaction() as tx:
+                await records.newest_version(tx)
+        except BoathookError:
+            return False
+        return True
+
+    def _lister(self, entity: Any) -> Endpoint:
+        async def list_them(request: Request) -> Response:
+            limit, after = _whole(request, "limit", 50, 1, MAX_LIMIT), _text(request, "after") or ""
+            async with self._hook.transaction() as tx:
+                rows = await records.list_things(tx, entity, limit=limit, after=after)
+            return _json({"data": rows, "next": rows[-1]["id"] if len(rows) == limit else None})
+
+        return list_them
+
+
+async def _show_page(_request: Request) -> Response:
+    return HTMLResponse(live.PAGE, headers=live.PAGE_HEADERS)
+
+
+def _decided(id: str, decision: dead_letters.Decision, status_code: int, word: str) -> Response:
+    match decision:
+        case dead_letters.Decided():
+            return _json({"ok": True, "id": id, "result": word}, status_code)
+        case dead_letters.Missing():
+            return _refuse(404, "not_found", f"there is no dead letter {id!r} here")
+        case dead_letters.NotDead(state):
+            return _refuse(409, "not_dead", f"{id} is {state}, not dead, so there is nothing to decide")
+        case _:
+            assert_never(decision)
+
+
+def _json(content: Any, status_code: int = 200) -> JSONResponse:
+    return JSONResponse(plain(content), status_code, {"cache-control": "no-store"})
+
+
+def _refuse(status_code: int, error: str, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"ok": False, "error": error, "detail": detail}, status_code, headers)
+
+
+async def _say_bad(_request: Request, error: Exception) -> Response:
+    return _refuse(400, "bad_request", str(error))
+
+
+async def _say_away(_request: Request, error: Exception) -> Response:
+    return _refuse(503, "unavailable", str(error), {"retry-after": "1"})
+
+
+def _text(request: Request, name: str) -> str | None:
+    text = request.query_params.get(name)
+    if text is not None and "\0" in text:
+        raise BadRequest(f"{name} must be text without NUL")
+    return text
+
+
+def _flag(request: Request, name: str) -> bool:
+    text = _text(request, name) or "false"
+    if text not in {"true", "false"}:
+        raise BadRequest(f"{name} must be true or false")
+    return text == "true"
+
+
+def _whole(request: Request, name: str, usual: int, low: int, high: int) -> int:
+    number = _number(request, name, usual, low, high)
+    if not float(number).is_integer():
+        raise BadRequest(f"{name} must be a whole number")
+    return int(number)
+
+
+def _number(request: Request, name: str, usual: float, low: float, high: float) -> float:
+    try:
+        number = float(request.query_params.get(name, usual))
+    except ValueError:
+        number = float("nan")
+    if not low <= number <= high:
+        raise BadRequest(f"{name} must be a number from {low} to {high}")
+    return number

@@ -1,0 +1,202 @@
+"""Metrics of the app, in its operator's terms: acknowledgement, queue, duplicates, readiness."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+from boathook import Boathook, Transaction
+from boathook_fleet.log import count_errors
+from boathook_fleet.records import count_unparsed
+from boathook_fleet.settings import SOURCES, FleetSettings, show_size
+
+Series = Sequence[Mapping[str, Any]]
+_STATES: Final = {"leased": "inflight", "pending": "pending", "dead": "dead"}
+"""The states of deliveries, and the names of their numbers in `describe`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The metrics of boathook that concern this app."""
+
+    status: Mapping[str, Any]
+    recipients: str
+    """The prefix of this app's recipients."""
+
+    def series(self, name: str) -> Series:
+        """Return all series of a metric."""
+        found: Series = self.status["metrics"].get(name, {}).get("series", ())
+        return found
+
+    def recent_increase(self, name: str, is_wanted: Callable[[Mapping[str, str]], bool] = lambda _labels: True) -> int:
+        """Return the increase of a counter of this app's sources in the last minute."""
+        window_s = self.status["window_s"]
+        count_new = (
+            series["per_second"] * window_s
+            for series in self.series(name)
+            if series["labels"].get("source") in SOURCES and is_wanted(series["labels"])
+        )
+        total: float = sum(count_new)
+        return round(total)
+
+    def ack_ms(self, statistic: str) -> float | None:
+        """Return the mean or a quantile of the acknowledgement time in the last minute, of the slowest source.
+
+        It is in ms, or None without requests.
+        """
+        seconds = [
+            series[statistic]
+            for series in self.series("boathook_ack_seconds")
+            if series["labels"]["source"] in SOURCES and series["per_second"] > 0
+        ]
+        return round(max(seconds) * 1_000, 3) if seconds else None
+
+    def dedup_window_s(self) -> float | None:
+        """Return how long RentProg's requests are recognized by what is in force; None until a gateway reports it."""
+        series = self.series("boathook_dedup_window_seconds")
+        return next((one["value"] for one in series if one["labels"]["source"] == SOURCES[0]), None)
+
+    def gauge(self, name: str) -> float | None:
+        """Return the value of a gauge of this host, without labels; None if it is not reported."""
+        return next((series["value"] for series in self.series(name)), None)
+
+    def redis(self) -> str:
+        """Return whether the gateways can use `shared.redis`: ``up``, ``down``, or ``absent`` if there is none."""
+        unavailable = self.gauge("boathook_redis_unavailable")
+        return "absent" if unavailable is None else "down" if unavailable else "up"
+
+    def queue(self) -> dict[str, int]:
+        """Return this app's open deliveries, by the names of `_STATES`."""
+        numbers = dict.fromkeys(_STATES.values(), 0)
+        for series in self.series("boathook_backlog"):
+            state = _STATES.get(series["labels"]["state"])
+            if state is not None and series["labels"]["recipient"].startswith(self.recipients):
+                numbers[state] += int(series["value"])
+        return numbers
+
+    def total(self, name: str, **labels: str) -> int:
+        """Return the value of a counter of this app's sources."""
+        return sum(
+            int(series["value"])
+            for series in self.series(name)
+            if series["labels"].get("source") in SOURCES and labels.items() <= series["labels"].items()
+        )
+
+
+async def read_figures(hook: Boathook) -> Figures:
+    """Return the current metrics."""
+    return Figures(await hook.platform.health(), f"handler:{hook.name}.")
+
+
+def describe(figures: Figures, settings: FleetSettings) -> dict[str, Any]:
+    """Return the app's metrics as JSON values; none of them is a secret."""
+    p95, problems = figures.ack_ms("p95"), list(figures.status.get("problems", ()))
+    return {
+        "version": _version(),
+        "at": datetime.fromtimestamp(figures.status["at"], UTC).isoformat(),
+        "window_s": figures.status["window_s"],
+        "webhook_ok_1m": figures.recent_increase(
+            "boathook_requests_total", lambda labels: labels["status"].startswith("2")
+        ),
+        "webhook_err_1m": figures.recent_increase(
+            "boathook_requests_total", lambda labels: not labels["status"].startswith("2")
+        ),
+        "webhook_ack_avg_ms_1m": figures.ack_ms("mean"),
+        "webhook_ack_p50_ms_1m": figures.ack_ms("p50"),
+        "webhook_ack_p95_ms_1m": p95,
+        "webhook_ack_sla_ms": settings.ack_sla_ms,
+        "is_ack_within_sla": p95 is None or p95 <= settings.ack_sla_ms,
+        "redis": figures.redis(),
+        # Whole objects are not fetched from RentProg, so none wait for it.
+        "queue": {**figures.queue(), "fetch_full_backlog": 0},
+        "readiness": {
+            "ok": not problems,
+            "problems": problems,
+            "shutting_down": bool(figures.gauge("boathook_gateways_stopping")),
+            "server_inflight": round(figures.gauge("boathook_requests_in_flight") or 0),
+        },
+        "dedup": {
+            "backend": "postgresql",
+            "ttl": round(figures.dedup_window_s() or settings.dedup_window_s),
+            "memorySize": round(figures.gauge("boathook_dedup_cache_keys") or 0),
+            "hits_1m": figures.recent_increase("boathook_duplicates_total"),
+            "hits": figures.total("boathook_duplicates_total"),
+        },
+        "rateRps": settings.rate,
+        "rate_burst": settings.burst,
+        "jsonLimit": show_size(settings.max_body),
+        "async_concurrency": settings.concurrency,
+        "batch_window_ms": round(settings.window_s * 1_000),
+        "dead_retry_s": list(settings.dead_retry_s),
+        "telegram": {"is_on": settings.telegram.is_on, "per_minute": settings.telegram.per_minute},
+    }
+
+
+def selftest(described: Mapping[str, Any], checks: Mapping[str, bool]) -> dict[str, Any]:
+    """Return the answer of the self-test: what `describe` returns, with the figures of the last minute apart."""
+    is_ok = described["readiness"]["ok"] and all(checks.values())
+    names = [name for name in described if name.startswith("webhook_")]
+    rest = {name: value for name, value in described.items() if name not in names}
+    return {"ok": is_ok, "checks": checks, **rest, "metrics": {name: described[name] for name in names}}
+
+
+def _version() -> str:
+    try:
+        return version("boathook")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+async def read_counts(tx: Transaction) -> dict[str, Any]:
+    """Return counts of the app's own tables, for the last minute and for waiting work."""
+    row = await tx.fetchrow(
+        "select (select count(*) from fleet.change where accepted_at > now() - interval '1 minute') as changes_1m,"
+        " (select count(*) from fleet.dirty) as dirty,"
+        " (select count(*) from fleet.unknown) as unknown,"
+        " (select coalesce(sum(waiting), 0)::bigint from fleet.alarm) as alarms_waiting"
+    )
+    assert row is not None
+    return dict(row) | {"unparsed": await count_unparsed(tx), "errors_1m": await count_errors(tx, minutes=1)}
+
+
+async def store_minute(tx: Transaction, figures: Mapping[str, Any]) -> None:
+    """Store the metrics of this minute."""
+    await tx.execute(
+        "insert into fleet.minute (at, figures) values (date_trunc('minute', now()), $1)"
+        " on conflict (at) do update set figures = excluded.figures",
+        json.dumps(figures),
+    )
+
+
+async def list_minutes(tx: Transaction, *, minutes: int) -> list[dict[str, Any]]:
+    """Return the metrics of the last minutes, oldest first; minutes in which the app did not run are missing."""
+    rows = await tx.fetch(
+        "select at, figures from fleet.minute where at > now() - make_interval(mins => $1) order by at", minutes
+    )
+    return [{"minute": row["at"].isoformat(), **json.loads(row["figures"])} for row in rows]
+
+
+_CLEANING: Final = (
+    """
+    delete from fleet.change where accepted_at < now() - make_interval(secs => $1) and not exists
+        (select from fleet.dirty where dirty.entity = change.entity and dirty.entity_id = change.entity_id)
+    """,
+    "delete from fleet.unknown where accepted_at < now() - make_interval(secs => $1)",
+    "delete from fleet.announced where announced_at < now() - make_interval(secs => $1)",
+    "delete from fleet.error_log where created_at < now() - make_interval(secs => $1)",
+    "delete from fleet.minute where at < now() - make_interval(secs => $1)",
+    "delete from fleet.notice where at < now() - make_interval(secs => $1)",
+    "delete from fleet.dead_retry where last_seen_at < now() - make_interval(secs => $1)",
+)
+
+
+async def clean_up(tx: Transaction, *, keep_days: float, max_errors: int) -> None:
+    """Delete rows older than *keep_days*, and all but the latest errors."""
+    for statement in _CLEANING:
+        await tx.execute(statement, keep_days * 86_400)
+    await tx.execute(
+        "delete from fleet.error_log where id <= (select id from fleet.error_log order by id desc offset $1 limit 1)",
+        max_errors,
+    )

@@ -1,0 +1,81 @@
+"""Defines the app's `Boathook`, the source of its callbacks, and its metrics."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from boathook import Boathook
+from boathook_music.s3 import S3, Bucket
+from boathook_music.settings import MusicSettings
+from boathook_music.sigv4 import Credentials
+from boathook_music.storage import LocalFolder
+
+SOURCE: Final = "suno"
+APPLICATION: Final = "music"
+"""The application to which the app publishes events for its own handlers."""
+
+hook = Boathook("music", settings=MusicSettings, migrations=Path(__file__).with_name("migrations"))
+
+callbacks_total = hook.counter(
+    "music_callbacks_total", "Callbacks, by stage and by what became of them.", "stage", "result"
+)
+files_total = hook.counter("music_files_total", "Attempts to keep a file, by kind and result.", "kind", "result")
+file_bytes_total = hook.counter("music_file_bytes_total", "Bytes put into storage.", "kind")
+lookups_total = hook.counter("music_lookups_total", "Songs asked for at the reseller, by what became of it.", "result")
+overdue_tracks = hook.gauge("music_overdue_tracks", "Songs that nothing was heard of for `overdue_s`.")
+waiting_callbacks = hook.gauge("music_waiting_callbacks", "Callbacks whose track is not known yet.")
+hook.alert_rule(
+    "unknown_stage",
+    "callbacks with an unknown stage in {period}: {value}",
+    metric="music_callbacks_total",
+    labels={"stage": ["unknown"]},
+    measure="increase",
+    over_s=900,
+    above=0,
+    advice="Their tracks are unchanged: see `boathook music deliveries list --status failed`.",
+)
+hook.alert_rule(
+    "overdue_tracks",
+    "songs without a callback: {value}",
+    metric="music_overdue_tracks",
+    above=0,
+    advice="See `boathook music tracks list --overdue`, and check that the reseller reaches callBackUrl.",
+)
+open_files = hook.gauge("music_open_files", "Files that are wanted and not stored, by state.", "state")
+
+
+def settings() -> MusicSettings:
+    """Return the table ``[music]``. Raises ConfigError before boathook has loaded the app."""
+    found: MusicSettings = hook.settings
+    return found
+
+
+def incoming() -> Path:
+    """Return the folder for files that are being downloaded."""
+    return hook.data_dir / settings().incoming
+
+
+def storage() -> LocalFolder | S3:
+    """Return the configured storage. Raises ConfigError: a secret reference cannot be resolved."""
+    config = settings().storage
+    if config.kind == "folder":
+        return LocalFolder(hook.data_dir / config.folder)
+    credentials = Credentials(
+        key_id=hook.resolve(config.key_id, "storage.key_id"),
+        secret=hook.resolve(config.secret_key, "storage.secret_key"),
+        token=hook.resolve(config.session_token, "storage.session_token") if config.session_token else "",
+    )
+    bucket = Bucket(
+        endpoint=config.endpoint,
+        name=config.bucket,
+        region=config.region,
+        credentials=credentials,
+        timeout_s=config.timeout_s,
+    )
+    return S3(bucket, hook.http)
+
+
+@hook.sources
+def sources(settings: MusicSettings) -> Mapping[str, Mapping[str, Any]]:
+    """Return the source of callbacks."""
+    return settings.sources

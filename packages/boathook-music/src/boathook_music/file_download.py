@@ -1,0 +1,120 @@
+"""Fetches a file into storage: with size limits, with its format detected by content, under its own name."""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from boathook import BoathookError
+from boathook_music.files import StoredFile
+from boathook_music.kinds import HEAD, Kind, format_of
+from boathook_music.storage import Storage, StorageFailed
+
+EXPIRED: Final = frozenset({401, 403, 404, 410})
+"""The statuses with which file servers respond to expired URLs."""
+_WORTH_TRYING: Final = frozenset({408, 425, 429})
+
+
+class DownloadFailed(BoathookError):
+    """A file could not be stored.
+
+    Args:
+        message: one sentence.
+        code: one word for machines.
+        is_final: whether a retry is pointless.
+        dependency: the host that failed, if one did.
+    """
+
+    def __init__(self, message: str, code: str, *, is_final: bool, dependency: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.is_final = is_final
+        self.dependency = dependency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Download:
+    """Everything needed to store one file."""
+
+    url: str
+    stem: str
+    kind: Kind
+    max_bytes: int
+    timeout_s: float
+    incoming: Path
+    """The folder for unfinished downloads."""
+    http: Any
+    """A `boathook.handlers.platform.Http`."""
+    storage: Storage
+
+
+async def keep(work: Download) -> StoredFile:
+    """Fetch a file and put it into storage. Raises DownloadFailed.
+
+    A partial download is resumed by the next attempt on this host.
+    """
+    try:
+        return await _keep(work)
+    except OSError as error:
+        words = f"files cannot be fetched to {work.incoming}: {error.strerror or error}"
+        raise DownloadFailed(words, "INCOMING_FAILED", is_final=False) from None
+
+
+async def _keep(work: Download) -> StoredFile:
+    path = _place(work)
+    await asyncio.to_thread(work.incoming.mkdir, parents=True, exist_ok=True)
+    if not await asyncio.to_thread(path.is_file):  # else an earlier attempt ended between fetching and storing
+        await _fetch(work, path)
+    try:
+        size, sha256, head = await asyncio.to_thread(_measure, path)
+    except FileNotFoundError:  # a worker that lost its lease was faster
+        raise DownloadFailed("another attempt is at the same file", "BUSY", is_final=False) from None
+    found = format_of(work.kind, head)
+    if found is None:
+        await asyncio.to_thread(path.unlink, missing_ok=True)
+        raise DownloadFailed(
+            f"the content at the address is not {work.kind}", f"NOT_{work.kind.upper()}", is_final=True
+        )
+    kept = StoredFile(key=f"{work.stem}.{found.extension}", size=size, sha256=sha256, content_type=found.content_type)
+    try:
+        await work.storage.put(path, kept.key, content_type=kept.content_type, sha256=sha256)
+    except StorageFailed as error:
+        raise DownloadFailed(str(error), error.code, is_final=False) from None
+    await asyncio.to_thread(path.unlink, missing_ok=True)
+    return kept
+
+
+async def _fetch(work: Download, path: Path) -> None:
+    try:
+        await work.http.download(work.url, path, max_bytes=work.max_bytes, timeout_s=work.timeout_s)
+    except BoathookError as error:
+        raise _judge(error) from None
+
+
+def _judge(error: BoathookError) -> DownloadFailed:
+    status, host = getattr(error, "status", None), getattr(error, "host", None)
+    if status in EXPIRED:
+        return DownloadFailed(f"the address has expired: {error}", "URL_EXPIRED", is_final=True, dependency=host)
+    if status is not None and 300 <= status < 500 and status not in _WORTH_TRYING:
+        return DownloadFailed(str(error), f"HTTP_{status}", is_final=True, dependency=host)
+    if getattr(error, "is_final", False):
+        return DownloadFailed(str(error), "REFUSED", is_final=True, dependency=host)
+    code = "DOWNLOAD_FAILED" if status is None else f"HTTP_{status}"
+    return DownloadFailed(str(error), code, is_final=False, dependency=host)
+
+
+def _place(work: Download) -> Path:
+    # The name includes the URL: content from another URL is another file.
+    name = hashlib.sha256(f"{work.kind} {work.stem} {work.url}".encode()).hexdigest()[:40]
+    return work.incoming / f"{name}.{work.kind}"
+
+
+def _measure(path: Path) -> tuple[int, str, bytes]:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+        digest.update(head)
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+        return file.tell(), digest.hexdigest(), head

@@ -1,0 +1,128 @@
+"""Handles events: receives callbacks, and stores wanted files."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from boathook import Dead, Event, Ignore, Retry, RetryPolicy, Transaction
+from boathook_music import files, tracks
+from boathook_music.app import (
+    APPLICATION,
+    SOURCE,
+    callbacks_total,
+    file_bytes_total,
+    files_total,
+    hook,
+    incoming,
+    settings,
+    storage,
+)
+from boathook_music.callbacks import Callback, Stage, count_clips, read_callbacks
+from boathook_music.file_download import Download, DownloadFailed, keep
+from boathook_music.files import FileRef, StoredFile
+from boathook_music.kinds import Kind
+from boathook_music.tracks import CallbackResult, Delivery
+
+DAY_S: Final = 86_400.0
+FILE_RETRY: Final = RetryPolicy(first_s=2, factor=4, max_delay_s=6 * 3_600, max_attempts=16, max_age_s=3 * DAY_S)
+"""Files are retried for as long as their URLs are likely to work."""
+MAX_S: Final = 900.0
+
+
+@hook.on(SOURCE, "*", retry=RetryPolicy(max_attempts=12, max_delay_s=900, max_age_s=DAY_S))
+async def receive(event: Event, tx: Transaction) -> Ignore | Dead | None:
+    """Record a callback and apply it to its track, or keep it until the track exists; reply with the result.
+
+    A callback whose stage is not known fails: a later version may read it when it is replayed.
+    """
+    kind = event.headers.get("x-webhook-event", "")
+    callbacks = read_callbacks(event.json, kind=kind, max_clips=settings().max_clips)
+    if not callbacks:
+        event.reply({"ok": True, "status": "ignored"})
+        return Ignore("it names no task")
+    delivery = Delivery(event_id=event.id, delivery_id=event.dedup_key, received_at=event.accepted_at)
+    if (listed := count_clips(event.json)) > settings().max_clips:
+        hook.log.warning("music_clips_left_out", delivery=delivery.delivery_id, listed=listed, max=settings().max_clips)
+    if any(callback.stage is Stage.UNKNOWN for callback in callbacks):
+        return await _fail_unknown(delivery, callbacks)
+    taken = _counted(await tracks.take(tx, delivery, callbacks))
+    is_waiting = any(one.result == "waiting" for one in taken)
+    results = [{"task_id": one.task_id, "stage": one.stage.value, "status": one.result} for one in taken]
+    body = {"ok": True, "status": "waiting" if is_waiting else taken[0].result, "tracks": results}
+    event.reply(body, status=202 if is_waiting else 200)
+    return None
+
+
+async def _fail_unknown(delivery: Delivery, callbacks: Sequence[Callback]) -> Dead:
+    """Take those callbacks whose stage is known, in a transaction of their own: the handler's is rolled back."""
+    readable = [callback for callback in callbacks if callback.stage is not Stage.UNKNOWN]
+    if readable:
+        async with hook.transaction() as tx:
+            _counted(await tracks.take(tx, delivery, readable))
+    unknown = [callback for callback in callbacks if callback.stage is Stage.UNKNOWN]
+    callbacks_total.add(len(unknown), stage=Stage.UNKNOWN, result="failed")
+    tasks = [callback.task_id for callback in unknown]
+    hook.log.warning("music_stage_unknown", delivery=delivery.delivery_id, stage=unknown[0].word, tasks=tasks)
+    stages = ", ".join(stage.value for stage in Stage if stage is not Stage.UNKNOWN)
+    said = f"{unknown[0].word[:100]!r} is none of the stages" if unknown[0].word else "it names none of the stages"
+    return Dead("UNKNOWN_STAGE", f"{said} {stages}; the track {tasks[0][:100]} is unchanged")
+
+
+def _counted(taken: list[CallbackResult]) -> list[CallbackResult]:
+    for callback in taken:
+        callbacks_total.add(stage=callback.stage, result=callback.result)
+    return taken
+
+
+@hook.on(
+    None,
+    files.WANTED,
+    application=APPLICATION,
+    retry=FILE_RETRY,
+    timeout=MAX_S,
+    # A limit, so that slow servers cannot occupy all worker slots and delay callbacks.
+    concurrency=lambda: settings().files_at_once,
+)
+async def store(event: Event, tx: Transaction) -> Ignore | Retry | Dead | None:
+    """Fetch a wanted file, put it into storage, and record that."""
+    wanted = event.json
+    ref = FileRef(**{**wanted, "kind": Kind(wanted["kind"])})
+    found = await files.find(tx, ref)
+    if found is None:
+        return Ignore("the file is no longer needed")
+    try:
+        kept = StoredFile(**await event.once("put", _keep, ref.kind, *found))
+    except DownloadFailed as error:
+        return await _download_failed(event, ref, error)
+    if not await files.mark_stored(tx, ref, kept):
+        return Ignore("the file is no longer needed")
+    files_total.add(kind=ref.kind, result="stored")
+    file_bytes_total.add(kept.size, kind=ref.kind)
+    return None
+
+
+async def _keep(kind: Kind, url: str, stem: str) -> dict[str, Any]:
+    config = settings()
+    work = Download(
+        url=url,
+        stem=stem,
+        kind=kind,
+        max_bytes=config.max_audio if kind is Kind.AUDIO else config.max_cover,
+        timeout_s=config.download_timeout_s,
+        incoming=incoming(),
+        http=hook.http,
+        storage=storage(),
+    )
+    return asdict(await keep(work))
+
+
+async def _download_failed(event: Event, ref: FileRef, error: DownloadFailed) -> Retry | Dead:
+    """Record the failure in a separate transaction, because the handler's is rolled back."""
+    is_final = error.is_final or event.attempt >= FILE_RETRY.max_attempts
+    async with hook.transaction() as tx:
+        await files.mark_failed(tx, ref, is_final=is_final, code=error.code, error=str(error))
+    files_total.add(kind=ref.kind, result="failed" if is_final else "retrying")
+    hook.log.warning("music_file_not_kept", **asdict(ref), code=error.code, error=str(error), is_final=is_final)
+    if error.is_final:
+        return Dead(error.code, str(error), error.dependency)
+    return Retry(code=error.code, dependency=error.dependency)

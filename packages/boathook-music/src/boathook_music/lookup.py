@@ -1,0 +1,176 @@
+"""Asks the reseller for songs whose callback has not come: its ``record-info``, with growing pauses.
+
+Source: https://docs.sunoapi.org/suno-api/get-music-generation-details; kie.ai has the same.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+from boathook import BoathookError
+from boathook_music import tracks
+from boathook_music.app import hook, lookups_total, settings
+from boathook_music.callbacks import Callback, Stage, read_clips, read_code, read_id, read_text, stage_of
+from boathook_music.settings import LookupSettings
+
+MAX_ASKS: Final = 20
+"""Songs asked for in one run, one after another."""
+MAX_BYTES: Final = 1_048_576
+_PATH: Final = "/api/v1/generate/record-info?taskId="
+_ABOUT_ALL: Final = frozenset({401, 403, 405, 408, 425, 429, 430, 455})
+"""Codes and statuses that concern the key or the service, not the task; so do those from 500."""
+_CLAIM: Final = """
+    update music.track set asked_at = now(), asks = asks + 1, ask_error = null where task_id = (
+        select task_id from music.track
+        where expected_since is not null and created_at > now() - $3 * interval '1 hour'
+            and coalesce(asked_at, expected_since)
+                + least($1 * power(2, least(asks, 30)), $2) * interval '1 second' <= now()
+        order by coalesce(asked_at, expected_since), task_id limit 1 for update skip locked
+    ) returning task_id, asks
+"""
+_CLAIM_NAMED: Final = """
+    update music.track set asked_at = now(), asks = asks + 1, ask_error = null
+    where task_id = $1 returning task_id, asks
+"""
+_FAILED: Final = "update music.track set ask_error = $2 where task_id = $1 and expected_since is not null"
+
+Result = Literal["applied", "unchanged"]
+
+
+class LookupFailed(BoathookError):
+    """The reseller did not tell the state of a task.
+
+    Args:
+        message: one sentence, without the key.
+        concerns_all: whether asking for other tasks would fail too.
+    """
+
+    def __init__(self, message: str, *, concerns_all: bool = False) -> None:
+        super().__init__(message)
+        self.concerns_all = concerns_all
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    task_id: str
+    asks: int
+
+
+def read_record(body: bytes, task_id: str, *, max_clips: int = 20) -> Callback | None:
+    """Return what a response of ``record-info`` says about a task, or None if there is no news.
+
+    Raises:
+        LookupFailed: it says nothing about the task.
+    """
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        raise LookupFailed("the response is not JSON", concerns_all=True) from None
+    document = document if isinstance(document, Mapping) else {}
+    code = read_code(document.get("code"))
+    if code != 200:
+        said = f"the response has the code {code}: {read_text(document.get('msg'))}"
+        raise LookupFailed(said, concerns_all=_concerns_all(code or 500))
+    data = document.get("data")
+    if not isinstance(data, Mapping) or read_id(data.get("taskId")) != task_id:
+        raise LookupFailed("the response is about no task, or about another one")
+    return _news(data, task_id, max_clips)
+
+
+def _news(data: Mapping[str, Any], task_id: str, max_clips: int) -> Callback | None:
+    word = read_text(data.get("status"))
+    clips = read_clips(data)[:max_clips]
+    match word:
+        case "PENDING":
+            return None
+        case "CALLBACK_EXCEPTION":
+            # The callback failed, not the songs; unconfirmed is whether they are listed then.
+            if not clips or not all(clip.audio_url for clip in clips):
+                return None
+            stage = Stage.COMPLETE
+        case _:
+            stage = stage_of(word)
+    if stage is Stage.UNKNOWN:
+        raise LookupFailed(f"the status {word!r} is not known")
+    return Callback(
+        task_id=task_id,
+        stage=stage,
+        word=word,
+        code=read_code(data.get("errorCode")),
+        message=read_text(data.get("errorMessage")),
+        clips=clips if stage is Stage.COMPLETE else (),
+    )
+
+
+async def ask_due() -> int:
+    """Ask for the songs whose time has come, until a failure concerns all of them; return how many were asked for."""
+    config = settings().lookup
+    if not config.key:
+        return 0
+    asked = 0
+    while asked < MAX_ASKS:
+        async with hook.transaction() as tx:
+            row = await tx.fetchrow(_CLAIM, config.after_s, config.max_interval_s, config.stop_after_h)
+        if row is None:
+            break
+        asked += 1
+        try:
+            await _ask_for(_Claim(**row), config)
+        except LookupFailed as error:
+            if error.concerns_all:
+                break
+    return asked
+
+
+async def ask_now(task_id: str) -> Result:
+    """Ask for one song. Raises LookupFailed, also if there is no such track or look-ups are not configured."""
+    config = settings().lookup
+    if not config.key:
+        raise LookupFailed('look-ups need the API key of the reseller; set key = "env:NAME" in [music.lookup]')
+    async with hook.transaction() as tx:
+        row = await tx.fetchrow(_CLAIM_NAMED, task_id)
+    if row is None:
+        raise LookupFailed(f"there is no track {task_id[:100]!r}; see `boathook music tracks list`")
+    return await _ask_for(_Claim(**row), config)
+
+
+async def _ask_for(claim: _Claim, config: LookupSettings) -> Result:
+    try:
+        callback = read_record(await _fetch(claim.task_id, config), claim.task_id, max_clips=settings().max_clips)
+    except LookupFailed as error:
+        lookups_total.add(result="failed")
+        hook.log.warning("music_lookup_failed", **asdict(claim), error=str(error))
+        async with hook.transaction() as tx:
+            await tx.execute(_FAILED, claim.task_id, str(error)[:500])
+        raise
+    result: Result = "unchanged"
+    if callback is not None:
+        async with hook.transaction() as tx:
+            if await tracks.take_record(tx, callback, name=f"record-info:{claim.task_id}:{claim.asks}"):
+                result = "applied"
+    lookups_total.add(result=result)
+    return result
+
+
+async def _fetch(task_id: str, config: LookupSettings) -> bytes:
+    try:
+        response = await hook.http.request(
+            "GET",
+            config.url.rstrip("/") + _PATH + quote(task_id, safe=""),
+            headers={"authorization": f"Bearer {hook.resolve(config.key, 'lookup.key')}", "accept": "application/json"},
+            timeout_s=config.timeout_s,
+            max_bytes=MAX_BYTES,
+        )
+    except BoathookError as error:
+        raise LookupFailed(str(error), concerns_all=True) from None
+    if response.status != 200:
+        raise LookupFailed(
+            f"the response has the status {response.status}", concerns_all=_concerns_all(response.status)
+        )
+    return bytes(response.body)
+
+
+def _concerns_all(code: int) -> bool:
+    return code in _ABOUT_ALL or code >= 500
