@@ -1,7 +1,8 @@
-"""The wheel holds everything that boathook reads at run time, and installs the command."""
+"""Each wheel holds everything that is read at run time, and installs its commands, apps and nothing else."""
 
 import subprocess
 import sys
+import tomllib
 from email.parser import Parser
 from pathlib import Path
 from zipfile import ZipFile
@@ -10,17 +11,23 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/boathook"
+DISTRIBUTIONS = sorted((ROOT / "packages").iterdir())
+APPS = ("billing", "cashdesk", "fleet", "music")
+
+
+def built(source: Path, folder: Path) -> Path:
+    """Build a distribution's wheel."""
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=source, check=True, capture_output=True,
+    )  # fmt: skip
+    [path] = folder.glob("*.whl")
+    return path
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("dist")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=ROOT, check=True, capture_output=True,
-    )  # fmt: skip
-    [path] = folder.glob("boathook-*.whl")
-    with ZipFile(path) as archive:
+    with ZipFile(built(ROOT, tmp_path_factory.mktemp("dist"))) as archive:
         yield archive
 
 
@@ -48,15 +55,6 @@ def test_it_contains_sql_the_schema_and_default_settings(wheel):
     assert any(name.startswith("boathook/db/migrations/") and name.endswith(".sql") for name in names)
 
 
-def test_each_app_has_migrations_a_readme_and_sample_settings(wheel):
-    names = set(wheel.namelist())
-    apps = sorted({path.parent.name for path in (PACKAGE / "apps").glob("*/__init__.py")})
-    assert apps
-    for app in apps:
-        assert {f"boathook/apps/{app}/README.md", f"boathook/apps/{app}/boathook.toml"} <= names, app
-        assert any(name.startswith(f"boathook/apps/{app}/migrations/0001_") for name in names), app
-
-
 def test_it_contains_nothing_else(wheel):
     unexpected = [name for name in wheel.namelist() if not name.startswith(("boathook/", "boathook-"))]
     assert unexpected == []
@@ -70,3 +68,36 @@ def test_it_has_the_command_and_its_extras(wheel):
     extras = {"embedded", "sqlalchemy", "psycopg", "django", "rabbitmq", "redis", "otel", "all"}
     assert set(metadata.get_all("Provides-Extra")) == extras
     assert metadata["License-Expression"] == "Apache-2.0"
+
+
+def test_it_brings_neither_the_apps_nor_the_demo(wheel):
+    names = {name.partition("/")[0] for name in wheel.namelist()}
+    assert not [name for name in names if name.startswith("boathook_")]
+    required = metadata_of(wheel).get_all("Requires-Dist")
+    assert not [line for line in required if line.startswith("boathook-")]
+
+
+@pytest.mark.parametrize("source", DISTRIBUTIONS, ids=lambda source: source.name)
+def test_each_distribution_holds_its_files_and_pins_what_it_stands_on(source: Path, tmp_path: Path):
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    package = source.name.replace("-", "_")
+    files = {
+        path.relative_to(source / "src").as_posix()
+        for path in (source / "src").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    with ZipFile(built(source, tmp_path)) as archive:
+        names, metadata = set(archive.namelist()), metadata_of(archive)
+        points = [archive.read(name).decode() for name in names if name.endswith("entry_points.txt")]
+    assert {name for name in names if not name.startswith(f"{package}-")} == files
+    assert metadata["Version"] == version
+    own = [line for line in metadata.get_all("Requires-Dist") if line.startswith("boathook")]
+    assert own
+    assert all(line.endswith(f"=={version}") for line in own)
+    app = source.name.removeprefix("boathook-")
+    if app in APPS:
+        assert {f"{package}/boathook.toml", f"{package}/py.typed"} <= names
+        assert any(name.startswith(f"{package}/migrations/0001_") for name in names)
+        assert f"[boathook.apps]\n{app} = {package}\n" in points[0]
+    else:
+        assert points == []
