@@ -25,7 +25,7 @@ BENCHMARKS := ingest duplicates publish handle latency deliver fanout isolation 
 export UV_PYTHON_DOWNLOADS := never
 export UV_PYTHON := $(BIN)/python
 
-.PHONY: help setup dev demo test test-all programs compile check format bench soak docs screenshots wheel release lock clean
+.PHONY: help setup dev demo test test-all test-apps programs compile check format bench soak docs screenshots wheel release lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,8 +40,12 @@ demo: setup ## start everything and send it real signed traffic; ARGS="--seconds
 test: dev ## run the checks and the tests that every change needs; ARGS="-k name" picks some
 	@$(call TEST)
 
-test-all: dev ## run the checks and all tests, with every example of the property tests
-	@$(call TEST,-m "not soak" --hypothesis-profile=full)
+test-apps: dev programs ## run all tests of the ready-made apps
+	@$(PYTEST) -n 5 -m "not soak" --hypothesis-profile=full tests/apps $(ARGS)
+
+test-all: dev ## run the checks and all tests, with every example of the property tests; those of the apps at the end
+	@$(call TEST,-m "not (app or soak)" --hypothesis-profile=full)
+	@$(MAKE) --no-print-directory test-apps
 
 programs:
 	@scripts/need-program promtool prometheus
@@ -92,10 +96,10 @@ screenshots: dev ## run the demo for twenty minutes and retake the screenshots i
 	@scripts/need-program chromium chromium
 	@$(BIN)/python -m scripts.take_screenshots $(ARGS)
 
-wheel: dev ## build dist/boathook-*.whl
-	@$(BIN)/python -m hatchling build -t wheel -d dist
+wheel: dev ## build the wheels of boathook, its apps and its demo into dist/
+	@for source in . $(PACKAGES); do (cd $$source && $(abspath $(BIN))/python -m hatchling build -t wheel -d $(CURDIR)/dist) || exit 1; done
 
-release: dev ## build dist/ with the wheel, the source distribution, an SBOM and checksums, and try the wheel
+release: dev ## build dist/ with wheels, source distributions, an SBOM and checksums, and try the wheels
 	@scripts/build-release $(VENV)
 
 lock: dev ## choose the newest allowed versions and write requirements/*.lock

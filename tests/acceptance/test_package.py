@@ -1,4 +1,4 @@
-"""The wheel works in an empty environment outside of the repository."""
+"""The wheels work in an empty environment outside of the repository."""
 
 import os
 import shutil
@@ -13,10 +13,12 @@ import pytest
 from tests.acceptance.conftest import free_port
 
 pytestmark = pytest.mark.extended(
-    "installs the wheel with its packages into an empty environment; tests/guards/test_wheel.py stays"
+    "installs the wheels with their packages into an empty environment; tests/guards/test_wheel.py stays"
 )
 
 ROOT = Path(__file__).parents[2]
+DISTRIBUTIONS = ("app-tools", "billing", "cashdesk", "fleet", "music", "demo")
+"""In an order in which each stands on those before it."""
 INHERITED = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
 
 
@@ -43,12 +45,29 @@ class Installation:
         assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout[-4000:]}"
         return done.stdout
 
-    def install(self, wheel: Path) -> None:
+    def make(self) -> None:
+        """Create the environment with the locked requirements."""
         self.run(sys.executable, "-m", "venv", self.folder / "venv")
-        pip = (self.bin / "python", "-m", "pip", "--no-input", "--quiet", "--disable-pip-version-check")
-        self.run(*pip, "install", "--require-hashes", "--no-deps", "-r", ROOT / "requirements/run.lock")
-        self.run(*pip, "install", "--no-deps", "--no-index", wheel)
-        self.run(*pip, "check")
+        self.pip("install", "--require-hashes", "--no-deps", "-r", ROOT / "requirements/run.lock")
+
+    def install(self, *sources: Path) -> None:
+        """Build and install the wheels of these folders."""
+        for source in sources:
+            self.run(
+                sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", self.folder / source.name, cwd=source
+            )
+            self.pip("install", "--no-deps", "--no-index", *(self.folder / source.name).glob("*.whl"))
+        self.pip("check")
+
+    def pip(self, *arguments: str | Path) -> None:
+        self.run(self.bin / "python", "-m", "pip", "--no-input", "--quiet", "--disable-pip-version-check", *arguments)
+
+
+def refused(installation: Installation, *command: str | Path) -> str:
+    """Run a command that must fail, and return its message."""
+    done = subprocess.run(command, cwd=installation.folder, env=INHERITED, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    return done.stderr.strip().removeprefix("boathook: ")
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +75,10 @@ def installation() -> Iterator[Installation]:
     """A folder PostgreSQL's account can enter, unlike pytest's own when root runs the tests."""
     folder = Path(tempfile.mkdtemp(prefix="boathook-package-"))
     folder.chmod(0o755)
-    one = Installation(folder)
-    one.run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder / "dist", cwd=ROOT)
-    [wheel] = (folder / "dist").glob("boathook-*.whl")
-    one.install(wheel)
-    yield one
+    created = Installation(folder)
+    created.make()
+    created.install(ROOT)
+    yield created
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -75,7 +93,15 @@ def test_help_lists_the_commands(installation: Installation):
         assert command in text
 
 
+def test_it_brings_neither_apps_nor_the_demo(installation: Installation):
+    command = installation.bin / "boathook"
+    assert refused(installation, command, "demo") == "the demo is a package of its own: pip install boathook-demo"
+    assert "pip install boathook-billing" in refused(installation, command, "apps", "sample", "billing")
+    assert "pip install boathook-billing" in refused(installation, command, "billing", "list")
+
+
 def test_the_demo_plays_and_balances(installation: Installation):
+    installation.install(*(ROOT / "packages" / f"boathook-{name}" for name in DISTRIBUTIONS))
     data_dir = installation.folder / "demo"
     text = installation.run(
         installation.bin / "boathook", "demo", "--seconds", "6", "--data-dir", data_dir, "--port", str(free_port())

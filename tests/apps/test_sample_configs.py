@@ -14,6 +14,8 @@ from boathook_fleet.settings import FleetSettings
 from boathook_music.settings import MusicSettings
 from tests.commands import boathook_command
 
+pytestmark = pytest.mark.smoke
+
 PACKAGES = Path(__file__).parents[2] / "packages"
 SAMPLES = {path.parent.name.removeprefix("boathook_"): path for path in sorted(PACKAGES.glob("*/src/*/boathook.toml"))}
 NAMES = list(SAMPLES)

@@ -51,6 +51,7 @@ def test_an_extension_starts_now_after_an_ended_period(server):
     assert server.subscription(email)["current_period_end"] == applied + 30 * DAY
 
 
+@pytest.mark.smoke
 def test_twenty_concurrent_copies_of_a_payment_apply_once(server):
     email, payment = server.user(), unique("pay")
     events = [unique("evt") for _ in range(20)]

@@ -407,6 +407,7 @@ async def test_the_commands_list_users_and_webhooks(cabinet: Cabinet):
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.smoke
 def test_simulated_shops_get_all_their_webhooks(cabinet: Cabinet):
     done = cabinet.running.cli(
         "cashdesk", "simulate", "--url", cabinet.running.base, "--count", "60", "--shops", "3", "--seed", "11", "--json"

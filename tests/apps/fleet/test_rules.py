@@ -375,6 +375,7 @@ def test_things_are_listed_by_http_and_by_command(server: FleetServer):
     assert "number" in server.cli("fleet", "cars").stdout
 
 
+@pytest.mark.smoke
 def test_the_simulation_of_the_command_line_ends_in_the_right_tables(server: FleetServer):
     (done,) = server.listing("fleet", "simulate", "--url", server.base, "--count", "40", "--seed", "7")
     assert (done["differences"], done["unexpected"]) == ([], 0)

@@ -485,6 +485,7 @@ def test_callbacks_and_files_are_counted_in_metrics(server, song):
         until(partial(is_shown, name))
 
 
+@pytest.mark.smoke
 def test_made_up_traffic_ends_in_the_right_books(server):
     done = json.loads(
         server.cli("music", "simulate", "--url", server.base, "--count", "30", "--seed", "7", "--json").stdout
