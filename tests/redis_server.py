@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from boathook_demo.redis_server import PROGRAMS
 from tests.acceptance.conftest import free_port
 from tests.support import until
-
-PROGRAMS = ("redis-server", "valkey-server")
 
 
 @dataclass

@@ -20,6 +20,7 @@ import psutil
 import psycopg
 import pytest
 
+from boathook_demo.redis_server import PROGRAMS
 from tests.acceptance.conftest import free_port
 from tests.brokers import has_server
 from tests.support import until
@@ -55,6 +56,8 @@ class Demo:
         self.port = port or free_port()
         self.output = folder.parent / f"output-{self.port}.txt"
         command = [sys.executable, "-m", "boathook", "demo", "--data-dir", str(folder), "--port", str(self.port)]
+        if "--buffer" not in arguments:
+            arguments = (*arguments, "--buffer", "disk")
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 [*command, *arguments],
@@ -297,6 +300,18 @@ def test_one_folder_serves_one_demo_at_a_time_and_is_used_again(demo: Callable[.
     assert third.end() == 0, third.text
     assert "removing what the last demo left" in third.text
     assert third.leftovers() == []
+
+
+@pytest.mark.extended("plays a whole demo; one such run stays")
+@pytest.mark.skipif(not has_server(), reason="rabbitmq-server is not installed")
+@pytest.mark.skipif(not any(map(shutil.which, PROGRAMS)), reason="redis-server is not installed")
+def test_installed_servers_are_used_beside_the_four_systems(demo: Callable[..., Demo]):
+    running = demo("--seconds", "9", "--buffer", "auto")
+    assert running.end(600) == 0, running.text
+    assert re.search(r"RabbitMQ announced [1-9][\d,]* messages of due deliveries\.", running.text), running.text
+    assert "Redis, for the rates of sources, is in use." in running.text
+    assert "The four systems" in running.text
+    assert running.leftovers() == []
 
 
 @pytest.mark.extended("plays a whole demo; one such run stays")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from boathook.cli import app
 from boathook.domain.errors import ConfigError
 from boathook.http_client.messages import HttpResponse
-from boathook_demo import rabbitmq
+from boathook_demo import rabbitmq, services
 from boathook_demo.outage import Outage
 from boathook_demo.reconciliation import Stored, compare
 from boathook_demo.sample_events import SampleEvent, SenderLog, TimedResponse
@@ -105,6 +105,48 @@ def test_missing_rabbitmq_error_says_what_to_install(monkeypatch: pytest.MonkeyP
     done = CliRunner().invoke(app, ["--data-dir", str(tmp_path / "demo"), "demo", "--buffer", "rabbitmq"])
     assert done.exit_code != 0
     assert not (tmp_path / "demo").exists(), "nothing is begun"
+
+
+def test_servers_that_are_not_installed_are_left_out_and_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(rabbitmq, "_PACKAGED", tmp_path / "missing")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    choice = services.chosen("auto")
+    assert (choice.has_broker, choice.has_redis) == (False, False)
+    assert [sentence.partition(",")[0] for sentence in choice.left_out] == ["RabbitMQ", "Redis"]
+    assert all("apt-get install" in sentence for sentence in choice.left_out)
+    assert services.chosen("disk") == services.Choice()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "are_used"),
+    [
+        (
+            {
+                "boathook_due_lane_messages_total": 7.0,
+                "boathook_due_lane_unavailable": 0.0,
+                "boathook_redis_unavailable": 0.0,
+            },
+            [True, True],
+        ),
+        (
+            {
+                "boathook_due_lane_messages_total": 7.0,
+                "boathook_due_lane_unavailable": 1.0,
+                "boathook_redis_unavailable": 1.0,
+            },
+            [False, False],
+        ),
+        ({"boathook_due_lane_messages_total": 0.0, "boathook_due_lane_unavailable": 0.0}, [False, False]),
+        ({}, [False, False]),
+    ],
+)
+async def test_only_servers_that_boathook_uses_are_reported_as_used(metrics: dict[str, float], are_used: list[bool]):
+    class Serving:
+        async def read_metric(self, name: str, **_: str) -> float | None:
+            return metrics.get(name)
+
+    lines = await services.report(services.Services("127.0.0.1:1", "redis://127.0.0.1:2/0"), Serving())
+    assert [is_used for _, is_used in lines] == are_used
 
 
 def test_rabbitmq_is_found_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -5,6 +5,7 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from boathook.domain.errors import ConfigError
 from boathook.handlers.hooks import Hooks
 from boathook.handlers.sessions import django, psycopg_async, psycopg_sync, sqlalchemy_async, sqlalchemy_sync
 from boathook.observability.metrics import METRICS
+from boathook.server.installed_apps import installed_apps, module_of
 from boathook.server.loading import bind, load_app, load_apps, load_hooks, migrations_of, settings_of, with_apps
 from boathook.server.supervisor import _slots
 
@@ -107,6 +109,43 @@ class TestTheListOfModules:
     def test_apps_may_be_listed_in_the_environment(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("BOATHOOK_APPS_LOAD", "billing,shop")
         assert config.load().apps.load == ("billing", "shop")
+
+
+class TestInstalledApps:
+    def test_a_name_is_an_installed_app(self, tmp_path: Path):
+        (tmp_path / "boathook.toml").write_text('[apps]\nload = ["billing"]\n[billing]\nsecret = "of-the-sender"\n')
+        [hook] = load_apps(config.load(tmp_path / "boathook.toml"))
+        assert (hook.name, module_of("billing")) == ("billing", "boathook_billing")
+
+    def test_being_installed_loads_nothing(self):
+        assert "billing" in installed_apps()
+        assert load_apps(config.load()) == ()
+
+    @pytest.mark.parametrize("name", ["billing", "cashdesk", "fleet", "music"])
+    def test_the_former_module_is_an_error_that_says_what_to_write(self, name: str):
+        said = complaint(lambda: config.load(overrides={"apps.load": [f"boathook.apps.{name}"]}))
+        assert f'the app "{name}" of the package boathook-{name}: install it, and write "{name}"' in said
+
+    def test_a_module_with_the_name_of_an_installed_app_is_refused(self, tmp_path: Path):
+        (tmp_path / "boathook.toml").write_text('[apps]\nload = ["billing"]\n')
+        (tmp_path / "billing.py").write_text("raise SystemExit")
+        said = complaint(lambda: load_apps(config.load(tmp_path / "boathook.toml")))
+        assert f"the module {tmp_path / 'billing.py'}" in said
+        assert 'write "boathook_billing" for the app, or rename the module' in said
+
+    def test_a_ready_made_app_that_is_not_installed_says_how_to_install_it(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr("boathook.server.installed_apps.installed_apps", dict)
+        assert "pip install boathook-fleet" in complaint(
+            lambda: load_apps(config.load(overrides={"apps.load": ["fleet"]}))
+        )
+
+    def test_two_packages_with_one_name_are_refused(self, monkeypatch: pytest.MonkeyPatch):
+        points = [EntryPoint("shop", module, "boathook.apps") for module in ("here", "there")]
+        monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: points)
+        assert "two installed packages declare the app 'shop': here and there" in complaint(installed_apps)
+
+    def test_a_misspelt_name_is_answered_with_the_near_one(self):
+        assert "did you mean billing?" in complaint(lambda: load_apps(config.load(overrides={"apps.load": ["biling"]})))
 
 
 @pytest.mark.parametrize(

@@ -231,12 +231,12 @@ def demo(
         int, typer.Option(min=0, max=65_535, help="Address to serve; the next free port is used if it is taken.")
     ] = 8080,
     buffer: Annotated[
-        Literal["disk", "rabbitmq"],
+        Literal["auto", "disk", "rabbitmq"],
         typer.Option(
-            help="Buffer for events while PostgreSQL is unavailable. With rabbitmq, a broker is started"
-            " (rabbitmq-server must be installed), and PostgreSQL is stopped for a while in the middle."
+            help="auto also runs RabbitMQ and Redis where they are installed, disk neither. With rabbitmq, which must"
+            " be installed, PostgreSQL is stopped for a while in the middle."
         ),
-    ] = "disk",
+    ] = "auto",
 ) -> None:
     """
     Start everything on an embedded PostgreSQL and send realistic signed traffic for a few minutes.
@@ -252,8 +252,7 @@ def demo(
         raise ConfigError("the demo is a package of its own: pip install boathook-demo") from None
 
     data_dir = Path(str(cli_context(ctx).overrides.get("server.data_dir", ".boathook-demo")))
-    has_broker = buffer == "rabbitmq"
-    raise typer.Exit(run_demo(seconds=seconds, data_dir=data_dir, port=port, console=out, has_broker=has_broker))
+    raise typer.Exit(run_demo(seconds=seconds, data_dir=data_dir, port=port, console=out, buffer=buffer))
 
 
 def send(

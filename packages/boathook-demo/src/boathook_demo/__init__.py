@@ -6,7 +6,8 @@ traffic         sends the events, with duplicates, disorder, conflicts and forge
 handlers        the event handlers of the demo
 customer        an application with endpoints, its receiver, and the receiver's record
 systems         the four ready-made apps, each with its own simulator
-rabbitmq        brokers from the distribution's package
+services        RabbitMQ and Redis beside PostgreSQL, where they are installed
+rabbitmq        brokers from the distribution's package; redis_server: the same for Redis
 outage          stops PostgreSQL in the middle, so that a broker takes the events
 reconciliation  compares the senders' record with the store and the effects
 screen          the output, and suggestions for next steps
@@ -30,12 +31,13 @@ from boathook.db.embedded import EmbeddedServer
 from boathook.domain.errors import BoathookError
 from boathook.server import with_apps
 from boathook.service import integrity
-from boathook_demo import customer, folder, rabbitmq, reconciliation, screen
+from boathook_demo import customer, folder, reconciliation, screen, services
 from boathook_demo.customer import Receiver
 from boathook_demo.folder import Folder, ServerProcess
 from boathook_demo.outage import Outage
 from boathook_demo.sample_events import SenderLog
 from boathook_demo.screen import Screen
+from boathook_demo.services import Choice, Services
 from boathook_demo.systems import AppSimulators
 from boathook_demo.traffic import PROVIDERS, Traffic
 
@@ -45,7 +47,7 @@ _DRAIN_S = 60.0
 _DRAIN_POLL_S = 0.1
 
 
-def run_demo(*, seconds: float | None, data_dir: Path, port: int, console: Console, has_broker: bool = False) -> int:
+def run_demo(*, seconds: float | None, data_dir: Path, port: int, console: Console, buffer: str = "auto") -> int:
     """Run the demo and return its exit code: 0 if the store is consistent and matches the senders' record, else 1.
 
     Ctrl-C and SIGTERM end the traffic early, but the checks still run; a second signal ends everything immediately.
@@ -55,19 +57,19 @@ def run_demo(*, seconds: float | None, data_dir: Path, port: int, console: Conso
         data_dir: the demo's own folder, emptied at the start; a folder with other files in it is refused.
         port: the port on loopback; if it is taken, the next free one is used.
         console: where all output goes.
-        has_broker: start a RabbitMQ broker, and stop PostgreSQL in the middle; the four systems are left out, because
-            their simulators read PostgreSQL.
+        buffer: ``auto`` runs RabbitMQ and Redis where they are installed, and says what is left out. ``rabbitmq`` also
+            stops PostgreSQL in the middle; the four systems are left out, because their simulators read it. ``disk``
+            runs neither.
 
     Raises:
         ConfigError: the folder does not belong to a demo, or PostgreSQL's binaries, RabbitMQ or its client are not
             installed.
         BoathookError: PostgreSQL, the broker or boathook does not start, or ended while it was being used.
     """
-    if has_broker:
-        rabbitmq.require()
+    choice = services.chosen(buffer)
     try:
         with folder.claim(data_dir) as own:
-            return asyncio.run(_Demo(own, seconds, port, console, has_broker=has_broker).run())
+            return asyncio.run(_Demo(own, seconds, port, console, choice, has_outage=buffer == "rabbitmq").run())
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("stopped immediately; the consistency check did not run")
         return 1
@@ -88,6 +90,7 @@ class _Resources:
     outage: Outage | None
     recipients: dict[str, str]
     """The recipients of the customer's endpoints, by path; empty if the run was stopped before it began."""
+    services: Services
     secrets: dict[str, str] = field(repr=False)
     """The secrets of the demo's own senders, by source."""
 
@@ -95,13 +98,16 @@ class _Resources:
 class _Demo:
     """One demo run, from an empty folder to the result."""
 
-    def __init__(self, own: Folder, seconds: float | None, port: int, console: Console, *, has_broker: bool) -> None:
+    def __init__(
+        self, own: Folder, seconds: float | None, port: int, console: Console, choice: Choice, *, has_outage: bool
+    ) -> None:
         self._folder = own
         self._seconds = seconds
         self._length_s = DEFAULT_DURATION_S if seconds is None else seconds
         self._wanted_port = port
         self._console = console
-        self._has_broker = has_broker
+        self._choice = choice
+        self._has_outage = has_outage
         self._stop_requested = asyncio.Event()
         # Interrupting the start would leave PostgreSQL running.
         self._can_cancel = False
@@ -113,7 +119,10 @@ class _Demo:
             port = folder.find_port(self._wanted_port)
             if self._wanted_port not in {0, port}:
                 self._say(f"port {self._wanted_port} is taken, so this demo uses {port}")
-            async with self._broker() as broker, self._set_up(port, broker) as resources:
+            for sentence in self._choice.left_out:
+                self._say(f"left out: {sentence}")
+            running = services.running(self._folder, self._choice, self._say)
+            async with running as beside, self._set_up(port, beside) as resources:
                 if self._stop_requested.is_set():
                     self._say("stopped before anything was sent")
                     return 0
@@ -147,25 +156,13 @@ class _Demo:
             loop.remove_signal_handler(number)
 
     @contextlib.asynccontextmanager
-    async def _broker(self) -> AsyncIterator[str]:
-        """Run the broker if one is configured, and yield its address and port, or an empty text."""
-        if not self._has_broker:
-            yield ""
-            return
-        self._say("starting RabbitMQ")
-        running = rabbitmq.running_nodes(self._folder.broker, 1)
-        (node,) = await asyncio.to_thread(running.__enter__)
-        try:
-            yield f"{node.host[0]}:{node.host[1]}"
-        finally:
-            await asyncio.to_thread(running.__exit__, None, None, None)
-
-    @contextlib.asynccontextmanager
-    async def _set_up(self, port: int, broker: str) -> AsyncIterator[_Resources]:
-        secrets = self._folder.write_files(port, broker)
+    async def _set_up(self, port: int, beside: Services) -> AsyncIterator[_Resources]:
+        secrets = self._folder.write_files(
+            port, broker=beside.broker, redis=beside.redis, has_apps=not self._has_outage
+        )
         server = await EmbeddedServer.start(self._folder.data, progress=self._say)
         outage = None
-        if broker:
+        if self._has_outage:
             outage = Outage(server, self._folder.data, self._length_s, self._stop_requested, self._say)
         try:
             database = await Database.open(server.url, purpose="demo", size=2)
@@ -188,7 +185,17 @@ class _Demo:
                     shown = Screen(self._console, database, sender_log)
                     systems = None if outage else AppSimulators(self._folder, port, self._length_s, self._say)
                     yield _Resources(
-                        database, process, traffic, sender_log, shown, receiver, systems, outage, recipients, secrets
+                        database=database,
+                        serving=process,
+                        traffic=traffic,
+                        sender_log=sender_log,
+                        screen=shown,
+                        receiver=receiver,
+                        systems=systems,
+                        outage=outage,
+                        recipients=recipients,
+                        services=beside,
+                        secrets=secrets,
                     )
             finally:
                 await database.close()
@@ -275,11 +282,13 @@ class _Demo:
             resources.outage.judge(resources.sender_log)
             screen.print_outage(self._console, resources.outage)
             is_right = is_right and not resources.outage.complaints
-        return is_right
+        used = await services.report(resources.services, resources.serving)
+        screen.print_services(self._console, used)
+        return is_right and all(is_used for _, is_used in used)
 
     def _advise(self, port: int, secret: str, *, is_serving: bool) -> None:
         self._console.print()
-        has_apps = not self._has_broker
+        has_apps = not self._has_outage
         for line in screen.write(self._folder, port, secret, is_serving=is_serving, has_apps=has_apps):
             # Shell lines must be neither wrapped nor coloured.
             self._console.print(Text(line, style="dim" if line.startswith("#") else ""), soft_wrap=True)

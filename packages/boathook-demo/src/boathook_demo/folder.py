@@ -21,7 +21,7 @@ from boathook.db.embedded import EmbeddedServer
 from boathook.domain.errors import BoathookError, ConfigError, FetchFailed
 from boathook.service.remote import RemoteClient
 from boathook.service.spool import is_served
-from boathook_demo import rabbitmq
+from boathook_demo import rabbitmq, redis_server
 from boathook_demo.handlers import MAILBOX
 from boathook_demo.traffic import PROVIDERS, make_secret
 
@@ -87,6 +87,9 @@ busy = 0.05
 _BUFFER = """
 # The demo's own broker, on this host; in production, use a cluster of three.
 
+[delivery]
+lane = "rabbitmq"
+
 [buffer]
 kind = "rabbitmq"
 hosts = ["{broker}"]
@@ -94,6 +97,16 @@ vhost = "{vhost}"
 user = "{user}"
 password = "{password}"
 confirm_s = 5.0
+"""
+_SHARED = """
+# Gateways of all hosts share the rates of sources.
+
+[shared]
+redis = "{redis}"
+"""
+_RATE = """\
+rate = 500
+burst = 1000
 """
 _APP_SECRETS = ("billing", "fleet", "umnico", "music")
 _SOURCE = """
@@ -125,6 +138,11 @@ class Folder:
         return self.path / "rabbitmq"
 
     @property
+    def redis(self) -> Path:
+        """The log of the demo's Redis, if it has one."""
+        return self.path / "redis"
+
+    @property
     def log(self) -> Path:
         """The log of the demo's boathook."""
         return self.path / "serve.log"
@@ -138,13 +156,14 @@ class Folder:
         """The file with a source's secret."""
         return self.path / "secrets" / source
 
-    def write_files(self, port: int, broker: str = "") -> dict[str, str]:
+    def write_files(self, port: int, *, broker: str = "", redis: str = "", has_apps: bool = True) -> dict[str, str]:
         """Write the configuration and new secrets; return the secrets of the demo's own senders by source.
 
         Args:
             port: where boathook serves.
-            broker: address and port of the broker that takes events while PostgreSQL is stopped; the four systems are
-                left out then. Empty: there is none.
+            broker: address and port of the broker that takes events while PostgreSQL is unavailable, or empty.
+            redis: the URL of Redis, which leases the rates of sources, or empty.
+            has_apps: whether the four systems are loaded.
         """
         made = {source: make_secret(provider) for source, provider in PROVIDERS.items()}
         (self.path / "secrets").mkdir(mode=0o700)
@@ -152,19 +171,22 @@ class Folder:
             file = self.secret_file(name)
             file.touch(mode=0o600)
             file.write_text(secret + "\n", encoding="utf-8")
-        self.configuration.write_text(self._configuration(port, broker), encoding="utf-8")
+        self.configuration.write_text(self._configuration(port, broker, redis, has_apps=has_apps), encoding="utf-8")
         return made
 
-    def _configuration(self, port: int, broker: str) -> str:
+    def _configuration(self, port: int, broker: str, redis: str, *, has_apps: bool) -> str:
         settings = _CONFIGURATION.format(host=_HOST, port=port)
         if broker:
             settings += _BUFFER.format(
                 broker=broker, vhost=rabbitmq.VHOST, user=rabbitmq.USER, password=rabbitmq.PASSWORD
             )
-        else:
+        if redis:
+            settings += _SHARED.format(redis=redis)
+        if has_apps:
             songs, incoming = (_quote(self.data / name) for name in ("music", "music-incoming"))
             settings += _APPS.format(songs=songs, incoming=incoming)
-        return settings + "".join(_SOURCE.format(name=name, provider=kind) for name, kind in PROVIDERS.items())
+        source = _SOURCE + (_RATE if redis else "")
+        return settings + "".join(source.format(name=name, provider=kind) for name, kind in PROVIDERS.items())
 
 
 def _quote(path: Path) -> str:
@@ -223,6 +245,7 @@ async def empty(folder: Folder, progress: Callable[[str], None]) -> None:
             raise in_use
         shutil.rmtree(server.home)
     rabbitmq.end_left_over(folder.broker)
+    redis_server.end_left_over(folder.redis)
     for path in left:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -292,13 +315,15 @@ class ServerProcess:
             return True
         return False
 
-    async def read_metric(self, name: str) -> float | None:
-        """Return the sum of a metric's series; None if it does not answer."""
+    async def read_metric(self, name: str, **labels: str) -> float | None:
+        """Return the sum of a metric's series with these labels; None if there is none or boathook does not answer."""
         url = f"http://127.0.0.1:{self._port}/metrics.json"
         with contextlib.suppress(FetchFailed):
             answer = await self._client.request("GET", url, timeout_s=_ANSWER_S, max_bytes=_MAX_PAGE_BYTES)
             if answer.status == HTTPStatus.OK:
-                return float(sum(one["value"] for one in json.loads(answer.body)["metrics"][name]["series"]))
+                metric = json.loads(answer.body)["metrics"].get(name, {"series": []})
+                values = [row["value"] for row in metric["series"] if labels.items() <= row["labels"].items()]
+                return float(sum(values)) if values else None
         return None
 
     async def wait(self) -> int:

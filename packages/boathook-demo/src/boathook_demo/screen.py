@@ -271,6 +271,12 @@ def print_outage(console: Console, outage: Outage) -> None:
     _print_complaints(console, "outage", outage.complaints)
 
 
+def print_services(console: Console, lines: Sequence[tuple[str, bool]]) -> None:
+    """Print what was done with the servers beside PostgreSQL."""
+    for sentence, is_used in lines:
+        console.print(Text(f"{sentence}.", style="green" if is_used else "bold red"), soft_wrap=True)
+
+
 def _books_of(outcome: SimulationResult) -> Text:
     if not outcome.is_finished:
         return Text("not finished yet", style="yellow")
