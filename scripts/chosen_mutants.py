@@ -58,6 +58,7 @@ _LATE: Final = (*_BUFFERED, "-k", "equal_ids or draining_again or lost_response 
 _STANDBY: Final = ("tests/faults/test_standby.py", "-m", "not soak", "-k", "waits_for_the_standby")
 _IMPORT: Final = ("tests/apps/test_table_import.py",)
 _VIEWS: Final = ("tests/apps/test_compatibility_views.py",)
+_APP_ALERTS: Final = ("tests/postgres/test_app_alerts.py",)
 _CONTINUED: Final = ("tests/apps/billing/test_owner_tables.py", "-k", "only_open_and_verified")
 _SCHEMA: Final = "db/migrations/0001_initial.sql"
 
@@ -90,6 +91,23 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             _CONTINUED,
         ),
         ChosenMutant("boathook_app_tools/compatibility_views.py", "    if taken:\n", "    if not taken:\n", _VIEWS),
+    ),
+    "app-alerts": (
+        ChosenMutant("alerts/evaluator.py", "renewed_at <= alert.notified_at", "False", _APP_ALERTS),
+        ChosenMutant(
+            "alerts/checks.py",
+            'meters.count("boathook_alert_checks_failed_total", rule=rule)',
+            "self._results[rule] = _Result([], time.monotonic())",
+            _APP_ALERTS,
+        ),
+        ChosenMutant("db/alerts.sql", "and (r.id is null or t.id > r.id)", "", _APP_ALERTS),
+        ChosenMutant("db/alerts.sql", "k.last_at + make_interval(secs => s.over_s) < f.first_at", "false", _APP_ALERTS),
+        ChosenMutant(
+            "db/alerts.sql",
+            "where rule <> all ($1::text[]) and at < now() - interval '1 day'",
+            "where rule <> all ($1::text[])",
+            _APP_ALERTS,
+        ),
     ),
     "retries": (
         ChosenMutant(

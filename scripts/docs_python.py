@@ -17,6 +17,7 @@ from boathook import testing
 from boathook.django import DjangoBoathook
 from boathook.fastapi import Webhooks
 from boathook.handlers import sessions
+from boathook.handlers.app_alerts import AppAlert
 from boathook.handlers.platform import Http, Operations
 
 HEAD: Final = """\
@@ -33,7 +34,7 @@ MODULES: Final[dict[str, dict[str, Any]]] = {
     "boathook": {name: getattr(boathook, name) for name in boathook.__all__},
     "boathook.fastapi": {"Webhooks": Webhooks},
     "boathook.django": {"DjangoBoathook": DjangoBoathook},
-    "What running apps are lent": {"hook.operations": Operations, "hook.http": Http},
+    "What running apps are lent": {"hook.operations": Operations, "hook.http": Http, "AppAlert": AppAlert},
     "boathook.testing": {name: getattr(testing, name) for name in testing.__all__},
     "boathook.handlers.sessions": {
         name: one

@@ -14,6 +14,7 @@ import yaml
 from standardwebhooks.webhooks import Webhook
 
 from boathook import config
+from boathook.alerts.checks import AlertChecks
 from boathook.alerts.dispatcher import AlertDispatcher
 from boathook.alerts.evaluator import AlertEvaluator
 from boathook.alerts.notifier import Notifier
@@ -65,11 +66,12 @@ async def insert_sample(db: Database, host: str, gauges: Any) -> None:
 class AlertHarness:
     """Runs the keeper's rule evaluation and notification step by step."""
 
-    def __init__(self, db, settings):
+    def __init__(self, db, settings, checks=None):
         self.db = db
         self.settings = settings
         self.notifier = Notifier(settings)
-        self.evaluator = AlertEvaluator(db, settings.notifications, compile_rules(settings), "test")
+        self.checks = AlertChecks(checks or {})
+        self.evaluator = AlertEvaluator(db, settings.notifications, compile_rules(settings), "test", self.checks)
         self.dispatcher = AlertDispatcher(db, settings, self.notifier)
 
     async def record_sample(self, metric: str, value: float, *labels: str, host: str = "a") -> None:
@@ -94,6 +96,8 @@ class AlertHarness:
             "alert_notification": ("not_before", "created_at", "ended_at", "taken_until"),
             "alert_channel": ("not_before", "sent_at", "error_at"),
             "alert_silence": ("created_at", "until"),
+            "alert_signal": ("at",),
+            "alert_burst": ("last_at",),
         }.items():
             moved = ", ".join(f"{column} = {column} - $1::interval" for column in columns)
             await self.db.execute(f"update boathook.{table} set {moved}", gone)
@@ -119,8 +123,8 @@ class AlertHarness:
 
 
 @contextlib.asynccontextmanager
-async def open_harness(db, settings):
-    harness = AlertHarness(db, settings)
+async def open_harness(db, settings, checks=None):
+    harness = AlertHarness(db, settings, checks)
     try:
         yield harness
     finally:

@@ -23,6 +23,7 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
+    from boathook.domain.alerts import AlertReading
     from boathook.domain.errors import BoathookError, ConfigError, LeaseLost
     from boathook.domain.policy import Breaker, Dead, Ignore, Retry, RetryPolicy
     from boathook.handlers.api import Boathook
@@ -32,6 +33,7 @@ if typing.TYPE_CHECKING:
     from boathook.verification.library import verify
 
 __all__ = [  # noqa: RUF022 in the order of `sorted`, as `dir` returns them
+    "AlertReading",
     "Boathook",
     "BoathookError",
     "Breaker",
@@ -49,6 +51,7 @@ __all__ = [  # noqa: RUF022 in the order of `sorted`, as `dir` returns them
 ]
 
 _HOMES: typing.Final = {
+    "AlertReading": "domain.alerts",
     "Boathook": "handlers.api",
     "BoathookError": "domain.errors",
     "Breaker": "domain.policy",

@@ -13,7 +13,8 @@ from standardwebhooks.webhooks import Webhook
 
 from boathook.alerts import render
 from boathook.alerts.notifier import Notifier, SendFailed, Sent
-from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, collapse, show_length, show_number
+from boathook.config.notifications import TelegramChannel
+from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, clean, collapse, show_length, show_number
 from tests.alert_harness import SECRET, settings_of, webhook
 from tests.support import eventually
 from tests.unit.receivers import Authority, Receiver
@@ -47,6 +48,15 @@ async def send(channel, told=None):
         notifier.close()
 
 
+def test_details_of_an_app_fill_the_summary_and_are_no_markup():
+    entry = one(
+        summary="{subject}: {text} {value} {subject}", details={"text": HOSTILE, "subject": "x"}, figures={"value": "3"}
+    )
+    assert entry.sentence == f"handler:pay: {clean(HOSTILE)} 3 handler:pay"
+    channel = TelegramChannel(kind="telegram", token="t", chat="1")
+    assert "<b>x" not in json.loads(render.telegram(channel, bulletin(entry)))["text"]
+
+
 class TestWebhook:
     async def test_standard_webhooks_own_library_verifies_it(self):
         async with Receiver() as receiver:
@@ -58,7 +68,7 @@ class TestWebhook:
             {
                 "id": "alt_1", "kind": "firing", "rule": "dead_letters", "subject": "handler:pay",
                 "severity": "critical", "summary": "handler:pay has given up deliveries", "advice": "See why.",
-                "value": 3.0, "worst": 3.0, "fired_at": "2026-01-02T03:04:05Z", "recovered_at": None,
+                "details": {}, "value": 3.0, "worst": 3.0, "fired_at": "2026-01-02T03:04:05Z", "recovered_at": None,
                 "url": "https://hooks.example.com/console/dead",
             }
         ]  # fmt: skip

@@ -121,6 +121,7 @@ def build_entry(rules: Mapping[str, RuleSettings], alert: Alert, kind: AlertMess
         page=rule.page_of(alert.subject) or "/console/alerts",
         name=alert.name,
         figures=rule.figures(alert.worst if kind is AlertMessageKind.RECOVERED else alert.value),
+        details=alert.details,
         value=alert.value,
         worst=alert.worst,
         fired_at=alert.fired_at or alert.since,

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
+from boathook.alerts.checks import AlertChecks
 from boathook.alerts.dispatcher import build_entry, new_id, show_message_id
 from boathook.alerts.notifier import Notifier, SendFailed
 from boathook.alerts.rules import HOST, MAX_SUBJECTS, Rule, evaluate_rule, open_window, sort_readings
@@ -57,10 +58,19 @@ class AlertEvaluator:
         settings: channels and notification intervals.
         rules: the rules to evaluate.
         host: name of the evaluating host.
+        checks: the checks of apps' alerts.
     """
 
-    def __init__(self, database: Database, settings: NotificationSettings, rules: Sequence[Rule], host: str) -> None:
+    def __init__(
+        self,
+        database: Database,
+        settings: NotificationSettings,
+        rules: Sequence[Rule],
+        host: str,
+        checks: AlertChecks | None = None,
+    ) -> None:
         self._database = database
+        self._checks = checks or AlertChecks({})
         self._settings = settings
         self._rules = rules
         self._host = host
@@ -76,6 +86,7 @@ class AlertEvaluator:
         async with self._database.transaction() as connection:
             now = await alert_store.lock_evaluation(connection)
             await self._catch_up(connection, now)
+            await self._count_fired(connection)
             opened = _sorted(await alert_store.list_open(connection))
             silences = [silence.pattern for silence in await alert_store.list_silences(connection, ended_after=now)]
             seen: dict[str, list[Reading]] = {}
@@ -103,6 +114,12 @@ class AlertEvaluator:
         self._window.add(samples)
         self._window.tidy(now)
 
+    async def _count_fired(self, connection: Connection) -> None:
+        """Count what apps have fired since the last evaluation."""
+        spans = {rule.name: rule.settings.over_s for rule in self._rules if rule.settings.rows == "fired"}
+        if dropped := await alert_store.count_fired(connection, spans):
+            _LOG.warning("fired_alerts_dropped", number=dropped, because="no loaded app declares their rule")
+
     async def _read(
         self, connection: Connection, rule: Rule, opened: Collection[str], now: datetime
     ) -> list[Reading] | None:
@@ -120,6 +137,12 @@ class AlertEvaluator:
                 rows = await alert_store.count_repeated(connection, rule.settings.over_s, MAX_SUBJECTS)
             case "unhandled":
                 rows = await alert_store.count_unhandled(connection, rule.settings.over_s, MAX_SUBJECTS)
+            case "fired":
+                fired = await alert_store.list_fired(connection, rule.name, opened, MAX_SUBJECTS)
+                return sort_readings(rule, map(rule.compare_reading, fired))
+            case "checked":
+                readings = self._checks.latest(rule.name, self._fresh_s)
+                return None if readings is None else sort_readings(rule, map(rule.compare_reading, readings))
             case _:
                 latest = self._window.latest
                 if latest is None or (now - latest).total_seconds() > self._fresh_s:
@@ -144,15 +167,19 @@ class AlertEvaluator:
         for subject in (*opened, *news[: max(0, MAX_SUBJECTS - len(opened))]):
             alert, reading = opened.get(subject), by_subject.get(subject)
             status = transition(alert.status if alert is not None else None, reading, rule.delays, now)
+            details = reading.details if reading is not None else alert.details if alert is not None else {}
             if alert is None and status is not None:
-                fresh = _begun(rule, subject, status)
+                fresh = replace(_begun(rule, subject, status), details=details)
                 saved = await self._save(connection, rule.name, rule.settings, fresh, silences, now, is_new=True)
                 _log_change(saved)
             elif alert is not None and status is None:
                 await alert_store.delete(connection, alert)
             elif alert is not None and status is not None:
-                after = _updated(replace(alert, severity=rule.settings.severity), status)
-                saved = await self._save(connection, rule.name, rule.settings, after, silences, now)
+                after = _updated(replace(alert, severity=rule.settings.severity, details=details), status)
+                renewed_at = None if reading is None else reading.renewed_at
+                saved = await self._save(
+                    connection, rule.name, rule.settings, after, silences, now, renewed_at=renewed_at
+                )
                 if saved.state is not alert.state:
                     _log_change(saved)
 
@@ -180,6 +207,7 @@ class AlertEvaluator:
         now: datetime,
         *,
         is_new: bool = False,
+        renewed_at: datetime | None = None,
     ) -> Alert:
         """Store an alert and queue its notifications; return the alert as stored."""
         is_silenced = any(silence.covers(name, alert.subject, now) for silence in silences)
@@ -187,6 +215,7 @@ class AlertEvaluator:
             alert,
             rule.repeat_interval_s if rule.repeat_interval_s is not None else self._settings.repeat_interval_s,
             now,
+            renewed_at,
         )
         channels = self._settings.channels_of(rule) if kind and not is_silenced else ()
         updated = replace(alert, is_silenced=is_silenced, notified_at=now if channels else alert.notified_at)
@@ -300,11 +329,13 @@ class LocalEvaluator:
         return next(rule for rule in self._rules if rule.name == key[0])
 
 
-def _due(alert: Alert, repeat_interval_s: float, now: datetime) -> str | None:
+def _due(alert: Alert, repeat_interval_s: float, now: datetime, renewed_at: datetime | None = None) -> str | None:
     """Return which notification is due for an alert; None if there is none."""
     match alert.state:
         case AlertState.FIRING if alert.notified_at is None:
             return "firing"
+        case AlertState.FIRING if renewed_at and alert.notified_at and renewed_at <= alert.notified_at:
+            return None
         case AlertState.FIRING if repeat_interval_s and alert.notified_at is not None:
             return "repeated" if now - alert.notified_at >= timedelta(seconds=repeat_interval_s) else None
         case AlertState.RECOVERED if alert.notified_at is not None:

@@ -123,6 +123,7 @@ def _object(one: AlertEntry, alert_message: AlertMessage) -> Mapping[str, Any]:
         "severity": one.severity,
         "summary": one.sentence,
         "advice": one.advice,
+        "details": {name: clean(text) for name, text in one.details.items()},
         "value": one.value,
         "worst": one.worst,
         "fired_at": _moment(one.fired_at),

@@ -11,7 +11,7 @@ import msgspec
 from boathook.config.notifications import RuleSettings, Selection
 from boathook.config.tables import Settings
 from boathook.db.metric_samples import WINDOW_S, HostSample
-from boathook.domain.alerts import AlertDelays, Reading
+from boathook.domain.alerts import AlertDelays, AlertReading, Reading
 from boathook.domain.errors import ConfigError
 from boathook.observability.log import get_logger
 from boathook.observability.metric_snapshot import Buckets, SeriesKey, concatenate
@@ -173,7 +173,11 @@ class Rule(msgspec.Struct, frozen=True):
 
     def compare(self, subject: str, value: float, *, can_raise: bool = True) -> Reading:
         """Compare a value with the threshold."""
-        rule = self.settings
+        return self.compare_reading(AlertReading(subject, value), can_raise=can_raise)
+
+    def compare_reading(self, reading: AlertReading, *, can_raise: bool = True) -> Reading:
+        """Compare the value of an app's reading with the threshold."""
+        rule, value = self.settings, reading.value
         holds_at = rule.clear
         if rule.above is not None:
             is_met = value > rule.above
@@ -181,7 +185,7 @@ class Rule(msgspec.Struct, frozen=True):
         else:
             is_met = rule.below is not None and value < rule.below
             is_held = is_met or (holds_at is not None and value < holds_at)
-        return Reading(subject, value, is_raised=is_met and can_raise, is_held=is_held)
+        return Reading(reading.subject, value, is_met and can_raise, is_held, reading.details, reading.renewed_at)
 
 
 def open_window(rules: Collection[Rule]) -> MetricWindow:

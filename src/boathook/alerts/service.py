@@ -6,11 +6,13 @@ so that an unreachable channel or a failing rule delays no chore.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Final
 
+from boathook.alerts.checks import AlertCheck, AlertChecks
 from boathook.alerts.dispatcher import AlertDispatcher
 from boathook.alerts.evaluator import AlertEvaluator
 from boathook.alerts.notifier import Notifier, check_channels
@@ -52,11 +54,13 @@ class AlertService:
     Args:
         settings: rules, channels and limits.
         url: of PostgreSQL.
+        checks: the checks of apps' alerts, by rule.
     """
 
-    def __init__(self, settings: Settings, url: str) -> None:
+    def __init__(self, settings: Settings, url: str, checks: Mapping[str, AlertCheck] = MappingProxyType({})) -> None:
         self._settings = settings
         self._url = url
+        self._checks = checks
 
     @asynccontextmanager
     async def run_in_background(self) -> AsyncIterator[None]:
@@ -88,12 +92,16 @@ class AlertService:
         settings = self._settings
         rules = known_rules(settings)
         notifier = Notifier(settings)
-        evaluator = AlertEvaluator(database, settings.notifications, rules, host_name(settings.server.data_dir))
+        is_checked = {rule.name for rule in rules if rule.settings.rows == "checked"}
+        checks = AlertChecks({name: check for name, check in self._checks.items() if name in is_checked})
+        host = host_name(settings.server.data_dir)
+        evaluator = AlertEvaluator(database, settings.notifications, rules, host, checks)
         dispatcher = AlertDispatcher(database, settings, notifier)
         keep = timedelta(days=settings.notifications.retention_days)
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(run_every("watch", settings.notifications.evaluation_interval_s, evaluator.run_once))
+            interval_s = settings.notifications.evaluation_interval_s
+            async with checks.run_in_background(interval_s), asyncio.TaskGroup() as group:
+                group.create_task(run_every("watch", interval_s, evaluator.run_once))
                 group.create_task(run_every("tell", DISPATCH_INTERVAL_S, dispatcher.run_once))
                 group.create_task(run_every("tidy", CLEANUP_INTERVAL_S, lambda: _tidy(database, keep)))
         finally:

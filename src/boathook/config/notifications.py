@@ -18,7 +18,15 @@ from boathook.domain.alerts import show_number, show_period
 Severity = Literal["warning", "critical"]
 Measure = Literal["value", "increase", "share", "p50", "p95", "p99"]
 Rows = Literal[
-    "", "dead_letter_causes", "dead_letters", "disabled_endpoints", "paused_endpoints", "repeated_body", "unhandled"
+    "",
+    "checked",
+    "dead_letter_causes",
+    "dead_letters",
+    "disabled_endpoints",
+    "fired",
+    "paused_endpoints",
+    "repeated_body",
+    "unhandled",
 ]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -98,7 +106,8 @@ class RuleSettings(Table):
     rows: Rows = ""
     """Rows to count in the database instead of a metric: open dead letters by recipient, or by cause those that died
     within `over_s`; endpoints that boathook has disabled, or whose circuit breaker is open; or of the events accepted
-    within `over_s`, by source, those of one signed body or the unhandled ones."""
+    within `over_s`, by source, those of one signed body or the unhandled ones. Of an alert that an app declares: how
+    often it was fired, no more than `over_s` apart, or what its check returns."""
     measure: Measure = "value"
     against: tuple[Selection, ...] = ()
     """For a share: the metrics to compare with; the share is metric / (metric + these)."""

@@ -7,7 +7,7 @@ again. A message whose keeper died while sending is sent again by the next keepe
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -15,9 +15,11 @@ import msgspec
 from boathook.db.database import Connection, Database, Record
 from boathook.db.statements import load
 from boathook.domain import ids
-from boathook.domain.alerts import AlertState, AlertStatus, Silence
+from boathook.domain.alerts import AlertReading, AlertState, AlertStatus, Silence
 
 SQL = load(__file__)
+_MAX_SIGNALS: Final = 10_000
+"""Signals that one evaluation counts; more are left to the next."""
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +40,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     is_silenced: bool = False
     name: str = ""
     """What the subject is called: an endpoint's description, uid or host, with its application; empty for others."""
+    details: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Texts for the placeholders of an app's alert."""
 
     @property
     def shown_id(self) -> str:
@@ -133,7 +137,7 @@ async def insert(connection: Connection, alert: Alert) -> None:
     await connection.execute(
         SQL["insert_alert"],
         *(alert.id, alert.rule, alert.subject, alert.severity, alert.state, alert.since, alert.value),
-        *(alert.fired_at, alert.notified_at, alert.is_silenced),
+        *(alert.fired_at, alert.notified_at, alert.is_silenced, _encode(alert.details)),
     )
 
 
@@ -142,7 +146,7 @@ async def save(connection: Connection, alert: Alert) -> None:
     await connection.execute(
         SQL["move_alert"],
         *(alert.id, alert.severity, alert.state, alert.since, alert.value, alert.worst),
-        *(alert.fired_at, alert.recovered_at, alert.notified_at, alert.is_silenced),
+        *(alert.fired_at, alert.recovered_at, alert.notified_at, alert.is_silenced, _encode(alert.details)),
     )
 
 
@@ -194,6 +198,25 @@ async def count_repeated(database: Database | Connection, over_s: float, limit: 
 async def count_unhandled(connection: Connection, over_s: float, limit: int) -> list[tuple[str, float]]:
     """Count unhandled events accepted within *over_s* seconds by source, most first."""
     return [(row["subject"], row["value"]) for row in await connection.fetch(SQL["count_unhandled"], over_s, limit)]
+
+
+async def count_fired(connection: Connection, spans: Mapping[str, float]) -> int:
+    """Count what apps have fired into bursts, and drop bursts that are over; return how many signals were dropped.
+
+    Args:
+        spans: seconds after the latest signal of a burst until it is over, by rule. Signals of other rules are kept for
+            a day, because another process may know their app already, and dropped then.
+    """
+    rules = list(spans)
+    await connection.execute(SQL["count_fired"], rules, list(spans.values()), _MAX_SIGNALS)
+    await connection.execute(SQL["end_bursts"], rules, list(spans.values()))
+    return int((await connection.execute(SQL["drop_signals"], rules)).split()[-1])
+
+
+async def list_fired(connection: Connection, rule: str, known: Collection[str], limit: int) -> list[AlertReading]:
+    """Return the bursts of a rule, the largest first: those of *known* subjects, and up to *limit* others."""
+    rows = await connection.fetch(SQL["list_fired"], rule, list(known), limit)
+    return [AlertReading(row["subject"], row["number"], _decode(row["details"]), row["last_at"]) for row in rows]
 
 
 async def list_disabled(connection: Connection, limit: int) -> list[tuple[str, float]]:
@@ -288,7 +311,17 @@ async def list_channels(connection: Connection) -> dict[str, ChannelState]:
 
 
 _FIELDS = Alert.__struct_fields__
+_DETAILS: Final = msgspec.json.Decoder(dict[str, str])
 
 
 def _to_alert(row: Record) -> Alert:
-    return Alert(**{name: row[name] for name in _FIELDS} | {"state": AlertState(row["state"])})
+    decoded = {"state": AlertState(row["state"]), "details": _decode(row["details"])}
+    return Alert(**{name: row[name] for name in _FIELDS} | decoded)
+
+
+def _encode(details: Mapping[str, str]) -> str:
+    return msgspec.json.encode(details).decode()
+
+
+def _decode(details: str) -> dict[str, str]:
+    return _DETAILS.decode(details)

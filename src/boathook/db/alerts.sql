@@ -31,15 +31,16 @@ limit $2
 
 -- name: insert_alert
 -- Inserts an alert.
-insert into boathook.alert (id, rule, subject, severity, state, since, value, worst, fired_at, notified_at, is_silenced)
-values ($1, $2, $3, $4, $5, $6, $7, $7, $8, $9, $10)
+insert into boathook.alert (
+    id, rule, subject, severity, state, since, value, worst, fired_at, notified_at, is_silenced, details)
+values ($1, $2, $3, $4, $5, $6, $7, $7, $8, $9, $10, $11)
 on conflict (rule, subject) where state <> 'recovered' do nothing
 
 -- name: move_alert
 -- Updates an alert.
 update boathook.alert
 set severity = $2, state = $3, since = $4, value = $5, worst = $6, fired_at = $7, recovered_at = $8, notified_at = $9,
-    is_silenced = $10
+    is_silenced = $10, details = $11
 where id = $1
 
 -- name: drop_alert
@@ -162,6 +163,66 @@ from (
 group by source
 order by value desc, source
 limit $2
+
+-- name: count_fired
+-- Counts the signals of these rules into the burst of their subject, those since it was last resolved only. A burst that
+-- was over when the subject was fired again starts again at one. The lock of the evaluation keeps two from counting at once.
+with span as (
+    select * from unnest($1::text[], $2::float8[]) as s (rule, over_s)
+),
+taken as (
+    delete from boathook.alert_signal
+    where id in (select id from boathook.alert_signal where rule = any ($1) order by id limit $3)
+    returning *
+),
+resolved as (
+    select rule, subject, max(id) as id from taken where is_resolved group by rule, subject
+),
+fired as (
+    select t.rule, t.subject, count(*) as number, min(t.at) as first_at, max(t.at) as last_at,
+        (array_agg(t.details order by t.id desc))[1] as details, r.id is not null as is_resolved
+    from taken t left join resolved r on r.rule = t.rule and r.subject = t.subject
+    where not t.is_resolved and (r.id is null or t.id > r.id)
+    group by t.rule, t.subject, r.id
+),
+ended as (
+    delete from boathook.alert_burst b using resolved r
+    where b.rule = r.rule and b.subject = r.subject
+        and not exists (select from fired f where f.rule = b.rule and f.subject = b.subject)
+)
+insert into boathook.alert_burst as b (rule, subject, number, last_at, details)
+select f.rule, f.subject,
+    f.number + case
+        when f.is_resolved or k.last_at + make_interval(secs => s.over_s) < f.first_at then 0
+        else coalesce(k.number, 0)
+    end,
+    f.last_at, f.details
+from fired f
+join span s on s.rule = f.rule
+left join boathook.alert_burst k on k.rule = f.rule and k.subject = f.subject
+on conflict (rule, subject) do update set number = excluded.number, last_at = excluded.last_at, details = excluded.details
+
+-- name: end_bursts
+-- Deletes the bursts that are over, and those of other rules.
+delete from boathook.alert_burst b
+where not exists (
+    select from unnest($1::text[], $2::float8[]) as s (rule, over_s)
+    where s.rule = b.rule and b.last_at > now() - make_interval(secs => s.over_s))
+
+-- name: drop_signals
+-- Deletes the old signals of other rules.
+delete from boathook.alert_signal where rule <> all ($1::text[]) and at < now() - interval '1 day'
+
+-- name: list_fired
+-- Lists the bursts of a rule: those of known subjects, and the largest others.
+(select subject, number::float8 as number, last_at, details::text as details
+from boathook.alert_burst where rule = $1 and subject = any ($2::text[]))
+union all
+(select subject, number, last_at, details::text
+from boathook.alert_burst where rule = $1 and subject <> all ($2::text[])
+order by number desc, subject
+limit $3)
+order by number desc, subject
 
 -- name: list_disabled
 -- Reads the endpoints that boathook has disabled, the latest first.

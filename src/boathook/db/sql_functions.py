@@ -54,6 +54,8 @@ SETTLE: Final = SqlFunction(
 ANSWER: Final = SqlFunction("boathook.store_reply", ("uuid", "text", "integer", "text", "bytea"))
 """Stores a handler's reply to a waiting sender, and notifies the waiting gateway; `replies.reply_arguments` returns the
 arguments."""
+FIRE_ALERT: Final = SqlFunction("boathook.fire_alert", ("text", "text", "boolean", "json"))
+"""Fires or resolves an alert of an app when the transaction commits."""
 SET_MARK: Final = SqlFunction("set_config", ("text", "text", "boolean"))
 """Marks the transaction that boathook opens, so that a settle in any other transaction is rejected."""
 NEWER: Final = SqlFunction("boathook.newer", ("text", "text", "text", "numeric", "uuid"))

@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from boathook.alerts.checks import AlertCheck
 from boathook.alerts.rules import MAX_SUBJECTS
 from boathook.alerts.service import AlertService
 from boathook.config import Settings
@@ -41,6 +42,7 @@ from boathook.db.queries.endpoint_stats import read_results
 from boathook.db.rerouting import count_unhandled
 from boathook.delivery.integrity_runner import QUERY_TIMEOUT_S, IntegrityRunner
 from boathook.delivery.tasks import run_tasks
+from boathook.domain.alerts import AlertReading
 from boathook.domain.endpoints import RECIPIENT
 from boathook.domain.errors import DatabaseError
 from boathook.domain.health import HealthState, judge_health
@@ -197,9 +199,10 @@ class Keeper:
         hooks: Iterable[Boathook] = (),
         retries: RetryDefaults | None = None,
     ) -> None:
+        hooks = tuple(hooks)
         self._database = database
         self._app_chores = AppChores(database, hooks, drain_s=settings.server.drain_s)
-        self._alerts = AlertService(settings, database.url)
+        self._alerts = AlertService(settings, database.url, _alert_checks(hooks))
         self._verifying = IntegrityRunner(database, functools.partial(_dial_verify, database, settings))
         retries = retries or settings.retry_defaults()
         self._store = DeliveryStore(database, retries)
@@ -355,6 +358,19 @@ def _folded(backlog: Sequence[Backlog]) -> list[Backlog]:
         oldest_s = max(one.oldest_due_s for one in sent)
         kept.append(Backlog(recipient=ENDPOINTS, oldest_due_s=oldest_s, ages=ages, **sums))
     return kept
+
+
+def _alert_checks(hooks: Iterable[Boathook]) -> dict[str, AlertCheck]:
+    """Return the checks of the apps' alerts by rule, each in a transaction of its app."""
+
+    def in_transaction(hook: Boathook, name: str) -> AlertCheck:
+        async def check() -> Iterable[AlertReading]:
+            async with hook.transaction() as tx:
+                return await hook.manifest.alert_checks[name](tx)
+
+        return check
+
+    return {name: in_transaction(hook, name) for hook in hooks for name in hook.manifest.alert_checks}
 
 
 async def _confirm(seat: Connection) -> None:

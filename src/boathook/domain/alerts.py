@@ -20,6 +20,13 @@ from msgspec.structs import replace
 
 from boathook.domain.plurals import counted
 
+MAX_SUBJECT: Final = 200
+"""Maximum characters of the subject of an app's alert."""
+MAX_DETAIL: Final = 500
+"""Maximum characters of one of its details."""
+_OWN_PLACEHOLDERS: Final = ("subject", "value", "threshold", "period")
+_WORD: Final = re.compile(r"\w{1,60}")
+
 
 class AlertMessageKind(StrEnum):
     """Why an alert is sent."""
@@ -53,12 +60,13 @@ class AlertEntry(msgspec.Struct, frozen=True, kw_only=True):
     """What the subject is called, such as ``ERP of Acme``; empty if it has no other name."""
     figures: Mapping[str, str] = msgspec.field(default_factory=dict)
     """The text of ``{value}`` and of other figures in the summary."""
+    details: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Texts of an app's alert for further placeholders in the summary. Untrusted, as the subject is."""
 
     @property
     def sentence(self) -> str:
-        """The rule's summary with the subject and the figures filled in."""
-        words = {**self.figures, "subject": clean(self.name or self.subject)}
-        return fill(self.summary, words) if self.summary else self.rule
+        """The rule's summary with the subject, the figures and the details filled in."""
+        return fill_summary(self.summary, self.name or self.subject, self.figures, self.details) or self.rule
 
     @property
     def has_value(self) -> bool:
@@ -115,6 +123,12 @@ def fill(text: str, words: Mapping[str, str]) -> str:
 
 
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+
+
+def fill_summary(summary: str, subject: str, figures: Mapping[str, str], details: Mapping[str, str]) -> str:
+    """Return a rule's summary with what is known of an alert filled in; untrusted text becomes one printable line."""
+    words = {**{name: clean(text) for name, text in details.items()}, **figures, "subject": clean(subject)}
+    return fill(summary, words)
 
 
 def show_period(seconds: float) -> str:
@@ -179,6 +193,41 @@ class Reading(msgspec.Struct, frozen=True):
     """Whether the condition to fire is met."""
     is_held: bool
     """Whether a firing alert keeps firing: the condition to recover is not met."""
+    details: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Texts for the placeholders of an app's alert."""
+    renewed_at: datetime | None = None
+    """When an app last fired the alert; None for conditions. Reminders need something new."""
+
+
+class AlertReading(msgspec.Struct, frozen=True):
+    """A subject of an app's alert that is not as it should be, as a function under ``@alert.check`` returns it."""
+
+    subject: str
+    """What it is about, such as the id of an order; empty if there is only one."""
+    value: float = 1.0
+    """The figure that is compared with the rule's threshold."""
+    details: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Texts by the names of placeholders in the summary."""
+    renewed_at: datetime | None = None
+    """When the alert was last fired; None in a check."""
+
+
+def storable_subject(subject: object) -> str:
+    """Return the subject of an app's alert as text that PostgreSQL stores."""
+    return _storable(str(subject), MAX_SUBJECT)
+
+
+def storable_details(details: Mapping[str, object]) -> dict[str, str]:
+    """Return the details of an app's alert as texts that PostgreSQL stores. Raises ValueError for a wrong name."""
+    for name in details:
+        if name in _OWN_PLACEHOLDERS or not _WORD.fullmatch(name):
+            raise ValueError(f"a detail cannot be named {name!r}: boathook fills in {', '.join(_OWN_PLACEHOLDERS)}")
+    return {name: _storable(str(text), MAX_DETAIL) for name, text in details.items()}
+
+
+def _storable(text: str, longest: int) -> str:
+    plain = text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+    return plain if len(plain) <= longest else f"{plain[: longest - 1]}…"
 
 
 class AlertDelays(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from boathook.config import RetentionSettings
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Receipt, Route
 from boathook.domain.policy import Breaker, ErrorRule, RetryDefaults, RetryPolicy
+from boathook.handlers.app_alerts import AppAlert
 from boathook.handlers.event import Event
 from boathook.handlers.handler import Handler, combine, make_handler, make_route_spec
 from boathook.handlers.manifest import (
@@ -217,6 +218,28 @@ class Boathook:
             ConfigError: a key is invalid, or the name is taken.
         """
         self.manifest.add_alert_rule(f"{self.name}.{name}", {**keys, "summary": summary, "metric": metric})
+
+    def alert(self, name: str, summary: str, **keys: Any) -> AppAlert:
+        """Declare an alert that the app fires itself, or decides by a check; see `AppAlert`.
+
+        It is sent to the configured channels, listed on the console and by ``boathook alerts list``, and silenced, as
+        those of boathook itself. The operator can change any key under ``[notifications.rules."APP.NAME"]``.
+
+        Args:
+            name: The rule's name is this, prefixed with the app's name.
+            summary: The meaning in one sentence; ``{subject}``, ``{value}`` and the names of details are replaced.
+            keys: Any other key of ``[notifications.rules.NAME]``: ``severity``, ``advice``, ``above`` (0 if neither it
+                nor ``below`` is given), ``over_s`` (900: how long it stays after it was last fired),
+                ``repeat_interval_s``, ``channels`` ...
+
+        Raises:
+            ConfigError: a key is invalid, or the name is taken.
+        """
+        title = f"{self.name}.{name}"
+        threshold = {} if "below" in keys else {"above": 0.0}
+        rule = {"over_s": 900.0, "clear_s": 0.0, **threshold, **keys, "summary": summary, "rows": "fired"}
+        self.manifest.add_alert_rule(title, rule)
+        return AppAlert(title, self.manifest)
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Open a transaction outside of a handler; it commits at the end of the block and rolls back on an error.

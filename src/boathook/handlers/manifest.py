@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from boathook.config.faults import describe_error
 from boathook.config.notifications import RuleSettings
+from boathook.domain.alerts import AlertReading
 from boathook.domain.errors import ConfigError
 from boathook.observability import meters
 from boathook.observability.metrics import (
@@ -86,7 +87,15 @@ class Manifest(msgspec.Struct):
     commands: Any = None
     """A `typer.Typer`, run as ``boathook <app> ...``."""
     alert_rules: dict[str, RuleSettings] | None = None
-    """Rules about the app's metrics, by name."""
+    """Rules about the app's metrics, and of its alerts, by name."""
+    alert_checks: dict[str, Callable[[Any], Awaitable[Iterable[AlertReading]]]] = msgspec.field(default_factory=dict)
+    """Functions that decide when an alert fires, by the name of its rule; each takes a transaction."""
+
+    def add_alert_check(self, name: str, function: Callable[[Any], Awaitable[Iterable[AlertReading]]]) -> None:
+        """Let a function decide when an alert fires."""
+        rules = self.alert_rules or {}
+        self.alert_rules = {**rules, name: rules[name].model_copy(update={"rows": "checked"})}
+        self.alert_checks[name] = function
 
     def add_alert_rule(self, name: str, keys: Mapping[str, Any]) -> None:
         """Add an alert rule. Raises ConfigError if a key is invalid or the name is taken."""

@@ -246,6 +246,8 @@ TABLE: Final = (
            ("app", "chore", "outcome")),
     Metric("boathook_chore_seconds", _HISTOGRAM, "Duration of one run of an app's chore.", ("app", "chore"),
            LONG_SECONDS),
+    Metric("boathook_alert_checks_failed_total", _COUNTER, "Runs of the checks of apps' alerts that failed, by rule.",
+           ("rule",)),
     Metric("boathook_csp_reports_total", _COUNTER,
            "Violations of the console's content security policy, as browsers report them."),
     Metric("boathook_log_lines_dropped_total", _COUNTER, "Log lines dropped because they were not read fast enough."),

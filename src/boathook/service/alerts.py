@@ -18,7 +18,7 @@ from boathook.db.alerts import ChannelState, StoredSilence
 from boathook.db.audit import record
 from boathook.db.database import Connection
 from boathook.domain import ids
-from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, AlertState, fill, show_number
+from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, AlertState, fill_summary, show_number
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.service.limits import require_note
 from boathook.service.unit_of_work import UnitOfWork, new_id
@@ -45,7 +45,7 @@ class RuleView(msgspec.Struct, frozen=True):
         word, limit = ("above", rule.above) if rule.above is not None else ("below", rule.below)
         figure = "number" if rule.rows else rule.measure
         parts = [f"{figure} {word} {show_number(limit or 0.0)}"]
-        if rule.measure != "value" or rule.rows in {"repeated_body", "unhandled"}:
+        if rule.measure != "value" or rule.rows in {"fired", "repeated_body", "unhandled"}:
             parts.append(f"over {show_number(rule.over_s)} s")
         if rule.for_s:
             parts.append(f"for {show_number(rule.for_s)} s")
@@ -212,13 +212,13 @@ def alert_view(alert: Alert, rules: Mapping[str, RuleSettings]) -> dict[str, Any
         "severity": alert.severity,
         "state": alert.state.value,
         "name": alert.name,
-        "summary": fill(
+        "summary": fill_summary(
             rule.summary,
-            {
-                **rule.figures(alert.value if alert.recovered_at is None else alert.worst),
-                "subject": alert.name or alert.subject,
-            },
+            alert.name or alert.subject,
+            rule.figures(alert.value if alert.recovered_at is None else alert.worst),
+            alert.details,
         ),
+        "details": alert.details,
         "advice": rule.advice,
         "page": rule.page_of(alert.subject),
         "value": alert.value,

@@ -24,6 +24,7 @@
 --   source_rate            how much of each source's rate is leased to gateways
 --   migration              applied migrations, boathook's own and those of apps
 --   alert, alert_notification, alert_channel, alert_silence   alerts, their notifications, channel states, and silences
+--   alert_signal, alert_burst   alerts that apps fire, and how often
 --   alert_evaluation       the results of the latest rule evaluation
 --   metric_sample          metrics of each host, recent ones in finer steps than older ones
 --
@@ -594,11 +595,35 @@ create table boathook.alert (
     -- When a notification about it was last queued; it determines the next one.
     notified_at timestamptz,
     is_silenced boolean not null default false,
+    -- Of an alert that an app has declared: texts for its summary, by placeholder.
+    details json not null default '{}',
     constraint alert_pending_not_fired check ((state = 'pending') = (fired_at is null)),
     constraint alert_recovered_at_set check ((state = 'recovered') = (recovered_at is not null))
 );
 create unique index alert_open on boathook.alert (rule, subject) where state <> 'recovered';
 create index alert_history on boathook.alert (recovered_at) where state = 'recovered';
+
+-- Alerts that apps fire or resolve, until an evaluation counts them. A row for each, so that no transaction waits for
+-- another one that fires the same alert.
+create table boathook.alert_signal (
+    id bigint generated always as identity primary key,
+    rule text not null,
+    subject text not null,
+    is_resolved boolean not null,
+    details json not null,
+    at timestamptz not null default clock_timestamp()
+);
+
+-- How often an alert was fired for each subject, since it last was not for some time.
+create table boathook.alert_burst (
+    rule text not null,
+    subject text not null,
+    number bigint not null check (number > 0),
+    last_at timestamptz not null,
+    -- Those of the latest signal.
+    details json not null,
+    primary key (rule, subject)
+);
 
 -- Notifications about alerts, inserted in the transaction that changes the alert.
 create table boathook.alert_notification (
@@ -644,6 +669,13 @@ create table boathook.alert_silence (
     ended_by text
 );
 create index alert_silence_until on boathook.alert_silence (until);
+
+-- Fires an alert of an app for a subject, or resolves it, when the transaction commits.
+create function boathook.fire_alert(p_rule text, p_subject text, p_is_resolved boolean, p_details json) returns void
+language sql as $$
+    insert into boathook.alert_signal (rule, subject, is_resolved, details)
+    values (p_rule, p_subject, p_is_resolved, p_details)
+$$;
 
 -- The latest evaluation of the rules: one row.
 create table boathook.alert_evaluation (
