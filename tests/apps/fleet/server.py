@@ -1,4 +1,4 @@
-"""Runs a boathook process with the fleet app, and a fake of Telegram's Bot API."""
+"""Runs a boathook process with the fleet app, and fakes of RentProg's and Telegram's APIs."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import httpx
 import psycopg
@@ -18,6 +18,7 @@ from aiohttp import web
 from boathook_app_tools.simulation import SimulatedRequest
 from boathook_fleet.simulator import Expected
 from boathook_fleet.tables import TABLES
+from tests import reality
 from tests.apps.app_server import AppServer
 from tests.support import until
 
@@ -135,25 +136,16 @@ Reply = Callable[[], Any]
 """A scripted reply of the Bot API to one message: returns (status, JSON), or None to hang."""
 
 
-class BotApi:
-    """Telegram's Bot API as far as messages go, by https://core.telegram.org/bots/api#making-requests.
-
-    It rejects what Telegram rejects, records accepted messages, and fails as scripted.
-    """
+class FakeService:
+    """An HTTP server in a thread of this process."""
 
     def __init__(self) -> None:
-        self.taken: list[str] = []
-        """The texts of the accepted messages."""
-        self.calls = 0
-        self.troubles: list[Reply] = []
-        """Scripted replies to the next messages, which are then not accepted."""
-        self.hanging = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.url = ""
 
-    def __enter__(self) -> "BotApi":
+    def __enter__(self) -> Self:
         self._thread.start()
         assert self._started.wait(300)
         return self
@@ -177,6 +169,66 @@ class BotApi:
             task.cancel()
         self._loop.run_until_complete(runner.cleanup())
         self._loop.close()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        raise NotImplementedError
+
+
+class RentProg(FakeService):
+    """RentProg's API as far as tests/reality/rentprog_api documents it; objects are found by the search alone."""
+
+    companies: ClassVar = {"4310": "company-one-secret", "5872": "company-two-secret"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
+        """By company, entity and id."""
+        self.troubles: list[web.Response] = []
+        """Responses to the next requests that carry a token."""
+        self.is_down = False
+        self.requests: list[str] = []
+        """The paths with their queries, without those of logins."""
+        self.logins = 0
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if self.is_down:
+            return web.Response(status=500)
+        if request.path == "/get_token":
+            company = {token: id for id, token in self.companies.items()}.get(request.query.get("company_token", ""))
+            if company is None:
+                return web.Response(status=401)
+            self.logins += 1
+            token = json.loads(reality.examples("rentprog_api")["token.json"])
+            return web.json_response(token | {"token": f"request-token.{company}.{self.logins}"})
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme != "Bearer" or not token.startswith("request-token."):
+            return web.Response(status=401)
+        self.requests.append(request.path_qs)
+        if self.troubles:
+            return self.troubles.pop(0)
+        match = re.fullmatch(r"/search_(car|client|booking)s", request.path)
+        if match is None:
+            return web.Response(status=404)
+        id = request.query["query"]
+        found = self.objects.get((token.split(".")[1], match[1], id))
+        # A search finds others as well.
+        return web.json_response([{"id": int(id) * 10}, *([found] if found else [])])
+
+
+class BotApi(FakeService):
+    """Telegram's Bot API as far as messages go, by https://core.telegram.org/bots/api#making-requests.
+
+    It rejects what Telegram rejects, records accepted messages, and fails as scripted.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[str] = []
+        """The texts of the accepted messages."""
+        self.calls = 0
+        self.troubles: list[Reply] = []
+        """Scripted replies to the next messages, which are then not accepted."""
+        self.hanging = threading.Event()
 
     async def _answer(self, request: web.Request) -> web.Response:
         self.calls += 1

@@ -7,6 +7,7 @@ settings   the table [fleet], and the environment variables that replace it: sen
 parse      parses all formats of webhooks; words, timestamp_formats and ruby parse their parts
 tables     the tables of objects: columns, and their names in the senders' data
 records    stores changes and applies them
+fetching   unknown objects are fetched whole; rentprog_api: the client, and its rates
 late_changes  decides which changes without a timestamp are late
 handlers   note, apply, notify
 log        the error log, written outside the failed transaction

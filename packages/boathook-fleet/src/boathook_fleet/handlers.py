@@ -1,13 +1,13 @@
 """The handlers: record each event, write each changed object once, send each alarm."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, assert_never
 from uuid import UUID
 
-from boathook import Boathook, Event, Ignore, Retry, RetryPolicy, Transaction
-from boathook_fleet import alarms
+from boathook import HTTP_DEFAULTS, Boathook, Breaker, Event, Ignore, Retry, RetryPolicy, Transaction
+from boathook_fleet import alarms, fetching
 from boathook_fleet.live import publish_change
 from boathook_fleet.log import Kind, Phase, add_error, logged
 from boathook_fleet.parse import Change, Unknown, effective_timestamp, read
@@ -19,25 +19,37 @@ from boathook_fleet.records import (
     note_change,
     take_announcement,
 )
+from boathook_fleet.rentprog_api import DEPENDENCY, RateReached, RentProgApi
 from boathook_fleet.tables import TABLES
 from boathook_fleet.words import Entity
 
 CHANGED: Final = "entity.changed"
+MISSING: Final = "object.missing"
 RETRY: Final = RetryPolicy(first_s=0.5, max_attempts=5, max_age_s=900.0)
 """For short failures only; longer ones are handled by the retry schedule of dead letters, see `dead_letters`."""
+FETCH_RETRY: Final = RetryPolicy(first_s=5.0, max_delay_s=600.0, max_attempts=500, max_age_s=86_400.0)
+FETCHES: Final = 2
+"""Objects fetched at the same time, by all workers."""
 
 
 def declare_handlers(hook: Boathook) -> None:
     """Register the handlers on *hook*."""
-    changes = hook.counter("fleet_changes_total", "Changes noted.", "entity", "action")
-    unknown = hook.counter("fleet_unknown_total", "Requests that could not be parsed.", "source")
-    unparsed = hook.counter("fleet_unparsed_fields_total", "Fields that were not understood.", "entity", "field")
-    late = hook.counter("fleet_late_changes_total", "Changes not applied, because they are older.", "entity")
-    missed = hook.counter("fleet_missed_changes_total", "Changes before which another one is missing.", "entity")
-    upserts = hook.counter("fleet_upserts_total", "Things written, each for all of its changes since.", "entity")
 
     def concurrency() -> int:
         return int(hook.settings.concurrency)
+
+    _add_note(hook, concurrency)
+    _add_writers(hook, concurrency)
+
+    @hook.on(None, alarms.TYPE, application=hook.name, order_by="kind", retry=alarms.RETRY, concurrency=1)
+    async def notify(event: Event, tx: Transaction) -> Ignore | Retry | None:
+        return await alarms.send_alarms(hook, event, tx)
+
+
+def _add_note(hook: Boathook, concurrency: Callable[[], int]) -> None:
+    changes = hook.counter("fleet_changes_total", "Changes noted.", "entity", "action")
+    unknown = hook.counter("fleet_unknown_total", "Requests that could not be parsed.", "source")
+    unparsed = hook.counter("fleet_unparsed_fields_total", "Fields that were not understood.", "entity", "field")
 
     @hook.on("rentprog", retry=RETRY, concurrency=concurrency)
     @hook.on("umnico")
@@ -75,23 +87,59 @@ def declare_handlers(hook: Boathook) -> None:
         )  # fmt: skip
         await alarms.raise_alarm(hook, f"unparsed {change.entity} {field}", text)
 
+
+def _add_writers(hook: Boathook, concurrency: Callable[[], int]) -> None:
+    late = hook.counter("fleet_late_changes_total", "Changes not applied, because they are older.", "entity")
+    missed = hook.counter("fleet_missed_changes_total", "Changes before which another one is missing.", "entity")
+    upserts = hook.counter("fleet_upserts_total", "Things written, each for all of its changes since.", "entity")
+    fetched = hook.counter("fleet_fetched_total", "Whole objects requested from RentProg.", "entity", "result")
+    api = RentProgApi(hook)
+
     @hook.on(None, CHANGED, application=hook.name, order_by="thing", retry=RETRY, concurrency=concurrency)
     async def apply(event: Event, tx: Transaction) -> Ignore | None:
         entity, identifier = Entity(event.json["entity"]), event.json["id"]
+        is_waiting, is_new = await fetching.request_object(tx, entity, identifier, hook.settings)
+        if is_new:
+            await hook.publish(tx, application=hook.name, type=MISSING, payload=event.json)
+        if is_waiting:
+            return Ignore("it is unknown, so it is fetched first")
         request = await take_announcement(tx, event.id)
         async with logged(hook, Phase.UPSERT, entity=entity, entity_id=identifier, **_about(event, request)):
-            entry, decisions = await apply_changes(tx, entity, identifier, hook.settings.zone)
-            late.add(len(decisions.late), entity=entity)
-            missed.add(len(decisions.gaps), entity=entity)
-            if entry is None:
-                return Ignore("no pending change is newer than the stored object")
-            await publish_change(hook, tx, entry)
+            return await _write(tx, entity, identifier)
+
+    async def _write(tx: Transaction, entity: Entity, identifier: str) -> Ignore | None:
+        entry, decisions = await apply_changes(tx, entity, identifier, hook.settings.zone)
+        late.add(len(decisions.late), entity=entity)
+        missed.add(len(decisions.gaps), entity=entity)
+        if entry is None:
+            return Ignore("no pending change is newer than the stored object")
+        await publish_change(hook, tx, entry)
         upserts.add(entity=entity)
         return None
 
-    @hook.on(None, alarms.TYPE, application=hook.name, order_by="kind", retry=alarms.RETRY, concurrency=1)
-    async def notify(event: Event, tx: Transaction) -> Ignore | Retry | None:
-        return await alarms.send_alarms(hook, event, tx)
+    @hook.on(
+        None, MISSING, application=hook.name, retry=FETCH_RETRY, retry_on=HTTP_DEFAULTS, concurrency=FETCHES,
+        breaker=Breaker(dependency=DEPENDENCY, errors=HTTP_DEFAULTS), timeout=300.0,
+    )  # fmt: skip
+    async def fetch(event: Event, tx: Transaction) -> Retry | None:
+        entity, identifier, at = Entity(event.json["entity"]), event.json["id"], datetime.now(UTC)
+        where = {"event_id": event.id, "payload": event.body, "entity": entity, "entity_id": identifier}
+        async with logged(hook, Phase.FETCH, **where):
+            try:
+                fields = await api.fetch(entity, identifier, await fetching.branch_of(tx, entity, identifier))
+            except RateReached as reached:
+                fetched.add(entity=entity, result="rate_limited")
+                return reached.retry
+            result = "miss" if fields is None else "ok"
+            await fetching.finish_request(tx, entity, identifier, result)
+            if fields is None:
+                text = "no company of fleet.branches has it; its updates are applied without it"
+                await add_error(tx, Phase.FETCH, "NOT_FOUND", text, kind=Kind.WARN, **where)
+            else:
+                await fetching.note_object(tx, event.id, entity, identifier, fields, at, hook.settings.zone)
+            fetched.add(entity=entity, result=result)
+            await _write(tx, entity, identifier)
+            return None
 
 
 async def announce(hook: Boathook, tx: Transaction, entity: Entity, id: str) -> UUID:

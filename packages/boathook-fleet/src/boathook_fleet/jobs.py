@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from boathook import Boathook
-from boathook_fleet import dead_letters, status
+from boathook_fleet import dead_letters, fetching, status
 from boathook_fleet.alarms import raise_alarm
+from boathook_fleet.handlers import announce
 from boathook_fleet.log import Kind, Phase, add_error
 from boathook_fleet.settings import SOURCES
 
@@ -30,6 +31,12 @@ def declare_jobs(hook: Boathook) -> None:
         if done.given_up:
             text = f"Left to operators: {done.given_up[0]}, which automatic replays did not fix"
             await raise_alarm(hook, "dead given up", text, len(done.given_up))
+
+    @hook.every(LOOK_S)
+    async def apply_overdue() -> None:
+        async with hook.transaction() as tx:
+            for entity, id in await fetching.end_waits(tx):
+                await announce(hook, tx, entity, id)
 
     @hook.every(LOOK_S)
     async def watch() -> None:

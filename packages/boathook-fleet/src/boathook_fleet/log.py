@@ -25,6 +25,8 @@ class Phase(StrEnum):
     """A change could not be recorded."""
     UPSERT = "upsert"
     """An object could not be written."""
+    FETCH = "fetch"
+    """An object could not be fetched from RentProg."""
     NOTIFY = "notify"
     """A message to Telegram could not be sent."""
     LIVE = "live"

@@ -11,7 +11,7 @@ from starlette.websockets import WebSocket
 
 from boathook import Boathook, BoathookError
 from boathook_app_tools.terminal import plain
-from boathook_fleet import dead_letters, live, records, status
+from boathook_fleet import dead_letters, fetching, live, records, status
 from boathook_fleet.log import count_errors, list_errors
 from boathook_fleet.parse import Change, parse
 from boathook_fleet.tables import TABLES
@@ -136,8 +136,11 @@ class Desk:
 
     async def selftest(self, _request: Request) -> Response:
         """Return whether the app works, with metrics but without secrets; needs no authentication."""
-        described = await self._described()
-        checks = {"parser": isinstance(parse(_EXAMPLE), Change), "database": await self._is_database_there()}
+        try:
+            described, has_database = await self._described(), True
+        except BoathookError:
+            described, has_database = status.describe(await status.read_figures(self._hook), self._hook.settings), False
+        checks = {"parser": isinstance(parse(_EXAMPLE), Change), "database": has_database}
         document = status.selftest(described, checks)
         return _json(document, 200 if document["ok"] else 503)
 
@@ -146,15 +149,10 @@ class Desk:
         await live.serve_live(self._hook, socket)
 
     async def _described(self) -> dict[str, Any]:
-        return status.describe(await status.read_figures(self._hook), self._hook.settings)
-
-    async def _is_database_there(self) -> bool:
-        try:
-            async with self._hook.transaction() as tx:
-                await records.newest_version(tx)
-        except BoathookError:
-            return False
-        return True
+        figures = await status.read_figures(self._hook)
+        async with self._hook.transaction() as tx:
+            backlog = await fetching.count_open(tx)
+        return status.describe(figures, self._hook.settings, fetch_backlog=backlog)
 
     def _lister(self, entity: Any) -> Endpoint:
         async def list_them(request: Request) -> Response:

@@ -51,6 +51,31 @@ class TelegramSettings(BaseModel):
         return self
 
 
+class ApiSettings(BaseModel):
+    """RentProg's API, and the rates that its documents recommend; all workers share them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    url: str = "https://rentprog.net/api/v1/public"
+    read_per_minute: Positive = 60.0
+    search_per_minute: Positive = 15.0
+    login_per_minute: Positive = 30.0
+    """Requests for a token that is valid for some minutes."""
+    timeout_s: Positive = 15.0
+    wait_s: Annotated[float, Field(ge=0)] = 60.0
+    """Seconds after which updates of an unknown object are applied without it."""
+
+
+class BranchSettings(BaseModel):
+    """A branch, which is a company of its own for RentProg."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    name: str = ""
+    token: str = Field(default="", repr=False)
+    """The company's token for RentProg's API, best as ``env:NAME``; if empty, nothing is fetched from it."""
+
+
 class FleetSettings(BaseModel):
     """All settings of the app; missing keys are read from environment variables, where one is defined."""
 
@@ -85,6 +110,9 @@ class FleetSettings(BaseModel):
     max_errors: Count = 10_000
     """Maximum rows in the error log."""
     telegram: TelegramSettings = TelegramSettings()
+    api: ApiSettings = ApiSettings()
+    branches: dict[str, BranchSettings] = {}
+    """The branches by their id, RentProg's ``company_id``."""
 
     @field_validator("time_zone")
     @classmethod
@@ -99,6 +127,11 @@ class FleetSettings(BaseModel):
     def zone(self) -> tzinfo:
         """The company's time zone."""
         return find_zone(self.time_zone)
+
+    @property
+    def can_fetch(self) -> bool:
+        """Whether whole objects can be fetched."""
+        return any(branch.token for branch in self.branches.values())
 
     @model_validator(mode="before")
     @classmethod

@@ -90,7 +90,7 @@ async def read_figures(hook: Boathook) -> Figures:
     return Figures(await hook.platform.health(), f"handler:{hook.name}.")
 
 
-def describe(figures: Figures, settings: FleetSettings) -> dict[str, Any]:
+def describe(figures: Figures, settings: FleetSettings, *, fetch_backlog: int = 0) -> dict[str, Any]:
     """Return the app's metrics as JSON values; none of them is a secret."""
     p95, problems = figures.ack_ms("p95"), list(figures.status.get("problems", ()))
     return {
@@ -109,8 +109,7 @@ def describe(figures: Figures, settings: FleetSettings) -> dict[str, Any]:
         "webhook_ack_sla_ms": settings.ack_sla_ms,
         "is_ack_within_sla": p95 is None or p95 <= settings.ack_sla_ms,
         "redis": figures.redis(),
-        # Whole objects are not fetched from RentProg, so none wait for it.
-        "queue": {**figures.queue(), "fetch_full_backlog": 0},
+        "queue": {**figures.queue(), "fetch_full_backlog": fetch_backlog},
         "readiness": {
             "ok": not problems,
             "problems": problems,
@@ -186,6 +185,7 @@ _CLEANING: Final = (
     "delete from fleet.unknown where accepted_at < now() - make_interval(secs => $1)",
     "delete from fleet.announced where announced_at < now() - make_interval(secs => $1)",
     "delete from fleet.error_log where created_at < now() - make_interval(secs => $1)",
+    "delete from fleet.fetch where requested_at < now() - make_interval(secs => $1)",
     "delete from fleet.minute where at < now() - make_interval(secs => $1)",
     "delete from fleet.notice where at < now() - make_interval(secs => $1)",
     "delete from fleet.dead_retry where last_seen_at < now() - make_interval(secs => $1)",

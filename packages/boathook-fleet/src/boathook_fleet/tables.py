@@ -46,14 +46,14 @@ class Table:
             key
             for column in self.columns
             for key in column.keys
-            if not _is_empty(data.get(key)) and _read(column, data[key], zone) is not None
+            if not is_empty(data.get(key)) and _read(column, data[key], zone) is not None
         }
         return {
             key: data[key]
             for column in self.columns
             if _pick(data, column, zone) is None
             for key in column.keys
-            if not _is_empty(data.get(key)) and key not in understood
+            if not is_empty(data.get(key)) and key not in understood
         }
 
 
@@ -66,7 +66,7 @@ def _read(column: Column, value: Any, zone: tzinfo) -> Value:
     return read_timestamp(value, zone) if column.read is read_timestamp else column.read(value)
 
 
-def _is_empty(value: Any) -> bool:
+def is_empty(value: Any) -> bool:
     """Return whether a sender has cleared a field."""
     return value is None or (isinstance(value, str) and not value.strip())
 

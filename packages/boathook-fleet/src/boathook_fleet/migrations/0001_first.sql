@@ -32,6 +32,25 @@ create table fleet.dirty (
     primary key (entity, entity_id)
 );
 
+-- Objects of which updates came first: they are fetched from RentProg, and their updates wait until `apply_at`.
+create table fleet.fetch (
+    entity text not null,
+    entity_id text not null,
+    requested_at timestamptz not null default now(),
+    apply_at timestamptz not null,
+    is_overdue boolean not null default false,
+    finished_at timestamptz,
+    result text check (result in ('ok', 'miss')),
+    primary key (entity, entity_id)
+);
+create index fetch_open on fleet.fetch (apply_at) where finished_at is null;
+
+-- When the next request to RentProg's API may be sent, by kind.
+create table fleet.api_rate (
+    kind text primary key check (kind in ('read', 'search', 'login')),
+    free_at timestamptz not null
+);
+
 -- Requests that could not be parsed; the events keep their bytes.
 create table fleet.unknown (
     event_id uuid primary key,
@@ -164,7 +183,7 @@ create table fleet.feed (
 create table fleet.error_log (
     id bigint generated always as identity primary key,
     created_at timestamptz not null default now(),
-    phase text not null check (phase in ('ack', 'parse', 'normalise', 'upsert', 'notify', 'live', 'replay')),
+    phase text not null check (phase in ('ack', 'parse', 'normalise', 'upsert', 'fetch', 'notify', 'live', 'replay')),
     kind text not null check (kind in ('err', 'warn', 'dry_run')),
     code text not null,
     error text not null,
