@@ -185,6 +185,29 @@ def test_an_app_that_cannot_be_loaded_is_explained(place: Place, code: str, says
     assert says.replace("{n}", number) in complaint(lambda: with_apps(settings))
 
 
+def test_handlers_of_a_source_that_the_app_does_not_use_have_no_route(place: Place):
+    settings = place(
+        """
+        from boathook import Boathook
+        hook = Boathook('shelf')
+        hook.sources(lambda settings: {'books': {'provider': 'stripe', 'secret': 'abc'}, 'maps': None})
+
+        @hook.on('books')
+        @hook.on('maps')
+        def lend(event):
+            pass
+
+        @hook.on('maps')
+        def unfold(event):
+            pass
+        """
+    )
+    settings, [hook] = with_apps(settings)
+    assert "maps" not in settings.sources
+    assert [(route.recipient, route.source) for route in hook.routes("shelf")] == [("handler:shelf.lend", "books")]
+    assert set(hook.handlers) == {"shelf.lend", "shelf.unfold"}, "deliveries that exist are still handled"
+
+
 def test_a_module_that_is_not_there_is_named(place: Place):
     place()
     settings = config.load(overrides={"apps.load": ["no_such_module_anywhere"]})

@@ -91,7 +91,8 @@ class Boathook:
         """Make the decorated function declare the sources that the app needs.
 
         It takes the app's settings and returns the tables ``[sources.NAME]`` by name. Keys that the operator sets in
-        boathook.toml take precedence.
+        boathook.toml take precedence. None instead of a table: with these settings, the app's handlers of that source
+        are not used.
         """
         self.manifest.sources = function
         return function
@@ -351,7 +352,12 @@ class Boathook:
     def routes(self, app: str, *, timeout_s: float = 30.0, retries: RetryDefaults | None = None) -> list[Route]:
         """Return the routes of all handlers, with *app* as their owner."""
         retries = retries or RetryDefaults()
-        return [route for handler in self.handlers.values() for route in handler.routes(app, timeout_s, retries)]
+        return [
+            route
+            for handler in self.handlers.values()
+            for route in handler.routes(app, timeout_s, retries)
+            if route.source is None or route.source not in self.manifest.unused_sources
+        ]
 
     @property
     def published(self) -> int:

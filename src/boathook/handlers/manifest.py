@@ -26,7 +26,7 @@ from boathook.observability.metrics import (
 
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Check = Callable[[Any, bool], Iterable[tuple[str, str]]]
-Sources = Callable[[Any], Mapping[str, Mapping[str, Any]]]
+Sources = Callable[[Any], Mapping[str, Mapping[str, Any] | None]]
 
 
 class Chore(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +78,8 @@ class Manifest(msgspec.Struct):
     migrations: Path | None = None
     """A folder of ``NNNN_what.sql`` files, each applied once, in order, in its own transaction."""
     sources: Sources | None = None
+    unused_sources: frozenset[str] = frozenset()
+    """Sources that the app does not need with its settings, so that its handlers of them have no routes."""
     check: Check | None = None
     """Checks the app's settings at the start."""
     ignored_variables: Mapping[str, tuple[str, str]] = {}

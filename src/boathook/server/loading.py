@@ -230,7 +230,11 @@ async def bound(
 
 
 def sources_of(module: str, hook: "Boathook", settings: Settings) -> Mapping[str, Mapping[str, Any]]:
-    """Return the sources an app declares, by name. Raises ConfigError if its function fails or returns no tables."""
+    """Return the sources an app declares, by name, and note in its manifest which it does not use.
+
+    Raises:
+        ConfigError: its function fails or returns no tables.
+    """
     if hook.manifest.sources is None:
         return {}
     try:
@@ -239,7 +243,7 @@ def sources_of(module: str, hook: "Boathook", settings: Settings) -> Mapping[str
         raise
     except Exception as error:
         raise ConfigError(f"apps.load: the sources of {module} fail: {_error_location(error)}") from error
-    if not isinstance(sources, Mapping) or not all(isinstance(table, Mapping) for table in sources.values()):
+    if not isinstance(sources, Mapping) or not all(isinstance(table, Mapping | None) for table in sources.values()):
         raise ConfigError(f"apps.load: the function under @hook.sources of {module} must return tables by their names")
     for name in sources:
         if not isinstance(name, str) or not SOURCE_NAME.fullmatch(name):
@@ -247,7 +251,8 @@ def sources_of(module: str, hook: "Boathook", settings: Settings) -> Mapping[str
                 f"apps.load: {module}: invalid source name {name!r}: it is used in the URL;"
                 " use letters, digits, . _ and -"
             )
-    return sources
+    hook.manifest.unused_sources = frozenset(name for name, table in sources.items() if table is None)
+    return {name: table for name, table in sources.items() if table is not None}
 
 
 def _merged(module: str, name: str, table: Mapping[str, Any], own: SourceSettings | None) -> SourceSettings:

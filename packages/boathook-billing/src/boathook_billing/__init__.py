@@ -4,6 +4,7 @@ app        the Boathook, and the source of payments
 settings   the table [billing]: the sender, its proof, and the plans
 payload    parses the provider's notices
 tilda      parses Tilda's own order form
+yookassa   confirms YooKassa's notifications by its API
 rules      decides what a payment does: pure functions
 payment_store  stores payments and subscriptions
 handlers   record and apply: the two deliveries of an event
@@ -16,7 +17,7 @@ simulator  generated traffic, and the expected results; tilda_simulator: the sam
 README.md is for operators; alerts.yml holds alert rules.
 """
 
-from boathook_billing import commands, handlers, jobs
+from boathook_billing import commands, handlers, jobs, yookassa
 from boathook_billing.app import hook
 
-__all__ = ["commands", "handlers", "hook", "jobs"]
+__all__ = ["commands", "handlers", "hook", "jobs", "yookassa"]

@@ -7,12 +7,15 @@ from typing import Any, Final
 from boathook import Boathook, Event
 from boathook_billing.payload import SCHEMA, Notice, read_notice
 from boathook_billing.rules import Shop
-from boathook_billing.settings import BillingSettings
+from boathook_billing.settings import YOOKASSA, BillingSettings
 from boathook_billing.tilda import read_order
 
 SOURCE: Final = "payments"
 IMPORTED: Final = "billing-import"
 """The application of events that an import continues."""
+YOOKASSA_SOURCE: Final = "payments-yookassa"
+CONFIRMED: Final = "billing-yookassa"
+"""The application of payments that YooKassa's API has confirmed."""
 
 hook = Boathook("billing", settings=BillingSettings, migrations=Path(__file__).with_name("migrations"))
 
@@ -30,14 +33,27 @@ def shop() -> Shop:
 
 
 def read(event: Event) -> Notice:
-    """Parse an event, in the configured form unless it was imported. Raises ValueError, which names the field."""
-    is_order = settings().form == "tilda" and event.application != IMPORTED
+    """Parse an event: of the source, in the configured form. Raises ValueError, which names the field."""
+    is_order = settings().form == "tilda" and event.source == SOURCE
     return read_order(event.body) if is_order else read_notice(event.body)
 
 
+def provider_of(event: Event) -> str:
+    """Return the provider that is stored with an event's payment."""
+    return YOOKASSA if event.application == CONFIRMED else settings().provider
+
+
 @hook.sources
-def sources(settings: BillingSettings) -> Mapping[str, Mapping[str, Any]]:
-    """Return the source of payments: how they are verified, identified and validated."""
+def sources(settings: BillingSettings) -> Mapping[str, Mapping[str, Any] | None]:
+    """Return the sources of payments: how they are verified, identified and validated."""
+    shop = settings.yookassa
+    yookassa = None if shop is None else {"provider": "yookassa", "paths": [shop.path], "keep_request_id": True}
+    return {SOURCE: _payments(settings), YOOKASSA_SOURCE: yookassa}
+
+
+def _payments(settings: BillingSettings) -> Mapping[str, Any] | None:
+    if settings.secret is None:
+        return None
     common = {
         "secrets": [settings.secret],
         "paths": [settings.path],
@@ -45,16 +61,14 @@ def sources(settings: BillingSettings) -> Mapping[str, Mapping[str, Any]]:
         "keep_request_id": True,
     }
     if settings.form == "tilda":
-        return {SOURCE: {"provider": "tilda", **common}}
+        return {"provider": "tilda", **common}
     proof = {"provider": "hmac", "encoding": settings.encoding} if settings.proof == "hmac" else {"provider": "token"}
     return {
-        SOURCE: {
-            **proof,
-            **common,
-            # Without an event_id, the status and the bytes identify the event: a corrected amount is another one. That
-            # a payment is applied once does not depend on it.
-            "id_path": "event_id",
-            "type_path": "status",
-            "schema": SCHEMA,
-        }
+        **proof,
+        **common,
+        # Without an event_id, the status and the bytes identify the event: a corrected amount is another one. That a
+        # payment is applied once does not depend on it.
+        "id_path": "event_id",
+        "type_path": "status",
+        "schema": SCHEMA,
     }

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, assert_never
 
 from boathook import Event
-from boathook_billing.app import hook, settings
+from boathook_billing.app import hook, provider_of
 from boathook_billing.payload import Notice
 from boathook_billing.payment_store import StoredPayment
 from boathook_billing.rules import Blocked, Extend, NoChange, Reverse, Verdict
@@ -50,7 +50,7 @@ class Attempt:
         event = self.event
         fields = {
             "request_id": event.request_id,
-            "provider": settings().provider,
+            "provider": provider_of(event),
             "event_id": str(event.id),
             "dedup_key": event.dedup_key,
             "attempt": event.attempt,

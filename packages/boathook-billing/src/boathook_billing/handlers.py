@@ -12,7 +12,7 @@ from typing import Final, assert_never
 
 from boathook import Dead, Event, Ignore, Retry, RetryPolicy, Transaction
 from boathook_billing import metrics, payment_store
-from boathook_billing.app import IMPORTED, SOURCE, hook, read, settings, shop
+from boathook_billing.app import CONFIRMED, IMPORTED, SOURCE, hook, provider_of, read, settings, shop
 from boathook_billing.event_log import Attempt
 from boathook_billing.payload import Notice, Status
 from boathook_billing.payment_store import StoredPayment
@@ -29,6 +29,7 @@ Outcome = Ignore | Retry | Dead | None
 
 @hook.on(SOURCE, retry=PAYMENT_RETRY)
 @hook.on(application=IMPORTED)
+@hook.on(application=CONFIRMED)
 async def record(event: Event, tx: Transaction) -> Ignore | None:
     """Store the payment, even with errors, and wake its other events if this one helps them."""
     try:
@@ -44,9 +45,10 @@ async def record(event: Event, tx: Transaction) -> Ignore | None:
 
 @hook.on(SOURCE, retry=PAYMENT_RETRY)
 @hook.on(application=IMPORTED)
+@hook.on(application=CONFIRMED)
 async def apply(event: Event, tx: Transaction) -> Outcome:
     """Extend the subscription once for a successful payment, or revert a refunded one."""
-    provider = settings().provider
+    provider = provider_of(event)
     attempt = Attempt(event=event, started=time.perf_counter())
     async with _measured(attempt, provider):
         try:
@@ -77,7 +79,7 @@ async def resume(tx: Transaction, payment_id: int) -> None:
 
 async def _store(event: Event, tx: Transaction, notice: Notice) -> StoredPayment:
     late = timedelta(hours=settings().late_after_hours)
-    return await payment_store.store(tx, settings().provider, event, notice, shop(), late)
+    return await payment_store.store(tx, provider_of(event), event, notice, shop(), late)
 
 
 async def _carry_out(
@@ -127,12 +129,12 @@ def _count_end(event: Event, provider: str, result: str) -> None:
 def _count_findings(stored: StoredPayment) -> None:
     """Count problems of a payment exactly once; only `record` is certain to commit."""
     if stored.payment.is_late and not stored.was_late:
-        metrics.late.add(provider=settings().provider)
+        metrics.late.add(provider=stored.payment.provider)
     _count_problem(stored.payment, stored.problem_before)
 
 
 def _count_problem(payment: Payment, before: Problem | None) -> None:
-    provider = settings().provider
+    provider = payment.provider
     if payment.problem is None or payment.problem is before:
         return
     if payment.problem.is_waiting:

@@ -3,11 +3,11 @@
 Requests, duplicates, rejections and pending events are counted by boathook, and shown here under the app's own names.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import Final
 
-from boathook_billing.app import SOURCE, hook, settings
+from boathook_billing.app import SOURCE, YOOKASSA_SOURCE, hook, settings
 from boathook_billing.rules import Problem
+from boathook_billing.settings import YOOKASSA
 
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 LAG_SECONDS: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 21_600.0, 86_400.0, 604_800.0)
@@ -94,39 +94,40 @@ hook.alert_rule(
 
 def begin() -> None:
     """Start counters at 0: Prometheus sees no increase in a series that begins with its first count."""
-    provider = settings().provider
-    for result in ("applied", "reversed", "ignored"):
-        processed.add(0, provider=provider, result=result)
-    for problem in Problem:
-        if problem.is_waiting:
-            failed_retryable.add(0, provider=provider, code=problem)
-            unlinked.add(0, provider=provider, problem=problem)
-    for one in (mismatched, late, recovered):
-        one.add(0, provider=provider)
-
-
-def _provider() -> str:
-    return settings().provider
-
-
-def _show(name: str, help: str, of: str, labels: Mapping[str, str] | None = None, **where: str | Sequence[str]) -> None:
-    hook.mirror(name, help, of=of, where=where, labels=labels, constants={"provider": _provider})
+    for provider in settings().providers:
+        for result in ("applied", "reversed", "ignored"):
+            processed.add(0, provider=provider, result=result)
+        for problem in Problem:
+            if problem.is_waiting:
+                failed_retryable.add(0, provider=provider, code=problem)
+                unlinked.add(0, provider=provider, problem=problem)
+        for counter in (mismatched, late, recovered):
+            counter.add(0, provider=provider)
 
 
 _UNPROVEN: Final = (
     "signature_missing", "signature_malformed", "signature_mismatch", "token_missing", "token_mismatch",
+    "address_not_allowed",
 )  # fmt: skip
-_HANDLERS: Final = ("handler:billing.record", "handler:billing.apply")
+_SENDERS: Final = (
+    (SOURCE, ("handler:billing.record", "handler:billing.apply"), lambda: settings().provider),
+    (YOOKASSA_SOURCE, ("handler:billing.confirm",), YOOKASSA),
+)
+"""The source, its handlers and the provider of each sender; `record` and `apply` handle YooKassa's payments, too."""
 
-_show("webhook_requests_total", "Requests, by the status answered.", "boathook_requests_total",
-      {"http_code": "status"}, source=SOURCE)  # fmt: skip
-_show("billing_webhooks_duplicate_total", "Requests whose event was there already.", "boathook_duplicates_total",
-      source=SOURCE)  # fmt: skip
-_show("billing_webhooks_conflict_total", "Requests with the id of another event, but another body.",
-      "boathook_conflicts_total", source=SOURCE)  # fmt: skip
-_show("billing_webhooks_invalid_signature_total", "Requests without a valid signature or secret.",
-      "boathook_rejections_total", source=SOURCE, reason=_UNPROVEN)  # fmt: skip
-_show("billing_webhooks_failed_final_total", "Events given up: by the rules, or after the last attempt.",
-      "boathook_attempts_total", recipient=_HANDLERS, outcome="dead")  # fmt: skip
-_show("billing_webhook_backlog", "Events not ended: due, later, leased, blocked or dead.", "boathook_backlog",
-      {"status": "state"}, recipient=_HANDLERS)  # fmt: skip
+for _source, _handlers, _provider in _SENDERS:
+    for _name, _help, _of, _labels, _where in (
+        ("webhook_requests_total", "Requests, by the status answered.", "boathook_requests_total",
+         {"http_code": "status"}, {"source": _source}),
+        ("billing_webhooks_duplicate_total", "Requests whose event was there already.", "boathook_duplicates_total",
+         {}, {"source": _source}),
+        ("billing_webhooks_conflict_total", "Requests with the id of another event, but another body.",
+         "boathook_conflicts_total", {}, {"source": _source}),
+        ("billing_webhooks_invalid_signature_total", "Requests without a valid signature, secret or address.",
+         "boathook_rejections_total", {}, {"source": _source, "reason": _UNPROVEN}),
+        ("billing_webhooks_failed_final_total", "Events given up: by the rules, or after the last attempt.",
+         "boathook_attempts_total", {}, {"recipient": _handlers, "outcome": "dead"}),
+        ("billing_webhook_backlog", "Events not ended: due, later, leased, blocked or dead.", "boathook_backlog",
+         {"status": "state"}, {"recipient": _handlers}),
+    ):  # fmt: skip
+        hook.mirror(_name, _help, of=_of, where=_where, labels=_labels, constants={"provider": _provider})

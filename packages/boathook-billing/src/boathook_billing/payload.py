@@ -62,6 +62,10 @@ class Notice:
     """The provider's own id of the event."""
     reported_status: str | None = None
     """The provider's word for the status."""
+    phone: str | None = None
+    refund_id: str | None = None
+    """The provider's id of the refund that is reported."""
+    refund_amount: Decimal | None = None
 
     def is_late(self, accepted_at: datetime, allowed: timedelta) -> bool:
         """Return whether a success was reported more than *allowed* after the payment."""
@@ -111,6 +115,9 @@ def notice_of(fields: Mapping[str, Any]) -> Notice:
         paid_at=_moment(_text(fields, "paid_at")),
         event_id=_text(fields, "event_id"),
         reported_status=status,
+        phone=_text(fields, "phone"),
+        refund_id=_text(fields, "refund_id"),
+        refund_amount=_amount(fields.get("refund_amount")),
     )
 
 

@@ -164,7 +164,9 @@ def _first(one: Any, other: Any) -> Any:
 
 
 def _payment(row: Mapping[str, Any]) -> Payment:
-    names = ("id", "user_id", "email", "plan_id", "amount", "currency", "is_late", "is_applied", "is_reversed")
+    names = (
+        "id", "provider", "user_id", "email", "plan_id", "amount", "currency", "is_late", "is_applied", "is_reversed",
+    )  # fmt: skip
     problem = row["problem"]
     return Payment(
         **{name: row[name] for name in names}, status=Status(row["status"]), problem=problem and Problem(problem)

@@ -42,6 +42,7 @@ class Payment:
     is_late: bool
     is_applied: bool
     is_reversed: bool
+    provider: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,8 @@ async def simulate(
 
 def simulation(settings: BillingSettings, *, count: int, seed: int) -> Simulation:
     """Generate the traffic of *count* payments for these settings. Raises ConfigError if the settings prevent it."""
+    if settings.secret is None:
+        raise ConfigError("billing.secret: it is missing; payments are simulated as its sender signs them")
     if not settings.plans:
         raise ConfigError("billing.plans: no plans; add [[billing.plans]] with id, price and days")
     sender = Sender(

@@ -1,11 +1,15 @@
 """The table ``[billing]`` of boathook.toml."""
 
 from decimal import Decimal
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
+YOOKASSA: Final = "yookassa"
+"""The provider that is stored with YooKassa's payments."""
 Word = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
+Path = Annotated[str, StringConstraints(pattern="^/")]
+HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^\s?#]+$")]
 Currency = Annotated[str, StringConstraints(strip_whitespace=True, to_upper=True, min_length=1, max_length=10)]
 
 
@@ -31,12 +35,26 @@ class Plan(_Table):
         return str(value) if isinstance(value, float) else value
 
 
+class YooKassaSettings(_Table):
+    """YooKassa as a second provider: the shop whose payments its notifications are about."""
+
+    shop_id: Word
+    secret_key: Word
+    """A reference such as ``env:YOOKASSA_SECRET_KEY``: the key with which payments are fetched again."""
+    path: Path = "/webhooks/yookassa"
+    api_url: HttpUrl = "https://api.yookassa.ru/v3"
+    email_key: Word = "email"
+    """The key in a payment's metadata with the user's e-mail; YooKassa has no field for it."""
+    phone_key: Word = "phone"
+    plan_key: Word = "plan_id"
+
+
 class BillingSettings(_Table):
     """The sender of payments, its proof, and the plans."""
 
     provider: Word = "tilda"
     """Stored with each payment; payment ids are unique within it."""
-    secret: Word
+    secret: Word | None = None
     """A reference such as ``env:BILLING_SECRET``: the signing key, or the secret that requests contain."""
     proof: Literal["hmac", "secret"] = "hmac"
     """``hmac``: the header holds the HMAC-SHA256 of the raw body. ``secret``: it holds the secret itself."""
@@ -44,7 +62,7 @@ class BillingSettings(_Table):
     """``json``: the fields listed in README.md. ``tilda``: the form that Tilda itself sends for each order."""
     header: Word = "X-Signature"
     encoding: Literal["hex", "base64"] = "hex"
-    path: Annotated[str, StringConstraints(pattern="^/")] = "/webhooks/payments"
+    path: Path = "/webhooks/payments"
     currency: Currency = "RUB"
     """Of plans and payments without a currency."""
     late_after_hours: Annotated[float, Field(gt=0)] = 24.0
@@ -52,17 +70,28 @@ class BillingSettings(_Table):
     require_amount: bool = False
     """Whether a success without an amount counts as AMOUNT_MISMATCH; otherwise its plan's price is assumed."""
     plans: tuple[Plan, ...] = ()
+    yookassa: YooKassaSettings | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         ids = [plan.id for plan in self.plans]
         if twice := sorted({id for id in ids if ids.count(id) > 1}):
             raise ValueError(f"plans: {', '.join(twice)} is listed twice; give each plan an id of its own")
+        if self.secret is None and self.yookassa is None:
+            raise ValueError("secret is missing; set it to the provider's, or add the table [billing.yookassa]")
+        if self.yookassa is not None and self.provider == YOOKASSA:
+            raise ValueError(f"provider is {YOOKASSA!r}, the name of [billing.yookassa]'s payments; name the other one")
         if self.form == "tilda" and self.proof != "secret":
             raise ValueError('Tilda signs nothing; with form = "tilda", set proof = "secret" and its API key as secret')
         if self.proof == "secret" and self.encoding != "hex":
             raise ValueError('encoding is how a signature is written; remove it, or set proof = "hmac"')
         return self
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """The providers whose payments arrive."""
+        payments = (self.provider,) if self.secret is not None else ()
+        return payments if self.yookassa is None else (*payments, YOOKASSA)
 
     @property
     def offers(self) -> tuple[Plan, ...]:

@@ -32,7 +32,7 @@ from (
     from boathook.event as event
     left join billing.payment_events as report on report.event_id = event.id
     left join billing.payments as payment on payment.id = report.payment_id
-    where event.source = 'payments'
+    where event.source = 'payments' or event.application = 'billing-yookassa'
     union all
     select id, event_id, provider, external_event_id, external_payment_id, payload, payload_hash, signature_valid,
         status, received_at, processed_at, error_code, error_message
