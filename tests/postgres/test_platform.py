@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import json
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -422,3 +423,16 @@ class TestEndpointOperations:
             ("products.create", "A product came."),
             ("receipts.create", "A receipt."),
         ]
+
+    async def test_declares_event_types_with_valid_schemas(self, hook: Boathook, db: Database):
+        schema = {"type": "object", "examples": [{"id": 1}]}
+        async with hook.transaction() as tx:
+            await hook.operations.declare_types(tx, {"a.b": "A.", "c": "C."}, {"a.b": schema})
+        rows = await db.fetch("select name, schemas from boathook.event_type order by name")
+        assert [(row["name"], row["schemas"] and json.loads(row["schemas"])) for row in rows] == [
+            ("a.b", {"1": schema}),
+            ("c", None),
+        ]
+        with pytest.raises(InvalidValue):
+            async with hook.transaction() as tx:
+                await hook.operations.declare_types(tx, {"d": "D."}, {"d": {"type": "nothing"}})

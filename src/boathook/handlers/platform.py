@@ -160,8 +160,19 @@ class Operations(Protocol):
         """Return the latest requests to an endpoint, newest first: rows as `boathook.db.attempts` lists them."""
         ...
 
-    async def declare_types(self, tx: Transaction, types: Mapping[str, str]) -> None:
-        """Create the event types, by name with their descriptions, that do not exist."""
+    async def declare_types(
+        self, tx: Transaction, types: Mapping[str, str], schemas: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """Create the event types, by name with their descriptions, that do not exist.
+
+        Args:
+            tx: the transaction.
+            types: the descriptions.
+            schemas: by name, the JSON Schema (draft 7) of the type's messages; its ``examples`` show some.
+
+        Raises:
+            InvalidValue: a schema is invalid.
+        """
         ...
 
 

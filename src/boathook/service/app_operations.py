@@ -34,6 +34,8 @@ from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 _BATCH: Final = 500
 """Maximum number of dead letters per transaction."""
+_SCHEMA_VERSION: Final = "1"
+"""The version of the schemas that apps declare."""
 
 
 class AppDependencies(Protocol):
@@ -208,12 +210,20 @@ class AppOperations:
         page = await attempts.list_page(work, owner, open_window(datetime.now(UTC)), endpoint=uid, limit=limit)
         return list(page.rows)
 
-    async def declare_types(self, tx: Transaction, types: Mapping[str, str]) -> None:
-        """Create the event types that do not exist yet, given as descriptions by name."""
+    async def declare_types(
+        self, tx: Transaction, types: Mapping[str, str], schemas: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """Create the event types that do not exist yet, given as descriptions and schemas by name.
+
+        Raises:
+            InvalidValue: a schema is invalid.
+        """
         work = await self._work(tx)
         for name, description in sorted(types.items()):
+            schema = (schemas or {}).get(name)
+            new = NewEventType(description=description, schemas=None if schema is None else {_SCHEMA_VERSION: schema})
             with contextlib.suppress(AlreadyExists):
-                await event_types.create(work, name, NewEventType(description=description))
+                await event_types.create(work, name, new)
 
     async def _work(self, tx: Transaction) -> UnitOfWork:
         """Return a unit of work in the app's transaction."""

@@ -102,10 +102,18 @@ class MusicServer(AppServer):
     page = "/api/music/tracks"
 
     def __init__(
-        self, folder: Path, database_url: str, *, music: str = "", storage: str = "", allow: str = "127.0.0.0/8"
+        self,
+        folder: Path,
+        database_url: str,
+        *,
+        music: str = "",
+        storage: str = "",
+        allow: str = "127.0.0.0/8",
+        senders: int = 0,
     ) -> None:
         self._key = ""
-        super().__init__(folder, database_url, f'[music]\nsecret = "{SECRET}"\n', music, storage, allow=allow)
+        own = f'[music]\nsecret = "{SECRET}"\n'
+        super().__init__(folder, database_url, own, music, storage, allow=allow, senders=senders)
 
     def post(self, body: bytes, headers: dict[str, str], path: str = "/generate-music-callb") -> httpx.Response:
         return httpx.post(f"{self.base}{path}", content=body, headers=headers, timeout=300)

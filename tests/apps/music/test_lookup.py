@@ -12,7 +12,7 @@ import pytest
 from boathook.config import load
 from boathook.server.loading import bound, load_hooks, migrations_of, with_apps
 from boathook.server.supervisor import prepare_database
-from boathook_music import app, jobs, lookup, tracks
+from boathook_music import account, app, jobs, lookup, status, tracks
 from boathook_music.app import hook
 from boathook_music.callbacks import Stage, read_callbacks
 from boathook_music.lookup import LookupFailed, ask_due, ask_now, read_record
@@ -94,8 +94,10 @@ class Api:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 parts = urlsplit(self.path)
-                assert parts.path == "/api/v1/generate/record-info"
-                (task,) = parse_qs(parts.query)["taskId"]
+                if parts.path == "/api/v1/generate/record-info":
+                    (task,) = parse_qs(parts.query)["taskId"]
+                else:
+                    task = parts.path
                 api.asked.append(task)
                 api.keys.add(self.headers.get("authorization"))
                 status, body = api.answers.get(task, (200, record("pending", task)))
@@ -142,6 +144,7 @@ async def music(pg_url, tmp_path, api, request) -> AsyncIterator[None]:
         # Hours, so that the seconds a test takes do not matter.
         after_s = {10 * HOUR}
         max_interval_s = {60 * HOUR}
+        credits_every_s = {HOUR}
     """)
     settings, apps = with_apps(load(file))
     await prepare_database(settings, load_hooks(settings), migrations_of(apps))
@@ -309,3 +312,102 @@ async def test_without_a_claim_a_crash_would_ask_again_at_once(music: None, api:
     monkeypatch.setattr(lookup, "_CLAIM", lookup._CLAIM.replace("asked_at = now(), asks = asks + 1", "asks = asks"))
     await pass_time("t", 21 * HOUR)
     assert (await ask_due(), await ask_due()) == (1, 1)
+
+
+# The account's credits
+
+CREDITS = reality.examples("suno", "credit_*")
+USUAL = account.USUAL_PATH
+
+
+@pytest.mark.parametrize(("name", "credits"), [("sunoapi_org", 4120), ("kie", 87), ("sunoapi_com", 55)])
+def test_each_documented_response_names_the_credits(name: str, credits: int):
+    assert account.read_credits(CREDITS[f"credit_{name}.json"]) == credits
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>", b"[]", b"{}", RECORDS["record_refused.json"], b'{"code": 200}', b'{"code": 200, "data": "many"}',
+        b'{"code": 200, "data": true}', b'{"code": 200, "data": -1}', b'{"code": 200, "data": 1e400}',
+        b'{"code": 200, "data": NaN}', b'{"credits": null}', b'{"credits": 1, "extra_credits": "2"}',
+        b'{"credits": ' + b"9" * 5_000 + b"}",
+    ],
+)  # fmt: skip
+def test_another_response_names_none(body: bytes):
+    with pytest.raises(LookupFailed):
+        account.read_credits(body)
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("https://api.kie.ai", "/api/v1/chat/credit"),
+        ("https://api.sunoapi.org/", "/api/v1/generate/credit"),
+        ("https://api.sunoapi.com", "/api/v1/get-credits"),
+        ("https://proxy.example.com/suno", "/api/v1/generate/credit"),
+    ],
+)
+async def test_the_route_is_that_of_the_reseller(music: None, monkeypatch, url: str, path: str):
+    asked: list[str] = []
+
+    async def fetch(path: str, _config: Any) -> bytes:
+        asked.append(path)
+        return CREDITS["credit_kie.json"]
+
+    monkeypatch.setattr(lookup, "fetch", fetch)
+    config = app.settings().model_copy(update={"lookup": app.settings().lookup.model_copy(update={"url": url})})
+    monkeypatch.setattr(account, "settings", lambda: config)
+    await account.ask_due()
+    assert asked == [path]
+
+
+async def shown_status() -> dict[str, Any]:
+    async with hook.transaction() as tx:
+        return await status.read(tx)
+
+
+async def pass_hour() -> None:
+    async with hook.transaction() as tx:
+        await tx.execute("update music.credit set asked_at = asked_at - interval '1 hour'")
+
+
+async def test_the_credits_are_asked_for_once_an_interval_and_shown(music: None, api: Api, monkeypatch):
+    shown: list[float] = []
+    monkeypatch.setattr(jobs, "credits_gauge", type("Gauge", (), {"set": staticmethod(shown.append)}))
+    await jobs.count()
+    assert shown == [], "without a response there is no value that could fire the alert"
+    api.answers[USUAL] = (200, CREDITS["credit_sunoapi_org.json"])
+    for _ in range(3):
+        await jobs.ask_for_credits()
+    assert (api.asked, api.keys) == ([USUAL], {f"Bearer {KEY}"})
+    await jobs.count()
+    assert shown == [4120]
+    before = await shown_status()
+    assert (before["credits"], before["credits_error"]) == (4120, None)
+    await pass_hour()
+    api.answers[USUAL] = (503, b"")
+    await jobs.ask_for_credits()
+    after = await shown_status()
+    assert (after["credits"], after["credits_at"]) == (4120, before["credits_at"]), "the last known number stays"
+    assert after["credits_error"] == "the response has the status 503"
+    rule = (app.hook.manifest.alert_rules or {})["music.low_credits"]
+    assert (rule.metric, rule.below) == ("music_credits", 50)
+
+
+async def test_without_the_claim_each_run_would_ask(music: None, api: Api, monkeypatch):
+    """The mutant of the interval."""
+    api.answers[USUAL] = (200, CREDITS["credit_kie.json"])
+    monkeypatch.setattr(
+        account, "_CLAIM", account._CLAIM.replace("where credit.asked_at <=", "where $1 > 0 or now() >")
+    )
+    await account.ask_due()
+    await account.ask_due()
+    assert len(api.asked) == 2
+
+
+@pytest.mark.parametrize("music", [""], indirect=True)
+async def test_the_credits_are_asked_for_through_the_guard(music: None, api: Api):
+    await account.ask_due()
+    assert api.asked == []
+    assert "127.0.0.1" in (await shown_status())["credits_error"]

@@ -41,6 +41,14 @@ hook.alert_rule(
     above=0,
     advice="See `boathook music tracks list --overdue`, and check that the reseller reaches callBackUrl.",
 )
+credits_gauge = hook.gauge("music_credits", "The reseller's remaining credits.")
+hook.alert_rule(
+    "low_credits",
+    "the reseller's credits are running out: {value} are left",
+    metric="music_credits",
+    below=50,
+    advice="Buy credits at the reseller, or orders will fail.",
+)
 open_files = hook.gauge("music_open_files", "Files that are wanted and not stored, by state.", "state")
 
 

@@ -11,7 +11,7 @@ from boathook import BoathookError, Transaction
 from boathook_app_tools import simulation
 from boathook_app_tools.import_commands import add_import, add_views
 from boathook_app_tools.terminal import Json, ask, print_json, print_rows, say
-from boathook_music import delivery_log, files, jobs, links, lookup, owner_tables, sending, tracks
+from boathook_music import delivery_log, files, jobs, links, lookup, owner_tables, sending, status, tracks
 from boathook_music.app import hook, settings
 from boathook_music.cleaning import Report, as_row
 from boathook_music.delivery_log import DeliveryStatus, Kind
@@ -42,6 +42,7 @@ def add_track(
     owner: Annotated[str, typer.Option(help="The song's owner: any text of your choice.")] = "",
     title: Annotated[str, typer.Option(help="Its title.")] = "",
     prompt: Annotated[str, typer.Option(help="What was asked for, as JSON.")] = "{}",
+    application: Annotated[str, typer.Option(help="The application to which its events are sent.")] = "",
     as_json: Json = False,
 ) -> None:
     """Register a track; callbacks that wait for it are applied immediately."""
@@ -49,7 +50,7 @@ def add_track(
         wish = json.loads(prompt)
     except (ValueError, RecursionError):
         raise BoathookError('--prompt: this is not JSON; write an object such as \'{"style": "rock"}\'') from None
-    track = NewTrack(task_id=task, owner=owner, title=title, prompt=wish)
+    track = NewTrack(task_id=task, owner=owner, title=title, prompt=wish, application=application)
     if problem := tracks.problem_of(track):
         raise BoathookError(problem)
 
@@ -68,7 +69,7 @@ def add_track(
 
 @tracks_app.command("list", epilog="Example: boathook music tracks list --status failed --json")
 def list_tracks(
-    status: Annotated[Status | None, typer.Option(help="Only with this status.")] = None,
+    state: Annotated[Status | None, typer.Option("--status", help="Only with this status.")] = None,
     owner: Annotated[str | None, typer.Option(help="Only of this owner.")] = None,
     overdue: Annotated[
         bool, typer.Option("--overdue", help="Only unfinished ones without news for overdue_s.")
@@ -78,7 +79,7 @@ def list_tracks(
 ) -> None:
     """List tracks, newest first."""
     overdue_s = settings().overdue_s if overdue else None
-    rows = ask(hook, lambda tx: tracks.listed(tx, status=status, owner=owner, overdue_s=overdue_s, limit=limit))
+    rows = ask(hook, lambda tx: tracks.listed(tx, status=state, owner=owner, overdue_s=overdue_s, limit=limit))
     print_rows(rows, as_json=as_json)
 
 
@@ -145,13 +146,13 @@ def retry_file(
 
 @deliveries_app.command("list", epilog="Example: boathook music deliveries list --status failed")
 def list_deliveries(
-    status: Annotated[DeliveryStatus | None, typer.Option(help="Only those in this state.")] = None,
+    state: Annotated[DeliveryStatus | None, typer.Option("--status", help="Only those in this state.")] = None,
     kind: Annotated[Kind, typer.Option(help="Received callbacks, or files to store.")] = Kind.CALLBACK,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum rows.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List deliveries, newest first."""
-    rows = hook.run(delivery_log.listed(standing=status, kind=kind, limit=limit))
+    rows = hook.run(delivery_log.listed(standing=state, kind=kind, limit=limit))
     print_rows(rows, as_json=as_json, columns=_SHOWN)
 
 
@@ -181,6 +182,12 @@ def clean_up_deliveries(
 ) -> None:
     """Delete the records of old callbacks, including those that wait for a track."""
     say(f"{hook.run(delivery_log.clean_up(days))} callbacks forgotten")
+
+
+@app.command("status", epilog="Example: boathook music status")
+def show_status() -> None:
+    """Show waiting callbacks, overdue tracks, open files and the reseller's credits, as JSON."""
+    print_json(ask(hook, status.read))
 
 
 @app.command("cleanup", epilog="Example: boathook music cleanup --dry-run")

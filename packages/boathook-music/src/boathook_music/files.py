@@ -39,6 +39,10 @@ _FAILED: Final = """
 _GIVE_UP: Final = """
     update music.file set state = 'failed', error_code = coalesce(error_code, 'GIVEN_UP'),
         error = coalesce(error, 'nobody could try it in time')
+    where task_id = $2 and state in ('wanted', 'retrying') and wanted_at < now() - $1 * interval '1 second'
+"""
+_EXPIRED: Final = """
+    select distinct task_id from music.file
     where state in ('wanted', 'retrying') and wanted_at < now() - $1 * interval '1 second'
 """
 _CONTENT_TYPE: Final = """
@@ -125,9 +129,14 @@ async def mark_failed(tx: Transaction, ref: FileRef, *, is_final: bool, code: st
     await tx.execute(_FAILED, *ref.row, "failed" if is_final else "retrying", code, error[:500])
 
 
-async def give_up(tx: Transaction, after_s: float) -> None:
-    """Mark as failed the files whose retry period is over, because a worker that crashes at the end cannot do so."""
-    await tx.execute(_GIVE_UP, after_s)
+async def with_expired(tx: Transaction, after_s: float) -> list[str]:
+    """Return tracks with files whose retry period is over, because a worker that crashes at the end cannot do so."""
+    return [row["task_id"] for row in await tx.fetch(_EXPIRED, after_s)]
+
+
+async def give_up(tx: Transaction, task_id: str, after_s: float) -> None:
+    """Mark the files of a track as failed whose retry period is over."""
+    await tx.execute(_GIVE_UP, after_s, task_id)
 
 
 async def of_track(tx: Transaction, task_id: str) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from boathook import Dead, Event, Ignore, Retry, RetryPolicy, Transaction
-from boathook_music import files, tracks
+from boathook_music import client_events, files, tracks
 from boathook_music.app import (
     APPLICATION,
     SOURCE,
@@ -94,8 +94,11 @@ async def store(event: Event, tx: Transaction) -> Ignore | Retry | Dead | None:
         kept = StoredFile(**await event.once("put", _keep, ref.kind, *found))
     except DownloadFailed as error:
         return await _download_failed(event, ref, error)
+    # The lock of its track first: two transactions that store its last two files do not see each other's.
+    await tracks.lock(tx, ref.task_id)
     if not await files.mark_stored(tx, ref, kept):
         return Ignore("the file is no longer needed")
+    await client_events.announce(tx, ref.task_id)
     files_total.add(kind=ref.kind, result="stored")
     file_bytes_total.add(kept.size, kind=ref.kind)
     return None
@@ -120,7 +123,9 @@ async def _download_failed(event: Event, ref: FileRef, error: DownloadFailed) ->
     """Record the failure in a separate transaction, because the handler's is rolled back."""
     is_final = error.is_final or event.attempt >= FILE_RETRY.max_attempts
     async with hook.transaction() as tx:
+        await tracks.lock(tx, ref.task_id)
         await files.mark_failed(tx, ref, is_final=is_final, code=error.code, error=str(error))
+        await client_events.announce(tx, ref.task_id)
     files_total.add(kind=ref.kind, result="failed" if is_final else "retrying")
     hook.log.warning("music_file_not_kept", **asdict(ref), code=error.code, error=str(error), is_final=is_final)
     if error.is_final:

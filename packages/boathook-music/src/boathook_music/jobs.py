@@ -5,9 +5,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from boathook_music import delivery_log, files, lookup, tracks
+from boathook_music import account, client_events, delivery_log, files, lookup, status, tracks
 from boathook_music.app import (
     callbacks_total,
+    credits_gauge,
     hook,
     incoming,
     open_files,
@@ -20,7 +21,6 @@ from boathook_music.callbacks import Stage
 from boathook_music.cleaning import Cleaner, Report, Rules, as_row, remove_leftovers
 from boathook_music.handlers import FILE_RETRY, MAX_S
 
-_OPEN: Final = ("wanted", "retrying", "failed", "missing")
 _BEGIN: Final = """
     insert into music.cleaning (started_at)
     select now() where not exists (
@@ -49,8 +49,27 @@ async def ask() -> None:
 @hook.every(600.0)
 async def give_up() -> None:
     """Mark files as failed that are no longer retried."""
+    after_s = FILE_RETRY.max_age_s + MAX_S
     async with hook.transaction() as tx:
-        await files.give_up(tx, FILE_RETRY.max_age_s + MAX_S)
+        tasks = await files.with_expired(tx, after_s)
+    for task_id in tasks:
+        async with hook.transaction() as tx:
+            await tracks.lock(tx, task_id)
+            await files.give_up(tx, task_id, after_s)
+            await client_events.announce(tx, task_id)
+
+
+@hook.every(3_600.0)
+async def declare_types() -> None:
+    """Declare the event types that clients can choose from."""
+    async with hook.transaction() as tx:
+        await client_events.declare(tx)
+
+
+@hook.every(15.0)
+async def ask_for_credits() -> None:
+    """Ask the reseller for the remaining credits, once in `credits_every_s`."""
+    await account.ask_due()
 
 
 @hook.every(15.0)
@@ -58,14 +77,14 @@ async def count() -> None:
     """Set the gauges, and begin the counter of unknown stages at 0: an alert is about its increase."""
     callbacks_total.add(0, stage=Stage.UNKNOWN, result="failed")
     async with hook.transaction() as tx:
-        waiting = await tx.fetchval("select count(*) from music.callback where state = 'waiting'")
-        rows = await tx.fetch("select state, count(*) as n from music.file where state <> 'stored' group by state")
-        overdue = await tracks.count_overdue(tx, settings().overdue_s)
-    waiting_callbacks.set(waiting)
-    overdue_tracks.set(overdue)
-    found = {row["state"]: row["n"] for row in rows}
-    for state in _OPEN:
-        open_files.set(found.get(state, 0), state=state)
+        numbers = await status.read(tx)
+    waiting_callbacks.set(numbers["waiting_callbacks"])
+    overdue_tracks.set(numbers["overdue_tracks"])
+    for state, count in numbers["open_files"].items():
+        open_files.set(count, state=state)
+    # Without a response there is no value, so no alert fires.
+    if numbers["credits"] is not None:
+        credits_gauge.set(numbers["credits"])
 
 
 @hook.every(60.0)

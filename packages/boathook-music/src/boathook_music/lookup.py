@@ -64,19 +64,28 @@ def read_record(body: bytes, task_id: str, *, max_clips: int = 20) -> Callback |
     Raises:
         LookupFailed: it says nothing about the task.
     """
+    data = data_of(read_document(body))
+    if not isinstance(data, Mapping) or read_id(data.get("taskId")) != task_id:
+        raise LookupFailed("the response is about no task, or about another one")
+    return _news(data, task_id, max_clips)
+
+
+def read_document(body: bytes) -> Mapping[str, Any]:
+    """Return a response of the reseller's API; empty if it is not an object. Raises LookupFailed: it is not JSON."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
         raise LookupFailed("the response is not JSON", concerns_all=True) from None
-    document = document if isinstance(document, Mapping) else {}
+    return document if isinstance(document, Mapping) else {}
+
+
+def data_of(document: Mapping[str, Any]) -> object:
+    """Return the ``data`` of a response. Raises LookupFailed: its code is not 200."""
     code = read_code(document.get("code"))
     if code != 200:
         said = f"the response has the code {code}: {read_text(document.get('msg'))}"
         raise LookupFailed(said, concerns_all=_concerns_all(code or 500))
-    data = document.get("data")
-    if not isinstance(data, Mapping) or read_id(data.get("taskId")) != task_id:
-        raise LookupFailed("the response is about no task, or about another one")
-    return _news(data, task_id, max_clips)
+    return document.get("data")
 
 
 def _news(data: Mapping[str, Any], task_id: str, max_clips: int) -> Callback | None:
@@ -138,7 +147,9 @@ async def ask_now(task_id: str) -> Result:
 
 async def _ask_for(claim: _Claim, config: LookupSettings) -> Result:
     try:
-        callback = read_record(await _fetch(claim.task_id, config), claim.task_id, max_clips=settings().max_clips)
+        callback = read_record(
+            await fetch(_PATH + quote(claim.task_id, safe=""), config), claim.task_id, max_clips=settings().max_clips
+        )
     except LookupFailed as error:
         lookups_total.add(result="failed")
         hook.log.warning("music_lookup_failed", **asdict(claim), error=str(error))
@@ -154,11 +165,12 @@ async def _ask_for(claim: _Claim, config: LookupSettings) -> Result:
     return result
 
 
-async def _fetch(task_id: str, config: LookupSettings) -> bytes:
+async def fetch(path: str, config: LookupSettings) -> bytes:
+    """Return the response of the reseller's API to a GET. Raises LookupFailed."""
     try:
         response = await hook.http.request(
             "GET",
-            config.url.rstrip("/") + _PATH + quote(task_id, safe=""),
+            config.url.rstrip("/") + path,
             headers={"authorization": f"Bearer {hook.resolve(config.key, 'lookup.key')}", "accept": "application/json"},
             timeout_s=config.timeout_s,
             max_bytes=MAX_BYTES,

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from boathook import BoathookError
 from boathook_app_tools.terminal import plain
-from boathook_music import delivery_log, files, links, tracks
+from boathook_music import delivery_log, files, links, status, tracks
 from boathook_music.app import hook, storage
 from boathook_music.delivery_log import DeliveryStatus, Kind
 from boathook_music.stages import Status
@@ -39,6 +39,7 @@ class TrackBody(BaseModel):
     owner: str = ""
     title: str = ""
     prompt: Any = Field(default_factory=dict)
+    application: str = ""
 
 
 class NoteBody(BaseModel):
@@ -71,10 +72,10 @@ async def add_track(request: Request) -> Response:
 
 async def list_tracks(request: Request) -> Response:
     """List tracks, newest first."""
-    status, limit = _word(request, "status", Status), _limit(request)
+    state, limit = _word(request, "status", Status), _limit(request)
     owner, after = _text(request, "owner"), _text(request, "after")
     async with hook.transaction() as tx:
-        rows = await tracks.listed(tx, status=status, owner=owner, after=after, limit=limit)
+        rows = await tracks.listed(tx, status=state, owner=owner, after=after, limit=limit)
     return _json({"data": rows, "next": rows[-1]["task_id"] if len(rows) == limit else None})
 
 
@@ -93,6 +94,12 @@ async def delete_track(request: Request) -> Response:
         if not await tracks.mark_deleted(tx, _task(request)):
             raise HTTPException(404, "there is no such track, or it is deleted already")
     return Response(status_code=204)
+
+
+async def show_status(_request: Request) -> Response:
+    """Return the state of the app in numbers."""
+    async with hook.transaction() as tx:
+        return _json(await status.read(tx))
 
 
 async def list_deliveries(request: Request) -> Response:
@@ -222,6 +229,7 @@ api = Starlette(
         _route("/tracks", list_tracks),
         _route("/tracks/{task_id:path}", show_track),
         _route("/tracks/{task_id:path}", delete_track, "DELETE"),
+        _route("/status", show_status),
         _route("/deliveries", list_deliveries),
         _route("/deliveries/cleanup", clean_up_deliveries, "POST"),
         _route("/deliveries/{id}", show_delivery),

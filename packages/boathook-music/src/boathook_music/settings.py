@@ -19,6 +19,21 @@ def _check_address(value: str, example: str) -> str:
     return value
 
 
+def _check_path(value: str, example: str) -> str:
+    if re.fullmatch(r"/[!-~]*[!-.0-~]", value) is None or any(char in value for char in "?#%"):
+        raise ValueError(f'write a plain path that starts with "/", such as "{example}"')
+    return value
+
+
+def problem_of_application(uid: str) -> str | None:
+    """Return why an application cannot have this uid, or None if it can."""
+    if uid == "music":
+        return 'the application "music" is the app\'s own; use another one'
+    if re.fullmatch(r"(?!app_)(?!\.\.?$)[A-Za-z0-9_.-]{1,256}", uid) is None:
+        return f'{uid[:100]!r} is not the uid of an application; use 1 to 256 letters, digits, "-", "_" and "."'
+    return None
+
+
 class StorageSettings(BaseModel):
     """The table ``[music.storage]``: the storage of audio and covers."""
 
@@ -69,11 +84,20 @@ class LookupSettings(BaseModel):
     """Hours after a song's order when asking ends: resellers delete files after 14 or 15 days."""
     timeout_s: float = Field(default=10.0, gt=0, le=60)
     """Timeout in seconds of one request."""
+    credits_every_s: float = Field(default=300.0, ge=0)
+    """Seconds between two requests for the account's remaining credits; 0 disables them."""
+    credits_path: str = ""
+    """Their route in the reseller's API; empty: as kie.ai, sunoapi.com or sunoapi.org has it, by the host of `url`."""
 
     @field_validator("url")
     @classmethod
     def _check_url(cls, value: str) -> str:
         return _check_address(value, "https://api.sunoapi.org")
+
+    @field_validator("credits_path")
+    @classmethod
+    def _check_credits_path(cls, value: str) -> str:
+        return _check_path(value, "/api/v1/generate/credit") if value else value
 
 
 class MusicSettings(BaseModel):
@@ -122,6 +146,9 @@ class MusicSettings(BaseModel):
     """Days that the delivery log keeps finished callbacks."""
     overdue_s: float = Field(default=3_600.0, gt=0)
     """Seconds without news of an unfinished song after which the alert ``music.overdue_tracks`` fires."""
+    application: str = ""
+    """The application to whose endpoints the events ``track.ready`` and ``track.failed`` of those tracks are sent that
+    name none; empty: they are not sent."""
     lookup: LookupSettings = LookupSettings()
     storage: StorageSettings = StorageSettings()
 
@@ -134,9 +161,14 @@ class MusicSettings(BaseModel):
 
     @field_validator("path")
     @classmethod
-    def _check_path(cls, value: str) -> str:
-        if re.fullmatch(r"/[!-~]*[!-.0-~]", value) is None or any(char in value for char in "?#%"):
-            raise ValueError('write a plain path that starts with "/", such as "/generate-music-callb"')
+    def _check_callback_path(cls, value: str) -> str:
+        return _check_path(value, _PATH)
+
+    @field_validator("application")
+    @classmethod
+    def _check_application(cls, value: str) -> str:
+        if value and (problem := problem_of_application(value)):
+            raise ValueError(problem)
         return value
 
     @model_validator(mode="after")

@@ -13,8 +13,9 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 from boathook import Transaction
-from boathook_music import files, links
+from boathook_music import client_events, files, links
 from boathook_music.callbacks import MAX_ID, Callback, Stage, clip_of, read_id
+from boathook_music.settings import problem_of_application
 from boathook_music.stages import AddData, Forward, Late, Status, step
 
 _LOCK: Final = "select pg_advisory_xact_lock(hashtextextended('music:' || $1, 0))"
@@ -48,7 +49,7 @@ _ARCHIVE: Final = """
     where task_id = $1
 """
 _ADD: Final = """
-    insert into music.track (task_id, owner, title, prompt) values ($1, $2, $3, $4::jsonb)
+    insert into music.track (task_id, owner, title, prompt, application) values ($1, $2, $3, $4::jsonb, $5)
     on conflict (task_id) do nothing returning task_id
 """
 _LIST: Final = """
@@ -86,6 +87,8 @@ class NewTrack:
     title: str = ""
     prompt: Any = field(default_factory=dict)
     """The order's parameters; any JSON value."""
+    application: str = ""
+    """The application that its events are sent to; empty: that of the settings."""
 
 
 def problem_of(track: NewTrack) -> str | None:
@@ -98,6 +101,8 @@ def problem_of(track: NewTrack) -> str | None:
             return f"{name}: write at most {longest} characters, and no NUL"
     if not _is_storable(track.prompt):
         return "prompt: it contains a value that is not JSON, or a NUL, which PostgreSQL cannot store"
+    if track.application and (problem := problem_of_application(track.application)):
+        return f"application: {problem}"
     return None
 
 
@@ -129,12 +134,17 @@ class CallbackResult:
     """``waiting``, ``applied`` or ``late``."""
 
 
+async def lock(tx: Transaction, task_id: str) -> None:
+    """Wait until no other transaction works on a task."""
+    await tx.execute(_LOCK, task_id)
+
+
 async def take(tx: Transaction, delivery: Delivery, callbacks: Sequence[Callback]) -> list[CallbackResult]:
     """Record callbacks, and apply them to known tracks; the others wait for their track."""
     taken: list[CallbackResult] = []
     # In the order of task ids, to avoid deadlocks.
     for callback in sorted(callbacks, key=lambda one: one.task_id):
-        await tx.execute(_LOCK, callback.task_id)
+        await lock(tx, callback.task_id)
         clips = json.dumps([clip.as_json() for clip in callback.clips])
         await tx.execute(
             _NOTE,
@@ -158,7 +168,7 @@ async def take_record(tx: Transaction, callback: Callback, *, name: str) -> bool
 
     *name* is shown among the track's callbacks.
     """
-    await tx.execute(_LOCK, callback.task_id)
+    await lock(tx, callback.task_id)
     status = await tx.fetchval("select status from music.track where task_id = $1", callback.task_id)
     if status is None:
         return False
@@ -175,15 +185,16 @@ async def take_record(tx: Transaction, callback: Callback, *, name: str) -> bool
 
 async def register(tx: Transaction, track: NewTrack) -> bool:
     """Register a track, and apply the callbacks that wait for it; return whether it was unknown."""
-    await tx.execute(_LOCK, track.task_id)
-    is_new = await tx.fetchval(_ADD, track.task_id, track.owner, track.title, json.dumps(track.prompt)) is not None
+    await lock(tx, track.task_id)
+    prompt = json.dumps(track.prompt)
+    is_new = await tx.fetchval(_ADD, track.task_id, track.owner, track.title, prompt, track.application) is not None
     await _apply_waiting(tx, track.task_id)
     return is_new
 
 
 async def catch_up(tx: Transaction, task_id: str) -> None:
     """Apply the callbacks that wait for a track inserted by plain SQL."""
-    await tx.execute(_LOCK, task_id)
+    await lock(tx, task_id)
     await _apply_waiting(tx, task_id)
 
 
@@ -194,7 +205,7 @@ async def with_waiting(tx: Transaction) -> list[str]:
 
 async def mark_deleted(tx: Transaction, task_id: str) -> bool:
     """Mark a track as deleted, so that cleaning removes its files; return whether there was one."""
-    await tx.execute(_LOCK, task_id)
+    await lock(tx, task_id)
     tag = await tx.execute(
         "update music.track set status = 'deleted', updated_at = now(), expected_since = null"
         " where task_id = $1 and status <> 'deleted'",
@@ -208,7 +219,7 @@ async def archive(tx: Transaction, task_id: str, *, is_archived: bool = True) ->
 
     With *is_archived* false, end that.
     """
-    await tx.execute(_LOCK, task_id)
+    await lock(tx, task_id)
     return await tx.execute(_ARCHIVE, task_id, is_archived) != "UPDATE 0"
 
 
@@ -277,6 +288,7 @@ async def _apply_waiting(tx: Transaction, task_id: str) -> None:
             result,
             note,
         )
+    await client_events.announce(tx, task_id)
 
 
 async def _apply(tx: Transaction, status: Status, callback: Callback) -> tuple[Status, str, str]:

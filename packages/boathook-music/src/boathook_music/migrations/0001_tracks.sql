@@ -17,8 +17,13 @@ create table music.track (
     expected_since timestamptz default now(),
     asks integer not null default 0,
     asked_at timestamptz,
-    ask_error text
+    ask_error text,
+    application text not null default ''
+        check (length(application) <= 256 and application ~ '^[A-Za-z0-9_.-]*$' and application !~ '^(app_.*|[.]{1,2}|music)$'),
+    announced text check (announced in ('ready', 'failed'))
 );
+comment on column music.track.application is 'The application to whose endpoints its events are sent; empty: that of the settings.';
+comment on column music.track.announced is 'The last event that was sent: track.ready or track.failed.';
 comment on column music.track.expected_since is 'The last news, while more is expected: the song is unfinished, or complete without any clip.';
 comment on column music.track.asks is 'How often the reseller was asked since then.';
 comment on column music.track.archived_at is 'Since when cleaning keeps its files and nothing is asked for it.';
@@ -88,6 +93,15 @@ create table music.cleaning (
     ended_at timestamptz,
     report jsonb
 );
+
+create table music.credit (
+    is_only boolean primary key default true check (is_only),
+    asked_at timestamptz not null,
+    credits bigint,
+    read_at timestamptz,
+    error text
+);
+comment on table music.credit is 'What the reseller last said about the account''s credits.';
 
 create table music.link_key (
     is_only boolean primary key default true check (is_only),
