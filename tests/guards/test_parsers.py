@@ -90,7 +90,6 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "boathook_cashdesk/web.py": {"form": (BODY, "boathook_cashdesk.web:_MAX_FIELDS")},
     "boathook_fleet/dead_letters.py": {"json": (OURS,)},
     "boathook_fleet/log.py": {"json": (BODY,)},
-    "boathook_fleet/alarms.py": {"json": ("settings:outbound.max_response",)},
     "boathook_fleet/owner_tables.py": {"json": (OWNER,)},
     "boathook_fleet/parse.py": {"json": (BODY,), "clean": ("boathook_fleet.parse:MAX_DEPTH",)},
     "boathook_fleet/records.py": {"json": (OURS,)},

@@ -1,4 +1,4 @@
-"""Runs a boathook process with the fleet app, and fakes of RentProg's and Telegram's APIs."""
+"""Runs a boathook process with the fleet app, and a fake of RentProg's API."""
 
 import asyncio
 import json
@@ -24,8 +24,6 @@ from tests.support import until
 
 TOKEN = "fleet-test-token"
 UMNICO = "umnico-test-token"
-BOT_TOKEN = "4711:telegram-test-secret"
-CHAT = "-100123"
 PATH = "/api/rentprog/webhook"
 ALIAS = "/webhook/rentprog-webhook-create"
 
@@ -132,10 +130,6 @@ def new_id() -> int:
 started = FleetServer.started
 
 
-Reply = Callable[[], Any]
-"""A scripted reply of the Bot API to one message: returns (status, JSON), or None to hang."""
-
-
 class FakeService:
     """An HTTP server in a thread of this process."""
 
@@ -213,78 +207,3 @@ class RentProg(FakeService):
         found = self.objects.get((token.split(".")[1], match[1], id))
         # A search finds others as well.
         return web.json_response([{"id": int(id) * 10}, *([found] if found else [])])
-
-
-class BotApi(FakeService):
-    """Telegram's Bot API as far as messages go, by https://core.telegram.org/bots/api#making-requests.
-
-    It rejects what Telegram rejects, records accepted messages, and fails as scripted.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.taken: list[str] = []
-        """The texts of the accepted messages."""
-        self.calls = 0
-        self.troubles: list[Reply] = []
-        """Scripted replies to the next messages, which are then not accepted."""
-        self.hanging = threading.Event()
-
-    async def _answer(self, request: web.Request) -> web.Response:
-        self.calls += 1
-        match = re.fullmatch(r"/bot([^/]+)/(\w+)", request.path)
-        if match is None or match[1] != BOT_TOKEN:
-            return _said(401, "Unauthorized")
-        if match[2] != "sendMessage":
-            return _said(404, "Not Found")
-        if request.method != "POST" or request.content_type != "application/json":
-            return _said(400, "Bad Request: message text is empty")
-        message = await request.json()
-        if str(message.get("chat_id")) != CHAT:
-            return _said(400, "Bad Request: chat not found")
-        text = message.get("text")
-        if not isinstance(text, str) or not 0 < len(text) <= 4_096:
-            return _said(400, "Bad Request: message text is empty")
-        if self.troubles:
-            return await self._make_trouble(self.troubles.pop(0))
-        self.taken.append(text)
-        result = {
-            "message_id": len(self.taken),
-            "date": 0,
-            "chat": {"id": int(CHAT), "type": "supergroup"},
-            "text": text,
-        }
-        return web.json_response({"ok": True, "result": result})
-
-    async def _make_trouble(self, trouble: Reply) -> web.Response:
-        said = trouble()
-        if said is None:
-            self.hanging.set()
-            await asyncio.sleep(3_600)
-        return web.json_response(said[1], status=said[0])
-
-
-def _said(status: int, description: str, **parameters: Any) -> web.Response:
-    return web.json_response(
-        {"ok": False, "error_code": status, "description": description, **parameters}, status=status
-    )
-
-
-def too_many(retry_after: int) -> Reply:
-    return lambda: (
-        429,
-        {
-            "ok": False,
-            "error_code": 429,
-            "description": f"Too Many Requests: retry after {retry_after}",
-            "parameters": {"retry_after": retry_after},
-        },
-    )
-
-
-def broken(status: int = 500) -> Reply:
-    return lambda: (status, {"ok": False, "error_code": status, "description": "Internal Server Error"})
-
-
-def hang() -> None:
-    return None

@@ -5,42 +5,27 @@ import json
 import httpx
 import pytest
 
-from tests.apps.fleet.server import BOT_TOKEN, CHAT, POISON, BotApi, FleetServer, new_id, started
+from tests.apps.fleet.server import POISON, FleetServer, new_id, started
 from tests.support import until
 
 DEAD = "/api/rentprog/webhook/dead"
 HEALED = "drop trigger poison on fleet.cars"
 
 
-def settings(bot: BotApi, *, retry: str) -> str:
-    return f"""
-        dead_retry_s = {retry}
-        window_s = 0.05
-        [fleet.telegram]
-        token = "{BOT_TOKEN}"
-        chat_id = "{CHAT}"
-        api = "{bot.url}"
-        quiet_s = 1.0
-    """
+def settings(*, retry: str) -> str:
+    return f"dead_retry_s = {retry}\nwindow_s = 0.05\n"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, admin_url, pg_template, bot):
+def server(tmp_path_factory, admin_url, pg_template):
     """A boathook that cannot write five of its cars, and has given that up."""
     folder = tmp_path_factory.mktemp("fleet")
-    with started(folder, admin_url, pg_template, fleet=settings(bot, retry="[3600.0]")) as running:
+    with started(folder, admin_url, pg_template, fleet=settings(retry="[3600.0]")) as running:
         running.rows(POISON)
         for _ in range(5):
             running.send_event("car_create", {"id": new_id(), "poison": "yes"})
         until(lambda: len(dead(running)) == 5)
-        until(lambda: alerted_dead_letters(bot) >= 5)  # before a test decides about one of them
         yield running
-
-
-def alerted_dead_letters(bot: BotApi) -> int:
-    """Return the number of dead letters that were sent to the chat."""
-    texts = [text for text in bot.taken if text.startswith("Dead letter: fleet.apply")]
-    return len(texts) + sum(int(text.rpartition("(and ")[2].split()[0]) for text in texts if "(and " in text)
 
 
 def dead(server: FleetServer) -> list[dict]:
@@ -216,13 +201,6 @@ def test_only_what_is_not_written_has_an_announcement(server: FleetServer):
     assert car not in announced
 
 
-def test_dead_letters_are_sent_by_telegram_and_collapsed(server: FleetServer, bot: BotApi):
-    assert alerted_dead_letters(bot) >= 5
-    texts = [text for text in bot.taken if text.startswith("Dead letter: fleet.apply")]
-    assert len(texts) < 5, "repeats were not collapsed"
-    assert "poisoned" in texts[0]
-
-
 def test_the_metrics_count_the_dead(server: FleetServer):
     until(lambda: server.client.get("/webhooks/_selftest").json()["queue"]["dead"] > 0)
 
@@ -265,21 +243,21 @@ def test_the_cleanup_ignores_old_dead_letters_and_erases_nothing(server: FleetSe
 
 
 @pytest.fixture(scope="module")
-def hasty(tmp_path_factory, admin_url, pg_template, bot):
+def hasty(tmp_path_factory, admin_url, pg_template):
     """A boathook that cannot write poisoned cars and replays dead letters at once, but only once."""
     folder = tmp_path_factory.mktemp("fleet")
-    with started(folder, admin_url, pg_template, fleet=settings(bot, retry="[0.2]")) as running:
+    with started(folder, admin_url, pg_template, fleet=settings(retry="[0.2]")) as running:
         running.rows(POISON)
         yield running
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
-def test_a_dead_letter_is_replayed_by_schedule_then_left_to_operators(hasty: FleetServer, bot: BotApi):
+def test_a_dead_letter_is_replayed_by_schedule_then_left_to_operators(hasty: FleetServer):
     car = new_id()
     hasty.send_event("car_create", {"id": car, "poison": "yes"})
     (plan,) = until(lambda: hasty.rows("select * from fleet.dead_retry where given_up_at is not null"))
     assert (plan["replays"], plan["next_at"]) == (1, None)
-    until(lambda: any(text.startswith("Left to operators") for text in bot.taken))
+    until(lambda: "fleet.dead_letter_given_up" in {row["rule"] for row in hasty.listing("alerts", "list")})
     shown = json.loads(hasty.cli("dead", "show", plan["delivery_id"], "--json").stdout)
     assert len(shown["attempts_made"]) == 10, "five attempts of the handler's, five of the replay's"
 

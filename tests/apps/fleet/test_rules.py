@@ -236,7 +236,7 @@ def test_ingest_errors_are_logged_by_phase_and_kind(server: FleetServer):
     assert "rentprog" in row["error"]
     shown = server.client.get("/api/rentprog/errors", params={"phase": "ack"}).json()
     assert shown["last_hour"]["ack"] >= 1
-    assert {"ack", "parse", "normalise", "upsert", "fetch", "notify", "live", "replay"} == set(shown["last_hour"])
+    assert {"ack", "parse", "normalise", "upsert", "fetch", "live", "replay"} == set(shown["last_hour"])
 
 
 SELFTEST_FIELDS = {

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from boathook import ConfigError
 from boathook_fleet import hook, settings
@@ -15,7 +14,7 @@ from tests.commands import boathook_command
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch):
-    for name in (*PRESET, "TELEGRAM_BOT_TOKEN", "TELEGRAM_CHAT_ID"):
+    for name in PRESET:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -73,34 +72,12 @@ def test_an_invalid_variable_is_an_error_naming_it(name, text, monkeypatch):
         FleetSettings.model_validate({})
 
 
-def test_telegram_is_taken_from_the_environment(monkeypatch):
-    monkeypatch.setenv("TELEGRAM_BOT_TOKEN", "1:secret")
-    monkeypatch.setenv("TELEGRAM_CHAT_ID", "-100")
-    telegram = FleetSettings.model_validate({}).telegram
-    assert (telegram.is_on, telegram.token, telegram.chat_id) == (True, "env:TELEGRAM_BOT_TOKEN", "-100")
-    assert "secret" not in repr(telegram)
-
-
-def test_telegram_variables_are_merged_with_its_table(monkeypatch):
-    monkeypatch.setenv("TELEGRAM_BOT_TOKEN", "1:secret")
-    monkeypatch.setenv("TELEGRAM_CHAT_ID", "-100")
-    telegram = FleetSettings.model_validate({"telegram": {"per_minute": 5}}).telegram
-    assert (telegram.is_on, telegram.per_minute) == (True, 5)
-    own = FleetSettings.model_validate({"telegram": {"token": "env:OWN", "chat_id": "7"}}).telegram
-    assert (own.token, own.chat_id) == ("env:OWN", "7")
-
-
-def test_half_of_telegram_is_an_error():
-    with pytest.raises(ValidationError, match="belong together"):
-        FleetSettings.model_validate({"telegram": {"token": "x"}})
-
-
 def test_the_handlers_concurrency_follows_the_settings():
     hook.bind(FleetSettings.model_validate({"concurrency": 3}), None)
     try:
         assert hook.handlers["fleet.note"].max_concurrency == 3
         assert hook.handlers["fleet.apply"].max_concurrency == 3
-        assert hook.handlers["fleet.notify"].max_concurrency == 1
+        assert hook.handlers["fleet.fetch"].max_concurrency == 2
     finally:
         hook.bind(None, None)
 

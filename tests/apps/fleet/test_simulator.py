@@ -4,7 +4,6 @@ from itertools import groupby
 
 import pytest
 
-from boathook_fleet.alarms import compose
 from boathook_fleet.example_requests import vary, write_hash
 from boathook_fleet.jobs import Refusals
 from boathook_fleet.parse import Change, Unknown, read
@@ -60,11 +59,6 @@ def test_every_problem_is_simulated():
 def test_ruby_hashes_round_trip():
     value = {"id": 1, "a": None, "b": 'x "y" \\ {', "c": 1.5, "d": {"e": "ж"}, "f": True, "g": ""}
     assert read_hash(write_hash(value)) == value
-
-
-@pytest.mark.parametrize(("number", "words"), [(1, "fire"), (2, "fire\n(and 1 more)"), (58, "fire\n(and 57 more)")])
-def test_repeats_are_collapsed_into_one_message(number, words):
-    assert compose("fire", number) == words
 
 
 def figures(**refused: int) -> Figures:

@@ -9,9 +9,9 @@ tables     the tables of objects: columns, and their names in the senders' data
 records    stores changes and applies them
 fetching   unknown objects are fetched whole; rentprog_api: the client, and its rates
 late_changes  decides which changes without a timestamp are late
-handlers   note, apply, notify
+handlers   note, apply, fetch
 log        the error log, written outside the failed transaction
-alarms     critical errors, sent by Telegram
+alerts     what operators are notified of; branches: those that send no webhooks
 dead_letters  dead letters: list, decide, retry
 status     metrics of the app
 live       changes for browsers, over a WebSocket
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from boathook import Boathook
+from boathook_fleet.alerts import declare_alerts
 from boathook_fleet.commands import make_commands
 from boathook_fleet.handlers import declare_handlers
 from boathook_fleet.jobs import declare_jobs
@@ -45,6 +46,7 @@ def sources(settings: FleetSettings) -> Mapping[str, Mapping[str, Any]]:
 
 hook.ignored_variables(IGNORED)
 declare_handlers(hook)
+declare_alerts(hook)
 declare_jobs(hook)
 mount_routes(hook)
 hook.commands(make_commands(hook))

@@ -9,7 +9,7 @@ from boathook import Boathook, BoathookError
 from boathook_app_tools import simulation
 from boathook_app_tools.import_commands import add_import, add_views
 from boathook_app_tools.terminal import Json, ask, print_json, print_rows, say
-from boathook_fleet import alarms, dead_letters, owner_tables, records, sending
+from boathook_fleet import dead_letters, owner_tables, records, sending
 from boathook_fleet.log import Kind, Phase, list_errors
 from boathook_fleet.tables import TABLES
 from boathook_fleet.words import Entity
@@ -28,7 +28,6 @@ def make_commands(hook: Boathook) -> typer.Typer:
     app.add_typer(_unknown(hook), name="unknown")
     app.add_typer(_unparsed(hook), name="unparsed")
     app.add_typer(_dead(hook), name="dead")
-    app.add_typer(_telegram(hook), name="telegram")
     _add_simulate(hook, app)
     add_import(hook, app, owner_tables.make_import(hook))
     add_views(hook, app, owner_tables.VIEWS)
@@ -160,31 +159,6 @@ def _report(id: str, decision: dead_letters.Decision, done: str) -> None:
             raise BoathookError(f"there is no dead letter {id!r} of this app: boathook fleet dead list")
         case dead_letters.NotDead(state):
             raise BoathookError(f"{id} is {state}, not dead, so there is nothing to decide")
-
-
-def _telegram(hook: Boathook) -> typer.Typer:
-    telegram = typer.Typer(no_args_is_help=True, help="Receivers of critical errors.")
-
-    @telegram.callback()
-    def _group() -> None:
-        pass
-
-    @telegram.command("test", epilog="Example: boathook fleet telegram test")
-    def test(text: Annotated[str, typer.Option(help="What to say.")] = "boathook fleet can reach this chat.") -> None:
-        """Send a test message to the chat."""
-        if not hook.settings.telegram.is_on:
-            raise BoathookError(
-                "fleet.telegram: write token and chat_id first, or set TELEGRAM_BOT_TOKEN and TELEGRAM_CHAT_ID"
-            )
-        match hook.run(alarms.send(hook, text)):
-            case alarms.Sent():
-                say("sent")
-            case alarms.Busy(after_s):
-                raise BoathookError(f"Telegram rate limit; retry in {after_s:g} s")
-            case alarms.Unsent(kind, because):
-                raise BoathookError(f"{kind}: {because}")
-
-    return telegram
 
 
 def _add_simulate(hook: Boathook, app: typer.Typer) -> None:

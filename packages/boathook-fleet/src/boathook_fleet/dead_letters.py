@@ -57,17 +57,6 @@ class DryRun:
 Decision = Missing | NotDead | Decided
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryRun:
-    """The result of one run over the dead letters."""
-
-    fresh: Sequence[Any]
-    """Deliveries that were not dead in any earlier run."""
-    replayed: Sequence[str]
-    given_up: Sequence[str]
-    """Deliveries that are left to operators from now on."""
-
-
 def is_id(text: str) -> bool:
     """Return whether *text* has the format of a dead letter's id."""
     return bool(_ID.fullmatch(text))
@@ -235,19 +224,16 @@ async def ignore_old(hook: Boathook, *, days: float) -> list[str]:
     return await hook.operations.ignore(old, note=f"cleaned up: dead for more than {days:g} days") if old else []
 
 
-async def process_dead_letters(hook: Boathook) -> RetryRun:
-    """Schedule, replay and give up dead letters, according to the schedule."""
+async def process_dead_letters(hook: Boathook) -> list[str]:
+    """Schedule and replay dead letters; return those that are left to operators from now on."""
     dead = [row async for row in _all_dead(hook)]
     async with hook.transaction() as tx:
         seen = await _take_in(tx, dead, hook.settings.dead_retry_s) if dead else []
         # Counted before the replay: a crash in between loses one replay, not the count.
         due = await _take_due(tx)
-    fresh = {row["delivery_id"] for row in seen if row["is_fresh"]}
-    return RetryRun(
-        fresh=[row for row in dead if row.id in fresh],
-        replayed=await hook.operations.replay(due, note="replayed automatically") if due else [],
-        given_up=[row["delivery_id"] for row in seen if row["is_given_up"]],
-    )
+    if due:
+        await hook.operations.replay(due, note="replayed automatically")
+    return [row["delivery_id"] for row in seen if row["is_given_up"]]
 
 
 def _ours(hook: Boathook) -> str:
@@ -299,7 +285,7 @@ on conflict (delivery_id) do update set
         then coalesce(kept.given_up_at, now())
         else kept.given_up_at
     end
-returning delivery_id, first_seen_at = now() as is_fresh, coalesce(given_up_at = now(), false) as is_given_up
+returning delivery_id, coalesce(given_up_at = now(), false) as is_given_up
 """
 
 

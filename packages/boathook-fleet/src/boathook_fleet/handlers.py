@@ -1,4 +1,4 @@
-"""The handlers: record each event, write each changed object once, send each alarm."""
+"""The handlers: record each event, write each changed object once, fetch unknown objects."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from typing import Any, Final, assert_never
 from uuid import UUID
 
 from boathook import HTTP_DEFAULTS, Boathook, Breaker, Event, Ignore, Retry, RetryPolicy, Transaction
-from boathook_fleet import alarms, fetching
+from boathook_fleet import fetching
 from boathook_fleet.live import publish_change
 from boathook_fleet.log import Kind, Phase, add_error, logged
 from boathook_fleet.parse import Change, Unknown, effective_timestamp, read
@@ -41,15 +41,15 @@ def declare_handlers(hook: Boathook) -> None:
     _add_note(hook, concurrency)
     _add_writers(hook, concurrency)
 
-    @hook.on(None, alarms.TYPE, application=hook.name, order_by="kind", retry=alarms.RETRY, concurrency=1)
-    async def notify(event: Event, tx: Transaction) -> Ignore | Retry | None:
-        return await alarms.send_alarms(hook, event, tx)
-
 
 def _add_note(hook: Boathook, concurrency: Callable[[], int]) -> None:
     changes = hook.counter("fleet_changes_total", "Changes noted.", "entity", "action")
     unknown = hook.counter("fleet_unknown_total", "Requests that could not be parsed.", "source")
     unparsed = hook.counter("fleet_unparsed_fields_total", "Fields that were not understood.", "entity", "field")
+    unparsed_alert = hook.alert(
+        "unparsed_field", "{subject} was not understood {value} times; former values stay. The latest: {where}",
+        advice="See `boathook fleet unparsed list`.", repeat_interval_s=3_600.0,
+    )  # fmt: skip
 
     @hook.on("rentprog", retry=RETRY, concurrency=concurrency)
     @hook.on("umnico")
@@ -85,7 +85,7 @@ def _add_note(hook: Boathook, concurrency: Callable[[], int]) -> None:
             tx, Phase.PARSE, "UNPARSED_FIELD", text, kind=Kind.WARN, payload=event.body, meta=_meta(event),
             event_id=event.id, entity=change.entity, entity_id=change.id,
         )  # fmt: skip
-        await alarms.raise_alarm(hook, f"unparsed {change.entity} {field}", text)
+        await unparsed_alert.fire(tx, f"{change.entity}.{field}", where=f"{change.entity} {change.id}")
 
 
 def _add_writers(hook: Boathook, concurrency: Callable[[], int]) -> None:

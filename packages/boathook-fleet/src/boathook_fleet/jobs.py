@@ -1,12 +1,11 @@
-"""Periodic jobs: retry dead letters, store metrics, raise alarms, delete old rows."""
+"""Periodic jobs: retry dead letters, store metrics, log refusals, delete old rows."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from boathook import Boathook
 from boathook_fleet import dead_letters, fetching, status
-from boathook_fleet.alarms import raise_alarm
 from boathook_fleet.handlers import announce
 from boathook_fleet.log import Kind, Phase, add_error
 from boathook_fleet.settings import SOURCES
@@ -21,16 +20,16 @@ def declare_jobs(hook: Boathook) -> None:
     """Register the periodic jobs on *hook*."""
     refusals = Refusals()
 
+    given_up = hook.alert(
+        "dead_letter_given_up", "{value} dead letters are left to operators, such as {id}: replays did not help",
+        severity="critical", advice="See `boathook dead list --source rentprog`.",
+    )  # fmt: skip
+
     @hook.every(LOOK_S)
     async def retry_dead_letters() -> None:
-        done = await dead_letters.process_dead_letters(hook)
-        for (recipient, code), rows in _by_cause(done.fresh).items():
-            name = recipient.removeprefix("handler:")
-            text = f"Dead letter: {name} gave up {rows[0].type}: {code}: {rows[0].note or ''}"
-            await raise_alarm(hook, f"dead {name} {code}", text, len(rows))
-        if done.given_up:
-            text = f"Left to operators: {done.given_up[0]}, which automatic replays did not fix"
-            await raise_alarm(hook, "dead given up", text, len(done.given_up))
+        async with hook.transaction() as tx:
+            for id in await dead_letters.process_dead_letters(hook):
+                await given_up.fire(tx, id=id)
 
     @hook.every(LOOK_S)
     async def apply_overdue() -> None:
@@ -39,18 +38,12 @@ def declare_jobs(hook: Boathook) -> None:
                 await announce(hook, tx, entity, id)
 
     @hook.every(LOOK_S)
-    async def watch() -> None:
+    async def log_refusals() -> None:
         figures = await status.read_figures(hook)
         async with hook.transaction() as tx:
             for (source, reason), number in refusals.count_new(figures).items():
                 text, meta = f"refused at the source {source}", {"source": source}
                 await add_error(tx, Phase.ACK, reason, text, kind=Kind.WARN, number=number, meta=meta)
-        described = status.describe(figures, hook.settings)
-        if not described["is_ack_within_sla"]:
-            slow = f"{described['webhook_ack_p95_ms_1m']:g} ms, more than {described['webhook_ack_sla_ms']:g}"
-            await raise_alarm(hook, "slow acknowledgement", f"Acknowledging takes {slow} (p95 of the last minute)")
-        for problem in described["readiness"]["problems"]:
-            await raise_alarm(hook, "not ready", f"Not ready: {problem}")
 
     @hook.every(KEEP_S)
     async def store_minute() -> None:
@@ -86,10 +79,3 @@ class Refusals:
             return {}
         count_new = {key: n - before.get(key, 0) if n >= before.get(key, 0) else n for key, n in present.items()}
         return {key: n for key, n in count_new.items() if n}
-
-
-def _by_cause(rows: Sequence[Any]) -> dict[tuple[str, str], list[Any]]:
-    found: dict[tuple[str, str], list[Any]] = {}
-    for row in rows:
-        found.setdefault((row.recipient, row.code or "unknown"), []).append(row)
-    return found

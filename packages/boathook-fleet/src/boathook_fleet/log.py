@@ -27,8 +27,6 @@ class Phase(StrEnum):
     """An object could not be written."""
     FETCH = "fetch"
     """An object could not be fetched from RentProg."""
-    NOTIFY = "notify"
-    """A message to Telegram could not be sent."""
     LIVE = "live"
     """A browser could not be notified."""
     REPLAY = "replay"

@@ -30,6 +30,7 @@ REMIND_S: Final = 60.0
 _SAMPLE: Final = 2_000
 MAX_LOG: Final = 1_000
 """Maximum changes of an object that are looked at when one is decided."""
+BRANCH: Final = "branch_id"
 _FIRST: Final = datetime(1, 1, 1, tzinfo=UTC)
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -92,8 +93,9 @@ def feed_json(row: Any) -> dict[str, Any]:
 NOTE: Final = """
 insert into fleet.change (
     event_id, source, entity, entity_id, action, stamp, accepted_at, branch, actor, description, data, before, unparsed,
-    is_stamped, is_late)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, case when $14 then false end)
+    is_stamped, is_late, branch_id)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, case when $14 then false end,
+    coalesce($15, ({known_branch})))
 on conflict (event_id) do nothing
 """
 
@@ -183,10 +185,13 @@ async def note_change(
         unparsed: those of its fields that no column can be read from.
     """
     data = {name: value for name, value in change.data.items() if name not in unparsed}
+    table = TABLES[change.entity]
+    known = f"select branch_id from fleet.{table.name} where id = $4"  # noqa: S608 names of our own
     await tx.execute(
-        NOTE, arrival.event_id, arrival.source, change.entity, change.id, change.action, stamp, arrival.accepted_at,
+        NOTE.format(known_branch=known if BRANCH in table.references else "null"),
+        arrival.event_id, arrival.source, change.entity, change.id, change.action, stamp, arrival.accepted_at,
         change.branch, change.actor, change.description, json.dumps(data), json.dumps(dict(change.before)),
-        json.dumps(dict(unparsed)), change.stamp is not None,
+        json.dumps(dict(unparsed)), change.stamp is not None, table.values(data).get(BRANCH),
     )  # fmt: skip
     await tx.execute("delete from fleet.unknown where event_id = $1", arrival.event_id)
     return bool(await tx.fetchval(MARK, change.entity, change.id, stamp, REMIND_S))

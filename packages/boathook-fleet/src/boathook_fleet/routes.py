@@ -11,7 +11,7 @@ from starlette.websockets import WebSocket
 
 from boathook import Boathook, BoathookError
 from boathook_app_tools.terminal import plain
-from boathook_fleet import dead_letters, fetching, live, records, status
+from boathook_fleet import branches, dead_letters, fetching, live, records, status
 from boathook_fleet.log import count_errors, list_errors
 from boathook_fleet.parse import Change, parse
 from boathook_fleet.tables import TABLES
@@ -152,7 +152,8 @@ class Desk:
         figures = await status.read_figures(self._hook)
         async with self._hook.transaction() as tx:
             backlog = await fetching.count_open(tx)
-        return status.describe(figures, self._hook.settings, fetch_backlog=backlog)
+            states = await branches.read_branches(tx, self._hook.settings)
+        return status.describe(figures, self._hook.settings, fetch_backlog=backlog, branches=states)
 
     def _lister(self, entity: Any) -> Endpoint:
         async def list_them(request: Request) -> Response:

@@ -19,36 +19,10 @@ DEDUP_HEADERS: Final = ("x-webhook-id", "x-event-id", "x-delivery-id", "x-timest
 """Headers that tell RentProg's equal requests apart, if a proxy in between adds them."""
 REQUEST_ID_HEADER: Final = "x-request-id"
 
+_HOURS: Final = r"^([01]\d|2[0-3]):[0-5]\d-(([01]\d|2[0-3]):[0-5]\d|24:00)$"
+
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
-
-
-class TelegramSettings(BaseModel):
-    """The receiver of critical errors, and the rate of messages."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    token: str = Field(default="", repr=False)
-    """The bot's token, best as ``env:NAME``; if empty, nothing is sent, and alarms are only stored."""
-    chat_id: str = ""
-    api: str = "https://api.telegram.org"
-    """The URL of the Bot API."""
-    per_minute: Count = 20
-    """Maximum messages per minute; further alarms are collapsed into later messages."""
-    quiet_s: Annotated[float, Field(ge=0)] = 60.0
-    """Seconds after a message about one kind of error during which further errors of that kind are collected."""
-    timeout_s: Positive = 10.0
-
-    @property
-    def is_on(self) -> bool:
-        """Whether a token and a chat are configured."""
-        return bool(self.token and self.chat_id)
-
-    @model_validator(mode="after")
-    def _check_both(self) -> "TelegramSettings":
-        if bool(self.token) != bool(self.chat_id):
-            raise ValueError("token and chat_id belong together; write both, or neither")
-        return self
 
 
 class ApiSettings(BaseModel):
@@ -74,6 +48,16 @@ class BranchSettings(BaseModel):
     name: str = ""
     token: str = Field(default="", repr=False)
     """The company's token for RentProg's API, best as ``env:NAME``; if empty, nothing is fetched from it."""
+    silence_h: Annotated[float, Field(ge=0, le=24 * 28)] = 3.0
+    """Hours of operation without a webhook after which there is an alert; 0 for none."""
+    hours: Annotated[str, Field(pattern=_HOURS)] = "00:00-24:00"
+    """The hours of operation, local times; they may end on the next day, such as ``20:00-04:00``."""
+
+    @property
+    def open_minutes(self) -> tuple[int, int]:
+        """The minutes of a day at which the hours begin and end, the latter maybe after midnight."""
+        opens, closes = (int(part[:2]) * 60 + int(part[3:]) for part in self.hours.split("-"))
+        return opens, closes if closes > opens else closes + 24 * 60
 
 
 class FleetSettings(BaseModel):
@@ -109,7 +93,6 @@ class FleetSettings(BaseModel):
     """Days that changes, unknown requests, errors and metrics are kept."""
     max_errors: Count = 10_000
     """Maximum rows in the error log."""
-    telegram: TelegramSettings = TelegramSettings()
     api: ApiSettings = ApiSettings()
     branches: dict[str, BranchSettings] = {}
     """The branches by their id, RentProg's ``company_id``."""
@@ -136,7 +119,11 @@ class FleetSettings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _fill_from_environment(cls, given: Any) -> Any:
-        return with_preset(given, os.environ) if isinstance(given, Mapping) else given
+        if not isinstance(given, Mapping):
+            return given
+        if "telegram" in given:
+            raise ValueError("messages to Telegram are a channel of boathook's: " + _TELEGRAM)
+        return with_preset(given, os.environ)
 
     def sources(self) -> dict[str, dict[str, Any]]:
         """Return the sources the app needs, in the format of boathook.toml."""
@@ -178,17 +165,7 @@ def with_preset(given: Mapping[str, Any], environment: Mapping[str, str]) -> dic
             value = _read(name, text, read)
             if key not in given:
                 found[key] = value
-    telegram = _telegram(given.get("telegram", {}), environment)
-    return {**found, **given, "telegram": telegram}
-
-
-def _telegram(given: Any, environment: Mapping[str, str]) -> Any:
-    names = {"token": "TELEGRAM_BOT_TOKEN", "chat_id": "TELEGRAM_CHAT_ID"}
-    if not isinstance(given, Mapping) or given.keys() & names.keys():
-        return given
-    if not all(environment.get(name) for name in names.values()):
-        return given
-    return {**given, "token": f"env:{names['token']}", "chat_id": environment[names["chat_id"]]}
+    return {**found, **given}
 
 
 def _read(name: str, text: str, read: Callable[[str], Any]) -> Any:
@@ -258,8 +235,12 @@ PRESET: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "WEBHOOK_DLQ_TTL_DAYS": ("dead_days", _number(0.01, 3_650, "30")),
 }
 """Supported environment variables, each with its key and the parser of its value."""
+_TELEGRAM: Final = (
+    'write [notifications.channels.team] with kind = "telegram", token = "env:TELEGRAM_BOT_TOKEN" and chat = "-100..."'
+)
 _SERVER: Final = "the server is boathook's own, and its limits are settings"
 _DEDUP: Final = "PostgreSQL recognises duplicates, and no copy of them is kept in Redis"
+_CHANNELS: Final = "alerts are sent by the channels under [notifications]"
 _SHARED: Final = (
     'set shared.redis = "env:{name}" if several gateways are to share their rates through it; else unset it'
 )
@@ -285,5 +266,7 @@ IGNORED: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "REDIS_URL": (_DEDUP, _SHARED.format(name="REDIS_URL")),
     "REDIS_PUBLIC_URL": (_DEDUP, _SHARED.format(name="REDIS_PUBLIC_URL")),
+    "TELEGRAM_BOT_TOKEN": (_CHANNELS, _TELEGRAM),
+    "TELEGRAM_CHAT_ID": (_CHANNELS, f"{_TELEGRAM}, the chat's number; then unset it"),
 }
 """Environment variables of the system that this app replaces which have no effect, each with the reason and the fix."""

@@ -90,7 +90,13 @@ async def read_figures(hook: Boathook) -> Figures:
     return Figures(await hook.platform.health(), f"handler:{hook.name}.")
 
 
-def describe(figures: Figures, settings: FleetSettings, *, fetch_backlog: int = 0) -> dict[str, Any]:
+def describe(
+    figures: Figures,
+    settings: FleetSettings,
+    *,
+    fetch_backlog: int = 0,
+    branches: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
     """Return the app's metrics as JSON values; none of them is a secret."""
     p95, problems = figures.ack_ms("p95"), list(figures.status.get("problems", ()))
     return {
@@ -129,7 +135,7 @@ def describe(figures: Figures, settings: FleetSettings, *, fetch_backlog: int = 
         "async_concurrency": settings.concurrency,
         "batch_window_ms": round(settings.window_s * 1_000),
         "dead_retry_s": list(settings.dead_retry_s),
-        "telegram": {"is_on": settings.telegram.is_on, "per_minute": settings.telegram.per_minute},
+        "branches": dict(branches or {}),
     }
 
 
@@ -153,8 +159,7 @@ async def read_counts(tx: Transaction) -> dict[str, Any]:
     row = await tx.fetchrow(
         "select (select count(*) from fleet.change where accepted_at > now() - interval '1 minute') as changes_1m,"
         " (select count(*) from fleet.dirty) as dirty,"
-        " (select count(*) from fleet.unknown) as unknown,"
-        " (select coalesce(sum(waiting), 0)::bigint from fleet.alarm) as alarms_waiting"
+        " (select count(*) from fleet.unknown) as unknown"
     )
     assert row is not None
     return dict(row) | {"unparsed": await count_unparsed(tx), "errors_1m": await count_errors(tx, minutes=1)}
@@ -187,7 +192,6 @@ _CLEANING: Final = (
     "delete from fleet.error_log where created_at < now() - make_interval(secs => $1)",
     "delete from fleet.fetch where requested_at < now() - make_interval(secs => $1)",
     "delete from fleet.minute where at < now() - make_interval(secs => $1)",
-    "delete from fleet.notice where at < now() - make_interval(secs => $1)",
     "delete from fleet.dead_retry where last_seen_at < now() - make_interval(secs => $1)",
 )
 

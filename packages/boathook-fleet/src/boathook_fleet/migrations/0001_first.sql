@@ -17,9 +17,11 @@ create table fleet.change (
     unparsed jsonb not null default '{}',   -- fields of the event that were not understood; not part of `data`
     is_stamped boolean not null,            -- whether the sender names the time
     -- Whether a change without a stamp of its sender is older than what was applied before it; null: not decided yet.
-    is_late boolean
+    is_late boolean,
+    branch_id text                          -- that of the change, else that which its object had before
 );
 create index change_order on fleet.change (entity, entity_id, stamp, accepted_at, event_id);
+create index change_branch on fleet.change (branch_id, accepted_at) where source = 'rentprog';
 create index change_age on fleet.change (accepted_at);
 
 -- Things with changes that are not applied yet. A transaction that records or applies a change locks the thing's row.
@@ -183,7 +185,7 @@ create table fleet.feed (
 create table fleet.error_log (
     id bigint generated always as identity primary key,
     created_at timestamptz not null default now(),
-    phase text not null check (phase in ('ack', 'parse', 'normalise', 'upsert', 'fetch', 'notify', 'live', 'replay')),
+    phase text not null check (phase in ('ack', 'parse', 'normalise', 'upsert', 'fetch', 'live', 'replay')),
     kind text not null check (kind in ('err', 'warn', 'dry_run')),
     code text not null,
     error text not null,
@@ -222,25 +224,11 @@ create table fleet.dead_retry (
 );
 create index dead_retry_due on fleet.dead_retry (next_at) where next_at is not null;
 
--- One row for each kind of critical error: the pending message, and when one was last sent.
-create table fleet.alarm (
-    kind text primary key,
-    text text not null,
-    waiting bigint not null,
-    total bigint not null,
-    first_at timestamptz not null,
-    last_at timestamptz not null,
-    announced_at timestamptz,
-    told_at timestamptz
+-- Since when the webhooks of a branch are watched.
+create table fleet.branch_watch (
+    branch_id text primary key,
+    since timestamptz not null default now()
 );
-create table fleet.notice (
-    id bigint generated always as identity primary key,
-    at timestamptz not null default now(),
-    kind text not null,
-    alarms bigint not null,
-    text text not null
-);
-create index notice_age on fleet.notice (at);
 
 create table fleet.minute (
     at timestamptz primary key,

@@ -1,0 +1,62 @@
+"""The app's alerts reach a built-in channel: a webhook on loopback, on a real server."""
+
+from collections.abc import Iterator
+
+import pytest
+from pydantic import ValidationError
+
+from boathook_fleet.settings import IGNORED, FleetSettings
+from tests.alert_harness import QUICK, SECRET, AlertReceiver
+from tests.apps.fleet.server import FleetServer, new_id, started
+
+RULES = "".join(
+    f'[notifications.rules."fleet.{name}"]\nfor_s = 0.0\nclear_s = 0.0\n'
+    for name in ("branch_silent", "slow_acknowledgements", "unparsed_field")
+)
+
+
+@pytest.fixture(scope="module")
+def alert_receiver() -> Iterator[AlertReceiver]:
+    with AlertReceiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, admin_url, pg_template, alert_receiver) -> Iterator[FleetServer]:
+    """A boathook that finds every acknowledgement too slow, and a branch silent after a third of a second."""
+    fleet = 'ack_sla_ms = 0.0001\nwindow_s = 0.05\n[fleet.branches.4310]\nname = "Tbilisi"\nsilence_h = 0.0001\n'
+    extra = QUICK.format(url=alert_receiver.url, secret=SECRET) + RULES
+    with started(tmp_path_factory.mktemp("alerts"), admin_url, pg_template, fleet=fleet, extra=extra) as running:
+        yield running
+
+
+def test_a_silent_branch_is_reported(server: FleetServer, alert_receiver: AlertReceiver):
+    alert = alert_receiver.await_kind("fleet.branch_silent", "firing", subject="4310")
+    assert "no webhook of branch Tbilisi for" in alert["summary"]
+    state = server.client.get("/webhooks/_selftest").json()["branches"]["4310"]
+    assert (state["name"], state["is_silent"], state["last_webhook_at"]) == ("Tbilisi", True, None)
+    car = new_id()
+    server.send_event("car_create", {"id": car, "company_id": 4310})
+    server.known("cars", car)
+    assert server.client.get("/webhooks/_selftest").json()["branches"]["4310"]["last_webhook_at"]
+
+
+@pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
+def test_a_field_that_is_not_understood_is_reported(server: FleetServer, alert_receiver: AlertReceiver):
+    server.send_event("car_create", {"id": new_id(), "mileage": "many"})
+    alert = alert_receiver.await_kind("fleet.unparsed_field", "firing")
+    assert (alert["subject"], alert["severity"]) == ("car.mileage", "warning")
+
+
+@pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
+def test_slow_acknowledgements_are_reported(server: FleetServer, alert_receiver: AlertReceiver):
+    server.send_event("car_create", {"id": new_id()})
+    assert (
+        "acknowledging webhooks takes" in alert_receiver.await_kind("fleet.slow_acknowledgements", "firing")["summary"]
+    )
+
+
+def test_the_former_settings_of_telegram_name_the_channel_to_write():
+    with pytest.raises(ValidationError, match=r"write \[notifications.channels.team\] with kind"):
+        FleetSettings.model_validate({"telegram": {"token": "x", "chat_id": "1"}})
+    assert {"TELEGRAM_BOT_TOKEN", "TELEGRAM_CHAT_ID"} <= IGNORED.keys()
