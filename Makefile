@@ -104,7 +104,7 @@ release: dev ## build dist/ with wheels, source distributions, an SBOM and check
 
 lock: dev ## choose the newest allowed versions and write requirements/*.lock
 	@$(COMPILE) --upgrade --all-extras --group dev --group build pyproject.toml -o requirements/dev.lock
-	@$(COMPILE) --extra embedded --extra rabbitmq --extra redis --group build -c requirements/dev.lock pyproject.toml -o requirements/run.lock
+	@$(COMPILE) --extra embedded --extra pages --extra rabbitmq --extra redis --group build -c requirements/dev.lock pyproject.toml -o requirements/run.lock
 	@$(COMPILE) --group pyproject.toml:release -c requirements/dev.lock -o requirements/release.lock
 	@echo uv | $(COMPILE) -c requirements/dev.lock - -o requirements/uv.lock
 

@@ -433,10 +433,10 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "is_proven = True",
             _OIDC,
         ),
-        ChosenMutant("console/login.py", " and self._names.take(name)", "", _CONSOLE),
-        ChosenMutant("pages/rendering.py", "        if site is None:\n            raise CsrfError\n", "", _CONSOLE),
+        ChosenMutant("service/login_rate.py", " and self._names.take(name)", "", _CONSOLE),
+        ChosenMutant("pages/security.py", "        if site is None:\n            raise CsrfError\n", "", _CONSOLE),
         ChosenMutant(
-            "pages/rendering.py",
+            "pages/security.py",
             'not in {"same-origin", "none"}',
             'not in {"same-origin", "same-site", "none"}',
             _CONSOLE,

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 import boathook
-from boathook import testing
+from boathook import languages, pages, sign_in, testing
 from boathook.django import DjangoBoathook
 from boathook.fastapi import Webhooks
 from boathook.handlers import sessions
@@ -27,13 +27,17 @@ HEAD: Final = """\
 
 The names that can be imported from `boathook`, what running apps are lent, and the helpers of `boathook.testing`. How
 they are used is described in [handlers](handlers.md), [apps](apps.md), [verify](../how-to/verify.md),
-[test your handlers](../how-to/test-handlers.md), [FastAPI](../how-to/fastapi.md) and [Django](../how-to/django.md).
+[test your handlers](../how-to/test-handlers.md), [pages of an app](../how-to/pages.md),
+[FastAPI](../how-to/fastapi.md) and [Django](../how-to/django.md).
 """
 
 MODULES: Final[dict[str, dict[str, Any]]] = {
     "boathook": {name: getattr(boathook, name) for name in boathook.__all__},
     "boathook.fastapi": {"Webhooks": Webhooks},
     "boathook.django": {"DjangoBoathook": DjangoBoathook},
+    "boathook.pages": {name: getattr(pages, name) for name in pages.__all__},
+    "boathook.sign_in": {"SignIn": sign_in.SignIn, "User": sign_in.User},
+    "boathook.languages": {"Languages": languages.Languages, "gettext_noop": languages.gettext_noop},
     "What running apps are lent": {"hook.operations": Operations, "hook.http": Http, "AppAlert": AppAlert},
     "boathook.testing": {name: getattr(testing, name) for name in testing.__all__},
     "boathook.handlers.sessions": {

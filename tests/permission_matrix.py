@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from boathook.api.app import ROUTERS
 from boathook.console import AREAS
 from boathook.domain.model import Role
-from boathook.pages.rendering import csrf_token
+from boathook.pages.security import csrf_token
 from boathook.portal import all_pages
 from boathook.service.authorization import ACCESS_RULES, AccessRule, Capability, Permission, permission_of
 

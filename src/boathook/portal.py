@@ -13,17 +13,17 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from boathook.domain import ids
-from boathook.pages import APPLICATION_PAGES
+from boathook.pages.application_pages import APPLICATION_PAGES
 from boathook.pages.context import (
     ApplicationScope,
     Page,
     Pages,
     RequestContext,
-    read_notice,
     read_verified_form,
-    write_notice,
 )
-from boathook.pages.rendering import ConsoleState, PageRenderer, check_origin, csrf_token, read_form
+from boathook.pages.notices import read_notice, write_notice
+from boathook.pages.rendering import ConsoleState, PageRenderer
+from boathook.pages.security import check_origin, csrf_token, read_form
 from boathook.service import event_types, keys
 from boathook.service.authorization import Permission, Principal, principal_of, requires
 from boathook.service.event_types import EventType

@@ -49,6 +49,9 @@ EXCUSED = {
     "docs/tutorial/quickstart.md:sql:1": "tests/unit/test_scaffold.py compares it with what init writes",
     "docs/reference/apps.md:sql:1": "tests/acceptance/test_app_platform.py applies it",
     "docs/explanation/architecture.md:mermaid:1": "test_docs.py compares it with the legal moves",
+    "docs/how-to/pages.md:sql:1": "tests/postgres/test_page_kit.py applies it",
+    "docs/how-to/pages.md:python:1": "a whole app with files beside it: tests/postgres/test_page_kit.py runs it",
+    "docs/how-to/pages.md:html:1": "its template: tests/postgres/test_page_kit.py shows it",
     "docs/how-to/deploy-containers.md:dockerfile:1": "its base image exists on the reader's machine alone",
 }
 """Blocks that are not run here, each with the reason, and with the test that does it elsewhere."""

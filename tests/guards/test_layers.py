@@ -43,6 +43,11 @@ VIOLATIONS = {
     "the benchmarks in the package": ("benchmarks-outside", "service/odd.py", "import benchmarks.load"),
     "an app importing another": ("distributions", "boathook_billing/odd.py", "import boathook_fleet.settings"),
     "boathook importing an app": ("distributions", "cli/odd.py", "import boathook_billing.settings"),
+    "the page kit reaching for the console's pages": (
+        "page-kit",
+        "pages/kit/odd.py",
+        "import boathook.pages.rendering",
+    ),
     "two modules in a circle": ("no-cycles", "domain/policy.py", "import boathook.domain.model"),
 }
 

@@ -34,7 +34,7 @@ API: Final = "settings:outbound.max_message"
 BODY: Final = "settings:limits.max_body"
 HEAD: Final = "settings:limits.max_head"
 DEPTH: Final = "boathook.domain.json_document:MAX_DEPTH"
-FORM: Final = "boathook.pages.rendering:_MAX_FORM_BYTES"
+FORM: Final = "boathook.pages.security:_MAX_FORM_BYTES"
 SCHEMA: Final = "boathook.verification.json_schema:MAX_SCHEMA"
 OPENAPI: Final = "boathook.service.openapi_import:"
 
@@ -54,7 +54,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         **dict.fromkeys(("_nodes", "_group", "tree_values"), ("boathook.pages.endpoint_forms:MAX_LEVELS",)),
     },
     "console/event_types.py": {"json": (FORM, SCHEMA)},
-    "pages/rendering.py": {"form": (FORM, "boathook.pages.rendering:_MAX_FORM_FIELDS")},
+    "pages/security.py": {"form": (FORM, "boathook.pages.security:_MAX_FORM_FIELDS")},
     "console/login.py": {"json": (HEAD,)},
     "portal.py": {"form": (HEAD,)},
     "service/endpoint_values.py": {"key": ("boathook.service.endpoint_values:MAX_PEM",)},

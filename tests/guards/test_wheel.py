@@ -65,7 +65,7 @@ def test_it_has_the_command_and_its_extras(wheel):
     assert "[console_scripts]\nboathook = boathook.cli:main" in wheel.read(points).decode()
     assert "[pytest11]\nboathook = boathook.testing.plugin" in wheel.read(points).decode()
     metadata = metadata_of(wheel)
-    extras = {"embedded", "sqlalchemy", "psycopg", "django", "rabbitmq", "redis", "otel", "all"}
+    extras = {"embedded", "sqlalchemy", "psycopg", "django", "rabbitmq", "redis", "otel", "pages", "all"}
     assert set(metadata.get_all("Provides-Extra")) == extras
     assert metadata["License-Expression"] == "Apache-2.0"
 

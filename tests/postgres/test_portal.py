@@ -15,7 +15,7 @@ from boathook.db import api_keys
 from boathook.domain import ids
 from boathook.pages import context as visits
 from boathook.pages.context import Page
-from boathook.pages.rendering import csrf_token
+from boathook.pages.security import csrf_token
 from boathook.portal import PortalContext, all_pages
 from boathook.service import endpoints, event_types, keys, portal_sessions
 from boathook.service.authorization import ACCESS_RULES, Capability, Principal

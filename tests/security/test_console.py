@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from boathook.console import AREAS
 from boathook.console import login as signing_in
-from boathook.console.login import OIDC_CALLBACK_PATH, OIDC_START_PATH, LoginRateLimiter
+from boathook.console.login import OIDC_CALLBACK_PATH, OIDC_START_PATH
 from boathook.console.routes import BASE, ConsoleContext, RouteSpec
 from boathook.db import operators as operator_database
 from boathook.db.database import Database
@@ -32,11 +32,12 @@ from boathook.db.operators import ClientInfo
 from boathook.domain import ids
 from boathook.domain.model import Role
 from boathook.pages import context
-from boathook.pages.rendering import csrf_token
+from boathook.pages.security import csrf_token
 from boathook.portal import all_pages
 from boathook.server.asgi_guard import apply_forwarded_headers
-from boathook.service import keys, operators
+from boathook.service import keys, login_rate, operators, passwords
 from boathook.service.authorization import ACCESS_RULES
+from boathook.service.login_rate import LoginRateLimiter
 from boathook.service.oidc import AuthorizationRequest
 from boathook.service.sign_in_link import LINK_PATH
 from tests.permission_matrix import is_covered
@@ -293,7 +294,7 @@ async def test_every_response_carries_the_policy(target: AttackTarget):
 def held_comparisons() -> Iterator[None]:
     """Let every comparison of passwords wait until the block ends."""
     let_go = threading.Event()
-    operators._PASSWORD_POOL.submit(let_go.wait, 60)
+    passwords._PASSWORD_POOL.submit(let_go.wait, 60)
     try:
         yield
     finally:
@@ -308,7 +309,7 @@ def guess(console: ConsoleApp, name: str, password: str = "guessed, and wrong") 
 
 async def until_waiting(number: int) -> None:
     async with asyncio.timeout(300):
-        while operators._waiting < number:  # noqa: ASYNC110 - nothing tells of it
+        while passwords._waiting < number:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.01)
 
 
@@ -318,7 +319,7 @@ async def _ended(guesses: list["asyncio.Task[httpx.Response]"]) -> list[int]:
 
 @pytest.mark.extended("tries hostile input once more; the tables of hostile input stay")
 async def test_password_guessing_keeps_no_request_from_the_database(target: AttackTarget):
-    most = operators._MAX_WAITING + 1
+    most = passwords._MAX_WAITING + 1
     with held_comparisons():
         waiting = [guess(target.console, f"nobody-{number}") for number in range(most)]
         await until_waiting(most)
@@ -397,7 +398,7 @@ async def test_without_ending_sessions_they_survive_a_password_change(
 
 
 async def _new_password(console: ConsoleApp) -> None:
-    hashed = operators._HASHER.hash("another password than before")
+    hashed = passwords._HASHER.hash("another password than before")
     await console.context.database.execute("update boathook.operator set password_hash = $1 where name = 'zoe'", hashed)
 
 
@@ -446,7 +447,7 @@ def test_many_clients_that_guess_one_name_are_slowed_down_together():
 
 
 def test_made_up_names_do_not_evict_other_counts(monkeypatch):
-    monkeypatch.setattr(signing_in, "_MAX_BUCKETS", 100)
+    monkeypatch.setattr(login_rate, "_MAX_BUCKETS", 100)
     tries = LoginRateLimiter()
     for number in range(2_000):
         tries.take("anna", f"192.0.{number % 250}.1")

@@ -29,7 +29,7 @@ from boathook.console import (
 )
 from boathook.console.login import LoginPages
 from boathook.console.routes import build_route
-from boathook.pages import APPLICATION_PAGES
+from boathook.pages.application_pages import APPLICATION_PAGES
 from boathook.pages.rendering import PageRenderer
 
 AREAS: Final = (

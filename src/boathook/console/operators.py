@@ -2,12 +2,12 @@
 
 from starlette.responses import Response
 
-from boathook.console.login import LoginRateLimiter
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.errors import AdminError, InvalidState
 from boathook.domain.model import Role
 from boathook.service import operators
 from boathook.service.authorization import Permission
+from boathook.service.login_rate import LoginRateLimiter
 
 routes = Routes()
 _LIST = f"{BASE}/operators"

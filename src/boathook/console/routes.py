@@ -14,8 +14,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from boathook.domain.model import Role
-from boathook.pages.context import PageRegistry, PageSpec, RequestContext, read_notice, read_verified_form, write_notice
-from boathook.pages.rendering import ConsoleState, PageRenderer, csrf_token
+from boathook.pages.context import PageRegistry, PageSpec, RequestContext, read_verified_form
+from boathook.pages.notices import read_notice, write_notice
+from boathook.pages.rendering import ConsoleState, PageRenderer
+from boathook.pages.security import csrf_token
 from boathook.service import operators
 from boathook.service.authorization import ACCESS_RULES, Permission, requires, role_may
 from boathook.service.live_stats import MAX_COUNTED, OpenCounts, count_open

@@ -18,6 +18,7 @@ Headers = dict[str, str]
 
 IS_AUTHENTICATED: Final = "boathook.is_authenticated"
 """Set in the scope of a request once its credentials are known to be valid."""
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _NEEDLESS_ESCAPE: Final = re.compile(rb"%(?:2[dDeEfF]|3[0-9]|4[1-9a-fA-F]|5[0-9aAfF]|6[1-9a-fA-F]|7[0-9aA])")
 
 
@@ -60,20 +61,29 @@ def has_needless_escapes(raw_path: bytes) -> bool:
     return b"%" in raw_path and _NEEDLESS_ESCAPE.search(raw_path) is not None
 
 
-def authority(url: str) -> str:
-    """Return host and port of a URL, without its scheme's default port; empty if it is not a URL."""
+def is_own_origin(origin: str, host: str, public_url: str) -> bool:
+    """Return whether *origin* is the requested host, with either scheme, or that of the public URL.
+
+    A proxy in front may use another scheme than the browser, so the scheme of the request says nothing.
+    """
+    own = {_read_origin(f"http://{host}"), _read_origin(f"https://{host}")} if host else set()
+    if public_url:
+        parts = urlsplit(public_url)
+        own.add(_read_origin(f"{parts.scheme}://{parts.netloc}"))
+    return _read_origin(origin) in own - {None}
+
+
+def _read_origin(text: str) -> tuple[str, str, int] | None:
+    """Return scheme, host and port of an origin such as ``https://cabinet.example``; None if it is not one."""
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        return ""
-    host = parts.hostname or ""
-    return host if port in {None, 80, 443} else f"{host}:{port}"
-
-
-def is_own_origin(origin: str, host: str, public_url: str) -> bool:
-    """Return whether *origin* is the requested host or the host of the public URL."""
-    return authority(origin) in {authority(f"//{host}"), authority(public_url)} - {""}
+        return None
+    is_more = "@" in parts.netloc or parts.path or parts.query or parts.fragment
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or is_more:
+        return None
+    return parts.scheme, parts.hostname, _DEFAULT_PORTS[parts.scheme] if port is None else port
 
 
 async def stream_body(

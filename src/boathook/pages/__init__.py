@@ -1,12 +1,16 @@
-"""Shared by console and portal: rendering, templates, static files, and the pages of an application's endpoints.
+"""Server-rendered pages of an app, in its mount; the names in ``__all__`` are public API.
 
-`site` is the ASGI application, `rendering` makes its pages, `context` holds what all requests share. The pages of an
-application (`endpoints`, `endpoint_lists`) are functions of an `ApplicationScope`, which says whose pages they are.
+`Pages` declares an app's pages, with layout, navigation, forms, CSRF protection and security headers. Its functions get
+a `PageRequest`. `Refusal` is shown as an error page, and `read_model` validates a form or a JSON body with a pydantic
+model and words its errors in the user's language. `boathook.sign_in` adds users, `boathook.languages` the languages.
+
+The other modules of this package, except those below `kit`, are internal: console and portal share them. `site` is
+their ASGI application, `rendering` makes their pages, `context` holds what their requests share.
 """
 
-from typing import Final
+from boathook.pages.kit.errors import InvalidForm, Refusal
+from boathook.pages.kit.forms import read_model
+from boathook.pages.kit.request import PageRequest
+from boathook.pages.kit.site import Pages
 
-from boathook.pages import endpoint_lists, endpoints
-
-APPLICATION_PAGES: Final = (endpoints.pages, endpoint_lists.pages)
-"""The pages of an application; the first match counts."""
+__all__ = ["InvalidForm", "PageRequest", "Pages", "Refusal", "read_model"]

@@ -4,21 +4,19 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
-from urllib.parse import quote, unquote
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from starlette.datastructures import FormData, QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from boathook.pages.rendering import PageRenderer, check_csrf_token, check_origin, read_form
+from boathook.pages.rendering import PageRenderer
+from boathook.pages.security import check_csrf_token, check_origin, read_form
 from boathook.service import applications
 from boathook.service.applications import Application
 from boathook.service.authorization import Permission
 from boathook.service.unit_of_work import AppContext, UnitOfWork
-
-_MAX_NOTICE_CHARS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +76,6 @@ async def read_verified_form(renderer: PageRenderer, request: Request, session: 
     form = await read_form(request)
     check_csrf_token(session, str(form.get("csrf", request.headers.get("x-csrf-token", ""))))
     return form
-
-
-def write_notice(text: str, kind: str) -> str:
-    """Return the value of a cookie that carries a notice to the next page."""
-    return quote(f"{kind}:{text[:_MAX_NOTICE_CHARS]}", safe="")
-
-
-def read_notice(request: Request, cookie: str) -> tuple[str, str]:
-    """Return the text and kind of the notice in this cookie; both are empty if there is none."""
-    kind, _, text = unquote(request.cookies.get(cookie, "")).partition(":")
-    return (text, kind) if kind in {"good", "bad"} else ("", "")
 
 
 Context = TypeVar("Context")

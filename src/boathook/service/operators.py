@@ -1,52 +1,31 @@
 """Creates, changes and lists operators, and authenticates them.
 
-Passwords are hashed with Argon2id (RFC 9106), with the parameters that its library recommends. A hash with weaker
-parameters is renewed when the operator signs in. A session's token is 32 random bytes; the database stores only its
-SHA-256.
+A password's hash with weaker parameters than today's is renewed when the operator signs in. A session's token is 32
+random bytes; the database stores only its SHA-256.
 """
 
-import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import ClassVar, Final, TypeVar
-
-from argon2 import PasswordHasher
-from argon2.exceptions import InvalidHashError, VerifyMismatchError
+from typing import ClassVar, Final
 
 from boathook.db import operators
 from boathook.db.audit import record
 from boathook.db.operators import ClientInfo as ClientInfo  # noqa: PLC0414 - re-exported
 from boathook.db.operators import Operator as Operator  # noqa: PLC0414 - re-exported
 from boathook.domain.endpoints import check_segment
-from boathook.domain.errors import AlreadyExists, InvalidState, InvalidValue, LimitReached, NotFound
+from boathook.domain.errors import AlreadyExists, InvalidState, InvalidValue, NotFound
 from boathook.domain.model import Role
 from boathook.domain.redaction import RedactedStruct
 from boathook.service.keys import hash_token
 from boathook.service.limits import field
 from boathook.service.oidc import OidcIdentity
+from boathook.service.passwords import hash_password, is_password, rehash_if_weak
 from boathook.service.sign_in_link import redeem_token
 from boathook.service.unit_of_work import AppContext, UnitOfWork, new_id
 
-Result = TypeVar("Result")
-
-MIN_PASSWORD_LENGTH: Final = 12
-_MAX_PASSWORD_LENGTH: Final = 1_024
 _MAX_NAME_LENGTH: Final = 120
-_HASHER: Final = PasswordHasher()
-_DUMMY_HASH: Final = "$argon2id$v=19$m={0.memory_cost},t={0.time_cost},p={0.parallelism}${1}${2}".format(
-    _HASHER, "A" * 22, "A" * 43
-)
-"""Hash that passwords of unknown names are compared with, so that an unknown name takes as long as a known one. Its
-salt and hash are zeros, for which no password is known; computing a real hash would slow down each start.
-"""
-_PASSWORD_POOL: Final = ThreadPoolExecutor(1, "passwords")
-"""One thread: each hash takes 64 MiB and much of a second on several cores, which event processing needs too."""
-_MAX_WAITING: Final = 8
-"""Above this queue length, callers are rejected: unauthenticated clients can request any number of comparisons."""
-_waiting = 0
 _DEVELOPER: Final = "boathook dev"
 _DEVELOPER_SUBJECT: Final = "boathook dev"
 """Subjects of identity providers begin with an issuer's URL."""
@@ -80,7 +59,7 @@ async def create(
     name = _checked_name(name)
     if await operators.find(work.connection, name) is not None:
         raise AlreadyExists(f"operator {name} already exists")
-    password_hash = None if password is None else await _hashed(password)
+    password_hash = None if password is None else await hash_password(password)
     created = await operators.insert(
         work.connection, Operator(id=new_id(), name=name, role=role, password_hash=password_hash, subject=subject)
     )
@@ -128,7 +107,7 @@ async def set_password(work: UnitOfWork, name: str, password: str, *, keep: str 
         InvalidValue: the password is invalid.
     """
     operator = await get(work, name)
-    await operators.update(work.connection, operator.id, password_hash=await _hashed(password))
+    await operators.update(work.connection, operator.id, password_hash=await hash_password(password))
     await operators.end_sessions(work.connection, operator.id, but=None if keep is None else hash_token(keep))
     await record(work.connection, work.actor, "operator.password", operator.shown_id, operator.name)
 
@@ -175,11 +154,10 @@ async def sign_in(
     """
     async with app_context.work() as work:
         operator = await operators.find(work.connection, name)
-    known = _DUMMY_HASH if operator is None or operator.password_hash is None else operator.password_hash
-    is_right = len(password) <= _MAX_PASSWORD_LENGTH and await _is_password(known, password)
+    is_right = await is_password(None if operator is None else operator.password_hash, password)
     if operator is None or not is_right or operator.password_hash is None or operator.disabled_at is not None:
         return None
-    renewed = await _hash(password) if _HASHER.check_needs_rehash(operator.password_hash) else None
+    renewed = await rehash_if_weak(operator.password_hash, password)
     async with app_context.work() as work:
         # Locked, so that a concurrent change of the password ends this session too.
         current = await operators.lock(work.connection, operator.id)
@@ -260,8 +238,7 @@ async def sign_in_with_link(
 
 async def is_password_of(operator: Operator, password: str) -> bool:
     """Return whether this is the password of a signed-in operator."""
-    known = operator.password_hash
-    return known is not None and len(password) <= _MAX_PASSWORD_LENGTH and await _is_password(known, password)
+    return await is_password(operator.password_hash, password)
 
 
 async def start_session(work: UnitOfWork, operator: Operator, lifetime: timedelta, browser: ClientInfo) -> NewSession:
@@ -305,34 +282,3 @@ def _checked_name(name: str) -> str:
     with field("name"):
         check_segment(name)
     return name
-
-
-async def _hashed(password: str) -> str:
-    if not MIN_PASSWORD_LENGTH <= len(password) <= _MAX_PASSWORD_LENGTH:
-        raise InvalidValue(
-            f"a password has at least {MIN_PASSWORD_LENGTH} characters and at most {_MAX_PASSWORD_LENGTH}",
-            "password",
-        )
-    return await _hash(password)
-
-
-async def _hash(password: str) -> str:
-    return await _run_in_pool(_HASHER.hash, password)
-
-
-async def _is_password(password_hash: str, password: str) -> bool:
-    try:
-        return await _run_in_pool(_HASHER.verify, password_hash, password)
-    except (VerifyMismatchError, InvalidHashError):
-        return False
-
-
-async def _run_in_pool(work: Callable[..., Result], *values: str) -> Result:
-    global _waiting  # noqa: PLW0603 - like the thread pool, it is one per process
-    if _waiting > _MAX_WAITING:
-        raise LimitReached("too many sign-ins are in progress; try again in a few seconds")
-    _waiting += 1
-    try:
-        return await asyncio.get_running_loop().run_in_executor(_PASSWORD_POOL, work, *values)
-    finally:
-        _waiting -= 1

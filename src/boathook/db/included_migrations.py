@@ -1,0 +1,41 @@
+"""Expands lines of an app's migrations that stand for tables of boathook's own kits.
+
+The line ``-- include: sign_in 1`` becomes the text of ``included/sign_in_1.sql``, with the app's schema in place of
+``{schema}``. A word after the number is the prefix of the tables' names. A change of the tables is a file with the next
+number, which the app includes in a new migration.
+"""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from boathook.domain.errors import ConfigError
+
+_FOLDER: Final = Path(__file__).with_name("included")
+_LINE: Final = re.compile(r"^-- include:(.*)$", re.MULTILINE)
+_REFERENCE: Final = re.compile(r"\s*([a-z_]+)[ \t]+([1-9][0-9]?)(?:[ \t]+([a-z][a-z0-9_]{0,19}))?\s*")
+
+
+def expand(sql: str, schema: str, place: str) -> str:
+    """Return the text of a migration with all includes expanded. Raises ConfigError, which names *place*."""
+    return _LINE.sub(lambda line: _read(line, schema, place), sql)
+
+
+def is_included(sql: str, name: str, version: int, prefix: str) -> bool:
+    """Return whether a migration has the line for one kit, version and prefix."""
+    wanted = (name, str(version), prefix or None)
+    references = (_REFERENCE.fullmatch(line[1]) for line in _LINE.finditer(sql))
+    return any(found is not None and found.groups() == wanted for found in references)
+
+
+def _read(line: re.Match[str], schema: str, place: str) -> str:
+    reference = _REFERENCE.fullmatch(line[1])
+    if reference is None:
+        raise ConfigError(f"{place}: {line[0]!r} must look like `-- include: sign_in 1`, or `... 1 prefix_`")
+    name, version, prefix = reference.groups()
+    path = _FOLDER / f"{name}_{version}.sql"
+    if not path.is_file():
+        known = ", ".join(sorted(" ".join(file.stem.rsplit("_", 1)) for file in _FOLDER.glob("*.sql")))
+        raise ConfigError(f"{place}: there is nothing to include as {name} {version}; known are: {known}")
+    text = path.read_text(encoding="utf-8")
+    return text.replace("{schema}", schema).replace("{prefix}", prefix or "")

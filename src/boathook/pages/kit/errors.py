@@ -1,0 +1,47 @@
+"""The errors that pages of apps show to their users."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from boathook.domain.errors import BoathookError
+
+
+class Refusal(BoathookError):
+    """The request is refused; the message says why, in the user's language.
+
+    Args:
+        message: one sentence, or more.
+        status: the status of the response; subclasses may set it for all their instances.
+    """
+
+    status: ClassVar[int] = 400
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.http_status = type(self).status if status is None else status
+
+
+class InvalidForm(Refusal):
+    """A form or a body with invalid values.
+
+    Args:
+        problems: the error of each field, by its dotted path; one of the whole body has the empty path.
+    """
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        field, text = next(iter(problems.items()))
+        super().__init__(f"{field}: {text}" if field else text)
+        self.problems = dict(problems)
+
+    @property
+    def field(self) -> str:
+        """The first invalid field."""
+        return next(iter(self.problems))
+
+    def within(self, place: str) -> "InvalidForm":
+        """Return it for the same fields of an object that is the field *place*; an empty place changes nothing."""
+        return InvalidForm({".".join(filter(None, (place, field))): text for field, text in self.problems.items()})
+
+
+class SignInRequired(Exception):
+    """The page needs a user, and the browser has no valid session."""
