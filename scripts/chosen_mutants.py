@@ -581,7 +581,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ChosenMutant(
             "service/signing_keys.py", "await self._refresh(REFETCH_S)", "await self._refresh(0)", _USER_TOKENS
         ),
-        ChosenMutant("service/signing_keys.py", " and not _is_weak(key)", "", _USER_TOKENS),
+        ChosenMutant("service/signing_keys.py", " and not _is_weak(key)\n", "\n", _USER_TOKENS),
         ChosenMutant(
             "service/user_tokens.py", '_REQUIRED: Final = ("aud", "exp", ', '_REQUIRED: Final = ("aud", ', _USER_TOKENS
         ),

@@ -150,3 +150,19 @@ def test_config_check_refuses_settings_without_effect(tmp_path: Any, pg_url: str
 def test_config_show_names_the_settings_of_a_mount(running: BoathookProcess):
     shown = running.cli("config", "show").stdout
     assert f'[mounts."/closed"]\norigins = ["{PAGE}"]' in shown
+
+
+def test_the_doctor_fetches_the_keys_of_the_users_issuer(running: BoathookProcess):
+    lines = running.cli("doctor", "--json", check=False).stdout.splitlines()
+    [finding] = [row for row in map(json.loads, lines) if row["check"] == "jwt"]
+    assert finding["verdict"] == "ok"
+    assert finding["found"].endswith("/jwks.json has 1 key for the tokens of users")
+
+
+def test_the_doctor_says_that_an_issuer_has_no_key_set(running: BoathookProcess, monkeypatch: pytest.MonkeyPatch):
+    url = f"http://127.0.0.1:{running.port}/healthz"
+    monkeypatch.setitem(running.environment, "BOATHOOK_JWT_JWKS_URL", url)
+    done = running.cli("doctor", "--json", check=False)
+    [finding] = [row for row in map(json.loads, done.stdout.splitlines()) if row["check"] == "jwt"]
+    assert finding["verdict"] == "fail"
+    assert "did not contain any keys" in finding["found"]

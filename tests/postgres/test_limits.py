@@ -11,7 +11,7 @@ from boathook.db.database import Database
 from boathook.db.delivery_commands import AuditContext, Selection
 from boathook.db.queries.listings import ListFilter
 from boathook.domain.errors import InvalidValue
-from boathook.domain.model import Role
+from boathook.domain.model import MountRole, Role
 from boathook.service import (
     alerts,
     applications,
@@ -148,6 +148,40 @@ async def test_a_wrong_name_of_a_key(db: Database, name: str):
 async def test_a_key_may_have_no_name(work: UnitOfWork):
     assert (await keys.create(work)).key.name == ""
     assert (await keys.create(work, name="n" * 200)).key.name == "n" * 200
+
+
+async def test_a_key_is_for_an_application_or_for_a_path(work: UnitOfWork):
+    acme = await applications.create(work, NewApplication(name="Acme"))
+    path = {"mount": "/api/rentprog", "role": MountRole.READER}
+    assert "one of the two" in await refused(lambda: keys.create(work, application=acme, **path), "mount")
+
+
+@pytest.mark.parametrize(
+    ("more", "where", "shown"),
+    [
+        ({"mount": "", "role": "reader"}, "mount", "enter the path, such as /api/rentprog"),
+        ({"mount": "rentprog", "role": "reader"}, "mount", "mount"),
+        ({"mount": "/api/rentprog", "role": "owner"}, "role", "choose one of these"),
+    ],
+)
+async def test_a_wrong_path_or_role_of_a_key(db: Database, more: dict[str, str], where: str, shown: str):
+    async with open_console(db) as console:
+        anna = await console.operator("anna", Role.ADMIN)
+        form = {"name": "dashboard", "scope": "mount", "lifetime": "", **more}
+        answer = await anna.submit_form("/console/keys", form, status=400)
+        assert f'id="f-{where}-hint"' in answer.text
+        assert shown in answer.text
+
+
+async def test_the_console_makes_a_key_of_a_mounted_path(db: Database):
+    async with open_console(db) as console:
+        anna = await console.operator("anna", Role.ADMIN)
+        form = {"name": "dashboard", "scope": "mount", "lifetime": "30", "mount": "/api/rentprog", "role": "reader"}
+        answer = await anna.submit_form("/console/keys", form, status=200)
+        assert 'reader of <span class="mono">/api/rentprog</span>' in answer.text
+        async with console.context.work(actor="test") as work:
+            [key] = [key for key in await keys.list_all(work) if key.name == "dashboard"]
+        assert (key.mount, key.mount_role, key.application_id) == ("/api/rentprog", MountRole.READER, None)
 
 
 @pytest.mark.parametrize(

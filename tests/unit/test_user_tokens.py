@@ -355,3 +355,21 @@ def test_wrong_settings_are_named(tmp_path: Path, toml: str, words: str):
         config.load(file)
     assert words in str(caught.value)
     assert "boathook.toml" in str(caught.value)
+
+
+async def test_keys_are_counted_if_they_can_verify_a_token():
+    short = public_jwk(rsa.generate_private_key(65_537, 1_024), "short")
+    of_encryption = public_jwk(OTHER, "two", use="enc")
+    curve = public_jwk(ec.generate_private_key(ec.SECP256R1()), "three")
+    unknown = {"kty": "??", "kid": "four"}
+    symmetric = {"kty": "oct", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXM", "kid": "five"}
+    for keys, number in (([short, of_encryption, unknown, symmetric, public_jwk(KEY), curve], 2), ([short], 0)):
+        tokens, _ = make_tokens(KeyServer(*keys))
+        assert await tokens.count_keys() == number
+
+
+async def test_keys_that_cannot_be_fetched_are_not_counted():
+    tokens, server = make_tokens()
+    server.fault = FetchFailed("refused")
+    with pytest.raises(FetchFailed, match="refused"):
+        await tokens.count_keys()

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import AdminError, BoathookError, InvalidValue, NotFound
+from boathook.domain.model import MountRole
 from boathook.service import applications
 from boathook.service import keys as actions
 from boathook.service.applications import Application
@@ -25,7 +26,12 @@ _LIFETIMES: Final = (
     ("90", "in 90 days"),
     ("365", "in a year"),
 )
-_SCOPES: Final = (("organization", "the whole organization"), ("application", "one application"))
+_SCOPES: Final = (
+    ("organization", "the whole organization"),
+    ("application", "one application"),
+    ("mount", "one mounted path of an app"),
+)
+_ROLES: Final = (("reader", "reader: may read"), ("operator", "operator: may also change"))
 _MAX_PORTAL_KEYS: Final = 100
 """Maximum number of portal keys on the page."""
 
@@ -49,6 +55,7 @@ async def list_keys(context: ConsoleContext, status: int = 200, error: BoathookE
         names=names,
         is_portal=is_portal,
         scopes=_SCOPES,
+        roles=_ROLES,
         lifetimes=_LIFETIMES,
         form=context.form,
         error=error,
@@ -71,9 +78,12 @@ async def create(context: ConsoleContext) -> Response:
     try:
         lifetime = _lifetime(context.field("lifetime"))
         name = context.field("name").strip()
+        mount, role = _mounted_path(context)
         async with context.work() as work:
             application = await _application(work, context.field("scope"), context.field("application").strip())
-            made = await actions.create(work, application=application, name=name, lifetime=lifetime)
+            made = await actions.create(
+                work, application=application, mount=mount, role=role, name=name, lifetime=lifetime
+            )
     except AdminError as error:
         return await list_keys(context, 400, error)
     # The response to a form is never cached, so no URL, cookie or cache contains the token.
@@ -89,6 +99,18 @@ async def _application(work: UnitOfWork, scope: str, reference: str) -> Applicat
         return await applications.get(work, reference)
     except NotFound as error:
         raise InvalidValue(str(error), "application") from None
+
+
+def _mounted_path(context: ConsoleContext) -> tuple[str, MountRole] | tuple[None, None]:
+    """Return the path and the role of a key for a mounted path; None and None for another key."""
+    if context.field("scope") != "mount":
+        return None, None
+    path, role = context.field("mount").strip(), context.field("role")
+    if not path:
+        raise InvalidValue("enter the path, such as /api/rentprog", "mount")
+    if role not in {name for name, _ in _ROLES}:
+        raise InvalidValue("choose one of these", "role")
+    return path, MountRole(role)
 
 
 def _lifetime(days: str) -> timedelta | None:

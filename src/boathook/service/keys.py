@@ -69,6 +69,8 @@ async def create(
     """
     if (mount is None) is not (role is None):
         raise InvalidValue("a role belongs to a mounted path; give both or none", "role")
+    if mount is not None and application is not None:
+        raise InvalidValue("a key is for an application or for a mounted path; give one of the two", "mount")
     if mount is not None:
         with limits.field("mount"):
             check_mount_path(mount)

@@ -48,6 +48,11 @@ class SigningKeys:
         self._failed_at = -math.inf
         self._failure = FetchFailed("the issuer's keys were not fetched yet")
 
+    async def fetch(self) -> int:
+        """Fetch the keys now, and return how many of them can verify a token. Raises FetchFailed."""
+        self._accept(await self._fetch())
+        return sum(any(_read_key(key, algorithm) for algorithm in ALGORITHMS) for key in self._keys)
+
     async def decode(
         self, token: str, *, audience: str, issuer: str, required: Sequence[str], leeway_s: int
     ) -> dict[str, Any]:
@@ -124,13 +129,19 @@ class SigningKeys:
         return next((key for key in keys if key.key_id == kid), None)
 
     def _usable_keys(self, algorithm: str) -> Sequence[jwt.PyJWK]:
-        # A published key need not name its algorithm (RFC 7517, section 4.4), and an RSA key fits several.
-        documents = [{"alg": algorithm, **key} for key in self._keys]
-        try:
-            fitting = jwt.PyJWKSet.from_dict({"keys": documents}).keys
-        except jwt.PyJWTError:
-            return ()
-        return [key for key in fitting if key.public_key_use in {None, "sig"} and not _is_weak(key)]
+        keys = [_read_key(document, algorithm) for document in self._keys]
+        return [key for key in keys if key is not None]
+
+
+def _read_key(document: Mapping[str, Any], algorithm: str) -> jwt.PyJWK | None:
+    """Return a published key if it can verify what is signed with this algorithm."""
+    # It need not name its algorithm (RFC 7517, section 4.4), and an RSA key fits several.
+    try:
+        key = jwt.PyJWK.from_dict({"alg": algorithm, **document})
+    except jwt.PyJWTError:
+        return None
+    is_usable = key.algorithm_name in ALGORITHMS and key.public_key_use in {None, "sig"} and not _is_weak(key)
+    return key if is_usable else None
 
 
 def _read_header(token: str) -> Mapping[str, Any]:

@@ -49,6 +49,10 @@ class UserTokens:
         """Abort the requests in progress."""
         self._client.close()
 
+    async def count_keys(self) -> int:
+        """Fetch the issuer's keys now, and return how many of them can verify a token. Raises FetchFailed."""
+        return await self._keys.fetch()
+
     async def verify(self, token: str) -> UserToken:
         """Return the user of a token.
 

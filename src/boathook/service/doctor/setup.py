@@ -14,7 +14,7 @@ from boathook.config import Settings
 from boathook.config.faults import is_secret
 from boathook.db import cells as cell_assignments
 from boathook.db.database import Database
-from boathook.domain.errors import BoathookError, CellUnavailable, ConfigError, DatabaseError
+from boathook.domain.errors import BoathookError, CellUnavailable, ConfigError, DatabaseError, FetchFailed
 from boathook.domain.plurals import counted
 from boathook.domain.signing import describe_variable, variable_name
 from boathook.ingest.sources import compile_sources, compile_verifier, configured_spec, source_spec
@@ -26,6 +26,7 @@ from boathook.service.doctor import database as database_checks
 from boathook.service.doctor.handlers import CheckStatus, Finding
 from boathook.service.sources import KnownSources, read_saved, read_stored
 from boathook.service.spool import HELD, cell_roots_of, root_of, summarize_folder
+from boathook.service.user_tokens import UserTokens
 from boathook.spool.inspection import list_folders
 from boathook.verification.source import check_secret_forms
 
@@ -163,6 +164,8 @@ async def examine(
         yield finding
     async for finding in brokers.examine_redis(settings):
         yield finding
+    async for finding in _user_tokens(settings):
+        yield finding
     async for finding in _cells(settings, database):
         yield finding
     yield _files(settings)
@@ -186,6 +189,28 @@ def _settings(settings: Settings) -> Iterator[Finding]:
     else:
         yield Finding("settings", CheckStatus.OK, f"{place} is valid" if settings.file else place)
     yield from examine_settings(settings)
+
+
+async def _user_tokens(settings: Settings) -> AsyncIterator[Finding]:
+    """Yield the finding about the keys of the users' issuer; none if no token of users is accepted."""
+    if not settings.jwt.is_on:
+        return
+    try:
+        tokens = UserTokens(settings)
+        try:
+            number = await tokens.count_keys()
+        finally:
+            tokens.close()
+    except (FetchFailed, ConfigError) as error:
+        fix = "see that jwt.jwks_url is right; a private address needs outbound.allow. Users' tokens are answered 503"
+        yield Finding("jwt", CheckStatus.FAIL, f"{settings.jwt.jwks_url}: {error}", fix)
+        return
+    if not number:
+        found = f"{settings.jwt.jwks_url} has no key that can verify a token: RSA of 2,048 bits, EC or Ed25519"
+        yield Finding("jwt", CheckStatus.FAIL, found, "see that jwt.jwks_url is the issuer's key set")
+        return
+    found = f"{settings.jwt.jwks_url} has {counted(number, 'key')} for the tokens of users"
+    yield Finding("jwt", CheckStatus.OK, found)
 
 
 def _disk(data_dir: Path) -> Finding:
