@@ -18,7 +18,8 @@ def test_subscriptions_lists_email_status_end_and_payments(server):
     email = f"{unique('anna')}@example.com"
     server.cli("billing", "users", "add", email)
     assert row_of(server, email) == {
-        "email": email, "status": "INACTIVE", "current_period_end": None, "payments_applied": 0,
+        "email": email, "status": "INACTIVE", "current_period_end": None, "access_until": None,
+        "payments_applied": 0,
     }  # fmt: skip
     payment = unique("pay")
     server.send_payment(payment, email=email)

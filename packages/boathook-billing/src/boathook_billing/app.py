@@ -13,6 +13,8 @@ from boathook_billing.tilda import read_order
 SOURCE: Final = "payments"
 IMPORTED: Final = "billing-import"
 """The application of events that an import continues."""
+STEPS: Final = "billing-steps"
+"""The application of the scheduled steps of subscriptions."""
 YOOKASSA_SOURCE: Final = "payments-yookassa"
 CONFIRMED: Final = "billing-yookassa"
 """The application of payments that YooKassa's API has confirmed."""

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, assert_never
 
 from boathook import Dead, Event, Ignore, Retry, RetryPolicy, Transaction
-from boathook_billing import metrics, payment_store
+from boathook_billing import dunning, metrics, payment_store
 from boathook_billing.app import CONFIRMED, IMPORTED, SOURCE, hook, provider_of, read, settings, shop
 from boathook_billing.event_log import Attempt
 from boathook_billing.payload import Notice, Status
@@ -38,6 +38,8 @@ async def record(event: Event, tx: Transaction) -> Ignore | None:
         return Ignore(f"BROKEN_PAYLOAD: {error}")
     stored = await _store(event, tx, notice)
     _count_findings(stored)
+    if notice.status is Status.FAILED:
+        await dunning.report_failure(tx, stored, notice.external_payment_id)
     if stored.is_released or notice.status is Status.REFUNDED:
         await wake(tx, stored.payment.id)
     return None
@@ -90,11 +92,14 @@ async def _carry_out(
         case Extend(plan=plan):
             end = await payment_store.extend(tx, stored.payment, plan.days, plan.id)
             assert end is not None, "the payment is locked and was not applied, so the guard cannot be shut"
+            await dunning.plan_of_user(tx, stored.payment.user_id)
             if stored.is_released:
                 await wake(tx, stored.payment.id)
             return end
         case Reverse():
-            return await payment_store.reverse(tx, stored.payment)
+            end = await payment_store.reverse(tx, stored.payment)
+            await dunning.plan_of_user(tx, stored.payment.user_id)
+            return end
         case NoChange() | Blocked():
             return before
         case _:

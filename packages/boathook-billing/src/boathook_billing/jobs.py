@@ -25,10 +25,6 @@ WAKE_KNOWN: Final = """
     from due where payment.id = due.id
     returning payment.id
 """
-EXPIRE: Final = """
-    update billing.subscriptions set status = 'INACTIVE', updated_at = now()
-    where status in ('ACTIVE', 'CANCELED') and current_period_end <= now()
-"""
 COUNT_STATUSES: Final = "select status, count(*) as n from billing.payments group by status"
 COUNT_PROBLEMS: Final = """
     select problem, count(*) as n, extract(epoch from now() - min(created_at))::float8 as oldest_s
@@ -56,13 +52,6 @@ async def wake_waiting() -> None:
     async with hook.transaction() as tx:
         for payment_id in sorted(row["id"] for row in await tx.fetch(WAKE_KNOWN)):
             await resume(tx, payment_id)
-
-
-@hook.every(5.0)
-async def expire_subscriptions() -> None:
-    """Expire subscriptions whose period is over, including canceled ones."""
-    async with hook.transaction() as tx:
-        await tx.execute(EXPIRE)
 
 
 @hook.every(10.0)

@@ -27,12 +27,13 @@ LINK: Final = """
 """
 CANCEL: Final = """
     update billing.subscriptions set status = 'CANCELED', updated_at = now()
-    where user_id = $1 and status = 'ACTIVE' and current_period_end > now()
+    where user_id = $1 and status = 'ACTIVE' and coalesce(access_until, current_period_end) > now()
     returning current_period_end
 """
 LIST_USERS: Final = "select id, email, created_at from billing.users order by id"
 LIST_SUBSCRIPTIONS: Final = """
     select users.email, coalesce(subscription.status, 'INACTIVE') as status, subscription.current_period_end,
+        subscription.access_until,
         (select count(*) from billing.payments as payment
          where payment.user_id = users.id and payment.subscription_applied_at is not null
             and payment.reversed_at is null) as payments_applied

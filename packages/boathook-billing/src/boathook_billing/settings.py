@@ -49,6 +49,27 @@ class YooKassaSettings(_Table):
     plan_key: Word = "plan_id"
 
 
+class DunningSettings(_Table):
+    """What happens around the end of a subscription's period if no payment comes."""
+
+    grace_days: Annotated[float, Field(ge=0, le=365)] = 0.0
+    """How long an active subscription keeps its access after its period."""
+    reminder_days: tuple[Annotated[float, Field(ge=-365, le=365)], ...] = ()
+    """Days after the end of the period, negative ones before it, at which the owner's endpoints are reminded."""
+    application: Word = "billing"
+    """The application whose endpoints get the events."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(set(self.reminder_days)) < len(self.reminder_days):
+            raise ValueError("reminder_days: a day is listed twice")
+        if late := [days for days in self.reminder_days if days > 0 and days >= self.grace_days]:
+            raise ValueError(
+                f"reminder_days: {late[0]:g} is not before the end, after {self.grace_days:g} days; raise grace_days"
+            )
+        return self
+
+
 class BillingSettings(_Table):
     """The sender of payments, its proof, and the plans."""
 
@@ -71,6 +92,8 @@ class BillingSettings(_Table):
     """Whether a success without an amount counts as AMOUNT_MISMATCH; otherwise its plan's price is assumed."""
     plans: tuple[Plan, ...] = ()
     yookassa: YooKassaSettings | None = None
+    dunning: DunningSettings | None = None
+    """None: subscriptions end with their period, without events."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -86,6 +109,11 @@ class BillingSettings(_Table):
         if self.proof == "secret" and self.encoding != "hex":
             raise ValueError('encoding is how a signature is written; remove it, or set proof = "hmac"')
         return self
+
+    @property
+    def dunning_rules(self) -> DunningSettings:
+        """What happens around the end of a period."""
+        return self.dunning or DunningSettings()
 
     @property
     def providers(self) -> tuple[str, ...]:

@@ -31,6 +31,11 @@ create table billing.subscriptions (
     status text not null default 'INACTIVE' check (status in ('INACTIVE', 'ACTIVE', 'CANCELED')),
     current_period_end timestamptz,
     active_since timestamptz,
+    access_until timestamptz,
+    next_step_at timestamptz,
+    wake_at timestamptz,
+    done_until timestamptz,
+    is_planned boolean not null default false,
     uid uuid not null unique default gen_random_uuid(),
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),
@@ -40,7 +45,38 @@ create table billing.subscriptions (
 comment on table billing.subscriptions is 'One for each user who ever had a payment applied.';
 comment on column billing.subscriptions.active_since is
     'When the unbroken stretch that ends with current_period_end began: days of payments before it are used up.';
+comment on column billing.subscriptions.access_until is
+    'Until when the user has access: the end of the period, and the days of grace of an active subscription.';
+comment on column billing.subscriptions.next_step_at is 'When the next reminder or the end is due; null after the end.';
+comment on column billing.subscriptions.wake_at is 'The step for which a delivery is scheduled; null until it is near.';
+comment on column billing.subscriptions.done_until is
+    'Steps up to this time are done, or were past when the period was set.';
 create index subscriptions_status_end on billing.subscriptions (status, current_period_end);
+create index subscriptions_unplanned on billing.subscriptions (id) where not is_planned;
+create index subscriptions_next_step on billing.subscriptions (next_step_at) where wake_at is null;
+
+create function billing.forget_plan() returns trigger language plpgsql as $$
+begin
+    if tg_op = 'INSERT' or new.current_period_end is distinct from old.current_period_end then
+        new.access_until := new.current_period_end;
+        new.done_until := now();
+    elsif new.status = old.status then
+        return new;
+    end if;
+    new.is_planned := false;
+    new.wake_at := null;
+    new.next_step_at := null;
+    return new;
+end $$;
+comment on function billing.forget_plan is 'A change of the period or the status supersedes the planned steps.';
+create trigger forget_plan before insert or update on billing.subscriptions
+    for each row execute function billing.forget_plan();
+
+create table billing.settings_in_force (
+    name text primary key,
+    value text not null
+);
+comment on table billing.settings_in_force is 'Settings by which rows were planned, to plan them again after a change.';
 
 create table billing.payments (
     id bigint generated always as identity primary key,
