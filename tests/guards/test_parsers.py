@@ -105,7 +105,6 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "boathook_music/lookup.py": {"json": ("boathook_music.lookup:MAX_BYTES",)},
     "boathook_music/owner_tables.py": {"json": ("boathook_music.owner_tables:MAX_METADATA",)},
     "boathook_music/routes.py": {"json": ("boathook_music.routes:_MAX_BODY",)},
-    "boathook_music/s3.py": {"xml": ("boathook_music.s3:_MAX_LISTED",)},
     "boathook_music/storage.py": {"_walk": (OURS,)},
     "boathook_music/tracks.py": {"json": (OURS,)},
     "boathook_app_tools/terminal.py": {"plain": (OURS,)},

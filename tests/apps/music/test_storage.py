@@ -12,7 +12,6 @@ from boathook.domain.errors import FetchFailed
 from boathook.handlers.platform import HttpResponse
 from boathook.http_client.client import Client
 from boathook_music.s3 import S3, Bucket
-from boathook_music.sigv4 import Credentials
 from boathook_music.storage import LocalFolder, Storage, StorageFailed, Stored
 from tests.apps.music.server import S3Server
 from tests.unit.receivers import outbound
@@ -26,10 +25,8 @@ def http() -> Iterator[Client]:
 
 
 def bucket_of(s3_server: S3Server, **changes) -> Bucket:
-    keys = Credentials(s3_server.KEYS["key_id"], s3_server.KEYS["secret_key"])
-    return Bucket(
-        **{"endpoint": s3_server.url, "name": s3_server.bucket, "region": "us-east-1", "credentials": keys} | changes
-    )
+    values = {"endpoint": s3_server.url, "name": s3_server.bucket, "region": "us-east-1", **s3_server.KEYS}
+    return Bucket(**values | changes)
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -147,6 +144,25 @@ async def test_an_upload_is_signed_with_its_sha256(s3_server, http, tmp_path):
     assert seen["x-amz-content-sha256"] == hashlib.sha256(b"abc").hexdigest()
 
 
+async def test_the_environment_of_amazons_tools_leads_no_request_elsewhere(s3_server, http, tmp_path, monkeypatch):
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody-elses")
+    seen = []
+
+    class Watching:
+        async def request(self, method, url, **how):
+            seen.append((url, how["headers"]["authorization"]))
+            return await http.request(method, url, **how)
+
+    storage = S3(bucket_of(s3_server), Watching())
+    assert await storage.head("tracks/t/absent.mp3") is None
+    ((url, proof),) = seen
+    assert url.startswith(s3_server.url)
+    assert s3_server.KEYS["key_id"] in proof
+    assert s3_server.KEYS["secret_key"] not in repr(bucket_of(s3_server))
+
+
 async def test_a_bucket_that_is_not_there_is_named(s3_server, http, tmp_path):
     with pytest.raises(StorageFailed, match="status 404, NoSuchBucket") as caught:
         await put(S3(bucket_of(s3_server, name="absent"), http), tmp_path, "tracks/t/c.mp3", b"abc")
@@ -169,7 +185,7 @@ class ScriptedHttp:
 
 
 def scripted_storage(s3_server, *answers, monkeypatch):
-    monkeypatch.setattr("boathook_music.s3._FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _seconds: None)
     http = ScriptedHttp(*answers)
     return S3(bucket_of(s3_server), http), http
 
@@ -208,7 +224,7 @@ async def test_a_refusal_is_not_retried(s3_server, monkeypatch):
     ],
 )
 async def test_an_inconsistent_listing_is_an_error(body, s3_server, monkeypatch):
-    storage, _ = scripted_storage(s3_server, HttpResponse(200, {}, body), monkeypatch=monkeypatch)
+    storage, _ = scripted_storage(s3_server, *[HttpResponse(200, {}, body)] * 3, monkeypatch=monkeypatch)
     with pytest.raises(StorageFailed):
         await listed(storage, "tracks/")
 

@@ -1,14 +1,16 @@
 """Defines the app's `Boathook`, the source of its callbacks, and its metrics."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from boathook import Boathook
-from boathook_music.s3 import S3, Bucket
+from boathook import Boathook, ConfigError
 from boathook_music.settings import MusicSettings
-from boathook_music.sigv4 import Credentials
 from boathook_music.storage import LocalFolder
+
+if TYPE_CHECKING:
+    from boathook_music.s3 import S3
 
 SOURCE: Final = "suno"
 APPLICATION: Final = "music"
@@ -63,24 +65,36 @@ def incoming() -> Path:
     return hook.data_dir / settings().incoming
 
 
-def storage() -> LocalFolder | S3:
-    """Return the configured storage. Raises ConfigError: a secret reference cannot be resolved."""
+def storage() -> "LocalFolder | S3":
+    """Return the configured storage.
+
+    Raises:
+        ConfigError: a secret reference cannot be resolved, or the package for buckets is not installed.
+    """
     config = settings().storage
     if config.kind == "folder":
         return LocalFolder(hook.data_dir / config.folder)
-    credentials = Credentials(
-        key_id=hook.resolve(config.key_id, "storage.key_id"),
-        secret=hook.resolve(config.secret_key, "storage.secret_key"),
-        token=hook.resolve(config.session_token, "storage.session_token") if config.session_token else "",
-    )
-    bucket = Bucket(
+    names = ("key_id", "secret_key", "session_token")
+    http: Any = hook.http
+    return _bucket(
+        http,
         endpoint=config.endpoint,
         name=config.bucket,
         region=config.region,
-        credentials=credentials,
         timeout_s=config.timeout_s,
+        **{name: hook.resolve(getattr(config, name), f"storage.{name}") for name in names},
     )
-    return S3(bucket, hook.http)
+
+
+@lru_cache(maxsize=1)
+def _bucket(http: Any, **values: Any) -> "S3":
+    try:
+        from boathook_music.s3 import S3, Bucket
+    except ImportError:
+        raise ConfigError(
+            'storage.kind: "s3" needs the package botocore; run pip install "boathook-music[s3]"'
+        ) from None
+    return S3(Bucket(**values), http)
 
 
 @hook.sources

@@ -37,7 +37,7 @@ async def with_links(tx: Transaction, files: Sequence[dict[str, Any]]) -> list[d
         if isinstance(place, LocalFolder):
             link = config.public_url.rstrip("/") + sign(secret, file["key"], int(expires_at.timestamp()))
         else:
-            link = place.link(file["key"], int(config.links_s), now)
+            link = await place.link(file["key"], int(config.links_s))
         linked.append({**file, "link": link, "link_expires_at": expires_at})
     return linked
 

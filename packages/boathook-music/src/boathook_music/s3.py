@@ -1,29 +1,37 @@
-"""Stores files in a bucket of S3, or of a compatible service, through the guarded client.
+"""Stores files in a bucket of S3, or of a compatible service: botocore's client, whose requests the guarded one sends.
 
-URLs are path-style. A file is sent by one PUT, which these services accept up to 5 GiB. That is far above the size
-limits, so multipart uploads are not needed. The SHA-256 of the file is signed, so the service rejects a corrupted
-upload.
+A file is sent by one PUT with its SHA-256 signed, so the service rejects a corrupted upload. These services accept up
+to 5 GiB in one PUT, far above the size limits.
 """
 
 import asyncio
-import email.utils
-import random
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import io
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import unquote_plus
-from xml.etree import ElementTree as ET
+
+import botocore.session
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.parsers import ResponseParserError
 
 from boathook import BoathookError
-from boathook_music.sigv4 import EMPTY, Credentials, encode_path, encode_query, presign, sign
 from boathook_music.storage import PAGE, StorageFailed, Stored
 
-_TRIES: Final = 3
-_FIRST_WAIT_S: Final = 0.2
 _MAX_LISTED: Final = 8_388_608
-_TRYING_HELPS: Final = frozenset({429, 500, 502, 503, 504})
+_BY_CLIENT: Final = frozenset({"content-length", "expect"})
+"""Headers that the guarded client sets itself; they are not signed."""
+_CONFIG: Final = Config(
+    signature_version="s3v4",
+    s3={"addressing_style": "path", "payload_signing_enabled": True},
+    retries={"total_max_attempts": 3, "mode": "standard"},
+    # Many compatible services do not know the newer checksums.
+    request_checksum_calculation="when_required",
+    response_checksum_validation="when_required",
+)
 
 
 class HttpClient(Protocol):
@@ -43,7 +51,9 @@ class Bucket:
     endpoint: str
     name: str
     region: str
-    credentials: Credentials
+    key_id: str
+    secret_key: str = field(repr=False)
+    session_token: str = field(default="", repr=False)
     timeout_s: float = 120.0
     """Timeout in seconds for sending one file."""
 
@@ -54,159 +64,120 @@ class S3:
     Args:
         bucket: the bucket.
         http: the guarded client; a private address requires ``outbound.allow``.
-        clock: returns the time that is signed.
     """
 
-    def __init__(
-        self, bucket: Bucket, http: HttpClient, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-    ) -> None:
+    def __init__(self, bucket: Bucket, http: HttpClient) -> None:
         self._bucket = bucket
         self._http = http
-        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: Any = None
 
-    async def put(self, path: Path, key: str, *, content_type: str, sha256: str) -> None:
+    async def put(self, path: Path, key: str, *, content_type: str, sha256: str) -> None:  # noqa: ARG002 - see Storage
         """Store a file atomically, replacing the object with the same key."""
-        answer = await self._send("PUT", key, headers={"content-type": content_type}, body=path, sha256=sha256)
-        _check(answer, f"{key} cannot be stored")
+        with await asyncio.to_thread(path.open, "rb") as body:
+            what = f"{key} cannot be stored"
+            await self._call(what, "put_object", Key=key, Body=body, ContentType=content_type)
 
     async def head(self, key: str) -> Stored | None:
         """Return an object, or None if it does not exist."""
-        answer = await self._send("HEAD", key)
-        if answer.status == 404:
-            return None
-        _check(answer, f"{key} cannot be read")
-        try:
-            modified = email.utils.parsedate_to_datetime(answer.headers["last-modified"])
-            size = int(answer.headers["content-length"])
-        except (KeyError, ValueError):
-            raise StorageFailed(f"the storage shows {key} without size or moment", "BAD_ANSWER") from None
-        return Stored(key, size, _in_utc(modified))
+        found = await self._call(f"{key} cannot be read", "head_object", may_be_missing=True, Key=key)
+        return None if found is None else _stored(key, found, "ContentLength")
 
     async def delete(self, key: str) -> None:
         """Delete an object; it may already be gone."""
-        answer = await self._send("DELETE", key)
-        if answer.status != 404:
-            _check(answer, f"{key} cannot be deleted")
+        await self._call(f"{key} cannot be deleted", "delete_object", may_be_missing=True, Key=key)
 
     async def pages(self, prefix: str, *, size: int = PAGE) -> AsyncIterator[Sequence[Stored]]:
         """Yield all objects whose keys start with *prefix*, page by page in the order of their keys."""
-        query = {"list-type": "2", "prefix": prefix, "max-keys": str(size), "encoding-type": "url"}
+        what = f"the bucket {self._bucket.name} cannot be listed"
+        query: dict[str, Any] = {"Prefix": prefix, "MaxKeys": size}
         while True:
-            answer = await self._send("GET", "", query=query)
-            _check(answer, f"the bucket {self._bucket.name} cannot be listed")
-            root = _read(answer.body)
-            if _name(root) != "ListBucketResult":
-                raise StorageFailed(f"the storage answered with {_name(root)[:60]} in place of a listing", "BAD_ANSWER")
-            if page := list(_objects(root)):
-                yield page
-            token = _text(root, "NextContinuationToken")
-            if _text(root, "IsTruncated") != "true" or not token:
+            page = await self._call(what, "list_objects_v2", **query)
+            if "IsTruncated" not in page:
+                raise StorageFailed("the storage did not answer with a listing", "BAD_ANSWER")
+            if objects := [_stored(str(one.get("Key")), one, "Size") for one in page.get("Contents", ())]:
+                yield objects
+            token = page.get("NextContinuationToken")
+            if not page["IsTruncated"] or not token:
                 return
-            if token == query.get("continuation-token"):
+            if token == query.get("ContinuationToken"):
                 raise StorageFailed("the storage lists the same page again and again", "BAD_ANSWER")
-            query = {**query, "continuation-token": token}
+            query["ContinuationToken"] = token
 
-    def link(self, key: str, expires_s: int, at: datetime) -> str:
-        """Return a URL with which anyone can read an object for *expires_s* seconds from *at*."""
-        bucket = self._bucket
-        return presign(
-            "GET",
-            self._url(key, None),
-            credentials=bucket.credentials,
-            region=bucket.region,
-            at=at,
-            expires_s=expires_s,
-        )
+    async def link(self, key: str, expires_s: int) -> str:
+        """Return a URL with which anyone can read an object for *expires_s* seconds from now."""
+        parameters = {"Bucket": self._bucket.name, "Key": key}
+        client = await asyncio.to_thread(self._connect)
+        return str(client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=expires_s))
 
-    async def _send(
-        self,
-        method: str,
-        key: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | Path = b"",
-        sha256: str = EMPTY,
-    ) -> Any:
-        """Send one request, with retries after service or network errors; all requests are idempotent."""
-        wait_s = _FIRST_WAIT_S
-        for attempt in range(1, _TRIES + 1):
-            try:
-                answer = await self._ask(method, self._url(key, query), headers or {}, body, sha256)
-            except BoathookError as error:
-                if attempt == _TRIES:
-                    raise StorageFailed(f"the storage cannot be reached: {error}", "STORAGE_UNREACHABLE") from None
-            else:
-                if answer.status not in _TRYING_HELPS or attempt == _TRIES:
-                    return answer
-            await asyncio.sleep(wait_s * (0.5 + random.random()))
-            wait_s *= 4
-        raise AssertionError("the last try returns or raises")
-
-    async def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes | Path, sha256: str) -> Any:
-        bucket = self._bucket
-        signed = sign(
-            method,
-            url,
-            headers,
-            body_sha256=sha256,
-            credentials=bucket.credentials,
-            region=bucket.region,
-            at=self._clock(),
-        )
-        return await self._http.request(
-            method, url, headers=signed, body=body, timeout_s=bucket.timeout_s, max_bytes=_MAX_LISTED
-        )
-
-    def _url(self, key: str, query: Mapping[str, str] | None) -> str:
-        path = encode_path(f"/{self._bucket.name}/{key}" if key else f"/{self._bucket.name}")
-        return self._bucket.endpoint.rstrip("/") + path + (f"?{encode_query(query)}" if query else "")
-
-
-def _check(answer: Any, what: str) -> None:
-    if answer.is_ok:
-        return
-    code, message = f"S3_{answer.status}", ""
-    try:
-        root = _read(answer.body)
-        code, message = _text(root, "Code") or code, _text(root, "Message")
-    except StorageFailed:  # an HTML page of a proxy, or nothing
-        pass
-    raise StorageFailed(f"{what}: status {answer.status}, {code[:60]} {message[:200]}".strip(), code[:60])
-
-
-def _read(body: bytes) -> ET.Element:
-    # S3 responses contain no declarations, and entity declarations can make a small document huge.
-    if b"<!" in body:
-        raise StorageFailed("the storage answered with a document that contains declarations", "BAD_ANSWER")
-    try:
-        return ET.fromstring(body)  # noqa: S314 - no declarations, and its size is limited
-    except (ET.ParseError, ValueError):
-        raise StorageFailed("the storage did not answer with XML", "BAD_ANSWER") from None
-
-
-def _objects(root: ET.Element) -> Iterator[Stored]:
-    is_encoded = _text(root, "EncodingType") == "url"
-    for one in root:
-        if _name(one) != "Contents":
-            continue
-        key = _text(one, "Key")
+    async def _call(self, what: str, operation: str, *, may_be_missing: bool = False, **parameters: Any) -> Any:
+        """Call an operation of botocore's client; all of them are idempotent, and retried by it."""
+        self._loop = asyncio.get_running_loop()
         try:
-            modified_at = _in_utc(datetime.fromisoformat(_text(one, "LastModified")))
-            size = int(_text(one, "Size"))
-        except ValueError:
-            raise StorageFailed(f"the storage lists {key[:100]!r} without size or moment", "BAD_ANSWER") from None
-        yield Stored(unquote_plus(key) if is_encoded else key, size, modified_at)
+            call = getattr(await asyncio.to_thread(self._connect), operation)
+            return await asyncio.to_thread(call, Bucket=self._bucket.name, **parameters)
+        except ClientError as error:
+            status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+            if may_be_missing and status == 404:
+                return None
+            code, message = (str(error.response["Error"].get(name, "")) for name in ("Code", "Message"))
+            raise StorageFailed(f"{what}: status {status}, {code[:60]} {message[:200]}".strip(), code[:60]) from None
+        except HTTPClientError as error:
+            words = f"the storage cannot be reached: {error.kwargs['error']}"
+            raise StorageFailed(words, "STORAGE_UNREACHABLE") from None
+        except (BotoCoreError, ResponseParserError, ValueError) as error:
+            raise StorageFailed(f"{what}: {str(error)[:200]}", "BAD_ANSWER") from None
+
+    def _connect(self) -> Any:
+        if self._client is None:
+            bucket = self._bucket
+            client = botocore.session.Session().create_client(
+                "s3",
+                region_name=bucket.region,
+                endpoint_url=bucket.endpoint,
+                aws_access_key_id=bucket.key_id,
+                aws_secret_access_key=bucket.secret_key,
+                aws_session_token=bucket.session_token or None,
+                config=_CONFIG,
+            )
+            # What this returns takes the place of a request that botocore would send itself.
+            client.meta.events.register("before-send.s3", self._send)
+            self._client = client
+        return self._client
+
+    def _send(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse:
+        headers = {
+            name.lower(): value.decode() if isinstance(value, bytes) else str(value)
+            for name, value in request.headers.items()
+            if name.lower() not in _BY_CLIENT
+        }
+        file = getattr(request.body, "name", None)
+        work = self._http.request(
+            request.method,
+            request.url,
+            headers=headers,
+            body=Path(file) if file else request.body or b"",
+            timeout_s=self._bucket.timeout_s,
+            max_bytes=_MAX_LISTED,
+        )
+        assert self._loop is not None
+        try:
+            response = asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        except BoathookError as error:
+            raise HTTPClientError(error=error) from None
+        return AWSResponse(request.url, response.status, response.headers, _Body(response.body))
 
 
-def _in_utc(moment: datetime) -> datetime:
-    # Some services omit the zone; they mean UTC.
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+class _Body(io.BytesIO):
+    def stream(self, **_: Any) -> Iterator[bytes]:
+        yield self.read()
 
 
-def _text(parent: ET.Element, name: str) -> str:
-    return next((one.text or "" for one in parent if _name(one) == name), "")
-
-
-def _name(element: ET.Element) -> str:
-    return element.tag.rpartition("}")[2]
+def _stored(key: str, values: Mapping[str, Any], size: str) -> Stored:
+    try:
+        modified_at: datetime = values["LastModified"]
+        # Some services omit the zone; they mean UTC.
+        modified_at = modified_at if modified_at.tzinfo else modified_at.replace(tzinfo=UTC)
+        return Stored(key, int(values[size]), modified_at)
+    except KeyError:
+        raise StorageFailed(f"the storage shows {key[:100]!r} without size or time", "BAD_ANSWER") from None
