@@ -17,7 +17,7 @@ PUBLIC_URL: Final = "https://hooks.example.com"
 """Stands for the address at which senders reach boathook."""
 
 _HOOKS: Final = '''\
-"""Handlers: boathook calls each function for the events that its decorator selects."""
+"""Handlers: each is called for the events it selects; give those that call a service ``retry_on=HTTP_DEFAULTS``."""
 
 from pathlib import Path
 
@@ -239,7 +239,7 @@ class Migration(migrations.Migration):
     ]
 '''
 _DJANGO_HOOKS: Final = '''\
-"""Handlers: boathook calls each function for the events that its decorator selects, inside transaction.atomic."""
+"""Handlers, called inside transaction.atomic; give those that call a service ``retry_on=HTTP_DEFAULTS``."""
 
 from boathook import Event
 from boathook.django import hook
