@@ -29,8 +29,6 @@ from boathook.verification.json_schema import check_schema, validate
 from boathook_billing.tilda import read_order
 from boathook_fleet.parse import read
 from boathook_fleet.ruby import read_hash
-from boathook_music import s3
-from boathook_music.storage import StorageFailed
 from tests.support import exit_code
 
 SIZE = 120_000
@@ -80,9 +78,8 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "fleet": lambda text: read(text.encode()),
     "fleet, Ruby": read_hash,
     "billing, Tilda": lambda text: read_order(text.encode()),
-    "music, answers of S3": lambda text: s3._read(text.encode()),
 }
-KNOWN = (ApiError, InvalidValue, StorageFailed, ValueError)
+KNOWN = (ApiError, InvalidValue, ValueError)
 
 
 def _through(parser: Callable[[str], Any]) -> None:

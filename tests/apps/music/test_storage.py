@@ -213,9 +213,14 @@ async def test_a_refusal_is_not_retried(s3_server, monkeypatch):
     assert http.asked == 1
 
 
+LAUGHS = "".join(f'<!ENTITY a{level} "{f"&a{level - 1};" * 10}">' for level in range(1, 12))
+"""Entities that expand to a hundred billion letters."""
+
+
 @pytest.mark.parametrize(
     "body",
     [
+        f'<!DOCTYPE x [<!ENTITY a0 "a">{LAUGHS}]><ListBucketResult><Name>&a11;</Name></ListBucketResult>'.encode(),
         b'<!DOCTYPE x [<!ENTITY a "aaaa">]><ListBucketResult>&a;</ListBucketResult>',
         b"<html>",
         b"",
