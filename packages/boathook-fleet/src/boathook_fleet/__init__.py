@@ -9,6 +9,7 @@ tables     the tables of objects: columns, and their names in the senders' data
 records    stores changes and applies them
 fetching   unknown objects are fetched whole; rentprog_api: the client, and its rates
 late_changes  decides which changes without a timestamp are late
+owner_events  events for the owner's endpoints, about bookings
 handlers   note, apply, fetch
 log        the error log, written outside the failed transaction
 alerts     what operators are notified of; branches: those that send no webhooks

@@ -10,6 +10,7 @@ from boathook import HTTP_DEFAULTS, Boathook, Breaker, Event, Ignore, Retry, Ret
 from boathook_fleet import fetching
 from boathook_fleet.live import publish_change
 from boathook_fleet.log import Kind, Phase, add_error, logged
+from boathook_fleet.owner_events import publish_price
 from boathook_fleet.parse import Change, Unknown, effective_timestamp, read
 from boathook_fleet.records import (
     Arrival,
@@ -114,6 +115,7 @@ def _add_writers(hook: Boathook, concurrency: Callable[[], int]) -> None:
         if entry is None:
             return Ignore("no pending change is newer than the stored object")
         await publish_change(hook, tx, entry)
+        await publish_price(hook, tx, entry)
         upserts.add(entity=entity)
         return None
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from boathook import Boathook
-from boathook_fleet import dead_letters, fetching, status
+from boathook_fleet import dead_letters, fetching, owner_events, status
 from boathook_fleet.handlers import announce
 from boathook_fleet.log import Kind, Phase, add_error
 from boathook_fleet.settings import SOURCES
@@ -36,6 +36,16 @@ def declare_jobs(hook: Boathook) -> None:
         async with hook.transaction() as tx:
             for entity, id in await fetching.end_waits(tx):
                 await announce(hook, tx, entity, id)
+
+    @hook.every(LOOK_S)
+    async def report_late() -> None:
+        async with hook.transaction() as tx:
+            await owner_events.publish_late(hook, tx)
+
+    @hook.every(TIDY_S)
+    async def declare_events() -> None:
+        async with hook.transaction() as tx:
+            await owner_events.declare_events(hook, tx)
 
     @hook.every(LOOK_S)
     async def log_refusals() -> None:

@@ -59,6 +59,10 @@ class FeedEntry:
     description: str
     changes: int
     """The number of changes in the upsert."""
+    former: Mapping[str, Any] | None
+    """The row before, with all columns; None if nothing was known of the object."""
+    values: Mapping[str, Any]
+    """The values of the columns now."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it in the format for browsers."""
@@ -239,7 +243,8 @@ async def apply_changes(
     if mark is None:
         return None, Decisions()
     table = TABLES[entity]
-    decisions, is_rebuilt, former_changes = await _decide(tx, table, entity, identifier, mark["oldest"])
+    former = await tx.fetchrow(f"select * from fleet.{table.name} where id = $1", identifier)  # noqa: S608 names of our own
+    decisions, is_rebuilt = await _decide(tx, former, entity, identifier, mark["oldest"])
     oldest = _FIRST if is_rebuilt else mark["oldest"]
     newest = await tx.fetchrow(REPLAY.format(table=table.name, order=ORDER), entity, identifier, oldest, is_rebuilt)
     if newest is None:
@@ -248,30 +253,34 @@ async def apply_changes(
     unparsed = {name: value for name, value in json.loads(newest["marks"]).items() if value is not None}
     values = table.values(data, zone)
     await _make_stubs(tx, table, values)
+    former_changes = 0 if former is None else former["changes"]
     applied = len(decisions.in_time) - former_changes if is_rebuilt else mark["changes"] - len(decisions.late)
     written = await tx.fetchval(
         _upsert(table, "" if is_rebuilt else GUARD), identifier, json.dumps(data), newest["stamp"],
         newest["deleted_at"], applied, json.dumps(unparsed), *values.values(),
     )  # fmt: skip
-    entry = await _add_to_feed(tx, entity, identifier, newest, applied) if written else None
+    if not written:
+        return None, decisions
+    fields = (newest["action"], newest["stamp"], newest["branch"], newest["actor"], newest["description"])
+    entry = FeedEntry(
+        version=await _add_to_feed(tx, entity, identifier, *fields), entity=entity, id=identifier, action=fields[0],
+        at=fields[1], branch=fields[2], actor=fields[3], description=fields[4], changes=applied,
+        former=None if former is None or former["stamp"] is None else dict(former), values=values,
+    )  # fmt: skip
     return entry, decisions
 
 
 async def _decide(
-    tx: Transaction, table: Table, entity: Entity, identifier: str, oldest: datetime
-) -> tuple[Decisions, bool, int]:
+    tx: Transaction, row: Any, entity: Entity, identifier: str, oldest: datetime
+) -> tuple[Decisions, bool]:
     """Decide about the changes without a stamp of their sender that are not applied yet, and log what is unusual.
 
-    If one of them comes before changes that are decided, all are decided again. Return the decisions, whether that is
-    the case, and the number of changes that were applied before.
+    If one of them comes before changes that are decided, all are decided again. Return the decisions, and whether that
+    is the case; *row* is the object's.
     """
     open_changes = await tx.fetch(OPEN, entity, identifier, oldest)
     if not open_changes:
-        return Decisions(), False, 0
-    row = await tx.fetchrow(
-        f"select data, stamp, deleted_at, changes from fleet.{table.name} where id = $1",  # noqa: S608 names of our own
-        identifier,
-    )
+        return Decisions(), False
     former_changes = 0 if row is None else row["changes"]
     is_overtaken = await tx.fetchval(OVERTAKEN, entity, identifier, open_changes[0]["stamp"])
     log = await tx.fetch(LOG, entity, identifier, former_changes) if is_overtaken else []
@@ -306,7 +315,7 @@ async def _decide(
         names = ", ".join(decisions.gaps[event_id])
         text = f"the values before it are not ours: {names}; applied, but a change in between is missing"
         await warn("MISSED_CHANGE", event_id, text)
-    return decisions, bool(log), former_changes
+    return decisions, bool(log)
 
 
 def _recorded(row: Any) -> RecordedChange:
@@ -354,15 +363,11 @@ returning version
 """
 
 
-async def _add_to_feed(tx: Transaction, entity: Entity, identifier: str, newest: Any, changes: int) -> FeedEntry:
+async def _add_to_feed(tx: Transaction, entity: Entity, identifier: str, *fields: Any) -> int:
+    """Store what was written, from its action to its description; return its version."""
     # The last lock taken, held until the commit: versions become visible in order, so a reader misses none.
     await tx.execute("select pg_advisory_xact_lock(hashtext('fleet.feed'))")
-    fields = (newest["action"], newest["stamp"], newest["branch"], newest["actor"], newest["description"])
-    version = await tx.fetchval(_ADD_TO_FEED, entity, identifier, *fields)
-    return FeedEntry(
-        version=version, entity=entity, id=identifier, action=fields[0], at=fields[1], branch=fields[2],
-        actor=fields[3], description=fields[4], changes=changes,
-    )  # fmt: skip
+    return int(await tx.fetchval(_ADD_TO_FEED, entity, identifier, *fields))
 
 
 async def newest_version(tx: Transaction) -> int:

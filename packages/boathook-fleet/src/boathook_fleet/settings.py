@@ -93,6 +93,12 @@ class FleetSettings(BaseModel):
     """Days that changes, unknown requests, errors and metrics are kept."""
     max_errors: Count = 10_000
     """Maximum rows in the error log."""
+    application: Annotated[str, Field(pattern="^[A-Za-z0-9_.-]*$", max_length=256)] = ""
+    """The application whose endpoints get events about bookings; if empty, none are published."""
+    late_after_s: Annotated[float, Field(ge=0)] = 900.0
+    """Seconds after the end of a booking at which it is late."""
+    late_states: tuple[str, ...] = ("Активная",)
+    """The states of a booking whose car has not been returned."""
     api: ApiSettings = ApiSettings()
     branches: dict[str, BranchSettings] = {}
     """The branches by their id, RentProg's ``company_id``."""
@@ -105,6 +111,13 @@ class FleetSettings(BaseModel):
         except (ValueError, OSError, KeyError):  # ZoneInfoNotFoundError is a KeyError
             raise ValueError(f'{name!r} is not a time zone of this machine; use one such as "Asia/Tbilisi"') from None
         return name
+
+    @field_validator("application")
+    @classmethod
+    def _check_application(cls, uid: str) -> str:
+        if uid == "fleet":
+            raise ValueError("'fleet' is the app's own; use another one")
+        return uid
 
     @property
     def zone(self) -> tzinfo:

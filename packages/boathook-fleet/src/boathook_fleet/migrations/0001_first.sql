@@ -135,6 +135,7 @@ create table fleet.bookings (
     client_id text references fleet.clients,
     employee_id text references fleet.employees,
     branch_id text references fleet.branches,
+    late_reported_for timestamptz,          -- the end of the booking for which it was reported late
     data jsonb not null default '{}',
     unparsed_fields jsonb not null default '{}',
     stamp timestamptz,
@@ -144,6 +145,7 @@ create table fleet.bookings (
     updated_at timestamptz not null default now()
 );
 create index bookings_car on fleet.bookings (car_id, starts_at);
+create index bookings_end on fleet.bookings (ends_at) where deleted_at is null;
 create index bookings_client on fleet.bookings (client_id);
 create table fleet.messages (
     id text primary key,
