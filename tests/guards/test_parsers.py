@@ -78,6 +78,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "service/svix_import/fields.py": {"_validate": ("boathook.service.svix_import.reader:_MAX_ANSWER",)},
     "service/svix_import/reader.py": {"json": ("boathook.service.svix_import.reader:_MAX_ANSWER",)},
     "boathook_billing/payload.py": {"json": (BODY,)},
+    "boathook_billing/receipts.py": {"json": (OURS,)},
     "boathook_billing/simulator.py": {"json": (OURS,)},
     "boathook_billing/tilda_simulator.py": {"form": (OURS,), "json": (OURS,)},
     "boathook_billing/tilda.py": {"form": (BODY, "boathook_billing.tilda:_MAX_FIELDS")},

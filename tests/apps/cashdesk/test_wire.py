@@ -225,6 +225,18 @@ async def test_a_receipt_is_requested_as_dreamkas_clients_do(cabinet: Cabinet):
     assert (neither.status_code, neither.json()["error"]["field"]) == (400, "shift_id")
 
 
+async def test_the_fields_of_54_fz_reach_the_receipt(cabinet: Cabinet):
+    shop = await cabinet.client()
+    shift = await shop.shift()
+    request = json.loads(CORPUS["receipt_request_tags.json"]) | {"deviceId": shift["device_id"]}
+    receipt = (await shop.do("POST", "receipts", request))["receipt"]
+    assert (receipt["tax_mode"], receipt["email"], receipt["phone"]) == ("SIMPLE", "vera@example.com", "+70000000000")
+    [item] = receipt["items"]
+    assert (item["vat"], item["tags"]) == ("22", [{"tag": 1212, "value": 4}, {"tag": 1214, "value": 4}])
+    again = (await shop.do("POST", "receipts", request))["receipt"]
+    assert again["id"] == receipt["id"]
+
+
 REQUEST = json.loads(CORPUS["receipt_request.json"])
 POSITION = REQUEST["positions"][0]
 

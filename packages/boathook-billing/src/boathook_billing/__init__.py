@@ -10,6 +10,7 @@ payment_store  stores payments and subscriptions
 handlers   record and apply: the two deliveries of an event
 event_log  the log line of an attempt
 dunning    reminders, grace and the end of subscriptions
+receipts   one at the cash desk for each payment and refund
 jobs       periodic jobs: wake-ups, gauges, plans
 owner_tables   import of an owner's tables, and views under their names (views.sql)
 commands   boathook billing ...
@@ -18,7 +19,7 @@ simulator  generated traffic, and the expected results; tilda_simulator: the sam
 README.md is for operators; alerts.yml holds alert rules.
 """
 
-from boathook_billing import commands, dunning, handlers, jobs, yookassa
+from boathook_billing import commands, dunning, handlers, jobs, receipts, yookassa
 from boathook_billing.app import hook
 
-__all__ = ["commands", "dunning", "handlers", "hook", "jobs", "yookassa"]
+__all__ = ["commands", "dunning", "handlers", "hook", "jobs", "receipts", "yookassa"]

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -10,16 +11,29 @@ import typer
 from boathook_app_tools import simulation
 from boathook_app_tools.import_commands import add_import, add_views
 from boathook_app_tools.terminal import Json, ask, print_json, print_rows, say
-from boathook_billing import operator_actions, owner_tables, sending
+from boathook_billing import operator_actions, owner_tables, receipts, sending
 from boathook_billing.app import hook, settings
 from boathook_billing.payload import Status
 from boathook_billing.rules import Problem
 
 _PAYMENT_COLUMNS: Final = ("id", "external_payment_id", "status", "problem", "email", "amount", "currency", "plan_id")
 
+_RECEIPT_COLUMNS: Final = ("id", "external_payment_id", "kind", "amount", "state", "error", "created_at")
+
+
+class ReceiptState(StrEnum):
+    """The state of a receipt."""
+
+    PENDING = "PENDING"
+    DONE = "DONE"
+    FAILED = "FAILED"
+
+
 app = typer.Typer(no_args_is_help=True, help="Subscription payments.")
 users = typer.Typer(no_args_is_help=True, help="Who can have a subscription.")
 app.add_typer(users, name="users")
+receipts_group = typer.Typer(no_args_is_help=True, help="Receipts of payments and refunds.")
+app.add_typer(receipts_group, name="receipts")
 hook.commands(app)
 add_import(hook, app, owner_tables.IMPORT)
 add_views(hook, app, owner_tables.VIEWS)
@@ -112,6 +126,30 @@ def cancel(email: Annotated[str, typer.Argument(metavar="EMAIL", help="Whose.")]
         print_json(row)
         return
     say(f"{row['email']}: canceled, and valid until {row['current_period_end']:%Y-%m-%d %H:%M} UTC")
+
+
+@receipts_group.command("list", epilog="Example: boathook billing receipts list --state FAILED")
+def list_receipts(
+    state: Annotated[ReceiptState | None, typer.Option(help="Only in this state.")] = None,
+    limit: Annotated[int, typer.Option(min=0, max=1_000_000_000, help="Maximum rows; 0 for all.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """List the receipts of payments and refunds, newest first."""
+    rows = ask(hook, lambda tx: operator_actions.list_receipts(tx, state=state, limit=limit))
+    print_rows(rows, as_json=as_json, columns=_RECEIPT_COLUMNS)
+
+
+@receipts_group.command("reissue", epilog="Example: boathook billing receipts reissue 17")
+def reissue_receipt(
+    receipt: Annotated[int, typer.Argument(metavar="ID", min=1, help="The number it is listed with.")],
+    as_json: Json = False,
+) -> None:
+    """Issue a failed receipt again, under a new external id."""
+    row = ask(hook, lambda tx: receipts.reissue(tx, receipt))
+    if as_json:
+        print_json(row)
+        return
+    say(f"receipt {row['id']} is issued again as {row['external_id']}")
 
 
 @app.command("alerts", epilog="Example: boathook billing alerts > /etc/prometheus/rules/billing.yml")

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, assert_never
 
 from boathook import Dead, Event, Ignore, Retry, RetryPolicy, Transaction
-from boathook_billing import dunning, metrics, payment_store
+from boathook_billing import dunning, metrics, payment_store, receipts
 from boathook_billing.app import CONFIRMED, IMPORTED, SOURCE, hook, provider_of, read, settings, shop
 from boathook_billing.event_log import Attempt
 from boathook_billing.payload import Notice, Status
@@ -40,6 +40,7 @@ async def record(event: Event, tx: Transaction) -> Ignore | None:
     _count_findings(stored)
     if notice.status is Status.FAILED:
         await dunning.report_failure(tx, stored, notice.external_payment_id)
+    await receipts.arrange(tx, event, notice, stored.payment)
     if stored.is_released or notice.status is Status.REFUNDED:
         await wake(tx, stored.payment.id)
     return None
@@ -62,6 +63,8 @@ async def apply(event: Event, tx: Transaction) -> Outcome:
         verdict = shop().decide(notice, stored.payment)
         before = attempt.end_before = await payment_store.period_end(tx, stored.payment)
         after = await _carry_out(tx, stored, verdict, before)
+        if isinstance(verdict, Extend):  # also of a payment that has become right since it was recorded
+            await receipts.arrange(tx, event, notice, stored.payment)
         attempt.log_verdict(verdict, after)
         return _outcome(event, stored, verdict, provider)
 

@@ -30,6 +30,10 @@ COUNT_PROBLEMS: Final = """
     select problem, count(*) as n, extract(epoch from now() - min(created_at))::float8 as oldest_s
     from billing.payments where problem is not null group by problem
 """
+COUNT_RECEIPTS: Final = """
+    select state, count(*) as n, extract(epoch from now() - min(created_at))::float8 as oldest_s
+    from billing.receipts group by state
+"""
 PUT_PLAN: Final = """
     insert into billing.plans as known (id, price, currency, days) values ($1, $2, $3, $4)
     on conflict (id) do update set price = excluded.price, currency = excluded.currency, days = excluded.days,
@@ -61,6 +65,10 @@ async def measure() -> None:
     async with hook.transaction() as tx:
         statuses = {row["status"]: row["n"] for row in await tx.fetch(COUNT_STATUSES)}
         problems = {row["problem"]: row for row in await tx.fetch(COUNT_PROBLEMS)}
+        receipts = {row["state"]: row for row in await tx.fetch(COUNT_RECEIPTS)}
+    for state in ("PENDING", "DONE", "FAILED"):
+        metrics.receipts.set(receipts[state]["n"] if state in receipts else 0, state=state)
+    metrics.oldest_receipt.set(receipts["PENDING"]["oldest_s"] if "PENDING" in receipts else 0)
     for status in Status:
         metrics.payments.set(statuses.get(status, 0), status=status)
     for problem in Problem:

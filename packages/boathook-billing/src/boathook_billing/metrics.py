@@ -46,6 +46,9 @@ oldest_waiting = hook.gauge(
     "billing_oldest_waiting_seconds", "How long the oldest of them has been waiting for its user.", "problem"
 )
 
+receipts = hook.gauge("billing_receipts", "Receipts by state.", "state")
+oldest_receipt = hook.gauge("billing_oldest_receipt_seconds", "How long the oldest receipt has been waiting.")
+
 
 hook.alert_rule(
     "unlinked_payments",

@@ -50,6 +50,12 @@ LIST_PAYMENTS: Final = """
         and (not $3::boolean or payment.problem in ('USER_MISSING', 'UNLINKED_PAYMENT'))
     order by payment.id desc limit $4
 """
+LIST_RECEIPTS: Final = """
+    select receipt.id, payment.provider, payment.external_payment_id, receipt.kind, receipt.refund_id, receipt.amount,
+        receipt.state, receipt.operation, receipt.error, receipt.external_id, receipt.created_at
+    from billing.receipts as receipt join billing.payments as payment on payment.id = receipt.payment_id
+    where $1::text is null or receipt.state = $1 order by receipt.id desc limit $2
+"""
 LIST_PLANS: Final = "select id, price, currency, days, is_offered from billing.plans order by not is_offered, id"
 
 
@@ -156,6 +162,11 @@ async def list_payments(
     """Return payments, newest first; *limit* 0 means all."""
     rows = await tx.fetch(LIST_PAYMENTS, status, problem, is_waiting, limit or None)
     return [dict(row) for row in rows]
+
+
+async def list_receipts(tx: Transaction, *, state: str | None, limit: int) -> Sequence[Mapping[str, Any]]:
+    """Return receipts, newest first; *limit* 0 means all."""
+    return [dict(row) for row in await tx.fetch(LIST_RECEIPTS, state, limit or None)]
 
 
 async def list_plans(tx: Transaction) -> Sequence[Mapping[str, Any]]:

@@ -99,6 +99,11 @@ class Shop:
             case _:
                 return NoChange("NON_SUCCESS_STATUS")
 
+    def plan_of(self, payment: Payment) -> Plan | None:
+        """Return the plan that a payment pays; None if it fits none, or it is not known which."""
+        found = self._bought(payment)
+        return None if isinstance(found, Blocked) else found
+
     def can_apply(self, payment: Payment) -> bool:
         """Return whether a payment is what one of the plans costs, or need not be applied."""
         problem = self.problem_of(payment)

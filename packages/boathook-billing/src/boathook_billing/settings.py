@@ -13,6 +13,19 @@ HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^\s?#]+$")]
 Currency = Annotated[str, StringConstraints(strip_whitespace=True, to_upper=True, min_length=1, max_length=10)]
 
 
+PaymentSubject = Literal[
+    "commodity", "excise", "job", "service", "gambling_bet", "gambling_prize", "lottery", "lottery_prize",
+    "intellectual_activity", "payment", "agent_commission", "composite", "another",
+]  # fmt: skip
+"""YooKassa's names of what is paid for, in the order of the values 1 to 13 of field 1212."""
+PaymentMode = Literal[
+    "full_prepayment", "partial_prepayment", "advance", "full_payment", "partial_payment", "credit", "credit_payment"
+]
+"""YooKassa's names of how it is paid, in the order of the values 1 to 7 of field 1214."""
+VatCode = Annotated[int, Field(ge=1, le=12)]
+"""YooKassa's code of a VAT rate."""
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -27,6 +40,10 @@ class Plan(_Table):
     """Defaults to `BillingSettings.currency`."""
     days: Annotated[int, Field(gt=0, le=36_500)]
     """Days that one payment adds to the subscription."""
+    title: Annotated[Word, Field(max_length=128)] | None = None
+    """What receipts say was paid for; defaults to the id."""
+    vat_code: VatCode | None = None
+    """Defaults to that of [billing.receipts]."""
 
     @field_validator("price", mode="before")
     @classmethod
@@ -70,6 +87,22 @@ class DunningSettings(_Table):
         return self
 
 
+class ReceiptSettings(_Table):
+    """The cash desk that issues a receipt for each payment; codes are those of YooKassa's documentation of 54-FZ."""
+
+    url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s?#]+/receipts/?$")]
+    """Where receipts are requested: of the app cashdesk, or of Dreamkas."""
+    token: Word
+    """A reference such as ``env:CASHDESK_TOKEN``."""
+    device_id: Annotated[int, Field(gt=0)]
+    contact: Word
+    """E-mail or phone on receipts of payments that have neither."""
+    tax_system_code: Annotated[int, Field(ge=1, le=6)]
+    vat_code: VatCode = 1
+    payment_subject: PaymentSubject = "service"
+    payment_mode: PaymentMode = "full_payment"
+
+
 class BillingSettings(_Table):
     """The sender of payments, its proof, and the plans."""
 
@@ -94,6 +127,7 @@ class BillingSettings(_Table):
     yookassa: YooKassaSettings | None = None
     dunning: DunningSettings | None = None
     """None: subscriptions end with their period, without events."""
+    receipts: ReceiptSettings | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -104,6 +138,8 @@ class BillingSettings(_Table):
             raise ValueError("secret is missing; set it to the provider's, or add the table [billing.yookassa]")
         if self.yookassa is not None and self.provider == YOOKASSA:
             raise ValueError(f"provider is {YOOKASSA!r}, the name of [billing.yookassa]'s payments; name the other one")
+        if self.receipts is not None and (odd := [plan.id for plan in self.plans if plan.price % Decimal("0.01")]):
+            raise ValueError(f"plans: the price of {odd[0]} has parts of a kopeck, which no receipt can have")
         if self.form == "tilda" and self.proof != "secret":
             raise ValueError('Tilda signs nothing; with form = "tilda", set proof = "secret" and its API key as secret')
         if self.proof == "secret" and self.encoding != "hex":

@@ -53,7 +53,9 @@ def _never(is_wanted: bool) -> bool:
 Text = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_readable)]
 Amount = Annotated[int, Field(ge=0, le=10**10)]
 """Money in minor units."""
-Vat = Literal["none", "0", "10", "20"]
+Vat = Literal["none", "0", "5", "7", "10", "20", "22"]
+TaxMode = Literal["DEFAULT", "SIMPLE", "SIMPLE_WO", "ENVD", "AGRICULT", "PATENT"]
+"""Dreamkas' names of the tax systems."""
 Id = Annotated[int, Field(ge=1, le=_MAX_ID)]
 
 
@@ -93,6 +95,16 @@ class ShiftChange(Form):
     cashier: Text
 
 
+class TagForm(Form):
+    """A field of the fiscal document by its number, such as 1212, what is paid for, and 1214, how."""
+
+    tag: Annotated[int, Field(ge=1000, le=9999)]
+    value: Annotated[int, Field(ge=0, le=10**12)] | Text
+
+
+Tags = Annotated[list[TagForm], Field(max_length=20)]
+
+
 class ItemForm(Form):
     """A line of a receipt: of a product, or with the name and the price of what is not among the products.
 
@@ -104,6 +116,7 @@ class ItemForm(Form):
     price: Amount | None = None
     vat: Vat | None = None
     quantity: Annotated[int, Field(ge=1, le=10_000)]
+    tags: Tags | None = None
 
     def given(self) -> dict[str, Any]:
         """Return the fields that are not left to the product."""
@@ -114,13 +127,14 @@ class PositionForm(Form):
     """A line of a receipt in Dreamkas' request; its tax is computed from the rate, not from `taxSum`."""
 
     name: Text
-    type: Literal["COUNTABLE"] = "COUNTABLE"
+    type: Literal["COUNTABLE", "SERVICE"] = "COUNTABLE"
     quantity: Annotated[int, Field(ge=1, le=10_000)]
     """In pieces."""
     price: Amount
     priceSum: Amount | None = None  # noqa: N815 Dreamkas' name
-    tax: Literal["NDS_NO_TAX", "NDS_0", "NDS_10", "NDS_20"] = "NDS_NO_TAX"
+    tax: Literal["NDS_NO_TAX", "NDS_0", "NDS_5", "NDS_7", "NDS_10", "NDS_20", "NDS_22"] = "NDS_NO_TAX"
     taxSum: Amount | None = None  # noqa: N815
+    tags: Tags | None = None
 
 
 class PaymentForm(Form):
@@ -136,17 +150,24 @@ class TotalForm(Form):
     priceSum: Amount  # noqa: N815 Dreamkas' name
 
 
+class AttributesForm(Form):
+    """The customer of a receipt in Dreamkas' request."""
+
+    email: Text | None = None
+    phone: Text | None = None
+
+
 class DreamkasReceiptForm(Form):
-    """A receipt as Dreamkas' clients request it; `timeout`, `taxMode` and `attributes` have no meaning here."""
+    """A receipt as Dreamkas' clients request it; `timeout` has no meaning here."""
 
     externalId: Text | None = None  # noqa: N815 Dreamkas' name
     deviceId: Id  # noqa: N815
     type: Literal["SALE", "REFUND"]
     timeout: int | None = None
-    taxMode: str | None = None  # noqa: N815
+    taxMode: TaxMode | None = None  # noqa: N815
     positions: Annotated[list[PositionForm], Field(min_length=1, max_length=200)]
     payments: Annotated[list[PaymentForm], Field(min_length=1, max_length=1)]
-    attributes: Mapping[str, Any] | None = None
+    attributes: AttributesForm = AttributesForm()
     total: TotalForm
 
     def as_receipt(self) -> dict[str, Any]:
@@ -166,15 +187,23 @@ class DreamkasReceiptForm(Form):
             "external_id": self.externalId,
             "kind": self.type.lower(),
             "payment": _PAYMENTS[self.payments[0].type],
+            "tax_mode": self.taxMode,
+            **self.attributes.model_dump(),
             "items": [
-                {"name": sold.name, "price": sold.price, "quantity": sold.quantity, "vat": _VATS[sold.tax]}
+                {
+                    "name": sold.name,
+                    "price": sold.price,
+                    "quantity": sold.quantity,
+                    "vat": _VATS[sold.tax],
+                    "tags": sold.tags and [tag.model_dump() for tag in sold.tags],
+                }
                 for sold in self.positions
             ],
         }
 
 
 _PAYMENTS: Final = {"CASH": "cash", "CASHLESS": "card"}
-_VATS: Final = {"NDS_NO_TAX": "none", "NDS_0": "0", "NDS_10": "10", "NDS_20": "20"}
+_VATS: Final = {"NDS_NO_TAX": "none", **{f"NDS_{rate}": rate for rate in ("0", "5", "7", "10", "20", "22")}}
 
 
 class ReceiptForm(Form):
@@ -188,6 +217,10 @@ class ReceiptForm(Form):
     payment: Literal["cash", "card"] = "cash"
     external_id: Text | None = None
     """The shop's own number; repeated requests with the same number create one receipt."""
+    tax_mode: TaxMode | None = None
+    email: Text | None = None
+    """The customer's, to whom the receipt is sent; so is `phone`."""
+    phone: Text | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -17,7 +17,7 @@ TYPES: Final[Mapping[Entity, str]] = {entity: entity.removesuffix("s").upper() f
 """Dreamkas' names of the kinds of objects: singular, in upper case."""
 TEST_TYPE: Final = "WEBHOOK"
 """The type of test events, which Dreamkas does not document."""
-_TAXES: Final = {"none": "NDS_NO_TAX", "0": "NDS_0", "10": "NDS_10", "20": "NDS_20"}
+_TAXES: Final = {"none": "NDS_NO_TAX", **{rate: f"NDS_{rate}" for rate in ("0", "5", "7", "10", "20", "22")}}
 _PAYMENTS: Final = {"cash": "CASH", "card": "CASHLESS"}
 _ENCASHMENTS: Final = {"deposit": "MONEY_IN", "withdrawal": "MONEY_OUT"}
 _STATUSES: Final = {"PENDING": "PENDING", "DONE": "SUCCESS", "FAILED": "ERROR"}

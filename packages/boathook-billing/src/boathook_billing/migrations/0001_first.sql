@@ -142,6 +142,28 @@ comment on table billing.payment_events is 'The events of each payment, and what
 comment on column billing.payment_events.status_before is 'The payment''s status until then; null where it was unknown.';
 create index payment_events_payment on billing.payment_events (payment_id);
 
+create table billing.receipts (
+    id bigint generated always as identity primary key,
+    payment_id bigint not null references billing.payments on delete cascade,
+    kind text not null check (kind in ('sale', 'refund')),
+    refund_id text not null default '',
+    external_id text not null unique,
+    issues integer not null default 1,
+    amount numeric not null check (amount >= 0),
+    request jsonb not null,
+    state text not null default 'PENDING' check (state in ('PENDING', 'DONE', 'FAILED')),
+    operation text,
+    error text,
+    created_at timestamptz not null default now(),
+    updated_at timestamptz not null default now(),
+    unique (payment_id, kind, refund_id)
+);
+comment on table billing.receipts is 'The receipts of payments and refunds at the cash desk.';
+comment on column billing.receipts.refund_id is 'The provider''s id of the refund; empty for a sale, or where it has none.';
+comment on column billing.receipts.external_id is 'By which the cash desk knows the request; a new one each time it is issued.';
+comment on column billing.receipts.operation is 'The cash desk''s id of the operation.';
+create index receipts_state on billing.receipts (state, created_at);
+
 create table billing.imported_row (
     table_name text not null,
     source_key text not null,
