@@ -7,11 +7,11 @@ import pytest
 
 from boathook.handlers.platform import HttpResponse
 from boathook.http_client.client import Client
+from boathook_app_tools.s3 import S3, Bucket
+from boathook_app_tools.storage import LocalFolder, StorageFailed
 from boathook_music.callbacks import count_clips
 from boathook_music.file_download import Download, DownloadFailed, keep
 from boathook_music.kinds import Kind
-from boathook_music.s3 import S3, Bucket
-from boathook_music.storage import LocalFolder, StorageFailed
 from tests.apps.music.conftest import file_server, server
 from tests.apps.music.server import unique
 from tests.support import until

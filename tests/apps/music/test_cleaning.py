@@ -13,10 +13,10 @@ import pytest
 from boathook.config import load
 from boathook.server.loading import bound, load_hooks, migrations_of, with_apps
 from boathook.server.supervisor import prepare_database
+from boathook_app_tools.storage import Stored
 from boathook_music import app, files, jobs
 from boathook_music.cleaning import Cleaner, CleanupAction, Rules, decide, remove_leftovers
 from boathook_music.kinds import PREFIX, stem_of
-from boathook_music.storage import Stored
 from tests.apps.music.server import SECRET, S3Server
 
 NOW = datetime.now(UTC)

@@ -219,7 +219,7 @@ async def test_without_the_lock_nobody_would_announce(music: None, monkeypatch):
     """The mutant of the lock."""
     await register()
     await take(Stage.COMPLETE)
-    monkeypatch.setattr(tracks, "_LOCK", "select $1::text")
+    monkeypatch.setitem(tracks.SQL, "lock_task", "select $1::text")
 
     async def end_the_other() -> None:
         await end(COVER)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from boathook.http_client.client import Client
+from boathook_app_tools.storage import LocalFolder, StorageFailed
 from boathook_music.file_download import Download, DownloadFailed, keep
 from boathook_music.file_server import content_of
 from boathook_music.kinds import Kind
-from boathook_music.storage import LocalFolder, StorageFailed
 from tests.apps.music.server import unique
 from tests.unit.receivers import outbound
 

@@ -8,9 +8,9 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
+from boathook_app_tools.s3 import S3, Bucket
 from boathook_music import links
 from boathook_music.file_server import content_of
-from boathook_music.s3 import S3, Bucket
 from boathook_music.settings import MusicSettings
 from tests.apps.music.server import MusicServer, S3Server, clip, unique
 

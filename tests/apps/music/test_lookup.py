@@ -309,7 +309,8 @@ async def test_without_a_claim_a_crash_would_ask_again_at_once(music: None, api:
     await add("t")
     await ask_due()
     assert await ask_due() == 0
-    monkeypatch.setattr(lookup, "_CLAIM", lookup._CLAIM.replace("asked_at = now(), asks = asks + 1", "asks = asks"))
+    unclaimed = lookup.SQL["claim_due"].replace("asked_at = now(), asks = asks + 1", "asks = asks")
+    monkeypatch.setitem(lookup.SQL, "claim_due", unclaimed)
     await pass_time("t", 21 * HOUR)
     assert (await ask_due(), await ask_due()) == (1, 1)
 
@@ -398,9 +399,8 @@ async def test_the_credits_are_asked_for_once_an_interval_and_shown(music: None,
 async def test_without_the_claim_each_run_would_ask(music: None, api: Api, monkeypatch):
     """The mutant of the interval."""
     api.answers[USUAL] = (200, CREDITS["credit_kie.json"])
-    monkeypatch.setattr(
-        account, "_CLAIM", account._CLAIM.replace("where credit.asked_at <=", "where $1 > 0 or now() >")
-    )
+    always = account.SQL["claim_request"].replace("where credit.asked_at <=", "where $1 > 0 or now() >")
+    monkeypatch.setitem(account.SQL, "claim_request", always)
     await account.ask_due()
     await account.ask_due()
     assert len(api.asked) == 2

@@ -84,7 +84,8 @@ async def test_repeated_callbacks_request_files_once():
 async def test_without_the_guard_repeated_callbacks_request_files_again(monkeypatch):
     from boathook_music import files
 
-    monkeypatch.setattr(files, "_WANT", files._WANT.replace("where f.state in ('removed', 'missing')", "where true"))
+    always = files.SQL["want_file"].replace("where f.state in ('removed', 'missing')", "where true")
+    monkeypatch.setitem(files.SQL, "want_file", always)
     await register()
     await take(Stage.COMPLETE, Stage.COMPLETE)
     assert await value(WANTED) == 4
@@ -120,7 +121,7 @@ async def test_a_registration_waits_for_a_callback_that_is_just_being_noted():
 
 
 async def test_without_the_lock_they_would_miss_each_other(monkeypatch):
-    monkeypatch.setattr(tracks, "_LOCK", "select $1::text")
+    monkeypatch.setitem(tracks.SQL, "lock_task", "select $1::text")
     async with hook.transaction() as tx:
         await tracks.take(tx, delivery(), [callback_of(Stage.TEXT)])
         await register()

@@ -11,8 +11,8 @@ import pytest
 from boathook.domain.errors import FetchFailed
 from boathook.handlers.platform import HttpResponse
 from boathook.http_client.client import Client
-from boathook_music.s3 import S3, Bucket
-from boathook_music.storage import LocalFolder, Storage, StorageFailed, Stored
+from boathook_app_tools.s3 import S3, Bucket
+from boathook_app_tools.storage import LocalFolder, Storage, StorageFailed, Stored
 from tests.apps.music.server import S3Server
 from tests.unit.receivers import outbound
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from boathook import Transaction
+from boathook_app_tools.statements import load_statements
 from boathook_music import lookup
 from boathook_music.app import hook, settings
 from boathook_music.lookup import LookupFailed
@@ -17,13 +18,7 @@ PATHS: Final = {"api.kie.ai": "/api/v1/chat/credit", "api.sunoapi.com": "/api/v1
 """The route of a reseller's API by its host; those that are not listed have `USUAL_PATH`."""
 USUAL_PATH: Final = "/api/v1/generate/credit"
 _MAX: Final = 10**12
-_CLAIM: Final = """
-    insert into music.credit (asked_at) values (now())
-    on conflict (is_only) do update set asked_at = now() where credit.asked_at <= now() - $1 * interval '1 second'
-    returning true
-"""
-_READ: Final = "update music.credit set credits = $1, read_at = now(), error = null"
-_FAILED: Final = "update music.credit set error = $1"
+SQL: Final = load_statements(__file__)
 
 
 def read_credits(body: bytes) -> int:
@@ -46,7 +41,7 @@ async def ask_due() -> None:
     if not (config.key and config.credits_every_s):
         return
     async with hook.transaction() as tx:
-        if not await tx.fetchval(_CLAIM, config.credits_every_s):
+        if not await tx.fetchval(SQL["claim_request"], config.credits_every_s):
             return
     path = config.credits_path or PATHS.get(urlsplit(config.url).hostname or "", USUAL_PATH)
     try:
@@ -54,10 +49,10 @@ async def ask_due() -> None:
     except LookupFailed as error:
         hook.log.warning("music_credits_unknown", error=str(error))
         async with hook.transaction() as tx:
-            await tx.execute(_FAILED, str(error)[:500])
+            await tx.execute(SQL["note_failure"], str(error)[:500])
         return
     async with hook.transaction() as tx:
-        await tx.execute(_READ, credits)
+        await tx.execute(SQL["note_credits"], credits)
 
 
 async def known(tx: Transaction) -> Mapping[str, Any]:

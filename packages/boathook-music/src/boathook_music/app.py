@@ -1,16 +1,13 @@
 """Defines the app's `Boathook`, the source of its callbacks, and its metrics."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from boathook import Boathook, ConfigError
+from boathook import Boathook
+from boathook_app_tools.storage import Storage
+from boathook_app_tools.storage_settings import open_storage
 from boathook_music.settings import MusicSettings
-from boathook_music.storage import LocalFolder
-
-if TYPE_CHECKING:
-    from boathook_music.s3 import S3
 
 SOURCE: Final = "suno"
 APPLICATION: Final = "music"
@@ -65,36 +62,9 @@ def incoming() -> Path:
     return hook.data_dir / settings().incoming
 
 
-def storage() -> "LocalFolder | S3":
-    """Return the configured storage.
-
-    Raises:
-        ConfigError: a secret reference cannot be resolved, or the package for buckets is not installed.
-    """
-    config = settings().storage
-    if config.kind == "folder":
-        return LocalFolder(hook.data_dir / config.folder)
-    names = ("key_id", "secret_key", "session_token")
-    http: Any = hook.http
-    return _bucket(
-        http,
-        endpoint=config.endpoint,
-        name=config.bucket,
-        region=config.region,
-        timeout_s=config.timeout_s,
-        **{name: hook.resolve(getattr(config, name), f"storage.{name}") for name in names},
-    )
-
-
-@lru_cache(maxsize=1)
-def _bucket(http: Any, **values: Any) -> "S3":
-    try:
-        from boathook_music.s3 import S3, Bucket
-    except ImportError:
-        raise ConfigError(
-            'storage.kind: "s3" needs the package botocore; run pip install "boathook-music[s3]"'
-        ) from None
-    return S3(Bucket(**values), http)
+def storage() -> Storage:
+    """Return the configured storage. Raises ConfigError: a secret reference cannot be resolved."""
+    return open_storage(hook, settings().storage)
 
 
 @hook.sources

@@ -6,6 +6,8 @@ from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any, Final
 
+import msgspec
+
 MAX_ID: Final = 200
 MAX_URL: Final = 2_000
 _MAX_TEXT: Final = 500
@@ -43,8 +45,7 @@ _WORDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clip:
+class Clip(msgspec.Struct, frozen=True, kw_only=True):
     """One of the songs of a task."""
 
     id: str
@@ -53,16 +54,15 @@ class Clip:
     audio_url: str | None = None
     cover_url: str | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values, for `clip_of`."""
-        duration = None if self.duration_s is None else str(self.duration_s)
-        return {
-            "id": self.id,
-            "title": self.title,
-            "duration_s": duration,
-            "audio_url": self.audio_url,
-            "cover_url": self.cover_url,
-        }
+
+def encode_clips(clips: Sequence[Clip]) -> str:
+    """Return clips as JSON, for `decode_clips`."""
+    return msgspec.json.encode(clips).decode()
+
+
+def decode_clips(text: str) -> tuple[Clip, ...]:
+    """Return the clips from the JSON of `encode_clips`."""
+    return msgspec.json.decode(text, type=tuple[Clip, ...])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,10 @@ def read_callbacks(document: object, *, kind: str = "", max_clips: int = 20) -> 
 
 def read_clips(holder: Mapping[str, Any]) -> tuple[Clip, ...]:
     """Return the songs in a callback's ``data``, each once."""
-    return _distinct(tuple(clip for _, clip in _clips(holder)))
+    clips: dict[str, Clip] = {}
+    for _, clip in _clips(holder):
+        clips.setdefault(clip.id, clip)
+    return tuple(clips.values())
 
 
 def _message(document: Mapping[str, Any], inner: Mapping[str, Any]) -> str:
@@ -135,12 +138,6 @@ def read_id(value: object) -> str:
     """Return a normalized id, or an empty text if it is invalid."""
     text = _clean(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     return text if text.isprintable() and 0 < len(text) <= MAX_ID else ""
-
-
-def clip_of(stored: Mapping[str, Any]) -> Clip:
-    """Return the clip from the values of `Clip.as_json`."""
-    duration = stored["duration_s"]
-    return Clip(**{**stored, "duration_s": None if duration is None else Decimal(duration)})
 
 
 def _by_clip(data: object, code: int | None, message: str, kind: str, limit: int) -> Iterator[Callback]:
@@ -179,10 +176,6 @@ def _clip(raw: Mapping[str, Any], number: int) -> Clip:
         audio_url=_first_url(raw, _AUDIO_KEYS),
         cover_url=_first_url(raw, _COVER_KEYS),
     )
-
-
-def _distinct(clips: tuple[Clip, ...]) -> tuple[Clip, ...]:
-    return tuple({clip.id: clip for clip in reversed(clips)}.values())[::-1]
 
 
 def _stage(code: int | None, words: Sequence[str]) -> Stage:
@@ -225,16 +218,12 @@ def _seconds(value: object) -> Decimal | None:
 
 
 def _first_url(raw: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
-    for key in keys:
-        url = raw.get(key)
-        if (
-            isinstance(url, str)
-            and len(url) <= MAX_URL
-            and url.isprintable()
-            and url.startswith(("http://", "https://"))
-        ):
-            return url
-    return None
+    return next((url for key in keys if _is_url(url := raw.get(key))), None)
+
+
+def _is_url(value: object) -> bool:
+    is_text = isinstance(value, str) and len(value) <= MAX_URL and value.isprintable()
+    return is_text and str(value).startswith(("http://", "https://"))
 
 
 def _clean(text: str) -> str:

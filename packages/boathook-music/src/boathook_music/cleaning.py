@@ -7,36 +7,20 @@ keys: an object without a row is an orphan, a row without an object is missing. 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 from boathook import Transaction
+from boathook_app_tools.statements import load_statements
+from boathook_app_tools.storage import PAGE, Storage, Stored
 from boathook_music import files
 from boathook_music.kinds import PREFIX, Kind, is_own, split_key
 from boathook_music.stages import Status
-from boathook_music.storage import PAGE, Storage, Stored
 
-_OWNERS: Final = """
-    select f.stem, f.kind, f.key, f.state, f.sha256 is not null as was_stored, t.status, t.updated_at, t.archived_at
-    from music.file f join music.track t using (task_id) where f.stem = any($1)
-"""
-_ROWS: Final = """
-    select f.task_id, f.clip_id, f.kind, f.key, f.stored_at, t.status, t.completed_at, t.archived_at
-    from music.file f join music.track t using (task_id)
-    where f.key collate "C" > $1 and ($2::text is null or f.key collate "C" <= $2) order by f.key collate "C" limit $3
-"""
-_LOST: Final = """
-    update music.file set state = $5, key = null, error_code = 'OBJECT_MISSING', error = 'its object is gone'
-    where task_id = $1 and clip_id = $2 and kind = $3 and key = $4 and state = 'stored'
-"""
-_FOUND: Final = """
-    update music.file set state = 'stored', key = $3, error_code = null, error = null
-    where stem = $1 and kind = $2 and state in ('missing', 'failed') and size = $4 and sha256 is not null
-"""
-_REMOVED: Final = "update music.file set state = 'removed', key = null where key = $1"
+SQL: Final = load_statements(__file__)
 _DONE: Final = frozenset({Status.FAILED, Status.DELETED})
 
 Begin = Callable[[], AbstractAsyncContextManager[Transaction]]
@@ -56,6 +40,9 @@ class CleanupAction(StrEnum):
     """It belongs to no file, and is removed."""
     DONE_WITH = "done_with"
     """Its track has failed or was deleted, and it is removed."""
+
+
+_REMOVAL: Final = frozenset({CleanupAction.ORPHAN, CleanupAction.DONE_WITH})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,98 +99,85 @@ def _is_claimed(found: Stored, owner: Row | None) -> bool:
     return owner["key"] == found.key or owner["state"] in {"wanted", "retrying"} or is_back
 
 
+@dataclass(slots=True)
 class Cleaner:
-    """One cleanup run.
+    """One cleanup run."""
 
-    Args:
-        storage: the storage to clean.
-        begin: opens a transaction.
-        rules: the minimum ages.
-        is_dry: only count, change nothing.
-        notify: called with the report after each page.
-    """
-
-    def __init__(
-        self,
-        storage: Storage,
-        begin: Begin,
-        rules: Rules,
-        *,
-        is_dry: bool = False,
-        notify: Callable[[Report], None] = lambda _: None,
-    ) -> None:
-        self._storage = storage
-        self._begin = begin
-        self._rules = rules
-        self._is_dry = is_dry
-        self._notify = notify
-        self._now = datetime.now(UTC)
-        self.report: Final = Report()
+    storage: Storage
+    begin: Begin
+    """Opens a transaction."""
+    rules: Rules
+    is_dry: bool = False
+    """Only count, change nothing."""
+    notify: Callable[[Report], None] = lambda _: None
+    """Called with the report after each page."""
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    report: Report = field(default_factory=Report)
 
     async def run(self) -> Report:
         """Process the whole bucket once. Raises StorageFailed; completed changes stay."""
         last = ""
-        async for page in self._storage.pages(PREFIX, size=PAGE):
+        async for page in self.storage.pages(PREFIX, size=PAGE):
             await self._judge_page(page)
             await self._find_missing(last, page[-1].key, {one.key for one in page})
             last = page[-1].key
             self.report.pages += 1
-            self._notify(self.report)
+            self.notify(self.report)
         await self._find_missing(last, None, set())
         return self.report
 
     async def _judge_page(self, page: Sequence[Stored]) -> None:
         owners = await self._owners([one.key for one in page])
         for found in page:
-            fate = decide(found, owners.get(found.key), self._rules, self._now)
+            fate = decide(found, owners.get(found.key), self.rules, self.now)
             self.report.seen += 1
-            if fate in {CleanupAction.ORPHAN, CleanupAction.DONE_WITH} and not await self._remove(found):
+            if fate in _REMOVAL and not await self._remove(found):
                 fate = CleanupAction.KEPT
             owner = owners.get(found.key)
-            if fate is CleanupAction.KEPT and owner is not None and owner["key"] is None and not self._is_dry:
+            if fate is CleanupAction.KEPT and owner is not None and owner["key"] is None and not self.is_dry:
                 await self._find_again(found)
             setattr(self.report, fate.value, getattr(self.report, fate.value) + 1)
 
     async def _owners(self, keys: Sequence[str]) -> dict[str, Row]:
         """Return, by key, the row of the file with that name and kind."""
         names = {key: split_key(key) for key in keys if is_own(key)}
-        async with self._begin() as tx:
-            rows = await tx.fetch(_OWNERS, list({stem for stem, _ in names.values()}))
+        async with self.begin() as tx:
+            rows = await tx.fetch(SQL["list_owners"], list({stem for stem, _ in names.values()}))
         known = {(row["stem"], row["kind"]): row for row in rows}
         return {key: known[stem, kind] for key, (stem, kind) in names.items() if (stem, kind) in known}
 
     async def _remove(self, found: Stored) -> bool:
         """Remove an object, unless it was changed or claimed since it was listed."""
-        if not self._is_dry:
-            present = await self._storage.head(found.key)
+        if not self.is_dry:
+            present = await self.storage.head(found.key)
             if present is None or present.size != found.size or present.modified_at > found.modified_at + _TICK:
                 return False
             owner = (await self._owners([found.key])).get(found.key)
-            if decide(found, owner, self._rules, self._now) not in {CleanupAction.ORPHAN, CleanupAction.DONE_WITH}:
+            if decide(found, owner, self.rules, self.now) not in _REMOVAL:
                 return False
-            await self._storage.delete(found.key)
-            async with self._begin() as tx:
-                await tx.execute(_REMOVED, found.key)
+            await self.storage.delete(found.key)
+            async with self.begin() as tx:
+                await tx.execute(SQL["mark_removed"], found.key)
         self.report.bytes_freed += found.size
         return True
 
     async def _find_again(self, found: Stored) -> None:
         """Record that an object exists after all, if its size matches its row."""
-        async with self._begin() as tx:
-            await tx.execute(_FOUND, *split_key(found.key), found.key, found.size)
+        async with self.begin() as tx:
+            await tx.execute(SQL["mark_found"], *split_key(found.key), found.key, found.size)
 
     async def _find_missing(self, after: str, until: str | None, present: set[str]) -> None:
         """Find rows in a range of keys whose objects do not exist."""
         async for row in self._rows(after, until):
-            is_settled = row["stored_at"] <= self._now - self._rules.min_age
+            is_settled = row["stored_at"] <= self.now - self.rules.min_age
             # Checked again, because it may have been stored while the page was being fetched.
-            if row["key"] not in present and is_settled and await self._storage.head(row["key"]) is None:
+            if row["key"] not in present and is_settled and await self.storage.head(row["key"]) is None:
                 await self._miss(row)
 
     async def _rows(self, after: str, until: str | None) -> AsyncIterator[Row]:
         while True:
-            async with self._begin() as tx:
-                rows = await tx.fetch(_ROWS, after, until, PAGE)
+            async with self.begin() as tx:
+                rows = await tx.fetch(SQL["list_rows"], after, until, PAGE)
             for row in rows:
                 yield row
             if len(rows) < PAGE:
@@ -213,15 +187,15 @@ class Cleaner:
     async def _miss(self, row: Row) -> None:
         is_done_with = row["status"] in _DONE
         completed_at = row["completed_at"]
-        has_urls = completed_at is not None and self._now - completed_at <= self._rules.urls
+        has_urls = completed_at is not None and self.now - completed_at <= self.rules.urls
         is_fresh = has_urls and not is_done_with and row["archived_at"] is None
         self.report.missing += not is_done_with
         self.report.wanted_again += is_fresh
-        if self._is_dry:
+        if self.is_dry:
             return
         name = (row["task_id"], row["clip_id"], row["kind"])
-        async with self._begin() as tx:
-            tag = await tx.execute(_LOST, *name, row["key"], "removed" if is_done_with else "missing")
+        async with self.begin() as tx:
+            tag = await tx.execute(SQL["mark_lost"], *name, row["key"], "removed" if is_done_with else "missing")
             if tag != "UPDATE 0" and is_fresh:
                 await files.request_again(tx, name[0], name[1], Kind(name[2]))
 
@@ -232,20 +206,12 @@ _TICK: Final = timedelta(seconds=1)
 
 async def remove_leftovers(incoming: Path, older_than: timedelta, *, is_dry: bool) -> int:
     """Remove abandoned downloads; return their number."""
-    return await asyncio.to_thread(_remove_leftovers, incoming, older_than, is_dry)
-
-
-def _remove_leftovers(incoming: Path, older_than: timedelta, is_dry: bool) -> int:
     limit = (datetime.now(UTC) - older_than).timestamp()
-    removed = 0
-    for one in incoming.glob("*") if incoming.is_dir() else ():
-        if one.is_file() and one.lstat().st_mtime < limit:
-            removed += 1
-            if not is_dry:
-                one.unlink(missing_ok=True)
-    return removed
 
+    def remove() -> int:
+        files = [one for one in incoming.glob("*") if one.is_file() and one.lstat().st_mtime < limit]
+        for one in () if is_dry else files:
+            one.unlink(missing_ok=True)
+        return len(files)
 
-def as_row(report: Report) -> dict[str, int]:
-    """Return a report as JSON values."""
-    return asdict(report)
+    return await asyncio.to_thread(remove)

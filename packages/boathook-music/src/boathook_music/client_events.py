@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from boathook import Transaction
+from boathook_app_tools.statements import load_statements
 from boathook_music import files, links
 from boathook_music.app import hook, settings
 
@@ -16,27 +17,7 @@ _DESCRIPTIONS: Final = {
     READY: "A song is complete, and its files are stored.",
     FAILED: "A song failed, or none of its audio could be stored.",
 }
-# In one statement, so that a track is announced once. A failure may be followed by success, never the reverse.
-_ANNOUNCE: Final = """
-    with news as (
-        select coalesce(nullif(t.application, ''), $2) as application,
-            case when t.status = 'failed' then 'failed'
-                when t.status <> 'complete' or file.is_open or file.total = 0 then null
-                when file.has_audio then 'ready' else 'failed' end as state
-        from music.track t, lateral (
-            select count(*) as total, coalesce(bool_or(state in ('wanted', 'retrying', 'missing')), false) as is_open,
-                coalesce(bool_or(state = 'stored' and kind = 'audio'), false) as has_audio
-            from music.file where task_id = t.task_id
-        ) file where t.task_id = $1
-    )
-    update music.track t set announced = news.state from news
-    where t.task_id = $1 and news.application <> '' and (
-        news.state = 'ready' and t.announced is distinct from 'ready' or news.state = 'failed' and t.announced is null)
-    returning t.announced, news.application, t.owner, t.title,
-        coalesce(t.error_code, 'FILES_FAILED') as code,
-        coalesce(t.error, 'none of its audio could be stored') as message
-"""
-_CLIPS: Final = "select clip_id, title, duration_s from music.clip where task_id = $1 order by position, clip_id"
+SQL: Final = load_statements(__file__)
 
 
 def schemas() -> dict[str, Any]:
@@ -52,7 +33,7 @@ async def declare(tx: Transaction) -> None:
 
 async def announce(tx: Transaction, task_id: str) -> None:
     """Publish the event of a track that is ready or has failed since the last call; requires the track's lock."""
-    row = await tx.fetchrow(_ANNOUNCE, task_id, settings().application)
+    row = await tx.fetchrow(SQL["announce_track"], task_id, settings().application)
     if row is None:
         return
     data = {"task_id": task_id, "owner": row["owner"], "title": row["title"]}
@@ -77,7 +58,7 @@ async def _clips(tx: Transaction, task_id: str) -> list[dict[str, Any]]:
             "audio": by_name.get((row["clip_id"], "audio")),
             "cover": by_name.get((row["clip_id"], "cover")),
         }
-        for row in await tx.fetch(_CLIPS, task_id)
+        for row in await tx.fetch(SQL["list_clips"], task_id)
     ]
 
 

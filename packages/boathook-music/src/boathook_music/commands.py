@@ -1,6 +1,7 @@
 """The commands: ``boathook music ...``."""
 
 import json
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
@@ -13,7 +14,7 @@ from boathook_app_tools.import_commands import add_import, add_views
 from boathook_app_tools.terminal import Json, ask, print_json, print_rows, say
 from boathook_music import delivery_log, files, jobs, links, lookup, owner_tables, sending, status, tracks
 from boathook_music.app import hook, settings
-from boathook_music.cleaning import Report, as_row
+from boathook_music.cleaning import Report
 from boathook_music.delivery_log import DeliveryStatus, Kind
 from boathook_music.kinds import Kind as FileKind
 from boathook_music.stages import Status
@@ -152,7 +153,7 @@ def list_deliveries(
     as_json: Json = False,
 ) -> None:
     """List deliveries, newest first."""
-    rows = hook.run(delivery_log.listed(standing=state, kind=kind, limit=limit))
+    rows = hook.run(delivery_log.listed(status=state, kind=kind, limit=limit))
     print_rows(rows, as_json=as_json, columns=_SHOWN)
 
 
@@ -167,13 +168,13 @@ def replay_deliveries(
     ids: Deliveries, note: Annotated[str | None, typer.Option(help="Why, for the audit.")] = None
 ) -> None:
     """Retry failed deliveries."""
-    _report(ids, hook.run(delivery_log.replay(ids, note=note)), "are tried again")
+    _report(ids, hook.run(hook.operations.replay(ids, note=note)), "are tried again")
 
 
 @deliveries_app.command("giveup", epilog='Example: boathook music deliveries giveup dlv_01kaz3... --note "old song"')
 def give_up_deliveries(ids: Deliveries, note: Annotated[str, typer.Option(help="Why, for the audit.")]) -> None:
     """Settle failed deliveries permanently."""
-    _report(ids, hook.run(delivery_log.give_up(ids, note=note)), "are settled")
+    _report(ids, hook.run(hook.operations.ignore(ids, note=note)), "are settled")
 
 
 @deliveries_app.command("cleanup", epilog="Example: boathook music deliveries cleanup --days 30")
@@ -211,7 +212,7 @@ def clean_up(
 
         report = hook.run(work())
     assert report is not None
-    print_rows([{"dry_run": dry_run, **as_row(report)}], as_json=as_json)
+    print_rows([{"dry_run": dry_run, **asdict(report)}], as_json=as_json)
 
 
 @app.command("simulate", epilog="Example: boathook music simulate --url http://127.0.0.1:8080 --count 20")

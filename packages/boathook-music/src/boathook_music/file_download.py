@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from boathook import BoathookError
+from boathook_app_tools.storage import Storage, StorageFailed
 from boathook_music.files import StoredFile
 from boathook_music.kinds import HEAD, Kind, format_of
-from boathook_music.storage import Storage, StorageFailed
 
 EXPIRED: Final = frozenset({401, 403, 404, 410})
 """The statuses with which file servers respond to expired URLs."""
@@ -48,6 +48,12 @@ class Download:
     """A `boathook.handlers.platform.Http`."""
     storage: Storage
 
+    @property
+    def path(self) -> Path:
+        """The downloaded file; its name includes the URL, because content from another URL is another file."""
+        name = hashlib.sha256(f"{self.kind} {self.stem} {self.url}".encode()).hexdigest()[:40]
+        return self.incoming / f"{name}.{self.kind}"
+
 
 async def keep(work: Download) -> StoredFile:
     """Fetch a file and put it into storage. Raises DownloadFailed.
@@ -56,65 +62,48 @@ async def keep(work: Download) -> StoredFile:
     """
     try:
         return await _keep(work)
+    except StorageFailed as error:
+        raise DownloadFailed(str(error), error.code, is_final=False) from None
+    except FileNotFoundError:  # a worker that lost its lease was faster
+        raise DownloadFailed("another attempt is at the same file", "BUSY", is_final=False) from None
     except OSError as error:
         words = f"files cannot be fetched to {work.incoming}: {error.strerror or error}"
         raise DownloadFailed(words, "INCOMING_FAILED", is_final=False) from None
 
 
 async def _keep(work: Download) -> StoredFile:
-    path = _place(work)
     await asyncio.to_thread(work.incoming.mkdir, parents=True, exist_ok=True)
-    if not await asyncio.to_thread(path.is_file):  # else an earlier attempt ended between fetching and storing
-        await _fetch(work, path)
-    try:
-        size, sha256, head = await asyncio.to_thread(_measure, path)
-    except FileNotFoundError:  # a worker that lost its lease was faster
-        raise DownloadFailed("another attempt is at the same file", "BUSY", is_final=False) from None
+    if not await asyncio.to_thread(work.path.is_file):  # else an earlier attempt ended between fetching and storing
+        try:
+            await work.http.download(work.url, work.path, max_bytes=work.max_bytes, timeout_s=work.timeout_s)
+        except BoathookError as error:
+            raise _judge(error) from None
+    size, sha256, head = await asyncio.to_thread(_measure, work.path)
     found = format_of(work.kind, head)
     if found is None:
-        await asyncio.to_thread(path.unlink, missing_ok=True)
-        raise DownloadFailed(
-            f"the content at the address is not {work.kind}", f"NOT_{work.kind.upper()}", is_final=True
-        )
+        await asyncio.to_thread(work.path.unlink, missing_ok=True)
+        code = f"NOT_{work.kind.upper()}"
+        raise DownloadFailed(f"the content at the address is not {work.kind}", code, is_final=True)
     kept = StoredFile(key=f"{work.stem}.{found.extension}", size=size, sha256=sha256, content_type=found.content_type)
-    try:
-        await work.storage.put(path, kept.key, content_type=kept.content_type, sha256=sha256)
-    except StorageFailed as error:
-        raise DownloadFailed(str(error), error.code, is_final=False) from None
-    await asyncio.to_thread(path.unlink, missing_ok=True)
+    await work.storage.put(work.path, kept.key, content_type=kept.content_type, sha256=sha256)
+    await asyncio.to_thread(work.path.unlink, missing_ok=True)
     return kept
-
-
-async def _fetch(work: Download, path: Path) -> None:
-    try:
-        await work.http.download(work.url, path, max_bytes=work.max_bytes, timeout_s=work.timeout_s)
-    except BoathookError as error:
-        raise _judge(error) from None
 
 
 def _judge(error: BoathookError) -> DownloadFailed:
     status, host = getattr(error, "status", None), getattr(error, "host", None)
+    code = "DOWNLOAD_FAILED" if status is None else f"HTTP_{status}"
     if status in EXPIRED:
         return DownloadFailed(f"the address has expired: {error}", "URL_EXPIRED", is_final=True, dependency=host)
     if status is not None and 300 <= status < 500 and status not in _WORTH_TRYING:
-        return DownloadFailed(str(error), f"HTTP_{status}", is_final=True, dependency=host)
+        return DownloadFailed(str(error), code, is_final=True, dependency=host)
     if getattr(error, "is_final", False):
         return DownloadFailed(str(error), "REFUSED", is_final=True, dependency=host)
-    code = "DOWNLOAD_FAILED" if status is None else f"HTTP_{status}"
     return DownloadFailed(str(error), code, is_final=False, dependency=host)
 
 
-def _place(work: Download) -> Path:
-    # The name includes the URL: content from another URL is another file.
-    name = hashlib.sha256(f"{work.kind} {work.stem} {work.url}".encode()).hexdigest()[:40]
-    return work.incoming / f"{name}.{work.kind}"
-
-
 def _measure(path: Path) -> tuple[int, str, bytes]:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
         head = file.read(HEAD)
-        digest.update(head)
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-        return file.tell(), digest.hexdigest(), head
+        file.seek(0)
+        return path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest(), head

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Final
 
+from boathook_app_tools.statements import load_statements
 from boathook_music import account, client_events, delivery_log, files, lookup, status, tracks
 from boathook_music.app import (
     callbacks_total,
@@ -18,16 +20,10 @@ from boathook_music.app import (
     waiting_callbacks,
 )
 from boathook_music.callbacks import Stage
-from boathook_music.cleaning import Cleaner, Report, Rules, as_row, remove_leftovers
+from boathook_music.cleaning import Cleaner, Report, Rules, remove_leftovers
 from boathook_music.handlers import FILE_RETRY, MAX_S
 
-_BEGIN: Final = """
-    insert into music.cleaning (started_at)
-    select now() where not exists (
-        select from music.cleaning where started_at > now() - $1 * interval '1 second'
-    ) returning started_at
-"""
-_END: Final = "update music.cleaning set ended_at = now(), report = $2::jsonb where started_at = $1"
+SQL: Final = load_statements(__file__)
 
 
 @hook.every(2.0)
@@ -91,11 +87,8 @@ async def count() -> None:
 async def clean_daily() -> None:
     """Clean up if the last cleanup, by any process or operator, is long enough ago."""
     every_s = settings().clean_every_s
-    if not every_s:
-        return
-    report = await clean(not_within_s=every_s)
-    if report is not None:
-        hook.log.info("music_cleaned", **as_row(report))
+    if every_s and (report := await clean(not_within_s=every_s)):
+        hook.log.info("music_cleaned", **asdict(report))
 
 
 async def clean(
@@ -109,25 +102,20 @@ async def clean(
     started_at = None
     if not is_dry:
         async with hook.transaction() as tx:
-            started_at = await tx.fetchval(_BEGIN, not_within_s)
+            started_at = await tx.fetchval(SQL["begin_cleaning"], not_within_s)
         if started_at is None:
             return None
     config = settings()
-    cleaner = Cleaner(storage(), hook.transaction, _rules(), is_dry=is_dry, notify=notify)
-    report = await cleaner.run()
-    report.leftovers = await remove_leftovers(incoming(), _rules().orphans, is_dry=is_dry)
-    if started_at is not None:
-        await delivery_log.clean_up(config.log_days)
-        async with hook.transaction() as tx:
-            await tx.execute(_END, started_at, json.dumps(as_row(report)))
-    return report
-
-
-def _rules() -> Rules:
-    config = settings()
-    return Rules(
+    rules = Rules(
         min_age=timedelta(seconds=config.min_age_s),
         orphans=timedelta(days=config.orphans_days),
         done=timedelta(days=config.failed_days),
         urls=timedelta(days=config.urls_days),
     )
+    report = await Cleaner(storage(), hook.transaction, rules, is_dry=is_dry, notify=notify).run()
+    report.leftovers = await remove_leftovers(incoming(), rules.orphans, is_dry=is_dry)
+    if started_at is not None:
+        await delivery_log.clean_up(config.log_days)
+        async with hook.transaction() as tx:
+            await tx.execute(SQL["end_cleaning"], started_at, json.dumps(asdict(report)))
+    return report

@@ -2,43 +2,38 @@
 
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote
 
 from boathook import Transaction
+from boathook_app_tools.statements import load_statements
 from boathook_music.app import settings, storage
-from boathook_music.storage import LocalFolder
 
+SQL: Final = load_statements(__file__)
 PATH: Final = "/api/music/files"
 MAX_S: Final = 3_600
 """The longest time for which a link is accepted, even if its signature is right."""
-_KEY: Final = "select key from music.link_key"
-_NEW_KEY: Final = "insert into music.link_key (key) values ($1) on conflict do nothing"
 
 
-async def with_links(tx: Transaction, files: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+async def with_links(tx: Transaction, files: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return files with ``link`` and ``link_expires_at``, which are None for those that are not stored.
 
     Raises:
         ConfigError: a secret of the storage cannot be resolved.
     """
-    if not any(file["state"] == "stored" for file in files):
-        return [{**file, "link": None, "link_expires_at": None} for file in files]
-    place, config, now = storage(), settings(), datetime.now(UTC)
-    expires_at = (now + timedelta(seconds=config.links_s)).replace(microsecond=0)
-    secret = await _secret(tx) if isinstance(place, LocalFolder) else b""
+    lifetime_s = settings().links_s
+    expires_at = (datetime.now(UTC) + timedelta(seconds=lifetime_s)).replace(microsecond=0)
     linked = []
     for file in files:
-        if file["state"] != "stored":
-            linked.append({**file, "link": None, "link_expires_at": None})
-            continue
-        if isinstance(place, LocalFolder):
-            link = config.public_url.rstrip("/") + sign(secret, file["key"], int(expires_at.timestamp()))
-        else:
-            link = await place.link(file["key"], int(config.links_s))
-        linked.append({**file, "link": link, "link_expires_at": expires_at})
+        link = None
+        if file["state"] == "stored":
+            link = await storage().link(file["key"], lifetime_s)
+            if link is None:
+                path = sign(await _secret(tx), file["key"], int(expires_at.timestamp()))
+                link = settings().public_url.rstrip("/") + path
+        linked.append({**file, "link": link, "link_expires_at": expires_at if link else None})
     return linked
 
 
@@ -49,20 +44,19 @@ def sign(secret: bytes, key: str, expires: int) -> str:
 
 async def is_valid(tx: Transaction, key: str, expires: str, signature: str) -> bool:
     """Return whether a link to *key* was signed here and has not expired."""
-    if not (expires.isascii() and expires.isdigit() and len(expires) <= 12):
+    if not (expires.isascii() and expires.isdigit() and len(expires) <= 12 and signature.isascii()):
         return False
-    left_s = int(expires) - datetime.now(UTC).timestamp()
     # A link that is valid for longer was not made here, even if it is signed.
-    if not 0 < left_s <= MAX_S or not signature.isascii():
+    if not 0 < int(expires) - datetime.now(UTC).timestamp() <= MAX_S:
         return False
     return hmac.compare_digest(signature, _signature(await _secret(tx), key, expires))
 
 
 async def _secret(tx: Transaction) -> bytes:
     """Return the key of all links, which PostgreSQL keeps for all processes; deleting it ends all links."""
-    if (secret := await tx.fetchval(_KEY)) is None:
-        await tx.execute(_NEW_KEY, secrets.token_bytes(32))
-        secret = await tx.fetchval(_KEY)
+    if (secret := await tx.fetchval(SQL["get_key"])) is None:
+        await tx.execute(SQL["add_key"], secrets.token_bytes(32))
+        secret = await tx.fetchval(SQL["get_key"])
     return bytes(secret)
 
 

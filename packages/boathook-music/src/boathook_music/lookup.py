@@ -5,11 +5,11 @@ Source: https://docs.sunoapi.org/suno-api/get-music-generation-details; kie.ai h
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from boathook import BoathookError
+from boathook_app_tools.statements import load_statements
 from boathook_music import tracks
 from boathook_music.app import hook, lookups_total, settings
 from boathook_music.callbacks import Callback, Stage, read_clips, read_code, read_id, read_text, stage_of
@@ -21,20 +21,7 @@ MAX_BYTES: Final = 1_048_576
 _PATH: Final = "/api/v1/generate/record-info?taskId="
 _ABOUT_ALL: Final = frozenset({401, 403, 405, 408, 425, 429, 430, 455})
 """Codes and statuses that concern the key or the service, not the task; so do those from 500."""
-_CLAIM: Final = """
-    update music.track set asked_at = now(), asks = asks + 1, ask_error = null where task_id = (
-        select task_id from music.track
-        where expected_since is not null and created_at > now() - $3 * interval '1 hour'
-            and coalesce(asked_at, expected_since)
-                + least($1 * power(2, least(asks, 30)), $2) * interval '1 second' <= now()
-        order by coalesce(asked_at, expected_since), task_id limit 1 for update skip locked
-    ) returning task_id, asks
-"""
-_CLAIM_NAMED: Final = """
-    update music.track set asked_at = now(), asks = asks + 1, ask_error = null
-    where task_id = $1 returning task_id, asks
-"""
-_FAILED: Final = "update music.track set ask_error = $2 where task_id = $1 and expected_since is not null"
+SQL: Final = load_statements(__file__)
 
 Result = Literal["applied", "unchanged"]
 
@@ -50,12 +37,6 @@ class LookupFailed(BoathookError):
     def __init__(self, message: str, *, concerns_all: bool = False) -> None:
         super().__init__(message)
         self.concerns_all = concerns_all
-
-
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    task_id: str
-    asks: int
 
 
 def read_record(body: bytes, task_id: str, *, max_clips: int = 20) -> Callback | None:
@@ -121,12 +102,12 @@ async def ask_due() -> int:
     asked = 0
     while asked < MAX_ASKS:
         async with hook.transaction() as tx:
-            row = await tx.fetchrow(_CLAIM, config.after_s, config.max_interval_s, config.stop_after_h)
+            row = await tx.fetchrow(SQL["claim_due"], config.after_s, config.max_interval_s, config.stop_after_h)
         if row is None:
             break
         asked += 1
         try:
-            await _ask_for(_Claim(**row), config)
+            await _ask_for(row["task_id"], row["asks"], config)
         except LookupFailed as error:
             if error.concerns_all:
                 break
@@ -139,27 +120,26 @@ async def ask_now(task_id: str) -> Result:
     if not config.key:
         raise LookupFailed('look-ups need the API key of the reseller; set key = "env:NAME" in [music.lookup]')
     async with hook.transaction() as tx:
-        row = await tx.fetchrow(_CLAIM_NAMED, task_id)
+        row = await tx.fetchrow(SQL["claim_named"], task_id)
     if row is None:
         raise LookupFailed(f"there is no track {task_id[:100]!r}; see `boathook music tracks list`")
-    return await _ask_for(_Claim(**row), config)
+    return await _ask_for(task_id, row["asks"], config)
 
 
-async def _ask_for(claim: _Claim, config: LookupSettings) -> Result:
+async def _ask_for(task_id: str, asks: int, config: LookupSettings) -> Result:
     try:
-        callback = read_record(
-            await fetch(_PATH + quote(claim.task_id, safe=""), config), claim.task_id, max_clips=settings().max_clips
-        )
+        body = await fetch(_PATH + quote(task_id, safe=""), config)
+        callback = read_record(body, task_id, max_clips=settings().max_clips)
     except LookupFailed as error:
         lookups_total.add(result="failed")
-        hook.log.warning("music_lookup_failed", **asdict(claim), error=str(error))
+        hook.log.warning("music_lookup_failed", task_id=task_id, asks=asks, error=str(error))
         async with hook.transaction() as tx:
-            await tx.execute(_FAILED, claim.task_id, str(error)[:500])
+            await tx.execute(SQL["mark_ask_failed"], task_id, str(error)[:500])
         raise
     result: Result = "unchanged"
     if callback is not None:
         async with hook.transaction() as tx:
-            if await tracks.take_record(tx, callback, name=f"record-info:{claim.task_id}:{claim.asks}"):
+            if await tracks.take_record(tx, callback, name=f"record-info:{task_id}:{asks}"):
                 result = "applied"
     lookups_total.add(result=result)
     return result
@@ -178,9 +158,8 @@ async def fetch(path: str, config: LookupSettings) -> bytes:
     except BoathookError as error:
         raise LookupFailed(str(error), concerns_all=True) from None
     if response.status != 200:
-        raise LookupFailed(
-            f"the response has the status {response.status}", concerns_all=_concerns_all(response.status)
-        )
+        said = f"the response has the status {response.status}"
+        raise LookupFailed(said, concerns_all=_concerns_all(response.status))
     return bytes(response.body)
 
 

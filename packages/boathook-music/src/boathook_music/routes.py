@@ -1,10 +1,10 @@
 """``/api/music``: tracks and the delivery log over HTTP, authenticated by an organization's API key; files by links."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -12,28 +12,42 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from boathook import BoathookError
+from boathook_app_tools.storage import LocalFolder
 from boathook_app_tools.terminal import plain
 from boathook_music import delivery_log, files, links, status, tracks
 from boathook_music.app import hook, storage
 from boathook_music.delivery_log import DeliveryStatus, Kind
 from boathook_music.stages import Status
-from boathook_music.storage import LocalFolder
 from boathook_music.tracks import NewTrack
 
 _MAX_BODY: Final = 262_144
-_MAX_LISTED: Final = 250
 _FILE_HEADERS: Final = {
     "cache-control": "private, no-store",
     "content-security-policy": "default-src 'none'; sandbox",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
+_STATUSES: Final = {"NotFound": 404, "InvalidValue": 422}
+"""By the names of boathook's errors: an app can import only their base."""
 
 
-class TrackBody(BaseModel):
-    """The body that registers a track."""
+def _without_nul(text: str) -> str:
+    if "\x00" in text:
+        raise ValueError("it must not contain NUL")
+    return text
 
+
+Text = Annotated[str, AfterValidator(_without_nul)]
+Model = TypeVar("Model", bound=BaseModel)
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+class TrackBody(_Strict):
+    """The body that registers a track."""
 
     task_id: str
     owner: str = ""
@@ -42,47 +56,58 @@ class TrackBody(BaseModel):
     application: str = ""
 
 
-class NoteBody(BaseModel):
+class NoteBody(_Strict):
     """The reason for an action."""
-
-    model_config = ConfigDict(extra="forbid")
 
     note: str = Field(min_length=1, max_length=500)
 
 
-class DaysBody(BaseModel):
+class DaysBody(_Strict):
     """The age limit in days."""
-
-    model_config = ConfigDict(extra="forbid")
 
     days: float = Field(gt=0, le=36_500)
 
 
+class _Page(BaseModel):
+    after: Text | None = None
+    limit: int = Field(default=50, ge=1, le=250)
+
+
+class TrackQuery(_Page):
+    """The query that lists tracks."""
+
+    status: Status | None = None
+    owner: Text | None = None
+
+
+class DeliveryQuery(_Page):
+    """The query that lists deliveries."""
+
+    status: DeliveryStatus | None = None
+    kind: Kind = Kind.CALLBACK
+
+
 async def add_track(request: Request) -> Response:
     """Register a track; 201 if it is new, else 200."""
-    body = await _read(request, TrackBody)
-    track = NewTrack(**body.model_dump())
+    track = NewTrack(**(await _body(request, TrackBody)).model_dump())
     if problem := tracks.problem_of(track):
         raise HTTPException(422, problem)
     async with hook.transaction() as tx:
         is_new = await tracks.register(tx, track)
-        found = await tracks.shown(tx, body.task_id)
-    return _json(found, status=201 if is_new else 200)
+        return _json(await tracks.shown(tx, track.task_id), 201 if is_new else 200)
 
 
 async def list_tracks(request: Request) -> Response:
     """List tracks, newest first."""
-    state, limit = _word(request, "status", Status), _limit(request)
-    owner, after = _text(request, "owner"), _text(request, "after")
+    query = _read(TrackQuery, request.query_params)
     async with hook.transaction() as tx:
-        rows = await tracks.listed(tx, status=state, owner=owner, after=after, limit=limit)
-    return _json({"data": rows, "next": rows[-1]["task_id"] if len(rows) == limit else None})
+        return _page(await tracks.listed(tx, **query.model_dump()), query, "task_id")
 
 
 async def show_track(request: Request) -> Response:
     """Return a track with its clips, files and callbacks."""
     async with hook.transaction() as tx:
-        found = await tracks.shown(tx, _task(request))
+        found = await tracks.shown(tx, request.path_params["task_id"])
     if found is None:
         raise HTTPException(404, "there is no such track")
     return _json(found)
@@ -91,7 +116,7 @@ async def show_track(request: Request) -> Response:
 async def delete_track(request: Request) -> Response:
     """Mark a track as deleted."""
     async with hook.transaction() as tx:
-        if not await tracks.mark_deleted(tx, _task(request)):
+        if not await tracks.mark_deleted(tx, request.path_params["task_id"]):
             raise HTTPException(404, "there is no such track, or it is deleted already")
     return Response(status_code=204)
 
@@ -104,14 +129,8 @@ async def show_status(_request: Request) -> Response:
 
 async def list_deliveries(request: Request) -> Response:
     """List deliveries, newest first."""
-    limit = _limit(request)
-    rows = await delivery_log.listed(
-        standing=_word(request, "status", DeliveryStatus),
-        kind=_word(request, "kind", Kind) or Kind.CALLBACK,
-        after=request.query_params.get("after"),
-        limit=limit,
-    )
-    return _json({"data": rows, "next": rows[-1]["id"] if len(rows) == limit else None})
+    query = _read(DeliveryQuery, request.query_params)
+    return _page(await delivery_log.listed(**query.model_dump()), query, "id")
 
 
 async def show_delivery(request: Request) -> Response:
@@ -121,25 +140,23 @@ async def show_delivery(request: Request) -> Response:
 
 async def replay_delivery(request: Request) -> Response:
     """Retry a failed delivery."""
-    return _decided(await delivery_log.replay([request.path_params["id"]], note="POST /api/music"))
+    return _decided(await hook.operations.replay([request.path_params["id"]], note="POST /api/music"))
 
 
 async def give_up_delivery(request: Request) -> Response:
     """Settle a failed delivery permanently."""
-    body = await _read(request, NoteBody)
-    return _decided(await delivery_log.give_up([request.path_params["id"]], note=body.note))
+    body = await _body(request, NoteBody)
+    return _decided(await hook.operations.ignore([request.path_params["id"]], note=body.note))
 
 
 async def clean_up_deliveries(request: Request) -> Response:
     """Delete the records of old callbacks."""
-    body = await _read(request, DaysBody)
-    return _json({"forgotten": await delivery_log.clean_up(body.days)})
+    return _json({"forgotten": await delivery_log.clean_up((await _body(request, DaysBody)).days)})
 
 
 async def serve_file(request: Request) -> Response:
     """Send a stored file to the holder of a signed link; parts of it on request."""
-    key, place = request.path_params["key"], storage()
-    query = request.query_params
+    key, place, query = request.path_params["key"], storage(), request.query_params
     async with hook.transaction() as tx:
         if not await links.is_valid(tx, key, query.get("expires", ""), query.get("signature", "")):
             raise HTTPException(403, "this link is not valid or has expired; ask for a new one")
@@ -149,58 +166,36 @@ async def serve_file(request: Request) -> Response:
     return FileResponse(place.path(key), media_type=content_type, headers=_FILE_HEADERS)
 
 
-def _decided(done: list[str]) -> Response:
-    if not done:
-        raise HTTPException(409, "this delivery has not failed; only failed ones can be replayed or given up")
-    return _json({"ok": True, "id": done[0]})
-
-
-async def _read(request: Request, kind: type[Any]) -> Any:
+async def _body(request: Request, model: type[Model]) -> Model:
     raw = b""
     async for piece in request.stream():
         raw += piece
         if len(raw) > _MAX_BODY:
             raise HTTPException(413, f"the body is larger than {_MAX_BODY} bytes")
     try:
-        return kind.model_validate(msgspec.json.decode(raw))
+        document = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise HTTPException(400, "the body is not JSON") from None
+    return _read(model, document)
+
+
+def _read(model: type[Model], values: Any) -> Model:
+    try:
+        return model.model_validate(dict(values) if isinstance(values, Mapping) else values)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise HTTPException(422, f"{where or 'the body'}: {first['msg']}") from None
+        where = ".".join(map(str, first["loc"])) or "the body"
+        raise HTTPException(422, f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
-def _word(request: Request, key: str, kind: type[Any]) -> Any:
-    text = request.query_params.get(key)
-    if text is None:
-        return None
-    try:
-        return kind(text)
-    except ValueError:
-        words = ", ".join(word.value for word in kind)
-        raise HTTPException(422, f"{key}: write one of {words}") from None
+def _page(rows: list[dict[str, Any]], query: _Page, id: str) -> Response:
+    return _json({"data": rows, "next": rows[-1][id] if len(rows) == query.limit else None})
 
 
-def _text(request: Request, key: str) -> str | None:
-    text = request.query_params.get(key)
-    if text is not None and "\x00" in text:
-        raise HTTPException(422, f"{key}: it must not contain NUL")
-    return text
-
-
-def _task(request: Request) -> str:
-    task_id: str = request.path_params["task_id"]
-    if "\x00" in task_id:
-        raise HTTPException(404, "there is no such track")
-    return task_id
-
-
-def _limit(request: Request) -> int:
-    text = request.query_params.get("limit", "50")
-    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= _MAX_LISTED):
-        raise HTTPException(422, f"limit: write a whole number from 1 to {_MAX_LISTED}")
-    return int(text)
+def _decided(ids: list[str]) -> Response:
+    if not ids:
+        raise HTTPException(409, "this delivery has not failed; only failed ones can be replayed or given up")
+    return _json({"ok": True, "id": ids[0]})
 
 
 def _json(body: object, status: int = 200) -> Response:
@@ -213,37 +208,31 @@ def _refused(_request: Request, error: Exception) -> Response:
 
 
 def _failed(_request: Request, error: Exception) -> Response:
-    # By name, because an app can import only the base of boathook's errors.
-    status = {"NotFound": 404, "InvalidValue": 422}.get(type(error).__name__, 503)
+    status = _STATUSES.get(type(error).__name__, 503)
     message = str(error) if status < 500 else "it cannot be done at the moment; try again later"
     return JSONResponse({"error": message}, status_code=status)
 
 
-def _route(path: str, call: Callable[[Request], Awaitable[Response]], method: str = "GET") -> Route:
-    return Route(path, call, methods=[method])
+def _mount(
+    path: str, *routes: tuple[str, str, Callable[[Request], Awaitable[Response]]], is_open: bool = False
+) -> None:
+    handlers = {HTTPException: _refused, BoathookError: _failed}
+    served = [Route(place, call, methods=[method]) for method, place, call in routes]
+    hook.mount(path, Starlette(routes=served, exception_handlers=handlers), is_open=is_open)
 
 
-api = Starlette(
-    routes=[
-        _route("/tracks", add_track, "POST"),
-        _route("/tracks", list_tracks),
-        _route("/tracks/{task_id:path}", show_track),
-        _route("/tracks/{task_id:path}", delete_track, "DELETE"),
-        _route("/status", show_status),
-        _route("/deliveries", list_deliveries),
-        _route("/deliveries/cleanup", clean_up_deliveries, "POST"),
-        _route("/deliveries/{id}", show_delivery),
-        _route("/deliveries/{id}/replay", replay_delivery, "POST"),
-        _route("/deliveries/{id}/giveup", give_up_delivery, "POST"),
-    ],
-    exception_handlers={HTTPException: _refused, BoathookError: _failed},
+_mount(
+    "/api/music",
+    ("POST", "/tracks", add_track),
+    ("GET", "/tracks", list_tracks),
+    ("GET", "/tracks/{task_id:path}", show_track),
+    ("DELETE", "/tracks/{task_id:path}", delete_track),
+    ("GET", "/status", show_status),
+    ("GET", "/deliveries", list_deliveries),
+    ("POST", "/deliveries/cleanup", clean_up_deliveries),
+    ("GET", "/deliveries/{id}", show_delivery),
+    ("POST", "/deliveries/{id}/replay", replay_delivery),
+    ("POST", "/deliveries/{id}/giveup", give_up_delivery),
 )
-
-file_links = Starlette(
-    routes=[_route("/{key:path}", serve_file)],
-    exception_handlers={HTTPException: _refused, BoathookError: _failed},
-)
-
-hook.mount("/api/music", api)
 # Open, because the link is the permission.
-hook.mount(links.PATH, file_links, is_open=True)
+_mount(links.PATH, ("GET", "/{key:path}", serve_file), is_open=True)

@@ -6,6 +6,8 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from boathook_app_tools.storage_settings import StorageSettings
+
 _FROZEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 _MIB = 1_048_576
 _PATH: Final = "/generate-music-callb"
@@ -32,39 +34,6 @@ def problem_of_application(uid: str) -> str | None:
     if re.fullmatch(r"(?!app_)(?!\.\.?$)[A-Za-z0-9_.-]{1,256}", uid) is None:
         return f'{uid[:100]!r} is not the uid of an application; use 1 to 256 letters, digits, "-", "_" and "."'
     return None
-
-
-class StorageSettings(BaseModel):
-    """The table ``[music.storage]``: the storage of audio and covers."""
-
-    model_config = _FROZEN
-
-    kind: Literal["folder", "s3"] = "folder"
-    folder: Path = Path("music")
-    """For ``folder``: the path of the files, relative to `server.data_dir` unless it is absolute.
-
-    Workers on several hosts need the same one.
-    """
-    endpoint: str = ""
-    """For ``s3``: the service's URL, such as ``https://s3.eu-central-1.amazonaws.com``."""
-    bucket: str = ""
-    region: str = "us-east-1"
-    key_id: str = ""
-    """A text or a reference such as ``env:NAME``, like the two below."""
-    secret_key: str = Field(default="", repr=False)
-    session_token: str = Field(default="", repr=False)
-    timeout_s: float = Field(default=120.0, gt=0)
-    """Timeout in seconds for sending one file."""
-
-    @model_validator(mode="after")
-    def _check_s3(self) -> Self:
-        if self.kind == "s3":
-            for key in ("endpoint", "bucket", "key_id", "secret_key"):
-                if not getattr(self, key):
-                    raise ValueError(f'{key} is needed with kind = "s3"; add it')
-            if not self.endpoint.startswith(("http://", "https://")):
-                raise ValueError('endpoint: write an address such as "https://s3.eu-central-1.amazonaws.com"')
-        return self
 
 
 class LookupSettings(BaseModel):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, assert_never
+from typing import Final
 
 from boathook_music.callbacks import Stage
 
@@ -38,8 +38,7 @@ class Late:
 
 
 Step = Forward | AddData | Late
-
-_ORDER: Final = {Status.PENDING: 0, Status.TEXT: 1, Status.FIRST: 2, Status.COMPLETE: 3}
+_ORDER: Final = (Status.PENDING, Status.TEXT, Status.FIRST, Status.COMPLETE)
 
 
 def step(status: Status, stage: Stage) -> Step:
@@ -47,28 +46,20 @@ def step(status: Status, stage: Stage) -> Step:
 
     An error is final, unless the songs arrive anyway. Songs that have arrived are kept, whatever error follows.
     """
-    if status is Status.DELETED:
-        return Late("the track was deleted")
-    match stage:
-        case Stage.UNKNOWN:
+    match status, stage:
+        case Status.DELETED, _:
+            return Late("the track was deleted")
+        case _, Stage.UNKNOWN:
             return Late("its stage is not known")
-        case Stage.ERROR:
-            return _fail(status)
-        case Stage.COMPLETE:
-            return AddData() if status is Status.COMPLETE else Forward(Status.COMPLETE)
-        case Stage.TEXT | Stage.FIRST:
-            return _go_on(status, Status(stage.value))
-        case _:
-            assert_never(stage)
-
-
-def _fail(status: Status) -> Step:
-    if status is Status.COMPLETE:
-        return Late("the track is complete already")
-    return Late("the track has failed already") if status is Status.FAILED else Forward(Status.FAILED)
-
-
-def _go_on(status: Status, to: Status) -> Step:
-    if status is Status.FAILED:
-        return Late("the track has failed already")
-    return Forward(to) if _ORDER[to] > _ORDER[status] else Late(f"the track is at {status} already")
+        case Status.COMPLETE, Stage.ERROR:
+            return Late("the track is complete already")
+        case Status.COMPLETE, Stage.COMPLETE:
+            return AddData()
+        case _, Stage.COMPLETE:
+            return Forward(Status.COMPLETE)
+        case Status.FAILED, _:
+            return Late("the track has failed already")
+        case _, Stage.ERROR:
+            return Forward(Status.FAILED)
+    to = Status(stage.value)
+    return Forward(to) if _ORDER.index(to) > _ORDER.index(status) else Late(f"the track is at {status} already")

@@ -61,6 +61,10 @@ class Storage(Protocol):
         """Yield all objects whose keys start with *prefix*, page by page in the order of their keys."""
         ...
 
+    async def link(self, key: str, expires_s: int) -> str | None:
+        """Return a URL with which anyone can read an object for *expires_s* seconds; None if it has none of its own."""
+        ...
+
 
 class LocalFolder:
     """Stores files in a folder, by the same keys.
@@ -93,6 +97,10 @@ class LocalFolder:
         walk = self._walk(self._root, "", prefix)
         while page := await asyncio.to_thread(lambda: list(islice(walk, size))):
             yield page
+
+    async def link(self, key: str, expires_s: int) -> None:  # noqa: ARG002 - see Storage
+        """Return None: a folder has no URLs."""
+        return
 
     def _put(self, path: Path, key: str) -> None:
         target = self._place(key)

@@ -19,7 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.parsers import ResponseParserError
 
 from boathook import BoathookError
-from boathook_music.storage import PAGE, StorageFailed, Stored
+from boathook_app_tools.storage import PAGE, StorageFailed, Stored
 
 _MAX_LISTED: Final = 8_388_608
 _BY_CLIENT: Final = frozenset({"content-length", "expect"})
