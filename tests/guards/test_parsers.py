@@ -97,6 +97,8 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "boathook_fleet/ruby.py": dict.fromkeys(("_hash", "_key", "_list", "value"), ("boathook_fleet.ruby:MAX_DEPTH",)),
     "boathook_fleet/fetching.py": {"json": (OURS,)},
     "boathook_fleet/rentprog_api.py": {"json": ("boathook_fleet.rentprog_api:MAX_BYTES",)},
+    "boathook_fleet/timeline.py": {"json": (OURS,)},
+    "boathook_fleet/owner_events.py": {"json": (OURS,)},
     "boathook_fleet/sending.py": {"json": (OURS,)},
     "boathook_fleet/example_requests.py": {"json": (OURS,), "write_hash": (OURS,)},
     "boathook_fleet/status.py": {"json": (OURS,)},

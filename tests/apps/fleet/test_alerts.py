@@ -32,7 +32,7 @@ def server(tmp_path_factory, admin_url, pg_template, alert_receiver) -> Iterator
 
 def test_a_silent_branch_is_reported(server: FleetServer, alert_receiver: AlertReceiver):
     alert = alert_receiver.await_kind("fleet.branch_silent", "firing", subject="4310")
-    assert "no webhook of branch Tbilisi for" in alert["summary"]
+    assert "No webhook of branch Tbilisi for" in alert["summary"]
     state = server.client.get("/webhooks/_selftest").json()["branches"]["4310"]
     assert (state["name"], state["is_silent"], state["last_webhook_at"]) == ("Tbilisi", True, None)
     car = new_id()
@@ -52,7 +52,7 @@ def test_a_field_that_is_not_understood_is_reported(server: FleetServer, alert_r
 def test_slow_acknowledgements_are_reported(server: FleetServer, alert_receiver: AlertReceiver):
     server.send_event("car_create", {"id": new_id()})
     assert (
-        "acknowledging webhooks takes" in alert_receiver.await_kind("fleet.slow_acknowledgements", "firing")["summary"]
+        "Acknowledging webhooks takes" in alert_receiver.await_kind("fleet.slow_acknowledgements", "firing")["summary"]
     )
 
 

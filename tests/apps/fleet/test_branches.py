@@ -103,7 +103,7 @@ async def test_the_time_is_a_setting_and_zero_means_never(silence_h: float, is_s
 async def test_mutant_that_reads_the_webhook_alone_misses_the_branch_of_its_object(url: str, monkeypatch):  # noqa: F811
     from boathook_fleet import records
 
-    monkeypatch.setattr(records, "NOTE", records.NOTE.replace("{known_branch}", "null"))
+    monkeypatch.setitem(records.SQL, "note", records.SQL["note"].replace("{known_branch}", "null"))
     async with transaction(url) as tx:
         await send(tx, 5, Entity.BOOKING, "7", company_id=1)
         await send(tx, 1, Entity.BOOKING, "7", state="x")

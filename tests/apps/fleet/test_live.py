@@ -1,8 +1,7 @@
 """Changes are sent to browsers over a WebSocket, in order and without gaps."""
 
-import base64
-import hashlib
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -135,15 +134,15 @@ def test_an_invalid_position_closes_the_connection_with_a_reason(since: str, ser
 
 
 def test_the_page_is_open_and_holds_no_data(server: FleetServer):
-    page = httpx.get(f"{server.base}/api/rentprog/live/page", timeout=300)
+    page = httpx.get(f"{server.base}/api/rentprog/live/page", timeout=300, follow_redirects=True)
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")
-    assert "innerHTML" not in page.text, "what strangers wrote is shown as text"
+    (script,) = re.findall(r'<script src="([^"]*)" defer></script>', page.text)
+    code = httpx.get(f"{server.base}{script}", timeout=300)
+    assert code.headers["content-type"].startswith("text/javascript")
+    assert "innerHTML" not in code.text, "what senders wrote is shown as text"
     policy = page.headers["content-security-policy"]
-    for tag in ("script", "style"):
-        content = page.text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
-        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert "script-src 'self'" in policy
     assert "unsafe-inline" not in policy
     assert page.headers["x-content-type-options"] == "nosniff"
 

@@ -135,9 +135,9 @@ async def test_a_change_noted_while_another_is_applied_is_never_missed(url: str)
 
 
 async def test_mutant_a_mark_that_locks_nothing_loses_a_change(url: str, monkeypatch):
-    monkeypatch.setattr(
-        records,
-        "MARK",
+    monkeypatch.setitem(
+        records.SQL,
+        "mark",
         "insert into fleet.dirty (entity, entity_id, oldest, changes, announced_at)"
         " select $1, $2, $3, 1, now() where $4::float8 > 0 on conflict do nothing returning true",
     )
@@ -171,7 +171,7 @@ async def test_a_change_that_is_noted_late_has_later_ones_decided_again(url: str
 
 
 async def test_mutant_that_decides_once_revives_what_is_deleted(url: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(records, "OVERTAKEN", "select $1 = '' and $2 = '' and $3 < now()")
+    monkeypatch.setitem(records.SQL, "is_overtaken", "select $1 = '' and $2 = '' and $3 < now()")
     assert (await overtaken(url))["is_deleted"] is False
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,29 +10,14 @@ import jsonschema_rs
 import pytest
 from pydantic import ValidationError
 
-from boathook.config import load
-from boathook.server.loading import bound, load_hooks, migrations_of, with_apps
-from boathook.server.supervisor import prepare_database
 from boathook_fleet import hook, owner_events
 from boathook_fleet.parse import Change
 from boathook_fleet.records import Arrival, apply_changes, note_change
 from boathook_fleet.settings import FleetSettings
 from boathook_fleet.words import Action, Entity
+from tests.apps.fleet.conftest import FLEET
 from tests.apps.fleet.server import FleetServer, new_id, started
 from tests.support import until
-
-FLEET = 'application = "rental-owner"\nlate_after_s = 600.0\nwindow_s = 0.05\n'
-
-
-@pytest.fixture
-async def fleet(pg_url, tmp_path) -> AsyncIterator[None]:
-    """The app, bound to this test's database."""
-    file = tmp_path / "boathook.toml"
-    file.write_text(f'[database]\nurl = "{pg_url}"\n[apps]\nload = ["fleet"]\n[fleet]\nsecrets = ["x"]\n{FLEET}')
-    settings, apps = with_apps(load(file))
-    await prepare_database(settings, load_hooks(settings), migrations_of(apps))
-    async with bound(settings, apps):
-        yield
 
 
 async def update(action: Action = Action.UPDATE, *, fails: bool = False, **data: Any) -> None:

@@ -3,6 +3,7 @@
 An event is acknowledged once it is stored. It is then recorded as a change of a car, client, booking, branch, employee
 or message, and its object is written once for all changes that arrived together.
 
+app        the Boathook object, and the languages of texts
 settings   the table [fleet], and the environment variables that replace it: senders and their proof
 parse      parses all formats of webhooks; words, timestamp_formats and ruby parse their parts
 tables     the tables of objects: columns, and their names in the senders' data
@@ -16,6 +17,7 @@ alerts     what operators are notified of; branches: those that send no webhooks
 dead_letters  dead letters: list, decide, retry
 status     metrics of the app
 live       changes for browsers, over a WebSocket
+staff      pages: cars and bookings with their timelines (timeline)
 jobs       periodic jobs
 owner_tables  import of an owner's tables, and views under their names (views.sql)
 routes     the app's own HTTP routes; commands: boathook fleet ...
@@ -25,18 +27,15 @@ README.md is for operators.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from boathook import Boathook
-from boathook_fleet.alerts import declare_alerts
+from boathook_fleet.app import hook as hook
 from boathook_fleet.commands import make_commands
 from boathook_fleet.handlers import declare_handlers
 from boathook_fleet.jobs import declare_jobs
 from boathook_fleet.routes import mount_routes
 from boathook_fleet.settings import IGNORED, FleetSettings
-
-hook = Boathook("fleet", settings=FleetSettings, migrations=Path(__file__).with_name("migrations"))
+from boathook_fleet.staff import mount_pages, sign_in
 
 
 @hook.sources
@@ -47,7 +46,7 @@ def sources(settings: FleetSettings) -> Mapping[str, Mapping[str, Any]]:
 
 hook.ignored_variables(IGNORED)
 declare_handlers(hook)
-declare_alerts(hook)
 declare_jobs(hook)
 mount_routes(hook)
-hook.commands(make_commands(hook))
+mount_pages(hook)
+hook.commands(make_commands(hook, sign_in))

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from boathook import Boathook, BoathookError
+from boathook.sign_in import SignIn, User
 from boathook_app_tools import simulation
 from boathook_app_tools.import_commands import add_import, add_views
 from boathook_app_tools.terminal import Json, ask, print_json, print_rows, say
@@ -17,7 +18,7 @@ from boathook_fleet.words import Entity
 Limit = Annotated[int, typer.Option(min=1, max=100_000, help="Maximum rows.")]
 
 
-def make_commands(hook: Boathook) -> typer.Typer:
+def make_commands(hook: Boathook, sign_in: SignIn[User]) -> typer.Typer:
     """Return the commands of the app."""
     app = typer.Typer(no_args_is_help=True, help="A car-rental back office on RentProg's and Umnico's webhooks.")
     for entity, table in TABLES.items():
@@ -28,6 +29,7 @@ def make_commands(hook: Boathook) -> typer.Typer:
     app.add_typer(_unknown(hook), name="unknown")
     app.add_typer(_unparsed(hook), name="unparsed")
     app.add_typer(_dead(hook), name="dead")
+    app.add_typer(sign_in.commands(), name="staff")
     _add_simulate(hook, app)
     add_import(hook, app, owner_tables.make_import(hook))
     add_views(hook, app, owner_tables.VIEWS)

@@ -7,7 +7,8 @@ from typing import Any, Final, assert_never
 from uuid import UUID
 
 from boathook import HTTP_DEFAULTS, Boathook, Breaker, Event, Ignore, Retry, RetryPolicy, Transaction
-from boathook_fleet import fetching
+from boathook_fleet import alerts, fetching
+from boathook_fleet.app import gettext
 from boathook_fleet.live import publish_change
 from boathook_fleet.log import Kind, Phase, add_error, logged
 from boathook_fleet.owner_events import publish_price
@@ -47,10 +48,6 @@ def _add_note(hook: Boathook, concurrency: Callable[[], int]) -> None:
     changes = hook.counter("fleet_changes_total", "Changes noted.", "entity", "action")
     unknown = hook.counter("fleet_unknown_total", "Requests that could not be parsed.", "source")
     unparsed = hook.counter("fleet_unparsed_fields_total", "Fields that were not understood.", "entity", "field")
-    unparsed_alert = hook.alert(
-        "unparsed_field", "{subject} was not understood {value} times; former values stay. The latest: {where}",
-        advice="See `boathook fleet unparsed list`.", repeat_interval_s=3_600.0,
-    )  # fmt: skip
 
     @hook.on("rentprog", retry=RETRY, concurrency=concurrency)
     @hook.on("umnico")
@@ -86,7 +83,11 @@ def _add_note(hook: Boathook, concurrency: Callable[[], int]) -> None:
             tx, Phase.PARSE, "UNPARSED_FIELD", text, kind=Kind.WARN, payload=event.body, meta=_meta(event),
             event_id=event.id, entity=change.entity, entity_id=change.id,
         )  # fmt: skip
-        await unparsed_alert.fire(tx, f"{change.entity}.{field}", where=f"{change.entity} {change.id}")
+        where = f"{change.entity} {change.id}"
+        sentence = gettext(
+            "%(field)s of %(where)s was not understood; the former value stays", field=field, where=where
+        )
+        await alerts.unparsed.fire(tx, f"{change.entity}.{field}", text=sentence)
 
 
 def _add_writers(hook: Boathook, concurrency: Callable[[], int]) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from boathook import Boathook
-from boathook_fleet import dead_letters, fetching, owner_events, status
+from boathook_fleet import alerts, dead_letters, fetching, owner_events, status
+from boathook_fleet.app import gettext
 from boathook_fleet.handlers import announce
 from boathook_fleet.log import Kind, Phase, add_error
 from boathook_fleet.settings import SOURCES
@@ -20,16 +21,12 @@ def declare_jobs(hook: Boathook) -> None:
     """Register the periodic jobs on *hook*."""
     refusals = Refusals()
 
-    given_up = hook.alert(
-        "dead_letter_given_up", "{value} dead letters are left to operators, such as {id}: replays did not help",
-        severity="critical", advice="See `boathook dead list --source rentprog`.",
-    )  # fmt: skip
-
     @hook.every(LOOK_S)
     async def retry_dead_letters() -> None:
         async with hook.transaction() as tx:
             for id in await dead_letters.process_dead_letters(hook):
-                await given_up.fire(tx, id=id)
+                text = gettext("Dead letter %(id)s is left to operators: replays did not help", id=id)
+                await alerts.given_up.fire(tx, text=text)
 
     @hook.every(LOOK_S)
     async def apply_overdue() -> None:

@@ -5,9 +5,7 @@ queries 7 and 8, and a client that reconnects with ``?since=6`` gets the latest 
 """
 
 import asyncio
-import base64
 import contextlib
-import hashlib
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -104,66 +102,3 @@ async def _catch_up(hook: Boathook, socket: WebSocket, seen: int) -> int:
 
 async def _send(socket: WebSocket, entry: dict[str, Any]) -> None:
     await socket.send_json({"kind": "change", **entry})
-
-
-def _source_hash(tag: str) -> str:
-    """Return the source expression of the page's only element with this tag (Content Security Policy 3)."""
-    content = PAGE.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
-
-
-PAGE: Final = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<title>Fleet: live</title>
-<style>
-body { font: 15px/1.4 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; width: 100% } td, th { text-align: left; padding: .2rem .8rem .2rem 0 }
-</style>
-<h1>Fleet: live</h1>
-<form><label>Token <input type="password" autocomplete="off" size="40"></label> <button>Connect</button>
-<output></output></form>
-<table><thead><tr><th>version<th>what<th>id<th>action<th>by<th>description</thead><tbody></tbody></table>
-<script>
-const form = document.querySelector("form"), rows = document.querySelector("tbody");
-const state = document.querySelector("output");
-let since = "", socket;
-form.onsubmit = (event) => { event.preventDefault(); connect(); };
-function connect() {
-  if (socket) { socket.onclose = null; socket.close(); }
-  const scheme = location.protocol === "https:" ? "wss" : "ws", token = form.querySelector("input").value;
-  socket = new WebSocket(`${scheme}://${location.host}/api/rentprog/live${since}`);
-  socket.onopen = () => socket.send(JSON.stringify({ token }));
-  socket.onmessage = ({ data }) => show(JSON.parse(data));
-  socket.onclose = ({ code, reason }) => {
-    const isRefused = code === 1008;
-    state.textContent = isRefused ? reason : "away, trying again";
-    if (!isRefused) setTimeout(connect, 2000);
-  };
-}
-function show(frame) {
-  state.textContent = `connected, version ${frame.version}`;
-  since = `?since=${frame.kind === "hello" ? frame.since : frame.version}`;
-  if (frame.kind !== "change") return;
-  const row = rows.insertRow(0);
-  for (const key of ["version", "entity", "id", "action", "actor", "description"])
-    row.insertCell().textContent = frame[key] ?? "";
-  while (rows.rows.length > 200) rows.deleteRow(-1);
-}
-</script>
-</html>
-"""
-
-_POLICY: Final = "; ".join(
-    (
-        "default-src 'none'",
-        "connect-src 'self'",
-        f"script-src {_source_hash('script')}",
-        f"style-src {_source_hash('style')}",
-        "form-action 'none'",
-        "base-uri 'none'",
-        "frame-ancestors 'none'",
-    )
-)
-PAGE_HEADERS: Final = {"content-security-policy": _POLICY, "cache-control": "no-cache"}
-"""The headers of `PAGE`, which may run nothing but its own script."""

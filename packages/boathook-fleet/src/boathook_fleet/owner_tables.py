@@ -30,7 +30,8 @@ from boathook_app_tools.table_import import (
 )
 from boathook_fleet.handlers import announce
 from boathook_fleet.parse import MAX_ID
-from boathook_fleet.records import MARK, REMIND_S
+from boathook_fleet.records import REMIND_S
+from boathook_fleet.records import SQL as RECORDS
 from boathook_fleet.tables import TABLES
 from boathook_fleet.words import Action, Entity
 
@@ -78,7 +79,7 @@ def _objects(hook: Boathook, name: str, entity: Entity) -> SourceTable:
 
     async def stored(tx: Transaction, _source: Source, row: Row, _key: str) -> None:
         stamp = row["updated_at"] or row["created_at"] or _FIRST
-        if not await tx.fetchval(MARK, entity, _object_id(row), stamp, REMIND_S):
+        if not await tx.fetchval(RECORDS["mark"], entity, _object_id(row), stamp, REMIND_S):
             return
         try:
             await announce(hook, tx, entity, _object_id(row))

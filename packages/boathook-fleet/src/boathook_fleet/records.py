@@ -19,12 +19,14 @@ from typing import Any, Final
 from uuid import UUID
 
 from boathook import Transaction
+from boathook_app_tools.statements import load_statements
 from boathook_fleet.late_changes import LATE, Decisions, ObjectState, RecordedChange, decide
 from boathook_fleet.log import Kind, Phase, add_error, to_jsonb
 from boathook_fleet.parse import Change, Unknown
 from boathook_fleet.tables import TABLES, Table
 from boathook_fleet.words import Action, Entity
 
+SQL: Final = load_statements(__file__)
 REMIND_S: Final = 60.0
 """Seconds after which the next change announces an existing mark again, because its announcement may be dead."""
 _SAMPLE: Final = 2_000
@@ -65,58 +67,10 @@ class FeedEntry:
     """The values of the columns now."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it in the format for browsers."""
-        return feed_json(
-            {
-                "version": self.version,
-                "entity": self.entity,
-                "entity_id": self.id,
-                "action": self.action,
-                "at": self.at,
-                "branch": self.branch,
-                "actor": self.actor,
-                "description": self.description,
-            }
-        )
+        """Return it in the format for browsers, as `feed_since` does."""
+        names = ("version", "entity", "id", "action", "at", "branch", "actor", "description")
+        return {name: getattr(self, name) for name in names} | {"at": self.at.isoformat()}
 
-
-def feed_json(row: Any) -> dict[str, Any]:
-    """Return a row of ``fleet.feed`` in the format for browsers."""
-    return {
-        "version": row["version"],
-        "entity": row["entity"],
-        "id": row["entity_id"],
-        "action": row["action"],
-        "at": row["at"].isoformat(),
-        "branch": row["branch"],
-        "actor": row["actor"],
-        "description": row["description"],
-    }
-
-
-NOTE: Final = """
-insert into fleet.change (
-    event_id, source, entity, entity_id, action, stamp, accepted_at, branch, actor, description, data, before, unparsed,
-    is_stamped, is_late, branch_id)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, case when $14 then false end,
-    coalesce($15, ({known_branch})))
-on conflict (event_id) do nothing
-"""
-
-# An update instead of doing nothing: it waits for a concurrent apply, and makes later ones wait.
-MARK: Final = """
-insert into fleet.dirty as mark (entity, entity_id, oldest, changes, announced_at)
-values ($1, $2, $3, 1, now())
-on conflict (entity, entity_id) do update set
-    oldest = least(mark.oldest, excluded.oldest),
-    changes = mark.changes + 1,
-    announced_at = case
-        when mark.announced_at < now() - make_interval(secs => $4) then now() else mark.announced_at
-    end
-returning announced_at = now()
-"""
-
-TAKE: Final = "delete from fleet.dirty where entity = $1 and entity_id = $2 returning oldest, changes"
 
 ORDER: Final = "stamp, action = 'delete', accepted_at, event_id"
 """The order in which changes happened: by the sender's clock, then by acceptance.
@@ -124,56 +78,13 @@ ORDER: Final = "stamp, action = 'delete', accepted_at, event_id"
 At equal timestamps a deletion is the last: it may have the timestamp of the update before it, which may arrive after
 it.
 """
-
-# Of a repeated key, jsonb keeps the last value: the fields after all changes in order. A late creation fills in what
-# nothing else has set; other late changes set nothing.
-REPLAY: Final = """
-with part as materialized (
-    select *, row_number() over (order by is_late is not true, {order}) as place from fleet.change
-    where entity = $1 and entity_id = $2 and stamp >= $3 and (is_late is not true or action = 'create')
-),
-field as (
-    select f.key, f.value, part.place, coalesce(part.is_late, false) as is_late from part, jsonb_each(part.data) as f
-),
-mark as (
-    select key, null::jsonb as value, place from field where not is_late
-    union all
-    select f.key, f.value, part.place from part, jsonb_each(part.unparsed) as f where part.is_late is not true
-),
-kept as (
-    select data, unparsed_fields, deleted_at from fleet.{table} where id = $2 and not $4
-)
-select newest.action, newest.stamp, newest.branch, newest.actor, newest.description,
-    case when newest.is_late then (select deleted_at from kept) when newest.action = 'delete' then newest.stamp end
-        as deleted_at,
-    coalesce((select jsonb_object_agg(key, value order by place) from field where is_late), '{{}}')
-        || coalesce((select data from kept), '{{}}')
-        || coalesce((select jsonb_object_agg(key, value order by place) from field where not is_late), '{{}}') as data,
-    coalesce((select unparsed_fields from kept), '{{}}')
-        || coalesce((select jsonb_object_agg(key, value order by place) from mark), '{{}}') as marks
-from part as newest order by place desc limit 1
-"""
-
-_RECORDED: Final = "select event_id, action, stamp, accepted_at, data, before, is_stamped, is_late from fleet.change"
-OPEN: Final = f"{_RECORDED} where entity = $1 and entity_id = $2 and stamp >= $3 and is_late is null order by {ORDER}"
-RECENT: Final = f"""
-{_RECORDED} where entity = $1 and entity_id = $2 and accepted_at >= $3 order by accepted_at desc limit {MAX_LOG}
-"""
-# Whether a change was decided that comes behind one which was noted only now, because its delivery had to be repeated.
-OVERTAKEN: Final = """
-select exists (
-    select from fleet.change
-    where entity = $1 and entity_id = $2 and not is_stamped and is_late is not null and stamp > $3)
-"""
-# The whole log of an object; nothing if it has been cleaned up, or is too long.
-LOG: Final = (
-    f"select * from ({_RECORDED} where entity = $1 and entity_id = $2) as log"  # noqa: S608 names of our own
-    " where $3 = (select count(*) from fleet.change where entity = $1 and entity_id = $2 and not is_late)"
-    f" and {MAX_LOG} >= (select count(*) from fleet.change where entity = $1 and entity_id = $2) order by {ORDER}"
-)
-
 GUARD: Final = "where kept.stamp is null or kept.stamp <= excluded.stamp"
 """Never overwrites newer values with older ones, even if the log has been cleaned up."""
+_UNPARSED: Final = " union all ".join(
+    f"select '{entity}' as entity, id, unparsed_fields, updated_at from fleet.{table.name}"  # noqa: S608 names of our own
+    " where unparsed_fields <> '{}'"
+    for entity, table in TABLES.items()
+)
 
 
 async def note_change(
@@ -192,13 +103,13 @@ async def note_change(
     table = TABLES[change.entity]
     known = f"select branch_id from fleet.{table.name} where id = $4"  # noqa: S608 names of our own
     await tx.execute(
-        NOTE.format(known_branch=known if BRANCH in table.references else "null"),
+        SQL["note"].format(known_branch=known if BRANCH in table.references else "null"),
         arrival.event_id, arrival.source, change.entity, change.id, change.action, stamp, arrival.accepted_at,
         change.branch, change.actor, change.description, json.dumps(data), json.dumps(dict(change.before)),
         json.dumps(dict(unparsed)), change.stamp is not None, table.values(data).get(BRANCH),
     )  # fmt: skip
     await tx.execute("delete from fleet.unknown where event_id = $1", arrival.event_id)
-    return bool(await tx.fetchval(MARK, change.entity, change.id, stamp, REMIND_S))
+    return bool(await tx.fetchval(SQL["mark"], change.entity, change.id, stamp, REMIND_S))
 
 
 async def keep_announcement(tx: Transaction, event_id: UUID, arrival: Arrival, body: bytes) -> None:
@@ -225,10 +136,8 @@ async def keep_unknown(tx: Transaction, arrival: Arrival, unknown: Unknown, body
     """Store a request that was not understood, so that operators can see it."""
     sample = body[:_SAMPLE].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
     await tx.execute(
-        "insert into fleet.unknown (event_id, source, type, reason, sample, accepted_at)"
-        " values ($1, $2, $3, $4, $5, $6) on conflict (event_id) do update set reason = excluded.reason",
-        arrival.event_id, arrival.source, arrival.type, unknown.reason, sample, arrival.accepted_at,
-    )  # fmt: skip
+        SQL["keep_unknown"], arrival.event_id, arrival.source, arrival.type, unknown.reason, sample, arrival.accepted_at
+    )
 
 
 async def apply_changes(
@@ -239,14 +148,16 @@ async def apply_changes(
     Return what was written, or None if no change waits or all are older than the stored state, and which of the changes
     were found late.
     """
-    mark = await tx.fetchrow(TAKE, entity, identifier)
+    mark = await tx.fetchrow(SQL["take"], entity, identifier)
     if mark is None:
         return None, Decisions()
     table = TABLES[entity]
     former = await tx.fetchrow(f"select * from fleet.{table.name} where id = $1", identifier)  # noqa: S608 names of our own
     decisions, is_rebuilt = await _decide(tx, former, entity, identifier, mark["oldest"])
     oldest = _FIRST if is_rebuilt else mark["oldest"]
-    newest = await tx.fetchrow(REPLAY.format(table=table.name, order=ORDER), entity, identifier, oldest, is_rebuilt)
+    newest = await tx.fetchrow(
+        SQL["replay"].format(table=table.name, order=ORDER), entity, identifier, oldest, is_rebuilt
+    )
     if newest is None:
         return None, decisions
     data = json.loads(newest["data"])
@@ -278,27 +189,28 @@ async def _decide(
     If one of them comes before changes that are decided, all are decided again. Return the decisions, and whether that
     is the case; *row* is the object's.
     """
-    open_changes = await tx.fetch(OPEN, entity, identifier, oldest)
+    open_changes = await tx.fetch(SQL["list_open"].format(order=ORDER), entity, identifier, oldest)
     if not open_changes:
         return Decisions(), False
     former_changes = 0 if row is None else row["changes"]
-    is_overtaken = await tx.fetchval(OVERTAKEN, entity, identifier, open_changes[0]["stamp"])
-    log = await tx.fetch(LOG, entity, identifier, former_changes) if is_overtaken else []
+    is_overtaken = await tx.fetchval(SQL["is_overtaken"], entity, identifier, open_changes[0]["stamp"])
+    log = (
+        await tx.fetch(SQL["list_log"].format(order=ORDER), entity, identifier, former_changes, MAX_LOG)
+        if is_overtaken
+        else []
+    )
     if log:
         open_changes, known, state = log, log, ObjectState(data={}, exists=False, is_deleted=False)
     else:
         since = min(change["accepted_at"] for change in open_changes) - LATE
-        known = await tx.fetch(RECENT, entity, identifier, since)
+        known = await tx.fetch(SQL["list_recent"], entity, identifier, since, MAX_LOG)
         state = ObjectState(
             data=json.loads(row["data"]) if row else {},
             exists=row is not None and row["stamp"] is not None,
             is_deleted=row is not None and row["deleted_at"] is not None,
         )
     decisions = decide(state, list(map(_recorded, open_changes)), list(map(_recorded, known)))
-    await tx.execute(
-        "update fleet.change set is_late = event_id = any($1) where event_id = any($1 || $2::uuid[])",
-        decisions.late, decisions.in_time,
-    )  # fmt: skip
+    await tx.execute(SQL["decide"], decisions.late, decisions.in_time)
     undecided = {change["event_id"]: change for change in open_changes if change["is_late"] is None}
 
     async def warn(code: str, event_id: UUID, text: str) -> None:
@@ -334,40 +246,21 @@ async def _make_stubs(tx: Transaction, table: Table, values: Mapping[str, Any]) 
     """Create stub rows for referenced objects, so that references are valid before the objects' own events arrive."""
     for column, entity in table.references.items():
         if values[column] is not None:
-            await tx.execute(
-                f"insert into fleet.{TABLES[entity].name} (id) values ($1) on conflict do nothing",  # noqa: S608
-                values[column],
-            )
+            await tx.execute(SQL["make_stub"].format(table=TABLES[entity].name), values[column])
 
 
 def _upsert(table: Table, guard: str) -> str:
     names = [column.name for column in table.columns]
     places = ", ".join(f"${number}" for number in range(7, 7 + len(names)))
-    own = ("data", "unparsed_fields", "stamp", "deleted_at", "updated_at")
-    renewed = ", ".join(f"{name} = excluded.{name}" for name in (*names, *own))
-    return (
-        f"insert into fleet.{table.name} as kept"  # noqa: S608 names of our own
-        f" (id, data, stamp, deleted_at, changes, unparsed_fields, upserts, updated_at, {', '.join(names)})"
-        f" values ($1, $2, $3, $4, $5, $6, 1, now(), {places}) on conflict (id) do update set {renewed},"
-        f" changes = kept.changes + excluded.changes, upserts = kept.upserts + 1 {guard} returning true"
-    )
-
-
-_ADD_TO_FEED: Final = """
-insert into fleet.feed as known (entity, entity_id, version, action, at, branch, actor, description)
-values ($1, $2, nextval('fleet.feed_version'), $3, $4, $5, $6, $7)
-on conflict (entity, entity_id) do update set
-    version = excluded.version, action = excluded.action, at = excluded.at, branch = excluded.branch,
-    actor = excluded.actor, description = excluded.description
-returning version
-"""
+    renewed = ", ".join(f"{name} = excluded.{name}" for name in names)
+    return SQL["upsert"].format(table=table.name, names=", ".join(names), places=places, renewed=renewed, guard=guard)
 
 
 async def _add_to_feed(tx: Transaction, entity: Entity, identifier: str, *fields: Any) -> int:
     """Store what was written, from its action to its description; return its version."""
     # The last lock taken, held until the commit: versions become visible in order, so a reader misses none.
     await tx.execute("select pg_advisory_xact_lock(hashtext('fleet.feed'))")
-    return int(await tx.fetchval(_ADD_TO_FEED, entity, identifier, *fields))
+    return int(await tx.fetchval(SQL["add_to_feed"], entity, identifier, *fields))
 
 
 async def newest_version(tx: Transaction) -> int:
@@ -377,19 +270,14 @@ async def newest_version(tx: Transaction) -> int:
 
 async def feed_since(tx: Transaction, version: int, *, limit: int) -> list[dict[str, Any]]:
     """Return the latest change of each object that changed after *version*, in the order of commits."""
-    rows = await tx.fetch("select * from fleet.feed where version > $1 order by version limit $2", version, limit)
-    return [feed_json(row) for row in rows]
+    rows = await tx.fetch(SQL["list_feed"], version, limit)
+    return [row | {"at": row["at"].isoformat()} for row in map(dict, rows)]
 
 
 async def list_things(tx: Transaction, entity: Entity, *, limit: int, after: str = "") -> list[dict[str, Any]]:
     """Return objects of one kind by id, including stubs and deleted ones."""
-    table = TABLES[entity]
-    names = ", ".join(column.name for column in table.columns)
-    rows = await tx.fetch(
-        f"select id, {names}, stamp, deleted_at, stamp is null as is_stub, changes, upserts, unparsed_fields"  # noqa: S608 names of our own
-        f" from fleet.{table.name} where id > $1 order by id limit $2",
-        after, limit,
-    )  # fmt: skip
+    names = ", ".join(column.name for column in TABLES[entity].columns)
+    rows = await tx.fetch(SQL["list_objects"].format(table=TABLES[entity].name, names=names), after, limit)
     return [{**row, "unparsed_fields": json.loads(row["unparsed_fields"])} for row in rows]
 
 
@@ -397,13 +285,6 @@ async def list_unknown(tx: Transaction, *, limit: int) -> list[dict[str, Any]]:
     """Return requests that were not understood, newest first."""
     rows = await tx.fetch("select * from fleet.unknown order by accepted_at desc limit $1", limit)
     return [dict(row) for row in rows]
-
-
-_UNPARSED: Final = " union all ".join(
-    f"select '{entity}' as entity, id, unparsed_fields, updated_at from fleet.{table.name}"  # noqa: S608 names of our own
-    " where unparsed_fields <> '{}'"
-    for entity, table in TABLES.items()
-)
 
 
 async def list_unparsed(tx: Transaction, *, limit: int) -> list[dict[str, Any]]:
@@ -419,12 +300,5 @@ async def count_unparsed(tx: Transaction) -> int:
 
 async def read_totals(tx: Transaction) -> dict[str, Any]:
     """Return the number of objects of each kind, with their changes and upserts."""
-    rows = {}
-    for table in TABLES.values():
-        row = await tx.fetchrow(
-            "select count(*) as things, coalesce(sum(changes), 0)::bigint as changes,"  # noqa: S608 names of our own
-            f" coalesce(sum(upserts), 0)::bigint as upserts from fleet.{table.name}"
-        )
-        assert row is not None
-        rows[table.name] = dict(row)
-    return {"things": rows}
+    rows = {table.name: await tx.fetchrow(SQL["read_totals"].format(table=table.name)) for table in TABLES.values()}
+    return {"things": {name: dict(row or {}) for name, row in rows.items()}}

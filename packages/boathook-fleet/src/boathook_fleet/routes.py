@@ -5,7 +5,7 @@ from typing import Any, Final, assert_never
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
@@ -20,7 +20,6 @@ BASE: Final = "/api/rentprog"
 _DEAD: Final = "/webhook/dead"
 """The path of dead letters, below `BASE`."""
 SELFTEST: Final = "/webhooks/_selftest"
-LIVE_PAGE: Final = f"{BASE}/live/page"
 MAX_LIMIT: Final = 500
 _EXAMPLE: Final = {"event": "car_update", "payload": '{"id"=>1, "mileage"=>[88120, 88954], "company_id"=>4310}'}
 
@@ -32,11 +31,10 @@ class BadRequest(Exception):
 
 
 def mount_routes(hook: Boathook) -> None:
-    """Mount all routes; only the self-test and the empty live page need no authentication."""
+    """Mount all routes; only the self-test needs no authentication."""
     desk = Desk(hook)
     hook.mount(BASE, _starlette(desk.routes()))
     hook.mount(SELFTEST, _starlette([Route("/", desk.selftest)]), is_open=True)
-    hook.mount(LIVE_PAGE, _starlette([Route("/", _show_page)]), is_open=True)
 
 
 def _starlette(routes: list[Any]) -> Starlette:
@@ -163,10 +161,6 @@ class Desk:
             return _json({"data": rows, "next": rows[-1]["id"] if len(rows) == limit else None})
 
         return list_them
-
-
-async def _show_page(_request: Request) -> Response:
-    return HTMLResponse(live.PAGE, headers=live.PAGE_HEADERS)
 
 
 def _decided(id: str, decision: dead_letters.Decision, status_code: int, word: str) -> Response:

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from boathook import ConfigError
+from boathook.languages import LanguageSetting
 
 SOURCES: Final = ("rentprog", "umnico")
 PATH: Final = "/api/rentprog/webhook"
@@ -79,6 +80,8 @@ class FleetSettings(BaseModel):
     """Seconds for which an equal request is a repetition, if it is the newest of its object."""
     time_zone: str = "UTC"
     """The company's time zone, such as ``Asia/Tbilisi``: RentProg's times are local."""
+    language: LanguageSetting = "auto"
+    """The language of pages and alerts; ``auto`` leaves pages to each user, and means English for alerts."""
     concurrency: Count = 8
     """Maximum changes recorded, and maximum changes applied, concurrently."""
     ack_sla_ms: Positive = 500.0

@@ -1,4 +1,5 @@
 create schema fleet;
+-- include: sign_in 1 staff_
 
 -- The parsed content of every event; append-only. The tables below can be rebuilt from it.
 create table fleet.change (
@@ -284,14 +285,19 @@ exception when others then
     return null;
 end $$;
 
--- A delivery's id as boathook shows it: the event's 128 bits in Crockford's base 32, and the place.
-create function fleet.delivery_id(event_id uuid, ordinal integer) returns text language sql immutable strict as $$
-    select 'dlv_' || string_agg(
+-- An id as boathook shows it: a prefix, and 128 bits in Crockford's base 32.
+create function fleet.public_id(prefix text, id uuid) returns text language sql immutable strict as $$
+    select prefix || '_' || string_agg(
         substr(
             '0123456789abcdefghjkmnpqrstvwxyz',
-            substring(B'0000000' || ('x' || replace(event_id::text, '-', ''))::bit(128) from 5 * place + 1 for 5)::integer + 1,
+            substring(B'0000000' || ('x' || replace(id::text, '-', ''))::bit(128) from 5 * place + 1 for 5)::integer + 1,
             1
         ), '' order by place
-    ) || '_' || ordinal
+    )
     from generate_series(0, 26) as place
+$$;
+
+-- A delivery's: that of its event, and the place among its deliveries.
+create function fleet.delivery_id(event_id uuid, ordinal integer) returns text language sql immutable strict as $$
+    select fleet.public_id('dlv', event_id) || '_' || ordinal
 $$;
