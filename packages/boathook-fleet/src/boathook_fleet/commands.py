@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from boathook import Boathook, BoathookError
+from boathook import Boathook
 from boathook.sign_in import SignIn, User
 from boathook_app_tools import simulation
 from boathook_app_tools.import_commands import add_import, add_views
@@ -119,11 +119,7 @@ def _dead(hook: Boathook) -> typer.Typer:
     @dead.command("show", epilog="Example: boathook fleet dead show dlv_01h455vb4pex5vsknk084sn02q4_0")
     def show(id: Annotated[str, typer.Argument(metavar="ID", help="The dead letter.")]) -> None:
         """Print a dead letter as JSON, with its first request and its attempts."""
-        letter = hook.run(dead_letters.show_dead(hook, id))
-        if isinstance(letter, dead_letters.Missing):
-            _report(id, letter, "")
-        else:
-            print_json(letter)
+        print_json(hook.run(dead_letters.show_dead(hook, id)))
 
     @dead.command("replay", epilog="Example: boathook fleet dead replay dlv_01h455vb4pex5vsknk084sn02q4_0")
     def replay(
@@ -132,13 +128,10 @@ def _dead(hook: Boathook) -> typer.Typer:
     ) -> None:
         """Replay a dead letter."""
         if dry_run:
-            dry = hook.run(dead_letters.dry_run(hook, id))
-            if isinstance(dry, dead_letters.Missing):
-                _report(id, dry, "")
-            else:
-                say(dry.result)
-            return
-        _report(id, hook.run(dead_letters.replay(hook, id)), "is handled again")
+            say(hook.run(dead_letters.dry_run(hook, id)))
+        else:
+            hook.run(dead_letters.replay(hook, id))
+            say(f"{id} is handled again")
 
     @dead.command("cleanup", epilog="Example: boathook fleet dead cleanup --days 30")
     def clean_up(
@@ -151,16 +144,6 @@ def _dead(hook: Boathook) -> typer.Typer:
         say(f"{len(done)} dead letters are ignored")
 
     return dead
-
-
-def _report(id: str, decision: dead_letters.Decision, done: str) -> None:
-    match decision:
-        case dead_letters.Decided():
-            say(f"{id} {done}")
-        case dead_letters.Missing():
-            raise BoathookError(f"there is no dead letter {id!r} of this app: boathook fleet dead list")
-        case dead_letters.NotDead(state):
-            raise BoathookError(f"{id} is {state}, not dead, so there is nothing to decide")
 
 
 def _add_simulate(hook: Boathook, app: typer.Typer) -> None:

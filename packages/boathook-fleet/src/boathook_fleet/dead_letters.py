@@ -7,7 +7,6 @@ their cause seldom ends quickly. After that they are left to operators.
 import json
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final, assert_never
 from uuid import UUID
@@ -15,6 +14,7 @@ from uuid import UUID
 from msgspec.structs import asdict
 
 from boathook import Boathook, BoathookError, Transaction
+from boathook_app_tools.statements import load_statements
 from boathook_fleet.log import Kind, Phase, log_error, to_jsonb
 from boathook_fleet.parse import Change, Unknown, effective_timestamp, read
 from boathook_fleet.records import Arrival, apply_changes, find_announced, note_change
@@ -28,33 +28,22 @@ _PAGE: Final = 200
 _DIGITS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID: Final = re.compile(r"dlv_0[0-7][0-9a-hjkmnp-tv-z]{25}_[0-9]{1,4}")
 """128 bits in Crockford's base 32, and the position among its event's deliveries."""
+_NO_PLAN: Final = {"replays_by_itself": 0, "next_replay_at": None, "given_up_at": None}
+SQL: Final = load_statements(__file__)
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class NoDeadLetter(BoathookError):
     """This app has no such dead letter."""
 
+    def __init__(self, id: str) -> None:
+        super().__init__(f"there is no dead letter {id!r} here")
 
-@dataclass(frozen=True, slots=True)
-class NotDead:
+
+class NotDead(BoathookError):
     """The delivery is in another state, in which operators cannot decide about it."""
 
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """The decision was carried out."""
-
-
-@dataclass(frozen=True, slots=True)
-class DryRun:
-    """What a replay would do."""
-
-    result: str
-
-
-Decision = Missing | NotDead | Decided
+    def __init__(self, id: str, state: str) -> None:
+        super().__init__(f"{id} is {state}, not dead, so there is nothing to decide")
 
 
 def is_id(text: str) -> bool:
@@ -94,18 +83,11 @@ async def list_dead(
     return [await _with_own_payload(hook, row) for row in rows[:limit]]
 
 
-async def show_dead(hook: Boathook, id: str) -> dict[str, Any] | Missing:
-    """Return a dead letter as `list_dead` does, with its attempts as ``tries``."""
-    if not is_id(id):
-        return Missing()
-    try:
-        shown = await hook.operations.delivery(id)
-    except BoathookError as error:
-        if error.name not in {"NotFound", "InvalidValue"}:
-            raise
-        return Missing()
-    if shown["delivery"].state != "dead" or not shown["delivery"].recipient.startswith(f"handler:{hook.name}."):
-        return Missing()
+async def show_dead(hook: Boathook, id: str) -> dict[str, Any]:
+    """Return a dead letter as `list_dead` does, with its attempts as ``tries``. Raises NoDeadLetter."""
+    shown = await _find(hook, id)
+    if shown["delivery"].state != "dead":
+        raise NoDeadLetter(id)
     (row,) = await _with_requests(hook, [shown["delivery"]])
     return _with_payload(row, shown["body"]) | {"tries": [asdict(attempt) for attempt in shown["attempts"]]}
 
@@ -113,7 +95,7 @@ async def show_dead(hook: Boathook, id: str) -> dict[str, Any] | Missing:
 async def _with_requests(hook: Boathook, page: Sequence[Any]) -> list[dict[str, Any]]:
     """Return deliveries with their plans and first requests: the own event, or that which it announces."""
     async with hook.transaction() as tx:
-        plans = await _plans(tx, [row.id for row in page])
+        plans = {row["delivery_id"]: row for row in await tx.fetch(SQL["read_plans"], [row.id for row in page])}
         announced = await find_announced(tx, [_event_of(row.id) for row in page])
     rows = []
     for row in page:
@@ -123,7 +105,8 @@ async def _with_requests(hook: Boathook, page: Sequence[Any]) -> list[dict[str, 
             request = {"event_id": request["source_event_id"], **_only(request, "source", "type", "payload")}
         elif row.source is not None:
             request = {"event_id": event_id, "source": row.source, "type": row.type}
-        rows.append(asdict(row) | plans.get(row.id, _NO_PLAN) | {"request": request})
+        plan = {name: plans[row.id][name] if row.id in plans else usual for name, usual in _NO_PLAN.items()}
+        rows.append(asdict(row) | plan | {"request": request})
     return rows
 
 
@@ -155,26 +138,52 @@ def _event_of(delivery_id: str) -> UUID:
     return UUID(int=number)
 
 
-async def replay(hook: Boathook, id: str) -> Decision:
-    """Replay a dead letter."""
-    decision = await _find(hook, id)
-    if decision is not None:
-        return decision
-    return Decided() if await hook.operations.replay([id], note="replayed by the owner") else NotDead("being handled")
+async def replay(hook: Boathook, id: str) -> None:
+    """Replay a dead letter. Raises NoDeadLetter, NotDead."""
+    await _require_dead(hook, id)
+    if not await hook.operations.replay([id], note="replayed by the owner"):
+        raise NotDead(id, "being handled")
+
+
+async def ignore(hook: Boathook, id: str, note: str) -> None:
+    """Settle a dead letter as ignored; its record is kept. Raises NoDeadLetter, NotDead."""
+    await _require_dead(hook, id)
+    if not await hook.operations.ignore([id], note=note):
+        raise NotDead(id, "being handled")
+
+
+async def _require_dead(hook: Boathook, id: str) -> None:
+    state = (await _find(hook, id))["delivery"].state
+    if state != "dead":
+        raise NotDead(id, state)
+
+
+async def _find(hook: Boathook, id: str) -> dict[str, Any]:
+    """Return a delivery of this app, as `Operations.delivery` does. Raises NoDeadLetter."""
+    try:
+        shown = await hook.operations.delivery(id) if is_id(id) else None
+    except BoathookError as error:
+        if error.name not in {"NotFound", "InvalidValue"}:
+            raise
+        shown = None
+    if shown is None or not shown["delivery"].recipient.startswith(f"handler:{hook.name}."):
+        raise NoDeadLetter(id)
+    return shown
 
 
 class _Undo(Exception):
     """Ends the transaction of a dry run."""
 
 
-async def dry_run(hook: Boathook, id: str) -> DryRun | Missing:
-    """Handle the first request of a dead letter in a transaction that is undone, and log the result."""
-    letter = await show_dead(hook, id)
-    if isinstance(letter, Missing):
-        return letter
-    request = letter["request"]
+async def dry_run(hook: Boathook, id: str) -> str:
+    """Handle the first request of a dead letter in a transaction that is undone; log and return the result.
+
+    Raises:
+        NoDeadLetter: there is none.
+    """
+    request = (await show_dead(hook, id))["request"]
     if request is None:
-        return DryRun("it has no request of a sender, so it can only be replayed")
+        return "it has no request of a sender, so it can only be replayed"
     body, result = json.dumps(request["payload"]).encode(), ""
     arrival = Arrival(
         event_id=request["event_id"], source=request["source"], type=request["type"], accepted_at=datetime.now(UTC)
@@ -191,7 +200,7 @@ async def dry_run(hook: Boathook, id: str) -> DryRun | Missing:
     await log_error(
         hook, Phase.REPLAY, "DRY_RUN", result, kind=Kind.DRY_RUN, payload=body, meta=meta, event_id=arrival.event_id
     )
-    return DryRun(result)
+    return result
 
 
 async def _handle(tx: Transaction, arrival: Arrival, body: bytes, zone: tzinfo) -> str:
@@ -209,14 +218,6 @@ async def _handle(tx: Transaction, arrival: Arrival, body: bytes, zone: tzinfo) 
             assert_never(never)
 
 
-async def ignore(hook: Boathook, id: str, note: str) -> Decision:
-    """Settle a dead letter as ignored; its record is kept."""
-    found = await _find(hook, id)
-    if found is not None:
-        return found
-    return Decided() if await hook.operations.ignore([id], note=note) else NotDead("being handled")
-
-
 async def ignore_old(hook: Boathook, *, days: float) -> list[str]:
     """Settle as ignored all deliveries that have been dead for more than *days*; return their ids."""
     until = datetime.now(UTC) - timedelta(days=min(days, _OLDEST_DAYS))
@@ -227,13 +228,14 @@ async def ignore_old(hook: Boathook, *, days: float) -> list[str]:
 async def process_dead_letters(hook: Boathook) -> list[str]:
     """Schedule and replay dead letters; return those that are left to operators from now on."""
     dead = [row async for row in _all_dead(hook)]
+    waits = list(hook.settings.dead_retry_s)
     async with hook.transaction() as tx:
-        seen = await _take_in(tx, dead, hook.settings.dead_retry_s) if dead else []
+        given_up = await tx.fetch(SQL["take_in"], [row.id for row in dead], [row.recipient for row in dead], waits)
         # Counted before the replay: a crash in between loses one replay, not the count.
-        due = await _take_due(tx)
+        due = await tx.fetch(SQL["take_due"])
     if due:
-        await hook.operations.replay(due, note="replayed automatically")
-    return [row["delivery_id"] for row in seen if row["is_given_up"]]
+        await hook.operations.replay([row["delivery_id"] for row in due], note="replayed automatically")
+    return [row["delivery_id"] for row in given_up]
 
 
 def _ours(hook: Boathook) -> str:
@@ -251,67 +253,3 @@ async def _all_dead(hook: Boathook, until: datetime | None = None) -> AsyncItera
         if len(page) < _PAGE:
             return
         after, seen = page[-1].id, seen + len(page)
-
-
-async def _find(hook: Boathook, id: str) -> Missing | NotDead | None:
-    """Return why a dead letter cannot be decided, or None if it can."""
-    if not is_id(id):
-        return Missing()
-    try:
-        found = (await hook.operations.delivery(id))["delivery"]
-    except BoathookError as error:
-        if error.name not in {"NotFound", "InvalidValue"}:
-            raise
-        return Missing()
-    if not found.recipient.startswith(f"handler:{hook.name}."):
-        return Missing()
-    return None if found.state == "dead" else NotDead(found.state)
-
-
-_TAKE_IN: Final = """
-insert into fleet.dead_retry as kept (delivery_id, recipient, next_at, given_up_at)
-select id, recipient, now() + make_interval(secs => ($3::float8[])[1]),
-    case when cardinality($3::float8[]) = 0 then now() end
-from unnest($1::text[], $2::text[]) as dead (id, recipient)
-on conflict (delivery_id) do update set
-    last_seen_at = now(),
-    next_at = case
-        when kept.next_at is null and kept.given_up_at is null
-        then now() + make_interval(secs => ($3::float8[])[kept.replays + 1])
-        else kept.next_at
-    end,
-    given_up_at = case
-        when kept.next_at is null and kept.replays >= cardinality($3::float8[])
-        then coalesce(kept.given_up_at, now())
-        else kept.given_up_at
-    end
-returning delivery_id, coalesce(given_up_at = now(), false) as is_given_up
-"""
-
-
-async def _take_in(tx: Transaction, dead: Sequence[Any], waits: Sequence[float]) -> Sequence[Any]:
-    return await tx.fetch(_TAKE_IN, [row.id for row in dead], [row.recipient for row in dead], list(waits))
-
-
-async def _take_due(tx: Transaction) -> list[str]:
-    rows = await tx.fetch(
-        "update fleet.dead_retry set replays = replays + 1, next_at = null where next_at <= now() returning delivery_id"
-    )
-    return [row["delivery_id"] for row in rows]
-
-
-_NO_PLAN: Final = {"replays_by_itself": 0, "next_replay_at": None, "given_up_at": None}
-
-
-async def _plans(tx: Transaction, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    rows = await tx.fetch(
-        "select delivery_id, replays, next_at, given_up_at from fleet.dead_retry where delivery_id = any($1)", list(ids)
-    )
-    return {
-        row["delivery_id"]: {
-            "replays_by_itself": row["replays"],
-            "next_replay_at": row["next_at"],
-            "given_up_at": row["given_up_at"],
-        }
-        for row in rows
-    }

@@ -9,7 +9,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from boathook import Boathook, BoathookError, Transaction
+from boathook_app_tools.statements import load_statements
 
+SQL: Final = load_statements(__file__)
 _NUL: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 """An escaped NUL; a backslash that is escaped itself begins none."""
 
@@ -104,10 +106,8 @@ async def add_error(
     """
     content = None if payload is None else to_jsonb(payload, _MAX_PAYLOAD)
     await tx.execute(
-        "insert into fleet.error_log (phase, kind, code, error, number, payload, meta, event_id, entity, entity_id)"
-        " values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-        phase, kind, code[:100], _plain(error)[:_MAX_TEXT], number, content,
-        json.dumps(meta or {}), event_id, entity, entity_id,
+        SQL["add_error"], phase, kind, code[:100], _plain(error)[:_MAX_TEXT], number, content, json.dumps(meta or {}),
+        event_id, entity, entity_id,
     )  # fmt: skip
 
 
@@ -132,11 +132,7 @@ async def list_errors(
     tx: Transaction, *, phase: str | None = None, kind: str | None = None, code: str | None = None, limit: int
 ) -> list[dict[str, Any]]:
     """Return errors, newest first."""
-    rows = await tx.fetch(
-        "select * from fleet.error_log where ($1::text is null or phase = $1) and ($2::text is null or kind = $2)"
-        " and ($3::text is null or code = $3) order by id desc limit $4",
-        phase, kind, code, limit,
-    )  # fmt: skip
+    rows = await tx.fetch(SQL["list_errors"], phase, kind, code, limit)
     return [{**row, "payload": _loaded(row["payload"]), "meta": _loaded(row["meta"])} for row in rows]
 
 
@@ -146,9 +142,5 @@ def _loaded(text: str | None) -> Any:
 
 async def count_errors(tx: Transaction, *, minutes: float) -> Mapping[str, int]:
     """Return the number of errors by phase in the last *minutes*."""
-    rows = await tx.fetch(
-        "select phase, sum(number) as number from fleet.error_log"
-        " where created_at > now() - make_interval(secs => $1) group by phase",
-        minutes * 60,
-    )
+    rows = await tx.fetch(SQL["count_errors"], minutes * 60)
     return dict.fromkeys(map(str, Phase), 0) | {row["phase"]: int(row["number"]) for row in rows}

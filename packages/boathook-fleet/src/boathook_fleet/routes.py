@@ -1,7 +1,7 @@
 """The app's own HTTP routes: dead letters, metrics, objects, live updates, and the self-test."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -38,7 +38,7 @@ def mount_routes(hook: Boathook) -> None:
 
 
 def _starlette(routes: list[Any]) -> Starlette:
-    return Starlette(routes=routes, exception_handlers={BadRequest: _say_bad, BoathookError: _say_away})
+    return Starlette(routes=routes, exception_handlers={BadRequest: _show_error, BoathookError: _show_error})
 
 
 class Desk:
@@ -75,25 +75,22 @@ class Desk:
 
     async def show_dead(self, request: Request) -> Response:
         """Return one dead letter with its attempts."""
-        id = request.path_params["id"]
-        letter = await dead_letters.show_dead(self._hook, id)
-        return _decided(id, letter, 404, "") if isinstance(letter, dead_letters.Missing) else _json(letter)
+        return _json(await dead_letters.show_dead(self._hook, request.path_params["id"]))
 
     async def replay(self, request: Request) -> Response:
         """Replay one dead letter; with ``dry_run=true``, only say what would come of it."""
         id = request.path_params["id"]
         if _flag(request, "dry_run"):
-            dry = await dead_letters.dry_run(self._hook, id)
-            if isinstance(dry, dead_letters.Missing):
-                return _decided(id, dry, 404, "")
-            return _json({"ok": True, "id": id, "dry_run": True, "result": dry.result})
-        return _decided(id, await dead_letters.replay(self._hook, id), 202, "replayed")
+            return _json({"ok": True, "id": id, "dry_run": True, "result": await dead_letters.dry_run(self._hook, id)})
+        await dead_letters.replay(self._hook, id)
+        return _json({"ok": True, "id": id, "result": "replayed"}, 202)
 
     async def ignore(self, request: Request) -> Response:
         """Settle one dead letter as ignored."""
         id = request.path_params["id"]
         note = (_text(request, "note") or "").strip() or "deleted by the owner"
-        return _decided(id, await dead_letters.ignore(self._hook, id, note[:500]), 200, "ignored")
+        await dead_letters.ignore(self._hook, id, note[:500])
+        return _json({"ok": True, "id": id, "result": "ignored"})
 
     async def clean_up(self, request: Request) -> Response:
         """Settle old dead letters as ignored."""
@@ -163,18 +160,6 @@ class Desk:
         return list_them
 
 
-def _decided(id: str, decision: dead_letters.Decision, status_code: int, word: str) -> Response:
-    match decision:
-        case dead_letters.Decided():
-            return _json({"ok": True, "id": id, "result": word}, status_code)
-        case dead_letters.Missing():
-            return _refuse(404, "not_found", f"there is no dead letter {id!r} here")
-        case dead_letters.NotDead(state):
-            return _refuse(409, "not_dead", f"{id} is {state}, not dead, so there is nothing to decide")
-        case _:
-            assert_never(decision)
-
-
 def _json(content: Any, status_code: int = 200) -> JSONResponse:
     return JSONResponse(plain(content), status_code, {"cache-control": "no-store"})
 
@@ -183,12 +168,16 @@ def _refuse(status_code: int, error: str, detail: str, headers: dict[str, str] |
     return JSONResponse({"ok": False, "error": error, "detail": detail}, status_code, headers)
 
 
-async def _say_bad(_request: Request, error: Exception) -> Response:
-    return _refuse(400, "bad_request", str(error))
-
-
-async def _say_away(_request: Request, error: Exception) -> Response:
-    return _refuse(503, "unavailable", str(error), {"retry-after": "1"})
+async def _show_error(_request: Request, error: Exception) -> Response:
+    match error:
+        case BadRequest():
+            return _refuse(400, "bad_request", str(error))
+        case dead_letters.NoDeadLetter():
+            return _refuse(404, "not_found", str(error))
+        case dead_letters.NotDead():
+            return _refuse(409, "not_dead", str(error))
+        case _:
+            return _refuse(503, "unavailable", str(error), {"retry-after": "1"})
 
 
 def _text(request: Request, name: str) -> str | None:

@@ -8,10 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from boathook import Boathook, Transaction
+from boathook_app_tools.statements import load_statements
 from boathook_fleet.log import count_errors
 from boathook_fleet.records import count_unparsed
 from boathook_fleet.settings import SOURCES, FleetSettings, show_size
 
+SQL: Final = load_statements(__file__)
 Series = Sequence[Mapping[str, Any]]
 _STATES: Final = {"leased": "inflight", "pending": "pending", "dead": "dead"}
 """The states of deliveries, and the names of their numbers in `describe`."""
@@ -156,51 +158,25 @@ def _version() -> str:
 
 async def read_counts(tx: Transaction) -> dict[str, Any]:
     """Return counts of the app's own tables, for the last minute and for waiting work."""
-    row = await tx.fetchrow(
-        "select (select count(*) from fleet.change where accepted_at > now() - interval '1 minute') as changes_1m,"
-        " (select count(*) from fleet.dirty) as dirty,"
-        " (select count(*) from fleet.unknown) as unknown"
-    )
+    row = await tx.fetchrow(SQL["read_counts"])
     assert row is not None
     return dict(row) | {"unparsed": await count_unparsed(tx), "errors_1m": await count_errors(tx, minutes=1)}
 
 
 async def store_minute(tx: Transaction, figures: Mapping[str, Any]) -> None:
     """Store the metrics of this minute."""
-    await tx.execute(
-        "insert into fleet.minute (at, figures) values (date_trunc('minute', now()), $1)"
-        " on conflict (at) do update set figures = excluded.figures",
-        json.dumps(figures),
-    )
+    await tx.execute(SQL["store_minute"], json.dumps(figures))
 
 
 async def list_minutes(tx: Transaction, *, minutes: int) -> list[dict[str, Any]]:
     """Return the metrics of the last minutes, oldest first; minutes in which the app did not run are missing."""
-    rows = await tx.fetch(
-        "select at, figures from fleet.minute where at > now() - make_interval(mins => $1) order by at", minutes
-    )
+    rows = await tx.fetch(SQL["list_minutes"], minutes)
     return [{"minute": row["at"].isoformat(), **json.loads(row["figures"])} for row in rows]
-
-
-_CLEANING: Final = (
-    """
-    delete from fleet.change where accepted_at < now() - make_interval(secs => $1) and not exists
-        (select from fleet.dirty where dirty.entity = change.entity and dirty.entity_id = change.entity_id)
-    """,
-    "delete from fleet.unknown where accepted_at < now() - make_interval(secs => $1)",
-    "delete from fleet.announced where announced_at < now() - make_interval(secs => $1)",
-    "delete from fleet.error_log where created_at < now() - make_interval(secs => $1)",
-    "delete from fleet.fetch where requested_at < now() - make_interval(secs => $1)",
-    "delete from fleet.minute where at < now() - make_interval(secs => $1)",
-    "delete from fleet.dead_retry where last_seen_at < now() - make_interval(secs => $1)",
-)
 
 
 async def clean_up(tx: Transaction, *, keep_days: float, max_errors: int) -> None:
     """Delete rows older than *keep_days*, and all but the latest errors."""
-    for statement in _CLEANING:
-        await tx.execute(statement, keep_days * 86_400)
-    await tx.execute(
-        "delete from fleet.error_log where id <= (select id from fleet.error_log order by id desc offset $1 limit 1)",
-        max_errors,
-    )
+    for name, statement in SQL.items():
+        if name.startswith("delete_"):
+            await tx.execute(statement, keep_days * 86_400)
+    await tx.execute(SQL["cut_errors"], max_errors)
