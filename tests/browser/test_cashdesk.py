@@ -48,8 +48,8 @@ class CheckedPage:
 
     async def log_in(self, shop: Client) -> None:
         await self.page.goto(f"{self.base}/cabinet/")
-        await self.page.get_by_label("Your cabinet's token").fill(shop.token)
-        await self.page.get_by_role("button", name="Log in").click()
+        await self.page.get_by_label("Token").fill(shop.token)
+        await self.page.get_by_role("button", name="Sign in").click()
         await self.page.get_by_role("heading", name="Webhooks").wait_for()
 
 
@@ -110,7 +110,7 @@ async def test_webhooks_are_created_changed_tested_and_deleted(
     await page.get_by_text("The changes were saved.").wait_for()
     assert (await shop.do("GET", f"webhooks/{made['id']}"))["types"] == NONE | {"products": True, "receipts": True}
 
-    await page.get_by_role("link", name="Cabinet").click()
+    await page.get_by_role("link", name="Cabinet").first.click()
     await page.get_by_role("button", name="Deactivate").click()
     await page.get_by_text("inactive").wait_for()
     assert (await shop.do("GET", f"webhooks/{made['id']}"))["active"] is False
@@ -124,10 +124,10 @@ async def test_webhooks_are_created_changed_tested_and_deleted(
     await page.get_by_text("There are none yet.").wait_for()
     assert (await shop.do("GET", "webhooks"))["data"] == []
 
-    await page.get_by_role("button", name="Log out").click()
-    await page.get_by_role("heading", name="Log in").wait_for()
+    await page.get_by_role("button", name="Sign out").click()
+    await page.get_by_role("heading", name="Sign in").wait_for()
     await page.goto(f"{plain_page.base}/cabinet/webhooks/new")
-    await page.get_by_role("heading", name="Log in").wait_for()
+    await page.get_by_role("heading", name="Sign in").wait_for()
     assert plain_page.faults == []
 
 
@@ -193,7 +193,7 @@ class TestForgery:
         shop = await cabinet.client()
         base = cabinet.running.base
         async with httpx.AsyncClient(base_url=base, headers={"origin": base}) as http:
-            answer = await http.post("/cabinet/", data={"token": shop.token})
+            answer = await http.post("/cabinet/sign-in", data={"token": shop.token})
             assert answer.status_code == 303
             cookie = answer.headers["set-cookie"].lower()
             assert all(word in cookie for word in ("httponly", "samesite=strict", "path=/cabinet"))
@@ -226,14 +226,14 @@ class TestForgery:
         ):
             answer = await http.post(f"/cabinet/webhooks/{path}", data=form, headers=headers)
             assert answer.status_code == 403, path
-        assert (await http.post("/cabinet/logout", data=form, headers=headers)).status_code == 403
+        assert (await http.post("/cabinet/sign-out", data=form, headers=headers)).status_code == 403
         assert (await shop.do("GET", "webhooks"))["data"] == [made]
 
     async def test_a_cross_origin_login_is_refused(self, cabinet: Cabinet):  # noqa: F811
         shop = await cabinet.client()
         async with httpx.AsyncClient(base_url=cabinet.running.base) as http:
             for headers in ({"origin": "https://evil.example"}, {}):
-                answer = await http.post("/cabinet/", data={"token": shop.token}, headers=headers)
+                answer = await http.post("/cabinet/sign-in", data={"token": shop.token}, headers=headers)
                 assert answer.status_code == 403
                 assert "set-cookie" not in answer.headers
 
@@ -256,21 +256,21 @@ class TestForgery:
 
     async def test_a_session_ends_with_the_logout(self, logged_in: tuple[Client, httpx.AsyncClient, str]):
         _, http, csrf = logged_in
-        session = http.cookies["cabinet_session"]
-        assert (await http.post("/cabinet/logout", data={"csrf": csrf})).status_code == 303
-        http.cookies.set("cabinet_session", session)
-        assert "Log in" in (await http.get("/cabinet/")).text
+        session = http.cookies["cashdesk_session"]
+        assert (await http.post("/cabinet/sign-out", data={"csrf": csrf})).status_code == 303
+        http.cookies.set("cashdesk_session", session)
+        assert (await http.get("/cabinet/")).headers["location"] == "/cabinet/sign-in"
 
 
 async def test_pages_have_security_headers(cabinet: Cabinet):  # noqa: F811
     async with httpx.AsyncClient(base_url=cabinet.running.base) as http:
-        answer = await http.get("/cabinet/")
+        answer = await http.get("/cabinet/sign-in")
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert "unsafe" not in answer.headers["content-security-policy"]
         assert answer.headers["x-frame-options"] == "DENY"
         assert answer.headers["cache-control"] == "no-store"
-        links = re.findall(r'(?:href|src)="([^"]+)"', answer.text)
+        links = re.findall(r'(?:href|src)="([^"#]+)"', answer.text)
         assert links
         for link in links:
             assert link.startswith("/cabinet/"), "nothing comes from elsewhere"
-            assert (await http.get(link)).status_code == 200
+            assert (await http.get(link, follow_redirects=True)).status_code == 200

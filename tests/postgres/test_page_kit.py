@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from boathook.config import load
 from boathook.db.migrations import migrate
 from boathook.db.operators import ClientInfo
-from boathook.domain.errors import AlreadyExists, ConfigError, InvalidValue, NotFound
+from boathook.domain.errors import AlreadyExists, ConfigError, InvalidState, InvalidValue, NotFound
 from boathook.handlers.api import Boathook
 from boathook.languages import Languages
 from boathook.pages import PageRequest, Pages, Refusal
@@ -81,7 +81,8 @@ class Desk:
         """Return a new browser."""
         (mount,) = self.hook.manifest.mounts
         transport = httpx.ASGITransport(app=mount.app, root_path="/desk", client=("192.0.2.7", 4000))
-        return httpx.AsyncClient(transport=transport, base_url=BASE, headers={"origin": BASE, **headers})
+        accepted = {"origin": BASE, "accept": "text/html"}
+        return httpx.AsyncClient(transport=transport, base_url=BASE, headers=accepted | headers)
 
     async def add(self, name: str, *roles: str, password: str | None = PASSWORD, with_token: bool = False) -> Any:
         """Create a user; return it with its token."""
@@ -541,7 +542,7 @@ async def test_names_roles_and_passwords_are_checked(desk: Desk):
     second, _ = await desk.add("shop", password=None)
     async with desk.hook.transaction() as tx:
         assert (await desk.sign_in.find(tx, str(second.id))) == second
-        with pytest.raises(InvalidValue, match=f"name the id, one of {first.id}, {second.id}"):
+        with pytest.raises(InvalidState, match=f"name the id, one of {first.id}, {second.id}"):
             await desk.sign_in.find(tx, "shop")
         with pytest.raises(NotFound, match="there is no user 99999"):
             await desk.sign_in.find(tx, "9" * 40)

@@ -9,8 +9,10 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
+from boathook.db.operators import ClientInfo
 from boathook_cashdesk import fiscal, hook, ledger, users
 from boathook_cashdesk.actions import FISCALISE, OWN
+from boathook_cashdesk.app import sign_in
 from boathook_cashdesk.entities import Entity
 from boathook_cashdesk.receiver import Receiver
 from tests.apps.cashdesk.conftest import cabinet, receiver, running
@@ -44,19 +46,19 @@ async def test_a_cross_origin_login_is_refused(cabinet: Cabinet, origin: str | N
     shop = await cabinet.client()
     headers = {} if origin is None else {"origin": origin}
     async with httpx.AsyncClient(base_url=cabinet.running.base) as http:
-        answer = await http.post("/cabinet/", data={"token": shop.token}, headers=headers)
+        answer = await http.post("/cabinet/sign-in", data={"token": shop.token}, headers=headers)
     assert answer.status_code == 403
     assert "set-cookie" not in answer.headers
 
 
 async def log_in(http: httpx.AsyncClient, token: str, **headers: str) -> int:
     """Return the status of a login; the client keeps the session, if any."""
-    return (await http.post("/cabinet/", data={"token": token}, headers=headers)).status_code
+    return (await http.post("/cabinet/sign-in", data={"token": token}, headers=headers)).status_code
 
 
 async def is_in(http: httpx.AsyncClient) -> bool:
     """Whether the page shows webhooks rather than the login form."""
-    return "Log out" in (await http.get("/cabinet/")).text
+    return "Sign out" in (await http.get("/cabinet/")).text
 
 
 @pytest.mark.parametrize("by", ["name", "id"])
@@ -101,7 +103,7 @@ async def test_a_login_concurrent_with_a_token_renewal_leaves_no_session(cabinet
 
     async with cabinet.bound_app():
         async with hook.transaction() as tx:
-            assert await users.log_in(tx, shop.token)
+            assert await sign_in.log_in_with_token(tx, shop.token, ClientInfo("192.0.2.1", ""))
             renewing = asyncio.create_task(renew())
             await eventually(
                 lambda: cabinet.rows(
@@ -156,7 +158,7 @@ async def test_an_unknown_page_gets_a_404_page_or_json(cabinet: Cabinet, path: s
         program = await http.get(f"/cabinet/{path}", headers={"accept": "application/json"})
     assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
     assert "There is no such page." in page.text
-    assert "cabinet.css" in page.text
+    assert "console.css" in page.text
     assert (program.status_code, program.json()["error"]["code"]) == (404, "not_found")
     for answer in (page, program):
         assert answer.headers["x-frame-options"] == "DENY"
@@ -173,7 +175,8 @@ async def test_the_page_needs_no_slash_at_the_end(cabinet: Cabinet):
     """A redirect would name a host, which the gateway does not know behind a proxy."""
     async with httpx.AsyncClient(base_url=cabinet.running.base) as http:
         plain, slashed = [await http.get(path) for path in ("/cabinet", "/cabinet/")]
-    assert (plain.status_code, plain.text) == (200, slashed.text)
+    assert (plain.status_code, plain.headers["location"]) == (303, "/cabinet/sign-in")
+    assert plain.headers["location"] == slashed.headers["location"]
 
 
 @pytest.mark.parametrize("name", ["Чай\N{NO-BREAK SPACE}зелёный", "👨\N{ZERO WIDTH JOINER}👩 tea", "e\u0301clair"])
@@ -204,7 +207,7 @@ async def test_one_that_was_switched_off_is_activated_from_the_list(cabinet: Cab
     uid = f"webhook-{webhook['id']}"
     cabinet.running.cli("endpoints", "disable", "--application", shop.user.application, uid)
     async with httpx.AsyncClient(base_url=cabinet.running.base, headers={"origin": cabinet.running.base}) as http:
-        await http.post("/cabinet/", data={"token": shop.token})
+        await http.post("/cabinet/sign-in", data={"token": shop.token})
         page = (await http.get("/cabinet/")).text
         fields = dict(re.findall(r'name="(csrf|active)" value="(\w+)"', page))
         assert (fields["active"], ">Activate<" in page) == ("yes", True)

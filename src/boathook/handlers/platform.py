@@ -76,6 +76,17 @@ class EndpointView(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
 
 
+class MessageView(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of an application, as apps see it."""
+
+    id: str
+    """Sent as ``webhook-id``."""
+    type: str
+    created_at: datetime
+    payload: bytes | None
+    """As it is sent, byte for byte; None once it was deleted."""
+
+
 class Operations(Protocol):
     """The actions of operators, for apps that offer them to their own users."""
 
@@ -158,6 +169,32 @@ class Operations(Protocol):
 
     async def attempts(self, tx: Transaction, application: str, uid: str, *, limit: int = 50) -> list[Any]:
         """Return the latest requests to an endpoint, newest first: rows as `boathook.db.attempts` lists them."""
+        ...
+
+    async def messages(
+        self,
+        tx: Transaction,
+        application: str,
+        *,
+        since: datetime,
+        after: str | None = None,
+        types: Sequence[str] = (),
+        limit: int = 100,
+    ) -> list[MessageView]:
+        """Return an application's messages since a time, oldest first.
+
+        Args:
+            tx: the transaction.
+            application: the application, by id or uid.
+            since: the earliest time, up to 90 days ago.
+            after: the id of the last message of the previous page.
+            types: only messages of these types.
+            limit: the maximum number of messages.
+
+        Raises:
+            InvalidValue: *after* is not the id of a message.
+            NotFound: there is no such application.
+        """
         ...
 
     async def declare_types(

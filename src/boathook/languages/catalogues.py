@@ -56,12 +56,18 @@ class Languages:
     @property
     def is_fixed(self) -> bool:
         """Whether the setting names the language for everybody."""
-        return self._setting() != AUTO
+        return self._setting_or_auto() != AUTO
+
+    def _setting_or_auto(self) -> str:
+        try:
+            return self._setting()
+        except ConfigError:
+            return AUTO  # before the app is loaded, when a form may already be read
 
     @property
     def current(self) -> str:
         """The language of texts here: that of the setting, else of the innermost `using`, else English."""
-        setting = self._setting()
+        setting = self._setting_or_auto()
         return (_current.get() or SOURCE_LANGUAGE) if setting == AUTO else setting
 
     def choose(self, own: str | None = None, accept_language: str = "") -> str:

@@ -2,15 +2,17 @@
 
 `Pages` declares an app's pages, with layout, navigation, forms, CSRF protection and security headers. Its functions get
 a `PageRequest`. `Refusal` is shown as an error page, and `read_model` validates a form or a JSON body with a pydantic
-model and words its errors in the user's language. `boathook.sign_in` adds users, `boathook.languages` the languages.
+model and words its errors in the user's language. `JsonApi` is an API for the same users, with an `ApiRequest`.
+`boathook.sign_in` adds users, `boathook.languages` the languages.
 
 The other modules of this package, except those below `kit`, are internal: console and portal share them. `site` is
 their ASGI application, `rendering` makes their pages, `context` holds what their requests share.
 """
 
+from boathook.pages.kit.api import ApiRequest, JsonApi
 from boathook.pages.kit.errors import InvalidForm, Refusal
 from boathook.pages.kit.forms import read_model
 from boathook.pages.kit.request import PageRequest
 from boathook.pages.kit.site import Pages
 
-__all__ = ["InvalidForm", "PageRequest", "Pages", "Refusal", "read_model"]
+__all__ = ["ApiRequest", "InvalidForm", "JsonApi", "PageRequest", "Pages", "Refusal", "read_model"]

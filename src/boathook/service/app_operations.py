@@ -20,12 +20,12 @@ from boathook.domain import ids
 from boathook.domain.due import ANY_DUE
 from boathook.domain.errors import AlreadyExists, InvalidValue, NotFound
 from boathook.domain.model import DEFAULT_ORGANIZATION
-from boathook.domain.windows import open_window
+from boathook.domain.windows import Cursor, open_window
 from boathook.handlers.collector import add_due
 from boathook.handlers.outbox import Outbox
-from boathook.handlers.platform import EndpointView
+from boathook.handlers.platform import EndpointView, MessageView
 from boathook.handlers.transaction import Transaction, connection_of
-from boathook.service import applications, attempts, endpoint_secrets, endpoints, event_types
+from boathook.service import applications, attempts, endpoint_secrets, endpoints, event_types, messages
 from boathook.service.applications import NewApplication
 from boathook.service.endpoints import NewEndpoint
 from boathook.service.event_types import NewEventType
@@ -209,6 +209,33 @@ class AppOperations:
         owner = await applications.get(work, application)
         page = await attempts.list_page(work, owner, open_window(datetime.now(UTC)), endpoint=uid, limit=limit)
         return list(page.rows)
+
+    async def messages(
+        self,
+        tx: Transaction,
+        application: str,
+        *,
+        since: datetime,
+        after: str | None = None,
+        types: Sequence[str] = (),
+        limit: int = 100,
+    ) -> list[MessageView]:
+        """Return an application's messages since a time, oldest first. Raises NotFound, InvalidValue."""
+        work = await self._work(tx)
+        owner = await applications.get(work, application)
+        cursor = None if after is None else Cursor(_read_event(after), is_back=True)
+        window = open_window(datetime.now(UTC), cursor=cursor, after=since)
+        wanted = messages.MessageFilter(types=list(types) or None)
+        page = await messages.list_page(work, owner, window, wanted, limit=limit)
+        return [
+            MessageView(
+                id=row.shown_id,
+                type=row.type,
+                created_at=ids.created_at(row.id),
+                payload=None if row.is_gone else row.body,
+            )
+            for row in reversed(page.rows)
+        ]
 
     async def declare_types(
         self, tx: Transaction, types: Mapping[str, str], schemas: Mapping[str, Mapping[str, Any]] | None = None

@@ -17,9 +17,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per l
 Who = Annotated[str, typer.Argument(metavar="NAME|ID", help="As `list` shows it.")]
 
 
-def make_commands(users: "Users[Any]") -> typer.Typer:
+def make_commands(users: "Users[Any]", group: str) -> typer.Typer:
     """Return the commands for the users of one app."""
-    app = f"boathook {users.hook.name}"
+    command = f"boathook {users.hook.name} {group}"
     roles_help = f"A role: {', '.join(users.roles)}." if users.roles else "A role; there are none here."
     Roles = Annotated[list[str] | None, typer.Option("--role", help=roles_help)]  # noqa: N806 - a type
     commands = typer.Typer(no_args_is_help=True, help="Users who sign in to the pages.")
@@ -41,7 +41,7 @@ def make_commands(users: "Users[Any]") -> typer.Typer:
 
         _print(_shown(run(work)), as_json=as_json)
 
-    @commands.command("add", epilog=f"Example: {app} ... add anna --json")
+    @commands.command("add", epilog=f"Example: {command} add anna --json")
     def add(
         name: Annotated[str, typer.Argument(help="The name to sign in with.")],
         *,
@@ -55,13 +55,13 @@ def make_commands(users: "Users[Any]") -> typer.Typer:
         )
         _print(_shown(user) | {"password": password} | ({"token": token} if token else {}), as_json=as_json)
 
-    @commands.command("list", epilog=f"Example: {app} ... list --json")
+    @commands.command("list", epilog=f"Example: {command} list --json")
     def list_users(*, as_json: Json = False) -> None:
         """List the users, oldest first."""
         for user in run(users.list_all):
             _print(_shown(user), as_json=as_json)
 
-    @commands.command("password", epilog=f"Example: {app} ... password anna --json")
+    @commands.command("password", epilog=f"Example: {command} password anna --json")
     def renew_password(user: Who, *, as_json: Json = False) -> None:
         """Replace a user's password, print the new one once, and end all sessions."""
         password = _new_password()
@@ -73,22 +73,22 @@ def make_commands(users: "Users[Any]") -> typer.Typer:
 
         _print(_shown(run(work)) | {"password": password}, as_json=as_json)
 
-    @commands.command("roles", epilog=f"Example: {app} ... roles anna --role {next(iter(users.roles), 'ROLE')}")
+    @commands.command("roles", epilog=f"Example: {command} roles anna --role {next(iter(users.roles), 'ROLE')}")
     def set_roles(user: Who, *, role: Roles = None, as_json: Json = False) -> None:
         """Replace a user's roles."""
         change(user, lambda tx, found: users.set_roles(tx, found, role or ()), as_json=as_json)
 
-    @commands.command("disable", epilog=f"Example: {app} ... disable anna")
+    @commands.command("disable", epilog=f"Example: {command} disable anna")
     def disable(user: Who, *, as_json: Json = False) -> None:
         """Disable a user, and end all sessions."""
         change(user, users.disable, as_json=as_json)
 
-    @commands.command("enable", epilog=f"Example: {app} ... enable anna")
+    @commands.command("enable", epilog=f"Example: {command} enable anna")
     def enable(user: Who, *, as_json: Json = False) -> None:
         """Enable a user again."""
         change(user, users.enable, as_json=as_json)
 
-    @commands.command("delete", epilog=f"Example: {app} ... delete anna")
+    @commands.command("delete", epilog=f"Example: {command} delete anna")
     def delete(user: Who) -> None:
         """Delete a user."""
 

@@ -3,6 +3,7 @@
 import hashlib
 from typing import Any, Final
 
+import typer
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -33,9 +34,9 @@ class SignIn(Users[AnyUser]):
         """The name of the session's cookie."""
         return f"{self.hook.name}_session"
 
-    def commands(self) -> Any:
-        """Return a `typer.Typer` with which operators manage the users, for ``add_typer(..., name="users")``."""
-        return make_commands(self)
+    def commands(self, group: str = "users") -> typer.Typer:
+        """Return a `typer.Typer` with which operators manage the users, for ``add_typer(..., name=group)``."""
+        return make_commands(self, group)
 
     def attach(self, pages: Pages) -> None:
         """Add the pages to those of the app."""

@@ -12,7 +12,7 @@ from boathook.db import app_users
 from boathook.db.app_users import UserTables
 from boathook.db.included_migrations import is_included
 from boathook.db.operators import ClientInfo
-from boathook.domain.errors import AlreadyExists, ConfigError, InvalidValue, NotFound
+from boathook.domain.errors import AlreadyExists, ConfigError, InvalidState, InvalidValue, NotFound
 from boathook.handlers.api import Boathook
 from boathook.handlers.transaction import Transaction, connection_of
 from boathook.service.login_rate import LoginRateLimiter
@@ -135,7 +135,7 @@ class Users(Generic[AnyUser]):
 
         Raises:
             NotFound: there is no such user.
-            InvalidValue: several users have the name.
+            InvalidState: several users have the name.
         """
         id = int(name_or_id) if _ID.fullmatch(name_or_id) else None
         rows = await app_users.search(connection_of(tx), self._tables, id, name_or_id)
@@ -143,7 +143,7 @@ class Users(Generic[AnyUser]):
             raise NotFound(f"there is no user {name_or_id}")
         if len(rows) > 1 and rows[0]["id"] != id:
             ids = ", ".join(str(row["id"]) for row in rows)
-            raise InvalidValue(f"several users are called {name_or_id}: name the id, one of {ids}", "user")
+            raise InvalidState(f"several users are called {name_or_id}: name the id, one of {ids}", "ambiguous_name")
         return self._user(rows[0])
 
     async def list_all(self, tx: Transaction) -> list[AnyUser]:

@@ -15,9 +15,9 @@ import psycopg
 from boathook.config import load
 from boathook.server.loading import bound
 from boathook_cashdesk import hook, users
+from boathook_cashdesk.app import User
 from boathook_cashdesk.entities import Entity
 from boathook_cashdesk.receiver import Receiver
-from boathook_cashdesk.users import User
 from tests.apps.app_server import AppServer
 
 TABLE = """

@@ -11,8 +11,8 @@ import boathook_cashdesk
 from boathook.config import load
 from boathook.domain.filters import Pattern
 from boathook.domain.policy import RETRY_PRESETS
+from boathook.pages import InvalidForm
 from boathook.server.loading import settings_of
-from boathook_cashdesk.cabinet_errors import BadField
 from boathook_cashdesk.drive import DriveBusy, SimulatedDrive
 from boathook_cashdesk.entities import (
     BITS,
@@ -103,7 +103,7 @@ class TestForms:
     )
     def test_an_invalid_value_names_its_field(self, form: Any, document: Any, field: str):
         for given in (document, json.dumps(document).encode()):
-            with pytest.raises(BadField) as caught:
+            with pytest.raises(InvalidForm) as caught:
                 read(form, given)
             assert caught.value.field == field
 
@@ -111,7 +111,7 @@ class TestForms:
         "body", [b"", b"{", b"[]", b"null", b"\xff", b'{"name": "\\ud800", "price": 1}', b"[" * 9_999]
     )
     def test_a_non_object_is_refused(self, body: bytes):
-        with pytest.raises(BadField):
+        with pytest.raises(InvalidForm):
             read(ProductForm, body)
 
     def test_omitted_types_are_not_subscribed(self):

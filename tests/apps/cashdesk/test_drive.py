@@ -88,12 +88,12 @@ async def test_the_simulation_is_on_every_page_and_receipt(cabinet: Cabinet, rec
     assert told == ["SIMULATED"]
     base = cabinet.running.base
     async with httpx.AsyncClient(base_url=base, headers={"accept": "text/html", "origin": base}) as http:
-        entered = await http.post("/cabinet/", data={"token": shop.token})
+        entered = await http.post("/cabinet/sign-in", data={"token": shop.token})
         webhook = f"webhooks/{made['id']}"
         paths = ("", "nothing", "webhooks/new", webhook, f"{webhook}/delete")
         pages = [await http.get(f"/cabinet/{path}") for path in paths]
         http.cookies.clear()
-        pages.append(await http.get("/cabinet/"))
+        pages.append(await http.get("/cabinet/sign-in"))
     assert entered.status_code == 303
     assert [page.status_code for page in pages] == [200, 404, 200, 200, 200, 200]
     assert all(NOTICE in page.text for page in pages)

@@ -46,7 +46,7 @@ async def test_publication_is_inside_the_business_transaction(cabinet: Cabinet, 
 
 async def add_and_fail(shop: Client) -> None:
     async with hook.transaction() as tx:
-        await actions.add_product(tx, shop.user, ProductForm(name="undone", price=1))
+        await actions.add(tx, shop.user, Entity.PRODUCTS, ProductForm(name="undone", price=1))
         assert await tx.fetchval("select count(*) from cashdesk.products where user_id = $1", shop.user.id) == 1
         raise Boom
 
@@ -357,7 +357,7 @@ async def test_the_endpoint_lookup_is_cached_also_when_empty(cabinet: Cabinet, r
     shop = await cabinet.client()
     async with cabinet.bound_app():
         async with hook.transaction() as tx:
-            await actions.add_product(tx, shop.user, ProductForm(name="first", price=1))
+            await actions.add(tx, shop.user, Entity.PRODUCTS, ProductForm(name="first", price=1))
         for _ in range(3):
             assert await lookups(lambda: add(shop, "again")) == 0
         webhook = await shop.webhook(receiver, "/a")
@@ -384,7 +384,7 @@ async def test_a_new_webhook_gets_the_next_event(cabinet: Cabinet, receiver: Rec
 
 async def add(shop: Client, name: str) -> None:
     async with hook.transaction() as tx:
-        await actions.add_product(tx, shop.user, ProductForm(name=name, price=1))
+        await actions.add(tx, shop.user, Entity.PRODUCTS, ProductForm(name=name, price=1))
 
 
 async def lookups(do: Callable[[], Awaitable[None]]) -> int:

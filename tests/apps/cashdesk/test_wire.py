@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from boathook_cashdesk.cabinet_errors import BadField
+from boathook.pages import InvalidForm
 from boathook_cashdesk.entities import Action, Entity
 from boathook_cashdesk.forms import ReceiptForm, read
 from boathook_cashdesk.receiver import Receiver
@@ -260,6 +260,6 @@ POSITION = REQUEST["positions"][0]
 )
 def test_an_error_in_a_request_of_dreamkas_names_its_field(changes: dict[str, Any], field: str):
     for document in (REQUEST | changes, json.dumps(REQUEST | changes).encode()):
-        with pytest.raises(BadField) as caught:
+        with pytest.raises(InvalidForm) as caught:
             read(ReceiptForm, document)
         assert caught.value.field == field

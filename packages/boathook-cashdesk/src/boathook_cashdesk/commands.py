@@ -1,5 +1,6 @@
 """The commands ``boathook cashdesk ...``: users, their webhooks, and a simulation with generated shops."""
 
+import secrets
 from typing import Annotated
 
 import typer
@@ -8,11 +9,11 @@ from boathook_app_tools import simulation
 from boathook_app_tools.import_commands import add_import
 from boathook_app_tools.terminal import Json, ask, print_rows
 from boathook_cashdesk import owner_tables, sending, users, webhooks
-from boathook_cashdesk.app import hook
+from boathook_cashdesk.app import hook, sign_in
 from boathook_cashdesk.entities import types_of
 
 commands = typer.Typer(no_args_is_help=True, help="The cash-register cabinet.")
-_users = typer.Typer(no_args_is_help=True, help="Shops and integrators who have a cabinet.")
+_users = sign_in.commands()
 _webhooks = typer.Typer(no_args_is_help=True, help="Their webhooks, with the events that each receives.")
 commands.add_typer(_users, name="users")
 commands.add_typer(_webhooks, name="webhooks")
@@ -20,10 +21,17 @@ add_import(hook, commands, owner_tables.IMPORT)
 
 
 @_users.command("add", epilog='Example: boathook cashdesk users add "Tea & Co" --json')
-def add_user(name: Annotated[str, typer.Argument(help="The cabinet's name.")], *, as_json: Json = False) -> None:
-    """Create a user, and print the token of their cabinet once."""
-    user, token = ask(hook, lambda tx: users.add(tx, name))
-    print_rows([{"id": user.id, "name": user.name, "token": token}], as_json=as_json)
+def add_user(
+    name: Annotated[str, typer.Argument(help="The cabinet's name.")],
+    *,
+    with_password: Annotated[bool, typer.Option("--with-password", help="Make a password too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Create a user, and print the token of their cabinet once, with the password if there is one."""
+    password = secrets.token_urlsafe(15) if with_password else None
+    user, token = ask(hook, lambda tx: users.add(tx, name, password))
+    row = {"id": user.id, "name": user.name, "token": token}
+    print_rows([row | {"password": password} if password else row], as_json=as_json)
 
 
 @_users.command("renew", epilog='Example: boathook cashdesk users renew "Tea & Co" --json')

@@ -9,12 +9,11 @@ import msgspec
 from boathook import ConfigError, Event, Ignore, Retry, RetryPolicy, Transaction
 from boathook_cashdesk import ledger
 from boathook_cashdesk.actions import FISCALISE, OWN
-from boathook_cashdesk.app import hook
+from boathook_cashdesk.app import User, hook
 from boathook_cashdesk.cabinet_errors import Missing
 from boathook_cashdesk.drive import DriveBusy, Verdict, open_drive
 from boathook_cashdesk.entities import Entity, Object
 from boathook_cashdesk.settings import CashdeskSettings
-from boathook_cashdesk.users import User
 
 RECIPIENT: Final = "handler:cashdesk.fiscalise"
 RECEIPT_RETRY: Final = RetryPolicy(first_s=1.0, max_delay_s=60.0, max_attempts=10, max_age_s=3_600.0)
@@ -81,7 +80,7 @@ async def _set_aside(delivery: str) -> None:
     if found["event"].expunged_at is not None:
         return
     work = msgspec.json.decode(found["body"])
-    user = User(work["user"], "")
+    user = User(id=work["user"], name="")
     async with hook.transaction() as tx:
         operation = await _pending(tx, user, work["operation"], "for update")
         if not isinstance(operation, Ignore):  # else the handler itself ignored it
@@ -94,7 +93,7 @@ async def fiscalise(event: Event, tx: Transaction) -> Ignore | Retry | None:
 
     Nothing is locked while the drive works; its verdict is stored outside the transaction.
     """
-    user = User(event.json["user"], "")
+    user = User(id=event.json["user"], name="")
     operation = await _pending(tx, user, event.json["operation"])
     if isinstance(operation, Ignore):
         return operation

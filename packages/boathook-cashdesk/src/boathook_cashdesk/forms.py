@@ -12,10 +12,12 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
-    ValidationError,
     model_validator,
 )
 
+from boathook.languages import gettext_noop
+from boathook.pages import read_model
+from boathook_cashdesk.app import gettext, languages
 from boathook_cashdesk.cabinet_errors import BadField
 from boathook_cashdesk.entities import Entity
 
@@ -23,9 +25,12 @@ _MAX_ID: Final = 2**63 - 1
 _JOINERS: Final = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
 
 
+_CONTROL: Final = gettext_noop("it must not contain control characters")
+
+
 def _printable(text: str) -> str:
     if not text.isprintable():
-        raise ValueError("it must not contain control characters")
+        raise ValueError(_CONTROL)
     return text
 
 
@@ -33,20 +38,20 @@ def _readable(text: str) -> str:
     # PostgreSQL stores no NUL, and control characters do not belong on a receipt; zero-width joiners are parts of
     # words.
     if not all(char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs" for char in text):
-        raise ValueError("it must not contain control characters")
+        raise ValueError(_CONTROL)
     return text
 
 
 def _without_password(url: str) -> str:
     # URLs are stored and shown in plain text, so they must not contain a password.
     if "@" in urlsplit(url).netloc:
-        raise ValueError("write it without a user name and password; requests are signed instead")
+        raise ValueError(gettext_noop("write it without a user name and password; requests are signed instead"))
     return url
 
 
 def _never(is_wanted: bool) -> bool:
     if is_wanted:
-        raise ValueError("this cabinet has no such events; leave it out or write false")
+        raise ValueError(gettext_noop("this cabinet has no such events; leave it out or write false"))
     return is_wanted
 
 
@@ -176,12 +181,12 @@ class DreamkasReceiptForm(Form):
         for index, position in enumerate(self.positions):
             price_sum = position.price * position.quantity
             if position.priceSum not in (None, price_sum):
-                raise BadField(f"positions.{index}.priceSum", f"price times quantity is {price_sum}")
+                raise BadField(f"positions.{index}.priceSum", gettext("price times quantity is %(sum)s", sum=price_sum))
             total += price_sum
         if self.total.priceSum != total:
-            raise BadField("total.priceSum", f"the positions cost {total}")
+            raise BadField("total.priceSum", gettext("the positions cost %(sum)s", sum=total))
         if self.payments[0].sum != total:
-            raise BadField("payments.0.sum", f"the positions cost {total}")
+            raise BadField("payments.0.sum", gettext("the positions cost %(sum)s", sum=total))
         return {
             "device_id": self.deviceId,
             "external_id": self.externalId,
@@ -283,29 +288,9 @@ class ReplayForm(Form):
     delivery: Annotated[str, StringConstraints(min_length=1, max_length=100), AfterValidator(_printable)]
 
 
-Anyform = TypeVar("Anyform", bound=Form)
+AnyForm = TypeVar("AnyForm", bound=Form)
 
 
-def read(form: type[Anyform], document: bytes | Mapping[str, Any]) -> Anyform:
-    """Parse a body, given as JSON text or as an object.
-
-    Raises:
-        BadField: it does not match *form*; the message names the first invalid field.
-    """
-    try:
-        if isinstance(document, bytes):
-            return form.model_validate_json(document)
-        return form.model_validate(dict(document))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise BadField(".".join(map(str, first["loc"])), _words(first["type"], first["msg"])) from None
-
-
-def _words(kind: str, message: str) -> str:
-    match kind:
-        case "extra_forbidden":
-            return "there is no such field"
-        case "missing":
-            return "this field is required"
-        case _:
-            return message.removeprefix("Value error, ")
+def read(form: type[AnyForm], document: bytes | Mapping[str, Any]) -> AnyForm:
+    """Parse a body, given as JSON text or as an object. Raises InvalidForm, in the current language."""
+    return read_model(form, document, languages)

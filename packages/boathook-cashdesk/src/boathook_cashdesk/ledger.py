@@ -11,10 +11,9 @@ import msgspec
 
 from boathook import Transaction
 from boathook_cashdesk import users, wire
-from boathook_cashdesk.app import hook
+from boathook_cashdesk.app import User, gettext, hook
 from boathook_cashdesk.cabinet_errors import Missing
 from boathook_cashdesk.entities import Action, Entity, Object, event_type
-from boathook_cashdesk.users import User
 
 Lock = Literal["", "for key share", "for share", "for update"]
 
@@ -82,7 +81,7 @@ async def remove(tx: Transaction, user: User, entity: Entity, id: int) -> Object
 
 def _object(document: Any, entity: Entity, id: int) -> Object:
     if document is None:
-        raise Missing(f"none of your {entity} has the id {id}")
+        raise Missing(gettext("You have nothing with the id %(id)s among your %(kind)s.", id=id, kind=entity))
     found: Object = msgspec.json.decode(document)
     return found
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from boathook import Transaction
+from boathook.pages import InvalidForm
 from boathook_app_tools.table_import import (
     FLAG,
     ID,
@@ -23,10 +24,9 @@ from boathook_app_tools.table_import import (
     Values,
 )
 from boathook_cashdesk import users, webhooks
-from boathook_cashdesk.cabinet_errors import BadField
+from boathook_cashdesk.app import User
 from boathook_cashdesk.entities import EVERYTHING, types_of
 from boathook_cashdesk.forms import WebhookForm, read
-from boathook_cashdesk.users import User
 
 _FIND: Final = "select id, name from cashdesk.users where owner_uuid = $1 or owner_id = $2"
 _LINK: Final = "update cashdesk.users set owner_uuid = $2, owner_id = $3 where id = $1"
@@ -61,7 +61,7 @@ def _form(row: Row) -> WebhookForm:
     }  # fmt: skip
     try:
         return read(WebhookForm, fields)
-    except BadField as error:
+    except InvalidForm as error:
         raise BadValue(error.field, str(error).removeprefix(f"{error.field}: ")) from None
 
 
@@ -69,7 +69,7 @@ async def _user(tx: Transaction, owner: Any) -> User:
     """Return the user with an id of the owner's; one that is unknown gets a cabinet."""
     ids = (owner, None) if isinstance(owner, UUID) else (None, owner)
     if row := await tx.fetchrow(_FIND, *ids):
-        return User(row["id"], row["name"])
+        return User(id=row["id"], name=row["name"])
     # Its token is discarded; `users renew` makes one that is shown.
     user, _token = await users.add(tx, f"user {owner}")
     await tx.execute(_LINK, user.id, *ids)
@@ -80,7 +80,7 @@ async def _add_endpoint(tx: Transaction, _source: Source, row: Row, key: str) ->
     user = await _user(tx, row["userId"])
     try:
         await webhooks.put_endpoint(tx, user, int(key), _form(row))
-    except BadField as error:
+    except InvalidForm as error:
         raise BadValue(error.field, str(error).removeprefix(f"{error.field}: ")) from None
 
 

@@ -1,14 +1,17 @@
 """The requests that were sent to a webhook, with their responses, as shown to its owner."""
 
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from boathook import BoathookError, Transaction
 from boathook_cashdesk import webhooks
-from boathook_cashdesk.app import hook
-from boathook_cashdesk.cabinet_errors import Missing
-from boathook_cashdesk.users import User
+from boathook_cashdesk.app import User, gettext, hook
+from boathook_cashdesk.cabinet_errors import BadField, Missing
 from boathook_cashdesk.webhooks import Webhook
 
+KEPT: Final = timedelta(days=90)
+"""How far back events can be listed."""
 STATES: Final = ("pending", "leased", "succeeded", "dead", "ignored")
 """The states that can be selected; a delivery dropped after its last attempt is ``dead``."""
 
@@ -29,7 +32,7 @@ async def attempts(tx: Transaction, user: User, id: int, limit: int) -> list[dic
             "url": row.url,
             "success": row.is_success,
             "status": row.status or None,
-            "started_at": row.started_at.isoformat(),
+            "started_at": row.started_at,
             "duration_ms": row.duration_ms,
             "error": row.error,
             "response": _text(row.response),
@@ -54,8 +57,8 @@ async def delivery(tx: Transaction, user: User, id: int, name: str) -> dict[str,
             "outcome": row.outcome,
             "code": row.code,
             "error": row.error,
-            "started_at": row.started_at.isoformat(),
-            "ended_at": row.ended_at.isoformat(),
+            "started_at": row.started_at,
+            "ended_at": row.ended_at,
         }
         for row in found["attempts"]
     ]
@@ -78,7 +81,7 @@ async def _own(tx: Transaction, user: User, id: int, name: str) -> dict[str, Any
             raise
         found = None
     if found is None or found["delivery"].recipient != _recipient(webhook):
-        raise Missing(f"your webhook {id} has no delivery {name!r}")
+        raise Missing(gettext("Your webhook %(id)s has no delivery %(name)s.", id=id, name=name))
     return found
 
 
@@ -92,12 +95,28 @@ def _delivery(row: Any) -> dict[str, Any]:
         "type": row.type,
         "state": row.state,
         "attempts": row.attempts,
-        "due_at": row.due_at and row.due_at.isoformat(),
+        "due_at": row.due_at,
         "code": row.code,
         "note": row.note,
-        "ended_at": row.ended_at and row.ended_at.isoformat(),
+        "ended_at": row.ended_at,
     }
 
 
 def _text(body: bytes | None) -> str | None:
     return None if body is None else body.decode("utf-8", "replace")
+
+
+async def events(
+    tx: Transaction, user: User, since: datetime, after: str | None, types: Sequence[str], limit: int
+) -> list[Any]:
+    """Return the user's events since a time, oldest first: rows with id, type, time and payload. Raises BadField."""
+    try:
+        return list(
+            await hook.operations.messages(tx, user.application, since=since, after=after, types=types, limit=limit)
+        )
+    except BoathookError as error:
+        if error.name == "NotFound":
+            return []
+        if error.name != "InvalidValue":
+            raise
+        raise BadField("after", gettext("write the id of the last event of the page before")) from None

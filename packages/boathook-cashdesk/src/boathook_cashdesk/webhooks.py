@@ -7,11 +7,10 @@ from typing import Any, Final
 
 from boathook import BoathookError, Transaction
 from boathook_cashdesk import users, wire
-from boathook_cashdesk.app import hook
+from boathook_cashdesk.app import User, gettext, hook
 from boathook_cashdesk.cabinet_errors import BadField, Conflict, LimitReached, Missing
 from boathook_cashdesk.entities import Entity, mask_of, patterns_of, types_of
 from boathook_cashdesk.forms import WebhookForm
-from boathook_cashdesk.users import User
 
 RETRY: Final = "cashdesk"
 """The name of boathook's retry schedule of exactly 5 s, 1 min, 1 h, 3 h and 24 h."""
@@ -57,8 +56,8 @@ class Webhook:
             "isActive": self.is_active,
             "active": self.is_active,
             "sending": self.is_sending,
-            "created_at": self.created_at.isoformat(),
-            "updated_at": self.updated_at.isoformat(),
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
         }
 
 
@@ -88,7 +87,7 @@ async def get(tx: Transaction, user: User, id: int) -> Webhook:
         user.id, min(id, _MAX_ID),
     )  # fmt: skip
     if row is None:
-        raise Missing(f"you have no webhook with the id {id}")
+        raise _missing(id)
     return _webhook(row, await _endpoints(tx, user))
 
 
@@ -102,7 +101,7 @@ async def create(tx: Transaction, user: User, form: WebhookForm) -> Webhook:
     await users.lock(tx, user)
     count = await tx.fetchval("select count(*) from cashdesk.webhooks where user_id = $1", user.id)
     if count >= hook.settings.max_webhooks:
-        raise LimitReached(f"you already have {count} webhooks, the maximum; delete one first")
+        raise LimitReached(gettext("You have %(count)s webhooks, the maximum; delete one first.", count=count))
     id = await tx.fetchval(
         "insert into cashdesk.webhooks (user_id, url, types, is_active) values ($1, $2, $3, $4) returning id",
         user.id, form.url, mask_of(form.types.wanted()), form.is_active,
@@ -119,7 +118,7 @@ async def change(tx: Transaction, user: User, id: int, form: WebhookForm) -> Web
         user.id, min(id, _MAX_ID), form.url, mask_of(form.types.wanted()), form.is_active,
     )  # fmt: skip
     if tag != "UPDATE 1":
-        raise Missing(f"you have no webhook with the id {id}")
+        raise _missing(id)
     await put_endpoint(tx, user, id, form)
     return await get(tx, user, id)
 
@@ -129,7 +128,7 @@ async def remove(tx: Transaction, user: User, id: int) -> None:
     await users.lock(tx, user)
     tag = await tx.execute("delete from cashdesk.webhooks where user_id = $1 and id = $2", user.id, min(id, _MAX_ID))
     if tag != "DELETE 1":
-        raise Missing(f"you have no webhook with the id {id}")
+        raise _missing(id)
     await hook.operations.delete_endpoint(tx, user.application, _uid(id))
 
 
@@ -141,14 +140,14 @@ async def secret(tx: Transaction, user: User, id: int) -> str:
     except BoathookError as error:
         if error.name != "NotFound":
             raise
-        raise Conflict("this webhook has no secret; save it to generate one") from None
+        raise Conflict(gettext("This webhook has no secret; save it to generate one.")) from None
 
 
 async def test(tx: Transaction, user: User, id: int) -> None:
     """Send a test event to one webhook only. Raises Missing, and Conflict if it is not sending."""
     webhook = await get(tx, user, id)
     if not webhook.is_sending:
-        raise Conflict("nothing is sent to this webhook; activate it, and choose at least one type, first")
+        raise Conflict(gettext("Nothing is sent to this webhook; activate it, and choose at least one type, first."))
     await users.publish(tx, user, f"{_test_type(id)}.TEST", wire.test_body(hook.settings.format, id))
 
 
@@ -185,6 +184,10 @@ def _webhook(row: Any, endpoints: Mapping[str | None, Any]) -> Webhook:
     if endpoint is None:
         return Webhook(**dict(row), endpoint=None, is_sending=False)
     return Webhook(**dict(row), endpoint=endpoint.id, is_sending=not endpoint.is_disabled)
+
+
+def _missing(id: int) -> Missing:
+    return Missing(gettext("You have no webhook with the id %(id)s.", id=id))
 
 
 def _uid(id: int) -> str:

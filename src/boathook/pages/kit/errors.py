@@ -1,7 +1,6 @@
 """The errors that pages of apps show to their users."""
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from boathook.domain.errors import BoathookError
 
@@ -11,14 +10,19 @@ class Refusal(BoathookError):
 
     Args:
         message: one sentence, or more.
-        status: the status of the response; subclasses may set it for all their instances.
+        status: the status of the response; subclasses may have another default.
+        code: the code in the response of an API; the same.
     """
 
-    status: ClassVar[int] = 400
+    status: int = 400
+    code: str = "refused"
 
-    def __init__(self, message: str, *, status: int | None = None) -> None:
+    def __init__(self, message: str, *, status: int | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.http_status = type(self).status if status is None else status
+        if status is not None:
+            self.status = status
+        if code is not None:
+            self.code = code
 
 
 class InvalidForm(Refusal):
@@ -27,6 +31,8 @@ class InvalidForm(Refusal):
     Args:
         problems: the error of each field, by its dotted path; one of the whole body has the empty path.
     """
+
+    code = "bad_field"
 
     def __init__(self, problems: Mapping[str, str]) -> None:
         field, text = next(iter(problems.items()))

@@ -21,6 +21,7 @@ from boathook.handlers.api import Boathook
 from boathook.handlers.transaction import Transaction
 from boathook.languages import Languages, gettext_noop
 from boathook.languages.catalogues import LANGUAGE_NAMES
+from boathook.pages.kit.api import refuse_unknown
 from boathook.pages.kit.errors import Refusal, SignInRequired
 from boathook.pages.kit.request import PageRequest, SignedInUser
 from boathook.pages.notices import read_notice, write_notice
@@ -148,7 +149,7 @@ class Pages:
             "kit_file": self._files.url,
             "static": lambda name: self._files.url(f"own/{name}"),
         }
-        self.public_endpoint("/static/{path:path}", self._files.serve)
+        self.public_endpoint("/static/{path:path}", self._serve_file)
         self.public_endpoint("/language", self._set_language, methods=["POST"])
         if sign_in is not None:
             sign_in.attach(self)
@@ -306,6 +307,12 @@ class Pages:
     def _language_names(self) -> dict[str, str]:
         return {name: LANGUAGE_NAMES.get(name, name) for name in self.languages.available}
 
+    async def _serve_file(self, request: Request) -> Response:
+        response = await self._files.serve(request)
+        if response.status_code == 404:
+            raise HTTPException(404)
+        return response
+
     async def _set_language(self, request: Request) -> Response:
         """Store the choice of a language: for a user, else in the browser."""
         self.check_origin(request)
@@ -330,6 +337,8 @@ class Pages:
         return self.redirect(request, SIGN_IN if path == "/" else f"{SIGN_IN}?{urlencode({'next': path})}")
 
     async def _show_error(self, request: Request, error: BoathookError | HTTPException) -> Response:
+        if isinstance(error, HTTPException) and "text/html" not in request.headers.get("accept", ""):
+            return await refuse_unknown(request, error)  # a program expects what an API answers
         session = self.session_of(request)
         user = await self._user_if_available(session)
         with self._language_for(request, user):
@@ -350,7 +359,7 @@ class Pages:
         """Return status and text of the page for an error."""
         match error:
             case Refusal():
-                return error.http_status, str(error)
+                return error.status, str(error)
             case CsrfError():
                 return 403, self.languages.gettext(_FORGED)
             case HTTPException(status_code=404):
@@ -363,7 +372,7 @@ class Pages:
                 return 503, self.languages.gettext(_UNAVAILABLE)
 
     async def _refuse_unknown(self, request: Request, error: Exception) -> Response:
-        """Show a page for a request without a route."""
+        """Answer a request without a route."""
         assert isinstance(error, HTTPException)
         return await self._show_error(request, error)
 

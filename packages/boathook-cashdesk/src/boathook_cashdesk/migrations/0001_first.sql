@@ -2,15 +2,12 @@
 
 create schema cashdesk;
 
-create table cashdesk.users (
-    id bigint generated always as identity primary key,
-    name text not null,
-    token_sha256 bytea not null unique,
-    owner_uuid uuid unique,     -- the user's id in the owner's own system, if it is a UUID;
-    owner_id bigint unique,     -- or a number
-    created_at timestamptz not null default now(),
-    check (num_nonnulls(owner_uuid, owner_id) <= 1)
-);
+-- include: sign_in 1
+
+alter table cashdesk.users
+    add owner_uuid uuid unique,     -- the user's id in the owner's own system, if it is a UUID;
+    add owner_id bigint unique,     -- or a number
+    add check (num_nonnulls(owner_uuid, owner_id) <= 1);
 
 -- The rows that `boathook cashdesk import` has brought, by their own keys.
 create table cashdesk.imported_row (
@@ -23,14 +20,6 @@ create table cashdesk.imported_row (
     primary key (table_name, source_key),
     unique (table_name, target_key)
 );
-
--- Who is logged in to the pages. Only the hash of what the browser holds is kept.
-create table cashdesk.sessions (
-    token_sha256 bytea primary key,
-    user_id bigint not null references cashdesk.users on delete cascade,
-    expires_at timestamptz not null
-);
-create index on cashdesk.sessions (expires_at);
 
 -- Every object has a revision, 1 when it is made and one more with each change, so that a consumer that gets changes out of
 -- order knows which is the latest. Keys with user_id in them keep one user's objects from pointing at another's.
