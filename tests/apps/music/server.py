@@ -136,7 +136,7 @@ class MusicServer(AppServer):
         if not self._key:
             told = self.cli("keys", "create", "--scope", "organization", "--json").stdout
             self._key = json.loads(told)["token"]
-        headers = {"authorization": f"Bearer {self._key}"}
+        headers = {"authorization": f"Bearer {self._key}", "accept-language": how.pop("language", "")}
         return httpx.request(method, f"{self.base}/api/music{path}", headers=headers, timeout=300, **how)
 
     def track(self, task: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from boathook.config import load
 from boathook.server.loading import bound, load_hooks, migrations_of, with_apps
 from boathook.server.supervisor import prepare_database
-from boathook_music import account, app, jobs, lookup, status, tracks
+from boathook_music import account, alerts, app, jobs, lookup, status, tracks
 from boathook_music.app import hook
 from boathook_music.callbacks import Stage, read_callbacks
 from boathook_music.lookup import LookupFailed, ask_due, ask_now, read_record
@@ -295,12 +295,13 @@ async def test_songs_without_news_are_counted_for_the_alert(music: None, api: Ap
     await jobs.count()
     async with hook.transaction() as tx:
         listed = await tracks.listed(tx, overdue_s=HOUR)
+        (before,) = await alerts.find_overdue(tx)
         await tracks.mark_deleted(tx, "late")
+        (after,) = await alerts.find_overdue(tx)
     await jobs.count()
     assert (shown, [row["task_id"] for row in listed]) == ([1, 0], ["late"])
-    rules = app.hook.manifest.alert_rules or {}
-    assert rules["music.overdue_tracks"].metric == "music_overdue_tracks"
-    assert rules["music.unknown_stage"].labels == {"stage": ("unknown",)}
+    assert (before.value, after.value) == (1, 0)
+    assert before.details["text"] == "songs without a callback"
 
 
 async def test_without_a_claim_a_crash_would_ask_again_at_once(music: None, api: Api, monkeypatch):
@@ -377,7 +378,9 @@ async def test_the_credits_are_asked_for_once_an_interval_and_shown(music: None,
     shown: list[float] = []
     monkeypatch.setattr(jobs, "credits_gauge", type("Gauge", (), {"set": staticmethod(shown.append)}))
     await jobs.count()
-    assert shown == [], "without a response there is no value that could fire the alert"
+    async with hook.transaction() as tx:
+        assert await alerts.find_low_credits(tx) == [], "without a response there is no value that could fire the alert"
+    assert shown == []
     api.answers[USUAL] = (200, CREDITS["credit_sunoapi_org.json"])
     for _ in range(3):
         await jobs.ask_for_credits()
@@ -392,8 +395,10 @@ async def test_the_credits_are_asked_for_once_an_interval_and_shown(music: None,
     after = await shown_status()
     assert (after["credits"], after["credits_at"]) == (4120, before["credits_at"]), "the last known number stays"
     assert after["credits_error"] == "the response has the status 503"
-    rule = (app.hook.manifest.alert_rules or {})["music.low_credits"]
-    assert (rule.metric, rule.below) == ("music_credits", 50)
+    async with hook.transaction() as tx:
+        (reading,) = await alerts.find_low_credits(tx)
+    assert reading.value == 4120
+    assert (app.hook.manifest.alert_rules or {})["music.low_credits"].below == 50
 
 
 async def test_without_the_claim_each_run_would_ask(music: None, api: Api, monkeypatch):

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from boathook import Transaction
 from boathook_app_tools.statements import load_statements
 from boathook_music import lookup
-from boathook_music.app import hook, settings
+from boathook_music.app import gettext, hook, settings
 from boathook_music.lookup import LookupFailed
 
 PATHS: Final = {"api.kie.ai": "/api/v1/chat/credit", "api.sunoapi.com": "/api/v1/get-credits"}
@@ -31,7 +31,7 @@ def read_credits(body: bytes) -> int:
         values = [lookup.data_of(document)]
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) < len(values) or not all(0 <= number < _MAX for number in numbers):
-        raise LookupFailed("the response names no number of credits", concerns_all=True)
+        raise LookupFailed(gettext("the response names no number of credits"), concerns_all=True)
     return int(sum(numbers))
 
 

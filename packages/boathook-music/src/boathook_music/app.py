@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from boathook import Boathook
+from boathook import Boathook, ConfigError
+from boathook.languages import Languages
 from boathook_app_tools.storage import Storage
 from boathook_app_tools.storage_settings import open_storage
 from boathook_music.settings import MusicSettings
@@ -23,32 +24,19 @@ file_bytes_total = hook.counter("music_file_bytes_total", "Bytes put into storag
 lookups_total = hook.counter("music_lookups_total", "Songs asked for at the reseller, by what became of it.", "result")
 overdue_tracks = hook.gauge("music_overdue_tracks", "Songs that nothing was heard of for `overdue_s`.")
 waiting_callbacks = hook.gauge("music_waiting_callbacks", "Callbacks whose track is not known yet.")
-hook.alert_rule(
-    "unknown_stage",
-    "callbacks with an unknown stage in {period}: {value}",
-    metric="music_callbacks_total",
-    labels={"stage": ["unknown"]},
-    measure="increase",
-    over_s=900,
-    above=0,
-    advice="Their tracks are unchanged: see `boathook music deliveries list --status failed`.",
-)
-hook.alert_rule(
-    "overdue_tracks",
-    "songs without a callback: {value}",
-    metric="music_overdue_tracks",
-    above=0,
-    advice="See `boathook music tracks list --overdue`, and check that the reseller reaches callBackUrl.",
-)
 credits_gauge = hook.gauge("music_credits", "The reseller's remaining credits.")
-hook.alert_rule(
-    "low_credits",
-    "the reseller's credits are running out: {value} are left",
-    metric="music_credits",
-    below=50,
-    advice="Buy credits at the reseller, or orders will fail.",
-)
 open_files = hook.gauge("music_open_files", "Files that are wanted and not stored, by state.", "state")
+
+
+def _language() -> str:
+    try:
+        return str(settings().language)
+    except ConfigError:  # before boathook has loaded the app
+        return "auto"
+
+
+languages = Languages(Path(__file__).with_name("locale"), setting=_language)
+gettext, ngettext = languages.gettext, languages.ngettext
 
 
 def settings() -> MusicSettings:

@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from boathook import BoathookError, Transaction
+from boathook.languages import gettext_noop
 from boathook_app_tools import simulation
 from boathook_app_tools.import_commands import add_import, add_views
 from boathook_app_tools.terminal import Json, ask, print_json, print_rows, say
 from boathook_music import delivery_log, files, jobs, links, lookup, owner_tables, sending, status, tracks
-from boathook_music.app import hook, settings
+from boathook_music.app import gettext, hook, settings
 from boathook_music.cleaning import Report
 from boathook_music.delivery_log import DeliveryStatus, Kind
 from boathook_music.kinds import Kind as FileKind
@@ -50,7 +51,8 @@ def add_track(
     try:
         wish = json.loads(prompt)
     except (ValueError, RecursionError):
-        raise BoathookError('--prompt: this is not JSON; write an object such as \'{"style": "rock"}\'') from None
+        text = gettext("--prompt: this is not JSON; write an object such as '%(example)s'", example='{"style": "rock"}')
+        raise BoathookError(text) from None
     track = NewTrack(task_id=task, owner=owner, title=title, prompt=wish, application=application)
     if problem := tracks.problem_of(track):
         raise BoathookError(problem)
@@ -65,7 +67,10 @@ def add_track(
     if as_json:
         print_json(row)
         return
-    say(f"{task} {'added' if row['is_new'] else 'already exists'}: {row['status']}")
+    text = gettext_noop("%(task)s added: %(status)s")
+    if not row["is_new"]:
+        text = gettext_noop("%(task)s already exists: %(status)s")
+    say(gettext(text, task=task, status=row["status"]))
 
 
 @tracks_app.command("list", epilog="Example: boathook music tracks list --status failed --json")
@@ -89,7 +94,7 @@ def show_track(task: Task) -> None:
     """Show a track with its clips, files and callbacks, as JSON."""
     row = ask(hook, lambda tx: tracks.shown(tx, task))
     if row is None:
-        raise BoathookError(f"there is no track {task!r}; see `boathook music tracks list`")
+        raise BoathookError(_unknown(task))
     print_json(row)
 
 
@@ -97,15 +102,18 @@ def show_track(task: Task) -> None:
 def ask_for_track(task: Task) -> None:
     """Ask the reseller for a track's state now."""
     result = hook.run(lookup.ask_now(task))
-    say(f"{task} is updated" if result == "applied" else f"the reseller has no news of {task}")
+    if result == "applied":
+        say(gettext("%(task)s is updated", task=task))
+    else:
+        say(gettext("the reseller has no news of %(task)s", task=task))
 
 
 @tracks_app.command("delete", epilog="Example: boathook music tracks delete 2fac9f72")
 def delete_track(task: Task) -> None:
     """Mark a track as deleted; cleaning removes its files."""
     if not ask(hook, lambda tx: tracks.mark_deleted(tx, task)):
-        raise BoathookError(f"there is no track {task!r}, or it is deleted already")
-    say(f"{task} is deleted; the next cleanup removes its files")
+        raise BoathookError(gettext("there is no track %(task)r, or it is deleted already", task=task))
+    say(gettext("%(task)s is deleted; the next cleanup removes its files", task=task))
 
 
 @tracks_app.command("archive", epilog="Example: boathook music tracks archive 2fac9f72")
@@ -114,8 +122,8 @@ def archive_track(
 ) -> None:
     """Archive a track: cleaning keeps its files, and the reseller is not asked for it."""
     if not ask(hook, lambda tx: tracks.archive(tx, task, is_archived=not undo)):
-        raise BoathookError(f"there is no track {task!r}; see `boathook music tracks list`")
-    say(f"{task} is {'no longer archived' if undo else 'archived'}")
+        raise BoathookError(_unknown(task))
+    say(gettext("%(task)s is no longer archived", task=task) if undo else gettext("%(task)s is archived", task=task))
 
 
 @files_app.command("list", epilog="Example: boathook music files list --state failed")
@@ -140,9 +148,11 @@ def retry_file(
     kind: Annotated[FileKind, typer.Argument(metavar="KIND", help="audio or cover.")],
 ) -> None:
     """Fetch a failed or missing file again."""
+    file = f"{task}/{clip}"
     if not ask(hook, lambda tx: files.request_again(tx, task, clip, kind)):
-        raise BoathookError(f"no {kind} of {task}/{clip} failed or is missing; see `boathook music files list`")
-    say(f"the {kind} of {task}/{clip} is fetched again")
+        text = gettext_noop("no %(kind)s of %(file)s failed or is missing; see `boathook music files list`")
+        raise BoathookError(gettext(text, kind=kind, file=file))
+    say(gettext("the %(kind)s of %(file)s is fetched again", kind=kind, file=file))
 
 
 @deliveries_app.command("list", epilog="Example: boathook music deliveries list --status failed")
@@ -168,13 +178,15 @@ def replay_deliveries(
     ids: Deliveries, note: Annotated[str | None, typer.Option(help="Why, for the audit.")] = None
 ) -> None:
     """Retry failed deliveries."""
-    _report(ids, hook.run(hook.operations.replay(ids, note=note)), "are tried again")
+    _report(
+        ids, hook.run(hook.operations.replay(ids, note=note)), gettext_noop("%(done)d of %(asked)d are tried again")
+    )
 
 
 @deliveries_app.command("giveup", epilog='Example: boathook music deliveries giveup dlv_01kaz3... --note "old song"')
 def give_up_deliveries(ids: Deliveries, note: Annotated[str, typer.Option(help="Why, for the audit.")]) -> None:
     """Settle failed deliveries permanently."""
-    _report(ids, hook.run(hook.operations.ignore(ids, note=note)), "are settled")
+    _report(ids, hook.run(hook.operations.ignore(ids, note=note)), gettext_noop("%(done)d of %(asked)d are settled"))
 
 
 @deliveries_app.command("cleanup", epilog="Example: boathook music deliveries cleanup --days 30")
@@ -182,7 +194,7 @@ def clean_up_deliveries(
     days: Annotated[float, typer.Option(min=0.0, max=36_500.0, help="Delete callbacks received longer ago.")],
 ) -> None:
     """Delete the records of old callbacks, including those that wait for a track."""
-    say(f"{hook.run(delivery_log.clean_up(days))} callbacks forgotten")
+    say(gettext("%(number)d callbacks forgotten", number=hook.run(delivery_log.clean_up(days))))
 
 
 @app.command("status", epilog="Example: boathook music status")
@@ -227,9 +239,13 @@ def simulate(
     simulation.finish(hook.run(sending.simulate(url, count=count, seed=seed, wait_s=wait)), as_json=as_json)
 
 
-def _report(asked: list[str], done: list[str], what: str) -> None:
+def _report(asked: list[str], done: list[str], text: str) -> None:
     if not done:
         raise BoathookError(
-            "none of them has failed; `boathook music deliveries list --status failed` shows those that did"
+            gettext("none of them has failed; `boathook music deliveries list --status failed` shows those that did")
         )
-    say(f"{len(done)} of {len(asked)} {what}")
+    say(gettext(text, done=len(done), asked=len(asked)))
+
+
+def _unknown(task: str) -> str:
+    return gettext("there is no track %(task)r; see `boathook music tracks list`", task=task)

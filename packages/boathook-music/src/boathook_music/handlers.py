@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from boathook import Dead, Event, Ignore, Retry, RetryPolicy, Transaction
-from boathook_music import client_events, files, tracks
+from boathook_music import alerts, client_events, files, tracks
 from boathook_music.app import (
     APPLICATION,
     SOURCE,
@@ -56,10 +56,10 @@ async def receive(event: Event, tx: Transaction) -> Ignore | Dead | None:
 async def _fail_unknown(delivery: Delivery, callbacks: Sequence[Callback]) -> Dead:
     """Take those callbacks whose stage is known, in a transaction of their own: the handler's is rolled back."""
     readable = [callback for callback in callbacks if callback.stage is not Stage.UNKNOWN]
-    if readable:
-        async with hook.transaction() as tx:
-            _counted(await tracks.take(tx, delivery, readable))
     unknown = [callback for callback in callbacks if callback.stage is Stage.UNKNOWN]
+    async with hook.transaction() as tx:
+        _counted(await tracks.take(tx, delivery, readable))
+        await alerts.fire_unknown_stage(tx)
     callbacks_total.add(len(unknown), stage=Stage.UNKNOWN, result="failed")
     tasks = [callback.task_id for callback in unknown]
     hook.log.warning("music_stage_unknown", delivery=delivery.delivery_id, stage=unknown[0].word, tasks=tasks)

@@ -9,7 +9,6 @@ from typing import Final
 from boathook_app_tools.statements import load_statements
 from boathook_music import account, client_events, delivery_log, files, lookup, status, tracks
 from boathook_music.app import (
-    callbacks_total,
     credits_gauge,
     hook,
     incoming,
@@ -19,7 +18,6 @@ from boathook_music.app import (
     storage,
     waiting_callbacks,
 )
-from boathook_music.callbacks import Stage
 from boathook_music.cleaning import Cleaner, Report, Rules, remove_leftovers
 from boathook_music.handlers import FILE_RETRY, MAX_S
 
@@ -70,15 +68,13 @@ async def ask_for_credits() -> None:
 
 @hook.every(15.0)
 async def count() -> None:
-    """Set the gauges, and begin the counter of unknown stages at 0: an alert is about its increase."""
-    callbacks_total.add(0, stage=Stage.UNKNOWN, result="failed")
+    """Set the gauges."""
     async with hook.transaction() as tx:
         numbers = await status.read(tx)
     waiting_callbacks.set(numbers["waiting_callbacks"])
     overdue_tracks.set(numbers["overdue_tracks"])
     for state, count in numbers["open_files"].items():
         open_files.set(count, state=state)
-    # Without a response there is no value, so no alert fires.
     if numbers["credits"] is not None:
         credits_gauge.set(numbers["credits"])
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from boathook import BoathookError
 from boathook_app_tools.statements import load_statements
 from boathook_music import tracks
-from boathook_music.app import hook, lookups_total, settings
+from boathook_music.app import gettext, hook, lookups_total, settings
 from boathook_music.callbacks import Callback, Stage, read_clips, read_code, read_id, read_text, stage_of
 from boathook_music.settings import LookupSettings
 
@@ -47,7 +47,7 @@ def read_record(body: bytes, task_id: str, *, max_clips: int = 20) -> Callback |
     """
     data = data_of(read_document(body))
     if not isinstance(data, Mapping) or read_id(data.get("taskId")) != task_id:
-        raise LookupFailed("the response is about no task, or about another one")
+        raise LookupFailed(gettext("the response is about no task, or about another one"))
     return _news(data, task_id, max_clips)
 
 
@@ -56,7 +56,7 @@ def read_document(body: bytes) -> Mapping[str, Any]:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        raise LookupFailed("the response is not JSON", concerns_all=True) from None
+        raise LookupFailed(gettext("the response is not JSON"), concerns_all=True) from None
     return document if isinstance(document, Mapping) else {}
 
 
@@ -64,7 +64,7 @@ def data_of(document: Mapping[str, Any]) -> object:
     """Return the ``data`` of a response. Raises LookupFailed: its code is not 200."""
     code = read_code(document.get("code"))
     if code != 200:
-        said = f"the response has the code {code}: {read_text(document.get('msg'))}"
+        said = gettext("the response has the code %(code)s: %(said)s", code=code, said=read_text(document.get("msg")))
         raise LookupFailed(said, concerns_all=_concerns_all(code or 500))
     return document.get("data")
 
@@ -83,7 +83,7 @@ def _news(data: Mapping[str, Any], task_id: str, max_clips: int) -> Callback | N
         case _:
             stage = stage_of(word)
     if stage is Stage.UNKNOWN:
-        raise LookupFailed(f"the status {word!r} is not known")
+        raise LookupFailed(gettext("the status %(status)r is not known", status=word))
     return Callback(
         task_id=task_id,
         stage=stage,
@@ -118,11 +118,11 @@ async def ask_now(task_id: str) -> Result:
     """Ask for one song. Raises LookupFailed, also if there is no such track or look-ups are not configured."""
     config = settings().lookup
     if not config.key:
-        raise LookupFailed('look-ups need the API key of the reseller; set key = "env:NAME" in [music.lookup]')
+        raise LookupFailed(gettext('look-ups need the API key of the reseller; set key = "env:NAME" in [music.lookup]'))
     async with hook.transaction() as tx:
         row = await tx.fetchrow(SQL["claim_named"], task_id)
     if row is None:
-        raise LookupFailed(f"there is no track {task_id[:100]!r}; see `boathook music tracks list`")
+        raise LookupFailed(gettext("there is no track %(task)r; see `boathook music tracks list`", task=task_id[:100]))
     return await _ask_for(task_id, row["asks"], config)
 
 
@@ -158,7 +158,7 @@ async def fetch(path: str, config: LookupSettings) -> bytes:
     except BoathookError as error:
         raise LookupFailed(str(error), concerns_all=True) from None
     if response.status != 200:
-        said = f"the response has the status {response.status}"
+        said = gettext("the response has the status %(status)d", status=response.status)
         raise LookupFailed(said, concerns_all=_concerns_all(response.status))
     return bytes(response.body)
 

@@ -3,19 +3,23 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final, TypeVar
 
-import msgspec
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from boathook import BoathookError
+from boathook.languages import gettext_noop
+from boathook.pages import InvalidForm, read_model
 from boathook_app_tools.storage import LocalFolder
 from boathook_app_tools.terminal import plain
 from boathook_music import delivery_log, files, links, status, tracks
-from boathook_music.app import hook, storage
+from boathook_music.app import gettext, hook, languages, storage
 from boathook_music.delivery_log import DeliveryStatus, Kind
 from boathook_music.stages import Status
 from boathook_music.tracks import NewTrack
@@ -33,7 +37,7 @@ _STATUSES: Final = {"NotFound": 404, "InvalidValue": 422}
 
 def _without_nul(text: str) -> str:
     if "\x00" in text:
-        raise ValueError("it must not contain NUL")
+        raise ValueError(gettext_noop("it must not contain NUL"))
     return text
 
 
@@ -109,7 +113,7 @@ async def show_track(request: Request) -> Response:
     async with hook.transaction() as tx:
         found = await tracks.shown(tx, request.path_params["task_id"])
     if found is None:
-        raise HTTPException(404, "there is no such track")
+        raise HTTPException(404, gettext("there is no such track"))
     return _json(found)
 
 
@@ -117,7 +121,7 @@ async def delete_track(request: Request) -> Response:
     """Mark a track as deleted."""
     async with hook.transaction() as tx:
         if not await tracks.mark_deleted(tx, request.path_params["task_id"]):
-            raise HTTPException(404, "there is no such track, or it is deleted already")
+            raise HTTPException(404, gettext("there is no such track, or it is deleted already"))
     return Response(status_code=204)
 
 
@@ -159,10 +163,10 @@ async def serve_file(request: Request) -> Response:
     key, place, query = request.path_params["key"], storage(), request.query_params
     async with hook.transaction() as tx:
         if not await links.is_valid(tx, key, query.get("expires", ""), query.get("signature", "")):
-            raise HTTPException(403, "this link is not valid or has expired; ask for a new one")
+            raise HTTPException(403, gettext("this link is not valid or has expired; ask for a new one"))
         content_type = await files.content_type_of(tx, key)
     if content_type is None or not isinstance(place, LocalFolder) or await place.head(key) is None:
-        raise HTTPException(404, "there is no such file")
+        raise HTTPException(404, gettext("there is no such file"))
     return FileResponse(place.path(key), media_type=content_type, headers=_FILE_HEADERS)
 
 
@@ -171,21 +175,16 @@ async def _body(request: Request, model: type[Model]) -> Model:
     async for piece in request.stream():
         raw += piece
         if len(raw) > _MAX_BODY:
-            raise HTTPException(413, f"the body is larger than {_MAX_BODY} bytes")
-    try:
-        document = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise HTTPException(400, "the body is not JSON") from None
-    return _read(model, document)
+            raise HTTPException(413, gettext("the body is larger than %(max)d bytes", max=_MAX_BODY))
+    return _read(model, raw)
 
 
-def _read(model: type[Model], values: Any) -> Model:
+def _read(model: type[Model], values: bytes | Mapping[str, Any]) -> Model:
     try:
-        return model.model_validate(dict(values) if isinstance(values, Mapping) else values)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
-        raise HTTPException(422, f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
+        return read_model(model, values, languages)
+    except InvalidForm as error:
+        where, problem = next(iter(error.problems.items()))
+        raise HTTPException(422 if where else 400, f"{where or gettext('the body')}: {problem}") from None
 
 
 def _page(rows: list[dict[str, Any]], query: _Page, id: str) -> Response:
@@ -194,7 +193,7 @@ def _page(rows: list[dict[str, Any]], query: _Page, id: str) -> Response:
 
 def _decided(ids: list[str]) -> Response:
     if not ids:
-        raise HTTPException(409, "this delivery has not failed; only failed ones can be replayed or given up")
+        raise HTTPException(409, gettext("this delivery has not failed; only failed ones can be replayed or given up"))
     return _json({"ok": True, "id": ids[0]})
 
 
@@ -209,8 +208,20 @@ def _refused(_request: Request, error: Exception) -> Response:
 
 def _failed(_request: Request, error: Exception) -> Response:
     status = _STATUSES.get(type(error).__name__, 503)
-    message = str(error) if status < 500 else "it cannot be done at the moment; try again later"
+    message = str(error) if status < 500 else gettext("it cannot be done at the moment; try again later")
     return JSONResponse({"error": message}, status_code=status)
+
+
+class _InLanguage:
+    """Words the answers of an application in the language of the request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wishes = Headers(scope=scope).get("accept-language", "") if scope["type"] == "http" else ""
+        with languages.using(languages.choose(accept_language=wishes)):
+            await self._app(scope, receive, send)
 
 
 def _mount(
@@ -218,7 +229,8 @@ def _mount(
 ) -> None:
     handlers = {HTTPException: _refused, BoathookError: _failed}
     served = [Route(place, call, methods=[method]) for method, place, call in routes]
-    hook.mount(path, Starlette(routes=served, exception_handlers=handlers), is_open=is_open)
+    app = Starlette(routes=served, exception_handlers=handlers, middleware=[Middleware(_InLanguage)])
+    hook.mount(path, app, is_open=is_open)
 
 
 _mount(

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from boathook.languages import LanguageSetting, gettext_noop
 from boathook_app_tools.storage_settings import StorageSettings
 
 _FROZEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -28,11 +29,11 @@ def _check_path(value: str, example: str) -> str:
 
 
 def problem_of_application(uid: str) -> str | None:
-    """Return why an application cannot have this uid, or None if it can."""
+    """Return why an application cannot have this uid, with the placeholder ``uid``; None if it can."""
     if uid == "music":
-        return 'the application "music" is the app\'s own; use another one'
+        return gettext_noop('the application "music" is the app\'s own; use another one')
     if re.fullmatch(r"(?!app_)(?!\.\.?$)[A-Za-z0-9_.-]{1,256}", uid) is None:
-        return f'{uid[:100]!r} is not the uid of an application; use 1 to 256 letters, digits, "-", "_" and "."'
+        return gettext_noop('%(uid)r is not the uid of an application; use 1 to 256 letters, digits, "-", "_" and "."')
     return None
 
 
@@ -79,6 +80,9 @@ class MusicSettings(BaseModel):
     proof; ``unsigned`` accepts all requests."""
     secret: str = Field(default="", repr=False)
     """The signing key of the sender, or the token it sends: a text or a reference such as ``env:NAME``."""
+    language: LanguageSetting = "auto"
+    """The language of messages of commands, alerts and ``/api/music``: ``en``, ``ru``, or ``auto``, that of the request
+    for the API and else English."""
     path: str = _PATH
     """Path of the callbacks. The default is also accepted below ``/functions/v1``, where Supabase serves functions."""
     source: dict[str, Any] = Field(default_factory=dict)
@@ -137,7 +141,7 @@ class MusicSettings(BaseModel):
     @classmethod
     def _check_application(cls, value: str) -> str:
         if value and (problem := problem_of_application(value)):
-            raise ValueError(problem)
+            raise ValueError(problem % {"uid": value[:100]})
         return value
 
     @model_validator(mode="after")

@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 from boathook import Transaction
 from boathook_app_tools.statements import load_statements
 from boathook_music import client_events, files, links
+from boathook_music.app import gettext
 from boathook_music.callbacks import MAX_ID, Callback, Stage, decode_clips, encode_clips, read_id
 from boathook_music.settings import problem_of_application
 from boathook_music.stages import AddData, Forward, Late, Status, step
@@ -41,15 +42,19 @@ class NewTrack:
 def problem_of(track: NewTrack) -> str | None:
     """Return why a track cannot be registered, naming the field, or None if it can."""
     if read_id(track.task_id) != track.task_id or not track.task_id:
-        return f"task_id: {track.task_id[:100]!r} is not a task id; use 1 to {MAX_ID} printable characters"
+        return gettext(
+            "task_id: %(id)r is not a task id; use 1 to %(max)d printable characters",
+            id=track.task_id[:100],
+            max=MAX_ID,
+        )
     for name, longest in _MAX_LENGTH.items():
         text = getattr(track, name)
         if len(text) > longest or not _is_storable(text):
-            return f"{name}: write at most {longest} characters, and no NUL"
+            return gettext("%(field)s: write at most %(max)d characters, and no NUL", field=name, max=longest)
     if not _is_storable(track.prompt):
-        return "prompt: it contains a value that is not JSON, or a NUL, which PostgreSQL cannot store"
+        return gettext("prompt: it contains a value that is not JSON, or a NUL, which PostgreSQL cannot store")
     if track.application and (problem := problem_of_application(track.application)):
-        return f"application: {problem}"
+        return f"application: {gettext(problem, uid=track.application[:100])}"
     return None
 
 
