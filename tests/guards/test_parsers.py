@@ -109,6 +109,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "boathook_app_tools/simulation.py": {"json": (OURS,)},
     "boathook_music/lookup.py": {"json": ("boathook_music.lookup:MAX_BYTES",)},
     "boathook_music/owner_tables.py": {"json": ("boathook_music.owner_tables:MAX_METADATA",)},
+    "boathook_music/routes.py": {"json": ("boathook_music.routes:_MAX_BODY",)},
     "boathook_music/tracks.py": {"json": (OURS,)},
     "boathook_app_tools/storage.py": {"_walk": (OURS,)},
     "boathook_app_tools/terminal.py": {"plain": (OURS,)},

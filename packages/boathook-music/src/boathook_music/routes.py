@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final, TypeVar
 
+import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -176,15 +177,21 @@ async def _body(request: Request, model: type[Model]) -> Model:
         raw += piece
         if len(raw) > _MAX_BODY:
             raise HTTPException(413, gettext("the body is larger than %(max)d bytes", max=_MAX_BODY))
-    return _read(model, raw)
+    try:
+        document = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise HTTPException(400, gettext("the body is not JSON")) from None
+    if not isinstance(document, dict):
+        raise HTTPException(422, gettext("the body is not a JSON object"))
+    return _read(model, document)
 
 
-def _read(model: type[Model], values: bytes | Mapping[str, Any]) -> Model:
+def _read(model: type[Model], values: Mapping[str, Any]) -> Model:
     try:
         return read_model(model, values, languages)
     except InvalidForm as error:
         where, problem = next(iter(error.problems.items()))
-        raise HTTPException(422 if where else 400, f"{where or gettext('the body')}: {problem}") from None
+        raise HTTPException(422, f"{where}: {problem}") from None
 
 
 def _page(rows: list[dict[str, Any]], query: _Page, id: str) -> Response:
