@@ -8,7 +8,7 @@ from boathook.config import load
 from boathook.server.loading import bound, load_hooks, migrations_of, with_apps
 from boathook.server.supervisor import prepare_database
 
-FLEET = 'application = "rental-owner"\nlate_after_s = 600.0\nwindow_s = 0.05\n'
+FLEET = 'application = "rental-owner"\nlate_after_s = 600.0\nwindow_s = 0.05\n[fleet.branches.4310]\nname = "Tbilisi"\n'
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import ValidationError
 
+from boathook_fleet import hook
+from boathook_fleet.alerts import find_silent
 from boathook_fleet.branches import MAX_DAYS, open_seconds, read_branches, watch_branches
 from boathook_fleet.parse import Change
 from boathook_fleet.records import Arrival, apply_changes, note_change
@@ -108,3 +110,21 @@ async def test_mutant_that_reads_the_webhook_alone_misses_the_branch_of_its_obje
         await send(tx, 5, Entity.BOOKING, "7", company_id=1)
         await send(tx, 1, Entity.BOOKING, "7", state="x")
         assert (await read_branches(tx, settings()))["1"]["is_silent"] is True
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("auto", "No webhook of branch Tbilisi for 4 hours of operation"),
+        ("ru", "Нет вебхуков филиала Tbilisi: часов работы — 4"),
+    ],
+)
+async def test_the_alert_ends_with_the_next_webhook(language: str, text: str, fleet: None):
+    hook.settings.__dict__["language"] = language
+    async with hook.transaction() as tx:
+        assert await find_silent(tx) == []
+        await tx.execute("update fleet.branch_watch set since = now() - interval '4 hours'")
+        (reading,) = await find_silent(tx)
+        assert (reading.subject, reading.value, reading.details["text"]) == ("4310", 4.0, text)
+        await send(tx, 0, Entity.CAR, "7", company_id=4310)
+        assert await find_silent(tx) == []

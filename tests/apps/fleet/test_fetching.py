@@ -316,7 +316,13 @@ def test_the_documented_objects_are_read_completely(name: str):
 
 
 @pytest.mark.parametrize(
-    "table", [{"api": {"wait_s": -1}}, {"api": {"read_per_minute": 0}}, {"branches": {"1": {"key": "x"}}}]
+    "table",
+    [
+        {"api": {"wait_s": -1}},
+        {"api": {"read_per_minute": 0}},
+        {"branches": {"1": {"key": "x"}}},
+        {"branches": {"tbilisi": {}}},
+    ],
 )
 def test_invalid_settings_are_refused(table: dict[str, Any]):
     with pytest.raises(ValidationError):

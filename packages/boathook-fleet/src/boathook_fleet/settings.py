@@ -115,6 +115,14 @@ class FleetSettings(BaseModel):
             raise ValueError(f'{name!r} is not a time zone of this machine; use one such as "Asia/Tbilisi"') from None
         return name
 
+    @field_validator("branches")
+    @classmethod
+    def _check_branches(cls, branches: dict[str, BranchSettings]) -> dict[str, BranchSettings]:
+        for id in branches:
+            if not id.isascii() or not id.isdigit():
+                raise ValueError(f"{id[:50]!r} is not a company_id of RentProg, which is a number; write it as name")
+        return branches
+
     @field_validator("application")
     @classmethod
     def _check_application(cls, uid: str) -> str:
