@@ -21,6 +21,7 @@ PATIENCE_S = 60.0
 SECRET = "billing-test-secret"
 MONTH = {"plan_id": "month", "amount": "990.00", "currency": "RUB"}
 YEAR = {"plan_id": "year", "amount": "9900.00", "currency": "RUB"}
+ROLES = "gateway,worker,keeper"
 PLANS = """
     [[billing.plans]]
     id = "month"
@@ -38,9 +39,11 @@ class BillingServer(AppServer):
 
     app = "billing"
 
-    def __init__(self, folder: Path, database_url: str, *, billing: str = "", extra: str = "") -> None:
+    def __init__(
+        self, folder: Path, database_url: str, *, billing: str = "", extra: str = "", roles: str = ROLES
+    ) -> None:
         head = f'[billing]\nsecret = "{SECRET}"\n'
-        super().__init__(folder, database_url, head, billing, PLANS, extra, roles="gateway,worker,keeper")
+        super().__init__(folder, database_url, head, billing, PLANS, extra, roles=roles)
 
     def post(self, body: bytes, **headers: str) -> httpx.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}

@@ -252,7 +252,7 @@ def test_changed_days_of_grace_count_for_running_subscriptions(tmp_path, admin_u
         wait_until(lambda: (shop.subscription(email) or {})["status"] == "INACTIVE")
 
 
-@pytest.mark.extended("kills processes again and again")
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_each_step_is_done_once_whatever_is_killed(tmp_path, admin_url, pg_template):
     hits = {point: 5 for point in FAILPOINTS if point.partition(".")[0] in {"claim", "handler"}}
     crashes = CrashSchedule(tmp_path, hits)

@@ -13,13 +13,14 @@ dunning    reminders, grace and the end of subscriptions
 receipts   one at the cash desk for each payment and refund
 jobs       periodic jobs: wake-ups, gauges, plans
 owner_tables   import of an owner's tables, and views under their names (views.sql)
+staff_pages  the support page, with the actions of operator_actions
 commands   boathook billing ...
 simulator  generated traffic, and the expected results; tilda_simulator: the same as orders of Tilda
 
 README.md is for operators; alerts.yml holds alert rules.
 """
 
-from boathook_billing import commands, dunning, handlers, jobs, receipts, yookassa
+from boathook_billing import commands, dunning, handlers, jobs, receipts, staff_pages, yookassa
 from boathook_billing.app import hook
 
-__all__ = ["commands", "dunning", "handlers", "hook", "jobs", "receipts", "yookassa"]
+__all__ = ["commands", "dunning", "handlers", "hook", "jobs", "receipts", "staff_pages", "yookassa"]

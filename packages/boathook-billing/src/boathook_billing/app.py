@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from boathook import Boathook, Event
+from boathook.languages import Languages
 from boathook_billing.payload import SCHEMA, Notice, read_notice
 from boathook_billing.rules import Shop
 from boathook_billing.settings import YOOKASSA, BillingSettings
@@ -21,7 +22,17 @@ YOOKASSA_SOURCE: Final = "payments-yookassa"
 CONFIRMED: Final = "billing-yookassa"
 """The application of payments that YooKassa's API has confirmed."""
 
+STAFF: Final = "billing-staff"
+"""The application of what operators note about payments."""
+
 hook = Boathook("billing", settings=BillingSettings, migrations=Path(__file__).with_name("migrations"))
+
+languages = Languages(
+    Path(__file__).with_name("locale"),
+    setting=lambda: settings().language,
+    time_zone=lambda: settings().time_zone,
+)
+gettext, ngettext = languages.gettext, languages.ngettext
 
 
 def settings() -> BillingSettings:
@@ -44,6 +55,8 @@ def read(event: Event) -> Notice:
 
 def provider_of(event: Event) -> str:
     """Return the provider that is stored with an event's payment."""
+    if event.application == STAFF:
+        return str(event.json["provider"])
     return YOOKASSA if event.application == CONFIRMED else settings().provider
 
 

@@ -1,20 +1,22 @@
 """The commands: ``boathook billing ...``."""
 
 import sys
-from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
+from boathook import BoathookError
 from boathook_app_tools import simulation
 from boathook_app_tools.import_commands import add_import, add_views
 from boathook_app_tools.terminal import Json, ask, print_json, print_rows, say
-from boathook_billing import operator_actions, owner_tables, receipts, sending
-from boathook_billing.app import hook, settings
+from boathook_billing import operator_actions, owner_tables, sending
+from boathook_billing.app import gettext, hook, languages, settings
 from boathook_billing.payload import Status
 from boathook_billing.rules import Problem
+from boathook_billing.staff_pages import sign_in
 
 _PAYMENT_COLUMNS: Final = ("id", "external_payment_id", "status", "problem", "email", "amount", "currency", "plan_id")
 
@@ -34,6 +36,7 @@ users = typer.Typer(no_args_is_help=True, help="Who can have a subscription.")
 app.add_typer(users, name="users")
 receipts_group = typer.Typer(no_args_is_help=True, help="Receipts of payments and refunds.")
 app.add_typer(receipts_group, name="receipts")
+app.add_typer(sign_in.commands(), name="staff")
 hook.commands(app)
 add_import(hook, app, owner_tables.IMPORT)
 add_views(hook, app, owner_tables.VIEWS)
@@ -49,8 +52,7 @@ def add_user(
     if as_json:
         print_json(row)
         return
-    waiting = f"; {row['payments_waiting']} waiting payments resumed" if row["payments_waiting"] else ""
-    say(f"{row['email']} {'added' if row['is_new'] else 'already exists'}{waiting}")
+    say(operator_actions.describe_user(row))
 
 
 @users.command("list", epilog="Example: boathook billing users list --json")
@@ -104,18 +106,32 @@ def link(
     if as_json:
         print_json(row)
         return
-    say(f"payment {row['external_payment_id']} belongs to {row['email']} {_state(row)}")
+    say(operator_actions.describe_link(row))
 
 
-def _state(row: Mapping[str, Any]) -> str:
-    """Describe the result of linking a payment."""
-    if row["is_applied"]:
-        return "and has already been applied"
-    if row["status"] != Status.SUCCEEDED:
-        return f"and is {row['status']}: there is nothing to apply"
-    if row["problem"] is not None and not Problem(row["problem"]).is_waiting:
-        return f"but is not applied: {row['problem']}; `boathook dead list --source payments` shows why"
-    return "and resumes"
+@app.command("refund", epilog="Example: boathook billing refund pay_4711 --note 'by bank transfer'")
+def refund(
+    payment: Annotated[str, typer.Argument(metavar="PAYMENT", help="As for `link`.")],
+    note: Annotated[str, typer.Option(help="Why.")],
+    amount: Annotated[str | None, typer.Option(help="Less than all of it, such as 100.50.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Note a refund that the provider does not report; it is handled like one that it does."""
+    row = ask(hook, lambda tx: operator_actions.refund(tx, payment, note, amount=_money(amount)))
+    if as_json:
+        print_json(row)
+        return
+    say(gettext("payment %(payment)s is being refunded", payment=row["external_payment_id"]))
+
+
+def _money(text: str | None) -> Decimal | None:
+    try:
+        amount = None if text is None else Decimal(text.replace(",", "."))
+    except InvalidOperation:
+        amount = Decimal(0)
+    if amount is not None and not (amount.is_finite() and amount > 0):
+        raise BoathookError(gettext("amount: %(text)s is not an amount of money, such as 100.50", text=text))
+    return amount
 
 
 @app.command("cancel", epilog="Example: boathook billing cancel anna@example.com")
@@ -125,7 +141,8 @@ def cancel(email: Annotated[str, typer.Argument(metavar="EMAIL", help="Whose.")]
     if as_json:
         print_json(row)
         return
-    say(f"{row['email']}: canceled, and valid until {row['current_period_end']:%Y-%m-%d %H:%M} UTC")
+    end = languages.format_time(row["current_period_end"])
+    say(gettext("%(email)s: canceled, and valid until %(end)s", email=row["email"], end=end))
 
 
 @receipts_group.command("list", epilog="Example: boathook billing receipts list --state FAILED")
@@ -145,11 +162,11 @@ def reissue_receipt(
     as_json: Json = False,
 ) -> None:
     """Issue a failed receipt again, under a new external id."""
-    row = ask(hook, lambda tx: receipts.reissue(tx, receipt))
+    row = ask(hook, lambda tx: operator_actions.reissue_receipt(tx, receipt))
     if as_json:
         print_json(row)
         return
-    say(f"receipt {row['id']} is issued again as {row['external_id']}")
+    say(gettext("receipt %(id)s is issued again as %(external_id)s", id=row["id"], external_id=row["external_id"]))
 
 
 @app.command("alerts", epilog="Example: boathook billing alerts > /etc/prometheus/rules/billing.yml")

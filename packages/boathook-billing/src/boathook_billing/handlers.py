@@ -12,7 +12,7 @@ from typing import Final, assert_never
 
 from boathook import Dead, Event, Ignore, Retry, RetryPolicy, Transaction
 from boathook_billing import dunning, metrics, payment_store, receipts
-from boathook_billing.app import CONFIRMED, IMPORTED, SOURCE, hook, provider_of, read, settings, shop
+from boathook_billing.app import CONFIRMED, IMPORTED, SOURCE, STAFF, hook, provider_of, read, settings, shop
 from boathook_billing.event_log import Attempt
 from boathook_billing.payload import Notice, Status
 from boathook_billing.payment_store import StoredPayment
@@ -30,6 +30,7 @@ Outcome = Ignore | Retry | Dead | None
 @hook.on(SOURCE, retry=PAYMENT_RETRY)
 @hook.on(application=IMPORTED)
 @hook.on(application=CONFIRMED)
+@hook.on(application=STAFF)
 async def record(event: Event, tx: Transaction) -> Ignore | None:
     """Store the payment, even with errors, and wake its other events if this one helps them."""
     try:
@@ -49,6 +50,7 @@ async def record(event: Event, tx: Transaction) -> Ignore | None:
 @hook.on(SOURCE, retry=PAYMENT_RETRY)
 @hook.on(application=IMPORTED)
 @hook.on(application=CONFIRMED)
+@hook.on(application=STAFF)
 async def apply(event: Event, tx: Transaction) -> Outcome:
     """Extend the subscription once for a successful payment, or revert a refunded one."""
     provider = provider_of(event)

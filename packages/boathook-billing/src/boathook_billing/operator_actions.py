@@ -1,12 +1,18 @@
-"""Operations on behalf of operators: add users, link payments, cancel subscriptions, and list."""
+"""Operations on behalf of operators: the commands and the staff page call these, each action once."""
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 from boathook import BoathookError, Transaction
-from boathook_billing.app import settings
+from boathook_billing import receipts
+from boathook_billing.app import STAFF, gettext, hook, ngettext, settings
 from boathook_billing.handlers import wake
 from boathook_billing.payload import Status
+from boathook_billing.rules import Problem
+
+COMMAND: Final = "command"
+"""The author of what is done on the command line."""
 
 ADD_USER: Final = "insert into billing.users (email) values ($1) on conflict (lower(email)) do nothing returning id"
 FIND_USER: Final = "select id, email from billing.users where lower(email) = lower($1)"
@@ -16,11 +22,43 @@ WAITING_FOR: Final = """
     order by id
 """
 FIND_PAYMENTS: Final = """
-    select id, provider, external_payment_id, status, problem, user_id,
+    select id, provider, external_payment_id, status, problem, user_id, amount,
         subscription_applied_at is not null as is_applied
     from billing.payments
-    where external_payment_id = $1 or id::text = $1 or provider || '/' || external_payment_id = $1
+    where case when $2::bigint is null
+        then external_payment_id = $1 or id::text = $1 or provider || '/' || external_payment_id = $1
+        else id = $2 end
     order by id for update
+"""
+ADD_NOTE: Final = "insert into billing.payment_notes (payment_id, author, action, text) values ($1, $2, $3, $4)"
+SEE_PAYMENT: Final = """
+    select payment.*, coalesce(users.email, payment.email) as email
+    from billing.payments as payment left join billing.users on users.id = payment.user_id where payment.id = $1
+"""
+SEE_SUBSCRIPTION: Final = "select * from billing.subscriptions where user_id = $1"
+SEE_EVENTS: Final = """
+    select report.event_id, boathook.show_id('evt', report.event_id) as shown_id, report.status, report.status_before,
+        report.accepted_at, event.source, event.application
+    from billing.payment_events as report left join boathook.event as event on event.id = report.event_id
+    where report.payment_id = $1 order by report.accepted_at, report.event_id
+"""
+SEE_DELIVERIES: Final = """
+    select event_id, recipient, state, code, error, attempts from boathook.delivery where event_id = any($1::uuid[])
+    union all
+    select event_id, recipient, state, note, null, attempts from boathook.delivery_archive
+    where event_id = any($1::uuid[])
+    order by recipient
+"""
+SEE_RECEIPTS: Final = "select * from billing.receipts where payment_id = $1 order by id"
+SEE_NOTES: Final = "select * from billing.payment_notes where payment_id = $1 order by id"
+SEARCH: Final = """
+    select payment.id, payment.provider, payment.external_payment_id, payment.status, payment.problem,
+        coalesce(users.email, payment.email) as email, payment.amount, payment.currency, payment.created_at
+    from billing.payments as payment left join billing.users on users.id = payment.user_id
+    where ($1 = '' or payment.external_payment_id = $1 or payment.id::text = $1 or lower(payment.email) = lower($1)
+            or payment.user_id = (select id from billing.users where lower(email) = lower($1)))
+        and (not $2::boolean or payment.problem in ('USER_MISSING', 'UNLINKED_PAYMENT'))
+    order by payment.id desc limit $3
 """
 LINK: Final = """
     update billing.payments set user_id = $2, email = $3, wakes = 0, woken_at = null, updated_at = now() where id = $1
@@ -75,22 +113,36 @@ async def add_user(tx: Transaction, email: str) -> Mapping[str, Any]:
     return {"id": user["id"], "email": user["email"], "is_new": is_new, "payments_waiting": len(waiting)}
 
 
+def describe_user(row: Mapping[str, Any]) -> str:
+    """Return what became of a user who was added, as a sentence."""
+    text = gettext("%(email)s added", email=row["email"])
+    if not row["is_new"]:
+        text = gettext("%(email)s already exists", email=row["email"])
+    count = row["payments_waiting"]
+    return text + (
+        "; " + ngettext("one waiting payment resumed", "%(num)s waiting payments resumed", count) if count else ""
+    )
+
+
 def check_email(text: str) -> str:
     """Return an e-mail without surrounding spaces. Raises BoathookError if it is invalid."""
     email = text.strip()
     name, at, domain = email.rpartition("@")
     if not (name and at and domain) or not email.isprintable() or " " in email or len(email) > 300:
-        raise BoathookError(f"{text!r} is not an e-mail address; use one such as anna@example.com")
+        raise BoathookError(
+            gettext("%(text)s is not an e-mail address; use one such as anna@example.com", text=repr(text))
+        )
     return email
 
 
-async def link(tx: Transaction, payment: str, email: str) -> Mapping[str, Any]:
+async def link(tx: Transaction, payment: str | int, email: str, *, author: str = COMMAND) -> Mapping[str, Any]:
     """Link a payment to a user, and wake it if only the user was missing; the row's *problem* says if not.
 
     Args:
         tx: The transaction.
-        payment: The provider's id, ``provider/id``, or the number that `payments` lists.
+        payment: The provider's id, ``provider/id``, or the number that `payments` lists; an int is that number.
         email: The user's.
+        author: Who does it.
 
     Raises:
         BoathookError: the payment or user does not exist, the name matches several payments, or the payment was applied
@@ -100,37 +152,143 @@ async def link(tx: Transaction, payment: str, email: str) -> Mapping[str, Any]:
     found = await _payment(tx, payment)
     if found["is_applied"]:
         if found["user_id"] != user["id"]:
-            raise BoathookError(f"payment {payment} was applied to another user already; refund it at the provider")
+            raise BoathookError(
+                gettext(
+                    "payment %(payment)s was applied to another user already; refund it at the provider",
+                    payment=payment,
+                )
+            )
     else:
         await tx.execute(LINK, found["id"], user["id"], user["email"])
+        await tx.execute(ADD_NOTE, found["id"], author, "linked", user["email"])
         await wake(tx, found["id"])
-    return {
-        "id": found["id"],
+    names = ("id", "provider", "external_payment_id", "status", "is_applied", "problem")
+    return {**{name: found[name] for name in names}, "email": user["email"]}
+
+
+def describe_link(row: Mapping[str, Any]) -> str:
+    """Return what becomes of a payment that was linked, as a sentence."""
+    values = {"payment": row["external_payment_id"], "email": row["email"]}
+    if row["is_applied"]:
+        return gettext("payment %(payment)s belongs to %(email)s and has already been applied", **values)
+    if row["status"] != Status.SUCCEEDED:
+        return gettext(
+            "payment %(payment)s belongs to %(email)s and is %(status)s: there is nothing to apply",
+            status=row["status"],
+            **values,
+        )
+    if row["problem"] is not None and not Problem(row["problem"]).is_waiting:
+        return gettext(
+            "payment %(payment)s belongs to %(email)s but is not applied: %(problem)s;"
+            " `boathook dead list --source payments` shows why",
+            problem=row["problem"],
+            **values,
+        )
+    return gettext("payment %(payment)s belongs to %(email)s and resumes", **values)
+
+
+async def refund(
+    tx: Transaction, payment: str | int, note: str, *, amount: Decimal | None = None, author: str = COMMAND
+) -> Mapping[str, Any]:
+    """Note a refund that the provider does not report; it is handled like one that it does.
+
+    Args:
+        tx: The transaction.
+        payment: As for `link`.
+        note: Why.
+        amount: None: all of it.
+        author: Who does it.
+
+    Raises:
+        BoathookError: the payment does not exist or was not paid, or the amount is larger than its own.
+    """
+    found = await _payment(tx, payment)
+    if found["status"] != Status.SUCCEEDED:
+        raise BoathookError(
+            gettext(
+                "payment %(payment)s is %(status)s: there is nothing to refund",
+                payment=found["external_payment_id"],
+                status=found["status"],
+            )
+        )
+    if amount is not None and found["amount"] is not None and amount > found["amount"]:
+        raise BoathookError(gettext("amount: the payment was %(amount)s", amount=found["amount"]))
+    payload = {
         "provider": found["provider"],
         "external_payment_id": found["external_payment_id"],
-        "email": user["email"],
-        "status": found["status"],
-        "is_applied": found["is_applied"],
-        "problem": found["problem"],
+        "status": "refunded",
+        **({} if amount is None else {"refund_amount": f"{amount:f}"}),
     }
+    await hook.publish(tx, application=STAFF, type="payment.refunded", payload=payload)
+    await tx.execute(ADD_NOTE, found["id"], author, "refunded", note)
+    return {"id": found["id"], "provider": found["provider"], "external_payment_id": found["external_payment_id"]}
+
+
+async def add_note(tx: Transaction, payment: str | int, note: str, *, author: str = COMMAND) -> None:
+    """Add a note to a payment. Raises BoathookError if it does not exist."""
+    found = await _payment(tx, payment)
+    await tx.execute(ADD_NOTE, found["id"], author, "note", note)
+
+
+async def reissue_receipt(tx: Transaction, receipt: int, *, author: str = COMMAND) -> Mapping[str, Any]:
+    """Issue a failed receipt again, under a new external id. Raises BoathookError if it has not failed."""
+    row = await receipts.reissue(tx, receipt)
+    if row is None:
+        raise BoathookError(
+            gettext(
+                "there is no failed receipt %(id)s: `boathook billing receipts list` has those that failed", id=receipt
+            )
+        )
+    await tx.execute(ADD_NOTE, row["payment_id"], author, "reissued", row["external_id"])
+    return row
+
+
+async def history(tx: Transaction, id: int) -> Mapping[str, Any] | None:
+    """Return a payment with its subscription, events and their deliveries, receipts and notes; None if unknown."""
+    payment = await tx.fetchrow(SEE_PAYMENT, id)
+    if payment is None:
+        return None
+    events = [dict(row) for row in await tx.fetch(SEE_EVENTS, id)]
+    deliveries = [dict(row) for row in await tx.fetch(SEE_DELIVERIES, [event["event_id"] for event in events])]
+    for event in events:
+        event["deliveries"] = [row for row in deliveries if row["event_id"] == event["event_id"]]
+    return {
+        "payment": dict(payment),
+        "subscription": await tx.fetchrow(SEE_SUBSCRIPTION, payment["user_id"]),
+        "events": events,
+        "receipts": await tx.fetch(SEE_RECEIPTS, id),
+        "notes": await tx.fetch(SEE_NOTES, id),
+    }
+
+
+async def find_payments(tx: Transaction, text: str, *, is_waiting: bool, limit: int) -> Sequence[Mapping[str, Any]]:
+    """Return the payments with an id or an e-mail, newest first; empty *text* matches all."""
+    return [dict(row) for row in await tx.fetch(SEARCH, _storable(text), is_waiting, limit)]
 
 
 async def _user(tx: Transaction, email: str) -> Mapping[str, Any]:
     user = await tx.fetchrow(FIND_USER, check_email(email))
     if user is None:
-        raise BoathookError(f"there is no user {email}: add it with `boathook billing users add {email}`")
+        raise BoathookError(
+            gettext("there is no user %(email)s: add it with `boathook billing users add %(email)s`", email=email)
+        )
     return dict(user)
 
 
-async def _payment(tx: Transaction, name: str) -> Mapping[str, Any]:
-    name = name.encode("utf-8", "replace").decode()  # text in another terminal encoding matches no payment
-    found = await tx.fetch(FIND_PAYMENTS, name)
+async def _payment(tx: Transaction, name: str | int) -> Mapping[str, Any]:
+    number = name if isinstance(name, int) else None
+    found = await tx.fetch(FIND_PAYMENTS, _storable(str(name)), number)
     if not found:
-        raise BoathookError(f"there is no payment {name}: `boathook billing payments` lists them")
+        raise BoathookError(gettext("there is no payment %(name)s: `boathook billing payments` lists them", name=name))
     if len(found) > 1:
         names = " or ".join(f"{row['provider']}/{row['external_payment_id']}" for row in found)
-        raise BoathookError(f"{name} names several payments: write {names}")
+        raise BoathookError(gettext("%(name)s names several payments: write %(names)s", name=name, names=names))
     return dict(found[0])
+
+
+def _storable(text: str) -> str:
+    """Return a text as PostgreSQL can compare it: text in another terminal encoding matches nothing."""
+    return text.replace("\x00", "").encode("utf-8", "replace").decode()
 
 
 async def cancel(tx: Transaction, email: str) -> Mapping[str, Any]:
@@ -142,7 +300,7 @@ async def cancel(tx: Transaction, email: str) -> Mapping[str, Any]:
     user = await _user(tx, email)
     end = await tx.fetchval(CANCEL, user["id"])
     if end is None:
-        raise BoathookError(f"{user['email']} has no active subscription to cancel")
+        raise BoathookError(gettext("%(email)s has no active subscription to cancel", email=user["email"]))
     return {"email": user["email"], "status": "CANCELED", "current_period_end": end}
 
 

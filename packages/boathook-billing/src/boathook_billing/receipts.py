@@ -222,10 +222,10 @@ def read_operation(document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-async def reissue(tx: Transaction, id: int) -> Mapping[str, Any]:
-    """Issue a failed receipt again, under a new external id. Raises BoathookError if it has not failed."""
+async def reissue(tx: Transaction, id: int) -> Mapping[str, Any] | None:
+    """Issue a failed receipt again, under a new external id; None if it has not failed."""
     row = await tx.fetchrow(REISSUE, id)
     if row is None:
-        raise BoathookError(f"there is no failed receipt {id}: `boathook billing receipts list` has those that failed")
+        return None
     await publish(tx, row["id"], row["external_id"], row["payment_id"])
     return dict(row)

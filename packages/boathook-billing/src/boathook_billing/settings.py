@@ -5,6 +5,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
+from boathook.languages import LanguageSetting
+
 YOOKASSA: Final = "yookassa"
 """The provider that is stored with YooKassa's payments."""
 Word = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
@@ -123,6 +125,10 @@ class BillingSettings(_Table):
     """A success that is reported later than this after ``paid_at`` is marked late."""
     require_amount: bool = False
     """Whether a success without an amount counts as AMOUNT_MISMATCH; otherwise its plan's price is assumed."""
+    language: LanguageSetting = "auto"
+    """Of staff pages and commands; ``auto``: the reader's own choice, or the browser's."""
+    time_zone: Word = "UTC"
+    """Of times on staff pages, such as ``Europe/Moscow``."""
     plans: tuple[Plan, ...] = ()
     yookassa: YooKassaSettings | None = None
     dunning: DunningSettings | None = None
