@@ -59,6 +59,7 @@ _STANDBY: Final = ("tests/faults/test_standby.py", "-m", "not soak", "-k", "wait
 _IMPORT: Final = ("tests/apps/test_table_import.py",)
 _VIEWS: Final = ("tests/apps/test_compatibility_views.py",)
 _APP_ALERTS: Final = ("tests/postgres/test_app_alerts.py",)
+_WAIT_FOR: Final = ("tests/postgres/test_wait_for.py",)
 _CONTINUED: Final = ("tests/apps/billing/test_owner_tables.py", "-k", "only_open_and_verified")
 _SCHEMA: Final = "db/migrations/0001_initial.sql"
 
@@ -107,6 +108,50 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "where rule <> all ($1::text[]) and at < now() - interval '1 day'",
             "where rule <> all ($1::text[])",
             _APP_ALERTS,
+        ),
+    ),
+    "waits": (
+        ChosenMutant(
+            _SCHEMA,
+            "select case when is_signalled or d.woken_by is not null then ended",
+            "select case when d.woken_by is not null then ended",
+            (*_WAIT_FOR, "-k", "between_look"),
+        ),
+        ChosenMutant(
+            _SCHEMA,
+            "pg_visible_in_snapshot(s.xid, w.snapshot), false)",
+            "false, false)",
+            (*_WAIT_FOR, "-k", "old_signal"),
+        ),
+        ChosenMutant(
+            _SCHEMA,
+            "where s.key = p_key and s.xid is distinct from w.woken_by",
+            "where s.key = p_key",
+            (*_WAIT_FOR, "-k", "costs_no_attempt"),
+        ),
+        ChosenMutant(
+            _SCHEMA,
+            "attempts_before = attempts, free_retries = 0, crashes = 0,",
+            "crashes = 0,",
+            (*_WAIT_FOR, "-k", "costs_no_attempt"),
+        ),
+        ChosenMutant(
+            "db/deliveries.sql",
+            " or (w.event_id, w.ordinal) in (select event_id, ordinal from begun))",
+            ")",
+            (*_WAIT_FOR, "-k", "compared_before"),
+        ),
+        ChosenMutant(
+            "db/deliveries.sql",
+            "where id in (select id from fresh) and key not in (select key from held)",
+            "where id in (select id from fresh)",
+            (*_WAIT_FOR, "-k", "transaction_holds"),
+        ),
+        ChosenMutant(
+            "domain/policy.py",
+            "    if now < wait.until:\n",
+            "    if True:\n",
+            ("tests/unit/test_policy.py", "-k", "WaitFor"),
         ),
     ),
     "retries": (

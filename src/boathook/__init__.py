@@ -8,9 +8,9 @@ The flow and its main names:
 2. A `Boathook` object defines the handlers. Each function under ``@hook.on(...)`` that matches gets one delivery.
 3. A worker calls the function with the event and a `Transaction`. Writes in that transaction and the delivery's result
    are committed together or not at all.
-4. The function returns None for success, or `Ignore`, `Retry` or `Dead`; an exception is a failed attempt. A
-   `RetryPolicy` schedules the next attempt, ``retry_on=HTTP_DEFAULTS`` limits them to failures that may pass, and a
-   `Breaker` pauses calls to a dependency that keeps failing.
+4. The function returns None for success, or `Ignore`, `Retry`, `WaitFor` or `Dead`; an exception is a failed attempt.
+   A `RetryPolicy` schedules the next attempt, ``retry_on=HTTP_DEFAULTS`` limits them to failures that may pass, and a
+   `Breaker` pauses calls to a dependency that keeps failing. `WaitFor` waits until something else has come.
 5. A delivery that fails permanently becomes a dead letter, to be inspected and replayed: ``boathook dead list``.
 
 `verify` checks the signature of a request in any web framework, without a server or a database.
@@ -25,7 +25,7 @@ import typing
 if typing.TYPE_CHECKING:
     from boathook.domain.alerts import AlertReading
     from boathook.domain.errors import BoathookError, ConfigError, LeaseLost
-    from boathook.domain.policy import Breaker, Dead, Ignore, Retry, RetryPolicy
+    from boathook.domain.policy import Breaker, Dead, Ignore, Retry, RetryPolicy, WaitFor
     from boathook.handlers.api import Boathook
     from boathook.handlers.dependency_errors import HTTP_DEFAULTS
     from boathook.handlers.event import Event
@@ -47,6 +47,7 @@ __all__ = [  # noqa: RUF022 in the order of `sorted`, as `dir` returns them
     "RetryPolicy",
     "SyncTransaction",
     "Transaction",
+    "WaitFor",
     "verify",
 ]
 
@@ -65,6 +66,7 @@ _HOMES: typing.Final = {
     "RetryPolicy": "domain.policy",
     "SyncTransaction": "handlers.transaction",
     "Transaction": "handlers.transaction",
+    "WaitFor": "domain.policy",
     "verify": "verification.library",
 }
 

@@ -2,9 +2,10 @@
 
 import asyncio
 import functools
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from boathook.domain.policy import Dead, Ignore, Retry
+from boathook.domain.policy import Dead, Ignore, Retry, WaitFor
 from boathook.handlers.api import Boathook, Event, Transaction
 from tests.simulation.loop import PROCESS
 from tests.simulation.statements import EFFECT
@@ -59,6 +60,9 @@ async def _handle(world: "World", name: str, event: Event, tx: Transaction) -> o
             raise ValueError("it does not work")
         case "final":
             raise FinalError("it never will")
+        case "retry" if name == LINE:
+            # Nobody signals it: the next attempt is at the time.
+            return WaitFor("what does not come", world.server.clock() + timedelta(seconds=world.rng.random() * 2))
         case "retry":
             return Retry(after=world.rng.random() * 2)
         case "dead":

@@ -271,6 +271,41 @@ def record_failure_one(
     return True
 
 
+def record_wait(t: Transaction, *columns: Sequence[Any]) -> list[Record]:
+    """Do what boathook.record_wait does where nothing is ever signalled: a wait ends at its time."""
+    numbered = [(position, *rest) for position, rest in enumerate(zip(*columns, strict=True), 1)]
+    results = []
+    for position, event_id, ordinal, fence, _key, until, code, note, _worker, _started in sorted(
+        numbered, key=lambda one: one[1:3]
+    ):
+        t.see(None)
+        is_moved = record_wait_one(t, event_id, ordinal, fence, until, code, note)
+        results.append(Record(position=position, is_moved=is_moved))
+    return results
+
+
+def record_wait_one(
+    t: Transaction, event_id: UUID, ordinal: int, fence: int, until: datetime | None, code: str, note: str
+) -> bool:
+    if not holds(t.get("delivery", (event_id, ordinal)), fence):
+        sometimes("a stale wait was refused")
+        return False
+    d = t.lock("delivery", (event_id, ordinal))
+    if not holds(d, fence):
+        return False
+    if until is None:
+        settle(t, event_id, ordinal, fence, "ignored", note, None)
+        return True
+    due = t.tables.clock() if d.woken_by is not None else until
+    t.move(
+        d, state="pending", due_at=due, enqueued_at=due, attempts_before=d.attempts, free_retries=0, crashes=0,
+        leased_by=None, lease_until=None, woken_by=None, code=code, error=note,
+    )  # fmt: skip
+    record_attempt(t, d, "waiting", code)
+    sometimes("a delivery waited")
+    return True
+
+
 def record_attempt(t: Transaction, d: Row, outcome: str, code: str | None) -> None:
     key = (d.event_id, d.ordinal, d.attempts)
     if t.latest("attempt", key) is not None:

@@ -23,6 +23,7 @@ from boathook.db.deliveries import (
     ClaimLimit,
     DeliveryStore,
     FailedAttempt,
+    WaitingAttempt,
     settle_arguments,
     transaction_mark,
 )
@@ -31,7 +32,7 @@ from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError
 from boathook.domain.model import NewDelivery, NewEvent, Origin, ProofStrength
-from boathook.domain.policy import Complete, DeadLetter, RetryAt, RetryDefaults
+from boathook.domain.policy import Complete, DeadLetter, RetryAt, RetryDefaults, WaitUntil
 
 Op = tuple[Any, ...]
 RECIPIENTS = ("handler:a", "handler:b", "handler:c")
@@ -72,9 +73,9 @@ def draw_ops(seed: int, length: int) -> list[Op]:
 def _draw(rng: random.Random) -> Op:
     some = tuple(rng.randrange(12) for _ in range(rng.randint(1, 3)))
     kind = rng.choices(
-        ("append", "claim", "suspect", "renew", "give back", "record failure", "settle", "hold", "release", "lapse", "reap",
+        ("append", "claim", "suspect", "renew", "give back", "record failure", "record wait", "settle", "hold", "release", "lapse", "reap",
          "unblock", "fate", "replay dead", "ignore dead", "replay event", "wake", "route", "remember", "recall"),
-        (10, 10, 2, 2, 2, 6, 6, 4, 4, 2, 3, 1, 2, 3, 1, 2, 2, 1, 1, 1),
+        (10, 10, 2, 2, 2, 6, 3, 6, 4, 4, 2, 3, 1, 2, 3, 1, 2, 2, 1, 1, 1),
     )[0]  # fmt: skip
     match kind:
         case "append":
@@ -96,6 +97,8 @@ def _draw(rng: random.Random) -> Op:
                 rng.choice(("failed", "retry", "lost")),
                 rng.random() < 0.2,
             )
+        case "record wait":
+            return kind, some, rng.choice(("past", "future", "ignored"))
         case "settle" | "hold":
             return kind, some[0], rng.random() < 0.2, rng.random() < 0.1
         case "release":
@@ -235,6 +238,12 @@ class Player:
         move = DeadLetter("GIVEN_UP", "it never worked") if due is None else RetryAt(due, "BROKEN", "it broke", is_free)
         ended = [FailedAttempt(work.claim, move, outcome, None, "w1", work.claimed_at) for work in works]
         return await self._store.record_failed_attempts(ended) if ended else None
+
+    async def _record_wait(self, numbers: tuple[int, ...], when: str) -> Any:
+        until = {"past": PAST, "future": FUTURE}.get(when)
+        move = Complete("it did not come") if until is None else WaitUntil("key", until, "WAITING", "it will come")
+        waits = [WaitingAttempt(work.claim, move, "w1", work.claimed_at) for work in self._chosen(numbers)]
+        return (await self._store.record_attempts([], waits))[1] if waits else None
 
     async def _settle(self, number: int, is_ignored: bool, is_unmarked: bool) -> Any:
         for work in self._chosen((number,)):

@@ -14,6 +14,7 @@ EXPECTED: Final = frozenset(
         "a connection was lost before a commit",
         "a dead letter let the next of its order key go on",
         "a dead letter was ignored",
+        "a delivery waited",
         "a duplicate came while its event was being handled",
         "a gateway was stopped with a full spool",
         "a lease that was being ended was not renewed",
@@ -74,6 +75,7 @@ RARE: Final = frozenset(
     {
         "a blocked head of a line was freed by the keeper",
         "a replay met a zombie",
+        "a stale wait was refused",
         "a statement waited too long for a lock",
         "an attempt that would have been the last was woken",
     }

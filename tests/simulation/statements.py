@@ -55,7 +55,9 @@ BY_TEXT: dict[str, tuple[str, Statement]] = {EFFECT: ("effect", _do_effect), DEP
 _OURS: Mapping[Any, Mapping[str, Statement]] = {
     deliveries: {
         "claim_due": lease_statements.claim_due, "lock_recipients": lease_statements.lock_recipients,
-        "renew_leases": lease_statements.renew_leases, "record_failure": lease_statements.record_failure, "release_claims": lease_statements.release_claims, "find_lost": lease_statements.find_lost,
+        "renew_leases": lease_statements.renew_leases, "record_failure": lease_statements.record_failure, "record_wait": lease_statements.record_wait,
+        "match_signals": lambda _t, _most: single(woken=0), "drop_signals": lambda _t, _kept_s: [], "drop_waits": lambda _t: [],
+        "release_claims": lease_statements.release_claims, "find_lost": lease_statements.find_lost,
         "unblock_heads": lease_statements.unblock_heads, "find_held": lease_statements.find_held, "find_settled": lease_statements.find_settled,
         "recall_effect": lease_statements.recall_effect, "save_side_effect": lease_statements.save_side_effect, "count_backlog": operator_statements.count_backlog,
         "find_troubled_endpoints": operator_statements.find_troubled_endpoints,

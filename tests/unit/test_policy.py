@@ -23,6 +23,8 @@ from boathook.domain.policy import (
     RetryAt,
     RetryPolicy,
     Success,
+    WaitFor,
+    WaitUntil,
     decide,
 )
 
@@ -238,3 +240,29 @@ def test_only_the_dependencys_own_errors_open_a_breaker(errors: list[BaseExcepti
             assert standing.state(BREAKER, START) is BreakerState.OPEN
             return
         assert standing.state(BREAKER, START) is BreakerState.CLOSED
+
+
+class TestWaitFor:
+    @given(
+        policies, st.integers(1, 40), st.floats(-1e6, 1e6), st.text(max_size=3_000), st.sampled_from(["dead", "ignore"])
+    )
+    def test_it_waits_until_its_time_whatever_the_policy_and_then_ends_as_declared(
+        self, policy: RetryPolicy, attempt: int, left_s: float, reason: str, on_timeout: str
+    ):
+        now = START + timedelta(days=400)
+        wait = WaitFor("key", now + timedelta(seconds=left_s), reason, "MISSING", on_timeout)
+        state = AttemptState(attempt=attempt, enqueued_at=START)
+        match decide(state, wait, policy, now, 0.5):
+            case WaitUntil() as decision:
+                assert wait.until > now
+                assert (decision.key, decision.until, decision.code) == ("key", wait.until, "MISSING")
+                assert decision.error.startswith("waits for key until 202")
+                assert len(decision.error) <= 2_000
+            case DeadLetter(code=code, error=error):
+                assert (on_timeout, code, wait.until <= now) == ("dead", "MISSING", True)
+                assert error.startswith("key did not come until 202")
+            case Complete(ignored_because=note):
+                assert (on_timeout, wait.until <= now) == ("ignore", True)
+                assert note is not None
+            case decision:
+                raise AssertionError(decision)

@@ -36,6 +36,7 @@ _STYLES: Final = {
     "lost": "red",
     "pending": "yellow",
     "retry": "yellow",
+    "waiting": "yellow",
     "warn": "yellow",
     "leased": "cyan",
     "succeeded": "green",

@@ -31,6 +31,7 @@ from boathook.domain.policy import (
     RetryAt,
     RetryDefaults,
     RetryPolicy,
+    WaitUntil,
     decide,
 )
 
@@ -42,6 +43,11 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SUSPECT_AFTER = 2
 CLAIM_ROUNDS: Final = 5
 """How often a claim is retried after a conflict with another worker."""
+
+SIGNAL_RETENTION_S: Final = 3_600.0
+"""How long signals are kept; an attempt that runs for longer may miss one that was sent meanwhile."""
+_MAX_MATCHED: Final = 2_000
+"""Signals that one round compares with waits; more are left to the next."""
 
 _LOST = "LEASE_LOST"
 _POLICY = msgspec.json.Decoder(RetryPolicy)
@@ -95,6 +101,15 @@ class FailedAttempt(msgspec.Struct, frozen=True):
     started_at: datetime
     dependency: str | None = None
     """The service that failed, if it is known."""
+
+
+class WaitingAttempt(msgspec.Struct, frozen=True):
+    """An attempt after which its delivery waits, or is ignored because what it waited for has not come."""
+
+    claim: Claim
+    decision: WaitUntil | Complete
+    worker: str
+    started_at: datetime
 
 
 class Backlog(msgspec.Struct, frozen=True):
@@ -195,6 +210,30 @@ class DeliveryStore:
         moved = {row["position"]: row["is_moved"] for row in rows}
         return [moved[position] for position in range(1, len(ended) + 1)]
 
+    async def record_attempts(
+        self, failed: Sequence[FailedAttempt], waiting: Sequence[WaitingAttempt]
+    ) -> tuple[list[bool], list[bool]]:
+        """Do what `record_failed_attempts` does, and record waits, in one transaction; return the same for each."""
+        async with self._database.queue_transaction() as connection:
+            are_held = []
+            for name, columns in (
+                ("record_failure", _failure_columns(failed)),
+                ("record_wait", _wait_columns(waiting)),
+            ):
+                rows = await connection.fetch(SQL[name], *columns)
+                moved = {row["position"]: row["is_moved"] for row in rows}
+                are_held.append([moved[position] for position in range(1, len(columns[0]) + 1)])
+            return are_held[0], are_held[1]
+
+    async def match_signals(self) -> int:
+        """Wake deliveries whose signal was committed while they began to wait; return the number."""
+        return int(await self._database.fetchval(SQL["match_signals"], _MAX_MATCHED))
+
+    async def drop_signals(self) -> None:
+        """Delete old signals, and the waits of deliveries that have ended."""
+        await self._database.execute(SQL["drop_signals"], SIGNAL_RETENTION_S)
+        await self._database.execute(SQL["drop_waits"])
+
     async def release_claims(self, claims: Sequence[Lease]) -> None:
         """Release claims whose attempt did not start, without counting an attempt."""
         await self._database.execute(SQL["release_claims"], *_keys(claims))
@@ -220,7 +259,7 @@ class DeliveryStore:
         loss = Interruption(error=error) if row["is_sent"] else Failure(code=_LOST, error=error)
         state = AttemptState(attempt=row["attempt"], enqueued_at=row["enqueued_at"], free_retries=row["free_retries"])
         decision = decide(state, loss, policy, row["now"], random.random())
-        if isinstance(decision, Complete):
+        if isinstance(decision, Complete | WaitUntil):
             raise AssertionError("a loss cannot settle a delivery")  # noqa: TRY004
         claim = Claim(
             event_id=row["event_id"],
@@ -363,6 +402,23 @@ def _keys(claims: Sequence[Lease]) -> tuple[list[UUID], list[int], list[int]]:
         [claim.ordinal for claim in claims],
         [claim.fence for claim in claims],
     )
+
+
+def _wait_columns(waiting: Sequence[WaitingAttempt]) -> list[list[Any]]:
+    waits = [attempt.decision if isinstance(attempt.decision, WaitUntil) else None for attempt in waiting]
+    notes = [
+        attempt.decision.ignored_because if isinstance(attempt.decision, Complete) else attempt.decision.error
+        for attempt in waiting
+    ]
+    return [
+        *_keys([attempt.claim for attempt in waiting]),
+        [wait and wait.key for wait in waits],
+        [wait and wait.until for wait in waits],
+        [wait and wait.code for wait in waits],
+        notes,
+        [attempt.worker for attempt in waiting],
+        [attempt.started_at for attempt in waiting],
+    ]
 
 
 def _failure_columns(ended: Sequence[FailedAttempt]) -> list[list[Any]]:

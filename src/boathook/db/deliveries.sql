@@ -115,6 +115,90 @@ from (
     order by event_id, ordinal
 ) as u
 
+-- name: record_wait
+-- Records attempts after which their deliveries wait, in key order; returns for each whether its fence still held.
+select u.position, boathook.record_wait(
+    u.event_id, u.ordinal, u.fence, u.key, u.until, u.code, u.note, u.worker, u.started_at) as is_moved
+from (
+    select * from unnest(
+        $1::uuid[], $2::integer[], $3::bigint[], $4::text[], $5::timestamptz[], $6::text[], $7::text[], $8::text[],
+        $9::timestamptz[]
+    ) with ordinality as u (event_id, ordinal, fence, key, until, code, note, worker, started_at, position)
+    order by event_id, ordinal
+) as u
+
+-- name: match_signals
+-- Wakes deliveries whose wait did not see a signal, and whose signal did not see the wait. Of the two, the one that is
+-- committed last is compared here with all of the other kind. Nothing counts as compared while another transaction
+-- holds the delivery: the next round tries again.
+with fresh as materialized (
+    select id, key from boathook.wait_signal where not is_matched order by id limit $1
+),
+begun as materialized (
+    select event_id, ordinal, key from boathook.delivery_wait where not is_matched limit $1
+),
+missed as materialized (
+    select w.event_id, w.ordinal, w.key
+    from boathook.delivery_wait w
+    join boathook.wait_signal s on s.key = w.key
+    where (s.id in (select id from fresh) or (w.event_id, w.ordinal) in (select event_id, ordinal from begun))
+        and not pg_visible_in_snapshot(s.xid, w.snapshot)
+    group by w.event_id, w.ordinal, w.key
+),
+picked as materialized (
+    select m.event_id, m.ordinal
+    from missed m
+    cross join lateral (
+        select from boathook.delivery d
+        where d.event_id = m.event_id and d.ordinal = m.ordinal
+        for update of d skip locked
+    ) as free
+),
+woken as (
+    update boathook.delivery d
+    set due_at = clock_timestamp(), enqueued_at = clock_timestamp()
+    from boathook.delivery_wait w
+    where d.event_id = any (array(select event_id from picked))
+        and ((d.event_id, d.ordinal) in (select event_id, ordinal from picked)) is true
+        and w.event_id = d.event_id and w.ordinal = d.ordinal and w.attempts = d.attempts
+        and d.state = 'pending' and d.due_at > clock_timestamp()
+    returning d.event_id, d.ordinal
+),
+held as materialized (
+    select key from missed m
+    where exists (select from boathook.delivery d where d.event_id = m.event_id and d.ordinal = m.ordinal)
+        and not exists (select from picked p where p.event_id = m.event_id and p.ordinal = m.ordinal)
+),
+compared as (
+    update boathook.wait_signal set is_matched = true
+    where id in (select id from fresh) and key not in (select key from held)
+),
+compared_waits as (
+    update boathook.delivery_wait w
+    set is_matched = true,
+        snapshot = case
+            when (event_id, ordinal) in (select event_id, ordinal from woken) then pg_current_snapshot() else snapshot
+        end
+    where (event_id, ordinal) in (
+            select event_id, ordinal from begun union all select event_id, ordinal from woken)
+        and key not in (select key from held)
+),
+notified as (
+    select pg_notify('boathook_due', '') from woken limit 1
+)
+select (select count(*) from woken) + 0 * (select count(*) from notified)
+
+-- name: drop_signals
+-- Deletes signals that are older than $1 seconds.
+delete from boathook.wait_signal where is_matched and at < now() - make_interval(secs => $1::float8)
+
+-- name: drop_waits
+-- Deletes the waits of deliveries that have ended.
+delete from boathook.delivery_wait w
+where not exists (
+    select from boathook.delivery d
+    where d.event_id = w.event_id and d.ordinal = w.ordinal and d.state <> 'dead')
+
 -- name: release_claims
 -- Releases claims whose attempt never started: pending as before, without counting the attempt.
 update boathook.delivery d

@@ -24,7 +24,7 @@ from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
 from boathook.domain.errors import SecretUnreadable
-from boathook.domain.policy import Complete, DeadLetter, Decision, RetryAt, RetryPolicy
+from boathook.domain.policy import Complete, DeadLetter, RetryAt, RetryPolicy
 
 SQL = load(__file__, fragments_of=(deliveries.__file__,))
 
@@ -120,7 +120,7 @@ class FinishedEndpointDelivery(msgspec.Struct, frozen=True):
     """A finished HTTP attempt, with the decision of the retry policy."""
 
     delivery: ClaimedEndpointDelivery
-    decision: Decision
+    decision: Complete | RetryAt | DeadLetter
     attempt_id: UUID
     url: str
     status: int

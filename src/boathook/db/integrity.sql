@@ -269,7 +269,7 @@ where state not in ('succeeded', 'ignored') or (state = 'ignored' and not has_no
 union all
 select event_id, ordinal, 'a state that can be', 'attempt ' || number || ' ' || outcome
 from attempts
-where outcome not in ('succeeded', 'ignored', 'retry', 'failed', 'dead', 'lost') or number < 1
+where outcome not in ('succeeded', 'ignored', 'retry', 'waiting', 'failed', 'dead', 'lost') or number < 1
 
 -- name: find_strangers
 -- Finds deliveries to an endpoint of another application than the event's, and open ones to an endpoint that never

@@ -54,6 +54,8 @@ SETTLE: Final = SqlFunction(
 ANSWER: Final = SqlFunction("boathook.store_reply", ("uuid", "text", "integer", "text", "bytea"))
 """Stores a handler's reply to a waiting sender, and notifies the waiting gateway; `replies.reply_arguments` returns the
 arguments."""
+SIGNAL: Final = SqlFunction("boathook.signal", ("text",))
+"""Tries deliveries again that wait for a key, when the transaction commits; returns how many are known so far."""
 FIRE_ALERT: Final = SqlFunction("boathook.fire_alert", ("text", "text", "boolean", "json"))
 """Fires or resolves an alert of an app when the transaction commits."""
 SET_MARK: Final = SqlFunction("set_config", ("text", "text", "boolean"))

@@ -47,6 +47,7 @@ from boathook.domain.policy import (
     Stopped,
     Success,
     Superseded,
+    WaitUntil,
     decide,
 )
 from boathook.observability import meters
@@ -585,7 +586,7 @@ class Dispatcher(Generic[A]):
     def _conclude(self, attempt: A, decision: Decision, outcome: str) -> None:
         """Count and log a committed result, and wake the loop for what it unblocks or retries soon."""
         attempt.count(outcome)
-        result = "succeeded" if isinstance(decision, Complete) else "failed"
+        result = "succeeded" if isinstance(decision, Complete | WaitUntil) else "failed"
         meters.gauge("boathook_newest_attempt_timestamp_seconds", time.time(), recipient=attempt.label, outcome=result)
         if attempt.is_blocking:
             self._resume(attempt)
@@ -593,6 +594,17 @@ class Dispatcher(Generic[A]):
             if self._log.is_enabled_for(attempt.SUCCEEDED_LEVEL):
                 words = {**attempt.fields(), "outcome": outcome, "took_s": round(attempt.took_s or 0.0, 4)}
                 self._log.log(attempt.SUCCEEDED_LEVEL, attempt.SUCCEEDED_EVENT, **words)
+            return
+        if isinstance(decision, WaitUntil):
+            words = {
+                **attempt.fields(),
+                "code": decision.code,
+                "key": decision.key,
+                "until": decision.until.isoformat(),
+            }
+            self._log.info("attempt_waits", **words, took_s=round(attempt.took_s or 0.0, 4))
+            # It is due at once if it was signalled meanwhile.
+            self._resume(attempt)
             return
         took_s, wait_s = round(attempt.took_s or 0.0, 4), None
         error: dict[str, Any] = {"code": decision.code, "error": decision.error}
@@ -637,7 +649,7 @@ class Dispatcher(Generic[A]):
                 for attempt, is_held in zip(batch, await self._write_batch(batch), strict=True):
                     self._held.discard(attempt)
                     if is_held:
-                        self._conclude(attempt, attempt.decision, _OUTCOMES[type(attempt.decision)])
+                        self._conclude(attempt, attempt.decision, _outcome_name(attempt.decision))
                     else:
                         self._lost(attempt)
                 self._is_writing = False
@@ -735,4 +747,10 @@ async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
     await asyncio.wait(tasks, timeout=_LAST_S)
 
 
-_OUTCOMES: Final = {Complete: "succeeded", RetryAt: "retry", DeadLetter: "dead"}
+_OUTCOMES: Final = {Complete: "succeeded", RetryAt: "retry", WaitUntil: "waiting", DeadLetter: "dead"}
+
+
+def _outcome_name(decision: Decision) -> str:
+    """Return the outcome as metrics and the log name it."""
+    is_ignored = isinstance(decision, Complete) and decision.ignored_because is not None
+    return "ignored" if is_ignored else _OUTCOMES[type(decision)]

@@ -27,7 +27,7 @@ from boathook.delivery.http_attempt import CONTENT_GONE, GONE, UNREADABLE
 from boathook.domain import ids
 from boathook.domain.endpoints import FAILING_AT
 from boathook.domain.errors import DatabaseError
-from boathook.domain.policy import Complete, DeadLetter, RetryAt
+from boathook.domain.policy import Complete, DeadLetter, RetryAt, WaitUntil
 from boathook.handlers.operational import publish_operational_event
 from boathook.handlers.outbox import Outbox
 from boathook.http_client.messages import TransportFailure
@@ -81,6 +81,7 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
 
     def _finish(self, attempt: EndpointAttempt) -> FinishedEndpointDelivery:
         assert attempt.endpoint is not None
+        assert not isinstance(attempt.decision, WaitUntil)  # only handlers wait
         took_s = attempt.took_s or 0.0
         attempt.finished = finished = FinishedEndpointDelivery(
             attempt.delivery,

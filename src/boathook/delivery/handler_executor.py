@@ -10,7 +10,7 @@ from typing import Final
 from boathook.broker.queues import DUE_HANDLERS
 from boathook.config import Settings
 from boathook.db.database import Database, wait_for_database
-from boathook.db.deliveries import DeliveryStore, FailedAttempt
+from boathook.db.deliveries import DeliveryStore, FailedAttempt, WaitingAttempt
 from boathook.db.due_notifier import DueNotifier, notify_due
 from boathook.db.live_settings import LiveSettings
 from boathook.delivery.dispatcher import GRACE_S, DatabaseClock, Dispatcher, Executor, Recorder, open_lane
@@ -24,7 +24,10 @@ from boathook.domain.policy import (
     Interruption,
     Result,
     Retry,
+    RetryAt,
     RetryDefaults,
+    WaitFor,
+    WaitUntil,
 )
 from boathook.handlers.api import Boathook
 from boathook.handlers.collector import collecting_due
@@ -135,7 +138,7 @@ class HandlerExecutor(Executor[HandlerAttempt]):
 
 
 class HandlerRecorder(Recorder[HandlerAttempt]):
-    """Records handler attempts that did not succeed; successful ones are committed with their effects."""
+    """Records handler attempts that did not succeed, or wait; successful ones are committed with their effects."""
 
     def __init__(self, store: DeliveryStore, worker_id: str) -> None:
         self._store = store
@@ -143,16 +146,27 @@ class HandlerRecorder(Recorder[HandlerAttempt]):
 
     async def record(self, attempts: Sequence[HandlerAttempt]) -> list[bool]:
         """See `Recorder.record`."""
-        failed = [self._failed(attempt) for attempt in attempts]
+        waiting = {attempt for attempt in attempts if isinstance(attempt.decision, WaitUntil | Complete)}
+        failed = [self._failed(attempt) for attempt in attempts if attempt not in waiting]
         _pass_points(failed, "before_schedule", "before_move")
-        held = await self._store.record_failed_attempts(failed)
+        if waiting:
+            waits = [self._waiting(attempt) for attempt in attempts if attempt in waiting]
+            held_failed, held_waits = map(iter, await self._store.record_attempts(failed, waits))
+            held = [next(held_waits if attempt in waiting else held_failed) for attempt in attempts]
+        else:
+            held = await self._store.record_failed_attempts(failed)
         _pass_points(failed, "after_schedule", "after_move")
         return held
 
+    def _waiting(self, attempt: HandlerAttempt) -> WaitingAttempt:
+        decision = attempt.decision
+        if not isinstance(attempt.outcome, WaitFor) or not isinstance(decision, WaitUntil | Complete):
+            raise AssertionError(f"{attempt.outcome} cannot settle a delivery")  # noqa: TRY004 - no error of the caller
+        return WaitingAttempt(attempt.work.claim, decision, self._worker_id, attempt.started_at)
+
     def _failed(self, attempt: HandlerAttempt) -> FailedAttempt:
         outcome, decision = attempt.outcome, attempt.decision
-        if isinstance(decision, Complete):
-            raise AssertionError(f"{outcome} cannot settle a delivery")  # noqa: TRY004 - not a type error of the caller
+        assert isinstance(decision, RetryAt | DeadLetter)
         traceback = outcome.traceback if isinstance(outcome, Failure | Interruption) else None
         named = outcome.dependency if isinstance(outcome, Failure | Retry | Dead) else None
         dependency = (clean_name(named) if named else None) or None
@@ -167,7 +181,10 @@ def _pass_points(failed: Sequence[FailedAttempt], retry: str, dead: str) -> None
         failpoint(f"dead.{dead}" if isinstance(one.decision, DeadLetter) else f"retry.{retry}")
 
 
-_OUTCOMES: Final[Mapping[type, str]] = {Retry: "retry", Dead: "dead", Failure: "failed", Interruption: "failed"}
+_OUTCOMES: Final[Mapping[type, str]] = {
+    Retry: "retry", Dead: "dead", WaitFor: "dead", Failure: "failed", Interruption: "failed",
+}  # fmt: skip
+"""The recorded outcome of attempts that are retried or dead."""
 
 
 def make_worker(

@@ -69,6 +69,7 @@ BACK_S: Final = 0.2
 DEAD_LETTER_S: Final = 2.0
 SEAL_S: Final = 5.0
 SAMPLES_S: Final = 60.0
+SIGNALS_S: Final = 60.0
 _SEALINGS: Final = 5
 _SHARE: Final = 0.1
 """A slow job runs less often, so that it takes no more than this share of the time."""
@@ -215,6 +216,8 @@ class Keeper:
         self._jobs = (
             self._reaping,
             MaintenanceJob("unblock", ROUND_S, self._store.unblock),
+            MaintenanceJob("match_signals", ROUND_S, self._store.match_signals),
+            MaintenanceJob("drop_signals", SIGNALS_S, self._store.drop_signals),
             MaintenanceJob(
                 "dead_letter", DEAD_LETTER_S, lambda: self._dead_letter_expired(retries.endpoints.max_age_s)
             ),

@@ -5,9 +5,9 @@ numbers: the time and the jitter come from the caller, so that a test or a simul
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final, assert_never
+from typing import Final, Literal, assert_never
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -52,6 +52,35 @@ class Dead(msgspec.Struct, frozen=True):
     """The service that failed, such as ``crm``, if one did."""
 
 
+class WaitFor(msgspec.Struct, frozen=True):
+    """Return value of a handler: roll back, and try again once something has come, such as the row of another system.
+
+    The code that brings it signals the key in the same transaction, by `Boathook.signal`, or in SQL by
+    ``boathook.signal(key)``. A signal that commits while the handler still runs is not missed. Waiting costs neither
+    attempts nor the time of the retry policy.
+    """
+
+    key: str
+    """What it waits for, such as ``music.track:abc``, in at most 200 characters; all apps share the keys."""
+    until: datetime
+    """When it is tried for the last time, with a time zone, such as a day after ``event.accepted_at``."""
+    reason: str = ""
+    """Why, in words for operators."""
+    code: str = "WAITING"
+    """A short reason for metrics and filters, such as ``TRACK_MISSING``."""
+    on_timeout: Literal["dead", "ignore"] = "dead"
+    """What becomes of the delivery if the handler returns this again at `until`."""
+
+
+MAX_KEY: Final = 200
+"""Maximum characters of `WaitFor.key`."""
+
+
+def is_key(key: object) -> bool:
+    """Return whether a delivery can wait for *key*."""
+    return isinstance(key, str) and 0 < len(key) <= MAX_KEY and key.isprintable()
+
+
 class Success(msgspec.Struct, frozen=True):
     """The attempt succeeded."""
 
@@ -85,7 +114,7 @@ class Interruption(msgspec.Struct, frozen=True, kw_only=True):
     """The code that is recorded."""
 
 
-Outcome = Success | Ignore | Retry | Dead | Failure | Interruption
+Outcome = Success | Ignore | Retry | Dead | WaitFor | Failure | Interruption
 """How an attempt ended, as input to `decide`."""
 
 
@@ -135,7 +164,16 @@ class DeadLetter(msgspec.Struct, frozen=True):
     error: str
 
 
-Decision = Complete | RetryAt | DeadLetter
+class WaitUntil(msgspec.Struct, frozen=True):
+    """Return the delivery to the queue, due once `key` is signalled, at latest at `until`."""
+
+    key: str
+    until: datetime
+    code: str
+    error: str
+
+
+Decision = Complete | RetryAt | WaitUntil | DeadLetter
 
 
 def _is_number(value: object) -> bool:
@@ -285,6 +323,8 @@ def decide(state: AttemptState, outcome: Outcome, policy: RetryPolicy, now: date
             return _apply_retry_after(decision, state, policy, now, outcome.retry_after_s)
         case Retry(after=after, code=code):
             return _try_again(state, policy, now, jitter, after, code, f"the handler requested a retry: {code}")
+        case WaitFor():
+            return _wait(outcome, now)
         case Interruption():
             return _retry_free(state, policy, now, jitter, outcome)
         case _:
@@ -307,6 +347,20 @@ def _try_again(
     if (now - state.enqueued_at).total_seconds() + wait_s > policy.max_age_s:
         return DeadLetter(code, error)
     return RetryAt(now + timedelta(seconds=wait_s), code, error)
+
+
+def describe_wait(wait: WaitFor, *, is_over: bool = False) -> str:
+    """Return what a delivery waits for, until when and why; *is_over* says that it has not come."""
+    until = wait.until.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    text = f"{wait.key} did not come until {until}" if is_over else f"waits for {wait.key} until {until}"
+    return _clip(f"{text}: {wait.reason}" if wait.reason else text, MAX_NOTE)
+
+
+def _wait(wait: WaitFor, now: datetime) -> Decision:
+    if now < wait.until:
+        return WaitUntil(wait.key, wait.until, _code(wait.code), describe_wait(wait))
+    text = describe_wait(wait, is_over=True)
+    return complete_ignored(text) if wait.on_timeout == "ignore" else DeadLetter(_code(wait.code), text)
 
 
 def _apply_retry_after(

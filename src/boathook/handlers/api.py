@@ -9,10 +9,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from boathook.config import RetentionSettings
-from boathook.domain.errors import ConfigError
+from boathook.db.sql_functions import SIGNAL
+from boathook.domain.due import ANY_DUE
+from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.domain.model import Receipt, Route
-from boathook.domain.policy import Breaker, ErrorRule, RetryDefaults, RetryPolicy
+from boathook.domain.policy import MAX_KEY, Breaker, ErrorRule, RetryDefaults, RetryPolicy, is_key
 from boathook.handlers.app_alerts import AppAlert
+from boathook.handlers.collector import add_due
 from boathook.handlers.event import Event
 from boathook.handlers.handler import Handler, combine, make_handler, make_route_spec
 from boathook.handlers.manifest import (
@@ -29,7 +32,7 @@ from boathook.handlers.manifest import (
 )
 from boathook.handlers.outbox import Message, Outbox, receipt_of
 from boathook.handlers.platform import Http, Operations, Platform
-from boathook.handlers.sessions import AsyncSessions, SyncSessions
+from boathook.handlers.sessions import AsyncSessions, SyncSessions, call, call_sync
 from boathook.handlers.transaction import SyncTransaction, Transaction
 from boathook.observability.log import get_logger
 from boathook.observability.metrics import LabelValue, LabelValues, MetricKind
@@ -303,9 +306,9 @@ class Boathook:
 
         The function takes the `Event` and optionally a `Transaction` (a `SyncTransaction` for sync functions, or the
         session that *session* opens). Its writes in that transaction are committed together with the end of the
-        delivery, or not at all. Returning None is success; `Ignore`, `Retry` and `Dead` are further return values; an
-        exception is a failed attempt. Sync functions run in a thread. Several decorators on one function are several
-        routes of one handler: an event that matches more than one is delivered once.
+        delivery, or not at all. Returning None is success; `Ignore`, `Retry`, `WaitFor` and `Dead` are further return
+        values; an exception is a failed attempt. Sync functions run in a thread. Several decorators on one function are
+        several routes of one handler: an event that matches more than one is delivered once.
 
         Args:
             source: The source's name in boathook.toml; None for any source, or with *application*.
@@ -358,6 +361,28 @@ class Boathook:
             for route in handler.routes(app, timeout_s, retries)
             if route.source is None or route.source not in self.manifest.unused_sources
         ]
+
+    async def signal(self, tx: Any, key: str) -> None:
+        """Try deliveries again that wait for *key* (`WaitFor`), when the transaction of *tx* commits.
+
+        Call it in the transaction that writes what they wait for; in SQL, such as a trigger on a table that another
+        system writes, it is ``boathook.signal(key)``. If nothing waits for the key, nothing happens. It is for code
+        outside of the hot path: a signal is a row, kept for an hour.
+
+        Args:
+            tx: A session as for `publish`.
+            key: The key.
+
+        Raises:
+            InvalidValue: the key is empty, longer than 200 characters or not printable.
+        """
+        if await call(tx, SIGNAL, _signal_arguments(key)):
+            add_due(tx, ANY_DUE)
+
+    def signal_sync(self, tx: Any, key: str) -> None:
+        """Do what `signal` does, through a `SyncTransaction` or a sync session."""
+        if call_sync(tx, SIGNAL, _signal_arguments(key)):
+            add_due(tx, ANY_DUE)
 
     @property
     def published(self) -> int:
@@ -438,3 +463,9 @@ class Boathook:
             deliver_at=deliver_at,
         )
         return receipt_of(message, self._outbox.publish_sync(tx, message))
+
+
+def _signal_arguments(key: str) -> tuple[str]:
+    if not is_key(key):
+        raise InvalidValue(f"must be printable text of 1 to {MAX_KEY} characters, not {key!r}", "key")
+    return (key,)

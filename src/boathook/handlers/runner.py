@@ -44,6 +44,7 @@ from boathook.domain.errors import (
 )
 from boathook.domain.model import Claim
 from boathook.domain.policy import (
+    MAX_KEY,
     MAX_SECONDS,
     Complete,
     Completed,
@@ -57,7 +58,9 @@ from boathook.domain.policy import (
     Stopped,
     Success,
     Superseded,
+    WaitFor,
     complete_ignored,
+    is_key,
     leaves,
     matches,
 )
@@ -85,9 +88,9 @@ _OUR_FRAMES: Final = (__name__.rpartition(".")[0], "boathook.testing")
 
 
 class Unsuccessful(Exception):
-    """Carries `Retry` and `Dead` out of a transaction that must be rolled back."""
+    """Carries `Retry`, `WaitFor` and `Dead` out of a transaction that must be rolled back."""
 
-    def __init__(self, outcome: Retry | Dead) -> None:
+    def __init__(self, outcome: Retry | WaitFor | Dead) -> None:
         super().__init__(outcome)
         self.outcome = outcome
 
@@ -310,7 +313,7 @@ class Runner:
         match outcome:
             case Success() | Ignore():
                 pass
-            case Retry() | Dead():
+            case Retry() | WaitFor() | Dead():
                 raise Unsuccessful(outcome)
             case _:
                 assert_never(outcome)
@@ -444,7 +447,7 @@ def invoke(handler: Handler, event: Event, session: object) -> Any:
     return handler.function(event, session) if handler.takes_session else handler.function(event)
 
 
-def read_outcome(value: object) -> Success | Ignore | Retry | Dead:
+def read_outcome(value: object) -> Success | Ignore | Retry | WaitFor | Dead:
     """Return the outcome that a handler's return value stands for. Raises HandlerMisuse."""
     match value:
         case None:
@@ -455,6 +458,15 @@ def read_outcome(value: object) -> Success | Ignore | Retry | Dead:
             return value
         case Retry(after=int() | float() as after, code=str(), dependency=None | str()) if abs(after) <= MAX_SECONDS:
             return value
+        case WaitFor(key=key, until=datetime() as until, reason=str(), code=str(), on_timeout="dead" | "ignore") if (
+            is_key(key) and until.tzinfo is not None
+        ):
+            return value
+        case WaitFor():
+            raise HandlerMisuse(
+                f"write key as printable text of 1 to {MAX_KEY} characters, until as a datetime with a time zone, code"
+                f' and reason as text, and on_timeout as "dead" or "ignore"; the handler returned {value!r}'
+            )
         case Ignore() | Retry() | Dead():
             raise HandlerMisuse(
                 f"write reason, code, note and dependency as text, and after in seconds, at most a century; the handler"
@@ -462,7 +474,8 @@ def read_outcome(value: object) -> Success | Ignore | Retry | Dead:
             )
         case _:
             raise HandlerMisuse(
-                f"the handler returned {type(value).__name__}; return nothing for success, or Ignore, Retry or Dead"
+                f"the handler returned {type(value).__name__}; return nothing for success, or Ignore, Retry, WaitFor or"
+                " Dead"
             )
 
 

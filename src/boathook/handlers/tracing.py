@@ -17,6 +17,7 @@ from boathook.domain.policy import (
     Stopped,
     Success,
     Superseded,
+    WaitFor,
 )
 from boathook.handlers.handler import Handler
 from boathook.handlers.runner import Runner, RunningAttempt, RunSlot
@@ -80,6 +81,8 @@ def _outcome_of(ending: Result) -> tuple[str, str | None]:
             return "succeeded", None
         case Retry(code=code):
             return "retry", code
+        case WaitFor():
+            return "waiting", None
         case Dead(code=code, note=note):
             return "dead", note or code
         case Failure(error=error) | Interruption(error=error):
@@ -95,4 +98,4 @@ def _outcome_of(ending: Result) -> tuple[str, str | None]:
 
 
 def _code_of(ending: Result) -> str | None:
-    return ending.code if isinstance(ending, Retry | Dead | Failure | Interruption) else None
+    return ending.code if isinstance(ending, Retry | WaitFor | Dead | Failure | Interruption) else None

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 
 from boathook.domain.replies import Reply
 
-Outcome = Literal["succeeded", "ignored", "retry", "dead", "failed"]
-"""How an attempt ended: it returned nothing, `Ignore`, `Retry` or `Dead`, or it raised."""
+Outcome = Literal["succeeded", "ignored", "retry", "waiting", "dead", "failed"]
+"""How an attempt ended: it returned nothing, `Ignore`, `Retry`, `WaitFor` or `Dead`, or it raised."""
 
 _FRAME: Final = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
 _LIBRARIES: Final = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
@@ -37,9 +37,9 @@ class HandlerResult:
     """Its name."""
     outcome: Outcome
     code: str | None = None
-    """The code of `Retry` or `Dead`, or that of the exception: its class or, say, ``APPLICATION_NOT_FOUND``."""
+    """The code of `Retry`, `WaitFor` or `Dead`, or that of the exception: its class, or ``APPLICATION_NOT_FOUND``."""
     note: str | None = None
-    """The reason of `Ignore` or the note of `Dead`."""
+    """The reason of `Ignore` or the note of `Dead`; of `WaitFor` what it waits for, until when and why."""
     error: str | None = None
     """The exception in one line, such as ``KeyError: 'customer'``."""
     traceback: str | None = None

@@ -14,7 +14,7 @@ from boathook.domain.errors import ConfigError, HandlerMisuse, NotFound
 from boathook.domain.filters import Router
 from boathook.domain.json_document import UNREADABLE, parse
 from boathook.domain.model import Accepted, Claim, NewDelivery, Published
-from boathook.domain.policy import Dead, Failure, Ignore, Retry, Success
+from boathook.domain.policy import Dead, Failure, Ignore, Retry, Success, WaitFor, describe_wait
 from boathook.handlers.api import Boathook
 from boathook.handlers.event import Event, ReplySlot
 from boathook.handlers.handler import Handler
@@ -167,7 +167,7 @@ class _Attempt:
         self._effects = effects.of(handler.recipient)
         self._event = replace(event, recipient=handler.recipient, _effects=self._effects, _slot=self.slot)
         self._outbox = outbox
-        self._outcome: Success | Ignore | Retry | Dead | Failure = Success()
+        self._outcome: Success | Ignore | Retry | WaitFor | Dead | Failure = Success()
         self._error: BaseException | None = None
 
     async def run(self, session: Any) -> None:
@@ -195,7 +195,7 @@ class _Attempt:
 
     def _conclude(self, value: object) -> None:
         self._outcome = read_outcome(value)
-        if isinstance(self._outcome, Retry | Dead):
+        if isinstance(self._outcome, Retry | WaitFor | Dead):
             raise Unsuccessful(self._outcome)
 
     @contextmanager
@@ -240,6 +240,10 @@ class _Attempt:
                 return HandlerResult(handler=name, outcome="ignored", note=reason, effects=effects)
             case Retry(code=code, dependency=dependency):
                 return HandlerResult(handler=name, outcome="retry", code=code, dependency=dependency, effects=effects)
+            case WaitFor() as wait:
+                return HandlerResult(
+                    handler=name, outcome="waiting", code=wait.code, note=describe_wait(wait), effects=effects
+                )
             case Dead(code, note, dependency):
                 return HandlerResult(
                     handler=name, outcome="dead", code=code, note=note, dependency=dependency, effects=effects

@@ -37,7 +37,7 @@ _MAX_MESSAGES: Final = 1_000
 _HANDLER: Final = "handler:"
 _ARGUMENTS: Final = frozenset({"body", "fields", "headers", "id", "json", "type"})
 """What makes one request."""
-_OUTCOMES: Final[Mapping[str, Outcome]] = {"retry": "retry", "dead": "dead"}
+_OUTCOMES: Final[Mapping[str, Outcome]] = {"retry": "retry", "waiting": "waiting", "dead": "dead"}
 
 
 class BoathookServer:
@@ -324,7 +324,7 @@ def _handler_result(found: DeliveryDetail) -> HandlerResult:
         handler=name,
         outcome=outcome,
         code=last.code,
-        note=(last.error or None) if outcome == "dead" else None,
+        note=(last.error or None) if outcome in {"waiting", "dead"} else None,
         error=last.error if is_error else None,
         traceback=last.traceback,
         dependency=last.dependency,

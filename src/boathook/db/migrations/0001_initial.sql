@@ -6,6 +6,7 @@
 --   dedup                  keys of known events, until they expire
 --   event                  one accepted fact, immutable                      (partitioned by id)
 --   unhandled              events without deliveries, because no handler matched
+--   delivery_wait, wait_signal   what pending deliveries wait for, and the latest signals that it has come
 --   delivery               the queue: pending and leased deliveries, and dead letters
 --   attempt                one try of a delivery                             (partitioned by event id)
 --   delivery_archive       deliveries that succeeded or were ignored         (partitioned by event id)
@@ -208,11 +209,41 @@ create index delivery_order on boathook.delivery (recipient, order_key, seq) whe
 create unique index delivery_one_lease_per_order_key on boathook.delivery (recipient, order_key)
     where state = 'leased' and order_key is not null;
 
+-- What a pending delivery waits for. A row is deleted some time after its delivery has ended.
+create table boathook.delivery_wait (
+    event_id uuid not null,
+    ordinal smallint not null,
+    key text not null,
+    -- The attempts until then: with another one it no longer waits.
+    attempts integer not null,
+    -- What was committed when signals were looked for; see boathook.record_wait.
+    snapshot pg_snapshot not null,
+    -- The transaction whose signal woke it last: an attempt that follows has seen what it wrote.
+    woken_by xid8,
+    -- Whether signals that were committed until later were compared with it, too.
+    is_matched boolean not null default false,
+    primary key (event_id, ordinal)
+);
+create index delivery_wait_key on boathook.delivery_wait (key);
+create index delivery_wait_to_match on boathook.delivery_wait (event_id, ordinal) where not is_matched;
+
+-- Signals of the last hour that something has come for which deliveries wait.
+create table boathook.wait_signal (
+    id bigint generated always as identity primary key,
+    key text not null check (key <> ''),
+    xid xid8 not null default pg_current_xact_id(),
+    at timestamptz not null default clock_timestamp(),
+    -- Whether it was compared with the waits that were committed until later.
+    is_matched boolean not null default false
+);
+create index wait_signal_key on boathook.wait_signal (key);
+create index wait_signal_to_match on boathook.wait_signal (id) where not is_matched;
+
 create table boathook.attempt (
     event_id uuid not null,
     ordinal smallint not null,
     number integer not null check (number > 0),
-    outcome text not null check (outcome in ('succeeded', 'ignored', 'retry', 'failed', 'dead', 'lost')),
+    outcome text not null check (outcome in ('succeeded', 'ignored', 'retry', 'waiting', 'failed', 'dead', 'lost')),
     code text,
     error text,
     traceback text,
@@ -903,6 +934,87 @@ begin
         perform pg_notify('boathook_due', '');
     end if;
     return true;
+end $$;
+
+-- Ends an attempt after which its delivery waits for a key until p_until at the latest; without p_until it is ignored,
+-- with the note. Returns false if the fence no longer holds. Waiting costs no attempt. If a signal was committed since
+-- the delivery last looked for one, or ever where it waits for the first time, the handler may have missed what came, so
+-- the delivery is due at once. This happens once for each signal, because `snapshot` tells which ones were seen.
+create function boathook.record_wait(
+    p_event uuid, p_ordinal integer, p_fence bigint, p_key text, p_until timestamptz, p_code text, p_note text,
+    p_worker text, p_started timestamptz
+) returns boolean language plpgsql set enable_seqscan = off as $$
+declare
+    d boathook.delivery;
+    ended timestamptz := clock_timestamp();
+    seen pg_snapshot;
+    is_signalled boolean;
+begin
+    select * into d from boathook.delivery
+    where event_id = p_event and ordinal = p_ordinal and fence = p_fence and leased_by is not null
+    for update;
+    if not found then
+        return false;
+    end if;
+    if p_until is null then
+        perform boathook.settle(p_event, p_ordinal, p_fence, 'ignored', p_note, p_worker, p_started);
+        return true;
+    end if;
+    select pg_current_snapshot(), exists (
+        select from boathook.wait_signal s
+        where s.key = p_key and s.xid is distinct from w.woken_by
+            and not coalesce(w.key = p_key and pg_visible_in_snapshot(s.xid, w.snapshot), false))
+    into seen, is_signalled
+    from (values (1)) as v left join boathook.delivery_wait w on w.event_id = p_event and w.ordinal = p_ordinal;
+    insert into boathook.delivery_wait (event_id, ordinal, key, attempts, snapshot)
+    values (p_event, p_ordinal, p_key, d.attempts, seen)
+    on conflict (event_id, ordinal) do update set
+        key = excluded.key, attempts = excluded.attempts, snapshot = excluded.snapshot, woken_by = null, is_matched = false;
+    update boathook.delivery
+    set state = 'pending', (due_at, enqueued_at) = (
+            select t.due, t.due from (
+                select case when is_signalled or d.woken_by is not null then ended else p_until end as due) as t),
+        attempts_before = attempts, free_retries = 0, crashes = 0,
+        leased_by = null, lease_until = null, woken_by = null, code = p_code, error = p_note
+    where event_id = p_event and ordinal = p_ordinal;
+    insert into boathook.attempt (event_id, ordinal, number, outcome, code, error, worker, started_at, ended_at)
+    values (d.event_id, d.ordinal, d.attempts, 'waiting', p_code, p_note, p_worker, p_started, ended);
+    return true;
+end $$;
+
+-- Tries again, once this transaction is committed, the deliveries that wait for a key; returns how many of those that are
+-- known so far. It waits for no lock: a delivery that another transaction holds, or that only now begins to wait, is left to
+-- `match_signals` of the keeper.
+create function boathook.signal(p_key text) returns integer language plpgsql set enable_seqscan = off as $$
+declare
+    woken integer;
+begin
+    insert into boathook.wait_signal (key) values (p_key);
+    with waiting as materialized (
+        select d.event_id, d.ordinal
+        from boathook.delivery_wait w
+        cross join lateral (
+            select event_id, ordinal from boathook.delivery
+            where event_id = w.event_id and ordinal = w.ordinal and attempts = w.attempts and state = 'pending'
+                and due_at > clock_timestamp()
+            for update skip locked
+        ) as d
+        where w.key = p_key
+    ),
+    due as (
+        update boathook.delivery d
+        set due_at = clock_timestamp(), enqueued_at = clock_timestamp()
+        where d.event_id = any (array(select event_id from waiting))
+            and ((d.event_id, d.ordinal) in (select event_id, ordinal from waiting)) is true
+    )
+    update boathook.delivery_wait w
+    set woken_by = pg_current_xact_id()
+    where w.key = p_key and (w.event_id, w.ordinal) in (select event_id, ordinal from waiting);
+    get diagnostics woken = row_count;
+    if woken > 0 then
+        perform pg_notify('boathook_due', '');
+    end if;
+    return woken;
 end $$;
 
 -- Returns whether this stamp is newer than all earlier ones of the key, and stores it if so; an equal one is not newer.
