@@ -30,12 +30,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from boathook_fleet.app import hook as hook
-from boathook_fleet.commands import make_commands
-from boathook_fleet.handlers import declare_handlers
-from boathook_fleet.jobs import declare_jobs
-from boathook_fleet.routes import mount_routes
 from boathook_fleet.settings import IGNORED, FleetSettings
-from boathook_fleet.staff import mount_pages, sign_in
 
 
 @hook.sources
@@ -45,8 +40,6 @@ def sources(settings: FleetSettings) -> Mapping[str, Mapping[str, Any]]:
 
 
 hook.ignored_variables(IGNORED)
-declare_handlers(hook)
-declare_jobs(hook)
-mount_routes(hook)
-mount_pages(hook)
-hook.commands(make_commands(hook, sign_in))
+
+# They declare handlers, jobs, alerts, routes, pages and commands.
+from boathook_fleet import commands, handlers, jobs, routes, staff  # noqa: E402, F401

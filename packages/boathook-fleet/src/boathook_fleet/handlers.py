@@ -1,14 +1,14 @@
 """The handlers: record each event, write each changed object once, fetch unknown objects."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, assert_never
 from uuid import UUID
 
 from boathook import HTTP_DEFAULTS, Boathook, Breaker, Event, Ignore, Retry, RetryPolicy, Transaction
 from boathook_fleet import alerts, fetching
-from boathook_fleet.app import gettext
+from boathook_fleet.app import gettext, hook
 from boathook_fleet.live import publish_change
 from boathook_fleet.log import Kind, Phase, add_error, logged
 from boathook_fleet.owner_events import publish_price
@@ -34,115 +34,112 @@ FETCHES: Final = 2
 """Objects fetched at the same time, by all workers."""
 
 
-def declare_handlers(hook: Boathook) -> None:
-    """Register the handlers on *hook*."""
-
-    def concurrency() -> int:
-        return int(hook.settings.concurrency)
-
-    _add_note(hook, concurrency)
-    _add_writers(hook, concurrency)
-
-
-def _add_note(hook: Boathook, concurrency: Callable[[], int]) -> None:
-    changes = hook.counter("fleet_changes_total", "Changes noted.", "entity", "action")
-    unknown = hook.counter("fleet_unknown_total", "Requests that could not be parsed.", "source")
-    unparsed = hook.counter("fleet_unparsed_fields_total", "Fields that were not understood.", "entity", "field")
-
-    @hook.on("rentprog", retry=RETRY, concurrency=concurrency)
-    @hook.on("umnico")
-    async def note(event: Event, tx: Transaction) -> Ignore | None:
-        arrival = Arrival(event_id=event.id, source=event.source or "", type=event.type, accepted_at=event.accepted_at)
-        async with logged(hook, Phase.NORMALISE, event_id=event.id, payload=event.body, meta=_meta(event)):
-            match read(event.body, hook.settings.zone):
-                case Unknown(reason) as parsed:
-                    await keep_unknown(tx, arrival, parsed, event.body)
-                    await add_error(
-                        tx, Phase.PARSE, "UNKNOWN_SHAPE", reason, kind=Kind.WARN, event_id=event.id,
-                        payload=event.body, meta=_meta(event),
-                    )  # fmt: skip
-                    unknown.add(source=arrival.source)
-                    return Ignore(f"it could not be parsed: {reason}")
-                case Change() as parsed:
-                    odd = TABLES[parsed.entity].unparsed(parsed.data, hook.settings.zone)
-                    stamp = effective_timestamp(parsed, event.accepted_at)
-                    if await note_change(tx, arrival, parsed, stamp, odd):
-                        announcement = await announce(hook, tx, parsed.entity, parsed.id)
-                        await keep_announcement(tx, announcement, arrival, event.body)
-                    for field in odd:
-                        await _report_unparsed(tx, event, parsed, field)
-                        unparsed.add(entity=parsed.entity, field=field)
-                    changes.add(entity=parsed.entity, action=parsed.action)
-                    return None
-                case never:
-                    assert_never(never)
-
-    async def _report_unparsed(tx: Transaction, event: Event, change: Change, field: str) -> None:
-        text = f"{change.entity} {change.id}: {field} was not understood; the former value stays"
-        await add_error(
-            tx, Phase.PARSE, "UNPARSED_FIELD", text, kind=Kind.WARN, payload=event.body, meta=_meta(event),
-            event_id=event.id, entity=change.entity, entity_id=change.id,
-        )  # fmt: skip
-        where = f"{change.entity} {change.id}"
-        sentence = gettext(
-            "%(field)s of %(where)s was not understood; the former value stays", field=field, where=where
-        )
-        await alerts.unparsed.fire(tx, f"{change.entity}.{field}", text=sentence)
+changes = hook.counter("fleet_changes_total", "Changes noted.", "entity", "action")
+unknown = hook.counter("fleet_unknown_total", "Requests that could not be parsed.", "source")
+unparsed = hook.counter("fleet_unparsed_fields_total", "Fields that were not understood.", "entity", "field")
+late = hook.counter("fleet_late_changes_total", "Changes not applied, because they are older.", "entity")
+missed = hook.counter("fleet_missed_changes_total", "Changes before which another one is missing.", "entity")
+upserts = hook.counter("fleet_upserts_total", "Things written, each for all of its changes since.", "entity")
+fetched = hook.counter("fleet_fetched_total", "Whole objects requested from RentProg.", "entity", "result")
+api: Final = RentProgApi(hook)
 
 
-def _add_writers(hook: Boathook, concurrency: Callable[[], int]) -> None:
-    late = hook.counter("fleet_late_changes_total", "Changes not applied, because they are older.", "entity")
-    missed = hook.counter("fleet_missed_changes_total", "Changes before which another one is missing.", "entity")
-    upserts = hook.counter("fleet_upserts_total", "Things written, each for all of its changes since.", "entity")
-    fetched = hook.counter("fleet_fetched_total", "Whole objects requested from RentProg.", "entity", "result")
-    api = RentProgApi(hook)
+def concurrency() -> int:
+    """Return the setting, once it is known."""
+    return int(hook.settings.concurrency)
 
-    @hook.on(None, CHANGED, application=hook.name, order_by="thing", retry=RETRY, concurrency=concurrency)
-    async def apply(event: Event, tx: Transaction) -> Ignore | None:
-        entity, identifier = Entity(event.json["entity"]), event.json["id"]
-        is_waiting, is_new = await fetching.request_object(tx, entity, identifier, hook.settings)
-        if is_new:
-            await hook.publish(tx, application=hook.name, type=MISSING, payload=event.json)
-        if is_waiting:
-            return Ignore("it is unknown, so it is fetched first")
-        request = await take_announcement(tx, event.id)
-        async with logged(hook, Phase.UPSERT, entity=entity, entity_id=identifier, **_about(event, request)):
-            return await _write(tx, entity, identifier)
 
-    async def _write(tx: Transaction, entity: Entity, identifier: str) -> Ignore | None:
-        entry, decisions = await apply_changes(tx, entity, identifier, hook.settings.zone)
-        late.add(len(decisions.late), entity=entity)
-        missed.add(len(decisions.gaps), entity=entity)
-        if entry is None:
-            return Ignore("no pending change is newer than the stored object")
-        await publish_change(hook, tx, entry)
-        await publish_price(hook, tx, entry)
-        upserts.add(entity=entity)
-        return None
+@hook.on("rentprog", retry=RETRY, concurrency=concurrency)
+@hook.on("umnico")
+async def note(event: Event, tx: Transaction) -> Ignore | None:
+    """Record an event as a change of an object, or as not understood."""
+    arrival = Arrival(event_id=event.id, source=event.source or "", type=event.type, accepted_at=event.accepted_at)
+    async with logged(hook, Phase.NORMALISE, event_id=event.id, payload=event.body, meta=_meta(event)):
+        match read(event.body, hook.settings.zone):
+            case Unknown(reason) as parsed:
+                await keep_unknown(tx, arrival, parsed, event.body)
+                await add_error(
+                    tx, Phase.PARSE, "UNKNOWN_SHAPE", reason, kind=Kind.WARN, event_id=event.id,
+                    payload=event.body, meta=_meta(event),
+                )  # fmt: skip
+                unknown.add(source=arrival.source)
+                return Ignore(f"it could not be parsed: {reason}")
+            case Change() as parsed:
+                odd = TABLES[parsed.entity].unparsed(parsed.data, hook.settings.zone)
+                stamp = effective_timestamp(parsed, event.accepted_at)
+                if await note_change(tx, arrival, parsed, stamp, odd):
+                    announcement = await announce(hook, tx, parsed.entity, parsed.id)
+                    await keep_announcement(tx, announcement, arrival, event.body)
+                for field in odd:
+                    await _report_unparsed(tx, event, parsed, field)
+                    unparsed.add(entity=parsed.entity, field=field)
+                changes.add(entity=parsed.entity, action=parsed.action)
+                return None
+            case never:
+                assert_never(never)
 
-    @hook.on(
-        None, MISSING, application=hook.name, retry=FETCH_RETRY, retry_on=HTTP_DEFAULTS, concurrency=FETCHES,
-        breaker=Breaker(dependency=DEPENDENCY, errors=HTTP_DEFAULTS), timeout=300.0,
+
+async def _report_unparsed(tx: Transaction, event: Event, change: Change, field: str) -> None:
+    text = f"{change.entity} {change.id}: {field} was not understood; the former value stays"
+    await add_error(
+        tx, Phase.PARSE, "UNPARSED_FIELD", text, kind=Kind.WARN, payload=event.body, meta=_meta(event),
+        event_id=event.id, entity=change.entity, entity_id=change.id,
     )  # fmt: skip
-    async def fetch(event: Event, tx: Transaction) -> Retry | None:
-        entity, identifier, at = Entity(event.json["entity"]), event.json["id"], datetime.now(UTC)
-        where = {"event_id": event.id, "payload": event.body, "entity": entity, "entity_id": identifier}
-        async with logged(hook, Phase.FETCH, **where):
-            try:
-                fields = await api.fetch(entity, identifier, await fetching.branch_of(tx, entity, identifier))
-            except RateReached as reached:
-                fetched.add(entity=entity, result="rate_limited")
-                return reached.retry
-            result = "miss" if fields is None else "ok"
-            await fetching.finish_request(tx, entity, identifier, result)
-            if fields is None:
-                text = "no company of fleet.branches has it; its updates are applied without it"
-                await add_error(tx, Phase.FETCH, "NOT_FOUND", text, kind=Kind.WARN, **where)
-            else:
-                await fetching.note_object(tx, event.id, entity, identifier, fields, at, hook.settings.zone)
-            fetched.add(entity=entity, result=result)
-            await _write(tx, entity, identifier)
-            return None
+    where = f"{change.entity} {change.id}"
+    sentence = gettext("%(field)s of %(where)s was not understood; the former value stays", field=field, where=where)
+    await alerts.unparsed.fire(tx, f"{change.entity}.{field}", text=sentence)
+
+
+@hook.on(None, CHANGED, application=hook.name, order_by="thing", retry=RETRY, concurrency=concurrency)
+async def apply(event: Event, tx: Transaction) -> Ignore | None:
+    """Write an object for all of its changes since, or have it fetched first."""
+    entity, identifier = Entity(event.json["entity"]), event.json["id"]
+    is_waiting, is_new = await fetching.request_object(tx, entity, identifier, hook.settings)
+    if is_new:
+        await hook.publish(tx, application=hook.name, type=MISSING, payload=event.json)
+    if is_waiting:
+        return Ignore("it is unknown, so it is fetched first")
+    request = await take_announcement(tx, event.id)
+    async with logged(hook, Phase.UPSERT, entity=entity, entity_id=identifier, **_about(event, request)):
+        return await _write(tx, entity, identifier)
+
+
+async def _write(tx: Transaction, entity: Entity, identifier: str) -> Ignore | None:
+    entry, decisions = await apply_changes(tx, entity, identifier, hook.settings.zone)
+    late.add(len(decisions.late), entity=entity)
+    missed.add(len(decisions.gaps), entity=entity)
+    if entry is None:
+        return Ignore("no pending change is newer than the stored object")
+    await publish_change(hook, tx, entry)
+    await publish_price(hook, tx, entry)
+    upserts.add(entity=entity)
+    return None
+
+
+@hook.on(
+    None, MISSING, application=hook.name, retry=FETCH_RETRY, retry_on=HTTP_DEFAULTS, concurrency=FETCHES,
+    breaker=Breaker(dependency=DEPENDENCY, errors=HTTP_DEFAULTS), timeout=300.0,
+)  # fmt: skip
+async def fetch(event: Event, tx: Transaction) -> Retry | None:
+    """Fetch an unknown object from RentProg, and apply its updates."""
+    entity, identifier, at = Entity(event.json["entity"]), event.json["id"], datetime.now(UTC)
+    where = {"event_id": event.id, "payload": event.body, "entity": entity, "entity_id": identifier}
+    async with logged(hook, Phase.FETCH, **where):
+        try:
+            fields = await api.fetch(entity, identifier, await fetching.branch_of(tx, entity, identifier))
+        except RateReached as reached:
+            fetched.add(entity=entity, result="rate_limited")
+            return reached.retry
+        result = "miss" if fields is None else "ok"
+        await fetching.finish_request(tx, entity, identifier, result)
+        if fields is None:
+            text = "no company of fleet.branches has it; its updates are applied without it"
+            await add_error(tx, Phase.FETCH, "NOT_FOUND", text, kind=Kind.WARN, **where)
+        else:
+            await fetching.note_object(tx, event.id, entity, identifier, fields, at, hook.settings.zone)
+        fetched.add(entity=entity, result=result)
+        await _write(tx, entity, identifier)
+        return None
 
 
 async def announce(hook: Boathook, tx: Transaction, entity: Entity, id: str) -> UUID:

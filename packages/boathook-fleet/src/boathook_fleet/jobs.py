@@ -1,12 +1,11 @@
-"""Periodic jobs: retry dead letters, store metrics, log refusals, delete old rows."""
+"""Periodic jobs: retry dead letters, report late bookings, store metrics, log refusals, delete old rows."""
 
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from boathook import Boathook
 from boathook_fleet import alerts, dead_letters, fetching, owner_events, status
-from boathook_fleet.app import gettext
+from boathook_fleet.app import gettext, hook
 from boathook_fleet.handlers import announce
 from boathook_fleet.log import Kind, Phase, add_error
 from boathook_fleet.settings import SOURCES
@@ -15,54 +14,6 @@ LOOK_S: Final = 5.0
 KEEP_S: Final = 10.0
 """Seconds between updates of the current minute's metrics; the last values stay."""
 TIDY_S: Final = 3_600.0
-
-
-def declare_jobs(hook: Boathook) -> None:
-    """Register the periodic jobs on *hook*."""
-    refusals = Refusals()
-
-    @hook.every(LOOK_S)
-    async def retry_dead_letters() -> None:
-        async with hook.transaction() as tx:
-            for id in await dead_letters.process_dead_letters(hook):
-                text = gettext("Dead letter %(id)s is left to operators: replays did not help", id=id)
-                await alerts.given_up.fire(tx, text=text)
-
-    @hook.every(LOOK_S)
-    async def apply_overdue() -> None:
-        async with hook.transaction() as tx:
-            for entity, id in await fetching.end_waits(tx):
-                await announce(hook, tx, entity, id)
-
-    @hook.every(LOOK_S)
-    async def report_late() -> None:
-        async with hook.transaction() as tx:
-            await owner_events.publish_late(hook, tx)
-
-    @hook.every(TIDY_S)
-    async def declare_events() -> None:
-        async with hook.transaction() as tx:
-            await owner_events.declare_events(hook, tx)
-
-    @hook.every(LOOK_S)
-    async def log_refusals() -> None:
-        figures = await status.read_figures(hook)
-        async with hook.transaction() as tx:
-            for (source, reason), number in refusals.count_new(figures).items():
-                text, meta = f"refused at the source {source}", {"source": source}
-                await add_error(tx, Phase.ACK, reason, text, kind=Kind.WARN, number=number, meta=meta)
-
-    @hook.every(KEEP_S)
-    async def store_minute() -> None:
-        described = status.describe(await status.read_figures(hook), hook.settings)
-        async with hook.transaction() as tx:
-            await status.store_minute(tx, described | await status.read_counts(tx))
-
-    @hook.every(TIDY_S)
-    async def delete_old_rows() -> None:
-        settings = hook.settings
-        async with hook.transaction() as tx:
-            await status.clean_up(tx, keep_days=settings.keep_days, max_errors=settings.max_errors)
 
 
 class Refusals:
@@ -86,3 +37,62 @@ class Refusals:
             return {}
         count_new = {key: n - before.get(key, 0) if n >= before.get(key, 0) else n for key, n in present.items()}
         return {key: n for key, n in count_new.items() if n}
+
+
+_REFUSALS: Final = Refusals()
+
+
+@hook.every(LOOK_S)
+async def retry_dead_letters() -> None:
+    """Replay dead letters, and report those that no replay helps."""
+    async with hook.transaction() as tx:
+        for id in await dead_letters.process_dead_letters(hook):
+            text = gettext("Dead letter %(id)s is left to operators: replays did not help", id=id)
+            await alerts.given_up.fire(tx, text=text)
+
+
+@hook.every(LOOK_S)
+async def apply_overdue() -> None:
+    """Have updates applied that have waited too long for their whole object."""
+    async with hook.transaction() as tx:
+        for entity, id in await fetching.end_waits(tx):
+            await announce(hook, tx, entity, id)
+
+
+@hook.every(LOOK_S)
+async def report_late() -> None:
+    """Publish which bookings are late."""
+    async with hook.transaction() as tx:
+        await owner_events.publish_late(hook, tx)
+
+
+@hook.every(TIDY_S)
+async def declare_events() -> None:
+    """Create the application and the types of the owner's events."""
+    async with hook.transaction() as tx:
+        await owner_events.declare_events(hook, tx)
+
+
+@hook.every(LOOK_S)
+async def log_refusals() -> None:
+    """Write rejected requests to the error log."""
+    figures = await status.read_figures(hook)
+    async with hook.transaction() as tx:
+        for (source, reason), number in _REFUSALS.count_new(figures).items():
+            text, meta = f"refused at the source {source}", {"source": source}
+            await add_error(tx, Phase.ACK, reason, text, kind=Kind.WARN, number=number, meta=meta)
+
+
+@hook.every(KEEP_S)
+async def store_minute() -> None:
+    """Store the metrics of this minute."""
+    described = status.describe(await status.read_figures(hook), hook.settings)
+    async with hook.transaction() as tx:
+        await status.store_minute(tx, described | await status.read_counts(tx))
+
+
+@hook.every(TIDY_S)
+async def delete_old_rows() -> None:
+    """Apply the retention."""
+    async with hook.transaction() as tx:
+        await status.clean_up(tx, keep_days=hook.settings.keep_days, max_errors=hook.settings.max_errors)

@@ -9,12 +9,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from boathook import Boathook, BoathookError
+from boathook import BoathookError
 from boathook_app_tools.terminal import plain
 from boathook_fleet import branches, dead_letters, fetching, live, records, status
+from boathook_fleet.app import hook
 from boathook_fleet.log import count_errors, list_errors
 from boathook_fleet.parse import Change, parse
 from boathook_fleet.tables import TABLES
+from boathook_fleet.words import Entity
 
 BASE: Final = "/api/rentprog"
 _DEAD: Final = "/webhook/dead"
@@ -30,134 +32,109 @@ class BadRequest(Exception):
     """The request has an invalid parameter; the message says what to write."""
 
 
-def mount_routes(hook: Boathook) -> None:
-    """Mount all routes; only the self-test needs no authentication."""
-    desk = Desk(hook)
-    hook.mount(BASE, _starlette(desk.routes()))
-    hook.mount(SELFTEST, _starlette([Route("/", desk.selftest)]), is_open=True)
+async def list_dead(request: Request) -> Response:
+    """List dead letters, newest events first."""
+    limit = _whole(request, "limit", 50, 1, MAX_LIMIT)
+    asked = {key: _text(request, key) for key in ("source", "type", "after")}
+    if asked["after"] is not None and not dead_letters.is_id(asked["after"]):
+        raise BadRequest("after must be the id of a dead letter, such as the `next` of the page before")
+    rows = await dead_letters.list_dead(hook, **asked, limit=limit)
+    return _json({"data": rows, "next": rows[-1]["id"] if len(rows) == limit else None})
 
 
-def _starlette(routes: list[Any]) -> Starlette:
-    return Starlette(routes=routes, exception_handlers={BadRequest: _show_error, BoathookError: _show_error})
+async def show_dead(request: Request) -> Response:
+    """Return one dead letter with its attempts."""
+    return _json(await dead_letters.show_dead(hook, request.path_params["id"]))
 
 
-class Desk:
-    """Handles requests with the app's `Boathook`."""
+async def replay(request: Request) -> Response:
+    """Replay one dead letter; with ``dry_run=true``, only say what would come of it."""
+    id = request.path_params["id"]
+    if _flag(request, "dry_run"):
+        return _json({"ok": True, "id": id, "dry_run": True, "result": await dead_letters.dry_run(hook, id)})
+    await dead_letters.replay(hook, id)
+    return _json({"ok": True, "id": id, "result": "replayed"}, 202)
 
-    def __init__(self, hook: Boathook) -> None:
-        self._hook = hook
 
-    def routes(self) -> list[Route | WebSocketRoute]:
-        """Return all routes that need a token."""
-        return [
-            Route(_DEAD, self.list_dead, methods=["GET"]),
-            Route(f"{_DEAD}/cleanup", self.clean_up, methods=["POST"]),
-            Route(f"{_DEAD}/{{id}}/replay", self.replay, methods=["POST"]),
-            Route(f"{_DEAD}/{{id}}", self.show_dead, methods=["GET"]),
-            Route(f"{_DEAD}/{{id}}", self.ignore, methods=["DELETE"]),
-            Route("/metrics", self.metrics, methods=["GET"]),
-            Route("/metrics/history", self.history, methods=["GET"]),
-            Route("/errors", self.errors, methods=["GET"]),
-            Route("/unknown", self.unknown, methods=["GET"]),
-            Route("/unparsed", self.unparsed, methods=["GET"]),
-            *(Route(f"/{table.name}", self._lister(entity)) for entity, table in TABLES.items()),
-            WebSocketRoute("/live", self.live),
-        ]
+async def ignore(request: Request) -> Response:
+    """Settle one dead letter as ignored."""
+    id = request.path_params["id"]
+    note = (_text(request, "note") or "").strip() or "deleted by the owner"
+    await dead_letters.ignore(hook, id, note[:500])
+    return _json({"ok": True, "id": id, "result": "ignored"})
 
-    async def list_dead(self, request: Request) -> Response:
-        """List dead letters, newest events first."""
+
+async def clean_up(request: Request) -> Response:
+    """Settle old dead letters as ignored."""
+    days = _number(request, "days", hook.settings.dead_days, 0, 36_500)
+    ignored = await dead_letters.ignore_old(hook, days=days)
+    return _json({"ok": True, "days": days, "ignored": len(ignored), "ids": ignored})
+
+
+async def metrics(_request: Request) -> Response:
+    """Return the app's metrics, including counts of its own tables."""
+    async with hook.transaction() as tx:
+        counts = await records.read_totals(tx) | await status.read_counts(tx)
+    return _json(await _described() | counts)
+
+
+async def history(request: Request) -> Response:
+    """Return the metrics of the last minutes, oldest first."""
+    minutes = _whole(request, "minutes", 60, 1, 10_080)
+    async with hook.transaction() as tx:
+        return _json({"minutes": await status.list_minutes(tx, minutes=minutes)})
+
+
+async def errors(request: Request) -> Response:
+    """List the error log, newest first, with the counts of the last hour."""
+    limit = _whole(request, "limit", 50, 1, MAX_LIMIT)
+    asked = {key: _text(request, key) for key in ("phase", "kind", "code")}
+    async with hook.transaction() as tx:
+        rows = await list_errors(tx, **asked, limit=limit)
+        return _json({"data": rows, "last_hour": await count_errors(tx, minutes=60)})
+
+
+def _rows(read: Callable[..., Awaitable[list[dict[str, Any]]]]) -> Endpoint:
+    async def list_rows(request: Request) -> Response:
         limit = _whole(request, "limit", 50, 1, MAX_LIMIT)
-        asked = {key: _text(request, key) for key in ("source", "type", "after")}
-        if asked["after"] is not None and not dead_letters.is_id(asked["after"]):
-            raise BadRequest("after must be the id of a dead letter, such as the `next` of the page before")
-        rows = await dead_letters.list_dead(self._hook, **asked, limit=limit)
+        async with hook.transaction() as tx:
+            return _json({"data": await read(tx, limit=limit)})
+
+    return list_rows
+
+
+async def selftest(_request: Request) -> Response:
+    """Return whether the app works, with metrics but without secrets; needs no authentication."""
+    try:
+        described, has_database = await _described(), True
+    except BoathookError:
+        described, has_database = status.describe(await status.read_figures(hook), hook.settings), False
+    checks = {"parser": isinstance(parse(_EXAMPLE), Change), "database": has_database}
+    document = status.selftest(described, checks)
+    return _json(document, 200 if document["ok"] else 503)
+
+
+async def serve_live(socket: WebSocket) -> None:
+    """Send changes to a browser."""
+    await live.serve_live(hook, socket)
+
+
+async def _described() -> dict[str, Any]:
+    figures = await status.read_figures(hook)
+    async with hook.transaction() as tx:
+        backlog = await fetching.count_open(tx)
+        states = await branches.read_branches(tx, hook.settings)
+    return status.describe(figures, hook.settings, fetch_backlog=backlog, branches=states)
+
+
+def _lister(entity: Entity) -> Endpoint:
+    async def list_them(request: Request) -> Response:
+        limit, after = _whole(request, "limit", 50, 1, MAX_LIMIT), _text(request, "after") or ""
+        async with hook.transaction() as tx:
+            rows = await records.list_things(tx, entity, limit=limit, after=after)
         return _json({"data": rows, "next": rows[-1]["id"] if len(rows) == limit else None})
 
-    async def show_dead(self, request: Request) -> Response:
-        """Return one dead letter with its attempts."""
-        return _json(await dead_letters.show_dead(self._hook, request.path_params["id"]))
-
-    async def replay(self, request: Request) -> Response:
-        """Replay one dead letter; with ``dry_run=true``, only say what would come of it."""
-        id = request.path_params["id"]
-        if _flag(request, "dry_run"):
-            return _json({"ok": True, "id": id, "dry_run": True, "result": await dead_letters.dry_run(self._hook, id)})
-        await dead_letters.replay(self._hook, id)
-        return _json({"ok": True, "id": id, "result": "replayed"}, 202)
-
-    async def ignore(self, request: Request) -> Response:
-        """Settle one dead letter as ignored."""
-        id = request.path_params["id"]
-        note = (_text(request, "note") or "").strip() or "deleted by the owner"
-        await dead_letters.ignore(self._hook, id, note[:500])
-        return _json({"ok": True, "id": id, "result": "ignored"})
-
-    async def clean_up(self, request: Request) -> Response:
-        """Settle old dead letters as ignored."""
-        days = _number(request, "days", self._hook.settings.dead_days, 0, 36_500)
-        ignored = await dead_letters.ignore_old(self._hook, days=days)
-        return _json({"ok": True, "days": days, "ignored": len(ignored), "ids": ignored})
-
-    async def metrics(self, _request: Request) -> Response:
-        """Return the app's metrics, including counts of its own tables."""
-        async with self._hook.transaction() as tx:
-            counts = await records.read_totals(tx) | await status.read_counts(tx)
-        return _json(await self._described() | counts)
-
-    async def history(self, request: Request) -> Response:
-        """Return the metrics of the last minutes, oldest first."""
-        minutes = _whole(request, "minutes", 60, 1, 10_080)
-        async with self._hook.transaction() as tx:
-            return _json({"minutes": await status.list_minutes(tx, minutes=minutes)})
-
-    async def errors(self, request: Request) -> Response:
-        """List the error log, newest first, with the counts of the last hour."""
-        limit = _whole(request, "limit", 50, 1, MAX_LIMIT)
-        asked = {key: _text(request, key) for key in ("phase", "kind", "code")}
-        async with self._hook.transaction() as tx:
-            rows = await list_errors(tx, **asked, limit=limit)
-            return _json({"data": rows, "last_hour": await count_errors(tx, minutes=60)})
-
-    async def unknown(self, request: Request) -> Response:
-        """List requests that were not understood."""
-        async with self._hook.transaction() as tx:
-            return _json({"data": await records.list_unknown(tx, limit=_whole(request, "limit", 50, 1, MAX_LIMIT))})
-
-    async def unparsed(self, request: Request) -> Response:
-        """List objects with fields that were not understood."""
-        async with self._hook.transaction() as tx:
-            rows = await records.list_unparsed(tx, limit=_whole(request, "limit", 50, 1, MAX_LIMIT))
-        return _json({"data": rows})
-
-    async def selftest(self, _request: Request) -> Response:
-        """Return whether the app works, with metrics but without secrets; needs no authentication."""
-        try:
-            described, has_database = await self._described(), True
-        except BoathookError:
-            described, has_database = status.describe(await status.read_figures(self._hook), self._hook.settings), False
-        checks = {"parser": isinstance(parse(_EXAMPLE), Change), "database": has_database}
-        document = status.selftest(described, checks)
-        return _json(document, 200 if document["ok"] else 503)
-
-    async def live(self, socket: WebSocket) -> None:
-        """Send changes to a browser."""
-        await live.serve_live(self._hook, socket)
-
-    async def _described(self) -> dict[str, Any]:
-        figures = await status.read_figures(self._hook)
-        async with self._hook.transaction() as tx:
-            backlog = await fetching.count_open(tx)
-            states = await branches.read_branches(tx, self._hook.settings)
-        return status.describe(figures, self._hook.settings, fetch_backlog=backlog, branches=states)
-
-    def _lister(self, entity: Any) -> Endpoint:
-        async def list_them(request: Request) -> Response:
-            limit, after = _whole(request, "limit", 50, 1, MAX_LIMIT), _text(request, "after") or ""
-            async with self._hook.transaction() as tx:
-                rows = await records.list_things(tx, entity, limit=limit, after=after)
-            return _json({"data": rows, "next": rows[-1]["id"] if len(rows) == limit else None})
-
-        return list_them
+    return list_them
 
 
 def _json(content: Any, status_code: int = 200) -> JSONResponse:
@@ -209,3 +186,27 @@ def _number(request: Request, name: str, usual: float, low: float, high: float) 
     if not low <= number <= high:
         raise BadRequest(f"{name} must be a number from {low} to {high}")
     return number
+
+
+def _starlette(*routes: Route | WebSocketRoute) -> Starlette:
+    return Starlette(routes=routes, exception_handlers={BadRequest: _show_error, BoathookError: _show_error})
+
+
+hook.mount(
+    BASE,
+    _starlette(
+        Route(_DEAD, list_dead, methods=["GET"]),
+        Route(f"{_DEAD}/cleanup", clean_up, methods=["POST"]),
+        Route(f"{_DEAD}/{{id}}/replay", replay, methods=["POST"]),
+        Route(f"{_DEAD}/{{id}}", show_dead, methods=["GET"]),
+        Route(f"{_DEAD}/{{id}}", ignore, methods=["DELETE"]),
+        Route("/metrics", metrics, methods=["GET"]),
+        Route("/metrics/history", history, methods=["GET"]),
+        Route("/errors", errors, methods=["GET"]),
+        Route("/unknown", _rows(records.list_unknown), methods=["GET"]),
+        Route("/unparsed", _rows(records.list_unparsed), methods=["GET"]),
+        *(Route(f"/{table.name}", _lister(entity)) for entity, table in TABLES.items()),
+        WebSocketRoute("/live", serve_live),
+    ),
+)
+hook.mount(SELFTEST, _starlette(Route("/", selftest)), is_open=True)

@@ -4,7 +4,6 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from boathook import Boathook
 from boathook.languages import gettext_noop
 from boathook.pages import PageRequest, Pages, Refusal
 from boathook.sign_in import SignIn, User
@@ -41,35 +40,42 @@ WORDS: Final = {
 sign_in: SignIn[User] = SignIn(hook, prefix="staff_", roles=(ROLE,))
 
 
-def mount_pages(hook: Boathook) -> None:
-    """Mount the pages for staff, and the public page of live changes, which holds no data."""
-    pages = Pages(hook, PATH, title=gettext_noop("Fleet"), folder=FOLDER, languages=languages, sign_in=sign_in)
-    pages.nav("/", gettext_noop("Cars and bookings"), role=ROLE)
-    live = Pages(hook, LIVE_PAGE, title=gettext_noop("Fleet: live"), folder=FOLDER, languages=languages)
+pages = Pages(hook, PATH, title=gettext_noop("Fleet"), folder=FOLDER, languages=languages, sign_in=sign_in)
+pages.nav("/", gettext_noop("Cars and bookings"), role=ROLE)
+live = Pages(hook, LIVE_PAGE, title=gettext_noop("Fleet: live"), folder=FOLDER, languages=languages)
 
-    @pages.values
-    def words() -> dict[str, Any]:
-        return {"words": {name: gettext(text) for name, text in WORDS.items()}}
 
-    @pages.get("/", role=ROLE)
-    async def search(request: PageRequest) -> Response:
-        text = request.query.get("q", "")[:MAX_QUERY].replace("\0", "")
-        return request.page("search.html", query=text, found=await timeline.search(request.tx, text))
+@pages.values
+def words() -> dict[str, Any]:
+    """Return the words for columns, objects and changes in the language of the page."""
+    return {"words": {name: gettext(text) for name, text in WORDS.items()}}
 
-    @pages.get("/{entity}/{id}", role=ROLE)
-    async def show(request: PageRequest) -> Response:
-        entity, id = request.path["entity"], request.path["id"]
-        row = None
-        if entity in timeline.SHOWN and "\0" not in id:
-            row = await timeline.read_object(request.tx, Entity(entity), id)
-        if row is None:
-            raise Refusal(gettext("There is no such car or booking."), status=404)
-        columns = timeline.columns(Entity(entity), row)
-        return request.page("object.html", entity=entity, row=row, columns=columns)
 
-    @live.get("/", is_public=True)
-    async def show_live(request: PageRequest) -> Response:
-        return request.page("live.html")
+@pages.get("/", role=ROLE)
+async def search(request: PageRequest) -> Response:
+    """Show the cars and bookings that were searched for, else those that were changed last."""
+    text = request.query.get("q", "")[:MAX_QUERY].replace("\0", "")
+    return request.page("search.html", query=text, found=await timeline.search(request.tx, text))
 
-    pages.mount()
-    live.mount()
+
+@pages.get("/{entity}/{id}", role=ROLE)
+async def show(request: PageRequest) -> Response:
+    """Show a car or a booking with its timeline."""
+    entity, id = request.path["entity"], request.path["id"]
+    row = None
+    if entity in timeline.SHOWN and "\0" not in id:
+        row = await timeline.read_object(request.tx, Entity(entity), id)
+    if row is None:
+        raise Refusal(gettext("There is no such car or booking."), status=404)
+    columns = timeline.columns(Entity(entity), row)
+    return request.page("object.html", entity=entity, row=row, columns=columns)
+
+
+@live.get("/", is_public=True)
+async def show_live(request: PageRequest) -> Response:
+    """Show the page of live changes, which holds no data."""
+    return request.page("live.html")
+
+
+pages.mount()
+live.mount()
