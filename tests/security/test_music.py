@@ -7,11 +7,11 @@ import pytest
 
 from boathook.handlers.platform import HttpResponse
 from boathook.http_client.client import Client
+from boathook_app_tools.downloads import Download, DownloadFailed, keep
 from boathook_app_tools.s3 import S3, Bucket
 from boathook_app_tools.storage import LocalFolder, StorageFailed
 from boathook_music.callbacks import count_clips
-from boathook_music.file_download import Download, DownloadFailed, keep
-from boathook_music.kinds import Kind
+from boathook_music.kinds import FORMATS, Kind
 from tests.apps.music.conftest import file_server, server
 from tests.apps.music.server import unique
 from tests.support import until
@@ -80,6 +80,7 @@ async def test_an_unusable_download_folder_is_a_retryable_error(file_server, tmp
         url=f"{file_server.url}/files/{unique()}.mp3",
         stem="tracks/t/c",
         kind=Kind.AUDIO,
+        formats=FORMATS[Kind.AUDIO],
         max_bytes=1_000_000,
         timeout_s=20,
         incoming=tmp_path / "file" / "incoming",

@@ -17,10 +17,11 @@ from standardwebhooks.webhooks import Webhook
 from boathook.config import load
 from boathook.server.loading import bound, load_hooks, migrations_of, with_apps
 from boathook.server.supervisor import prepare_database
+from boathook_app_tools.downloads import StoredFile
 from boathook_music import client_events, files, jobs, tracks
 from boathook_music.app import hook
 from boathook_music.callbacks import Callback, Clip, Stage
-from boathook_music.files import FileRef, StoredFile
+from boathook_music.files import FileRef
 from boathook_music.kinds import Kind
 from boathook_music.tracks import Delivery, NewTrack
 from tests.apps.music.server import SECRET, MusicServer, clip, started, unique

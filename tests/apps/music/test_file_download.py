@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from boathook.http_client.client import Client
+from boathook_app_tools.downloads import Download, DownloadFailed, keep
 from boathook_app_tools.storage import LocalFolder, StorageFailed
-from boathook_music.file_download import Download, DownloadFailed, keep
 from boathook_music.file_server import content_of
-from boathook_music.kinds import Kind
+from boathook_music.kinds import FORMATS, Kind
 from tests.apps.music.server import unique
 from tests.unit.receivers import outbound
 
@@ -29,6 +29,7 @@ def work(tmp_path, http, file_server) -> Download:
         url=f"{file_server.url}/files/{name}.mp3",
         stem=f"tracks/t/{name}",
         kind=Kind.AUDIO,
+        formats=FORMATS[Kind.AUDIO],
         max_bytes=1_000_000,
         timeout_s=20,
         incoming=tmp_path / "incoming",

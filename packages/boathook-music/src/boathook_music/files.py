@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from boathook import Transaction
+from boathook_app_tools.downloads import StoredFile
 from boathook_app_tools.statements import load_statements
 from boathook_music.app import APPLICATION, hook
 from boathook_music.callbacks import Clip
@@ -39,16 +40,6 @@ class FileRef:
     def row(self) -> tuple[str, str, str, int]:
         """The columns that identify it."""
         return self.task_id, self.clip_id, self.kind.value, self.round
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFile:
-    """The metadata of a stored file."""
-
-    key: str
-    size: int
-    sha256: str
-    content_type: str
 
 
 async def request_files(tx: Transaction, task_id: str, clip: Clip) -> None:

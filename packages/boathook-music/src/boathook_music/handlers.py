@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from boathook import Dead, Event, Ignore, Retry, RetryPolicy, Transaction
+from boathook_app_tools.downloads import Download, DownloadFailed, StoredFile, keep
 from boathook_music import alerts, client_events, files, tracks
 from boathook_music.app import (
     APPLICATION,
@@ -18,9 +19,8 @@ from boathook_music.app import (
     storage,
 )
 from boathook_music.callbacks import Callback, Stage, count_clips, read_callbacks
-from boathook_music.file_download import Download, DownloadFailed, keep
-from boathook_music.files import FileRef, StoredFile
-from boathook_music.kinds import Kind
+from boathook_music.files import FileRef
+from boathook_music.kinds import FORMATS, Kind
 from boathook_music.tracks import CallbackResult, Delivery
 
 DAY_S: Final = 86_400.0
@@ -110,6 +110,7 @@ async def _keep(kind: Kind, url: str, stem: str) -> dict[str, Any]:
         url=url,
         stem=stem,
         kind=kind,
+        formats=FORMATS[kind],
         max_bytes=config.max_audio if kind is Kind.AUDIO else config.max_cover,
         timeout_s=config.download_timeout_s,
         incoming=incoming(),

@@ -2,14 +2,14 @@
 
 import asyncio
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from boathook import BoathookError
+from boathook_app_tools.file_types import HEAD, extension_of
 from boathook_app_tools.storage import Storage, StorageFailed
-from boathook_music.files import StoredFile
-from boathook_music.kinds import HEAD, Kind, format_of
 
 EXPIRED: Final = frozenset({401, 403, 404, 410})
 """The statuses with which file servers respond to expired URLs."""
@@ -34,12 +34,25 @@ class DownloadFailed(BoathookError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """The metadata of a stored file."""
+
+    key: str
+    size: int
+    sha256: str
+    content_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
     """Everything needed to store one file."""
 
     url: str
     stem: str
-    kind: Kind
+    kind: str
+    """What it must be, such as ``audio``; part of the code if it is not."""
+    formats: Mapping[str, str]
+    """The allowed content types by extension; see `file_types`."""
     max_bytes: int
     timeout_s: float
     incoming: Path
@@ -79,12 +92,13 @@ async def _keep(work: Download) -> StoredFile:
         except BoathookError as error:
             raise _judge(error) from None
     size, sha256, head = await asyncio.to_thread(_measure, work.path)
-    found = format_of(work.kind, head)
-    if found is None:
+    extension = extension_of(head)
+    if extension not in work.formats:
         await asyncio.to_thread(work.path.unlink, missing_ok=True)
         code = f"NOT_{work.kind.upper()}"
         raise DownloadFailed(f"the content at the address is not {work.kind}", code, is_final=True)
-    kept = StoredFile(key=f"{work.stem}.{found.extension}", size=size, sha256=sha256, content_type=found.content_type)
+    content_type = work.formats[extension]
+    kept = StoredFile(key=f"{work.stem}.{extension}", size=size, sha256=sha256, content_type=content_type)
     await work.storage.put(work.path, kept.key, content_type=kept.content_type, sha256=sha256)
     await asyncio.to_thread(work.path.unlink, missing_ok=True)
     return kept
