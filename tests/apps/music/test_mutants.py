@@ -8,8 +8,11 @@ from uuid import uuid4
 import pytest
 
 from boathook.config import load
+from boathook.domain.errors import ConfigError
+from boathook.domain.policy import is_failure_of, matches
 from boathook.server.loading import bound, load_hooks, migrations_of, with_apps
 from boathook.server.supervisor import prepare_database
+from boathook_app_tools.downloads import DownloadFailed, StorageUnavailable
 from boathook_music import tracks
 from boathook_music.app import hook
 from boathook_music.callbacks import Callback, Clip, Stage
@@ -131,3 +134,17 @@ async def test_without_the_lock_they_would_miss_each_other(monkeypatch):
         (task,) = await tracks.with_waiting(tx)
         await tracks.catch_up(tx, task)
     assert await value(STATUS) == "text", "the chore mends even that"
+
+
+async def test_only_a_storage_that_fails_opens_the_breaker_of_files():
+    handler = hook.handlers["music.store"]
+    assert handler.breaker is not None
+    assert handler.breaker.dependency == "storage"
+    storage = StorageUnavailable("no room", "NO_ROOM", is_final=False, dependency="storage")
+    elsewhere = DownloadFailed("no answer", "HTTP_503", is_final=False, dependency="cdn.example.com")
+    assert is_failure_of(handler.breaker, storage)
+    assert not is_failure_of(handler.breaker, elsewhere), "one server of files would hold up those of the others"
+    assert handler.retry_on is not None
+    assert matches(storage, handler.retry_on)
+    assert matches(ConfigError("a secret is missing"), handler.retry_on)
+    assert not matches(KeyError("a mistake"), handler.retry_on)

@@ -13,6 +13,8 @@ from boathook_app_tools.storage import Storage, StorageFailed
 
 EXPIRED: Final = frozenset({401, 403, 404, 410})
 """The statuses with which file servers respond to expired URLs."""
+STORAGE: Final = "storage"
+"""The name of the storage as a dependency."""
 _WORTH_TRYING: Final = frozenset({408, 425, 429})
 
 
@@ -31,6 +33,10 @@ class DownloadFailed(BoathookError):
         self.code = code
         self.is_final = is_final
         self.dependency = dependency
+
+
+class StorageUnavailable(DownloadFailed):
+    """The storage did not take the file; the dependency is ``storage``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +75,14 @@ class Download:
 
 
 async def keep(work: Download) -> StoredFile:
-    """Fetch a file and put it into storage. Raises DownloadFailed.
+    """Fetch a file and put it into storage. Raises DownloadFailed, and StorageUnavailable, which is one.
 
     A partial download is resumed by the next attempt on this host.
     """
     try:
         return await _keep(work)
     except StorageFailed as error:
-        raise DownloadFailed(str(error), error.code, is_final=False) from None
+        raise StorageUnavailable(str(error), error.code, is_final=False, dependency=STORAGE) from None
     except FileNotFoundError:  # a worker that lost its lease was faster
         raise DownloadFailed("another attempt is at the same file", "BUSY", is_final=False) from None
     except OSError as error:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from boathook import Dead, Event, Ignore, Retry, RetryPolicy, Transaction
-from boathook_app_tools.downloads import Download, DownloadFailed, StoredFile, keep
+from boathook import HTTP_DEFAULTS, Breaker, ConfigError, Dead, Event, Ignore, Retry, RetryPolicy, Transaction
+from boathook_app_tools.downloads import STORAGE, Download, DownloadFailed, StorageUnavailable, StoredFile, keep
 from boathook_music import alerts, client_events, files, tracks
 from boathook_music.app import (
     APPLICATION,
@@ -80,6 +80,8 @@ def _counted(taken: list[CallbackResult]) -> list[CallbackResult]:
     application=APPLICATION,
     retry=FILE_RETRY,
     timeout=MAX_S,
+    retry_on=(*HTTP_DEFAULTS, StorageUnavailable, ConfigError),
+    breaker=Breaker(dependency=STORAGE, errors=(StorageUnavailable,)),
     # A limit, so that slow servers cannot occupy all worker slots and delay callbacks.
     concurrency=lambda: settings().files_at_once,
 )
@@ -131,4 +133,6 @@ async def _download_failed(event: Event, ref: FileRef, error: DownloadFailed) ->
     hook.log.warning("music_file_not_kept", **asdict(ref), code=error.code, error=str(error), is_final=is_final)
     if error.is_final:
         return Dead(error.code, str(error), error.dependency)
+    if isinstance(error, StorageUnavailable):  # which the breaker counts
+        raise error
     return Retry(code=error.code, dependency=error.dependency)
