@@ -217,24 +217,20 @@ def show_size(size: int) -> str:
     return f"{size}b" if size % 1_024 else f"{size // 1_024}kb"
 
 
-def _number(low: float, high: float, example: str, factor: float = 1.0) -> Callable[[str], float]:
+def _number(
+    low: float, high: float, example: str, factor: float = 1.0, kind: type[int] | type[float] = float
+) -> Callable[[str], float]:
+    """Return the parser of a number in a range, which is multiplied by *factor*."""
+
     def read(text: str) -> float:
         try:
-            number = float(text)
+            number: float = kind(text)
         except ValueError:
             number = float("nan")
         if not low <= number <= high:
-            raise ValueError(f'a number from {low:g} to {high:g}, such as "{example}"')
-        return number * factor
-
-    return read
-
-
-def _whole(low: int, high: int, example: str) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or len(text) > 12 or not low <= int(text) <= high:
-            raise ValueError(f'a whole number from {low} to {high}, such as "{example}"')
-        return int(text)
+            name = "whole number" if kind is int else "number"
+            raise ValueError(f'a {name} from {low:g} to {high:g}, such as "{example}"')
+        return number if kind is int else number * factor
 
     return read
 
@@ -250,10 +246,10 @@ def _waits(text: str) -> list[float]:
 PRESET: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "WEBHOOK_JSON_LIMIT": ("max_body", read_size),
     "WEBHOOK_RATE_RPS": ("rate", _number(0, 1e6, "300")),
-    "WEBHOOK_RATE_BURST": ("burst", _whole(1, 1_000_000, "2000")),
+    "WEBHOOK_RATE_BURST": ("burst", _number(1, 1e6, "2000", kind=int)),
     "WEBHOOK_ACK_SLA_MS": ("ack_sla_ms", _number(1, 60_000, "500")),
     "WEBHOOK_DEDUP_TTL_SEC": ("dedup_window_s", _number(1, 1e9, "900")),
-    "WEBHOOK_ASYNC_CONCURRENCY": ("concurrency", _whole(1, 1_000, "8")),
+    "WEBHOOK_ASYNC_CONCURRENCY": ("concurrency", _number(1, 1_000, "8", kind=int)),
     "WEBHOOK_BATCH_WINDOW_MS": ("window_s", _number(0, 60_000, "300", 1 / 1_000)),
     "WEBHOOK_DLQ_RETRY_SEC": ("dead_retry_s", _waits),
     "WEBHOOK_DLQ_TTL_DAYS": ("dead_days", _number(0.01, 3_650, "30")),
