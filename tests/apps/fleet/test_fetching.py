@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 from pydantic import ValidationError
 
-from boathook import BoathookError
-from boathook_fleet import fetching, rentprog_api
+from boathook import HTTP_DEFAULTS, BoathookError
+from boathook_fleet import fetching, hook, rentprog_api
 from boathook_fleet.parse import Change
 from boathook_fleet.records import Arrival, apply_changes, note_change
 from boathook_fleet.rentprog_api import RateReached, RentProgApi, UnusableResponse
@@ -250,11 +250,11 @@ class Web:
 
 def client(url: str, *responses: Reply) -> RentProgApi:  # noqa: F811
     api = {"read_per_minute": 6e4, "search_per_minute": 6e4, "login_per_minute": 6e4}
-    hook: Any = SimpleNamespace(
+    stub: Any = SimpleNamespace(
         settings=FleetSettings.model_validate({"api": api, "branches": {"1": {"token": "x"}}}),
         transaction=lambda: transaction(url), http=Web(*responses), resolve=lambda text, _key: text,
     )  # fmt: skip
-    return RentProgApi(hook)
+    return RentProgApi(stub)
 
 
 TOKEN: Reply = (200, {}, reality.examples("rentprog_api")["token.json"])
@@ -327,6 +327,14 @@ def test_the_documented_objects_are_read_completely(name: str):
 def test_invalid_settings_are_refused(table: dict[str, Any]):
     with pytest.raises(ValidationError):
         FleetSettings.model_validate(table)
+
+
+def test_the_handler_retries_what_may_pass_behind_a_breaker_of_the_api():
+    handler = hook.handlers["fleet.fetch"]
+    assert handler.retry_on == HTTP_DEFAULTS
+    assert handler.breaker is not None
+    assert (handler.breaker.dependency, handler.breaker.errors) == ("rentprog", HTTP_DEFAULTS)
+    assert all(rule(UnusableResponse("x")) for rule in HTTP_DEFAULTS if not isinstance(rule, type))
 
 
 def test_the_tokens_are_in_no_repr():
