@@ -1,5 +1,6 @@
 -- name: list_latest
-select feed.entity, feed.entity_id as id, feed.at, feed.description, coalesce(car.number, of_booking.number) as number,
+select feed.entity, feed.entity_id as id, feed.at, feed.action,
+    nullif(feed.description, feed.entity || ' ' || feed.entity_id || ': ' || feed.action) as description, coalesce(car.number, of_booking.number) as number,
     coalesce(car.state, booking.state) as state
 from fleet.feed
 left join fleet.cars as car on feed.entity = 'car' and car.id = feed.entity_id
@@ -15,9 +16,9 @@ with found_car as (
     order by updated_at desc limit $3
 )
 select * from (
-    select 'car' as entity, id, updated_at as at, model as description, number, state from found_car
+    select 'car' as entity, id, updated_at as at, null as action, model as description, number, state from found_car
     union all
-    select 'booking', booking.id, booking.updated_at, '', car.number, booking.state
+    select 'booking', booking.id, booking.updated_at, null, null, car.number, booking.state
     from fleet.bookings as booking left join fleet.cars as car on car.id = booking.car_id
     where booking.id = $1 or booking.car_id in (select id from found_car)
 ) as each order by entity = 'booking', at desc limit $3
@@ -43,7 +44,8 @@ where booking.id = $1
 -- Returns the latest changes in the order in which they are applied, each with its event's public id, and who made it.
 select * from (
     select change.*, case when source <> 'import' then fleet.public_id('evt', event_id) end as event,
-        coalesce(actor, employee.name, change.data ->> 'user_id') as who, count(*) over () as total
+        coalesce(actor, employee.name, change.data ->> 'user_id') as who,
+        nullif(description, entity || ' ' || entity_id || ': ' || action) as sentence, count(*) over () as total
     from fleet.change left join fleet.employees as employee on employee.id = change.data ->> 'user_id'
     where entity = $1 and entity_id = $2
     order by stamp desc, accepted_at desc limit $3
