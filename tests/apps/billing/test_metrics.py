@@ -15,7 +15,7 @@ from tests.alert_harness import play_alerts
 from tests.apps.billing.server import BillingServer, sign, started, unique, wait_until
 
 FOLDER = Path(boathook_billing.__file__).parent
-README = Path(__file__).parents[3] / "packages/boathook-billing/README.md"
+README = Path(__file__).parents[3] / "packages/boathook-billing/MONITORING.md"
 RULES = FOLDER / "alerts.yml"
 ALERTS = {rule["alert"]: rule for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
 ROOT = Path(__file__).parents[3]

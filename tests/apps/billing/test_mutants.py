@@ -62,15 +62,15 @@ async def test_concurrent_copies_extend_once(pool):
 
 async def test_the_guard_alone_is_enough_where_nothing_is_locked(pool, monkeypatch):
     await apply_copies(pool, 1)
-    monkeypatch.setattr(payment_store, "LOCK_PAYMENT", payment_store.LOCK_PAYMENT.replace("for update", ""))
+    monkeypatch.setitem(payment_store.SQL, "lock_payment", payment_store.SQL["lock_payment"].replace("for update", ""))
     payment = (await store_payment(pool)).payment
     assert await extend(pool, payment) is None
 
 
 async def test_mutant_without_the_guard_a_payment_is_applied_again(pool, monkeypatch):
     await apply_copies(pool, 1)
-    monkeypatch.setattr(
-        payment_store, "EXTEND", payment_store.EXTEND.replace("and subscription_applied_at is null", "")
+    monkeypatch.setitem(
+        payment_store.SQL, "extend", payment_store.SQL["extend"].replace("and subscription_applied_at is null", "")
     )
     payment = (await store_payment(pool)).payment
     before = await pool.fetchval("select current_period_end from billing.subscriptions")
@@ -79,11 +79,11 @@ async def test_mutant_without_the_guard_a_payment_is_applied_again(pool, monkeyp
 
 async def test_mutant_without_guard_and_lock_concurrent_copies_extend_more_than_once(pool, monkeypatch):
     await store_payment(pool)
-    monkeypatch.setattr(payment_store, "LOCK_PAYMENT", payment_store.LOCK_PAYMENT.replace("for update", ""))
-    monkeypatch.setattr(payment_store, "SAVE_PAYMENT", "select $1::bigint, $2::text, $3::bigint, $4::text, $5::text, $6::numeric,"
+    monkeypatch.setitem(payment_store.SQL, "lock_payment", payment_store.SQL["lock_payment"].replace("for update", ""))
+    monkeypatch.setitem(payment_store.SQL, "save_payment", "select $1::bigint, $2::text, $3::bigint, $4::text, $5::text, $6::numeric,"
                         " $7::text, $8::timestamptz, $9::boolean, $10::text")  # fmt: skip
-    monkeypatch.setattr(
-        payment_store, "EXTEND", payment_store.EXTEND.replace("and subscription_applied_at is null", "")
+    monkeypatch.setitem(
+        payment_store.SQL, "extend", payment_store.SQL["extend"].replace("and subscription_applied_at is null", "")
     )
     await pool.execute("update billing.payments set user_id = 1")
     assert await apply_copies(pool) > timedelta(days=45)

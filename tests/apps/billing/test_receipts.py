@@ -282,7 +282,7 @@ def test_a_request_that_the_cash_desk_refuses_fails_with_its_answer(shop: Billin
 
 def test_mutant_without_the_unique_key_a_payment_has_several_receipts(monkeypatch, shop: BillingServer):
     """The constraint is what makes it one."""
-    assert "on conflict (payment_id, kind, refund_id) do nothing" in receipts.ADD
+    assert "on conflict (payment_id, kind, refund_id) do nothing" in receipts.SQL["add"]
     payment = unique("pay")
     shop.send_payment(payment, email=shop.user())
     wait_until(lambda: states(shop, payment) == [("sale", "DONE")])

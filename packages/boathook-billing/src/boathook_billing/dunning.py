@@ -10,10 +10,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from boathook import Event, Ignore, RetryPolicy, Transaction
-from boathook_billing.app import STEPS, hook, settings
+from boathook_app_tools.statements import load_statements
+from boathook_billing.app import STEPS, gettext, hook, settings
 from boathook_billing.payload import Status
 from boathook_billing.payment_store import StoredPayment
 from boathook_billing.settings import DunningSettings
+
+SQL: Final = load_statements(__file__)
 
 HORIZON: Final = timedelta(days=1)
 """How long ahead a step is scheduled."""
@@ -23,44 +26,8 @@ EVENT_TYPES: Final = {
     "subscription.ended": "A subscription has ended.",
     "payment.failed": "A payment has failed.",
 }
-FIND_CHANGED: Final = """
-    select id from billing.subscriptions
-    where not is_planned or (wake_at is null and next_step_at <= now() + $1::interval)
-    order by next_step_at nulls first limit 500 for update skip locked
-"""
-LOCK_ALL: Final = """
-    select subscription.*, users.email, coalesce(users.owner_uuid::text, users.owner_id::text) as owner_id, now() as now
-    from billing.subscriptions as subscription join billing.users on users.id = subscription.user_id
-    where subscription.{column} = $1 for update of subscription
-"""
-LOCK: Final = LOCK_ALL.format(column="id")
-LOCK_OF_USER: Final = LOCK_ALL.format(column="user_id")
-PLAN: Final = """
-    update billing.subscriptions set is_planned = true, access_until = $2, next_step_at = $3, wake_at = $4 where id = $1
-"""
-REMIND: Final = "update billing.subscriptions set done_until = $2 where id = $1"
-END: Final = "update billing.subscriptions set status = 'INACTIVE', done_until = $2, updated_at = now() where id = $1"
-FORGET_PLANS: Final = """
-    with changed as (
-        insert into billing.settings_in_force as known (name, value) values ('dunning', $1)
-        on conflict (name) do update set value = excluded.value where known.value <> excluded.value returning name
-    )
-    update billing.subscriptions set is_planned = false, wake_at = null
-    where status <> 'INACTIVE' and exists (select from changed)
-"""
-FIND_PERIOD: Final = """
-    select subscription.*, users.email, coalesce(users.owner_uuid::text, users.owner_id::text) as owner_id
-    from billing.users left join billing.subscriptions as subscription on subscription.user_id = users.id
-    where users.id = $1 or lower(users.email) = lower($2) order by users.id = $1 desc nulls last limit 1
-"""
 
-overdue = hook.alert(
-    "overdue",
-    "{value} subscriptions have ended or are overdue, the latest that of {email}",
-    over_s=3_600.0,
-    advice="Their users have not paid: see `boathook billing subscriptions`, and the events of the application that"
-    " billing.dunning names.",
-)
+overdue = hook.alert("overdue", "{text}: {value}. {hint}", over_s=3_600.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +67,10 @@ async def plan(tx: Transaction, row: Mapping[str, Any]) -> None:
     rules = settings().dunning_rules
     step = next_step(rules, row)
     if step is None:
-        await tx.execute(PLAN, row["id"], row["access_until"], None, None)
+        await tx.execute(SQL["plan"], row["id"], row["access_until"], None, None)
         return
     is_near = step.at <= row["now"] + HORIZON
-    await tx.execute(PLAN, row["id"], access_until(rules, row), step.at, step.at if is_near else None)
+    await tx.execute(SQL["plan"], row["id"], access_until(rules, row), step.at, step.at if is_near else None)
     if is_near:
         payload = {"subscription": row["id"], "at": step.at.isoformat()}
         when = step.at if step.at > row["now"] else None
@@ -112,7 +79,7 @@ async def plan(tx: Transaction, row: Mapping[str, Any]) -> None:
 
 async def plan_of_user(tx: Transaction, user_id: int | None) -> None:
     """Plan the subscription of a user, which a payment has changed."""
-    if (row := await tx.fetchrow(LOCK_OF_USER, user_id)) is not None:
+    if (row := await tx.fetchrow(SQL["lock_of_user"], user_id)) is not None:
         await plan(tx, dict(row))
 
 
@@ -120,10 +87,10 @@ async def plan_of_user(tx: Transaction, user_id: int | None) -> None:
 async def plan_changed() -> None:
     """Plan the subscriptions whose next step is near, or that others have changed; all after a change of settings."""
     async with hook.transaction() as tx:
-        await tx.execute(FORGET_PLANS, settings().dunning_rules.model_dump_json())
+        await tx.execute(SQL["forget_plans"], settings().dunning_rules.model_dump_json())
     while True:
         async with hook.transaction() as tx:
-            found = await tx.fetch(FIND_CHANGED, HORIZON)
+            found = await tx.fetch(SQL["find_changed"], HORIZON)
             for id in sorted(row["id"] for row in found):
                 await plan(tx, await _lock(tx, id))
         if not found:
@@ -131,7 +98,7 @@ async def plan_changed() -> None:
 
 
 async def _lock(tx: Transaction, id: int) -> Mapping[str, Any]:
-    row = await tx.fetchrow(LOCK, id)
+    row = await tx.fetchrow(SQL["lock"], id)
     assert row is not None, "subscriptions are never deleted"
     return dict(row)
 
@@ -146,12 +113,14 @@ async def follow_up(event: Event, tx: Transaction) -> Ignore | None:
     if step is None or step.at > row["now"]:
         await plan(tx, row)
         return Ignore("MOVED")
-    await tx.execute(END if step.is_end else REMIND, row["id"], step.at)
+    await tx.execute(SQL["end"] if step.is_end else SQL["remind"], row["id"], step.at)
     row = await _lock(tx, row["id"])
     kind = "subscription.ended" if step.is_end else "subscription.reminder"
     await publish_event(tx, kind, {**_fields_of(row), "days": step.days, "planned_at": step.at})
     if step.days >= 0 and settings().dunning is not None:
-        await overdue.fire(tx, "subscriptions", email=row["email"])
+        text = gettext("subscriptions are overdue or have ended")
+        hint = gettext("The latest is that of %(email)s; see `boathook billing subscriptions`.", email=row["email"])
+        await overdue.fire(tx, "subscriptions", text=text, hint=hint)
     await plan(tx, row)
     return None
 
@@ -161,7 +130,7 @@ async def report_failure(tx: Transaction, stored: StoredPayment, external_paymen
     payment = stored.payment
     if payment.status is not Status.FAILED or stored.status_before not in {None, Status.RECEIVED}:
         return
-    found = await tx.fetchrow(FIND_PERIOD, payment.user_id, payment.email)
+    found = await tx.fetchrow(SQL["find_period"], payment.user_id, payment.email)
     about = {
         "provider": payment.provider,
         "external_payment_id": external_payment_id,

@@ -1,4 +1,4 @@
-"""Metrics of payments; README.md lists them, alerts.yml has alert rules.
+"""Metrics of payments; MONITORING.md lists them, alerts.yml has alert rules.
 
 Requests, duplicates, rejections and pending events are counted by boathook, and shown here under the app's own names.
 """

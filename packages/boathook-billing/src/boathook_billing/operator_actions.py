@@ -5,96 +5,17 @@ from decimal import Decimal
 from typing import Any, Final
 
 from boathook import BoathookError, Transaction
+from boathook_app_tools.statements import load_statements
 from boathook_billing import receipts
 from boathook_billing.app import STAFF, gettext, hook, ngettext, settings
 from boathook_billing.handlers import wake
 from boathook_billing.payload import Status
 from boathook_billing.rules import Problem
 
+SQL: Final = load_statements(__file__)
+
 COMMAND: Final = "command"
 """The author of what is done on the command line."""
-
-ADD_USER: Final = "insert into billing.users (email) values ($1) on conflict (lower(email)) do nothing returning id"
-FIND_USER: Final = "select id, email from billing.users where lower(email) = lower($1)"
-WAITING_FOR: Final = """
-    select id from billing.payments
-    where problem in ('USER_MISSING', 'UNLINKED_PAYMENT') and lower(email) = lower($1)
-    order by id
-"""
-FIND_PAYMENTS: Final = """
-    select id, provider, external_payment_id, status, problem, user_id, amount,
-        subscription_applied_at is not null as is_applied
-    from billing.payments
-    where case when $2::bigint is null
-        then external_payment_id = $1 or id::text = $1 or provider || '/' || external_payment_id = $1
-        else id = $2 end
-    order by id for update
-"""
-ADD_NOTE: Final = "insert into billing.payment_notes (payment_id, author, action, text) values ($1, $2, $3, $4)"
-SEE_PAYMENT: Final = """
-    select payment.*, coalesce(users.email, payment.email) as email
-    from billing.payments as payment left join billing.users on users.id = payment.user_id where payment.id = $1
-"""
-SEE_SUBSCRIPTION: Final = "select * from billing.subscriptions where user_id = $1"
-SEE_EVENTS: Final = """
-    select report.event_id, boathook.show_id('evt', report.event_id) as shown_id, report.status, report.status_before,
-        report.accepted_at, event.source, event.application
-    from billing.payment_events as report left join boathook.event as event on event.id = report.event_id
-    where report.payment_id = $1 order by report.accepted_at, report.event_id
-"""
-SEE_DELIVERIES: Final = """
-    select event_id, recipient, state, code, error, attempts from boathook.delivery where event_id = any($1::uuid[])
-    union all
-    select event_id, recipient, state, note, null, attempts from boathook.delivery_archive
-    where event_id = any($1::uuid[])
-    order by recipient
-"""
-SEE_RECEIPTS: Final = "select * from billing.receipts where payment_id = $1 order by id"
-SEE_NOTES: Final = "select * from billing.payment_notes where payment_id = $1 order by id"
-SEARCH: Final = """
-    select payment.id, payment.provider, payment.external_payment_id, payment.status, payment.problem,
-        coalesce(users.email, payment.email) as email, payment.amount, payment.currency, payment.created_at
-    from billing.payments as payment left join billing.users on users.id = payment.user_id
-    where ($1 = '' or payment.external_payment_id = $1 or payment.id::text = $1 or lower(payment.email) = lower($1)
-            or payment.user_id = (select id from billing.users where lower(email) = lower($1)))
-        and (not $2::boolean or payment.problem in ('USER_MISSING', 'UNLINKED_PAYMENT'))
-    order by payment.id desc limit $3
-"""
-LINK: Final = """
-    update billing.payments set user_id = $2, email = $3, wakes = 0, woken_at = null, updated_at = now() where id = $1
-"""
-CANCEL: Final = """
-    update billing.subscriptions set status = 'CANCELED', updated_at = now()
-    where user_id = $1 and status = 'ACTIVE' and coalesce(access_until, current_period_end) > now()
-    returning current_period_end
-"""
-LIST_USERS: Final = "select id, email, created_at from billing.users order by id"
-LIST_SUBSCRIPTIONS: Final = """
-    select users.email, coalesce(subscription.status, 'INACTIVE') as status, subscription.current_period_end,
-        subscription.access_until,
-        (select count(*) from billing.payments as payment
-         where payment.user_id = users.id and payment.subscription_applied_at is not null
-            and payment.reversed_at is null) as payments_applied
-    from billing.users left join billing.subscriptions as subscription on subscription.user_id = users.id
-    order by users.id
-"""
-LIST_PAYMENTS: Final = """
-    select payment.id, payment.provider, payment.external_payment_id, payment.status, payment.problem,
-        coalesce(users.email, payment.email) as email, payment.user_id, payment.plan_id, payment.amount,
-        payment.currency, payment.paid_at, payment.is_late, payment.subscription_applied_at, payment.reversed_at,
-        payment.created_at
-    from billing.payments as payment left join billing.users on users.id = payment.user_id
-    where ($1::text is null or payment.status = $1) and ($2::text is null or payment.problem = $2)
-        and (not $3::boolean or payment.problem in ('USER_MISSING', 'UNLINKED_PAYMENT'))
-    order by payment.id desc limit $4
-"""
-LIST_RECEIPTS: Final = """
-    select receipt.id, payment.provider, payment.external_payment_id, receipt.kind, receipt.refund_id, receipt.amount,
-        receipt.state, receipt.operation, receipt.error, receipt.external_id, receipt.created_at
-    from billing.receipts as receipt join billing.payments as payment on payment.id = receipt.payment_id
-    where $1::text is null or receipt.state = $1 order by receipt.id desc limit $2
-"""
-LIST_PLANS: Final = "select id, price, currency, days, is_offered from billing.plans order by not is_offered, id"
 
 
 async def add_user(tx: Transaction, email: str) -> Mapping[str, Any]:
@@ -104,10 +25,10 @@ async def add_user(tx: Transaction, email: str) -> Mapping[str, Any]:
         BoathookError: *email* is invalid.
     """
     email = check_email(email)
-    is_new = await tx.fetchval(ADD_USER, email) is not None
-    user = await tx.fetchrow(FIND_USER, email)
+    is_new = await tx.fetchval(SQL["add_user"], email) is not None
+    user = await tx.fetchrow(SQL["find_user"], email)
     assert user is not None, "a user who was just inserted or found must exist"
-    waiting = await tx.fetch(WAITING_FOR, email)
+    waiting = await tx.fetch(SQL["waiting_for"], email)
     for row in waiting:
         await wake(tx, row["id"])
     return {"id": user["id"], "email": user["email"], "is_new": is_new, "payments_waiting": len(waiting)}
@@ -159,8 +80,8 @@ async def link(tx: Transaction, payment: str | int, email: str, *, author: str =
                 )
             )
     else:
-        await tx.execute(LINK, found["id"], user["id"], user["email"])
-        await tx.execute(ADD_NOTE, found["id"], author, "linked", user["email"])
+        await tx.execute(SQL["link"], found["id"], user["id"], user["email"])
+        await tx.execute(SQL["add_note"], found["id"], author, "linked", user["email"])
         await wake(tx, found["id"])
     names = ("id", "provider", "external_payment_id", "status", "is_applied", "problem")
     return {**{name: found[name] for name in names}, "email": user["email"]}
@@ -220,14 +141,14 @@ async def refund(
         **({} if amount is None else {"refund_amount": f"{amount:f}"}),
     }
     await hook.publish(tx, application=STAFF, type="payment.refunded", payload=payload)
-    await tx.execute(ADD_NOTE, found["id"], author, "refunded", note)
+    await tx.execute(SQL["add_note"], found["id"], author, "refunded", note)
     return {"id": found["id"], "provider": found["provider"], "external_payment_id": found["external_payment_id"]}
 
 
 async def add_note(tx: Transaction, payment: str | int, note: str, *, author: str = COMMAND) -> None:
     """Add a note to a payment. Raises BoathookError if it does not exist."""
     found = await _payment(tx, payment)
-    await tx.execute(ADD_NOTE, found["id"], author, "note", note)
+    await tx.execute(SQL["add_note"], found["id"], author, "note", note)
 
 
 async def reissue_receipt(tx: Transaction, receipt: int, *, author: str = COMMAND) -> Mapping[str, Any]:
@@ -239,35 +160,35 @@ async def reissue_receipt(tx: Transaction, receipt: int, *, author: str = COMMAN
                 "there is no failed receipt %(id)s: `boathook billing receipts list` has those that failed", id=receipt
             )
         )
-    await tx.execute(ADD_NOTE, row["payment_id"], author, "reissued", row["external_id"])
+    await tx.execute(SQL["add_note"], row["payment_id"], author, "reissued", row["external_id"])
     return row
 
 
 async def history(tx: Transaction, id: int) -> Mapping[str, Any] | None:
     """Return a payment with its subscription, events and their deliveries, receipts and notes; None if unknown."""
-    payment = await tx.fetchrow(SEE_PAYMENT, id)
+    payment = await tx.fetchrow(SQL["see_payment"], id)
     if payment is None:
         return None
-    events = [dict(row) for row in await tx.fetch(SEE_EVENTS, id)]
-    deliveries = [dict(row) for row in await tx.fetch(SEE_DELIVERIES, [event["event_id"] for event in events])]
+    events = [dict(row) for row in await tx.fetch(SQL["see_events"], id)]
+    deliveries = [dict(row) for row in await tx.fetch(SQL["see_deliveries"], [event["event_id"] for event in events])]
     for event in events:
         event["deliveries"] = [row for row in deliveries if row["event_id"] == event["event_id"]]
     return {
         "payment": dict(payment),
-        "subscription": await tx.fetchrow(SEE_SUBSCRIPTION, payment["user_id"]),
+        "subscription": await tx.fetchrow(SQL["see_subscription"], payment["user_id"]),
         "events": events,
-        "receipts": await tx.fetch(SEE_RECEIPTS, id),
-        "notes": await tx.fetch(SEE_NOTES, id),
+        "receipts": await tx.fetch(SQL["see_receipts"], id),
+        "notes": await tx.fetch(SQL["see_notes"], id),
     }
 
 
 async def find_payments(tx: Transaction, text: str, *, is_waiting: bool, limit: int) -> Sequence[Mapping[str, Any]]:
     """Return the payments with an id or an e-mail, newest first; empty *text* matches all."""
-    return [dict(row) for row in await tx.fetch(SEARCH, _storable(text), is_waiting, limit)]
+    return [dict(row) for row in await tx.fetch(SQL["search"], _storable(text), is_waiting, limit)]
 
 
 async def _user(tx: Transaction, email: str) -> Mapping[str, Any]:
-    user = await tx.fetchrow(FIND_USER, check_email(email))
+    user = await tx.fetchrow(SQL["find_user"], check_email(email))
     if user is None:
         raise BoathookError(
             gettext("there is no user %(email)s: add it with `boathook billing users add %(email)s`", email=email)
@@ -277,7 +198,7 @@ async def _user(tx: Transaction, email: str) -> Mapping[str, Any]:
 
 async def _payment(tx: Transaction, name: str | int) -> Mapping[str, Any]:
     number = name if isinstance(name, int) else None
-    found = await tx.fetch(FIND_PAYMENTS, _storable(str(name)), number)
+    found = await tx.fetch(SQL["find_payments"], _storable(str(name)), number)
     if not found:
         raise BoathookError(gettext("there is no payment %(name)s: `boathook billing payments` lists them", name=name))
     if len(found) > 1:
@@ -298,7 +219,7 @@ async def cancel(tx: Transaction, email: str) -> Mapping[str, Any]:
         BoathookError: the user or an active subscription does not exist.
     """
     user = await _user(tx, email)
-    end = await tx.fetchval(CANCEL, user["id"])
+    end = await tx.fetchval(SQL["cancel"], user["id"])
     if end is None:
         raise BoathookError(gettext("%(email)s has no active subscription to cancel", email=user["email"]))
     return {"email": user["email"], "status": "CANCELED", "current_period_end": end}
@@ -306,31 +227,31 @@ async def cancel(tx: Transaction, email: str) -> Mapping[str, Any]:
 
 async def list_users(tx: Transaction) -> Sequence[Mapping[str, Any]]:
     """Return all users, oldest first."""
-    return [dict(row) for row in await tx.fetch(LIST_USERS)]
+    return [dict(row) for row in await tx.fetch(SQL["list_users"])]
 
 
 async def list_subscriptions(tx: Transaction) -> Sequence[Mapping[str, Any]]:
     """Return each user's subscription, INACTIVE if there is none."""
-    return [dict(row) for row in await tx.fetch(LIST_SUBSCRIPTIONS)]
+    return [dict(row) for row in await tx.fetch(SQL["list_subscriptions"])]
 
 
 async def list_payments(
     tx: Transaction, *, status: Status | None, problem: str | None, is_waiting: bool, limit: int
 ) -> Sequence[Mapping[str, Any]]:
     """Return payments, newest first; *limit* 0 means all."""
-    rows = await tx.fetch(LIST_PAYMENTS, status, problem, is_waiting, limit or None)
+    rows = await tx.fetch(SQL["list_payments"], status, problem, is_waiting, limit or None)
     return [dict(row) for row in rows]
 
 
 async def list_receipts(tx: Transaction, *, state: str | None, limit: int) -> Sequence[Mapping[str, Any]]:
     """Return receipts, newest first; *limit* 0 means all."""
-    return [dict(row) for row in await tx.fetch(LIST_RECEIPTS, state, limit or None)]
+    return [dict(row) for row in await tx.fetch(SQL["list_receipts"], state, limit or None)]
 
 
 async def list_plans(tx: Transaction) -> Sequence[Mapping[str, Any]]:
     """Return the plans of the settings, and those that are no longer offered."""
     offers = {plan.id: plan for plan in settings().offers}
-    kept = [dict(row) for row in await tx.fetch(LIST_PLANS) if row["id"] not in offers]
+    kept = [dict(row) for row in await tx.fetch(SQL["list_plans"]) if row["id"] not in offers]
     return [
         *(
             {"id": p.id, "price": p.price, "currency": p.currency, "days": p.days, "is_offered": True}

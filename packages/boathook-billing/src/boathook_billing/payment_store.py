@@ -10,66 +10,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from boathook import Event, Transaction
+from boathook_app_tools.statements import load_statements
 from boathook_billing.payload import Notice, Status
 from boathook_billing.rules import Payment, Problem, Shop
 
-ADD_PAYMENT: Final = """
-    insert into billing.payments (provider, external_payment_id, status) values ($1, $2, $3)
-    on conflict (provider, external_payment_id) do nothing returning id
-"""
-SEE_PAYMENT: Final = """
-    select *, subscription_applied_at is not null as is_applied, reversed_at is not null as is_reversed
-    from billing.payments
-"""
-LOCK_PAYMENT: Final = f"{SEE_PAYMENT} where provider = $1 and external_payment_id = $2 for update"
-LOCK_KNOWN: Final = f"{SEE_PAYMENT} where id = $1 for update"
-SAVE_PROBLEM: Final = "update billing.payments set problem = $2, updated_at = now() where id = $1"
-SAVE_PAYMENT: Final = """
-    update billing.payments set status = $2, user_id = $3, email = $4, plan_id = $5, amount = $6, currency = $7,
-        paid_at = $8, is_late = $9, problem = $10, updated_at = now()
-    where id = $1
-"""
-ADD_EVENT: Final = """
-    insert into billing.payment_events (event_id, payment_id, status, status_before, accepted_at)
-    values ($1, $2, $3, $4, $5) on conflict (event_id) do nothing
-"""
-STATUS_BEFORE: Final = "select status_before from billing.payment_events where event_id = $1"
-FIND_USER: Final = "select id from billing.users where lower(email) = lower($1)"
-LOCK_PERIOD: Final = "select current_period_end from billing.subscriptions where user_id = $1 for update"
-EXTEND: Final = """
-    with guard as (
-        update billing.payments
-        set subscription_applied_at = now(), applied_days = $2, plan_id = $3, problem = null, updated_at = now()
-        where id = $1 and subscription_applied_at is null
-        returning user_id
-    )
-    insert into billing.subscriptions as known (user_id, status, current_period_end, active_since)
-    select user_id, 'ACTIVE', now() + $2 * interval '24 hours', now() from guard
-    on conflict (user_id) do update set
-        status = 'ACTIVE',
-        current_period_end = greatest(known.current_period_end, now()) + $2 * interval '24 hours',
-        active_since = case when known.current_period_end > now() then known.active_since else now() end,
-        updated_at = now()
-    returning id, current_period_end, active_since
-"""
-NOTE_SUBSCRIPTION: Final = "update billing.payments set subscription_id = $2, applied_stretch = $3 where id = $1"
-REVERSE: Final = """
-    with taken as (
-        update billing.payments set reversed_at = now(), updated_at = now()
-        where id = $1 and subscription_applied_at is not null and reversed_at is null
-        returning user_id, applied_days, applied_stretch
-    ), shorter as (
-        select taken.user_id, known.current_period_end
-            - case when known.active_since = taken.applied_stretch then taken.applied_days else 0 end
-            * interval '24 hours' as period_end
-        from taken join billing.subscriptions as known on known.user_id = taken.user_id
-    )
-    update billing.subscriptions as known
-    set current_period_end = shorter.period_end, updated_at = now(),
-        status = case when shorter.period_end <= now() then 'INACTIVE' else known.status end
-    from shorter where known.user_id = shorter.user_id
-    returning known.current_period_end
-"""
+SQL: Final = load_statements(__file__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +39,7 @@ async def store(
     """Store a notice and return its payment, which stays locked; repeated calls change nothing."""
     row, is_new = await _lock(tx, provider, notice)
     known = None if is_new else Status(row["status"])
-    await tx.execute(ADD_EVENT, event.id, row["id"], notice.status, known, event.accepted_at)
+    await tx.execute(SQL["add_event"], event.id, row["id"], notice.status, known, event.accepted_at)
     before = _payment(row)
     is_newer = known is None or notice.status.rank > known.rank
     facts = combine(row, notice, is_newer=is_newer, is_correction=known is notice.status and not shop.can_apply(before))
@@ -103,13 +48,13 @@ async def store(
     # Only a payment that is paid and fits is linked; before that the e-mail may still change.
     is_final = payment.status.rank >= Status.SUCCEEDED.rank and shop.can_apply(payment)
     if payment.user_id is None and payment.email is not None and is_final:
-        payment = replace(payment, user_id=await tx.fetchval(FIND_USER, payment.email))
+        payment = replace(payment, user_id=await tx.fetchval(SQL["find_user"], payment.email))
     payment = replace(payment, problem=shop.problem_of(payment))
     paid_at = facts.paid_at
     if paid_at is None and payment.status is Status.SUCCEEDED:
         paid_at = event.accepted_at
     await _save(tx, payment, paid_at)
-    status_before = await tx.fetchval(STATUS_BEFORE, event.id)
+    status_before = await tx.fetchval(SQL["status_before"], event.id)
     return StoredPayment(
         payment=payment,
         status_before=status_before and Status(status_before),
@@ -120,10 +65,10 @@ async def store(
 
 async def _lock(tx: Transaction, provider: str, notice: Notice) -> tuple[Mapping[str, Any], bool]:
     """Return the payment's row, locked, and whether it was just created."""
-    if row := await tx.fetchrow(LOCK_PAYMENT, provider, notice.external_payment_id):
+    if row := await tx.fetchrow(SQL["lock_payment"], provider, notice.external_payment_id):
         return dict(row), False
-    is_new = await tx.fetchval(ADD_PAYMENT, provider, notice.external_payment_id, notice.status) is not None
-    row = await tx.fetchrow(LOCK_PAYMENT, provider, notice.external_payment_id)
+    is_new = await tx.fetchval(SQL["add_payment"], provider, notice.external_payment_id, notice.status) is not None
+    row = await tx.fetchrow(SQL["lock_payment"], provider, notice.external_payment_id)
     assert row is not None, "a payment that was just inserted or found must exist"
     return dict(row), is_new
 
@@ -175,8 +120,8 @@ def _payment(row: Mapping[str, Any]) -> Payment:
 
 async def _save(tx: Transaction, payment: Payment, paid_at: datetime | None) -> None:
     await tx.execute(
-        SAVE_PAYMENT, payment.id, payment.status, payment.user_id, payment.email, payment.plan_id, payment.amount,
-        payment.currency, paid_at, payment.is_late, payment.problem,
+        SQL["save_payment"], payment.id, payment.status, payment.user_id, payment.email, payment.plan_id,
+        payment.amount, payment.currency, paid_at, payment.is_late, payment.problem,
     )  # fmt: skip
 
 
@@ -185,28 +130,28 @@ async def update_problem(tx: Transaction, payment_id: int, shop: Shop) -> tuple[
 
     The handler that detects a final problem dead-letters its delivery, which rolls back everything it wrote.
     """
-    row = await tx.fetchrow(LOCK_KNOWN, payment_id)
+    row = await tx.fetchrow(SQL["lock_known"], payment_id)
     assert row is not None, "payments are never deleted"
     before = _payment(dict(row))
     problem = shop.problem_of(before)
     if problem is None or problem.is_waiting:
         return before, before.problem
-    await tx.execute(SAVE_PROBLEM, payment_id, problem)
+    await tx.execute(SQL["save_problem"], payment_id, problem)
     return replace(before, problem=problem), before.problem
 
 
 async def period_end(tx: Transaction, payment: Payment) -> datetime | None:
     """Return when the subscription of a payment's user ends, and leave it locked."""
-    end: datetime | None = await tx.fetchval(LOCK_PERIOD, payment.user_id)
+    end: datetime | None = await tx.fetchval(SQL["lock_period"], payment.user_id)
     return end
 
 
 async def extend(tx: Transaction, payment: Payment, days: int, plan_id: str) -> datetime | None:
     """Apply a payment to its user's subscription and return its new end; None if it was already applied."""
-    row = await tx.fetchrow(EXTEND, payment.id, days, plan_id)
+    row = await tx.fetchrow(SQL["extend"], payment.id, days, plan_id)
     if row is None:
         return None
-    await tx.execute(NOTE_SUBSCRIPTION, payment.id, row["id"], row["active_since"])
+    await tx.execute(SQL["note_subscription"], payment.id, row["id"], row["active_since"])
     end: datetime = row["current_period_end"]
     return end
 
@@ -216,7 +161,7 @@ async def reverse(tx: Transaction, payment: Payment) -> datetime | None:
 
     Days that were used up before the current uninterrupted period began are not deducted from later payments.
     """
-    end: datetime | None = await tx.fetchval(REVERSE, payment.id)
+    end: datetime | None = await tx.fetchval(SQL["reverse"], payment.id)
     return end
 
 

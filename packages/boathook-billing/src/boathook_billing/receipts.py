@@ -9,11 +9,25 @@ from collections.abc import Mapping
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Final, get_args
 
-from boathook import HTTP_DEFAULTS, BoathookError, Breaker, Dead, Event, Ignore, Retry, RetryPolicy, Transaction
-from boathook_billing.app import IMPORTED, RECEIPTS, hook, settings, shop
+from boathook import (
+    HTTP_DEFAULTS,
+    AlertReading,
+    BoathookError,
+    Breaker,
+    Dead,
+    Event,
+    Ignore,
+    Retry,
+    RetryPolicy,
+    Transaction,
+)
+from boathook_app_tools.statements import load_statements
+from boathook_billing.app import IMPORTED, RECEIPTS, gettext, hook, settings, shop
 from boathook_billing.payload import Notice, Status, parse_object
 from boathook_billing.rules import Payment
 from boathook_billing.settings import PaymentMode, PaymentSubject, Plan, ReceiptSettings
+
+SQL: Final = load_statements(__file__)
 
 RECEIPT_RETRY: Final = RetryPolicy(first_s=2.0, max_delay_s=600.0, max_attempts=5_000, max_age_s=30 * 86_400.0)
 TIMEOUT_S: Final = 20.0
@@ -29,45 +43,27 @@ _MODE_TAG: Final = 1214
 _STATES: Final = {"SUCCESS": "DONE", "DONE": "DONE", "ERROR": "FAILED", "FAILED": "FAILED"}
 """Dreamkas' statuses of an operation, and those of the app `cashdesk`."""
 
-SEE_HISTORY: Final = """
-    select exists (select from billing.payment_events where payment_id = $1 and status = 'SUCCEEDED') as is_reported,
-        (select request -> 'attributes' from billing.receipts where payment_id = $1 order by id limit 1) as customer,
-        exists (select from billing.receipts where payment_id = $1 and kind = 'refund') as is_refunded,
-        (select uid from billing.payments where id = $1) as uid
-"""
-ADD: Final = """
-    insert into billing.receipts (payment_id, kind, refund_id, external_id, amount, request)
-    values ($1, $2, $3, $4, $5, $6::text::jsonb) on conflict (payment_id, kind, refund_id) do nothing returning id
-"""
-SEE: Final = "select id, external_id, state, request::text as request from billing.receipts where id = $1"
-END: Final = """
-    update billing.receipts set state = $2, operation = $3, error = $4, updated_at = now()
-    where id = $1 and external_id = $5
-"""
-REISSUE: Final = """
-    update billing.receipts set state = 'PENDING', operation = null, error = null, issues = issues + 1,
-        updated_at = now(),
-        external_id = split_part(external_id, '#', 1) || '#' || (issues + 1),
-        request = jsonb_set(request, '{externalId}', to_jsonb(split_part(external_id, '#', 1) || '#' || (issues + 1)))
-    where id = $1 and state = 'FAILED' returning id, external_id, payment_id, kind
-"""
 
-hook.alert_rule(
-    "failed_receipts",
-    "{value} receipts of payments have failed",
-    metric="billing_receipts",
-    labels={"state": ["FAILED"]},
-    above=0.0,
-    severity="critical",
-    advice="`boathook billing receipts list --state FAILED` has the cause; after a fix, `receipts reissue`.",
-)
-hook.alert_rule(
-    "waiting_receipts",
-    "a receipt has waited for {value} s for the cash desk",
-    metric="billing_oldest_receipt_seconds",
-    above=3_600.0,
-    advice="The attempts of `boathook deliveries list --recipient handler:billing.issue_receipt` have the cause.",
-)
+failed_receipts = hook.alert("failed_receipts", "{text}: {value}. {hint}", severity="critical")
+waiting_receipts = hook.alert("waiting_receipts", "{text}: {value} s. {hint}", above=3_600.0)
+
+
+@failed_receipts.check
+async def find_failed(tx: Transaction) -> list[AlertReading]:
+    """Return the number of failed receipts."""
+    text = gettext("receipts of payments have failed")
+    hint = gettext("`boathook billing receipts list --state FAILED` has the cause; after a fix, `receipts reissue`.")
+    return [AlertReading("", await tx.fetchval(SQL["count_failed"]), {"text": text, "hint": hint})]
+
+
+@waiting_receipts.check
+async def find_waiting(tx: Transaction) -> list[AlertReading]:
+    """Return how many seconds the oldest pending receipt has waited."""
+    text = gettext("a receipt waits for the cash desk")
+    hint = gettext(
+        "The attempts of `boathook deliveries list --recipient handler:billing.issue_receipt` have the cause."
+    )
+    return [AlertReading("", await tx.fetchval(SQL["oldest_pending_s"]), {"text": text, "hint": hint})]
 
 
 async def arrange(tx: Transaction, event: Event, notice: Notice, payment: Payment) -> None:
@@ -79,7 +75,7 @@ async def arrange(tx: Transaction, event: Event, notice: Notice, payment: Paymen
     plan = shop().plan_of(payment)
     if desk is None or plan is None or plan.currency != CURRENCY or event.application == IMPORTED:
         return
-    history = await tx.fetchrow(SEE_HISTORY, payment.id)
+    history = await tx.fetchrow(SQL["see_history"], payment.id)
     assert history is not None, "the payment is stored"
     known = json.loads(history["customer"]) if history["customer"] else {}
     contact = payment.email or notice.phone or known.get("email") or known.get("phone") or desk.contact
@@ -88,7 +84,7 @@ async def arrange(tx: Transaction, event: Event, notice: Notice, payment: Paymen
     async def add(kind: str, refund_id: str, amount: Decimal) -> None:
         external_id = f"billing-{history['uid']}-{kind}" + (f"-{refund_id}" if refund_id else "")
         request = json.dumps(make_request(desk, plan, kind, amount, contact, external_id), ensure_ascii=False)
-        id = await tx.fetchval(ADD, payment.id, kind, refund_id, external_id, amount, request)
+        id = await tx.fetchval(SQL["add"], payment.id, kind, refund_id, external_id, amount, request)
         if id is not None:
             await publish(tx, id, external_id, payment.id)
 
@@ -148,7 +144,7 @@ async def issue_receipt(event: Event, tx: Transaction) -> Ignore | Retry | Dead 
     desk = settings().receipts
     if desk is None:
         return Dead("RECEIPT_SETTINGS", "[billing.receipts] is missing; it has the cash desk's address and token")
-    row = await tx.fetchrow(SEE, event.json["receipt"])
+    row = await tx.fetchrow(SQL["see"], event.json["receipt"])
     if row is None or row["state"] == "DONE" or row["external_id"] != event.json["external_id"]:
         return Ignore("SUPERSEDED")
     try:
@@ -162,10 +158,10 @@ async def issue_receipt(event: Event, tx: Transaction) -> Ignore | Retry | Dead 
         return Retry(code="RECEIPT_PENDING", dependency="cashdesk")
     values = (row["id"], operation["state"], operation["id"], operation["error"], row["external_id"])
     if operation["state"] == "DONE":
-        await tx.execute(END, *values)
+        await tx.execute(SQL["end"], *values)
         return None
     async with hook.transaction() as own:  # that of the handler is rolled back with the dead letter
-        await own.execute(END, *values)
+        await own.execute(SQL["end"], *values)
     return Dead("RECEIPT_FAILED", str(operation["error"]), "cashdesk")
 
 
@@ -224,7 +220,7 @@ def read_operation(document: Mapping[str, Any]) -> dict[str, Any]:
 
 async def reissue(tx: Transaction, id: int) -> Mapping[str, Any] | None:
     """Issue a failed receipt again, under a new external id; None if it has not failed."""
-    row = await tx.fetchrow(REISSUE, id)
+    row = await tx.fetchrow(SQL["reissue"], id)
     if row is None:
         return None
     await publish(tx, row["id"], row["external_id"], row["payment_id"])

@@ -115,7 +115,7 @@ class BillingSettings(_Table):
     proof: Literal["hmac", "secret"] = "hmac"
     """``hmac``: the header holds the HMAC-SHA256 of the raw body. ``secret``: it holds the secret itself."""
     form: Literal["json", "tilda"] = "json"
-    """``json``: the fields listed in README.md. ``tilda``: the form that Tilda itself sends for each order."""
+    """``json``: the fields listed in PROVIDERS.md. ``tilda``: the form that Tilda itself sends for each order."""
     header: Word = "X-Signature"
     encoding: Literal["hex", "base64"] = "hex"
     path: Path = "/webhooks/payments"
