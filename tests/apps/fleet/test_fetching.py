@@ -142,8 +142,8 @@ async def mileage(url: str, *updates: tuple[int, int, int], response: int | None
         at = AT + timedelta(minutes=5)
         await fetching.note_object(tx, uuid.uuid4(), Entity.CAR, "1", {"id": 1, "mileage": response}, at, UTC)
         await apply_changes(tx, Entity.CAR, "1")
-        found: int = await tx.fetchval("select mileage from fleet.cars where id = '1'")
-        return found
+        value: int = await tx.fetchval("select mileage from fleet.cars where id = '1'")
+        return value
 
 
 CASES = [

@@ -153,5 +153,5 @@ def test_the_types_have_schemas_and_a_price_reaches_the_application(tmp_path, ad
 
 
 def _types(server: FleetServer) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = server.client.get("/api/v1/event-type", params={"with_content": True}).json()["data"]
-    return found
+    types: list[dict[str, Any]] = server.client.get("/api/v1/event-type", params={"with_content": True}).json()["data"]
+    return types

@@ -116,16 +116,16 @@ async def test_a_late_change_is_marked_and_counts_for_nothing(staff: httpx.Async
     assert ["mileage", "3", "4"] in cells(html)
 
 
-@pytest.mark.parametrize(("query", "found"), [
+@pytest.mark.parametrize(("query", "shown"), [
     ("5", ["5", "900"]), ("qa417aq", ["5", "900"]), ("417 aq", ["5", "900"]), ("900", ["900"]), ("nothing", []), ("%", []),
     ("", ["900", "5"]), ("-", []), ("'", []), ("\0", ["900", "5"]), ("x" * 5_000, []),
 ])  # fmt: skip
-async def test_cars_and_bookings_are_found_by_id_or_plate(query: str, found: list[str], staff: httpx.AsyncClient):
+async def test_cars_and_bookings_are_found_by_id_or_plate(query: str, shown: list[str], staff: httpx.AsyncClient):
     await send(1, Entity.CAR, "5", Action.CREATE, data={"id": 5, "number": "QA 417-AQ"})
     await send(2, Entity.BOOKING, "900", Action.CREATE, data={"id": 900, "car_id": 5})
     response = await staff.get(f"{PATH}/", params={"q": query})
     assert response.status_code == 200
-    assert [row[1] for row in cells(response.text)] == found
+    assert [row[1] for row in cells(response.text)] == shown
 
 
 @pytest.mark.parametrize("path", ["/car/404", "/client/1", "/car/%00", "/car/" + "9" * 3_000, "/booking/%27"])

@@ -30,13 +30,13 @@ _not_ready: Final = hook.alert("not_ready", "{text}", severity="critical", advic
 async def find_silent(tx: Transaction) -> list[AlertReading]:
     """Return the branches that have sent no webhook for too long."""
     await branches.watch_branches(tx, hook.settings)
-    found = []
+    readings = []
     for id, state in (await branches.read_branches(tx, hook.settings)).items():
         if state["is_silent"]:
             name, hours = state["name"] or id, f"{state['silent_h']:g}"
             text = gettext("No webhook of branch %(name)s for %(hours)s hours of operation", name=name, hours=hours)
-            found.append(AlertReading(id, state["silent_h"], {"name": name, "text": text}))
-    return found
+            readings.append(AlertReading(id, state["silent_h"], {"name": name, "text": text}))
+    return readings
 
 
 @_slow.check
@@ -52,4 +52,7 @@ async def find_slow(_tx: Transaction) -> list[AlertReading]:
 async def find_problems(_tx: Transaction) -> list[AlertReading]:
     """Return why boathook is not ready."""
     problems = (await status.read_figures(hook)).status.get("problems", ())
-    return [AlertReading(str(one), 1.0, {"text": gettext("Not ready: %(problem)s", problem=one)}) for one in problems]
+    return [
+        AlertReading(str(problem), 1.0, {"text": gettext("Not ready: %(problem)s", problem=problem)})
+        for problem in problems
+    ]

@@ -73,10 +73,10 @@ class RentProgApi:
             RateReached: it is not this request's turn.
             FetchFailed, UnusableResponse: a request failed.
         """
-        companies = [branch_id for branch_id, one in self._hook.settings.branches.items() if one.token]
+        companies = [company for company, settings in self._hook.settings.branches.items() if settings.token]
         known = self._paths.get(entity)
-        for company in sorted(companies, key=lambda one: one != branch):
-            for path in sorted(PATHS[entity], key=lambda one: one != known):
+        for company in sorted(companies, key=lambda company: company != branch):
+            for path in sorted(PATHS[entity], key=lambda path: path != known):
                 document = await self._get(company, path.format(id=quote(id, safe="")), "search" in path)
                 for fields in _objects(document, entity):
                     if str(fields.get("id")) == id:
@@ -145,9 +145,9 @@ def _objects(document: Any, entity: Entity) -> Iterator[dict[str, Any]]:
         wrapped = [document[key] for key in ("data", str(entity), f"{entity}s") if key in document]
         if wrapped and "id" not in document:
             document = wrapped[0]
-    for one in document if isinstance(document, list) else [document]:
-        if isinstance(one, dict):
-            yield one
+    for item in document if isinstance(document, list) else [document]:
+        if isinstance(item, dict):
+            yield item
 
 
 def _expiry(text: Any) -> float:

@@ -163,12 +163,12 @@ class FleetSettings(BaseModel):
         }  # fmt: skip
         if self.scheme == "hmac":
             rentprog["scheme"] = "hmac"
-        found = {"rentprog": rentprog}
+        sources = {"rentprog": rentprog}
         if self.umnico_secrets:
-            found["umnico"] = {
+            sources["umnico"] = {
                 "provider": "umnico", "secrets": list(self.umnico_secrets), "paths": [UMNICO_PATH], **policy
             }  # fmt: skip
-        return found
+        return sources
 
 
 def find_zone(name: str) -> tzinfo:
@@ -182,14 +182,14 @@ def with_preset(given: Mapping[str, Any], environment: Mapping[str, str]) -> dic
     Raises:
         ConfigError: a variable has an invalid value; the message names the variable.
     """
-    found: dict[str, Any] = {}
+    preset: dict[str, Any] = {}
     for name, (key, read) in PRESET.items():
         text = environment.get(name, "").strip()
         if text:
             value = _read(name, text, read)
             if key not in given:
-                found[key] = value
-    return {**found, **given}
+                preset[key] = value
+    return {**preset, **given}
 
 
 def _read(name: str, text: str, read: Callable[[str], Any]) -> Any:
@@ -201,10 +201,10 @@ def _read(name: str, text: str, read: Callable[[str], Any]) -> Any:
 
 def read_size(text: str) -> int:
     """Parse a size in bytes such as ``256kb``, ``1mb`` or ``262144``. Raises ValueError with the allowed values."""
-    found = re.fullmatch(r"(\d{1,12})(?:\.0+)?\s*(b|kb|k|mb|m)?", text.lower())
+    matched = re.fullmatch(r"(\d{1,12})(?:\.0+)?\s*(b|kb|k|mb|m)?", text.lower())
     size = (
-        int(found[1]) * {"": 1, "b": 1, "k": 1024, "kb": 1024, "m": 1024**2, "mb": 1024**2}[found[2] or ""]
-        if found
+        int(matched[1]) * {"": 1, "b": 1, "k": 1024, "kb": 1024, "m": 1024**2, "mb": 1024**2}[matched[2] or ""]
+        if matched
         else 0
     )
     if not 1_024 <= size <= 64 * 1024**2:

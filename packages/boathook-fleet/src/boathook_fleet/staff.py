@@ -55,7 +55,7 @@ def words() -> dict[str, Any]:
 async def search(request: PageRequest) -> Response:
     """Show the cars and bookings that were searched for, else those that were changed last."""
     text = request.query.get("q", "")[:MAX_QUERY].replace("\0", "")
-    return request.page("search.html", query=text, found=await timeline.search(request.tx, text))
+    return request.page("search.html", query=text, rows=await timeline.search(request.tx, text))
 
 
 @pages.get("/{entity}/{id}", role=ROLE)
