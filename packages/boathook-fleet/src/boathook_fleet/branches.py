@@ -38,13 +38,9 @@ def _state(branch: BranchSettings, row: Any, now: datetime, zone: tzinfo) -> dic
 
 
 def open_seconds(minutes: tuple[int, int], since: datetime, until: datetime, zone: tzinfo) -> float:
-    """Return the seconds between two times that are in the hours of operation.
+    """Return the seconds between two times, at most `MAX_DAYS` apart, that are in the hours of operation.
 
-    Args:
-        minutes: those of a day at which the hours begin and end; the latter may be on the next day.
-        since: the beginning, at most `MAX_DAYS` before the end.
-        until: the end.
-        zone: the time zone of the hours.
+    These begin and end at *minutes* of a day in *zone*; the latter may be on the next day.
     """
     since = max(since, until - timedelta(days=MAX_DAYS))
     day, total = since.astimezone(zone).date() - timedelta(days=1), 0.0

@@ -59,14 +59,9 @@ async def list_dead(
     after: str | None = None,
     limit: int = 50,
 ) -> list[dict[str, Any]]:
-    """Return a page of dead letters, those of the newest events first, each with its retry plan and first request.
+    """Return dead letters behind the id *after*, newest events first, each with its plan and first request.
 
-    Args:
-        hook: the app's `Boathook`.
-        source: only those whose first request came from this source.
-        type: only those whose first request, or own event, has this type; ``*`` matches any text.
-        after: the id behind which the page begins.
-        limit: maximum rows.
+    Only those whose first request came from *source*, and has *type*, or whose own event has; ``*`` matches any text.
     """
     pattern = None if type is None else re.compile(".*".join(map(re.escape, type.split("*"))), re.DOTALL)
     rows: list[dict[str, Any]] = []

@@ -45,17 +45,7 @@ async def end_waits(tx: Transaction) -> list[tuple[Entity, str]]:
 async def note_object(
     tx: Transaction, event_id: UUID, entity: Entity, id: str, fields: Mapping[str, Any], at: datetime, zone: Any
 ) -> None:
-    """Add a fetched object to its changes.
-
-    Args:
-        tx: the transaction.
-        event_id: the event that requested it.
-        entity: its kind.
-        id: its id.
-        fields: the response.
-        at: the time of the request.
-        zone: the company's time zone.
-    """
+    """Add what was fetched at a time to the changes of an object; *event_id* is the event that requested it."""
     stale = {
         name
         for row in await tx.fetch(SQL["waiting"], entity, id, at)

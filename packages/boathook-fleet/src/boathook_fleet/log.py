@@ -52,13 +52,7 @@ _MAX_TEXT: Final = 2_000
 
 @asynccontextmanager
 async def logged(hook: Boathook, phase: Phase, **where: Any) -> AsyncIterator[None]:
-    """Log an error that leaves the block, then re-raise it.
-
-    Args:
-        hook: the app's `Boathook`.
-        phase: the phase of the block.
-        where: what `add_error` takes besides.
-    """
+    """Log an error that leaves the block, then re-raise it; *where* is what `add_error` takes besides."""
     try:
         yield
     except Exception as error:
@@ -89,20 +83,10 @@ async def add_error(
     entity: str | None = None,
     entity_id: str | None = None,
 ) -> None:
-    """Write one row.
+    """Write one row, which stands for *number* equal errors.
 
-    Args:
-        tx: the transaction.
-        phase: where it happened.
-        code: what happened, such as the name of an exception.
-        error: the same in words.
-        kind: how severe it is.
-        number: the count of equal errors that the row represents.
-        payload: the body of the request, or the part of it that was handled.
-        meta: where it comes from, such as the source and the request's id.
-        event_id: the event.
-        entity: the kind of its object.
-        entity_id: the object.
+    The *code* may be the name of an exception, and *error* is the same in words; *payload* is what was handled, and
+    *meta* says where it came from.
     """
     content = None if payload is None else to_jsonb(payload, _MAX_PAYLOAD)
     await tx.execute(

@@ -92,12 +92,7 @@ async def note_change(
 ) -> bool:
     """Append a change and mark its object; return whether the mark must be announced.
 
-    Args:
-        tx: the transaction.
-        arrival: the event that brought the change.
-        change: the change.
-        stamp: the time that orders it.
-        unparsed: those of its fields that no column can be read from.
+    The change is ordered by *stamp*; no column can be read from its fields in *unparsed*.
     """
     data = {name: value for name, value in change.data.items() if name not in unparsed}
     table = TABLES[change.entity]
