@@ -60,6 +60,7 @@ _IMPORT: Final = ("tests/apps/test_table_import.py",)
 _VIEWS: Final = ("tests/apps/test_compatibility_views.py",)
 _APP_ALERTS: Final = ("tests/postgres/test_app_alerts.py",)
 _WAIT_FOR: Final = ("tests/postgres/test_wait_for.py",)
+_CHAINS: Final = ("tests/postgres/test_event_chains.py",)
 _CONTINUED: Final = ("tests/apps/billing/test_owner_tables.py", "-k", "only_open_and_verified")
 _SCHEMA: Final = "db/migrations/0001_initial.sql"
 
@@ -108,6 +109,27 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "where rule <> all ($1::text[]) and at < now() - interval '1 day'",
             "where rule <> all ($1::text[])",
             _APP_ALERTS,
+        ),
+    ),
+    "chains": (
+        ChosenMutant(
+            _SCHEMA,
+            "coalesce((select c.first_id from boathook.event_cause c where c.event_id = d.cause_id), d.cause_id)",
+            "d.cause_id",
+            _CHAINS,
+        ),
+        ChosenMutant(
+            _SCHEMA,
+            "from done d where d.verdict is null and d.cause_id is not null",
+            "from done d where d.cause_id is not null and d.id is null",
+            _CHAINS,
+        ),
+        ChosenMutant("db/delivery_commands.sql", " or {first_source} = $1", "", _CHAINS),
+        ChosenMutant(
+            "service/dead_letters.py",
+            "Selection(ListFilter(), [key]), ignored",
+            'Selection(ListFilter(code="other"), [key]), ignored',
+            _CHAINS,
         ),
     ),
     "waits": (

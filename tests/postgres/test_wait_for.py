@@ -320,6 +320,7 @@ class TestRaces:
         async with running_worker(shop, hook):
             await accept_events(shop, {"track": "a"})
             await until_waiting(shop)
+            assert await store_of(shop).match_signals() == 0  # the wait is compared from now on by new signals only
             async with shop.acquire() as operator:
                 transaction = operator.transaction()
                 await transaction.start()

@@ -10,11 +10,13 @@ from pydantic import Field
 
 from boathook.api.errors import invalid
 from boathook.api.events import (
+    ContentOut,
     DeliveryOut,
     DeliveryQuery,
     DeliveryRef,
     DeliveryWithAttemptsOut,
     show_attempts,
+    show_content,
 )
 from boathook.api.pages import Limit, ListOf, OnwardIterator
 from boathook.api.route import AnyCall, read_path_id, router
@@ -22,7 +24,7 @@ from boathook.domain import ids
 from boathook.service import dead_letters, listings
 from boathook.service.authorization import Permission, requires
 from boathook.service.dead_letters import DeadLetterCursor
-from boathook.service.schemas.fields import Input, Text
+from boathook.service.schemas.fields import Input, Output, Text, Timestamp
 
 routes = router("Dead Letter")
 
@@ -32,8 +34,12 @@ _MICROSECONDS: Final = re.compile(r"[0-9]{1,17}", re.ASCII)
 
 
 class ReplayDeadLetterIn(Input):
-    """Why the dead letter is replayed."""
+    """Why the dead letter is replayed, and from where."""
 
+    first: bool = Field(
+        default=False,
+        description="Handle the first event of its chain again instead, and mark the dead letter as ignored.",
+    )
     note: Text = Field(default="", description="Kept in the audit.", examples=["the receiver is back"])
 
 
@@ -45,8 +51,23 @@ class IgnoreDeadLetterIn(Input):
     )
 
 
+class ChainLinkOut(Output):
+    """One event of the chain that led to a dead letter."""
+
+    event_id: str
+    source: str | None
+    application: str | None
+    type: str | None = Field(description="Null if retention has dropped the event.")
+    accepted_at: Timestamp | None
+    delivery_id: str | None = Field(description="The delivery whose handler published the next event.")
+    recipient: str | None = Field(examples=["handler:invoice"])
+
+
 class DeadLetterOut(DeliveryWithAttemptsOut):
-    """A dead letter with its attempts and its cause."""
+    """A dead letter with its attempts, its cause, and the events that led to it."""
+
+    chain: list[ChainLinkOut] = Field(description="The first event first; the last one is that of the dead letter.")
+    first_content: ContentOut | None = Field(description="The content of the first event, if it is another one.")
 
     sentence: str = Field(description="What failed.", examples=["handler:invoice failed 5 times, last with a timeout"])
     advice: str = Field(description="What to do about it.")
@@ -99,10 +120,13 @@ async def list_dead_letters(
 @requires(Permission.DEAD_LETTER_VIEW)
 async def get_dead_letter(call: AnyCall, delivery_id: DeliveryRef) -> DeadLetterOut:
     """Return a dead letter with its attempts; 404 for a delivery in another state."""
-    row, attempts = await listings.read_dead_letter(call.work, read_path_id(ids.read_delivery, delivery_id))
+    found = await listings.read_dead_letter(call.work, read_path_id(ids.read_delivery, delivery_id))
+    row = found.row
     return DeadLetterOut.of(
         row,
-        attempts_made=show_attempts(attempts),
+        attempts_made=show_attempts(found.attempts),
+        chain=[ChainLinkOut.of(link) for link in found.chain],
+        first_content=None if found.first is None else ContentOut(**show_content(found.first)),
         sentence=dead_letters.describe_failure(row.recipient, row.attempts, row.code, row.note),
         advice=dead_letters.advise(row.recipient, row.code),
     )
@@ -118,10 +142,15 @@ async def get_dead_letter(call: AnyCall, delivery_id: DeliveryRef) -> DeadLetter
 async def replay_dead_letter(
     call: AnyCall, delivery_id: DeliveryRef, body: ReplayDeadLetterIn | None = None
 ) -> DeliveryOut:
-    """Make a dead letter pending again, with its full number of attempts."""
-    note = "" if body is None else body.note
-    row = await dead_letters.replay_one(call.work, read_path_id(ids.read_delivery, delivery_id), note=note)
-    return DeliveryOut.of(row)
+    """Make a dead letter pending again, with its full number of attempts.
+
+    With `first`, the handler of the first event of its chain gets that event again, and publishes again what it now
+    should. The dead letter is then ignored, with a note. The response is the delivery that is pending now.
+    """
+    body = body or ReplayDeadLetterIn()
+    key = read_path_id(ids.read_delivery, delivery_id)
+    replay = dead_letters.replay_first if body.first else dead_letters.replay_one
+    return DeliveryOut.of(await replay(call.work, key, note=body.note))
 
 
 @routes.post("/dead-letter/{delivery_id}/ignore", operation_id="v1.dead-letter.ignore", summary="Ignore a dead letter")

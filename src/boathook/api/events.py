@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 from fastapi import Depends, Path, Query
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from boathook.api.errors import invalid
 from boathook.api.pages import DeliveryPage, EventPage, ListOf
@@ -126,6 +126,17 @@ class ContentOut(Output):
     body_base64: str | None = Field(description="Any other body.")
 
 
+class FirstEventOut(Output):
+    """The event that a chain of events began with, of which handlers published all others."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    source: str | None
+    application: str | None
+    type: str | None = Field(description="Null if retention has dropped it.")
+
+
 class DeliveryOut(Output):
     """A delivery: one event for one recipient."""
 
@@ -149,6 +160,10 @@ class DeliveryOut(Output):
     paused_until: Timestamp | None = Field(
         default=None,
         description="When the next probe of its endpoint goes, if it is pending and the endpoint is paused.",
+    )
+    first: FirstEventOut | None = Field(
+        default=None,
+        description="Of a dead letter: the first event of its chain, if a handler published the event of the delivery.",
     )
 
 

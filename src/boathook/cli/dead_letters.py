@@ -13,7 +13,7 @@ from rich.text import Text
 
 from boathook.cli import output
 from boathook.cli.commands import example
-from boathook.cli.context import UsageError, action, err, out, run_with_database
+from boathook.cli.context import UsageError, action, err, out, run_in_transaction, run_with_database
 from boathook.cli.events import ITEM, PROOF, Delivery, show_delivery
 from boathook.cli.options import (
     FILTERS,
@@ -39,7 +39,9 @@ from boathook.domain.plurals import counted
 from boathook.service import bulk_jobs, dead_letters, id_prefixes, listings, operations
 from boathook.service.database import Database
 from boathook.service.dead_letters import DeadLetterGroup
+from boathook.service.listings import DeliveryRow, FirstEvent
 from boathook.service.operations import ListFilter, ReplayOutcomes, Selection
+from boathook.service.unit_of_work import UnitOfWork
 
 dead = typer.Typer(no_args_is_help=True, help="Dead letters: deliveries that failed permanently.")
 
@@ -47,6 +49,12 @@ Follow = Annotated[
     bool | None,
     typer.Option(
         "--follow/--no-follow", help="Wait until all have ended, and print the outcome; the default on a terminal."
+    ),
+]
+First = Annotated[
+    bool,
+    typer.Option(
+        "--first", help="Handle the first event of each chain again instead, and mark the dead letter as ignored."
     ),
 ]
 _VIEW: Final = View(
@@ -57,6 +65,7 @@ _VIEW: Final = View(
         Column("failed", output.age_of("ended_at")),
         ITEM,
         Column("type"),
+        Column("first event", lambda row: _show_first(row.first), is_optional=True),
         RECIPIENT,
         PROOF,
     )
@@ -71,19 +80,27 @@ _GROUPS: Final = (
 )
 
 
+def _show_first(first: FirstEvent | None) -> str:
+    return "" if first is None else f"{first.source or first.application or ''} {first.type or first.id}".strip()
+
+
 @dead.command("list", epilog=example("boathook dead list --code TIMEOUT --since 1d --json"))
 @with_options(FILTERS, after="ctx")
 def list_dead(
     ctx: typer.Context, limit: Limit = 50, after: After = None, as_json: Json = False, **filters: Any
 ) -> None:
-    """List dead letters, newest events first; --since and --until filter by the time of failure."""
+    """
+    List dead letters, newest events first; --since and --until filter by the time of failure.
+
+    --source and --type match the event of the dead letter, or the first event of its chain if a handler published it.
+    """
     wanted = ListFilter(**filters, limit=limit, after=after)
     output.print_listing(ctx, listings.list_dead_letters, wanted, _VIEW, ids.DELIVERY, as_json=as_json)
 
 
 @dead.command("show", epilog=example("boathook dead show dlv_01h455vb4pex5vsknk084sn02q4_0"))
 def show_dead(ctx: typer.Context, delivery: Delivery, as_json: Json = False) -> None:
-    """Show one dead letter with its event, attempts, errors, side effects and history."""
+    """Show one dead letter with its event, those that led to it, attempts, errors, side effects and history."""
     show_delivery(ctx, delivery, as_json)
 
 
@@ -134,22 +151,43 @@ def _print_group(group: DeadLetterGroup) -> None:
     "boathook dead replay --source stripe --code TIMEOUT --since 2h --rate 20 --yes",
     "boathook dead replay --group grp_01h455vb4pex5vsknk084sn02q4 --dry-run",
     "boathook dead replay --group grp_01h455vb4pex5vsknk084sn02q4 --yes --follow",
+    "boathook dead replay --first dlv_01h455vb4pex5vsknk084sn02q4_0",
 ))  # fmt: skip
 @with_options(FILTERS, after="chosen")
 def replay_dead(
     ctx: typer.Context, chosen: Ids = None, everything: All = False, group: InGroup = None, rate: Rate = None,
     note: Note = None, dry_run: DryRun = False, yes: Yes = False, as_json: Json = False, follow: Follow = None,
-    **filters: Any,
+    first: First = False, **filters: Any,
 ) -> None:  # fmt: skip
     """
     Replay dead letters, each with its full number of attempts.
 
     Exits with 1 if it followed them and any failed again.
     """
+    if first:
+        if not chosen or group or everything or dry_run or ListFilter(**filters) != ListFilter():
+            raise UsageError("--first takes ids of dead letters: boathook dead replay --first ID")
+        _replay_first(ctx, chosen, note, as_json=as_json)
+        return
     replay, replay_group = partial(operations.replay_dead, rate=rate), partial(operations.replay_group, rate=rate)
     is_followed = out.is_terminal and not as_json if follow is None else follow
     bulk = _Action("replay", "replayed", replay, replay_group, note, dry_run, yes, as_json, is_followed=is_followed)
     bulk.run(ctx, chosen, ListFilter(**filters), group, everything=everything)
+
+
+def _replay_first(ctx: typer.Context, chosen: Sequence[str], note: str | None, *, as_json: bool) -> None:
+    """Handle the first events of dead letters again, in one transaction, and print the new deliveries."""
+
+    async def replay(work: UnitOfWork) -> list[DeliveryRow]:
+        keys = await id_prefixes.find_deliveries(work.connection, chosen)
+        return [await dead_letters.replay_first(work, key, note=note or "") for key in keys]
+
+    added = run_in_transaction(ctx, replay)
+    if as_json:
+        output.print_json({"action": "replay first", "done": len(added), "deliveries": [row.id for row in added]})
+        return
+    for row in added:
+        say(f"{row.id} is pending at {row.recipient}; the dead letter is ignored")
 
 
 @dead.command("ignore", epilog=example(

@@ -38,7 +38,16 @@ from boathook.domain.model import State
 from boathook.domain.plurals import counted
 from boathook.service import id_prefixes, listings, operations, search
 from boathook.service.database import Database
-from boathook.service.listings import AttemptDetail, DeliveryDetail, DeliveryRow, EventDetail, EventRow, ListFilter
+from boathook.service.listings import (
+    AttemptDetail,
+    ChainLink,
+    DeliveryDetail,
+    DeliveryRow,
+    EventDetail,
+    EventRow,
+    ListFilter,
+    StoredRequest,
+)
 from boathook.service.search import SearchQuery
 
 events = typer.Typer(no_args_is_help=True, help="Accepted events.")
@@ -259,7 +268,14 @@ def show_delivery(ctx: typer.Context, delivery: Delivery, as_json: Json = False)
     if as_json:
         shown = {**asdict(found.row), "event": {**asdict(found.event), **asdict(found.stored)}}
         attempts = [_plain_attempt(attempt) for attempt in found.attempts]
-        made = {"attempts_made": attempts, "effects": found.side_effects, "audit": found.audit}
+        made: dict[str, object] = {
+            "attempts_made": attempts,
+            "effects": found.side_effects,
+            "audit": found.audit,
+            "chain": found.chain,
+        }
+        if found.first is not None:
+            made["first_request"] = asdict(found.first)
         output.print_json({**shown, **made})
         return
     row = found.row
@@ -282,12 +298,26 @@ def show_delivery(ctx: typer.Context, delivery: Delivery, as_json: Json = False)
     out.print()
     _print_event(found.event)
     output.print_request(found.stored.headers, found.stored.body)
+    if len(found.chain) > 1:
+        _print_chain(found.chain, found.first)
     _print_attempts(found.attempts)
     for effect in found.side_effects:
         say(f"side effect: {effect.name} at {output.timestamp(effect.done_at)}, result {effect.result}")
     for entry in reversed(found.audit):
         because = f": {entry.note}" if entry.note else ""
         say(f"{output.timestamp(entry.at)}  {entry.action} by {entry.actor}{because}")
+
+
+def _print_chain(chain: Sequence[ChainLink], first: StoredRequest | None) -> None:
+    """Print the events that led to an event, and the request of the first one."""
+    out.print()
+    for link in chain:
+        origin = link.source or link.application or "dropped by retention"
+        published = f"  {link.recipient or 'a handler'} published:" if link.delivery_id else ""
+        out.print(output.text(f"{link.event_id}  {origin} {link.type or ''}{published}"), soft_wrap=True)
+    if first is not None:
+        say("the first one:")
+        output.print_request(first.headers, first.body)
 
 
 @deliveries.command("retry", epilog=example("boathook deliveries retry dlv_01h455vb4pex5vsknk084sn02q4_0"))

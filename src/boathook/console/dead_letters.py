@@ -188,6 +188,8 @@ async def show_letter(context: ConsoleContext, status: int = 200, **errors: str)
         status,
         letter=_describe(row),
         event=found.event,
+        chain=found.chain,
+        first=found.first,
         group=await dead_letters.group_of(context.app_context, key),
         advice=dead_letters.advise(row.recipient, row.code),
         attempts=found.attempts[::-1],
@@ -202,6 +204,16 @@ async def show_letter(context: ConsoleContext, status: int = 200, **errors: str)
 async def replay_letter(context: ConsoleContext) -> Response:
     """Replay one dead letter."""
     return context.to(f"{DEAD_LETTERS_PATH}/{context.path['id']}", await _decide(context, [_key(context)], "replay"))
+
+
+@routes.post("/dead/{id}/replay-first", Permission.DEAD_LETTER_DECIDE)
+async def replay_first(context: ConsoleContext) -> Response:
+    """Handle the first event of a dead letter's chain again, and mark the dead letter as ignored."""
+    async with context.work() as work:
+        row = await dead_letters.replay_first(work, _key(context))
+    return context.to(
+        f"{DEAD_LETTERS_PATH}/{context.path['id']}", f"{row.id} is queued at {row.recipient}; this one is ignored."
+    )
 
 
 @routes.post("/dead/{id}/ignore", Permission.DEAD_LETTER_DECIDE)

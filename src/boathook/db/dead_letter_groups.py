@@ -16,7 +16,14 @@ from msgspec.structs import replace
 from boathook.db.database import Connection, Database, Record
 from boathook.db.delivery_commands import Key
 from boathook.db.queries import listings
-from boathook.db.queries.listings import DeliveryRow, ListFilter, delivery_row, like_pattern, scanned_row
+from boathook.db.queries.listings import (
+    DeliveryRow,
+    ListFilter,
+    delivery_row,
+    like_pattern,
+    scanned_row,
+    with_first_events,
+)
 from boathook.db.statements import load
 from boathook.domain import ids
 
@@ -149,7 +156,8 @@ async def list_dead_letters(
 ) -> list[DeliveryRow]:
     """Return the next dead letters of a group, latest first."""
     cursor = (None, None, None) if after is None else (after.ended_at, *ids.read_delivery(after.id))
-    return [delivery_row(row) for row in await database.fetch(SQL["page_letters"], key, *cursor, limit)]
+    rows = await database.fetch(SQL["page_letters"], key, *cursor, limit)
+    return await with_first_events(database, [delivery_row(row) for row in rows])
 
 
 async def search_dead_letters(
@@ -172,12 +180,11 @@ async def search_dead_letters(
         fitting = [row for row in scanned if row["fits"]]
         rows += [scanned_row(row) for row in fitting]
         if len(fitting) == left:
-            return DeadLetterPage(rows, _place(fitting[-1]), is_full=True)
-        if not scanned or scanned[-1]["number"] < step:
-            return DeadLetterPage(rows, None, is_full=False)
-        before = _place(scanned[-1])
-        if time.monotonic() > ends:
-            return DeadLetterPage(rows, before, is_full=False)
+            return DeadLetterPage(await with_first_events(database, rows), _place(fitting[-1]), is_full=True)
+        is_over = not scanned or scanned[-1]["number"] < step
+        before = None if is_over else _place(scanned[-1])
+        if is_over or time.monotonic() > ends:
+            return DeadLetterPage(await with_first_events(database, rows), before, is_full=False)
 
 
 async def preview_replay(database: Database | Connection, group: DeadLetterGroup) -> ReplayPreview:

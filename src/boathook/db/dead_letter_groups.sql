@@ -128,9 +128,9 @@ fitting as (
     select d.*, e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
     from looked d
     join boathook.event e on e.id = d.event_id
-    where ($1::text is null or e.source = $1)
+    where ($1::text is null or e.source = $1 or {first_source} = $1)
         and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
-        and ($3::text is null or e.type like $3 or d.item_type like $3)
+        and ($3::text is null or e.type like $3 or d.item_type like $3 or {first_type} like $3)
         and ($4::text is null or d.recipient like $4)
         and ($5::text is null or d.code = $5)
         and ($13::text is null or {organization} = $13)

@@ -289,14 +289,19 @@ async def replay_delivery(database: Database, key: Key, action: AuditContext) ->
             number of deliveries.
     """
     async with database.transaction() as connection:
-        await connection.execute(SQL["lock_replays"], [key[0]])
-        row = await _insert_replay(connection, *key)
-        made = (key[0], _added_ordinal(row, ids.show_delivery(*key)))
-        await unblock(connection, [(row["recipient"], row["order_key"])])
-        await probe(connection, [row["recipient"]], made)
-        await record_each(connection, action, REPLAY_DELIVERY, [ids.show_delivery(*key)])
-        await notify_due(connection)
-        return made
+        return await replay_delivery_in(connection, key, action)
+
+
+async def replay_delivery_in(connection: Connection, key: Key, action: AuditContext) -> Key:
+    """Run `replay_delivery` in the caller's transaction."""
+    await connection.execute(SQL["lock_replays"], [key[0]])
+    row = await _insert_replay(connection, *key)
+    made = (key[0], _added_ordinal(row, ids.show_delivery(*key)))
+    await unblock(connection, [(row["recipient"], row["order_key"])])
+    await probe(connection, [row["recipient"]], made)
+    await record_each(connection, action, REPLAY_DELIVERY, [ids.show_delivery(*key)])
+    await notify_due(connection)
+    return made
 
 
 async def retry_delivery(database: Database, key: Key, action: AuditContext) -> bool:

@@ -1,9 +1,10 @@
 -- fragment: selected_dead
--- Conditions on dead letters: source, application, type pattern, recipient pattern, code, times of death, keys.
+-- Conditions on dead letters: source and type pattern of their own event or of the first of its chain, application,
+-- recipient pattern, code, times of death, keys.
 d.state = 'dead'
-    and ($1::text is null or e.source = $1)
+    and ($1::text is null or e.source = $1 or {first_source} = $1)
     and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
-    and ($3::text is null or e.type like $3 or d.item_type like $3)
+    and ($3::text is null or e.type like $3 or d.item_type like $3 or {first_type} like $3)
     and ($4::text is null or d.recipient like $4)
     and ($5::text is null or d.code = $5)
     and ($6::timestamptz is null or d.dead_at >= $6)

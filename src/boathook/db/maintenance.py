@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 _WEEKS_AHEAD: Final = 4
 _TIME_COLUMNS: Final = {"event": "id"} | dict.fromkeys(
-    ("attempt", "delivery_archive", "side_effect", "reply"), "event_id"
+    ("event_cause", "attempt", "delivery_archive", "side_effect", "reply"), "event_id"
 )
 """The partitioned tables, each with its partition column."""
 
@@ -229,7 +229,7 @@ class _MaintenanceRun:
         # A second statement sees deliveries that were added until the last event was picked.
         gone = [row["id"] for row in await connection.fetch(SQL["delete_events"], picked)]
         await self._record("event", "age", len(gone))
-        for parent in ("attempt", "delivery_archive", "side_effect", "reply"):
+        for parent in _TIME_COLUMNS.keys() - {"event"}:
             number: int = await connection.fetchval(_fill_names("delete_of_events", parent=parent), gone)
             await self._record(parent, "age", number)
         return len(gone)

@@ -62,8 +62,8 @@ with weekly as materialized (
     join pg_class c on c.oid = i.inhrelid
     join pg_class p on p.oid = i.inhparent
     where p.oid in (
-            'boathook.event'::regclass, 'boathook.attempt'::regclass, 'boathook.delivery_archive'::regclass,
-            'boathook.side_effect'::regclass, 'boathook.reply'::regclass)
+            'boathook.event'::regclass, 'boathook.event_cause'::regclass, 'boathook.attempt'::regclass,
+            'boathook.delivery_archive'::regclass, 'boathook.side_effect'::regclass, 'boathook.reply'::regclass)
         and c.relname ~ ('^' || p.relname || '_[0-9]{8}$')
 )
 select to_date(right(child, 8), 'YYYYMMDD') as monday, array_agg(child order by parent) as children

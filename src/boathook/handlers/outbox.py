@@ -42,6 +42,7 @@ from boathook.domain.model import (
     DEFAULT_ORGANIZATION,
     MAX_DELIVERIES,
     Accepted,
+    Claim,
     Duplicate,
     IdempotencyConflict,
     IdempotencyKey,
@@ -51,6 +52,7 @@ from boathook.domain.model import (
     Published,
     Receipt,
 )
+from boathook.handlers.causes import current_cause
 from boathook.handlers.collector import add_due
 from boathook.handlers.sessions import call, call_sync
 from boathook.observability import meters, tracing
@@ -112,6 +114,8 @@ class Draft(msgspec.Struct, frozen=True):
     tags: tuple[str, ...]
     body: bytes
     began_ns: int
+    cause: Claim | None = None
+    """The delivery whose handler publishes it."""
 
 
 class CompiledRoutes(msgspec.Struct, frozen=True):
@@ -175,6 +179,8 @@ class CompiledRoutes(msgspec.Struct, frozen=True):
             "routes": application and application.version,
             "key": message_key(self.name, draft.dedup_key),
         }
+        if draft.cause is not None:
+            row |= {"cause_id": draft.cause.event_id, "cause_ordinal": draft.cause.ordinal}
         return _text(row), "\\x" + draft.body.hex(), _text(deliveries)
 
 
@@ -409,6 +415,7 @@ def _draft(message: Message, memory_days: float) -> Draft:
         tags,
         body,
         began_ns,
+        current_cause(),
     )
 
 

@@ -106,16 +106,42 @@ class Operations(Protocol):
         """Return deliveries, newest events first: rows with the fields of ``boathook deliveries list --json``."""
         ...
 
+    async def dead_letters(
+        self,
+        *,
+        source: str | None = None,
+        type: str | None = None,
+        recipient: str | None = None,
+        code: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> list[Any]:
+        """Return dead letters as ``boathook dead list`` does, newest events first; the times are those of death.
+
+        *source* and *type* match the event of a dead letter, or the first event of its chain if a handler published
+        it: ``first`` of a row has that event's id, source, application and type.
+        """
+        ...
+
     async def delivery(self, id: str) -> dict[str, Any]:
         """Return a delivery (``delivery``), its attempts (``attempts``), its event (``event``, ``headers``, ``body``).
+
+        ``chain`` has the events that led to it, the first one first; ``first_headers`` and ``first_body`` those of the
+        first event if it is another one and is still stored, else None.
 
         Raises:
             NotFound: there is none.
         """
         ...
 
-    async def replay(self, ids: Sequence[str], *, note: str | None = None) -> list[str]:
-        """Make dead letters pending again; return which of *ids* were dead. Each is recorded in the audit log."""
+    async def replay(self, ids: Sequence[str], *, note: str | None = None, first: bool = False) -> list[str]:
+        """Make dead letters pending again; return which of *ids* were dead. Each is recorded in the audit log.
+
+        With *first*, the first event of each chain is handled again by the handler that published the next one, and the
+        dead letter is ignored with a note. Those without another first event are left out.
+        """
         ...
 
     async def ignore(self, ids: Sequence[str], *, note: str) -> list[str]:

@@ -33,7 +33,7 @@ from boathook.db.sql_functions import (
     is_connection_lost,
     sqlstate,
 )
-from boathook.domain import ids
+from boathook.domain import ids, model
 from boathook.domain.errors import (
     ApplicationNotFound,
     DatabaseError,
@@ -64,6 +64,7 @@ from boathook.domain.policy import (
     leaves,
     matches,
 )
+from boathook.handlers.causes import as_cause
 from boathook.handlers.dependency_errors import dependency_of, retry_after_s
 from boathook.handlers.event import Event, ReplySlot, make_event
 from boathook.handlers.handler import Handler
@@ -276,9 +277,14 @@ class Runner:
         work = running.work
         if work.event is None:
             return Dead("EVENT_MISSING", "the event of this delivery is not in the database")
+        with as_cause(work.claim):
+            return await self._run(handler, running, run_slot, work.event)
+
+    async def _run(self, handler: Handler, running: RunningAttempt, run_slot: RunSlot, stored: model.Event) -> Result:
+        work = running.work
         for _ in range(_MAX_RUNS):
-            slot = self._slot(work.event.source)
-            event = make_event(work.event, work.claim, self._store, slot)
+            slot = self._slot(stored.source)
+            event = make_event(stored, work.claim, self._store, slot)
             completion = Completion(transaction_mark(work.claim), functools.partial(self._conclude, running, slot))
             ending: Result | None
             try:

@@ -227,7 +227,8 @@ class MetricSnapshot(msgspec.Struct):
         """Attempts by recipient; those of all endpoints are together under `ENDPOINTS`."""
         table = _CountTable()
         for (recipient, outcome), n in self.counters.get("boathook_attempts_total", {}).items():
-            table.add(recipient, _OUTCOME_FIELDS.get(outcome, "retried"), n)
+            if outcome != "waiting":  # neither a success nor a failure
+                table.add(recipient, _OUTCOME_FIELDS.get(outcome, "retried"), n)
         for (outcome,), n in self.counters.get("boathook_endpoint_requests_total", {}).items():
             table.add(ENDPOINTS, _OUTCOME_FIELDS.get(outcome, "retried"), n)
         return {recipient: RecipientCounts(**counts) for recipient, counts in table.items()}

@@ -10,7 +10,7 @@ from boathook.config import Settings
 from boathook.db import delivery_commands
 from boathook.db.applications import PageRequest
 from boathook.db.attempts import AttemptRow
-from boathook.db.database import Database
+from boathook.db.database import Connection, Database
 from boathook.db.delivery_commands import AuditContext, Key, ReplaySchedule, Selection
 from boathook.db.endpoints import Endpoint
 from boathook.db.queries import listings
@@ -18,18 +18,19 @@ from boathook.db.queries.listings import DeliveryRow, ListFilter
 from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
 from boathook.domain.due import ANY_DUE
-from boathook.domain.errors import AlreadyExists, InvalidValue, NotFound
+from boathook.domain.errors import AlreadyExists, InvalidState, InvalidTransition, InvalidValue, NotFound
 from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.domain.windows import Cursor, open_window
 from boathook.handlers.collector import add_due
 from boathook.handlers.outbox import Outbox
 from boathook.handlers.platform import EndpointView, MessageView
 from boathook.handlers.transaction import Transaction, connection_of
-from boathook.service import applications, attempts, endpoint_secrets, endpoints, event_types, messages
+from boathook.service import applications, attempts, dead_letters, endpoint_secrets, endpoints, event_types, messages
 from boathook.service.applications import NewApplication
 from boathook.service.endpoints import NewEndpoint
 from boathook.service.event_types import NewEventType
 from boathook.service.limits import check_action
+from boathook.service.listings import get_delivery
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 _BATCH: Final = 500
@@ -93,22 +94,46 @@ class AppOperations:
         )
         return await listings.list_deliveries(await self._dependencies.operations_database(), wanted)
 
+    async def dead_letters(
+        self,
+        *,
+        source: str | None = None,
+        type: str | None = None,
+        recipient: str | None = None,
+        code: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> list[DeliveryRow]:
+        """Return dead letters, those of the newest events first. Raises InvalidValue: *after* is not a delivery id."""
+        if after is not None:
+            _read_delivery(after)
+        wanted = ListFilter(
+            source=source, type=type, recipient=recipient, code=code, since=since, until=until, after=after, limit=limit
+        )
+        return await listings.list_dead_letters(await self._dependencies.operations_database(), wanted)
+
     async def delivery(self, id: str) -> dict[str, Any]:
-        """Return a delivery with its attempts and its event. Raises NotFound, InvalidValue."""
-        event_id, ordinal = _read_delivery(id)
+        """Return a delivery with its attempts and the events that led to it. Raises NotFound, InvalidValue."""
+        key = _read_delivery(id)
         database = await self._dependencies.operations_database()
-        delivery = await listings.get_delivery(database, event_id, ordinal)
-        event, stored = await listings.get_event(database, event_id)
+        detail = await get_delivery(database, key)
         return {
-            "delivery": delivery,
-            "attempts": await listings.list_attempts(database, event_id, ordinal),
-            "event": event,
-            "headers": stored.headers,
-            "body": stored.body,
+            "delivery": detail.row,
+            "attempts": await listings.list_attempts(database, *key),
+            "event": detail.event,
+            "headers": detail.stored.headers,
+            "body": detail.stored.body,
+            "chain": detail.chain,
+            "first_headers": detail.first and detail.first.headers,
+            "first_body": detail.first and detail.first.body,
         }
 
-    async def replay(self, ids: Sequence[str], *, note: str | None = None) -> list[str]:
-        """Make dead letters pending again; return the ids of those replayed. Raises InvalidValue."""
+    async def replay(self, ids: Sequence[str], *, note: str | None = None, first: bool = False) -> list[str]:
+        """Make dead letters pending again, or replay their first events; return the ids. Raises InvalidValue."""
+        if first:
+            return [id for id in dict.fromkeys(ids) if await self._replay_first(_read_delivery(id), note)]
         action = check_action(AuditContext(actor=self._actor, note=note))
         database = await self._dependencies.operations_database()
         pace = ReplaySchedule(await delivery_commands.read_clock(database))
@@ -117,6 +142,16 @@ class AppOperations:
             selection = Selection(ListFilter(), keys)
             done += await delivery_commands.replay_dead(database, selection, action, pace=pace, limit=_BATCH)
         return _show(done)
+
+    async def _replay_first(self, key: Key, note: str | None) -> bool:
+        """Handle the first event of a dead letter's chain again; return whether that is possible."""
+        database = await self._dependencies.operations_database()
+        async with database.transaction() as connection:
+            try:
+                await dead_letters.replay_first(self._unit(database, connection), key, note=note or "")
+            except (NotFound, InvalidState, InvalidTransition):
+                return False
+        return True
 
     async def ignore(self, ids: Sequence[str], *, note: str) -> list[str]:
         """Mark dead letters as ignored; return the ids of those ignored. Raises InvalidValue, also without a note."""
@@ -254,14 +289,12 @@ class AppOperations:
 
     async def _work(self, tx: Transaction) -> UnitOfWork:
         """Return a unit of work in the app's transaction."""
+        return self._unit(await self._dependencies.operations_database(), connection_of(tx))
+
+    def _unit(self, database: Database, connection: Connection) -> UnitOfWork:
         dependencies = self._dependencies
-        app_context = AppContext(
-            dependencies.settings,
-            await dependencies.operations_database(),
-            dependencies.secret_box(),
-            dependencies.outbox,
-        )
-        return UnitOfWork(app_context, connection_of(tx), DEFAULT_ORGANIZATION, self._actor)
+        app_context = AppContext(dependencies.settings, database, dependencies.secret_box(), dependencies.outbox)
+        return UnitOfWork(app_context, connection, DEFAULT_ORGANIZATION, self._actor)
 
 
 def _view(endpoint: Endpoint) -> EndpointView:

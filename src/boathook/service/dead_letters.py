@@ -18,7 +18,7 @@ from boathook.db.dead_letter_groups import DeadLetterGroup as DeadLetterGroup  #
 from boathook.db.dead_letter_groups import DeadLetterPage as DeadLetterPage  # noqa: PLC0414 - re-exported
 from boathook.db.delivery_commands import AuditContext, ReplaySchedule, Selection
 from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - re-exported
-from boathook.db.queries import listings
+from boathook.db.queries import event_chain, listings
 from boathook.db.queries.listings import DeliveryRow, ListFilter
 from boathook.domain import ids
 from boathook.domain.errors import InvalidState
@@ -265,6 +265,33 @@ async def replay_one(work: UnitOfWork, key: Key, *, note: str = "") -> DeliveryR
         text = "its endpoint is deleted or disabled, its event's content is gone, or another request is changing it"
         raise InvalidState(text, "endpoint_disabled")
     return await find_delivery(work, key)
+
+
+async def replay_first(work: UnitOfWork, key: Key, *, note: str = "") -> DeliveryRow:
+    """Handle the first event of a dead letter's chain again, and ignore the dead letter; return the new delivery.
+
+    The handler of the first event gets it again, as by a replay of that delivery, and publishes again what it now
+    should. The dead letter is what it published before, so it is settled with a note that says so.
+
+    Raises:
+        NotFound: the organization has no such delivery, or retention has dropped the first event.
+        InvalidState: it is not a dead letter, no handler published its event, or the first event's content was deleted.
+        InvalidTransition: a delivery of the first event to that handler is still open.
+        InvalidValue: the note is invalid.
+    """
+    note = check_note(note)
+    await _require_dead(work, key)
+    first, *rest = await event_chain.read_chain(work.connection, key[0])
+    if not rest or first.delivery_id is None:
+        raise InvalidState("its event is the first one, so replay it itself", "not_chained")
+    action = AuditContext(actor=work.actor, note=note or None)
+    first_key = ids.read_delivery(first.delivery_id)
+    added = await delivery_commands.replay_delivery_in(work.connection, first_key, action)
+    text = f"replayed from its first event {first.event_id} as {ids.show_delivery(*added)}"
+    ignored = AuditContext(actor=work.actor, note=f"{text}: {note}" if note else text)
+    if not await delivery_commands.ignore_dead_in(work.connection, Selection(ListFilter(), [key]), ignored, limit=1):
+        raise InvalidState("another request is changing it", _NOT_DEAD)
+    return await find_delivery(work, added)
 
 
 async def ignore_one(work: UnitOfWork, key: Key, *, note: str) -> DeliveryRow:

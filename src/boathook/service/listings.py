@@ -19,9 +19,10 @@ from boathook.db.audit import AuditCursor as AuditCursor  # noqa: PLC0414 - re-e
 from boathook.db.audit import AuditFilter
 from boathook.db.audit import AuditPage as AuditPage  # noqa: PLC0414 - re-exported
 from boathook.db.batches import JsonSlicer
-from boathook.db.database import Database
+from boathook.db.database import Connection, Database
 from boathook.db.delivery_commands import Key
-from boathook.db.queries import event_history, event_search, listings
+from boathook.db.queries import event_chain, event_history, event_search, listings
+from boathook.db.queries.event_chain import ChainLink as ChainLink  # noqa: PLC0414 - re-exported
 from boathook.db.queries.event_history import AttemptDetail as AttemptDetail  # noqa: PLC0414 - re-exported
 from boathook.db.queries.event_history import EventHistory as EventHistory  # noqa: PLC0414 - re-exported
 from boathook.db.queries.event_history import RecipientSideEffect as RecipientSideEffect  # noqa: PLC0414 - re-exported
@@ -32,6 +33,7 @@ from boathook.db.queries.listings import ConflictRow as ConflictRow  # noqa: PLC
 from boathook.db.queries.listings import DeliveryPage as DeliveryPage  # noqa: PLC0414 - re-exported
 from boathook.db.queries.listings import DeliveryRow as DeliveryRow  # noqa: PLC0414 - re-exported
 from boathook.db.queries.listings import EventRow as EventRow  # noqa: PLC0414 - re-exported
+from boathook.db.queries.listings import FirstEvent as FirstEvent  # noqa: PLC0414 - re-exported
 from boathook.db.queries.listings import ListFilter as ListFilter  # noqa: PLC0414 - re-exported
 from boathook.db.queries.listings import RejectionRow as RejectionRow  # noqa: PLC0414 - re-exported
 from boathook.db.queries.listings import SideEffectRow
@@ -78,6 +80,10 @@ class DeliveryDetail(msgspec.Struct, frozen=True, kw_only=True):
     side_effects: Sequence[SideEffectRow]
     audit: Sequence[AuditRow]
     """Operators' actions on the delivery, newest first."""
+    chain: Sequence[ChainLink]
+    """The events that led to its event, the first one first; the last one is its event."""
+    first: StoredRequest | None
+    """The headers and body of the first event of the chain; None if it is its event, or is not stored any more."""
 
 
 async def get_event(database: Database, event_id: UUID) -> EventDetail:
@@ -131,8 +137,12 @@ async def get_delivery(database: Database, key: Key) -> DeliveryDetail:
     async with database.snapshot() as snapshot:
         row = await listings.get_delivery(snapshot, *key)
         event, stored = await listings.get_event(snapshot, key[0])
+        chain, first = await _read_chain(snapshot, key[0])
+        (row,) = await listings.with_first_events(snapshot, [row])
         return DeliveryDetail(
             row=row,
+            chain=chain,
+            first=first,
             event=event,
             stored=stored,
             attempts=await event_history.list_attempts(snapshot, *key),
@@ -257,9 +267,33 @@ async def find_event_keys(database: Database, rows: Sequence[DeliveryRow]) -> di
     return {ids.show(ids.EVENT, id): key for id, key in keys.items()}
 
 
-async def read_dead_letter(work: UnitOfWork, key: Key) -> tuple[DeliveryRow, Sequence[Attempt]]:
-    """Return a dead letter of the organization with its attempts. Raises NotFound, also once it is none any more."""
-    row, attempts = await read_delivery(work, key)
-    if row.state != State.DEAD:
-        raise NotFound(f"{row.id} is {row.state}, not a dead letter")
-    return row, attempts
+class OwnDeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead letter of an organization with the events that led to it."""
+
+    row: DeliveryRow
+    attempts: Sequence[Attempt]
+    chain: Sequence[ChainLink]
+    """As `DeliveryDetail.chain`."""
+    first: StoredRequest | None
+    """As `DeliveryDetail.first`."""
+
+
+async def read_dead_letter(work: UnitOfWork, key: Key) -> OwnDeadLetter:
+    """Return a dead letter of the organization, as of one moment. Raises NotFound, also once it is none any more."""
+    async with work.snapshot():
+        found = await find_delivery(work, key)
+        if found.state != State.DEAD:
+            raise NotFound(f"{found.id} is {found.state}, not a dead letter")
+        chain, first = await _read_chain(work.connection, key[0])
+        (row,) = await listings.with_first_events(work.connection, [found])
+        attempts = await listings.list_attempts(work.connection, *key)
+        return OwnDeadLetter(row=row, attempts=attempts, chain=chain, first=first)
+
+
+async def _read_chain(connection: Connection, event_id: UUID) -> tuple[Sequence[ChainLink], StoredRequest | None]:
+    """Return the chain that led to an event, and the request of its first event if that is another one."""
+    chain = await event_chain.read_chain(connection, event_id)
+    if len(chain) == 1 or chain[0].type is None:
+        return chain, None
+    _, first = await listings.get_event(connection, ids.read_event(chain[0].event_id))
+    return chain, first

@@ -5,6 +5,7 @@
 --   cell_assignment, cell_name   the cell of each source, and the one that this database belongs to
 --   dedup                  keys of known events, until they expire
 --   event                  one accepted fact, immutable                      (partitioned by id)
+--   event_cause            the delivery whose handler published an event     (partitioned by event id)
 --   unhandled              events without deliveries, because no handler matched
 --   delivery_wait, wait_signal   what pending deliveries wait for, and the latest signals that it has come
 --   delivery               the queue: pending and leased deliveries, and dead letters
@@ -155,6 +156,16 @@ create table boathook.event_default partition of boathook.event default;
 create index event_of_application on boathook.event (application, id) where application is not null;
 create index event_repeated on boathook.event (id) where same_body_as is not null;
 create index event_content on boathook.event (content_until) where content_until is not null and expunged_at is null;
+
+-- Of an event that a handler published: the delivery that it handled, whose event is the cause, and the first event of the
+-- chain, which has no cause itself.
+create table boathook.event_cause (
+    event_id uuid primary key,
+    cause_id uuid not null,
+    cause_ordinal smallint not null,
+    first_id uuid not null
+) partition by range (event_id);
+create table boathook.event_cause_default partition of boathook.event_cause default;
 
 -- Events of sources, and messages to names that no application has, without deliveries because no handler matched. A row
 -- is deleted when its event is rerouted, or when it reaches the retention age of events.
@@ -810,7 +821,7 @@ begin
     perform pg_advisory_xact_lock(hashtextextended('boathook.ensure_partitions', 0));
     for week in 0 .. weeks_ahead loop
         monday := (date_trunc('week', now() at time zone 'UTC') + make_interval(weeks => week)) at time zone 'UTC';
-        foreach parent in array array['event', 'attempt', 'delivery_archive', 'side_effect', 'reply'] loop
+        foreach parent in array array['event', 'event_cause', 'attempt', 'delivery_archive', 'side_effect', 'reply'] loop
             child := parent || '_' || to_char(monday at time zone 'UTC', 'YYYYMMDD');
             if to_regclass('boathook.' || child) is null then
                 execute format(
@@ -1431,31 +1442,41 @@ begin
 end $$;
 
 -- Runs publish_messages for one message, in the publisher's transaction and through any driver. The message is a JSON
--- object of the columns below, p_deliveries a list. Returns 'accepted', or the verdict of publish_messages.
+-- object of the columns below, p_deliveries a list. Stores the cause of what a handler publishes. Returns 'accepted', or
+-- the verdict of publish_messages.
 create function boathook.publish_message(p_message json, p_body bytea, p_deliveries json) returns text language sql as $$
-    select coalesce(done.verdicts[1], 'accepted')
-    from json_to_record(p_message) as m (
-            id uuid, organization text, application uuid, uid text, name text, registry text, routes text, type text,
-            dedup_key text, key uuid, replay_key uuid, request_sha256 bytea, memory interval, headers json,
-            content_type text, channels text[], tags text[], deliver_at timestamptz, due timestamptz,
-            content_until timestamptz, origin text),
-        (
-            select coalesce(array_agg(u.position::smallint - 1::smallint order by u.position), '{}') as ordinals,
-                array_agg(u.recipient order by u.position) as recipients,
-                array_agg(u.order_key order by u.position) as order_keys,
-                count(*)::smallint as number, count(u.order_key) > 0 as has_order
-            from rows from (json_to_recordset(p_deliveries) as (recipient text, order_key text))
-                with ordinality as u (recipient, order_key, position)
-        ) as d,
-        boathook.publish_messages(
-            array[m.organization], array[m.application], array[m.uid], array[m.registry], array[m.routes],
-            array[null::bytea], array[1], array[m.id], array[m.name], array[m.type], array[m.dedup_key], array[m.key],
-            array[m.replay_key], array[m.request_sha256], array[m.memory], array[m.headers::text],
-            array[m.content_type], array[p_body], array[sha256(p_body)], array[d.number], array[m.channels::text],
-            array[m.tags::text], array[m.deliver_at], array[m.content_until], array_fill(m.id, array[d.number::integer]),
-            d.ordinals, d.recipients, d.order_keys, array_fill(m.due, array[d.number::integer]), d.has_order,
-            null, p_origin => coalesce(m.origin, 'published')
-        ) as done
+    with done as materialized (
+        select m.id, m.cause_id, m.cause_ordinal, done.verdicts[1] as verdict
+        from json_to_record(p_message) as m (
+                id uuid, organization text, application uuid, uid text, name text, registry text, routes text, type text,
+                dedup_key text, key uuid, replay_key uuid, request_sha256 bytea, memory interval, headers json,
+                content_type text, channels text[], tags text[], deliver_at timestamptz, due timestamptz,
+                content_until timestamptz, origin text, cause_id uuid, cause_ordinal smallint),
+            (
+                select coalesce(array_agg(u.position::smallint - 1::smallint order by u.position), '{}') as ordinals,
+                    array_agg(u.recipient order by u.position) as recipients,
+                    array_agg(u.order_key order by u.position) as order_keys,
+                    count(*)::smallint as number, count(u.order_key) > 0 as has_order
+                from rows from (json_to_recordset(p_deliveries) as (recipient text, order_key text))
+                    with ordinality as u (recipient, order_key, position)
+            ) as d,
+            boathook.publish_messages(
+                array[m.organization], array[m.application], array[m.uid], array[m.registry], array[m.routes],
+                array[null::bytea], array[1], array[m.id], array[m.name], array[m.type], array[m.dedup_key], array[m.key],
+                array[m.replay_key], array[m.request_sha256], array[m.memory], array[m.headers::text],
+                array[m.content_type], array[p_body], array[sha256(p_body)], array[d.number], array[m.channels::text],
+                array[m.tags::text], array[m.deliver_at], array[m.content_until], array_fill(m.id, array[d.number::integer]),
+                d.ordinals, d.recipients, d.order_keys, array_fill(m.due, array[d.number::integer]), d.has_order,
+                null, p_origin => coalesce(m.origin, 'published')
+            ) as done
+    ),
+    linked as (
+        insert into boathook.event_cause (event_id, cause_id, cause_ordinal, first_id)
+        select d.id, d.cause_id, d.cause_ordinal,
+            coalesce((select c.first_id from boathook.event_cause c where c.event_id = d.cause_id), d.cause_id)
+        from done d where d.verdict is null and d.cause_id is not null
+    )
+    select coalesce(verdict, 'accepted') from done
 $$;
 
 select boathook.ensure_partitions(4);

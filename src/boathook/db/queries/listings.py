@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from boathook.db.database import Connection, Database, Record
 from boathook.db.statements import load, with_direction
@@ -78,6 +79,16 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True):
         return ids.created_at(ids.read_event(self.id))
 
 
+class FirstEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """The first event of a chain of events that handlers have published."""
+
+    id: str
+    source: str | None
+    application: str | None
+    type: str | None
+    """None if retention has dropped it."""
+
+
 class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True):
     """A delivery, open or ended."""
 
@@ -109,6 +120,8 @@ class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was requested manually: it gets one attempt."""
     paused_until: datetime | None = None
     """When the next probe of its endpoint goes, if it is pending and the endpoint is paused."""
+    first: FirstEvent | None = None
+    """Of a dead letter: the event that its chain began with, if a handler published its own event."""
 
 
 class DeliveryPage(msgspec.Struct, frozen=True):
@@ -277,7 +290,24 @@ async def list_dead_letters(database: Database, wanted: ListFilter) -> list[Deli
         SQL["list_dead"], wanted.source, wanted.application, like_pattern(wanted.type), wanted.since, wanted.until,
         like_pattern(wanted.recipient), wanted.code, *_after_delivery(wanted), wanted.limit,
     )  # fmt: skip
-    return [delivery_row(row) for row in rows]
+    return await with_first_events(database, [delivery_row(row) for row in rows])
+
+
+async def with_first_events(database: Database | Connection, rows: Sequence[DeliveryRow]) -> list[DeliveryRow]:
+    """Return deliveries with the first events of their chains."""
+    if not rows:
+        return []
+    found = await database.fetch(SQL["find_first"], [ids.read(ids.EVENT, row.event_id) for row in rows])
+    firsts = {
+        ids.show(ids.EVENT, row["event_id"]): FirstEvent(
+            id=ids.show(ids.EVENT, row["first_id"]),
+            source=row["source"],
+            application=row["application"],
+            type=row["type"],
+        )
+        for row in found
+    }
+    return [replace(row, first=firsts.get(row.event_id)) for row in rows]
 
 
 async def list_deliveries_of(

@@ -33,6 +33,14 @@ event_id, ordinal, recipient, state, attempts, case when state = 'pending' then 
 event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay, is_manual,
     item_path, item_type
 
+-- fragment: first_source
+-- The source of the first event of the chain that led to delivery d; null if no handler published its event.
+(select f.source from boathook.event_cause c join boathook.event f on f.id = c.first_id where c.event_id = d.event_id)
+
+-- fragment: first_type
+-- The type of that event.
+(select f.type from boathook.event_cause c join boathook.event f on f.id = c.first_id where c.event_id = d.event_id)
+
 -- fragment: selected_event
 -- Conditions on an event: source, application, type pattern, first id, id before.
 ($1::text is null or e.source = $1)
@@ -160,6 +168,13 @@ join boathook.event e on e.id = d.event_id
 where $2::integer is null or d.ordinal = $2
 order by d.ordinal
 
+-- name: find_first
+-- Finds the first events of the chains that lead to these events, as far as they are stored.
+select c.event_id, c.first_id, f.source, f.application, f.type
+from boathook.event_cause c
+left join lateral (select source, application, type from boathook.event where id = c.first_id limit 1) as f on true
+where c.event_id = any ($1::uuid[])
+
 -- name: list_dead
 -- Lists dead letters by the age of their event; the times are those of death.
 select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, null::timestamptz as due_at, d.code,
@@ -168,9 +183,9 @@ select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attemp
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
 where d.state = 'dead'
-    and ($1::text is null or e.source = $1)
+    and ($1::text is null or e.source = $1 or {first_source} = $1)
     and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
-    and ($3::text is null or e.type like $3 or d.item_type like $3)
+    and ($3::text is null or e.type like $3 or d.item_type like $3 or {first_type} like $3)
     and ($4::timestamptz is null or d.dead_at >= $4)
     and ($5::timestamptz is null or d.dead_at < $5)
     and ($6::text is null or d.recipient like $6)
