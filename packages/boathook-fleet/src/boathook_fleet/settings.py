@@ -20,7 +20,7 @@ DEDUP_HEADERS: Final = ("x-webhook-id", "x-event-id", "x-delivery-id", "x-timest
 """Headers that tell RentProg's equal requests apart, if a proxy in between adds them."""
 REQUEST_ID_HEADER: Final = "x-request-id"
 
-_HOURS: Final = r"^([01]\d|2[0-3]):[0-5]\d-(([01]\d|2[0-3]):[0-5]\d|24:00)$"
+_HOURS: Final = re.compile(r"([01]\d|2[0-3]):[0-5]\d-(([01]\d|2[0-3]):[0-5]\d|24:00)", re.ASCII)
 
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -51,8 +51,15 @@ class BranchSettings(BaseModel):
     """The company's token for RentProg's API, best as ``env:NAME``; if empty, nothing is fetched from it."""
     silence_h: Annotated[float, Field(ge=0, le=24 * 28)] = 3.0
     """Hours of operation without a webhook after which there is an alert; 0 for none."""
-    hours: Annotated[str, Field(pattern=_HOURS)] = "00:00-24:00"
+    hours: str = "00:00-24:00"
     """The hours of operation, local times; they may end on the next day, such as ``20:00-04:00``."""
+
+    @field_validator("hours")
+    @classmethod
+    def _check_hours(cls, text: str) -> str:
+        if not _HOURS.fullmatch(text):
+            raise ValueError('write the hours of operation such as "09:00-21:00"')
+        return text
 
     @property
     def open_minutes(self) -> tuple[int, int]:
