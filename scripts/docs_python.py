@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 import boathook
-from boathook import languages, pages, sign_in, testing
+from boathook import languages, pages, sign_in, testing, user_webhooks
 from boathook.django import DjangoBoathook
 from boathook.fastapi import Webhooks
 from boathook.handlers import sessions
@@ -37,6 +37,7 @@ MODULES: Final[dict[str, dict[str, Any]]] = {
     "boathook.django": {"DjangoBoathook": DjangoBoathook},
     "boathook.pages": {name: getattr(pages, name) for name in pages.__all__},
     "boathook.sign_in": {"SignIn": sign_in.SignIn, "User": sign_in.User},
+    "boathook.user_webhooks": {name: getattr(user_webhooks, name) for name in user_webhooks.__all__},
     "boathook.languages": {"Languages": languages.Languages, "gettext_noop": languages.gettext_noop},
     "What running apps are lent": {"hook.operations": Operations, "hook.http": Http, "AppAlert": AppAlert},
     "boathook.testing": {name: getattr(testing, name) for name in testing.__all__},

@@ -47,7 +47,7 @@ def domains(root: Path = ROOT) -> list[Domain]:
     package = root / "src/boathook"
     kit = Domain(
         package / "languages/locale",
-        (package / "pages/kit", package / "pages/templates/kit", package / "sign_in"),
+        (package / "pages/kit", package / "pages/templates/kit", package / "sign_in", package / "user_webhooks"),
     )
     apps = (Domain(locale, (locale.parent,)) for locale in sorted(root.glob("packages/*/src/*/locale")))
     return [kit, *apps]

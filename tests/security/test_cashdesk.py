@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from boathook.db.operators import ClientInfo
-from boathook_cashdesk import fiscal, hook, ledger, users
+from boathook_cashdesk import fiscal, hook, ledger
 from boathook_cashdesk.actions import FISCALISE, OWN
 from boathook_cashdesk.app import sign_in
 from boathook_cashdesk.entities import Entity
@@ -99,7 +99,7 @@ async def test_a_login_concurrent_with_a_token_renewal_leaves_no_session(cabinet
 
     async def renew() -> None:
         async with hook.transaction() as tx:
-            await users.renew(tx, str(shop.user.id))
+            await sign_in.renew_token(tx, shop.user)
 
     async with cabinet.bound_app():
         async with hook.transaction() as tx:

@@ -21,11 +21,15 @@ def expand(sql: str, schema: str, place: str) -> str:
     return _LINE.sub(lambda line: _read(line, schema, place), sql)
 
 
-def is_included(sql: str, name: str, version: int, prefix: str) -> bool:
-    """Return whether a migration has the line for one kit, version and prefix."""
+def check_included(app: str, folder: Path | None, name: str, version: int, prefix: str) -> None:
+    """Check that a migration in an app's folder has the line for one kit, version and prefix. Raises ConfigError."""
     wanted = (name, str(version), prefix or None)
-    references = (_REFERENCE.fullmatch(line[1]) for line in _LINE.finditer(sql))
-    return any(found is not None and found.groups() == wanted for found in references)
+    for path in [] if folder is None else folder.glob("*.sql"):
+        references = (_REFERENCE.fullmatch(line[1]) for line in _LINE.finditer(path.read_text(encoding="utf-8")))
+        if any(found is not None and found.groups() == wanted for found in references):
+            return
+    line = f"-- include: {name} {version} {prefix}".rstrip()
+    raise ConfigError(f"{name}: no migration of {app} has the line `{line}`; put it into a new one")
 
 
 def _read(line: re.Match[str], schema: str, place: str) -> str:

@@ -9,13 +9,28 @@ from datetime import date, datetime
 from decimal import Decimal
 from gettext import GNUTranslations, NullTranslations
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator
 
 from boathook.domain.errors import ConfigError
 from boathook.languages.accept_language import read_accept_language
 
 LanguageSetting = Literal["auto", "en", "ru"]
 """Type of a setting that fixes the language of an app, or leaves it to each user."""
+
+
+def _check_zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"there is no time zone {name!r}; use a name such as Europe/Moscow") from None
+    return name
+
+
+TimeZone = Annotated[str, AfterValidator(_check_zone)]
+"""Type of a setting with the IANA name of a time zone, such as ``Europe/Moscow``."""
 
 AUTO: Final = "auto"
 SOURCE_LANGUAGE: Final = "en"

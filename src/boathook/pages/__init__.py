@@ -10,9 +10,21 @@ their ASGI application, `rendering` makes their pages, `context` holds what thei
 """
 
 from boathook.pages.kit.api import ApiRequest, JsonApi
-from boathook.pages.kit.errors import InvalidForm, Refusal
+from boathook.pages.kit.errors import BadField, Conflict, InvalidForm, LimitReached, Missing, Refusal
 from boathook.pages.kit.forms import read_model
 from boathook.pages.kit.request import PageRequest
 from boathook.pages.kit.site import Pages
 
-__all__ = ["ApiRequest", "InvalidForm", "JsonApi", "PageRequest", "Pages", "Refusal", "read_model"]
+__all__ = [
+    "ApiRequest",
+    "BadField",
+    "Conflict",
+    "InvalidForm",
+    "JsonApi",
+    "LimitReached",
+    "Missing",
+    "PageRequest",
+    "Pages",
+    "Refusal",
+    "read_model",
+]

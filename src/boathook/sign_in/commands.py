@@ -17,7 +17,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per l
 Who = Annotated[str, typer.Argument(metavar="NAME|ID", help="As `list` shows it.")]
 
 
-def make_commands(users: "Users[Any]", group: str) -> typer.Typer:
+def make_commands(users: "Users[Any]", group: str) -> typer.Typer:  # noqa: PLR0915 - one function for each command
     """Return the commands for the users of one app."""
     command = f"boathook {users.hook.name} {group}"
     roles_help = f"A role: {', '.join(users.roles)}." if users.roles else "A role; there are none here."
@@ -72,6 +72,19 @@ def make_commands(users: "Users[Any]", group: str) -> typer.Typer:
             return found
 
         _print(_shown(run(work)) | {"password": password}, as_json=as_json)
+
+    if users.has_tokens:
+
+        @commands.command("renew", epilog=f"Example: {command} renew anna --json")
+        def renew_token(user: Who, *, as_json: Json = False) -> None:
+            """Replace a lost or leaked token, print the new one once, and end all sessions."""
+
+            async def work(tx: Transaction) -> tuple["User", str]:
+                found: User = await users.find(tx, user)
+                return found, await users.renew_token(tx, found)
+
+            found, token = run(work)
+            _print(_shown(found) | {"token": token}, as_json=as_json)
 
     @commands.command("roles", epilog=f"Example: {command} roles anna --role {next(iter(users.roles), 'ROLE')}")
     def set_roles(user: Who, *, role: Roles = None, as_json: Json = False) -> None:

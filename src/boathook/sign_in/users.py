@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from boathook.db import app_users
 from boathook.db.app_users import UserTables
-from boathook.db.included_migrations import is_included
+from boathook.db.included_migrations import check_included
 from boathook.db.operators import ClientInfo
 from boathook.domain.errors import AlreadyExists, ConfigError, InvalidState, InvalidValue, NotFound
 from boathook.handlers.api import Boathook
@@ -85,14 +85,7 @@ class Users(Generic[AnyUser]):
         self._token_prefix = token_prefix
         self._session_hours = session_hours
         self._class: type[Any] = user or User
-        self._check_migrations()
-
-    def _check_migrations(self) -> None:
-        folder = self.hook.manifest.migrations
-        texts = [] if folder is None else [path.read_text(encoding="utf-8") for path in folder.glob("*.sql")]
-        if not any(is_included(text, TABLES, VERSION, self._tables.prefix) for text in texts):
-            line = f"-- include: {TABLES} {VERSION} {self._tables.prefix}".rstrip()
-            raise ConfigError(f"SignIn: no migration of {self.hook.name} has the line `{line}`; put it into a new one")
+        check_included(hook.name, hook.manifest.migrations, TABLES, VERSION, prefix)
 
     @property
     def session_s(self) -> int:

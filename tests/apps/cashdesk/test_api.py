@@ -9,7 +9,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from boathook_cashdesk.entities import Entity, types_of
+from boathook_cashdesk.app import webhooks
+from boathook_cashdesk.entities import Entity
 from boathook_cashdesk.receiver import Receiver
 from tests.apps.cashdesk.server import ALL, NONE, Cabinet, Client, wait_until_delivered
 from tests.support import eventually
@@ -184,9 +185,9 @@ class TestWebhooks:
     @pytest.mark.parametrize("mask", [0, 1, 2, 4, 8, 16, 32, 21, 42, 62, 63])
     async def test_types_are_kept_as_a_bit_mask(self, cabinet: Cabinet, mask: int):
         shop = await cabinet.client()
-        made = await shop.do("POST", "webhooks", {"url": URL, "types": types_of(mask)})
+        made = await shop.do("POST", "webhooks", {"url": URL, "types": webhooks.types_of(mask)})
         assert cabinet.rows("select types from cashdesk.webhooks where id = %s", made["id"]) == [(mask,)]
-        assert made["types"] == types_of(mask)
+        assert made["types"] == webhooks.types_of(mask)
         assert made["sending"] is (mask != 0)
 
     @pytest.mark.parametrize(

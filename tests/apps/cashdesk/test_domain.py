@@ -13,45 +13,41 @@ from boathook.domain.filters import Pattern
 from boathook.domain.policy import RETRY_PRESETS
 from boathook.pages import InvalidForm
 from boathook.server.loading import settings_of
+from boathook_cashdesk.app import webhooks
 from boathook_cashdesk.drive import DriveBusy, SimulatedDrive
 from boathook_cashdesk.entities import (
-    BITS,
     EVENT_TYPES,
-    EVERYTHING,
     Action,
     Entity,
     event_type,
-    mask_of,
-    patterns_of,
-    types_of,
 )
-from boathook_cashdesk.forms import ProductForm, ReceiptForm, TypesForm, WebhookForm, read
+from boathook_cashdesk.forms import ProductForm, ReceiptForm, read
 from boathook_cashdesk.settings import CashdeskSettings, DriveSettings
 from boathook_cashdesk.simulator import Change, Shop, SimulatedRequest, read_change
-from boathook_cashdesk.webhooks import RETRY, TIMEOUT_S
 
+EVERYTHING = 2 ** len(Entity) - 1
 MASKS = range(EVERYTHING + 1)
 
 
 class TestMask:
     def test_has_one_bit_for_each_kind(self):
-        assert list(BITS.values()) == [1, 2, 4, 8, 16, 32]
+        assert [webhooks.mask_of({entity: True}) for entity in Entity] == [1, 2, 4, 8, 16, 32]
         assert EVERYTHING == 63
 
     @pytest.mark.parametrize("mask", MASKS)
     def test_is_types_and_types_are_it(self, mask: int):
-        assert mask_of(types_of(mask)) == mask
-        assert set(types_of(mask)) == set(Entity)
+        assert webhooks.mask_of(webhooks.types_of(mask)) == mask
+        assert set(webhooks.types_of(mask)) == set(Entity)
 
     @pytest.mark.parametrize("mask", MASKS)
     def test_patterns_fit_the_events_of_its_kinds_and_no_others(self, mask: int):
-        patterns = [Pattern(text) for text in patterns_of(mask)]
+        patterns = [Pattern(text) for text in webhooks.patterns_of(mask)]
         for entity, action in product(Entity, Action):
             fits = any(pattern.matches(event_type(entity, action)) for pattern in patterns)
-            assert fits is types_of(mask)[entity]
+            assert fits is webhooks.types_of(mask)[entity]
 
     def test_of_nothing_has_no_patterns(self):
-        assert patterns_of(0) == []
+        assert webhooks.patterns_of(0) == []
 
     def test_all_events_have_a_type(self):
         assert sorted(EVENT_TYPES) == sorted(event_type(entity, action) for entity, action in product(Entity, Action))
@@ -59,7 +55,7 @@ class TestMask:
 
 
 def test_delays_are_0_5s_1min_1h_3h_24h():
-    policy = RETRY_PRESETS[RETRY]
+    policy = RETRY_PRESETS["cashdesk"]
     assert list(policy.delays_s or ()) == [5, 60, 3_600, 3 * 3_600, 24 * 3_600]
     assert policy.jitter == 0.0
     assert {policy.wait_s(attempt, luck) for attempt, luck in ((1, 0.0), (1, 0.99))} == {5.0}
@@ -67,23 +63,23 @@ def test_delays_are_0_5s_1min_1h_3h_24h():
 
 
 def test_a_request_may_take_20_s():
-    assert TIMEOUT_S == 20.0
+    assert (webhooks._retry, webhooks._timeout_s) == ("cashdesk", 20.0)
 
 
 class TestForms:
     @pytest.mark.parametrize(
         ("form", "document", "field"),
         [
-            (WebhookForm, {"url": "https://a.example", "types": {"produkts": True}}, "types.produkts"),
-            (WebhookForm, {"url": "https://a.example", "types": {"products": "yes"}}, "types.products"),
-            (WebhookForm, {"url": "https://a.example", "types": {"products": 1}}, "types.products"),
-            (WebhookForm, {"url": "https://a.example", "types": ["products"]}, "types"),
-            (WebhookForm, {"url": "https://a.example"}, "types"),
-            (WebhookForm, {"types": {}}, "url"),
-            (WebhookForm, {"url": "", "types": {}}, "url"),
-            (WebhookForm, {"url": "https://a\x00.example", "types": {}}, "url"),
-            (WebhookForm, {"url": "https://a.example", "types": {}, "active": None}, "active"),
-            (WebhookForm, {"url": "https://a.example", "types": {}, "secret": "x"}, "secret"),
+            (webhooks._form, {"url": "https://a.example", "types": {"produkts": True}}, "types.produkts"),
+            (webhooks._form, {"url": "https://a.example", "types": {"products": "yes"}}, "types.products"),
+            (webhooks._form, {"url": "https://a.example", "types": {"products": 1}}, "types.products"),
+            (webhooks._form, {"url": "https://a.example", "types": ["products"]}, "types"),
+            (webhooks._form, {"url": "https://a.example"}, "types"),
+            (webhooks._form, {"types": {}}, "url"),
+            (webhooks._form, {"url": "", "types": {}}, "url"),
+            (webhooks._form, {"url": "https://a\x00.example", "types": {}}, "url"),
+            (webhooks._form, {"url": "https://a.example", "types": {}, "active": None}, "active"),
+            (webhooks._form, {"url": "https://a.example", "types": {}, "secret": "x"}, "secret"),
             (ProductForm, {"name": "tea", "price": 1.5}, "price"),
             (ProductForm, {"name": "tea", "price": -1}, "price"),
             (ProductForm, {"name": "tea", "price": True}, "price"),
@@ -115,7 +111,9 @@ class TestForms:
             read(ProductForm, body)
 
     def test_omitted_types_are_not_subscribed(self):
-        assert read(TypesForm, b'{"shifts": true}').wanted() == {entity: entity == Entity.SHIFTS for entity in Entity}
+        assert webhooks.types_of(webhooks.mask_of({"shifts": True})) == {
+            entity: entity == Entity.SHIFTS for entity in Entity
+        }
 
     def test_the_largest_receipt_fits_its_column(self):
         price = ProductForm.model_json_schema()["properties"]["price"]["maximum"]
@@ -201,7 +199,7 @@ class TestSimulator:
             request = shop.write()
             shop.answered(request, *answers.answer(request))
         assert shop.surprises == []
-        assert shop.expected(types_of(EVERYTHING)) == {
+        assert shop.expected(webhooks.types_of(EVERYTHING)) == {
             Change(Entity(one.entity), one.action, one.id, one.revision) for one in answers.published
         }
         kinds = {(change.entity, change.action) for change in shop.changes}
@@ -212,7 +210,7 @@ class TestSimulator:
         for _ in range(50):
             request = shop.write()
             shop.answered(request, *answers.answer(request))
-        wanted = shop.expected(types_of(1))
+        wanted = shop.expected(webhooks.types_of(1))
         assert wanted
         assert {change.entity for change in wanted} == {Entity.PRODUCTS}
 

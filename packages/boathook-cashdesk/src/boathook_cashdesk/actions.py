@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from boathook import Transaction
 from boathook.languages import gettext_noop
-from boathook_cashdesk import ledger, users
-from boathook_cashdesk.app import User, gettext, hook
-from boathook_cashdesk.cabinet_errors import BadField, Conflict, Missing
+from boathook.pages import BadField, Conflict, Missing
+from boathook_cashdesk import ledger
+from boathook_cashdesk.app import User, gettext, hook, webhooks
 from boathook_cashdesk.entities import Entity, Object
 from boathook_cashdesk.forms import (
     DeviceForm,
@@ -85,11 +85,11 @@ async def close_shift(tx: Transaction, user: User, id: int) -> Object:
 
 
 async def _check_new_device(tx: Transaction, user: User, _form: DeviceForm) -> None:
-    await users.lock(tx, user)
+    await webhooks.lock(tx, user)
 
 
 async def _check_device(tx: Transaction, user: User, id: int, form: DeviceForm) -> None:
-    await users.lock(tx, user)
+    await webhooks.lock(tx, user)
     await ledger.get(tx, user, Entity.DEVICES, id)
     taken = "select exists (select from cashdesk.devices where user_id = $1 and serial = $2 and id <> $3)"
     if await tx.fetchval(taken, user.id, form.serial, id):

@@ -1,17 +1,29 @@
-"""Defines the app's `Boathook`, on which all its parts are declared, with its languages, users and pages."""
+"""Defines the app's `Boathook`, on which all its parts are declared, with languages, users, pages and webhooks."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from boathook import Boathook
 from boathook.languages import Languages, gettext_noop
 from boathook.pages import JsonApi, Pages
 from boathook.sign_in import SignIn
 from boathook.sign_in import User as SignedInUser
+from boathook.user_webhooks import Kind, UserWebhooks, add_pages, add_routes
+from boathook_cashdesk import wire
+from boathook_cashdesk.entities import EVENT_TYPES, Entity
 from boathook_cashdesk.settings import CashdeskSettings
 
 MOUNT: Final = "/cabinet"
 _FOLDER: Final = Path(__file__).parent
+_TITLES: Final = {
+    Entity.PRODUCTS: gettext_noop("products"),
+    Entity.RECEIPTS: gettext_noop("receipts"),
+    Entity.SHIFTS: gettext_noop("shifts"),
+    Entity.ENCASHMENTS: gettext_noop("encashments"),
+    Entity.DEVICES: gettext_noop("devices"),
+    Entity.OPERATIONS: gettext_noop("operations"),
+}
 
 
 class User(SignedInUser):
@@ -44,3 +56,24 @@ pages = Pages(
     public_url=lambda: hook.settings.public_url,
 )
 api = JsonApi(hook, sign_in, languages)
+webhooks = UserWebhooks(
+    hook,
+    languages,
+    kinds={
+        entity.value: Kind(title, f"{entity}.*", tuple(type for type in EVENT_TYPES if type.startswith(f"{entity}.")))
+        for entity, title in _TITLES.items()
+    },
+    test_payload=lambda webhook: wire.test_body(hook.settings.format, webhook),
+    limit=lambda: hook.settings.max_webhooks,
+    retry="cashdesk",  # 5 s, 1 min, 1 h, 3 h and 24 h
+    timeout_s=20.0,
+    never=("deviceRegistrations",),  # Dreamkas' clients name it too
+)
+add_pages(webhooks, pages)
+add_routes(webhooks, api)
+pages.nav("/", gettext_noop("Webhooks"))
+
+
+@pages.values
+def _values() -> Mapping[str, Any]:
+    return {"is_simulated": hook.settings.drive.is_simulated}

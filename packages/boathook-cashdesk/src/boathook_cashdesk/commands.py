@@ -1,16 +1,16 @@
 """The commands ``boathook cashdesk ...``: users, their webhooks, and a simulation with generated shops."""
 
 import secrets
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from boathook import Transaction
 from boathook_app_tools import simulation
 from boathook_app_tools.import_commands import add_import
 from boathook_app_tools.terminal import Json, ask, print_rows
-from boathook_cashdesk import owner_tables, sending, users, webhooks
-from boathook_cashdesk.app import hook, sign_in
-from boathook_cashdesk.entities import types_of
+from boathook_cashdesk import owner_tables, sending, users
+from boathook_cashdesk.app import hook, sign_in, webhooks
 
 commands = typer.Typer(no_args_is_help=True, help="The cash-register cabinet.")
 _users = sign_in.commands()
@@ -34,21 +34,18 @@ def add_user(
     print_rows([row | {"password": password} if password else row], as_json=as_json)
 
 
-@_users.command("renew", epilog='Example: boathook cashdesk users renew "Tea & Co" --json')
-def renew_token(
-    user: Annotated[str, typer.Argument(metavar="NAME|ID", help="As `boathook cashdesk users list` shows it.")],
-    *,
-    as_json: Json = False,
-) -> None:
-    """Replace a lost or leaked token, and print the new one once; the old one and all logins end immediately."""
-    renewed, token = ask(hook, lambda tx: users.renew(tx, user))
-    print_rows([{"id": renewed.id, "name": renewed.name, "token": token}], as_json=as_json)
-
-
 @_users.command("list", epilog="Example: boathook cashdesk users list --json")
 def list_users(*, as_json: Json = False) -> None:
     """List the users with the number of their webhooks."""
-    print_rows(ask(hook, users.list_all), as_json=as_json)
+    print_rows(ask(hook, _list_users), as_json=as_json)
+
+
+async def _list_users(tx: Transaction) -> list[dict[str, Any]]:
+    rows = await tx.fetch(
+        "select u.id, u.name, count(w.id) as webhooks, u.created_at from cashdesk.users u"
+        " left join cashdesk.webhooks w on w.user_id = u.id group by u.id order by u.id"
+    )
+    return [dict(row) for row in rows]
 
 
 @_webhooks.command("list", epilog="Example: boathook cashdesk webhooks list --json")
@@ -59,7 +56,7 @@ def list_webhooks(*, as_json: Json = False) -> None:
 
 
 def _named(mask: int, *, as_json: bool) -> object:
-    types = types_of(mask)
+    types = webhooks.types_of(mask)
     return types if as_json else " ".join(entity for entity, is_wanted in types.items() if is_wanted)
 
 

@@ -1,4 +1,4 @@
-"""The objects of a cabinet, their actions, and the bit mask with which a webhook selects kinds of objects."""
+"""The objects of a cabinet, their actions, and the event types of both."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -9,7 +9,7 @@ Object = Mapping[str, Any]
 
 
 class Entity(StrEnum):
-    """The kinds of objects, in the order of their bits; each value is also the name of its table and path."""
+    """The kinds of objects, in the order of their bits in webhooks; each is also the name of its table and path."""
 
     PRODUCTS = "products"
     RECEIPTS = "receipts"
@@ -27,10 +27,6 @@ class Action(StrEnum):
     DELETE = "DELETE"
 
 
-BITS: Final[Mapping[Entity, int]] = {entity: 1 << place for place, entity in enumerate(Entity)}
-EVERYTHING: Final = sum(BITS.values())
-
-
 def event_type(entity: Entity, action: Action) -> str:
     """Return the event type of *action*, such as ``products.CREATE``."""
     return f"{entity}.{action}"
@@ -40,18 +36,3 @@ EVENT_TYPES: Final[Mapping[str, str]] = {
     event_type(entity, action): f"{action.capitalize()} among {entity}." for entity in Entity for action in Action
 }
 """All event types, each with a description."""
-
-
-def mask_of(types: Mapping[Entity, bool]) -> int:
-    """Return the bits of the selected kinds; missing kinds are not selected."""
-    return sum(BITS[entity] for entity, is_wanted in types.items() if is_wanted)
-
-
-def types_of(mask: int) -> dict[Entity, bool]:
-    """Return for every kind whether its bit is set."""
-    return {entity: bool(mask & bit) for entity, bit in BITS.items()}
-
-
-def patterns_of(mask: int) -> list[str]:
-    """Return the patterns that match the events of the kinds whose bits are set, and no others."""
-    return [f"{entity}.*" for entity, bit in BITS.items() if mask & bit]

@@ -7,10 +7,10 @@ from typing import Final
 import msgspec
 
 from boathook import ConfigError, Event, Ignore, Retry, RetryPolicy, Transaction
+from boathook.pages import Missing
 from boathook_cashdesk import ledger
 from boathook_cashdesk.actions import FISCALISE, OWN
 from boathook_cashdesk.app import User, hook
-from boathook_cashdesk.cabinet_errors import Missing
 from boathook_cashdesk.drive import DriveBusy, Verdict, open_drive
 from boathook_cashdesk.entities import Entity, Object
 from boathook_cashdesk.settings import CashdeskSettings

@@ -3,11 +3,9 @@
 import unicodedata
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BaseModel,
     ConfigDict,
     Field,
@@ -16,10 +14,8 @@ from pydantic import (
 )
 
 from boathook.languages import gettext_noop
-from boathook.pages import read_model
+from boathook.pages import BadField, read_model
 from boathook_cashdesk.app import gettext, languages
-from boathook_cashdesk.cabinet_errors import BadField
-from boathook_cashdesk.entities import Entity
 
 _MAX_ID: Final = 2**63 - 1
 _JOINERS: Final = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
@@ -28,31 +24,12 @@ _JOINERS: Final = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
 _CONTROL: Final = gettext_noop("it must not contain control characters")
 
 
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError(_CONTROL)
-    return text
-
-
 def _readable(text: str) -> str:
     # PostgreSQL stores no NUL, and control characters do not belong on a receipt; zero-width joiners are parts of
     # words.
     if not all(char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs" for char in text):
         raise ValueError(_CONTROL)
     return text
-
-
-def _without_password(url: str) -> str:
-    # URLs are stored and shown in plain text, so they must not contain a password.
-    if "@" in urlsplit(url).netloc:
-        raise ValueError(gettext_noop("write it without a user name and password; requests are signed instead"))
-    return url
-
-
-def _never(is_wanted: bool) -> bool:
-    if is_wanted:
-        raise ValueError(gettext_noop("this cabinet has no such events; leave it out or write false"))
-    return is_wanted
 
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_readable)]
@@ -249,43 +226,6 @@ class EncashmentChange(Form):
 
     amount: Annotated[Amount, Field(gt=0)]
     comment: Annotated[str, StringConstraints(max_length=200), AfterValidator(_readable)]
-
-
-class TypesForm(Form):
-    """The kinds of objects that a webhook selects; missing kinds are not selected."""
-
-    products: bool = False
-    receipts: bool = False
-    shifts: bool = False
-    encashments: bool = False
-    devices: bool = False
-    operations: bool = False
-    deviceRegistrations: Annotated[bool, AfterValidator(_never)] = False  # noqa: N815 Dreamkas' name
-    """Dreamkas' clients name it too; this cabinet has no such events, so it cannot be selected."""
-
-    def wanted(self) -> dict[Entity, bool]:
-        """Return the selection by kind."""
-        return {entity: getattr(self, entity) for entity in Entity}
-
-
-class WebhookForm(Form):
-    """A webhook: its URL, its kinds of objects, and whether it is active."""
-
-    url: Annotated[
-        str,
-        StringConstraints(min_length=1, max_length=2_000),
-        AfterValidator(_printable),
-        AfterValidator(_without_password),
-    ]
-    types: TypesForm
-    is_active: Annotated[bool, Field(validation_alias=AliasChoices("isActive", "active"))] = True
-    """Its name is ``isActive``; ``active``, the name of earlier versions, is accepted too."""
-
-
-class ReplayForm(Form):
-    """The delivery to replay."""
-
-    delivery: Annotated[str, StringConstraints(min_length=1, max_length=100), AfterValidator(_printable)]
 
 
 AnyForm = TypeVar("AnyForm", bound=Form)

@@ -10,9 +10,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from boathook import Transaction
-from boathook_cashdesk import users, wire
-from boathook_cashdesk.app import User, gettext, hook
-from boathook_cashdesk.cabinet_errors import Missing
+from boathook.pages import Missing
+from boathook_cashdesk import wire
+from boathook_cashdesk.app import User, gettext, hook, webhooks
 from boathook_cashdesk.entities import Action, Entity, Object, event_type
 
 Lock = Literal["", "for key share", "for share", "for update"]
@@ -99,4 +99,4 @@ async def _publish(tx: Transaction, user: User, entity: Entity, action: Action, 
     owner = wire.owner_of(format, entity, state)
     fields = await get(tx, user, *owner) if owner else {}
     body = wire.change_body(format, entity, action, state, fields)
-    await users.publish(tx, user, event_type(entity, action), body)
+    await webhooks.publish(tx, user, event_type(entity, action), body)

@@ -23,11 +23,11 @@ from boathook_app_tools.table_import import (
     SourceTable,
     Values,
 )
-from boathook_cashdesk import users, webhooks
-from boathook_cashdesk.app import User
-from boathook_cashdesk.entities import EVERYTHING, types_of
-from boathook_cashdesk.forms import WebhookForm, read
+from boathook_cashdesk import users
+from boathook_cashdesk.app import User, webhooks
+from boathook_cashdesk.entities import Entity
 
+_EVERYTHING: Final = 2 ** len(Entity) - 1
 _FIND: Final = "select id, name from cashdesk.users where owner_uuid = $1 or owner_id = $2"
 _LINK: Final = "update cashdesk.users set owner_uuid = $2, owner_id = $3 where id = $1"
 
@@ -50,17 +50,17 @@ def _rest(row: Row) -> Values:
     return {"is_active": row["isActive"], **{name: value for name, value in times.items() if value is not None}}
 
 
-def _form(row: Row) -> WebhookForm:
+def _form(row: Row) -> Any:
     for column in ("userId", "isActive", "subscribes", "url"):
         if row[column] is None:
             raise BadValue(column, "it is null")
-    if not 0 <= row["subscribes"] <= EVERYTHING:
-        raise BadValue("subscribes", f"{row['subscribes']} has bits of unknown kinds; known are 0 to {EVERYTHING}")
+    if not 0 <= row["subscribes"] <= _EVERYTHING:
+        raise BadValue("subscribes", f"{row['subscribes']} has bits of unknown kinds; known are 0 to {_EVERYTHING}")
     fields: Mapping[str, Any] = {
-        "url": row["url"], "types": types_of(row["subscribes"]), "isActive": row["isActive"],
+        "url": row["url"], "types": webhooks.types_of(row["subscribes"]), "isActive": row["isActive"],
     }  # fmt: skip
     try:
-        return read(WebhookForm, fields)
+        return webhooks.read(fields)
     except InvalidForm as error:
         raise BadValue(error.field, str(error).removeprefix(f"{error.field}: ")) from None
 

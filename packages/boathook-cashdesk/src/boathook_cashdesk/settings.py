@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from boathook.languages import LanguageSetting
+from boathook.languages import LanguageSetting, TimeZone
 from boathook_cashdesk.wire import Format
 
 SIMULATED: Final = "simulated"
@@ -47,14 +46,6 @@ class DriveSettings(BaseModel):
         return self
 
 
-def _zone(name: str) -> str:
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"there is no time zone {name!r}; use a name such as Europe/Moscow") from None
-    return name
-
-
 class CashdeskSettings(BaseModel):
     """The cabinet's own settings."""
 
@@ -70,6 +61,6 @@ class CashdeskSettings(BaseModel):
     """The URL for users, such as ``https://cabinet.example``, if there is a proxy in front."""
     language: LanguageSetting = "auto"
     """The language of pages and messages: ``en`` or ``ru`` for everybody, or the user's own choice."""
-    time_zone: Annotated[str, AfterValidator(_zone)] = "UTC"
+    time_zone: TimeZone = "UTC"
     """The zone in which pages show times, such as ``Europe/Moscow``."""
     drive: DriveSettings = DriveSettings()

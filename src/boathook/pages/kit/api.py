@@ -87,6 +87,10 @@ class ApiRequest:
             raise InvalidForm({name: expected})
         return int(text)
 
+    def limit(self, default: int = 50, maximum: int = 200) -> int:
+        """Return how many rows the query asks for, as ``?limit=50``. Raises InvalidForm."""
+        return max(1, self.number("limit", default, maximum))
+
 
 class JsonApi:
     """The routes of an API below one path of the app's mount, for ``pages.mount(routes=api.routes())``.

@@ -127,14 +127,4 @@ create table cashdesk.operations (
 );
 create index on cashdesk.operations (user_id, receipt_id);
 
--- Each is one endpoint of boathook's. types has one bit for each kind of object, see entities.py.
-create table cashdesk.webhooks (
-    id bigint generated always as identity primary key,
-    user_id bigint not null references cashdesk.users,
-    url text not null,
-    types integer not null check (types between 0 and 63),
-    is_active boolean not null,
-    created_at timestamptz not null default now(),
-    updated_at timestamptz not null default now()
-);
-create index on cashdesk.webhooks (user_id, id);
+-- include: webhooks 1
