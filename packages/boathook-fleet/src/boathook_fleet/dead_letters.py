@@ -6,7 +6,7 @@ their cause seldom ends quickly. After that they are left to operators.
 
 import json
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final, assert_never
 from uuid import UUID
@@ -17,7 +17,7 @@ from boathook import Boathook, BoathookError, Transaction
 from boathook_app_tools.statements import load_statements
 from boathook_fleet.log import Kind, Phase, log_error, to_jsonb
 from boathook_fleet.parse import Change, Unknown, effective_timestamp, read
-from boathook_fleet.records import Arrival, apply_changes, find_announced, note_change
+from boathook_fleet.records import Arrival, apply_changes, note_change
 from boathook_fleet.tables import TABLES
 
 MAX_RETRIED: Final = 5_000
@@ -63,19 +63,8 @@ async def list_dead(
 
     Only those whose first request came from *source*, and has *type*, or whose own event has; ``*`` matches any text.
     """
-    pattern = None if type is None else re.compile(".*".join(map(re.escape, type.split("*"))), re.DOTALL)
-    rows: list[dict[str, Any]] = []
-    while len(rows) < limit:
-        page = await hook.operations.deliveries(recipient=_ours(hook), state="dead", after=after, limit=_PAGE)
-        for row in await _with_requests(hook, page):
-            types = (row["type"], row["request"] and row["request"]["type"])
-            is_of_source = source is None or source == (row["request"] and row["request"]["source"])
-            if is_of_source and (pattern is None or any(name and pattern.fullmatch(name) for name in types)):
-                rows.append(row)
-        if len(page) < _PAGE:
-            break
-        after = page[-1].id
-    return [await _with_own_payload(hook, row) for row in rows[:limit]]
+    rows = await hook.operations.dead_letters(recipient=_ours(hook), source=source, type=type, after=after, limit=limit)
+    return [await _described(hook, await hook.operations.delivery(row.id)) for row in rows]
 
 
 async def show_dead(hook: Boathook, id: str) -> dict[str, Any]:
@@ -83,52 +72,27 @@ async def show_dead(hook: Boathook, id: str) -> dict[str, Any]:
     shown = await _find(hook, id)
     if shown["delivery"].state != "dead":
         raise NoDeadLetter(id)
-    (row,) = await _with_requests(hook, [shown["delivery"]])
-    return _with_payload(row, shown["body"]) | {"tries": [asdict(attempt) for attempt in shown["attempts"]]}
+    return await _described(hook, shown) | {"tries": [asdict(attempt) for attempt in shown["attempts"]]}
 
 
-async def _with_requests(hook: Boathook, page: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return deliveries with their plans and first requests: the own event, or that which it announces."""
+async def _described(hook: Boathook, shown: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a delivery with its plan, and the request of a sender that its chain of events began with."""
+    row, first = asdict(shown["delivery"]), shown["chain"][0]
+    del row["first"]
     async with hook.transaction() as tx:
-        plans = {row["delivery_id"]: row for row in await tx.fetch(SQL["read_plans"], [row.id for row in page])}
-        announced = await find_announced(tx, [_event_of(row.id) for row in page])
-    rows = []
-    for row in page:
-        event_id = _event_of(row.id)
-        request: dict[str, Any] | None = announced.get(event_id)
-        if request is not None:
-            request = {"event_id": request["source_event_id"], **_only(request, "source", "type", "payload")}
-        elif row.source is not None:
-            request = {"event_id": event_id, "source": row.source, "type": row.type}
-        plan = {name: plans[row.id][name] if row.id in plans else usual for name, usual in _NO_PLAN.items()}
-        rows.append(asdict(row) | plan | {"request": request})
-    return rows
+        plan = await tx.fetchrow(SQL["read_plan"], row["id"])
+    body = shown["body"] if shown["first_body"] is None else shown["first_body"]
+    request = None
+    if first.source is not None:
+        names = {"event_id": _read_id(first.event_id), "source": first.source, "type": first.type}
+        request = names | {"payload": json.loads(to_jsonb(body))}
+    return row | (_NO_PLAN if plan is None else dict(plan)) | {"request": request}
 
 
-def _only(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: row[name] for name in names}
-
-
-async def _with_own_payload(hook: Boathook, row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row whose request has its payload, which is read if it is that of the row's own event."""
-    if not _lacks_payload(row):
-        return row
-    return _with_payload(row, (await hook.operations.delivery(row["id"]))["body"])
-
-
-def _with_payload(row: dict[str, Any], body: bytes) -> dict[str, Any]:
-    """Return a row whose request has its payload: *body*, unless it has another one already."""
-    return row | {"request": row["request"] | {"payload": json.loads(to_jsonb(body))}} if _lacks_payload(row) else row
-
-
-def _lacks_payload(row: dict[str, Any]) -> bool:
-    return row["request"] is not None and "payload" not in row["request"]
-
-
-def _event_of(delivery_id: str) -> UUID:
-    """Return the id of a delivery's event, which its id contains."""
+def _read_id(event_id: str) -> UUID:
+    """Return the 128 bits of an event's id."""
     number = 0
-    for digit in delivery_id.split("_")[1]:
+    for digit in event_id.partition("_")[2]:
         number = number * len(_DIGITS) + _DIGITS.index(digit)
     return UUID(int=number)
 

@@ -24,6 +24,6 @@ select delivery_id from dead where given_up_at = now()
 -- name: take_due
 update fleet.dead_retry set replays = replays + 1, next_at = null where next_at <= now() returning delivery_id
 
--- name: read_plans
-select delivery_id, replays as replays_by_itself, next_at as next_replay_at, given_up_at from fleet.dead_retry
-where delivery_id = any($1)
+-- name: read_plan
+select replays as replays_by_itself, next_at as next_replay_at, given_up_at from fleet.dead_retry
+where delivery_id = $1

@@ -11,7 +11,7 @@ it overwrites nothing. Changes without a stamp of their sender are decided about
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from types import MappingProxyType
@@ -119,12 +119,6 @@ async def take_announcement(tx: Transaction, event_id: UUID) -> dict[str, Any] |
     """Delete and return the request that an event announces; a failure of the transaction keeps it."""
     row = await tx.fetchrow("delete from fleet.announced where event_id = $1 returning *", event_id)
     return None if row is None else {**row, "payload": json.loads(row["payload"])}
-
-
-async def find_announced(tx: Transaction, event_ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
-    """Return the requests that events announce, by the events' ids."""
-    rows = await tx.fetch("select * from fleet.announced where event_id = any($1)", list(event_ids))
-    return {row["event_id"]: {**row, "payload": json.loads(row["payload"])} for row in rows}
 
 
 async def keep_unknown(tx: Transaction, arrival: Arrival, unknown: Unknown, body: bytes) -> None:
