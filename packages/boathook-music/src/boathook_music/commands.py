@@ -13,27 +13,25 @@ from boathook.languages import gettext_noop
 from boathook_app_tools import simulation
 from boathook_app_tools.import_commands import add_import, add_views
 from boathook_app_tools.terminal import Json, ask, print_json, print_rows, say
-from boathook_music import delivery_log, files, jobs, links, lookup, owner_tables, sending, status, tracks
+from boathook_music import files, jobs, links, lookup, owner_tables, sending, status, tracks
 from boathook_music.app import gettext, hook, settings
 from boathook_music.cleaning import Report
-from boathook_music.delivery_log import DeliveryStatus, Kind
+from boathook_music.delivery_log import log as delivery_log
 from boathook_music.kinds import Kind as FileKind
 from boathook_music.stages import Status
 from boathook_music.tracks import NewTrack
 
 Task = Annotated[str, typer.Argument(metavar="TASK", help="The id that the reseller gave the task.")]
-Deliveries = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids as `deliveries list` shows them.")]
 _SHOWN: Final = ("id", "received_at", "standing", "task_id", "stage", "result", "attempts", "code", "note")
 _FILE_SHOWN: Final = ("task_id", "clip_id", "kind", "state", "key", "size", "error_code", "error")
 
 app = typer.Typer(no_args_is_help=True, help="Songs, their callbacks and their files.")
 tracks_app = typer.Typer(no_args_is_help=True, help="Songs that were ordered.")
 files_app = typer.Typer(no_args_is_help=True, help="Audio and covers.")
-deliveries_app = typer.Typer(no_args_is_help=True, help="Received callbacks, and files to store.")
 app.add_typer(tracks_app, name="tracks")
 app.add_typer(files_app, name="files")
-app.add_typer(deliveries_app, name="deliveries")
 hook.commands(app)
+delivery_log.add_commands(app, _SHOWN)
 add_import(hook, app, owner_tables.IMPORT)
 add_views(hook, app, owner_tables.VIEWS)
 
@@ -155,48 +153,6 @@ def retry_file(
     say(gettext("the %(kind)s of %(file)s is fetched again", kind=kind, file=file))
 
 
-@deliveries_app.command("list", epilog="Example: boathook music deliveries list --status failed")
-def list_deliveries(
-    state: Annotated[DeliveryStatus | None, typer.Option("--status", help="Only those in this state.")] = None,
-    kind: Annotated[Kind, typer.Option(help="Received callbacks, or files to store.")] = Kind.CALLBACK,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum rows.")] = 50,
-    as_json: Json = False,
-) -> None:
-    """List deliveries, newest first."""
-    rows = hook.run(delivery_log.listed(status=state, kind=kind, limit=limit))
-    print_rows(rows, as_json=as_json, columns=_SHOWN)
-
-
-@deliveries_app.command("show", epilog="Example: boathook music deliveries show dlv_01kaz3...")
-def show_delivery(id: Annotated[str, typer.Argument(metavar="ID", help="As `deliveries list` shows it.")]) -> None:
-    """Show a delivery with its attempts, headers and body, as JSON."""
-    print_json(hook.run(delivery_log.shown(id)))
-
-
-@deliveries_app.command("replay", epilog="Example: boathook music deliveries replay dlv_01kaz3...")
-def replay_deliveries(
-    ids: Deliveries, note: Annotated[str | None, typer.Option(help="Why, for the audit.")] = None
-) -> None:
-    """Retry failed deliveries."""
-    _report(
-        ids, hook.run(hook.operations.replay(ids, note=note)), gettext_noop("%(done)d of %(asked)d are tried again")
-    )
-
-
-@deliveries_app.command("giveup", epilog='Example: boathook music deliveries giveup dlv_01kaz3... --note "old song"')
-def give_up_deliveries(ids: Deliveries, note: Annotated[str, typer.Option(help="Why, for the audit.")]) -> None:
-    """Settle failed deliveries permanently."""
-    _report(ids, hook.run(hook.operations.ignore(ids, note=note)), gettext_noop("%(done)d of %(asked)d are settled"))
-
-
-@deliveries_app.command("cleanup", epilog="Example: boathook music deliveries cleanup --days 30")
-def clean_up_deliveries(
-    days: Annotated[float, typer.Option(min=0.0, max=36_500.0, help="Delete callbacks received longer ago.")],
-) -> None:
-    """Delete the records of old callbacks, including those that wait for a track."""
-    say(gettext("%(number)d callbacks forgotten", number=hook.run(delivery_log.clean_up(days))))
-
-
 @app.command("status", epilog="Example: boathook music status")
 def show_status() -> None:
     """Show waiting callbacks, overdue tracks, open files and the reseller's credits, as JSON."""
@@ -237,14 +193,6 @@ def simulate(
 ) -> None:
     """Send simulated callbacks, serve their files, and check the results."""
     simulation.finish(hook.run(sending.simulate(url, count=count, seed=seed, wait_s=wait)), as_json=as_json)
-
-
-def _report(asked: list[str], done: list[str], text: str) -> None:
-    if not done:
-        raise BoathookError(
-            gettext("none of them has failed; `boathook music deliveries list --status failed` shows those that did")
-        )
-    say(gettext(text, done=len(done), asked=len(asked)))
 
 
 def _unknown(task: str) -> str:

@@ -111,7 +111,7 @@ async def clean(
     report = await Cleaner(storage(), hook.transaction, rules, is_dry=is_dry, notify=notify).run()
     report.leftovers = await remove_leftovers(incoming(), rules.orphans, is_dry=is_dry)
     if started_at is not None:
-        await delivery_log.clean_up(config.log_days)
+        await delivery_log.log.clean_up(config.log_days)
         async with hook.transaction() as tx:
             await tx.execute(SQL["end_cleaning"], started_at, json.dumps(asdict(report)))
     return report

@@ -2,16 +2,17 @@
 
 from typing import Any, Final
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
+from boathook_app_tools.delivery_log import Page
 from boathook_app_tools.json_api import Body, JsonApi, QueryText, respond
 from boathook_app_tools.storage import LocalFolder
-from boathook_music import delivery_log, files, links, status, tracks
+from boathook_music import files, links, status, tracks
 from boathook_music.app import gettext, hook, languages, storage
-from boathook_music.delivery_log import DeliveryStatus, Kind
+from boathook_music.delivery_log import log as delivery_log
 from boathook_music.stages import Status
 from boathook_music.tracks import NewTrack
 
@@ -37,35 +38,11 @@ class TrackBody(Body):
     application: str = ""
 
 
-class NoteBody(Body):
-    """The reason for an action."""
-
-    note: str = Field(min_length=1, max_length=500)
-
-
-class DaysBody(Body):
-    """The age limit in days."""
-
-    days: float = Field(gt=0, le=36_500)
-
-
-class _Page(BaseModel):
-    after: QueryText | None = None
-    limit: int = Field(default=50, ge=1, le=250)
-
-
-class TrackQuery(_Page):
+class TrackQuery(Page):
     """The query that lists tracks."""
 
     status: Status | None = None
     owner: QueryText | None = None
-
-
-class DeliveryQuery(_Page):
-    """The query that lists deliveries."""
-
-    status: DeliveryStatus | None = None
-    kind: Kind = Kind.CALLBACK
 
 
 @api.route("POST", "/tracks")
@@ -84,7 +61,8 @@ async def list_tracks(request: Request) -> Response:
     """List tracks, newest first."""
     query = api.query(request, TrackQuery)
     async with hook.transaction() as tx:
-        return _page(await tracks.listed(tx, **query.model_dump()), query, "task_id")
+        rows = await tracks.listed(tx, **query.model_dump())
+    return respond({"data": rows, "next": rows[-1]["task_id"] if len(rows) == query.limit else None})
 
 
 @api.route("GET", "/tracks/{task_id:path}")
@@ -113,38 +91,6 @@ async def show_status(_request: Request) -> Response:
         return respond(await status.read(tx))
 
 
-@api.route("GET", "/deliveries")
-async def list_deliveries(request: Request) -> Response:
-    """List deliveries, newest first."""
-    query = api.query(request, DeliveryQuery)
-    return _page(await delivery_log.listed(**query.model_dump()), query, "id")
-
-
-@api.route("POST", "/deliveries/cleanup")
-async def clean_up_deliveries(request: Request) -> Response:
-    """Delete the records of old callbacks."""
-    return respond({"forgotten": await delivery_log.clean_up((await api.body(request, DaysBody)).days)})
-
-
-@api.route("GET", "/deliveries/{id}")
-async def show_delivery(request: Request) -> Response:
-    """Return a delivery with its attempts and its request."""
-    return respond(await delivery_log.shown(request.path_params["id"]))
-
-
-@api.route("POST", "/deliveries/{id}/replay")
-async def replay_delivery(request: Request) -> Response:
-    """Retry a failed delivery."""
-    return _decided(await hook.operations.replay([request.path_params["id"]], note="POST /api/music"))
-
-
-@api.route("POST", "/deliveries/{id}/giveup")
-async def give_up_delivery(request: Request) -> Response:
-    """Settle a failed delivery permanently."""
-    body = await api.body(request, NoteBody)
-    return _decided(await hook.operations.ignore([request.path_params["id"]], note=body.note))
-
-
 @file_api.route("GET", "/{key:path}")
 async def serve_file(request: Request) -> Response:
     """Send a stored file to the holder of a signed link; parts of it on request."""
@@ -158,16 +104,6 @@ async def serve_file(request: Request) -> Response:
     return FileResponse(place.path(key), media_type=content_type, headers=_FILE_HEADERS)
 
 
-def _page(rows: list[dict[str, Any]], query: _Page, id: str) -> Response:
-    return respond({"data": rows, "next": rows[-1][id] if len(rows) == query.limit else None})
-
-
-def _decided(ids: list[str]) -> Response:
-    if not ids:
-        text = gettext("this delivery has not failed; only failed ones can be replayed or given up")
-        raise HTTPException(409, text)
-    return respond({"ok": True, "id": ids[0]})
-
-
+delivery_log.add_routes(api)
 api.mount()
 file_api.mount()
