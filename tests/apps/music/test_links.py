@@ -8,9 +8,10 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
+from boathook_app_tools import file_links
 from boathook_app_tools.s3 import S3, Bucket
-from boathook_music import links
 from boathook_music.file_server import content_of
+from boathook_music.links import links
 from boathook_music.settings import MusicSettings
 from tests.apps.music.server import MusicServer, S3Server, clip, unique
 
@@ -64,7 +65,7 @@ def test_links_that_are_forged_changed_or_expired_are_refused(server: MusicServe
         f"{urlsplit(link).path}?expires=%C2%B2&signature=%C3%A9",
         links.sign(secret, key, now - 1),
         # Even a signature cannot extend the hour.
-        links.sign(secret, key, now + 2 * links.MAX_S),
+        links.sign(secret, key, now + 2 * file_links.MAX_S),
         links.sign(b"another secret", key, now + 600),
     ]
     assert [get(server, path).status_code for path in refused] == [403] * len(refused)

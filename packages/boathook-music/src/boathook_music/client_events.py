@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from boathook import Transaction
 from boathook_app_tools.statements import load_statements
-from boathook_music import files, links
+from boathook_music import files
 from boathook_music.app import hook, settings
+from boathook_music.links import links
 
 READY: Final = "track.ready"
 FAILED: Final = "track.failed"

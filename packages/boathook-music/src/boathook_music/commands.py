@@ -13,11 +13,12 @@ from boathook.languages import gettext_noop
 from boathook_app_tools import simulation
 from boathook_app_tools.import_commands import add_import, add_views
 from boathook_app_tools.terminal import Json, ask, print_json, print_rows, say
-from boathook_music import files, jobs, links, lookup, owner_tables, sending, status, tracks
+from boathook_music import files, jobs, lookup, owner_tables, sending, status, tracks
 from boathook_music.app import gettext, hook, settings
 from boathook_music.cleaning import Report
 from boathook_music.delivery_log import log as delivery_log
 from boathook_music.kinds import Kind as FileKind
+from boathook_music.links import links
 from boathook_music.stages import Status
 from boathook_music.tracks import NewTrack
 

@@ -1,31 +1,21 @@
-"""``/api/music``: tracks and the delivery log over HTTP, authenticated by an organization's API key; files by links."""
+"""``/api/music``: tracks and the delivery log over HTTP, authenticated by an organization's API key."""
 
-from typing import Any, Final
+from typing import Any
 
 from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 
 from boathook_app_tools.delivery_log import Page
 from boathook_app_tools.json_api import Body, JsonApi, QueryText, respond
-from boathook_app_tools.storage import LocalFolder
-from boathook_music import files, links, status, tracks
-from boathook_music.app import gettext, hook, languages, storage
+from boathook_music import status, tracks
+from boathook_music.app import gettext, hook, languages
 from boathook_music.delivery_log import log as delivery_log
 from boathook_music.stages import Status
 from boathook_music.tracks import NewTrack
 
-_FILE_HEADERS: Final = {
-    "cache-control": "private, no-store",
-    "content-security-policy": "default-src 'none'; sandbox",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}
-
 api = JsonApi(hook, "/api/music", languages)
-# Open, because the link is the permission.
-file_api = JsonApi(hook, links.PATH, languages, is_open=True)
 
 
 class TrackBody(Body):
@@ -91,19 +81,5 @@ async def show_status(_request: Request) -> Response:
         return respond(await status.read(tx))
 
 
-@file_api.route("GET", "/{key:path}")
-async def serve_file(request: Request) -> Response:
-    """Send a stored file to the holder of a signed link; parts of it on request."""
-    key, place, query = request.path_params["key"], storage(), request.query_params
-    async with hook.transaction() as tx:
-        if not await links.is_valid(tx, key, query.get("expires", ""), query.get("signature", "")):
-            raise HTTPException(403, gettext("this link is not valid or has expired; ask for a new one"))
-        content_type = await files.content_type_of(tx, key)
-    if content_type is None or not isinstance(place, LocalFolder) or await place.head(key) is None:
-        raise HTTPException(404, gettext("there is no such file"))
-    return FileResponse(place.path(key), media_type=content_type, headers=_FILE_HEADERS)
-
-
 delivery_log.add_routes(api)
 api.mount()
-file_api.mount()

@@ -14,9 +14,10 @@ from uuid import UUID, uuid4
 
 from boathook import Transaction
 from boathook_app_tools.statements import load_statements
-from boathook_music import client_events, files, links
+from boathook_music import client_events, files
 from boathook_music.app import gettext
 from boathook_music.callbacks import MAX_ID, Callback, Stage, decode_clips, encode_clips, read_id
+from boathook_music.links import links
 from boathook_music.settings import problem_of_application
 from boathook_music.stages import AddData, Forward, Late, Status, step
 
