@@ -15,6 +15,7 @@ from starlette.responses import FileResponse, Response
 from boathook import Boathook, Transaction
 from boathook.languages import Languages
 from boathook_app_tools.json_api import JsonApi
+from boathook_app_tools.statements import load_statements
 from boathook_app_tools.storage import LocalFolder, Storage
 
 MAX_S: Final = 3_600
@@ -58,6 +59,8 @@ class FileLinks:
         self._lifetime_s = lifetime_s
         self._public_url = public_url
         self._content_type = content_type
+        # The schema is the app's name, which boathook has checked.
+        self._sql = {name: sql.replace("{schema}", hook.name) for name, sql in load_statements(__file__).items()}
         # Open, because the link is the permission.
         api = JsonApi(hook, path, languages, is_open=True)
         api.route("GET", "/{key:path}")(self._serve)
@@ -98,11 +101,9 @@ class FileLinks:
 
     async def _secret(self, tx: Transaction) -> bytes:
         """Return the key of all links, which PostgreSQL keeps for all processes."""
-        table = f"{self._hook.name}.link_key"
-        if (secret := await tx.fetchval(f"select key from {table}")) is None:
-            new = secrets.token_bytes(32)
-            await tx.execute(f"insert into {table} (key) values ($1) on conflict do nothing", new)
-            secret = await tx.fetchval(f"select key from {table}")
+        if (secret := await tx.fetchval(self._sql["get_key"])) is None:
+            await tx.execute(self._sql["add_key"], secrets.token_bytes(32))
+            secret = await tx.fetchval(self._sql["get_key"])
         return bytes(secret)
 
     async def _serve(self, request: Request) -> Response:
