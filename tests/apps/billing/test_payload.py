@@ -195,3 +195,17 @@ def test_an_invalid_body_raises_with_a_message():
     for wrong in (b"", b"not json", b"[]", b'{"status":"paid"}', b"\xff"):
         with pytest.raises(ValueError, match=r".+"):
             read_notice(wrong)
+
+
+@pytest.mark.parametrize("phone", [{"number": "1"}, 79_000_000_000, None, ["+7"]])
+def test_a_field_called_phone_that_is_no_text_is_as_any_other_field(phone):
+    body = json.dumps({"external_payment_id": "p", "status": "paid", "phone": phone}).encode()
+    assert read_notice(body).phone is None
+
+
+@pytest.mark.parametrize("wrong", [{"refund_amount": -1}, {"refund_amount": "much"}, {"refund_id": {}}], ids=str)
+def test_a_wrong_field_of_a_refund_is_refused(wrong):
+    body = {"external_payment_id": "p", "status": "refunded", **wrong}
+    assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(body)
+    with pytest.raises(ValueError, match="refund_"):
+        read_notice(json.dumps(body).encode())

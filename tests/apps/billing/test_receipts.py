@@ -105,6 +105,14 @@ def test_a_price_with_parts_of_a_kopeck_is_refused():
         BillingSettings.model_validate({"secret": "s", "receipts": DESK, "plans": [plan]})
 
 
+def test_plans_whose_payments_have_no_receipts_are_named():
+    plans = [{"id": "month", "price": "9", "days": 1}, {"id": "abroad", "price": "9", "days": 1, "currency": "EUR"}]
+    settings = BillingSettings.model_validate({"secret": "s", "receipts": DESK, "plans": plans})
+    [(problem, _fix)] = receipts.check_currencies(settings, True)
+    assert "the plan abroad have no receipts, because it costs EUR" in problem
+    assert not [*receipts.check_currencies(settings.model_copy(update={"receipts": None}), True)]
+
+
 class FakeDesk:
     """A cash desk on loopback: counts the receipts that it makes, one for each external id."""
 

@@ -136,6 +136,7 @@ def test_prices_are_exact_and_currencies_have_a_default():
         {"form": "tilda"},
         {"secret": ""},
         {"path": "webhooks"},
+        {"time_zone": "Mars/Olympus"},
         {"sekret": "x"},
     ],
     ids=str,

@@ -109,15 +109,16 @@ def notice_of(fields: Mapping[str, Any]) -> Notice:
         external_payment_id=id,
         status=read_status(status),
         email=_text(fields, "email"),
-        amount=_amount(fields.get("amount")),
+        amount=_amount(fields, "amount"),
         currency=currency and currency.upper(),
         plan_id=_text(fields, "plan_id"),
         paid_at=_moment(_text(fields, "paid_at")),
         event_id=_text(fields, "event_id"),
         reported_status=status,
-        phone=_text(fields, "phone"),
+        # Senders may already have a field of this name for something else.
+        phone=_text(fields, "phone") if isinstance(fields.get("phone"), str) else None,
         refund_id=_text(fields, "refund_id"),
-        refund_amount=_amount(fields.get("refund_amount")),
+        refund_amount=_amount(fields, "refund_amount"),
     )
 
 
@@ -137,15 +138,16 @@ def _text(fields: Mapping[str, Any], key: str) -> str | None:
     return text[:MAX_TEXT] or None
 
 
-def _amount(value: Any) -> Decimal | None:
+def _amount(fields: Mapping[str, Any], key: str) -> Decimal | None:
+    value = fields.get(key)
     if value is None:
         return None
     try:
         amount = Decimal(value.strip().replace(",", ".") if isinstance(value, str) else value)
     except (InvalidOperation, TypeError, ValueError):
-        raise ValueError("amount is not a number") from None
+        raise ValueError(f"{key} is not a number") from None
     if isinstance(value, bool) or not amount.is_finite() or amount < 0 or amount.adjusted() > 15:
-        raise ValueError("amount is not an amount of money")
+        raise ValueError(f"{key} is not an amount of money")
     is_endless = int(amount.as_tuple().exponent) < int(_FINEST.as_tuple().exponent)
     return _EXACT.quantize(amount, _FINEST) if is_endless else amount
 
@@ -162,6 +164,12 @@ def _moment(text: str | None) -> datetime | None:
 _BOUNDS: Final = {"maxLength": MAX_TEXT, "minimum": -(10**30), "maximum": 10**30}
 _WORD: Final = {"type": ["string", "integer"], "pattern": r"\S", **_BOUNDS}
 _OPTIONAL: Final = {"type": ["string", "integer", "null"], **_BOUNDS}
+_MONEY: Final = {
+    "type": ["number", "string", "null"],
+    "minimum": 0,
+    "maximum": 1e15,
+    "pattern": r"^\s*\d{1,15}([.,]\d{1,9})?\s*$",
+}
 _DAY: Final = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
 _TIME: Final = r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d([.,]\d{1,9})?)?(Z|[+-]([01]\d|2[0-3])(:?[0-5]\d)?)?"
 
@@ -173,12 +181,9 @@ SCHEMA: Final[Mapping[str, Any]] = {
         "external_payment_id": _WORD,
         "status": {"type": "string", "pattern": r"\S", "maxLength": MAX_TEXT},
         "email": {"type": ["string", "null"], "maxLength": MAX_TEXT},
-        "amount": {
-            "type": ["number", "string", "null"],
-            "minimum": 0,
-            "maximum": 1e15,
-            "pattern": r"^\s*\d{1,15}([.,]\d{1,9})?\s*$",
-        },
+        "amount": _MONEY,
+        "refund_id": _OPTIONAL,
+        "refund_amount": _MONEY,
         "currency": {"type": ["string", "null"], "maxLength": 10},
         "plan_id": _OPTIONAL,
         "paid_at": {"type": ["string", "null"], "pattern": f"^{_DAY}([Tt ]{_TIME})?$"},

@@ -5,7 +5,7 @@ attempt that is repeated sends the same request, with the same external id.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Final, get_args
 
@@ -25,7 +25,7 @@ from boathook_app_tools.statements import load_statements
 from boathook_billing.app import IMPORTED, RECEIPTS, gettext, hook, settings, shop
 from boathook_billing.payload import Notice, Status, parse_object
 from boathook_billing.rules import Payment
-from boathook_billing.settings import PaymentMode, PaymentSubject, Plan, ReceiptSettings
+from boathook_billing.settings import BillingSettings, PaymentMode, PaymentSubject, Plan, ReceiptSettings
 
 SQL: Final = load_statements(__file__)
 
@@ -64,6 +64,16 @@ async def find_waiting(tx: Transaction) -> list[AlertReading]:
         "The attempts of `boathook deliveries list --recipient handler:billing.issue_receipt` have the cause."
     )
     return [AlertReading("", await tx.fetchval(SQL["oldest_pending_s"]), {"text": text, "hint": hint})]
+
+
+@hook.check
+def check_currencies(settings: BillingSettings, _is_production: bool) -> Iterator[tuple[str, str]]:
+    """Name the plans whose payments have no receipts."""
+    if settings.receipts is not None:
+        for plan in settings.offers:
+            if plan.currency != CURRENCY:
+                problem = f"payments of the plan {plan.id} have no receipts, because it costs {plan.currency}"
+                yield problem, f"receipts of [billing.receipts] are in {CURRENCY}; issue those yourself"
 
 
 async def arrange(tx: Transaction, event: Event, notice: Notice, payment: Payment) -> None:

@@ -2,8 +2,9 @@
 
 from decimal import Decimal
 from typing import Annotated, Any, Final, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from boathook.languages import LanguageSetting
 
@@ -26,6 +27,14 @@ PaymentMode = Literal[
 """YooKassa's names of how it is paid, in the order of the values 1 to 7 of field 1214."""
 VatCode = Annotated[int, Field(ge=1, le=12)]
 """YooKassa's code of a VAT rate."""
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError("it must be the name of a time zone, such as Europe/Moscow") from None
+    return name
 
 
 class _Table(BaseModel):
@@ -127,7 +136,7 @@ class BillingSettings(_Table):
     """Whether a success without an amount counts as AMOUNT_MISMATCH; otherwise its plan's price is assumed."""
     language: LanguageSetting = "auto"
     """Of staff pages and commands; ``auto``: the reader's own choice, or the browser's."""
-    time_zone: Word = "UTC"
+    time_zone: Annotated[Word, AfterValidator(_zone)] = "UTC"
     """Of times on staff pages, such as ``Europe/Moscow``."""
     plans: tuple[Plan, ...] = ()
     yookassa: YooKassaSettings | None = None
