@@ -61,6 +61,7 @@ _VIEWS: Final = ("tests/apps/test_compatibility_views.py",)
 _APP_ALERTS: Final = ("tests/postgres/test_app_alerts.py",)
 _WAIT_FOR: Final = ("tests/postgres/test_wait_for.py",)
 _CHAINS: Final = ("tests/postgres/test_event_chains.py",)
+_APP_METRICS: Final = ("tests/postgres/test_app_metrics.py",)
 _CONTINUED: Final = ("tests/apps/billing/test_owner_tables.py", "-k", "only_open_and_verified")
 _SCHEMA: Final = "db/migrations/0001_initial.sql"
 
@@ -109,6 +110,16 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "where rule <> all ($1::text[]) and at < now() - interval '1 day'",
             "where rule <> all ($1::text[])",
             _APP_ALERTS,
+        ),
+    ),
+    "app-metrics": (
+        ChosenMutant("db/metric_samples.py", "            if app_metrics:\n", "            if False:\n", _APP_METRICS),
+        ChosenMutant("db/metric_samples.py", "one.snapshot.only(app_metrics)", "one.snapshot", _APP_METRICS),
+        ChosenMutant(
+            "db/metric_samples.py",
+            "(*RETENTION_S.items(), (APP_STEP_S, APP_RETENTION_S))",
+            "RETENTION_S.items()",
+            _APP_METRICS,
         ),
     ),
     "chains": (
@@ -168,12 +179,6 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "where id in (select id from fresh) and key not in (select key from held)",
             "where id in (select id from fresh)",
             (*_WAIT_FOR, "-k", "transaction_holds"),
-        ),
-        ChosenMutant(
-            "domain/policy.py",
-            "    if now < wait.until:\n",
-            "    if True:\n",
-            ("tests/unit/test_policy.py", "-k", "WaitFor"),
         ),
     ),
     "retries": (

@@ -18,6 +18,7 @@ from boathook.django import DjangoBoathook
 from boathook.fastapi import Webhooks
 from boathook.handlers import sessions
 from boathook.handlers.app_alerts import AppAlert
+from boathook.handlers.metric_history import MetricPoint
 from boathook.handlers.platform import Http, Operations
 
 HEAD: Final = """\
@@ -39,7 +40,12 @@ MODULES: Final[dict[str, dict[str, Any]]] = {
     "boathook.sign_in": {"SignIn": sign_in.SignIn, "User": sign_in.User},
     "boathook.user_webhooks": {name: getattr(user_webhooks, name) for name in user_webhooks.__all__},
     "boathook.languages": {"Languages": languages.Languages, "gettext_noop": languages.gettext_noop},
-    "What running apps are lent": {"hook.operations": Operations, "hook.http": Http, "AppAlert": AppAlert},
+    "What running apps are lent": {
+        "hook.operations": Operations,
+        "hook.http": Http,
+        "AppAlert": AppAlert,
+        "MetricPoint": MetricPoint,
+    },
     "boathook.testing": {name: getattr(testing, name) for name in testing.__all__},
     "boathook.handlers.sessions": {
         name: one

@@ -1,5 +1,6 @@
 """Commands for the loaded apps."""
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -20,6 +21,7 @@ from boathook.cli.options import Json, Yes
 from boathook.cli.output import Column, View, print_done
 from boathook.config import Settings
 from boathook.config.faults import is_secret
+from boathook.domain.alerts import show_number
 from boathook.domain.cells import CELLS_MODULE
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.service.shown_settings import reference, without_password
@@ -191,3 +193,35 @@ def _describe(settings: Settings, entry: str, hook: "Boathook", known: "KnownApp
 def _unloaded_app(owner: str) -> dict[str, Any]:
     empty: dict[str, Any] = {key: [] for key in ("sources", "handlers", "chores", "mounts", "migrations", "pending")}
     return {"name": None, "entry": owner, "loaded": False, "commands": False, **empty}
+
+
+_METRICS: Final = View(
+    (
+        Column("metric", is_whole=True),
+        Column("labels", is_optional=True),
+        Column("kind"),
+        Column("latest", lambda one: "" if one.latest is None else show_number(one.latest)),
+        Column("total", lambda one: show_number(one.total) if one.kind == "counter" else "", is_optional=True),
+    )
+)
+
+
+@apps.command("metrics", epilog="Example: boathook apps metrics billing --minutes 60 --json")
+def list_metrics(
+    ctx: typer.Context,
+    app: Annotated[str, typer.Argument(metavar="APP", help="The app's name, such as billing.")],
+    minutes: Annotated[float, typer.Option(min=1, max=10_080, help="How far back; each minute is a value.")] = 60.0,
+    as_json: Json = False,
+) -> None:
+    """
+    Show the history of an app's metrics over all hosts, with a value for each minute.
+
+    The value of a counter is its increase, that of a histogram its 95th percentile in seconds.
+    """
+    from boathook.server.loading import load_apps
+    from boathook.service import app_metrics
+
+    step_s = 60 * math.ceil(minutes / app_metrics.MAX_POINTS)
+    load_apps(cli_context(ctx).settings())
+    rows = run_with_database(ctx, lambda db: app_metrics.read_series(db, app, minutes=minutes, step_s=step_s))
+    _METRICS.print_rows(rows, as_json=as_json)

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from boathook.console import (
     alerts,
     applications,
+    apps,
     audit,
     dead_letters,
     event_detail,
@@ -44,6 +45,7 @@ AREAS: Final = (
     audit.routes,
     sources.routes,
     handlers.routes,
+    apps.routes,
     event_types.routes,
     keys.routes,
     alerts.routes,

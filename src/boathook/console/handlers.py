@@ -12,7 +12,7 @@ from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.health import HealthState
 from boathook.domain.plurals import counted
 from boathook.pages.attempt_charts import attempt_values, format_ms, range_values, read_range
-from boathook.service import recipient_stats
+from boathook.service import app_metrics, recipient_stats
 from boathook.service.authorization import Permission
 from boathook.service.live_stats import format_rate
 from boathook.service.recipient_stats import HANDLER_RANGE, STATS_RANGES, HandlerSummary
@@ -55,6 +55,7 @@ async def list_handlers(context: ConsoleContext) -> Response:
     rows = sorted(found, key=lambda one: _ORDER.index(one.health.state))
     return context.page(
         "handlers/list.html",
+        apps=app_metrics.list_apps(),
         rows=rows,
         sentence=_summarize(rows),
         oldest_due=oldest_due,

@@ -1,8 +1,9 @@
 """Stores the metrics of all hosts in PostgreSQL, for charts and alert rules: in fine steps, later in coarser ones.
 
 Each host adds a row every ten seconds. The keeper rolls them up into rows of two minutes, 15 minutes and 6 hours, and
-deletes rows older than `RETENTION_S`. A row that arrives late, because PostgreSQL was unavailable, is rolled up then.
-Rows that are not rolled up yet are read in addition to the coarser ones, so that nothing is missed or counted twice.
+deletes rows older than `RETENTION_S`. The metrics of apps it also keeps minute by minute for `APP_RETENTION_S`. A row
+that arrives late, because PostgreSQL was unavailable, is rolled up then. Rows that are not rolled up yet are read in
+addition to the coarser ones, so that nothing is missed or counted twice.
 """
 
 import asyncio
@@ -31,6 +32,9 @@ STEP_S: Final = 10
 """Maximum seconds between two rows of a host."""
 RETENTION_S: Final = {STEP_S: 3 * 3600, 120: 2 * 86_400, 900: 15 * 86_400, 21_600: 30 * 86_400}
 """How long rows are kept, by the seconds that each covers."""
+APP_STEP_S: Final = 60
+"""Seconds of a row with the metrics of apps alone, which are kept finer than those of boathook."""
+APP_RETENTION_S: Final = 7 * 86_400
 WINDOW_S: Final = 86_400.0
 """The length of a window of `read_window`."""
 _FINE_S: Final = 900.0
@@ -101,6 +105,12 @@ async def read_series_since(
     return await asyncio.to_thread(_combine_steps, rows, step_s, lambda text: decode_only(text, metrics, names))
 
 
+async def read_app_history(database: Database, since: datetime, step_s: int, metrics: Collection[str]) -> list[Sample]:
+    """Return metrics of apps on all hosts as `read_since` does, with their series, in steps of whole minutes."""
+    rows = await database.fetch(SQL["read_series"], _begin(since, step_s), APP_STEP_S)
+    return await asyncio.to_thread(_combine_steps, rows, step_s, lambda text: decode_only(text, metrics))
+
+
 def _kept_step(step_s: int) -> int:
     """Return the coarsest stored step that is not longer than a step to read."""
     return max(step for step in RETENTION_S if step <= max(step_s, STEP_S))
@@ -165,23 +175,31 @@ async def insert(database: Database, samples: Sequence[HostSample]) -> datetime 
     return now
 
 
-async def roll_up(database: Database) -> int:
-    """Roll up all rows into the coarser ones, and delete old rows; return how many were rolled up."""
+async def roll_up(database: Database, app_metrics: Collection[str] = ()) -> int:
+    """Roll up all rows into the coarser ones, and delete old rows; return how many were rolled up.
+
+    Args:
+        database: stores the samples.
+        app_metrics: names of the metrics of apps.
+    """
     rolled = 0
-    while taken := await _roll_up(database):
+    while taken := await _roll_up(database, app_metrics):
         rolled += taken
-    for step_s, kept_s in RETENTION_S.items():
+    for step_s, kept_s in (*RETENTION_S.items(), (APP_STEP_S, APP_RETENTION_S)):
         await database.execute(SQL["drop_old"], step_s, kept_s)
     return rolled
 
 
-async def _roll_up(database: Database) -> int:
+async def _roll_up(database: Database, app_metrics: Collection[str]) -> int:
     async with database.transaction() as connection:
         await connection.execute(SQL["lock_roll_up"])
         rows = await connection.fetch(SQL["take_rows"], _BATCH)
         if taken := list(_decode_rows(rows)):
             for step_s in RETENTION_S.keys() - {STEP_S}:
                 await _add(connection, step_s, taken)
+            if app_metrics:
+                of_apps = [HostSample(one.host, one.at, one.snapshot.only(app_metrics)) for one in taken]
+                await _add(connection, APP_STEP_S, of_apps)
         if rows:
             keys = [row["at"] for row in rows], [row["host"] for row in rows]
             await connection.execute(SQL["mark_rolled_up"], *keys)

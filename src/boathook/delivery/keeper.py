@@ -54,6 +54,7 @@ from boathook.observability import meters
 from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
 from boathook.observability.metric_snapshot import AGES, ENDPOINTS
+from boathook.observability.metrics import app_metric_names
 
 _WATCH_S: Final = 0.5
 """How often a running chore's lock is checked."""
@@ -228,7 +229,7 @@ class Keeper:
             MaintenanceJob("verify", ROUND_S, self._verifying.begin),
             MaintenanceJob("seal", SEAL_S, self._seal),
             MaintenanceJob("count", COUNT_S, self._count),
-            MaintenanceJob("samples", SAMPLES_S, lambda: roll_up(database)),
+            MaintenanceJob("samples", SAMPLES_S, lambda: roll_up(database, app_metric_names())),
             MaintenanceJob(
                 "maintenance",
                 settings.retention.maintenance_interval_s,

@@ -30,6 +30,7 @@ from boathook.handlers.manifest import (
     make_metric,
     make_mirror,
 )
+from boathook.handlers.metric_history import MetricPoint
 from boathook.handlers.outbox import Message, Outbox, receipt_of
 from boathook.handlers.platform import Http, Operations, Platform
 from boathook.handlers.sessions import AsyncSessions, SyncSessions, call, call_sync
@@ -165,15 +166,15 @@ class Boathook:
 
     def counter(self, name: str, help: str, *labels: str) -> AppMetric:
         """Declare a counter; count with ``.add(n, label=value)``. It appears in /metrics."""
-        return make_metric(MetricKind.COUNTER, name, help, labels)
+        return make_metric(self.name, MetricKind.COUNTER, name, help, labels)
 
     def gauge(self, name: str, help: str, *labels: str) -> AppMetric:
         """Declare a gauge; set it with ``.set(value, label=value)``. Values of several processes are added up."""
-        return make_metric(MetricKind.GAUGE, name, help, labels)
+        return make_metric(self.name, MetricKind.GAUGE, name, help, labels)
 
     def histogram(self, name: str, help: str, *labels: str, bounds: Sequence[float] = USUAL_BOUNDS) -> AppMetric:
         """Declare a histogram; record with ``.observe(value, label=value)``. *bounds* are ascending bucket bounds."""
-        return make_metric(MetricKind.HISTOGRAM, name, help, labels, bounds)
+        return make_metric(self.name, MetricKind.HISTOGRAM, name, help, labels, bounds)
 
     def mirror(
         self,
@@ -204,7 +205,24 @@ class Boathook:
         Raises:
             ConfigError: the metric *of* or one of its labels does not exist, or *name* is invalid or taken.
         """
-        make_mirror(name, help, of, where or {}, labels or {}, constants or {})
+        make_mirror(self.name, name, help, of, where or {}, labels or {}, constants or {})
+
+    async def metric_history(self, minutes: float = 60.0, *, step_s: int = 60) -> list[MetricPoint]:
+        """Return the history of the app's metrics on all hosts, oldest first; it survives restarts.
+
+        It has what the app has declared by `counter`, `gauge`, `histogram` and `mirror`; mirror a metric of boathook to
+        have its history too. Each minute is kept for seven days. Minutes in which no host ran are left out, and the
+        last point is incomplete.
+
+        Args:
+            minutes: How far back it goes.
+            step_s: Seconds of each point, a multiple of 60.
+
+        Raises:
+            InvalidValue: an argument is out of range.
+            DatabaseUnavailable: PostgreSQL cannot be reached.
+        """
+        return await self.platform.metric_history(self.name, minutes=minutes, step_s=step_s)
 
     def alert_rule(self, name: str, summary: str, *, metric: str, **keys: Any) -> None:
         """Declare an alert rule: operators are notified when a metric of boathook or an app crosses a threshold.

@@ -14,6 +14,8 @@ from boathook.domain.alerts import AlertReading
 from boathook.domain.errors import ConfigError
 from boathook.observability import meters
 from boathook.observability.metrics import (
+    APP_METRICS,
+    METRICS,
     SECONDS,
     LabelValue,
     LabelValues,
@@ -136,6 +138,7 @@ class Manifest(msgspec.Struct):
 
 
 def make_metric(
+    app: str,
     kind: MetricKind,
     name: str,
     help: str,
@@ -149,10 +152,12 @@ def make_metric(
         register(metric)
     except ValueError as error:
         raise ConfigError(f"hook.{kind}: {error}") from None
+    APP_METRICS.setdefault(app, {})[name] = metric
     return AppMetric(metric)
 
 
 def make_mirror(
+    app: str,
     name: str,
     help: str,
     of: str,
@@ -165,6 +170,7 @@ def make_mirror(
         register_mirror(name, help, of, where, labels, constants)
     except ValueError as error:
         raise ConfigError(f"hook.mirror: {error}") from None
+    APP_METRICS.setdefault(app, {})[name] = METRICS[name]
 
 
 USUAL_BOUNDS: Final = SECONDS

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from boathook.handlers.metric_history import MetricPoint
 from boathook.handlers.transaction import Transaction
 from boathook.http_client.messages import DownloadResult as DownloadResult  # noqa: PLC0414 - part of `Http`, re-exported
 from boathook.http_client.messages import HttpResponse as HttpResponse  # noqa: PLC0414 - the same
@@ -262,6 +263,10 @@ class Platform(Protocol):
 
     def subscribe(self, channel: str) -> AsyncIterator[Any]:
         """Yield the live messages on *channel* from now on; a slow subscriber loses the oldest."""
+        ...
+
+    async def metric_history(self, app: str, *, minutes: float, step_s: int) -> list[MetricPoint]:
+        """Return the history of an app's metrics; see `Boathook.metric_history`."""
         ...
 
     async def health(self) -> dict[str, Any]:

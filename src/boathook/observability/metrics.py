@@ -268,6 +268,15 @@ _RESERVED_LABELS: Final = frozenset({"le", "quantile", "__name__"})
 """Labels that are reserved by Prometheus."""
 
 
+APP_METRICS: Final[dict[str, dict[str, Metric]]] = {}
+"""The metrics that apps have declared, by app and name: their history is kept minute by minute."""
+
+
+def app_metric_names() -> frozenset[str]:
+    """Return the names of the metrics of all apps."""
+    return frozenset(name for metrics in APP_METRICS.values() for name in metrics)
+
+
 def register(metric: Metric) -> None:
     """Register a metric of an app.
 

@@ -19,6 +19,7 @@ from boathook.db.pubsub import Subscriber, notify_call
 from boathook.db.secret_box import SecretBox, open_secret_box
 from boathook.domain.due import ANY_DUE, DueRecipient
 from boathook.domain.errors import ConfigError, DatabaseError
+from boathook.handlers.metric_history import MetricPoint
 from boathook.handlers.outbox import Outbox
 from boathook.handlers.platform import Http
 from boathook.handlers.sessions import call
@@ -26,6 +27,7 @@ from boathook.handlers.transaction import Transaction
 from boathook.http_client.client import Client
 from boathook.observability.exposition import to_json
 from boathook.observability.live_metrics import LiveMetrics
+from boathook.service.app_metrics import read_history
 from boathook.service.app_operations import AppOperations
 
 T = TypeVar("T")
@@ -191,6 +193,10 @@ class AppPlatform:
             InvalidMessage: the channel's name is invalid; raised by the first read.
         """
         return _LiveSubscription(self._resources, channel)
+
+    async def metric_history(self, app: str, *, minutes: float, step_s: int) -> list[MetricPoint]:
+        """Return the history of an app's metrics. Raises InvalidValue, DatabaseUnavailable."""
+        return await read_history(await self._resources.operations_database(), app, minutes=minutes, step_s=step_s)
 
     async def health(self) -> dict[str, Any]:
         """Return the metrics of this host as in ``/metrics.json``, and ``problems`` as in ``/readyz``.
