@@ -33,6 +33,8 @@ class ChosenMutant(msgspec.Struct, frozen=True):
         return source.replace(self.old, self.new)
 
 
+_APP: Final = ("-m", "not soak")
+"""Tests of apps are left out otherwise, and a run without tests would look as if a change had been noticed."""
 _BATCH: Final = ("tests/unit/test_batch.py",)
 _BUFFER: Final = ("tests/postgres/test_buffer.py",)
 _RETRY_ON: Final = ("tests/unit/test_retry_on.py",)
@@ -56,13 +58,17 @@ _BUFFERED: Final = ("tests/postgres/test_buffered_publishing.py",)
 _ACCESS: Final = (*_BUFFERED, "-k", "File or revoked or keys or max_age or clock or sleep")
 _LATE: Final = (*_BUFFERED, "-k", "equal_ids or draining_again or lost_response or late")
 _STANDBY: Final = ("tests/faults/test_standby.py", "-m", "not soak", "-k", "waits_for_the_standby")
-_IMPORT: Final = ("tests/apps/test_table_import.py",)
-_VIEWS: Final = ("tests/apps/test_compatibility_views.py",)
+_IMPORT: Final = ("tests/apps/test_table_import.py", *_APP)
+_VIEWS: Final = ("tests/apps/test_compatibility_views.py", *_APP)
 _APP_ALERTS: Final = ("tests/postgres/test_app_alerts.py",)
 _WAIT_FOR: Final = ("tests/postgres/test_wait_for.py",)
 _CHAINS: Final = ("tests/postgres/test_event_chains.py",)
 _APP_METRICS: Final = ("tests/postgres/test_app_metrics.py",)
-_CONTINUED: Final = ("tests/apps/billing/test_owner_tables.py", "-k", "only_open_and_verified")
+_CONTINUED: Final = ("tests/apps/billing/test_owner_tables.py", "-k", "only_open_and_verified", *_APP)
+_YOOKASSA: Final = ("tests/apps/billing/test_yookassa.py", "-k", "confirm or older", *_APP)
+_DUNNING: Final = ("tests/apps/billing/test_dunning.py", "-k", "steps_are or canceled_subscription_ends", *_APP)
+_RECEIPTS: Final = ("tests/apps/billing/test_receipts.py", "-k", "arrives_first", *_APP)
+_SUPPORT: Final = ("tests/apps/billing/test_staff_pages.py", "-k", "noted_refund", *_APP)
 _SCHEMA: Final = "db/migrations/0001_initial.sql"
 
 CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
@@ -94,6 +100,39 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             _CONTINUED,
         ),
         ChosenMutant("boathook_app_tools/compatibility_views.py", "    if taken:\n", "    if not taken:\n", _VIEWS),
+    ),
+    "payments": (
+        ChosenMutant("boathook_billing/yookassa.py", 'if document.get("id") != id:', "if not document:", _YOOKASSA),
+        ChosenMutant(
+            "boathook_billing/yookassa.py",
+            "if _PROGRESS.get(status, 0) < _PROGRESS.get(notified.status, 0):",
+            "if status not in _PROGRESS:",
+            _YOOKASSA,
+        ),
+        ChosenMutant(
+            "boathook_billing/dunning.py",
+            "if done is None or step.at > done",
+            "if done is None or step.at >= done",
+            _DUNNING,
+        ),
+        ChosenMutant(
+            "boathook_billing/dunning.py",
+            'return end if row["status"] == "CANCELED" else end +',
+            "return end +",
+            _DUNNING,
+        ),
+        ChosenMutant(
+            "boathook_billing/receipts.py",
+            'or (is_refund and not payment.is_applied and not history["is_reported"])',
+            "or (is_refund and payment.is_applied)",
+            _RECEIPTS,
+        ),
+        ChosenMutant(
+            "boathook_billing/operator_actions.py",
+            '    if found["status"] != Status.SUCCEEDED:',
+            '    if found["status"] == Status.FAILED:',
+            _SUPPORT,
+        ),
     ),
     "app-alerts": (
         ChosenMutant("alerts/evaluator.py", "renewed_at <= alert.notified_at", "False", _APP_ALERTS),
