@@ -102,7 +102,6 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "boathook_fleet/owner_events.py": {"json": (OURS,)},
     "boathook_fleet/sending.py": {"json": (OURS,)},
     "boathook_fleet/example_requests.py": {"json": (OURS,), "write_hash": (OURS,)},
-    "boathook_fleet/status.py": {"json": (OURS,)},
     "boathook_music/callbacks.py": {"json": (OURS,)},
     "boathook_music/client_events.py": {"json": (OURS,)},
     "boathook_music/commands.py": {"json": (OWNER,)},

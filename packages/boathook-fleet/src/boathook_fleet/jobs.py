@@ -1,4 +1,4 @@
-"""Periodic jobs: retry dead letters, report late bookings, store metrics, log refusals, delete old rows."""
+"""Periodic jobs: retry dead letters, report late bookings, set gauges, log refusals, delete old rows."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -11,8 +11,6 @@ from boathook_fleet.log import Kind, Phase, add_error
 from boathook_fleet.settings import SOURCES
 
 LOOK_S: Final = 5.0
-KEEP_S: Final = 10.0
-"""Seconds between updates of the current minute's metrics; the last values stay."""
 TIDY_S: Final = 3_600.0
 
 
@@ -83,12 +81,12 @@ async def log_refusals() -> None:
             await add_error(tx, Phase.ACK, reason, text, kind=Kind.WARN, number=number, meta=meta)
 
 
-@hook.every(KEEP_S)
-async def store_minute() -> None:
-    """Store the metrics of this minute."""
-    described = status.describe(await status.read_figures(hook), hook.settings)
+@hook.every(LOOK_S)
+async def set_gauges() -> None:
+    """Set the gauges of the app."""
+    figures = await status.read_figures(hook)
     async with hook.transaction() as tx:
-        await status.store_minute(tx, described | await status.read_counts(tx))
+        await status.set_gauges(tx, figures)
 
 
 @hook.every(TIDY_S)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from boathook import Boathook, BoathookError, Transaction
 from boathook_app_tools.statements import load_statements
+from boathook_fleet.app import hook
 
 SQL: Final = load_statements(__file__)
 _NUL: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
@@ -48,6 +49,8 @@ class Kind(StrEnum):
 _MAX_PAYLOAD: Final = 65_536
 """Maximum characters of a payload; of a longer one, the beginning is kept as text."""
 _MAX_TEXT: Final = 2_000
+
+errors = hook.counter("fleet_errors_total", "Entries of the error log.", "phase", "kind")
 
 
 @asynccontextmanager
@@ -93,6 +96,7 @@ async def add_error(
         SQL["add_error"], phase, kind, code[:100], _plain(error)[:_MAX_TEXT], number, content, json.dumps(meta or {}),
         event_id, entity, entity_id,
     )  # fmt: skip
+    errors.add(number, phase=phase, kind=kind)
 
 
 def to_jsonb(body: bytes, max_size: int | None = None) -> str:

@@ -81,8 +81,7 @@ async def metrics(_request: Request) -> Response:
 async def history(request: Request) -> Response:
     """Return the metrics of the last minutes, oldest first."""
     minutes = _whole(request, "minutes", 60, 1, 10_080)
-    async with hook.transaction() as tx:
-        return _json({"minutes": await status.list_minutes(tx, minutes=minutes)})
+    return _json({"minutes": await status.list_minutes(minutes=minutes)})
 
 
 async def errors(request: Request) -> Response:

@@ -1,6 +1,5 @@
 """Metrics of the app, in its operator's terms: acknowledgement, queue, duplicates, readiness."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,11 +8,28 @@ from typing import Any, Final
 
 from boathook import Boathook, Transaction
 from boathook_app_tools.statements import load_statements
-from boathook_fleet.log import count_errors
+from boathook_fleet import fetching
+from boathook_fleet.app import hook
+from boathook_fleet.log import Phase, count_errors, errors
 from boathook_fleet.records import count_unparsed
 from boathook_fleet.settings import SOURCES, FleetSettings, show_size
 
 SQL: Final = load_statements(__file__)
+REQUESTS: Final = "fleet_requests_total"
+ACK: Final = "fleet_ack_seconds"
+DUPLICATES: Final = "fleet_duplicates_total"
+_ROWS: Final = ("dirty", "unknown", "unparsed")
+"""Numbers of rows, by their names in `read_counts`."""
+
+hook.mirror(
+    REQUESTS, "Requests of the app's sources, by the status answered.", of="boathook_requests_total",
+    where={"source": SOURCES}, labels={"status": "status"},
+)  # fmt: skip
+hook.mirror(ACK, "Times of their acknowledgements.", of="boathook_ack_seconds", where={"source": SOURCES})
+hook.mirror(DUPLICATES, "Repetitions among them.", of="boathook_duplicates_total", where={"source": SOURCES})
+rows = hook.gauge("fleet_rows", "Objects to be written, requests and objects that were not understood.", "kind")
+queue = hook.gauge("fleet_queue", "Deliveries of the app that are not finished, and objects to be fetched.", "state")
+not_ready = hook.gauge("fleet_readiness_problems", "Checks of readiness that fail.")
 Series = Sequence[Mapping[str, Any]]
 _STATES: Final = {"leased": "inflight", "pending": "pending", "dead": "dead"}
 """The states of deliveries, and the names of their numbers in `describe`."""
@@ -163,15 +179,37 @@ async def read_counts(tx: Transaction) -> dict[str, Any]:
     return dict(row) | {"unparsed": await count_unparsed(tx), "errors_1m": await count_errors(tx, minutes=1)}
 
 
-async def store_minute(tx: Transaction, figures: Mapping[str, Any]) -> None:
-    """Store the metrics of this minute."""
-    await tx.execute(SQL["store_minute"], json.dumps(figures))
+async def set_gauges(tx: Transaction, figures: Figures) -> None:
+    """Set the gauges, which the platform keeps minute by minute."""
+    counts = await read_counts(tx)
+    for name in _ROWS:
+        rows.set(counts[name], kind=name)
+    for state, number in (figures.queue() | {"fetch_full_backlog": await fetching.count_open(tx)}).items():
+        queue.set(number, state=state)
+    not_ready.set(len(figures.status.get("problems", ())))
 
 
-async def list_minutes(tx: Transaction, *, minutes: int) -> list[dict[str, Any]]:
-    """Return the metrics of the last minutes, oldest first; minutes in which the app did not run are missing."""
-    rows = await tx.fetch(SQL["list_minutes"], minutes)
-    return [{"minute": row["at"].isoformat(), **json.loads(row["figures"])} for row in rows]
+async def list_minutes(*, minutes: int) -> list[dict[str, Any]]:
+    """Return the metrics of the last minutes, oldest first; minutes in which nothing ran are missing."""
+    return [_minute(point) for point in await hook.metric_history(minutes=minutes)]
+
+
+def _minute(point: Any) -> dict[str, Any]:
+    by_status = {key[0]: point.value(REQUESTS, status=key[0]) or 0 for key in point.series(REQUESTS)}
+    accepted = sum(number for status, number in by_status.items() if status.startswith("2"))
+    times = {"avg": point.mean(ACK), "p50": point.quantile(ACK, 0.5), "p95": point.quantile(ACK, 0.95)}
+    return {
+        "minute": point.at.isoformat(),
+        "webhook_ok_1m": round(accepted),
+        "webhook_err_1m": round(sum(by_status.values()) - accepted),
+        **{f"webhook_ack_{name}_ms_1m": s and round(s * 1_000, 3) for name, s in times.items()},
+        "webhook_duplicates_1m": round(point.value(DUPLICATES) or 0),
+        "changes_1m": round(point.value("fleet_changes_total") or 0),
+        "errors_1m": {phase.value: round(point.value(errors, phase=phase.value) or 0) for phase in Phase},
+        "queue": {key[0]: round(point.value(queue, state=key[0]) or 0) for key in point.series(queue)},
+        "problems": round(point.value(not_ready) or 0),
+        **{name: round(point.value(rows, kind=name) or 0) for name in _ROWS},
+    }
 
 
 async def clean_up(tx: Transaction, *, keep_days: float, max_errors: int) -> None:

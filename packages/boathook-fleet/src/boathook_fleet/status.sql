@@ -2,13 +2,6 @@
 select (select count(*) from fleet.change where accepted_at > now() - interval '1 minute') as changes_1m,
     (select count(*) from fleet.dirty) as dirty, (select count(*) from fleet.unknown) as unknown
 
--- name: store_minute
-insert into fleet.minute (at, figures) values (date_trunc('minute', now()), $1)
-on conflict (at) do update set figures = excluded.figures
-
--- name: list_minutes
-select at, figures from fleet.minute where at > now() - make_interval(mins => $1) order by at
-
 -- name: delete_changes
 delete from fleet.change where accepted_at < now() - make_interval(secs => $1) and not exists
     (select from fleet.dirty where dirty.entity = change.entity and dirty.entity_id = change.entity_id)
@@ -24,9 +17,6 @@ delete from fleet.error_log where created_at < now() - make_interval(secs => $1)
 
 -- name: delete_fetches
 delete from fleet.fetch where requested_at < now() - make_interval(secs => $1)
-
--- name: delete_minutes
-delete from fleet.minute where at < now() - make_interval(secs => $1)
 
 -- name: delete_plans
 delete from fleet.dead_retry where last_seen_at < now() - make_interval(secs => $1)

@@ -233,11 +233,6 @@ create table fleet.branch_watch (
     since timestamptz not null default now()
 );
 
-create table fleet.minute (
-    at timestamptz primary key,
-    figures jsonb not null
-);
-
 -- The rows that `boathook fleet import` has brought, by their own keys.
 create table fleet.imported_row (
     table_name text not null,
