@@ -354,6 +354,9 @@ def test_the_history_of_the_figures_is_kept_by_the_minute(server: FleetServer):
     minutes = until(told)
     assert minutes[-1].keys() >= {"minute", "webhook_ok_1m", "queue", "errors_1m"}
     assert server.client.get("/api/rentprog/metrics/history?minutes=0").status_code == 400
+    week = server.client.get("/api/rentprog/metrics/history?minutes=10080").json()["minutes"]
+    assert week[-1].keys() == minutes[-1].keys()
+    assert server.client.get("/api/rentprog/metrics/history?minutes=10081").status_code == 400
     assert "minutes" in server.client.get("/metrics/history").json(), "boathook's own history is where it always was"
 
 

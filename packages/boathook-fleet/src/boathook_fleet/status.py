@@ -18,6 +18,8 @@ SQL: Final = load_statements(__file__)
 REQUESTS: Final = "fleet_requests_total"
 ACK: Final = "fleet_ack_seconds"
 DUPLICATES: Final = "fleet_duplicates_total"
+MAX_POINTS: Final = 2_000
+"""Rows of the history; boathook returns no more."""
 _ROWS: Final = ("dirty", "unknown", "unparsed")
 """Numbers of rows, by their names in `read_counts`."""
 
@@ -190,22 +192,29 @@ async def set_gauges(tx: Transaction, figures: Figures) -> None:
 
 
 async def list_minutes(*, minutes: int) -> list[dict[str, Any]]:
-    """Return the metrics of the last minutes, oldest first; minutes in which nothing ran are missing."""
-    return [_minute(point) for point in await hook.metric_history(minutes=minutes)]
+    """Return the metrics of the last minutes, oldest first; minutes in which nothing ran are missing.
+
+    If there are more than `MAX_POINTS`, each row is the average of several.
+    """
+    width = -(-minutes // MAX_POINTS)
+    return [_minute(point, width) for point in await hook.metric_history(minutes=minutes, step_s=60 * width)]
 
 
-def _minute(point: Any) -> dict[str, Any]:
+def _minute(point: Any, width: int) -> dict[str, Any]:
+    def rate(number: float | None) -> float:
+        return round(number or 0) if width == 1 else round((number or 0) / width, 2)
+
     by_status = {key[0]: point.value(REQUESTS, status=key[0]) or 0 for key in point.series(REQUESTS)}
     accepted = sum(number for status, number in by_status.items() if status.startswith("2"))
     times = {"avg": point.mean(ACK), "p50": point.quantile(ACK, 0.5), "p95": point.quantile(ACK, 0.95)}
     return {
         "minute": point.at.isoformat(),
-        "webhook_ok_1m": round(accepted),
-        "webhook_err_1m": round(sum(by_status.values()) - accepted),
+        "webhook_ok_1m": rate(accepted),
+        "webhook_err_1m": rate(sum(by_status.values()) - accepted),
         **{f"webhook_ack_{name}_ms_1m": s and round(s * 1_000, 3) for name, s in times.items()},
-        "webhook_duplicates_1m": round(point.value(DUPLICATES) or 0),
-        "changes_1m": round(point.value("fleet_changes_total") or 0),
-        "errors_1m": {phase.value: round(point.value(errors, phase=phase.value) or 0) for phase in Phase},
+        "webhook_duplicates_1m": rate(point.value(DUPLICATES)),
+        "changes_1m": rate(point.value("fleet_changes_total")),
+        "errors_1m": {phase.value: rate(point.value(errors, phase=phase.value)) for phase in Phase},
         "queue": {key[0]: round(point.value(queue, state=key[0]) or 0) for key in point.series(queue)},
         "problems": round(point.value(not_ready) or 0),
         **{name: round(point.value(rows, kind=name) or 0) for name in _ROWS},
