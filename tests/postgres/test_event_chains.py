@@ -1,6 +1,8 @@
 """Events that handlers publish have a cause: their dead letters show, filter and replay by the first event."""
 
+import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +21,7 @@ from boathook.domain import ids
 from boathook.domain.model import Role
 from boathook.service import dead_letters
 from boathook.service.app_platform import AppPlatform, open_platform
+from tests.commands import boathook_command
 from tests.postgres.api_client import open_api_client
 from tests.postgres.portal_client import open_console
 from tests.worker_harness import accept_events, delivery_states, running_worker, settings_for, wait_for_states
@@ -262,3 +265,32 @@ async def test_the_console_shows_the_chain_and_replays_the_first_event(db, hook)
         await olga.submit_form(f"/console/dead/{letter.id}/replay-first", on=f"/console/dead/{letter.id}")
         assert await delivery_states(db) == {"pending": 1, "ignored": 1, "succeeded": 1}
         assert "published the next one" in await olga.get_page(f"/console/dead/{letter.id}")
+
+
+async def test_the_commands_show_filter_and_replay_by_the_first_event(db, hook, tmp_path):
+    first, letter = await die(db, hook)
+    (tmp_path / "boathook.toml").write_text(f'[database]\nurl = "{db.url}"\n')
+
+    async def run(*arguments: str) -> str:
+        done = await asyncio.to_thread(boathook_command, "dead", *arguments, cwd=tmp_path, env={**os.environ})
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    (row,) = map(json.loads, (await run("list", "--source", "shop", "--type", "thing.*", "--json")).splitlines())
+    assert (row["id"], row["first"]["id"], row["first"]["type"]) == (
+        letter.id,
+        ids.show(ids.EVENT, first),
+        "thing.done",
+    )
+    assert await run("list", "--source", "other", "--json") == ""
+    assert "shop thing.done" in await run("list")
+    shown = json.loads(await run("show", letter.id, "--json"))
+    assert [link["type"] for link in shown["chain"]] == ["thing.done", "entity.changed"]
+    assert "first_request" in shown
+    text = await run("show", letter.id)
+    assert f"{ids.show(ids.EVENT, first)}  shop thing.done  handler:fleet.note published:" in text
+    assert text.count('"broken"') == 2
+    assert json.loads(await run("replay", "--source", "shop", "--dry-run", "--json"))["matching"] == 1
+    done = json.loads(await run("replay", "--first", letter.id, "--note", "repaired", "--json"))
+    assert done["deliveries"] == [ids.show_delivery(first, 1)]
+    assert await delivery_states(db) == {"pending": 1, "ignored": 1, "succeeded": 1}

@@ -1,6 +1,7 @@
 """Waiting for something that comes later: tried again once it has come, whatever the order of wait, signal and commits."""
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from boathook.delivery.keeper import Keeper
 from boathook.domain.errors import InvalidValue
 from boathook.domain.policy import Complete, RetryDefaults, WaitUntil
 from boathook.service.app_platform import open_platform
+from tests.commands import boathook_command
 from tests.postgres.test_deliveries import add_deliveries, claim, settle
 from tests.support import eventually
 from tests.worker_harness import accept_events, attempts, delivery_states, running_worker, settings_for, wait_for_states
@@ -112,6 +114,19 @@ class TestWait:
             assert waiting["error"].endswith("UTC: no such track yet")
             assert await attempts(shop) == [(1, "waiting", "TRACK_MISSING")]
             assert await shop.fetchval("select count(*) from applied") == 0
+
+    async def test_it_is_listed_by_its_code(self, shop, hook, tmp_path):
+        declare(hook)
+        async with running_worker(shop, hook):
+            await accept_events(shop, {"track": "a"})
+            await until_waiting(shop)
+        (tmp_path / "boathook.toml").write_text(f'[database]\nurl = "{shop.url}"\n')
+        listing = ("deliveries", "list", "--code", "TRACK_MISSING")
+        for arguments in (("--json",), ()):
+            done = await asyncio.to_thread(boathook_command, *listing, *arguments, cwd=tmp_path, env={**os.environ})
+            assert done.returncode == 0, done.stderr
+            assert "TRACK_MISSING" in done.stdout
+            assert "waits for track:a until" in done.stdout or not arguments
 
     async def test_the_signal_tries_it_again_at_once(self, shop, hook):
         declare(hook)
