@@ -537,7 +537,8 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             'options={"require": list(required), "verify_aud": False}',
             _OIDC,
         ),
-        ChosenMutant("service/signing_keys.py", 'if key.public_key_use in {None, "sig"} and', "if", _OIDC),
+        ChosenMutant("service/signing_keys.py", ' and key.public_key_use in {None, "sig"}', "", _OIDC),
+        ChosenMutant("service/signing_keys.py", "key.algorithm_name in ALGORITHMS and ", "", _USER_TOKENS),
         ChosenMutant(
             "service/oidc.py",
             'is_proven = console.oidc_name_claim != "email" or is_verified',

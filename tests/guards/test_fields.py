@@ -96,7 +96,6 @@ class Place(msgspec.Struct, frozen=True):
 _ENABLE: Final = "`endpoints enable` and `disable` do it"
 _SVIX: Final = "only for clients of Svix; nothing reads it"
 _COMPUTED: Final = "the page shows it in another form, which its route computes"
-_MOUNT_KEYS: Final = "`boathook keys create` does it"
 _ARCHIVE: Final = "archiving is an action of its own"
 RESOURCES: Final[Mapping[str, tuple[set[str], Mapping[str, Place]]]] = {
     "endpoint": (
@@ -145,7 +144,7 @@ RESOURCES: Final[Mapping[str, tuple[set[str], Mapping[str, Place]]]] = {
             "keys create": Place({"lifetime" if one == "expires" else one for one in of_command(keys.create_key)}),
             "the form": Place(
                 of_form("keys/list.html") - {"application"},
-                {"organization": "the console is of one organization"} | dict.fromkeys(("mount", "role"), _MOUNT_KEYS),
+                {"organization": "the console is of one organization"},
             ),
         },
     ),

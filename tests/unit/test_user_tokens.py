@@ -362,7 +362,7 @@ async def test_keys_are_counted_if_they_can_verify_a_token():
     of_encryption = public_jwk(OTHER, "two", use="enc")
     curve = public_jwk(ec.generate_private_key(ec.SECP256R1()), "three")
     unknown = {"kty": "??", "kid": "four"}
-    symmetric = {"kty": "oct", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXM", "kid": "five"}
+    symmetric = {"kty": "oct", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXM", "kid": "five", "alg": "HS256"}
     for keys, number in (([short, of_encryption, unknown, symmetric, public_jwk(KEY), curve], 2), ([short], 0)):
         tokens, _ = make_tokens(KeyServer(*keys))
         assert await tokens.count_keys() == number
