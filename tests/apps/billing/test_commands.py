@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 import boathook_billing
+from boathook_billing import operator_actions
+from boathook_billing.app import hook
+from boathook_billing.settings import BillingSettings
 from tests.apps.billing.server import unique, wait_until
 
 
@@ -169,3 +172,17 @@ def test_the_sample_configuration_loads_as_it_is(server, tmp_path, monkeypatch):
     (tmp_path / "boathook.toml").write_text(sample.read_text())
     [source] = server.listing("--config", str(tmp_path / "boathook.toml"), "sources", "list")
     assert (source["name"], source["provider"]) == ("payments", "hmac")
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [("ru", "anna@example.com: добавлен; 2 ожидавших платежа зачитываются"),
+     ("auto", "anna@example.com added; 2 waiting payments resumed")],
+)  # fmt: skip
+def test_messages_are_in_the_language_of_the_settings(language: str, text: str):
+    hook.bind(BillingSettings.model_validate({"secret": "s", "language": language}), None)
+    try:
+        row = {"email": "anna@example.com", "is_new": True, "payments_waiting": 2}
+        assert operator_actions.describe_user(row) == text
+    finally:
+        hook.bind(None, None)
