@@ -65,7 +65,7 @@ WHOLE: Final = {
 """Further statements of the keeper."""
 OPERATORS: Final = {
     "attempts", "cells", "dead_letter_groups", "delivery_commands", "endpoints", "health", "integrity", "messages",
-    "replies", "rerouting", "resends", "endpoint_stats", "event_feed", "event_history", "event_search", "id_prefixes",
+    "replies", "rerouting", "resends", "endpoint_stats", "event_chain", "event_feed", "event_history", "event_search", "id_prefixes",
     "listings", "summaries",
 }  # fmt: skip
 """Modules whose statements operators, the API and the integrity check run."""
@@ -229,6 +229,7 @@ class Burst:
             await self.keeping.reap(dead_workers=["w"])
         with step("unblock", number):
             await self.keeping.unblock()
+        await self.wait(number)
         await self.db.execute(
             "update boathook.endpoint set is_disabled = true, disabled_because = 'manual', disabled_at = now()"
         )
@@ -237,6 +238,22 @@ class Burst:
         await self.db.execute(
             "update boathook.endpoint set is_disabled = false, disabled_because = null, disabled_at = null"
         )
+
+    async def wait(self, number: int) -> None:
+        """Signal what deliveries have begun to wait for meanwhile."""
+        await self.db.execute("truncate boathook.delivery_wait, boathook.wait_signal")
+        await self.db.execute(
+            "insert into boathook.delivery_wait (event_id, ordinal, key, attempts, snapshot)"
+            " select event_id, ordinal, event_id::text || ordinal, attempts, pg_current_snapshot()"
+            " from boathook.delivery where state = 'pending' order by seq limit $1",
+            number,
+        )
+        await self.db.execute("update boathook.delivery set due_at = now() + interval '1 day' where state = 'pending'")
+        await self.db.execute("insert into boathook.wait_signal (key) select key from boathook.delivery_wait")
+        with self.touched.step("match signals", number):
+            assert await self.keeping.match_signals() == number
+        with self.touched.step("drop signals", number):
+            await self.keeping.drop_signals()
 
 
 def finish(delivery: ClaimedEndpointDelivery, place: int, *, is_manual: bool = False) -> FinishedEndpointDelivery:

@@ -82,7 +82,7 @@ _DELIVERIES: Final = View(
         ID,
         STATE,
         Column("attempts"),
-        Column("code", is_optional=True),
+        Column("code", is_whole=True, is_optional=True),
         Column("next", output.age_of("due_at")),
         Column("paused until", output.age_of("paused_until"), is_optional=True),
         Column("ended", output.age_of("ended_at")),

@@ -227,12 +227,14 @@ class DeliveryStore:
 
     async def match_signals(self) -> int:
         """Wake deliveries whose signal was committed while they began to wait; return the number."""
-        return int(await self._database.fetchval(SQL["match_signals"], _MAX_MATCHED))
+        async with self._database.queue_transaction() as connection:
+            return int(await connection.fetchval(SQL["match_signals"], _MAX_MATCHED))
 
     async def drop_signals(self) -> None:
         """Delete old signals, and the waits of deliveries that have ended."""
-        await self._database.execute(SQL["drop_signals"], SIGNAL_RETENTION_S)
-        await self._database.execute(SQL["drop_waits"])
+        async with self._database.queue_transaction() as connection:
+            await connection.execute(SQL["drop_signals"], SIGNAL_RETENTION_S)
+            await connection.execute(SQL["drop_waits"])
 
     async def release_claims(self, claims: Sequence[Lease]) -> None:
         """Release claims whose attempt did not start, without counting an attempt."""

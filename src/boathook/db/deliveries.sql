@@ -138,36 +138,44 @@ begun as materialized (
     select event_id, ordinal, key from boathook.delivery_wait where not is_matched limit $1
 ),
 missed as materialized (
-    select w.event_id, w.ordinal, w.key
+    select w.event_id, w.ordinal, w.key, w.attempts
     from boathook.delivery_wait w
     join boathook.wait_signal s on s.key = w.key
     where (s.id in (select id from fresh) or (w.event_id, w.ordinal) in (select event_id, ordinal from begun))
         and not pg_visible_in_snapshot(s.xid, w.snapshot)
-    group by w.event_id, w.ordinal, w.key
+    group by w.event_id, w.ordinal, w.key, w.attempts
+),
+waiting as materialized (
+    select m.event_id, m.ordinal, m.key
+    from missed m
+    cross join lateral (
+        select from boathook.delivery
+        where event_id = m.event_id and ordinal = m.ordinal and attempts = m.attempts and state = 'pending'
+            and due_at > clock_timestamp()
+        limit 1
+    ) as d
 ),
 picked as materialized (
     select m.event_id, m.ordinal
     from missed m
     cross join lateral (
-        select from boathook.delivery d
-        where d.event_id = m.event_id and d.ordinal = m.ordinal
-        for update of d skip locked
-    ) as free
+        select from boathook.delivery
+        where event_id = m.event_id and ordinal = m.ordinal and attempts = m.attempts and state = 'pending'
+            and due_at > clock_timestamp()
+        limit 1
+        for update skip locked
+    ) as d
 ),
 woken as (
     update boathook.delivery d
     set due_at = clock_timestamp(), enqueued_at = clock_timestamp()
-    from boathook.delivery_wait w
     where d.event_id = any (array(select event_id from picked))
         and ((d.event_id, d.ordinal) in (select event_id, ordinal from picked)) is true
-        and w.event_id = d.event_id and w.ordinal = d.ordinal and w.attempts = d.attempts
-        and d.state = 'pending' and d.due_at > clock_timestamp()
     returning d.event_id, d.ordinal
 ),
 held as materialized (
-    select key from missed m
-    where exists (select from boathook.delivery d where d.event_id = m.event_id and d.ordinal = m.ordinal)
-        and not exists (select from picked p where p.event_id = m.event_id and p.ordinal = m.ordinal)
+    select key from waiting w
+    where not exists (select from picked p where p.event_id = w.event_id and p.ordinal = w.ordinal)
 ),
 compared as (
     update boathook.wait_signal set is_matched = true
@@ -195,9 +203,9 @@ delete from boathook.wait_signal where is_matched and at < now() - make_interval
 -- name: drop_waits
 -- Deletes the waits of deliveries that have ended.
 delete from boathook.delivery_wait w
-where not exists (
-    select from boathook.delivery d
-    where d.event_id = w.event_id and d.ordinal = w.ordinal and d.state <> 'dead')
+where coalesce(
+    (select d.state from boathook.delivery d where d.event_id = w.event_id and d.ordinal = w.ordinal limit 1), 'dead'
+) = 'dead'
 
 -- name: release_claims
 -- Releases claims whose attempt never started: pending as before, without counting the attempt.
