@@ -57,7 +57,6 @@ _NAMES_OF_SECRETS = re.compile(
     r"(?:^|_)(?:secrets?|tokens?|passwords?|privates?|credentials|bearer)$",
 )
 _NO_SECRETS = {
-    ("Bucket", "credentials"): "the record of credentials hides them",
     ("CreatedSecret", "secret"): "the secret's id and dates; its text is hidden",
     ("EndpointStats", "secrets"): "a number",
     ("Handshake", "token"): "where a request has its token",
