@@ -47,7 +47,7 @@ def settings_with(hook: Boathook, receiver: Receiver, **overrides: Any) -> Any:
     """Return settings with the rules of an app, which the operator changes."""
     rules = {f"shop.{name}": keys for name, keys in overrides.items()}
     settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=rules)
-    return settings.with_rules(hook.manifest.alert_rules or {})
+    return settings.with_alerts(hook.manifest.alert_rules or {})
 
 
 async def round_of(harness: AlertHarness) -> None:
@@ -331,7 +331,7 @@ class TestCheck:
             return [AlertReading("now")]
 
         settings = settings_of(url=pg_url, channels={"ops": webhook(receiver.url)}, evaluation_interval_s=1)
-        settings = settings.with_rules(hook.manifest.alert_rules or {})
+        settings = settings.with_alerts(hook.manifest.alert_rules or {})
         stop = asyncio.Event()
         keeper = asyncio.create_task(Keeper(db, settings, [hook]).run(stop, lambda: None))
         try:

@@ -4,13 +4,14 @@ import copy
 import functools
 import re
 import tomllib
+from collections.abc import Mapping
 from datetime import time
 from importlib import resources
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import quote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
 from boathook.config.types import Days, Hours, NotNegative, Positive, PositiveInt, Secret, Table
 from boathook.domain.alerts import show_number, show_period
@@ -219,6 +220,12 @@ class WebhookChannel(_Channel):
 
 
 Channel = Annotated[TelegramChannel | SlackChannel | EmailChannel | WebhookChannel, Field(discriminator="kind")]
+
+
+def read_channel(table: Mapping[str, Any]) -> Channel:
+    """Return a channel from its table. Raises ValidationError."""
+    channel: Channel = TypeAdapter(Channel).validate_python(table)
+    return channel
 
 
 def subject_page(page: str, label: str, subject: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from boathook.config.notifications import NotificationSettings, RuleSettings
+from boathook.config.notifications import NotificationSettings, RuleSettings, read_channel
 from boathook.config.sources import SourceSettings
 from boathook.config.types import (
     DATA_SCHEME,
@@ -476,8 +476,14 @@ class Settings(Table):
         """The sources of boathook.toml and of apps, by name."""
         return {name: source for name, source in self.sources.items() if name not in self.stored}
 
-    def with_rules(self, declared: Mapping[str, RuleSettings]) -> Self:
-        """Return these settings with alert rules of apps; keys that the operator sets take precedence."""
+    def with_alerts(
+        self, declared: Mapping[str, RuleSettings], channels: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> Self:
+        """Return these settings with alert rules and channels of apps; what the operator sets takes precedence.
+
+        Raises:
+            ValidationError: a channel is invalid.
+        """
         given = self.notifications.rules
         rules = {
             name: RuleSettings.model_validate({**rule.model_dump(), **given[name].model_dump(exclude_unset=True)})
@@ -485,7 +491,10 @@ class Settings(Table):
             else rule
             for name, rule in declared.items()
         }
-        notifications = self.notifications.model_copy(update={"rules": {**given, **rules}})
+        of_apps = {name: read_channel(table) for name, table in (channels or {}).items()}
+        notifications = self.notifications.model_copy(
+            update={"rules": {**given, **rules}, "channels": {**of_apps, **self.notifications.channels}}
+        )
         return self.model_copy(update={"notifications": notifications})
 
     def is_in_file(self, key: str) -> bool:

@@ -22,6 +22,7 @@ from boathook.handlers.manifest import (
     USUAL_BOUNDS,
     AppMetric,
     Asgi,
+    Channels,
     Check,
     Chore,
     Manifest,
@@ -99,6 +100,15 @@ class Boathook:
         are not used.
         """
         self.manifest.sources = function
+        return function
+
+    def channels(self, function: Channels) -> Channels:
+        """Make the decorated function declare channels for alerts, from settings that the app has for them.
+
+        It takes the app's settings and returns the tables ``[notifications.channels.NAME]`` by name. A channel of
+        that name in boathook.toml takes precedence.
+        """
+        self.manifest.channels = function
         return function
 
     def check(self, function: Check) -> Check:

@@ -29,6 +29,7 @@ from boathook.observability.metrics import (
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Check = Callable[[Any, bool], Iterable[tuple[str, str]]]
 Sources = Callable[[Any], Mapping[str, Mapping[str, Any] | None]]
+Channels = Callable[[Any], Mapping[str, Mapping[str, Any]]]
 
 
 class Chore(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +81,7 @@ class Manifest(msgspec.Struct):
     migrations: Path | None = None
     """A folder of ``NNNN_what.sql`` files, each applied once, in order, in its own transaction."""
     sources: Sources | None = None
+    channels: Channels | None = None
     unused_sources: frozenset[str] = frozenset()
     """Sources that the app does not need with its settings, so that its handlers of them have no routes."""
     check: Check | None = None

@@ -160,7 +160,11 @@ def with_apps(settings: Settings) -> "tuple[Settings, tuple[Boathook, ...]]":
             sources[name] = _merged(module, name, table, settings.sources.get(name))
     rules = {name: rule for hook in apps for name, rule in (hook.manifest.alert_rules or {}).items()}
     try:
-        return settings.with_sources(sources).with_rules(rules), apps
+        return settings.with_sources(sources).with_alerts(rules, _channels_of(apps, settings)), apps
+    except ValidationError as error:
+        raise ConfigError(
+            describe_error(error, lambda _key: "apps.load: a channel of an app", "notifications.channels")
+        ) from None
     except ValueError as error:
         raise ConfigError(f"apps.load: {error}") from None
 
@@ -253,6 +257,21 @@ def sources_of(module: str, hook: "Boathook", settings: Settings) -> Mapping[str
             )
     hook.manifest.unused_sources = frozenset(name for name, table in sources.items() if table is None)
     return {name: table for name, table in sources.items() if table is not None}
+
+
+def _channels_of(apps: "Iterable[Boathook]", settings: Settings) -> dict[str, Mapping[str, Any]]:
+    """Return the channels that apps declare, by name. Raises ConfigError if a function fails."""
+    channels: dict[str, Mapping[str, Any]] = {}
+    for hook in apps:
+        if hook.manifest.channels is None:
+            continue
+        try:
+            channels |= hook.manifest.channels(settings_of(hook, settings))
+        except BoathookError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"apps.load: the channels of {hook.name} fail: {_error_location(error)}") from error
+    return channels
 
 
 def _merged(module: str, name: str, table: Mapping[str, Any], own: SourceSettings | None) -> SourceSettings:

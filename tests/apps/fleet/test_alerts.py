@@ -1,11 +1,15 @@
 """The app's alerts reach a built-in channel: a webhook on loopback, on a real server."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from boathook_fleet.settings import IGNORED, FleetSettings
+from boathook import config
+from boathook.server.loading import with_apps
+from boathook_fleet.settings import FleetSettings
 from tests.alert_harness import QUICK, SECRET, AlertReceiver
 from tests.apps.fleet.server import FleetServer, new_id, started
 
@@ -56,7 +60,37 @@ def test_slow_acknowledgements_are_reported(server: FleetServer, alert_receiver:
     )
 
 
-def test_the_former_settings_of_telegram_name_the_channel_to_write():
-    with pytest.raises(ValidationError, match=r"write \[notifications.channels.team\] with kind"):
-        FleetSettings.model_validate({"telegram": {"token": "x", "chat_id": "1"}})
-    assert {"TELEGRAM_BOT_TOKEN", "TELEGRAM_CHAT_ID"} <= IGNORED.keys()
+def test_a_chat_of_the_apps_settings_is_a_channel_for_critical_alerts(tmp_path: Path):
+    file = tmp_path / "boathook.toml"
+    file.write_text('[apps]\nload = ["fleet"]\n[fleet.telegram]\ntoken = "111:AAA"\nchat_id = "-100123"\n')
+    channel = with_apps(config.load(file))[0].notifications.channels["fleet"]
+    assert (channel.kind, channel.token, channel.chat, channel.min_severity) == (
+        "telegram",
+        "111:AAA",
+        "-100123",
+        "critical",
+    )
+    file.write_text(f"{file.read_text()}[notifications.channels.fleet]\nkind = 'telegram'\ntoken = '2:B'\nchat = '7'\n")
+    assert with_apps(config.load(file))[0].notifications.channels["fleet"].chat == "7", "the operator's own prevails"
+
+
+def test_the_chat_may_be_named_by_the_environment(monkeypatch: pytest.MonkeyPatch):
+    assert FleetSettings().channels() == {}
+    monkeypatch.setenv("TELEGRAM_BOT_TOKEN", "111:AAA")
+    assert FleetSettings().channels() == {}, "a token alone may be that of another channel"
+    monkeypatch.setenv("TELEGRAM_CHAT_ID", "-100123")
+    assert FleetSettings().channels()["fleet"]["token"] == "env:TELEGRAM_BOT_TOKEN"
+    assert FleetSettings(telegram={"token": "x", "chat_id": "7"}).channels()["fleet"]["chat"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("telegram", "says"),
+    [
+        ({"token": "x"}, "write both, or neither"),
+        ({"token": "x", "chat_id": "1", "per_minute": 20}, "per_minute is now notifications.max_per_hour"),
+        ({"token": "x", "chat_id": "1", "quiet_s": 60}, "quiet_s is now notifications.min_interval_s"),
+    ],
+)
+def test_a_wrong_chat_names_the_setting_to_write(telegram: dict[str, Any], says: str):
+    with pytest.raises(ValidationError, match=says):
+        FleetSettings.model_validate({"telegram": telegram})

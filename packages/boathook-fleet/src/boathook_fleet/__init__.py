@@ -39,6 +39,12 @@ def sources(settings: FleetSettings) -> Mapping[str, Mapping[str, Any]]:
     return settings.sources()
 
 
+@hook.channels
+def channels(settings: FleetSettings) -> Mapping[str, Mapping[str, Any]]:
+    """Return the channel to Telegram, if the app's own settings name a chat."""
+    return settings.channels()
+
+
 hook.ignored_variables(IGNORED)
 
 # They declare handlers, jobs, alerts, routes, pages and commands.

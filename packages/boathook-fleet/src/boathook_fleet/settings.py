@@ -20,6 +20,11 @@ DEDUP_HEADERS: Final = ("x-webhook-id", "x-event-id", "x-delivery-id", "x-timest
 """Headers that tell RentProg's equal requests apart, if a proxy in between adds them."""
 REQUEST_ID_HEADER: Final = "x-request-id"
 
+_FORMER_LIMITS: Final = {
+    "per_minute": "notifications.max_per_hour",
+    "quiet_s": "notifications.min_interval_s",
+    "timeout_s": "notifications.timeout_s",
+}
 _HOURS: Final = re.compile(r"([01]\d|2[0-3]):[0-5]\d-(([01]\d|2[0-3]):[0-5]\d|24:00)", re.ASCII)
 
 Positive = Annotated[float, Field(gt=0)]
@@ -68,6 +73,32 @@ class BranchSettings(BaseModel):
         return opens, closes if closes > opens else closes + 24 * 60
 
 
+class TelegramSettings(BaseModel):
+    """A chat of Telegram that gets critical alerts: the channel ``fleet`` of boathook's notifications."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    token: str = Field(default="", repr=False)
+    """The bot's token, best as ``env:NAME``."""
+    chat_id: str = ""
+    api: str = "https://api.telegram.org"
+    """The URL of the Bot API."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_former(cls, given: Any) -> Any:
+        for name in given if isinstance(given, Mapping) else ():
+            if name in _FORMER_LIMITS:
+                raise ValueError(f"{name} is now {_FORMER_LIMITS[name]}, for messages of all alerts; write it there")
+        return given
+
+    @model_validator(mode="after")
+    def _check_both(self) -> "TelegramSettings":
+        if bool(self.token) != bool(self.chat_id):
+            raise ValueError("token and chat_id belong together; write both, or neither")
+        return self
+
+
 class FleetSettings(BaseModel):
     """All settings of the app; missing keys are read from environment variables, where one is defined."""
 
@@ -109,6 +140,7 @@ class FleetSettings(BaseModel):
     """Seconds after the end of a booking at which it is late."""
     late_states: tuple[str, ...] = ("Активная",)
     """The states of a booking whose car has not been returned."""
+    telegram: TelegramSettings = TelegramSettings()
     api: ApiSettings = ApiSettings()
     branches: dict[str, BranchSettings] = {}
     """The branches by their id, RentProg's ``company_id``."""
@@ -152,9 +184,15 @@ class FleetSettings(BaseModel):
     def _fill_from_environment(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
-        if "telegram" in given:
-            raise ValueError("messages to Telegram are a channel of boathook's: " + _TELEGRAM)
         return with_preset(given, os.environ)
+
+    def channels(self) -> dict[str, dict[str, Any]]:
+        """Return the channel to Telegram, in the format of boathook.toml; without a chat, none."""
+        chat = self.telegram
+        if not chat.token:
+            return {}
+        keys = {"kind": "telegram", "token": chat.token, "chat": chat.chat_id, "api": chat.api}
+        return {"fleet": {**keys, "min_severity": "critical"}}
 
     def sources(self) -> dict[str, dict[str, Any]]:
         """Return the sources the app needs, in the format of boathook.toml."""
@@ -196,6 +234,9 @@ def with_preset(given: Mapping[str, Any], environment: Mapping[str, str]) -> dic
             value = _read(name, text, read)
             if key not in given:
                 preset[key] = value
+    if "telegram" not in given and all(environment.get(name) for name in TELEGRAM):
+        token, chat = TELEGRAM
+        preset["telegram"] = {"token": f"env:{token}", "chat_id": environment[chat]}
     return {**preset, **given}
 
 
@@ -262,12 +303,10 @@ PRESET: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "WEBHOOK_DLQ_TTL_DAYS": ("dead_days", _number(0.01, 3_650, "30")),
 }
 """Supported environment variables, each with its key and the parser of its value."""
-_TELEGRAM: Final = (
-    'write [notifications.channels.team] with kind = "telegram", token = "env:TELEGRAM_BOT_TOKEN" and chat = "-100..."'
-)
+TELEGRAM: Final = ("TELEGRAM_BOT_TOKEN", "TELEGRAM_CHAT_ID")
+"""Environment variables that together replace ``[fleet.telegram]``."""
 _SERVER: Final = "the server is boathook's own, and its limits are settings"
 _DEDUP: Final = "PostgreSQL recognises duplicates, and no copy of them is kept in Redis"
-_CHANNELS: Final = "alerts are sent by the channels under [notifications]"
 _SHARED: Final = (
     'set shared.redis = "env:{name}" if several gateways are to share their rates through it; else unset it'
 )
@@ -293,7 +332,5 @@ IGNORED: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "REDIS_URL": (_DEDUP, _SHARED.format(name="REDIS_URL")),
     "REDIS_PUBLIC_URL": (_DEDUP, _SHARED.format(name="REDIS_PUBLIC_URL")),
-    "TELEGRAM_BOT_TOKEN": (_CHANNELS, _TELEGRAM),
-    "TELEGRAM_CHAT_ID": (_CHANNELS, f"{_TELEGRAM}, the chat's number; then unset it"),
 }
 """Environment variables of the system that this app replaces which have no effect, each with the reason and the fix."""
