@@ -32,6 +32,7 @@ REFUSED = 'boathook_rejections_total{{source="{}", reason="{}"}}'
 UNPROVEN = 'boathook_rejections_total{source="stripe", reason="signature_mismatch"}'
 ACCEPTED = 'boathook_events_accepted_total{source="stripe"}'
 DEAD = 'boathook_backlog{{recipient="{}", state="dead"}}'
+CHECKS_FAILED = 'boathook_alert_checks_failed_total{rule="shop.overdue"}'
 OPEN = 'boathook_handler_circuit_breaker_open{recipient="handler:pay", dependency="crm"}'
 DUE = 'boathook_backlog{recipient="handler:pay", state="due"}'
 
@@ -124,6 +125,9 @@ CASES = [
     ("BoathookRepeatedBody", True, "10m", {'boathook_repeated_bodies{source="stripe"}': "0x5 11x60"}),
     ("BoathookRepeatedBody", True, "12m", {'boathook_repeated_bodies{source="stripe"}': "11x10 _x60"}),
     ("BoathookRepeatedBody", False, "10m", {'boathook_repeated_bodies{source="stripe"}': "11x3 10x60"}),
+    ("BoathookAlertCheckFailed", True, "10m", {CHECKS_FAILED: "0x5 1x60"}),
+    ("BoathookAlertCheckFailed", True, "10m", {CHECKS_FAILED: "_x5 1x60"}),
+    ("BoathookAlertCheckFailed", False, "90m", {CHECKS_FAILED: "4x120"}),
     ("BoathookRepeatingCause", True, "10m", {"boathook_repeating_cause": "0x5 10x60"}),
     ("BoathookRepeatingCause", True, "12m", {"boathook_repeating_cause": "10x10 _x60"}),
     ("BoathookRepeatingCause", False, "10m", {"boathook_repeating_cause": "10x3 9x60"}),

@@ -24,6 +24,7 @@ VALUES = {
     "boolean": "true",
     "json": "{}",
     "jsonb": "{}",
+    "pg_snapshot": "1:1:",
 }
 """A value of each type; of the others, 1 is one."""
 

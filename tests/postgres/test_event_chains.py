@@ -272,7 +272,9 @@ async def test_the_commands_show_filter_and_replay_by_the_first_event(db, hook, 
     (tmp_path / "boathook.toml").write_text(f'[database]\nurl = "{db.url}"\n')
 
     async def run(*arguments: str) -> str:
-        done = await asyncio.to_thread(boathook_command, "dead", *arguments, cwd=tmp_path, env={**os.environ})
+        done = await asyncio.to_thread(
+            boathook_command, "dead", *arguments, cwd=tmp_path, env={**os.environ, "COLUMNS": "200"}
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -204,6 +204,21 @@ async def test_the_pages_do_the_same(desk: Desk):
         assert "There are none yet." in (await client.get("/desk/")).text
 
 
+async def test_an_event_of_the_millisecond_asked_for_is_listed(desk: Desk):
+    """Ids have millisecond precision, and a time asked for has microseconds."""
+    user, client = await desk.add("anna")
+    async with client:
+        await desk.publish(user, "cars.NEW")
+        hour_ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+        [event] = (await client.get("/desk/api/events", params={"since": hour_ago})).json()["data"]
+        within = (datetime.fromisoformat(event["createdAt"]) + timedelta(microseconds=999)).isoformat()
+        after = (datetime.fromisoformat(event["createdAt"]) + timedelta(milliseconds=1)).isoformat()
+        listed = [
+            (await client.get("/desk/api/events", params={"since": text})).json()["data"] for text in (within, after)
+        ]
+    assert listed == [[event], []]
+
+
 async def test_events_since_a_time_are_ones_own_in_pages(desk: Desk):
     user, client = await desk.add("anna")
     other, theirs = await desk.add("berta")

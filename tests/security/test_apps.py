@@ -80,7 +80,7 @@ hook = Boathook("shelf", settings=Own)
         settings = place(code, toml='[shelf]\nsecrett = "hush"')
         assert complaint(lambda: load_apps(settings)).endswith("shelf.secrett: is not a setting")
 
-    @pytest.mark.parametrize("sources", ["None", "[]", '{"books": None}', '[{"provider": "hmac"}]'])
+    @pytest.mark.parametrize("sources", ["None", "[]", '{"books": 3}', '[{"provider": "hmac"}]'])
     def test_invalid_app_sources_are_reported(self, place: Place, sources: str):
         settings = place(declaring("shelf", sources))
         assert "must return tables by their names" in complaint(lambda: with_apps(settings))

@@ -259,7 +259,10 @@ class AppOperations:
         work = await self._work(tx)
         owner = await applications.get(work, application)
         cursor = None if after is None else Cursor(_read_event(after), is_back=True)
-        window = open_window(datetime.now(UTC), cursor=cursor, after=since)
+        # Ids have millisecond precision, so of the first millisecond all are returned: some rather repeat than lack.
+        window = open_window(
+            datetime.now(UTC), cursor=cursor, after=since.replace(microsecond=since.microsecond // 1_000 * 1_000)
+        )
         wanted = messages.MessageFilter(types=list(types) or None)
         page = await messages.list_page(work, owner, window, wanted, limit=limit)
         return [
