@@ -5,78 +5,32 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
-import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from boathook_demo.redis_server import PROGRAMS
-from tests.acceptance.conftest import free_port
-from tests.support import until
+from boathook_demo.redis_server import PROGRAMS, RedisServer, running
 
 
-@dataclass
-class RedisServer:
-    """One server, which keeps nothing on disk."""
-
-    folder: Path
-    port: int
-    program: str
-    process: subprocess.Popen | None = None
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
-
-    def start(self) -> None:
-        command = [self.program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        with (self.folder / "redis.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command, cwd=self.folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
-            )
-        until(self._answers)
-
-    def _answers(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, (self.folder / "redis.log").read_text()
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as line:
-            line.sendall(b"PING\r\n")
-            return line.recv(7) == b"+PONG\r\n"
-        return False
-
-    def kill(self) -> None:
-        """Kill it; its data is lost."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait(300)
-            self.process = None
-
-    @contextlib.contextmanager
-    def frozen(self) -> Iterator[None]:
-        """Let it accept connections and answer nothing for the duration of the block."""
-        assert self.process is not None
-        os.kill(self.process.pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(self.process.pid, signal.SIGCONT)
+@contextlib.contextmanager
+def frozen(server: RedisServer) -> Iterator[None]:
+    """Let it accept connections and answer nothing for the duration of the block."""
+    assert server.process is not None
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
 
 
 @contextlib.contextmanager
 def running_redis(folder: Path) -> Iterator[RedisServer]:
     """Run a server for the duration of the block."""
-    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if program is None:
+    if not any(map(shutil.which, PROGRAMS)):
         pytest.skip("redis-server is not installed")
-    server = RedisServer(folder, free_port(), program)
-    server.start()
-    try:
+    with running(folder) as server:
         yield server
-    finally:
-        server.kill()
 
 
 @contextlib.asynccontextmanager

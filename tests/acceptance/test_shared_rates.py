@@ -10,9 +10,10 @@ from functools import partial
 import httpx
 import pytest
 
+from boathook_demo.redis_server import RedisServer
 from tests.acceptance.conftest import BoathookProcess
 from tests.conftest import open_folder
-from tests.redis_server import RedisServer, running_redis
+from tests.redis_server import running_redis
 from tests.support import until
 
 BURST = 80

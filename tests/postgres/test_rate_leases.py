@@ -24,10 +24,11 @@ from boathook.observability.live_metrics import LiveMetrics
 from boathook.server.gateway import IngestRuntime, load_sources
 from boathook.service.doctor import brokers as doctor
 from boathook.service.doctor.handlers import CheckStatus
+from boathook_demo.redis_server import RedisServer
 from tests.acceptance.test_start_during_outage import target_of, through
 from tests.conftest import open_folder
 from tests.faults.rig.proxy import Proxy
-from tests.redis_server import RedisServer, lying_redis, running_redis
+from tests.redis_server import frozen, lying_redis, running_redis
 from tests.support import eventually, sampled
 
 SLOW = 0.001
@@ -408,7 +409,7 @@ class TestRedis:
         leases = RedisLeases(redis_server.url, within_s=0.3)
         slow = f"{source}-slow"
         await eventually(lambda: grants(leases.lease, wish(source, 1, burst=1000)))
-        with redis_server.frozen():
+        with frozen(redis_server):
             for _ in range(3):
                 with pytest.raises(RedisUnavailable, match=r"within 0\.3 s|Redis failed"):
                     await leases.lease([wish(slow, 7, burst=1000)])

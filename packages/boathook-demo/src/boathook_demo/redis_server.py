@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,8 @@ from boathook.domain.errors import BoathookError, ConfigError
 PROGRAMS: Final = ("redis-server", "valkey-server")
 _START_S: Final = 120.0
 _POLL_S: Final = 0.05
+_ANSWER_S: Final = 5.0
+_LOG: Final = "redis.log"
 _PID: Final = "pid"
 
 
@@ -35,31 +38,78 @@ def require() -> None:
         raise ConfigError("Redis needs more: pip install 'boathook[redis]'")
 
 
-@contextlib.contextmanager
-def running(folder: Path) -> Iterator[str]:
-    """Run a server with its log in *folder*, and yield its URL.
+@dataclass
+class RedisServer:
+    """One server, which keeps nothing on disk."""
 
-    Raises:
-        ConfigError: none is installed.
-        BoathookError: it does not start.
-    """
-    program = server_program()
-    folder.mkdir(parents=True)
+    folder: Path
+    """The folder of its log."""
+    port: int
+    process: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def url(self) -> str:
+        """The URL of its first database."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Start it, and wait until it answers.
+
+        Raises:
+            ConfigError: none is installed.
+            BoathookError: it does not start.
+        """
+        command = [
+            server_program(),
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]
+        with (self.folder / _LOG).open("ab") as log:
+            self.process = subprocess.Popen(
+                command, cwd=self.folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        (self.folder / _PID).write_text(str(self.process.pid))
+        deadline = time.monotonic() + _START_S
+        while not self._answers():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                log_end = (self.folder / _LOG).read_text(errors="replace")[-2000:]
+                raise BoathookError(f"Redis does not start:\n{log_end}")
+            time.sleep(_POLL_S)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=_ANSWER_S) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(7) == b"+PONG\r\n"
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """Kill it; its data is lost."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[RedisServer]:
+    """Run a server on a free port until the block ends. Raises as `RedisServer.start`."""
+    folder.mkdir(parents=True, exist_ok=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    options = ("--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
-    with (folder / "redis.log").open("wb") as log:
-        process = subprocess.Popen(
-            [program, *options], cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
-        )
-    (folder / _PID).write_text(str(process.pid))
+        server = RedisServer(folder, probe.getsockname()[1])
     try:
-        _wait(process, port, folder / "redis.log")
-        yield f"redis://127.0.0.1:{port}/0"
+        server.start()
+        yield server
     finally:
-        process.kill()
-        process.wait()
+        server.kill()
 
 
 def end_left_over(folder: Path) -> None:
@@ -68,18 +118,3 @@ def end_left_over(folder: Path) -> None:
         pid = int((folder / _PID).read_text())
         if Path(f"/proc/{pid}/cwd").resolve() == folder.resolve():  # the number may belong to another process by now
             os.kill(pid, signal.SIGKILL)
-
-
-def _wait(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-    deadline = time.monotonic() + _START_S
-    while True:
-        with (
-            contextlib.suppress(OSError),
-            socket.create_connection(("127.0.0.1", port), timeout=_START_S) as connection,
-        ):
-            connection.sendall(b"PING\r\n")
-            if connection.recv(7) == b"+PONG\r\n":
-                return
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise BoathookError(f"Redis does not start:\n{log.read_text(errors='replace')[-2000:]}")
-        time.sleep(_POLL_S)

@@ -76,7 +76,7 @@ async def running(folder: Folder, choice: Choice, say: Callable[[str], None]) ->
             broker = f"{node.host[0]}:{node.host[1]}"
         if choice.has_redis:
             say(f"starting Redis, which {REDIS_USE}")
-            redis = await stack.enter_async_context(_in_thread(redis_server.running(folder.redis)))
+            redis = (await stack.enter_async_context(_in_thread(redis_server.running(folder.redis)))).url
         yield Services(broker, redis)
 
 
