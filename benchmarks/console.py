@@ -22,9 +22,9 @@ from boathook.db.secret_box import open_secret_box
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Role
 from boathook.handlers.outbox import Outbox
-from boathook.service import operators
-from boathook.service.authorization import Capability
-from boathook.service.portal_sessions import PATH
+from boathook.service.access import operators
+from boathook.service.access.authorization import Capability
+from boathook.service.access.portal_sessions import PATH
 from boathook.service.unit_of_work import AppContext
 from boathook.testing import sign
 

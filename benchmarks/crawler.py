@@ -12,7 +12,7 @@ from boathook.console import AREAS
 from boathook.console.routes import BASE
 from boathook.domain.errors import ConfigError
 from boathook.portal import all_pages
-from boathook.service.portal_sessions import PATH
+from boathook.service.access.portal_sessions import PATH
 
 STREAMING_PAGES: Final = frozenset({f"{BASE}/overview/live"})
 """A response that lasts until the client disconnects, and a file of ten thousand events."""

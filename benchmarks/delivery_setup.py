@@ -21,7 +21,9 @@ from boathook.db.secret_box import open_secret_box
 from boathook.domain import ids
 from boathook.domain.model import NewDelivery, NewEvent, Origin, ProofStrength, Route
 from boathook.handlers.outbox import Message, Outbox
-from boathook.service import applications, endpoints, keys, operations
+from boathook.service.access import keys
+from boathook.service.operating import operations
+from boathook.service.sending import applications, endpoints
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 _KEY: Final = "a key for made-up secrets only"

@@ -19,7 +19,7 @@ from boathook.db.database import Database
 from boathook.db.secret_box import open_secret_box
 from boathook.domain import ids
 from boathook.domain.errors import AccessUnknown, ConfigError
-from boathook.service.access_copy import AccessCopy
+from boathook.service.access.access_copy import AccessCopy
 from boathook_demo.rabbitmq import RabbitNode
 
 _PER_SECOND: Final = 6_000

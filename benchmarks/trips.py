@@ -57,7 +57,7 @@ from boathook.domain.model import Route
 from boathook.observability import log
 from boathook.server.child_config import ChildConfig, ProcessContext
 from boathook.server.gateway import run_gateway
-from boathook.service import operations
+from boathook.service.operating import operations
 from boathook.testing import Signed, signed_request
 
 PACKAGE: Final = Path(boathook.__file__).parent

@@ -176,7 +176,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ),
         ChosenMutant("db/delivery_commands.sql", " or {first_source} = $1", "", _CHAINS),
         ChosenMutant(
-            "service/dead_letters.py",
+            "service/operating/dead_letters.py",
             "Selection(ListFilter(), [key]), ignored",
             'Selection(ListFilter(code="other"), [key]), ignored',
             _CHAINS,
@@ -521,31 +521,31 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "where $1::uuid is not null and name = $2 returning",
             _OPERATORS,
         ),
-        ChosenMutant("service/operators.py", " or known.subject is not None or not", " or not", _OPERATORS),
+        ChosenMutant("service/access/operators.py", " or known.subject is not None or not", " or not", _OPERATORS),
         ChosenMutant(
-            "service/operators.py", "if person.role is None and person.is_role_managed:", "if False:", _OPERATORS
+            "service/access/operators.py", "if person.role is None and person.is_role_managed:", "if False:", _OPERATORS
         ),
         ChosenMutant(
-            "service/oidc.py",
+            "service/access/oidc.py",
             'if claims.get("azp", self._console.oidc_client_id) != self._console.oidc_client_id:',
             "if False:",
             _OIDC,
         ),
         ChosenMutant(
-            "service/signing_keys.py",
+            "service/access/signing_keys.py",
             'options={"require": list(required)}',
             'options={"require": list(required), "verify_aud": False}',
             _OIDC,
         ),
-        ChosenMutant("service/signing_keys.py", ' and key.public_key_use in {None, "sig"}', "", _OIDC),
-        ChosenMutant("service/signing_keys.py", "key.algorithm_name in ALGORITHMS and ", "", _USER_TOKENS),
+        ChosenMutant("service/access/signing_keys.py", ' and key.public_key_use in {None, "sig"}', "", _OIDC),
+        ChosenMutant("service/access/signing_keys.py", "key.algorithm_name in ALGORITHMS and ", "", _USER_TOKENS),
         ChosenMutant(
-            "service/oidc.py",
+            "service/access/oidc.py",
             'is_proven = console.oidc_name_claim != "email" or is_verified',
             "is_proven = True",
             _OIDC,
         ),
-        ChosenMutant("service/login_rate.py", " and self._names.take(name)", "", _CONSOLE),
+        ChosenMutant("service/access/login_rate.py", " and self._names.take(name)", "", _CONSOLE),
         ChosenMutant("pages/security.py", "        if site is None:\n            raise CsrfError\n", "", _CONSOLE),
         ChosenMutant(
             "pages/security.py",
@@ -555,9 +555,9 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ),
         ChosenMutant("api/idempotency.py", "\\x00{rights}", "", _CALLS),
         ChosenMutant("api/idempotency.py", "{principal.application_id or ''}", "", _CALLS),
-        ChosenMutant("service/access_copy.py", "return max(now.wall", "return min(now.wall", _ACCESS),
+        ChosenMutant("service/access/access_copy.py", "return max(now.wall", "return min(now.wall", _ACCESS),
         ChosenMutant(
-            "service/access_copy.py", "if content.confirmed_at > now.wall + _MAX_SKEW_S:", "if False:", _ACCESS
+            "service/access/access_copy.py", "if content.confirmed_at > now.wall + _MAX_SKEW_S:", "if False:", _ACCESS
         ),
     ),
     "publishing": (
@@ -615,14 +615,14 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             lives="a deletion changes the version of the application's row, so its routes are read again",
         ),
         ChosenMutant(
-            "service/group_publisher.py",
+            "service/sending/group_publisher.py",
             "if principal is None or not principal.is_for_organization:",
             "if principal is None:",
             _PUBLISH,
             lives="each commit checks again that the token is for the whole organization",
         ),
         ChosenMutant(
-            "service/group_publisher.py",
+            "service/sending/group_publisher.py",
             "if taken and (deliveries > _MAX_DELIVERIES or size > _MAX_BYTES):",
             "if False:",
             _PUBLISH,
@@ -641,7 +641,10 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             _BUFFERED,
         ),
         ChosenMutant(
-            "service/buffered_publisher.py", "        intake.on_loss.append(self._remembered.clear)\n", "", _BUFFERED
+            "service/buffered_publisher.py",
+            "        intake.on_loss.append(self._remembered.clear)\n",
+            "",
+            _BUFFERED,
         ),
         ChosenMutant(
             "service/buffered_publisher.py",
@@ -651,25 +654,25 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             _BUFFERED,
         ),
         ChosenMutant(
-            "service/access_copy.py",
+            "service/access/access_copy.py",
             "        if found.cell is not None:\n            raise WrongCell(reference, found.cell)\n",
             "",
             _BUFFERED,
         ),
         ChosenMutant(
-            "service/message_store.py",
+            "service/sending/message_store.py",
             "            if any(_is_known(receipts[position]) for position in positions):\n"
             "                await self._replicate(within_s)\n",
             "",
             _STANDBY,
         ),
         ChosenMutant(
-            "service/message_store.py",
+            "service/sending/message_store.py",
             "first_of_each_key(batch, receipts), within_s",
             "range(len(batch)), within_s",
             _LATE,
         ),
-        ChosenMutant("service/message_store.py", "if UUID(first) == row.event.id:", "if False:", _LATE),
+        ChosenMutant("service/sending/message_store.py", "if UUID(first) == row.event.id:", "if False:", _LATE),
         ChosenMutant(
             "api/idempotency.py",
             "_hash(caller_scope.encode(), route.encode(), ",
@@ -685,20 +688,23 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
     ),
     "mounts": (
         ChosenMutant(
-            "service/signing_keys.py",
+            "service/access/signing_keys.py",
             'if header.get("alg") not in ALGORITHMS:',
             'if header.get("alg") is None:',
             _USER_TOKENS,
         ),
         ChosenMutant(
-            "service/signing_keys.py", "await self._refresh(REFETCH_S)", "await self._refresh(0)", _USER_TOKENS
+            "service/access/signing_keys.py", "await self._refresh(REFETCH_S)", "await self._refresh(0)", _USER_TOKENS
         ),
-        ChosenMutant("service/signing_keys.py", " and not _is_weak(key)\n", "\n", _USER_TOKENS),
+        ChosenMutant("service/access/signing_keys.py", " and not _is_weak(key)\n", "\n", _USER_TOKENS),
         ChosenMutant(
-            "service/user_tokens.py", '_REQUIRED: Final = ("aud", "exp", ', '_REQUIRED: Final = ("aud", ', _USER_TOKENS
+            "service/access/user_tokens.py",
+            '_REQUIRED: Final = ("aud", "exp", ',
+            '_REQUIRED: Final = ("aud", ',
+            _USER_TOKENS,
         ),
         ChosenMutant(
-            "service/authorization.py",
+            "service/access/authorization.py",
             " or self.mount is not None\n",
             "\n",
             ("tests/postgres/test_permissions.py",),

@@ -67,7 +67,7 @@ TARGETS: Final = {
             "tests/unit/test_times.py", "tests/unit/test_providers.py",
         ),
     ),
-    "permissions": Target(("service/authorization.py",), ("tests/postgres/test_permissions.py",)),
+    "permissions": Target(("service/access/authorization.py",), ("tests/postgres/test_permissions.py",)),
 }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from boathook.observability.metrics import TABLE, Metric, MetricKind
 from boathook.providers import RECIPES
 from boathook.providers.recipe import CaptureSecret, Confidence, ConfirmByFetch, Echo, Recipe, SignText, StaticAnswer
 from boathook.providers.request_reader import Json, Selector
-from boathook.service.authorization import ACCESS_RULES, Permission
+from boathook.service.access.authorization import ACCESS_RULES, Permission
 from scripts import docs_capacity, docs_providers, docs_python, docs_schema, docs_svix
 
 ROOT = Path(__file__).parents[1]
@@ -507,7 +507,7 @@ def permissions() -> str:
     """Return the page on permissions."""
     parts = [
         "# Permissions\n\n",
-        GENERATED.format(origin="src/boathook/service/authorization.py"),
+        GENERATED.format(origin="src/boathook/service/access/authorization.py"),
         "\n\nEach route of the API, page of the console and portal, and mounted path of an app needs one permission.\n",
         "This table alone decides who has it. boathook does not start with a route without a permission.\n\n",
         "- **operator**: the lowest sufficient role of an operator of the [console](console.md).\n",

@@ -25,11 +25,11 @@ import setproctitle
 
 _MODULES = (
     "boathook.cli.app_commands",
-    "boathook.service.applications",
-    "boathook.service.endpoint_secrets",
-    "boathook.service.endpoints",
-    "boathook.service.event_types",
-    "boathook.service.messages",
+    "boathook.service.sending.applications",
+    "boathook.service.sending.endpoint_secrets",
+    "boathook.service.sending.endpoints",
+    "boathook.service.sending.event_types",
+    "boathook.service.sending.messages",
     "boathook.db.embedded",
     "boathook.server.supervisor",
     "cryptography.fernet",

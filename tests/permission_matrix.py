@@ -12,7 +12,7 @@ from boathook.console import AREAS
 from boathook.domain.model import Role
 from boathook.pages.security import csrf_token
 from boathook.portal import all_pages
-from boathook.service.authorization import ACCESS_RULES, AccessRule, Capability, Permission, permission_of
+from boathook.service.access.authorization import ACCESS_RULES, AccessRule, Capability, Permission, permission_of
 
 ALONE: Final = (
     Capability.MANAGE_ENDPOINT,

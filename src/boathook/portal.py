@@ -24,11 +24,12 @@ from boathook.pages.context import (
 from boathook.pages.notices import read_notice, write_notice
 from boathook.pages.rendering import ConsoleState, PageRenderer
 from boathook.pages.security import check_origin, csrf_token, read_form
-from boathook.service import event_types, keys
-from boathook.service.authorization import Permission, Principal, principal_of, requires
-from boathook.service.event_types import EventType
-from boathook.service.keys import ApiKey
-from boathook.service.portal_sessions import PATH, PortalAppearance, stylesheet_of
+from boathook.service.access import keys
+from boathook.service.access.authorization import Permission, Principal, principal_of, requires
+from boathook.service.access.keys import ApiKey
+from boathook.service.access.portal_sessions import PATH, PortalAppearance, stylesheet_of
+from boathook.service.sending import event_types
+from boathook.service.sending.event_types import EventType
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 LAYOUT: Final = "portal/base.html"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from boathook.service.keys import hash_token
+from boathook.service.access.keys import hash_token
 from tests.acceptance.test_cli import Cli
 from tests.postgres.api_client import ApiClient, make_context
 

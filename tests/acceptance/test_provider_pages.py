@@ -9,8 +9,8 @@ import pytest
 from boathook import config
 from boathook.providers import RECIPES
 from boathook.providers.schemes import Asymmetric
-from boathook.service.scaffold import secret_variable
-from boathook.service.source_trial import run_source_test
+from boathook.service.operating.scaffold import secret_variable
+from boathook.service.receiving.source_trial import run_source_test
 from boathook.testing import make_keys
 from tests.acceptance.conftest import BoathookProcess, free_port
 from tests.guards.documents import ROOT, blocks

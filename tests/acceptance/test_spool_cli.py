@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from boathook.db import migrations
-from boathook.service.spool import count
+from boathook.service.receiving.spool import count
 from boathook.spool.segment_store import REJECTED_FOLDER
 from tests.acceptance.conftest import TABLES, BoathookProcess, payload, signed
 from tests.commands import boathook_command

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser
 
-from boathook.service.sign_in_link import LINK_PATH, create_token
+from boathook.service.access.sign_in_link import LINK_PATH, create_token
 from tests.acceptance.conftest import BoathookProcess, shared_boathook  # noqa: F401 - a fixture
 from tests.acceptance.test_readiness import HELD_UP
 from tests.browser.conftest import ADMIN, PASSWORD, CheckedPage, ConsoleServer

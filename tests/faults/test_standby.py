@@ -24,8 +24,9 @@ from boathook.domain.model import NewEvent, Origin, ProofStrength, Receipt
 from boathook.handlers import outbox
 from boathook.handlers.outbox import Message, Outbox
 from boathook.ingest.intake import Intake
-from boathook.service import doctor, unit_of_work
-from boathook.service.message_store import MessageStore, to_event
+from boathook.service import unit_of_work
+from boathook.service.operating import doctor
+from boathook.service.sending.message_store import MessageStore, to_event
 from tests.faults.rig.postgres import OwnServer, Standby
 from tests.postgres.api_client import ApiClient, open_api_client
 from tests.support import eventually

@@ -23,7 +23,7 @@ from boathook import config, verify
 from boathook.ingest.sources import compile_sources
 from boathook.providers import RECIPES
 from boathook.providers.schemes import Asymmetric
-from boathook.service.scaffold import secret_variable
+from boathook.service.operating.scaffold import secret_variable
 from boathook.testing import make_keys, sign
 from scripts.write_docs import commands as all_commands
 from tests.commands import boathook_command

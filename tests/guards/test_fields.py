@@ -22,9 +22,6 @@ from boathook.config.sources import FIELDS
 from boathook.console.source_forms import _COMMON, ELSEWHERE, recipe_fields
 from boathook.pages import rendering
 from boathook.providers import RECIPES
-from boathook.service.applications import NewApplication
-from boathook.service.endpoints import NewEndpoint
-from boathook.service.event_types import NewEventType
 from boathook.service.schemas.endpoints import EndpointIn, EndpointOut, EndpointPatch, EndpointUpdate
 from boathook.service.schemas.messages import (
     ApplicationIn,
@@ -33,6 +30,9 @@ from boathook.service.schemas.messages import (
     EventTypePatch,
     EventTypeUpdate,
 )
+from boathook.service.sending.applications import NewApplication
+from boathook.service.sending.endpoints import NewEndpoint
+from boathook.service.sending.event_types import NewEventType
 
 TEMPLATES: Final = Path(rendering.__file__).parent / "templates"
 OTHER_NAMES: Final = {

@@ -40,6 +40,11 @@ VIOLATIONS = {
     "WebSockets outside http": ("sockets", "server/console.py", "import websockets"),
     "an app reaching past the public root": ("apps-outside", "boathook_billing/odd.py", "import boathook.db.database"),
     "a command reaching past service": ("cli-service", "cli/odd.py", "def sneak():\n    import boathook.db.database"),
+    "who may do what resting on what operators do": (
+        "service",
+        "service/access/odd.py",
+        "import boathook.service.operating.tasks",
+    ),
     "the benchmarks in the package": ("benchmarks-outside", "service/odd.py", "import benchmarks.load"),
     "an app importing another": ("distributions", "boathook_billing/odd.py", "import boathook_fleet.settings"),
     "boathook importing an app": ("distributions", "cli/odd.py", "import boathook_billing.settings"),

@@ -36,7 +36,7 @@ HEAD: Final = "settings:limits.max_head"
 DEPTH: Final = "boathook.domain.json_document:MAX_DEPTH"
 FORM: Final = "boathook.pages.security:_MAX_FORM_BYTES"
 SCHEMA: Final = "boathook.verification.json_schema:MAX_SCHEMA"
-OPENAPI: Final = "boathook.service.openapi_import:"
+OPENAPI: Final = "boathook.service.sending.openapi_import:"
 
 CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "api/route.py": {"json": (API,)},
@@ -44,9 +44,9 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "api/idempotency.py": {"json": (API,), "_plain": (API,)},
     "api/messages.py": {"json": (API,)},
     "api/publish.py": {"json": ("boathook.api.publish:_MAX_BODY", DEPTH)},
-    "service/access_copy.py": {"json": (OURS,)},
+    "service/access/access_copy.py": {"json": (OURS,)},
     "service/buffer.py": {"json": ("boathook.service.buffer:_MAX_ANSWER",)},
-    "service/conflicts.py": {"json": ("boathook.service.body_view:MAX_BYTES", DEPTH)},
+    "service/receiving/conflicts.py": {"json": ("boathook.service.body_view:MAX_BYTES", DEPTH)},
     "pages/site.py": {"json": ("boathook.pages.site:_MAX_REPORT_BYTES",)},
     "console/applications.py": {"json": (FORM,)},
     "pages/endpoint_forms.py": {
@@ -59,22 +59,22 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "pages/security.py": {"form": (FORM, "boathook.pages.security:_MAX_FORM_FIELDS")},
     "console/login.py": {"json": (HEAD,)},
     "portal.py": {"form": (HEAD,)},
-    "service/endpoint_values.py": {"key": ("boathook.service.endpoint_values:MAX_PEM",)},
-    "service/endpoints.py": {"json": (OURS,)},
-    "service/idempotency.py": {"json": (OURS,)},
-    "service/message_store.py": {"json": (OURS,)},
-    "service/messages.py": {"json": (API,)},
+    "service/sending/endpoint_values.py": {"key": ("boathook.service.sending.endpoint_values:MAX_PEM",)},
+    "service/sending/endpoints.py": {"json": (OURS,)},
+    "service/access/idempotency.py": {"json": (OURS,)},
+    "service/sending/message_store.py": {"json": (OURS,)},
+    "service/sending/messages.py": {"json": (API,)},
     "server/browser_access.py": {"form": (HEAD, "boathook.server.browser_access:_MAX_QUERY_FIELDS")},
     "server/mount_access.py": {"json": ("boathook.http.websocket:MAX_MESSAGE_BYTES",)},
-    "service/oidc.py": {"json": ("boathook.service.oidc:_MAX_BYTES",)},
-    "service/signing_keys.py": {"token": ("boathook.verification.jwt:MAX_TOKEN",)},
-    "service/user_tokens.py": {"json": ("boathook.service.user_tokens:_MAX_BYTES",)},
-    "service/openapi_import.py": {
+    "service/access/oidc.py": {"json": ("boathook.service.access.oidc:_MAX_BYTES",)},
+    "service/access/signing_keys.py": {"token": ("boathook.verification.jwt:MAX_TOKEN",)},
+    "service/access/user_tokens.py": {"json": ("boathook.service.access.user_tokens:_MAX_BYTES",)},
+    "service/sending/openapi_import.py": {
         "json": (API, DEPTH),
         "yaml": (OPENAPI + "MAX_YAML", OPENAPI + "MAX_YAML_TOKENS", DEPTH),
         "_rewrite_references": (OPENAPI + "_MAX_STEPS", OPENAPI + "MAX_REFERENCE", DEPTH),
     },
-    "service/operations.py": {"json": (API,)},
+    "service/operating/operations.py": {"json": (API,)},
     "service/schemas/fields.py": {"_model_in": (OURS,), "_unknown": (API,)},  # no deeper than our models are
     "service/shown_settings.py": {"_flatten": (OURS,)},
     "service/svix_import/fields.py": {"_validate": ("boathook.service.svix_import.reader:_MAX_ANSWER",)},
@@ -171,8 +171,8 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "ingest/cells.py": {"json": ("boathook.ingest.cells:_MAX_ANSWER", "boathook.ingest.cells:_MAX_PENDING")},
     "service/cells.py": {"json": ("boathook.service.cells:_MAX_METRICS",)},
     "service/remote.py": {"json": ("boathook.service.remote:_MAX_ERROR_BYTES",)},
-    "service/stored_sources.py": {"json": (OURS,)},
-    "service/source_trial.py": {"json": (OURS, "boathook.service.source_trial:_MAX_BYTES")},
+    "service/receiving/stored_sources.py": {"json": (OURS,)},
+    "service/receiving/source_trial.py": {"json": (OURS, "boathook.service.receiving.source_trial:_MAX_BYTES")},
     "server/fork_server.py": {"json": (OURS,)},
     "server/sampler.py": {"json": (OURS,)},
     "spool/segment_store.py": {"oldest": (OURS,)},

@@ -12,7 +12,8 @@ from boathook.db.database import Database
 from boathook.db.secret_box import SecretBox
 from boathook.handlers.outbox import Outbox
 from boathook.observability import log
-from boathook.service import applications, keys
+from boathook.service.access import keys
+from boathook.service.sending import applications
 from boathook.service.unit_of_work import AppContext
 
 KEY = "a key of at least sixteen characters"

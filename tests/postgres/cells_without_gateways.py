@@ -20,7 +20,7 @@ from boathook.ingest.cells import CellIntakes, CellReceiver
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter
 from boathook.service import cells as services
-from boathook.service.message_store import MessageStore
+from boathook.service.sending.message_store import MessageStore
 from tests.databases import Pool
 from tests.postgres.api_client import ApiClient, make_context, make_token
 

@@ -18,10 +18,11 @@ from boathook.domain.model import Role
 from boathook.observability import log
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.server.console import build_site
-from boathook.service import applications, endpoints, keys, messages, operators
-from boathook.service.applications import NewApplication
-from boathook.service.endpoints import NewEndpoint
-from boathook.service.messages import JSON_TYPE, Message
+from boathook.service.access import keys, operators
+from boathook.service.sending import applications, endpoints, messages
+from boathook.service.sending.applications import NewApplication
+from boathook.service.sending.endpoints import NewEndpoint
+from boathook.service.sending.messages import JSON_TYPE, Message
 from boathook.service.unit_of_work import AppContext
 from tests.postgres.api_client import make_context
 

@@ -27,7 +27,7 @@ from boathook.domain.model import Route
 from boathook.observability import meters
 from boathook.observability.metric_snapshot import MetricSnapshot
 from boathook.server.sampler import Sampler
-from boathook.service import operations
+from boathook.service.operating import operations
 from tests.alert_harness import insert_sample, open_harness, sent_alerts, settings_of, webhook
 from tests.postgres.test_dead_groups import DeadLetterStore
 from tests.postgres.test_events import event

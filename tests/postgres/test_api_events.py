@@ -19,8 +19,9 @@ from boathook.delivery import tasks as runner
 from boathook.domain import ids
 from boathook.domain.model import Duplicate
 from boathook.handlers.outbox import Outbox
-from boathook.service import conflicts, operations
-from boathook.service import listings as service_listings
+from boathook.service.operating import listings as service_listings
+from boathook.service.operating import operations
+from boathook.service.receiving import conflicts
 from boathook.service.unit_of_work import UnitOfWork
 from tests.endpoint_factory import add_application, add_endpoint, publish
 from tests.postgres.api_client import ApiClient, make_token, open_api_client
@@ -126,7 +127,7 @@ async def test_an_event_is_shown_with_its_content_and_deliveries(api: ApiClient,
 
 
 async def test_an_event_with_many_deliveries_shows_the_first_of_them(api: ApiClient, store: Store, monkeypatch):
-    monkeypatch.setattr("boathook.service.listings.MAX_EMBEDDED", 2)
+    monkeypatch.setattr("boathook.service.operating.listings.MAX_EMBEDDED", 2)
     event = await store.accept("wide", *(f"handler:h{number}" for number in range(5)))
     shown = await api.ask(200, "GET", f"/event/{name_of(event)}")
     assert [row["id"] for row in shown["deliveries"]] == [name_of(event, 0), name_of(event, 1)]

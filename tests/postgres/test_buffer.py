@@ -38,9 +38,9 @@ from boathook.ingest.intake import Intake, Mode
 from boathook.ingest.spool_records import encode
 from boathook.observability import meters
 from boathook.service import buffer as buffer_service
-from boathook.service.doctor import brokers as doctor
-from boathook.service.doctor.handlers import CheckStatus
-from boathook.service.message_store import MessageStore, to_event
+from boathook.service.operating.doctor import brokers as doctor
+from boathook.service.operating.doctor.handlers import CheckStatus
+from boathook.service.sending.message_store import MessageStore, to_event
 from boathook.spool.segment_store import SegmentStore, SpoolLimits
 from boathook.spool.spool import Spool
 from tests.brokers import PASSWORD, USER, Cluster, control, running_cluster

@@ -39,11 +39,13 @@ from boathook.ingest.intake import Intake, Mode
 from boathook.ingest.spool_importer import SpoolImporter
 from boathook.ingest.spool_records import UNROUTED, UnreadableRecord, decode, encode
 from boathook.observability import meters
-from boathook.service import access_copy, buffered_publisher, group_publisher, message_store
-from boathook.service.access_copy import FILE_NAME, AccessCopy
+from boathook.service import buffered_publisher
+from boathook.service.access import access_copy
+from boathook.service.access.access_copy import FILE_NAME, AccessCopy
+from boathook.service.access.keys import hash_token
 from boathook.service.buffered_publisher import BufferedPublisher
-from boathook.service.keys import hash_token
-from boathook.service.message_store import MessageStore
+from boathook.service.sending import group_publisher, message_store
+from boathook.service.sending.message_store import MessageStore
 from boathook.spool.segment import Record
 from boathook.spool.segment_store import SegmentStore, SpoolLimits
 from boathook.spool.spool import Spool
@@ -271,7 +273,7 @@ async def test_a_commit_with_a_lost_response_makes_one_message(
     await gateway.publish()
     await gateway.db.execute("delete from boathook.delivery")
     await gateway.db.execute("truncate boathook.event, boathook.dedup")
-    monkeypatch.setattr("boathook.service.group_publisher.insert_group", LostAnswers(1))
+    monkeypatch.setattr("boathook.service.sending.group_publisher.insert_group", LostAnswers(1))
     lost = LostAnswers(3)
     monkeypatch.setattr(message_store, "insert_group", lost)
     made = await gateway.publish()
@@ -289,7 +291,7 @@ async def test_mutant_with_a_new_id_for_each_attempt_it_is_stored_twice(
     monkeypatch.setattr(
         type(gateway.api.context.outbox), "draft", lambda _self, message: draft(structs.replace(message, event_id=None))
     )
-    monkeypatch.setattr("boathook.service.group_publisher.insert_group", LostAnswers(1))
+    monkeypatch.setattr("boathook.service.sending.group_publisher.insert_group", LostAnswers(1))
     await gateway.publish()
     assert len(await gateway.stored()) == 2
 
@@ -381,7 +383,7 @@ async def test_a_request_repeated_during_a_commit_of_unknown_fate_gets_the_id_th
             await asyncio.wait(repeated, timeout=1)
         raise DatabaseUnavailable("the connection was lost during the commit")
 
-    monkeypatch.setattr("boathook.service.group_publisher.insert_group", lose_answer)
+    monkeypatch.setattr("boathook.service.sending.group_publisher.insert_group", lose_answer)
     first = await gateway.publish(idempotency_key="k")
     assert (await repeated[0])["id"] == first["id"]
     await gateway.heal()

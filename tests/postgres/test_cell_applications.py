@@ -14,8 +14,8 @@ from boathook.domain import ids
 from boathook.domain.errors import AlreadyExists, DatabaseError, InvalidState, NotFound, WrongCell
 from boathook.domain.ids import message_key
 from boathook.handlers.outbox import Message, Outbox
-from boathook.service import applications, endpoints
 from boathook.service import cells as services
+from boathook.service.sending import applications, endpoints
 from boathook.service.unit_of_work import AppContext
 from tests.databases import Pool
 from tests.postgres.api_client import make_token

@@ -18,8 +18,8 @@ from boathook.domain.errors import DatabaseError, DatabaseUrlRejected, InvalidSt
 from boathook.domain.model import Duplicate, Receipt
 from boathook.service import cells as services
 from boathook.service.database import open_database
-from boathook.service.doctor.handlers import CheckStatus
-from boathook.service.doctor.setup import _cells
+from boathook.service.operating.doctor.handlers import CheckStatus
+from boathook.service.operating.doctor.setup import _cells
 from tests.databases import Pool
 from tests.postgres.cells_without_gateways import Cells, open_cells
 from tests.postgres.test_events import event

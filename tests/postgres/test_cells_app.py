@@ -22,8 +22,9 @@ from boathook.handlers.hooks import Hooks
 from boathook.handlers.outbox import Message, Outbox
 from boathook.handlers.sessions import AsyncSessions
 from boathook.server.loading import bound
-from boathook.service import cells_app, operations
-from boathook.service.message_store import MessageStore
+from boathook.service import cells_app
+from boathook.service.operating import operations
+from boathook.service.sending.message_store import MessageStore
 from tests.databases import Pool
 from tests.postgres.cells_without_gateways import Cells, Network, make_application, move, open_cells
 from tests.support import eventually

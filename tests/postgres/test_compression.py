@@ -4,7 +4,7 @@ import pytest
 
 from boathook import config
 from boathook.db.database import Database
-from boathook.service.doctor import CheckStatus, examine
+from boathook.service.operating.doctor import CheckStatus, examine
 
 
 async def test_bodies_are_compressed_by_lz4_or_not_at_all(db: Database):

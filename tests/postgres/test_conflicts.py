@@ -19,8 +19,8 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, NotFound
 from boathook.domain.model import Duplicate, Origin, Role, Route
 from boathook.handlers.outbox import Message, Outbox
-from boathook.service import conflicts
-from boathook.service.message_store import to_event
+from boathook.service.receiving import conflicts
+from boathook.service.sending.message_store import to_event
 from boathook.service.unit_of_work import AppContext
 from tests.endpoint_factory import add_application, add_endpoint, publish
 from tests.postgres.api_client import make_context, make_token, open_api_client

@@ -18,7 +18,7 @@ from boathook.domain import ids
 from boathook.domain.alerts import AlertMessage, AlertMessageKind, AlertState
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.handlers.outbox import Outbox
-from boathook.service import alerts as actions
+from boathook.service.operating import alerts as actions
 from boathook.service.unit_of_work import AppContext, new_id
 from tests.alert_harness import open_harness, sent_alerts, settings_of, webhook
 from tests.postgres.portal_client import open_console

@@ -11,9 +11,9 @@ from boathook.db.queries import endpoint_stats as sights
 from boathook.delivery.tasks import run_tasks
 from boathook.domain import ids
 from boathook.domain.model import Role
-from boathook.service import endpoints, event_types, messages
-from boathook.service.endpoint_secrets import set_headers
-from boathook.service.event_types import NewEventType
+from boathook.service.sending import endpoints, event_types, messages
+from boathook.service.sending.endpoint_secrets import set_headers
+from boathook.service.sending.event_types import NewEventType
 from boathook.service.unit_of_work import new_id
 from tests.postgres.portal_client import ConsoleApp, PageClient, open_console
 from tests.sender_harness import Reply, Sink, running_sender

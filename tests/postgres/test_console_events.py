@@ -12,7 +12,7 @@ from boathook.delivery.tasks import run_tasks
 from boathook.domain import ids
 from boathook.domain.model import Role, Route
 from boathook.handlers.outbox import Outbox
-from boathook.service import bulk_jobs, search
+from boathook.service.operating import bulk_jobs, search
 from tests.postgres.message_factory import ago
 from tests.postgres.portal_client import ConsoleApp, PageClient, open_console
 from tests.postgres.test_integrity import Store
@@ -95,7 +95,7 @@ async def test_a_view_is_saved_shown_to_its_operator_only_and_deleted(
     ben = await console.operator("ben", Role.VIEWER)
     assert "payment.%2A" not in await ben.get_page("/console/events")
     await ben.submit_form("/console/events/views", {**search, "name": "mine"}, on="/console/events")
-    monkeypatch.setattr("boathook.service.search.MAX_VIEWS", 1)
+    monkeypatch.setattr("boathook.service.operating.search.MAX_VIEWS", 1)
     await anna.submit_form("/console/events/views", {**search, "type": "other"}, on="/console/events")
     await anna.submit_form("/console/events/views", {**search, "name": "second"}, on="/console/events")
     assert "an operator can save 1 views" in await anna.get_page("/console/events")
@@ -130,7 +130,7 @@ async def test_matches_are_exported_as_json_lines_and_csv(
     )
     table = list(csv.DictReader(io.StringIO(answer.text)))
     assert [(row["dedup_key"], row["deliveries"]) for row in table] == [("binary", ""), ("'=cmd()", "1 pending")]
-    monkeypatch.setattr("boathook.service.search.MAX_EXPORTED", 2)
+    monkeypatch.setattr("boathook.service.operating.search.MAX_EXPORTED", 2)
     lines = (
         await anna.submit_form("/console/events/download/jsonl", {}, on="/console/events", status=200)
     ).text.splitlines()

@@ -14,7 +14,7 @@ from boathook.db.route_registry import register
 from boathook.domain.model import Role, Route
 from boathook.observability.metric_snapshot import Buckets, MetricSnapshot
 from boathook.observability.metrics import SECONDS
-from boathook.service import operations
+from boathook.service.operating import operations
 from tests.postgres.portal_client import ConsoleApp, PageClient, open_console
 
 

@@ -22,9 +22,9 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, LimitReached, NotFound
 from boathook.domain.windows import Window
 from boathook.handlers.outbox import Outbox
-from boathook.service import bulk_jobs
-from boathook.service import dead_letters as actions
-from boathook.service.search import SearchQuery
+from boathook.service.operating import bulk_jobs
+from boathook.service.operating import dead_letters as actions
+from boathook.service.operating.search import SearchQuery
 from boathook.service.unit_of_work import AppContext
 from tests.postgres.portal_client import open_console
 from tests.postgres.test_integrity import Store
@@ -421,7 +421,7 @@ class TestInTheBackground:
     async def test_running_group_replays_are_limited(
         self, dead_letters: DeadLetterStore, context: AppContext, monkeypatch
     ):
-        monkeypatch.setattr("boathook.service.tasks.MAX_PER_ORGANIZATION", 1)
+        monkeypatch.setattr("boathook.service.operating.tasks.MAX_PER_ORGANIZATION", 1)
         await dead_letters.add_dead("x")
         (group,) = await dead_letters.groups()
         await decide(context, bulk_jobs.replay_group, group.id)

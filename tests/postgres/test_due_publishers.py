@@ -19,7 +19,7 @@ from boathook.handlers.collector import collecting_due
 from boathook.handlers.operational import publish_operational_event
 from boathook.handlers.outbox import Message, Outbox
 from boathook.server.in_process import RunningServer
-from boathook.service.operations import AuditContext, send
+from boathook.service.operating.operations import AuditContext, send
 from tests.postgres.api_client import ApiClient, open_api_client
 from tests.sender_harness import add_application, add_endpoint
 from tests.support import eventually

@@ -13,9 +13,16 @@ from boathook.db.queries.event_feed import FeedFilter
 from boathook.domain import ids
 from boathook.domain.errors import DatabaseUnavailable, InvalidValue
 from boathook.domain.model import NewEvent
-from boathook.service import event_feed
-from boathook.service import keys as keys_of
-from boathook.service.event_feed import OVERLAP, RESUME_OVERLAP, EventFeed, ListenerSlots, feed_start, to_feed_event
+from boathook.service.access import keys as keys_of
+from boathook.service.operating import event_feed
+from boathook.service.operating.event_feed import (
+    OVERLAP,
+    RESUME_OVERLAP,
+    EventFeed,
+    ListenerSlots,
+    feed_start,
+    to_feed_event,
+)
 from tests.postgres.api_client import make_context, make_token, open_api_client
 from tests.postgres.test_events import event
 

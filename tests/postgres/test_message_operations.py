@@ -11,7 +11,7 @@ from boathook.db.route_registry import register
 from boathook.domain import ids
 from boathook.domain.model import Route
 from boathook.handlers.outbox import Outbox
-from boathook.service import operations
+from boathook.service.operating import operations
 from tests.endpoint_factory import add_application, add_endpoint, publish
 from tests.postgres.test_integrity import Store
 from tests.support import sampled

@@ -11,8 +11,8 @@ from boathook.handlers.manifest import Mount
 from boathook.http.asgi import read_headers
 from boathook.server.browser_access import BrowserAccess
 from boathook.server.mounts import Lifespan, MountedApp
-from boathook.service import keys
-from boathook.service.user_tokens import UserTokens
+from boathook.service.access import keys
+from boathook.service.access.user_tokens import UserTokens
 from tests.postgres.api_client import make_context, make_token
 from tests.support import eventually
 

@@ -30,10 +30,10 @@ from boathook.domain.errors import (
 )
 from boathook.domain.model import Accepted, Duplicate, Receipt, Route
 from boathook.handlers.outbox import Message
-from boathook.service import listings as service_listings
-from boathook.service import operations
-from boathook.service.operations import check_dead
-from boathook.service.reverification import reverify
+from boathook.service.operating import listings as service_listings
+from boathook.service.operating import operations
+from boathook.service.operating.operations import check_dead
+from boathook.service.receiving.reverification import reverify
 from tests.endpoint_factory import add_application
 from tests.postgres.test_integrity import Store
 from tests.support import eventually

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from boathook.db.operators import Operator, SavedView, delete_view, list_views, save_view
 from boathook.domain.errors import InvalidState
 from boathook.domain.model import Role
-from boathook.service import operators
-from boathook.service.oidc import OidcIdentity
-from boathook.service.operators import ClientInfo
+from boathook.service.access import operators
+from boathook.service.access.oidc import OidcIdentity
+from boathook.service.access.operators import ClientInfo
 from tests.postgres.portal_client import ConsoleApp, open_console
 from tests.support import eventually
 

@@ -22,8 +22,8 @@ from boathook.handlers.outbox import Outbox
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.metric_snapshot import BacklogCounts, MetricSnapshot
 from boathook.pages.rendering import ConsoleState, PageRenderer
-from boathook.service.live_stats import LiveStats, RecipientActivity, Sample, summarize
-from boathook.service.recipient_stats import RangeName
+from boathook.service.operating.live_stats import LiveStats, RecipientActivity, Sample, summarize
+from boathook.service.operating.recipient_stats import RangeName
 from boathook.service.unit_of_work import AppContext
 from tests.conftest import FreshServer
 from tests.support import eventually

@@ -26,8 +26,8 @@ from boathook.languages import Languages
 from boathook.pages import PageRequest, Pages, Refusal
 from boathook.pages.kit import site
 from boathook.server.loading import bind, bound
-from boathook.service import passwords
-from boathook.service.login_rate import LoginRateLimiter
+from boathook.service.access import passwords
+from boathook.service.access.login_rate import LoginRateLimiter
 from boathook.sign_in import SignIn, User
 
 BASE = "http://desk.example"

@@ -16,7 +16,7 @@ from boathook.console import routes as pages
 from boathook.domain.model import MountRole, Role
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.server.console import build_site
-from boathook.service.authorization import (
+from boathook.service.access.authorization import (
     ACCESS_RULES,
     Capability,
     Permission,

@@ -20,7 +20,7 @@ from boathook.db.database import Database, check_safety
 from boathook.db.migrations import migrate
 from boathook.domain.errors import DatabaseError, DatabaseUrlRejected
 from boathook.handlers.api import Boathook, Event, Transaction
-from boathook.service.doctor import CheckStatus, examine_all
+from boathook.service.operating.doctor import CheckStatus, examine_all
 from tests.conftest import open_folder
 from tests.support import eventually, until
 from tests.worker_harness import accept_events, running_worker, wait_for_states

@@ -22,8 +22,8 @@ from boathook.domain.rate_leases import LeaseRequest, LeaseTokens
 from boathook.ingest.source_rate import RateLeaser, SourceRate
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.server.gateway import IngestRuntime, load_sources
-from boathook.service.doctor import brokers as doctor
-from boathook.service.doctor.handlers import CheckStatus
+from boathook.service.operating.doctor import brokers as doctor
+from boathook.service.operating.doctor.handlers import CheckStatus
 from boathook_demo.redis_server import RedisServer
 from tests.acceptance.test_start_during_outage import target_of, through
 from tests.conftest import open_folder

@@ -11,8 +11,8 @@ from boathook.db import request_groups as store
 from boathook.db.database import Database
 from boathook.domain import ids
 from boathook.domain.verification import Reason
-from boathook.service.listings import ListFilter
-from boathook.service.request_groups import RequestGroup, RequestKind, describe_group, list_groups
+from boathook.service.operating.listings import ListFilter
+from boathook.service.receiving.request_groups import RequestGroup, RequestKind, describe_group, list_groups
 from tests.postgres.portal_client import PageClient, open_console
 from tests.postgres.test_integrity import Store, new_event
 
@@ -95,9 +95,9 @@ async def test_conflicts_of_one_source_and_difference_are_one_group(db: Database
 
 async def test_a_list_and_its_counts_are_bounded(db: Database, monkeypatch):
     monkeypatch.setattr(store, "MAX_COUNTED", 2)
-    monkeypatch.setattr("boathook.service.request_groups.MAX_COUNTED", 2)
+    monkeypatch.setattr("boathook.service.receiving.request_groups.MAX_COUNTED", 2)
     monkeypatch.setattr(store, "MAX_GROUPS", 2)
-    monkeypatch.setattr("boathook.service.request_groups.MAX_GROUPS", 2)
+    monkeypatch.setattr("boathook.service.receiving.request_groups.MAX_GROUPS", 2)
     for source in ("a", "b", "c"):
         for hours_ago in (3, 2, 1):
             await reject(db, source, "token_missing", hours_ago=hours_ago)

@@ -24,7 +24,7 @@ from boathook.domain.errors import DatabaseError, NotFound, ValueRejected
 from boathook.domain.model import Accepted, NewEvent, Route
 from boathook.handlers.outbox import Message, Outbox
 from boathook.ingest.event_builder import scoped_hash
-from boathook.service import bulk_jobs, operations
+from boathook.service.operating import bulk_jobs, operations
 from boathook.service.unit_of_work import AppContext
 from tests.endpoint_factory import add_application
 from tests.postgres.test_batches import Sender, thing

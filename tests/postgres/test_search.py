@@ -21,9 +21,9 @@ from boathook.domain.content_filter import ContentFilter
 from boathook.domain.errors import DatabaseUnavailable, InvalidState, InvalidTransition, InvalidValue, NotFound
 from boathook.domain.model import Accepted, Duplicate, NewBatchItem, NewEvent, State
 from boathook.ingest.event_builder import scoped_hash
-from boathook.service import conflicts
-from boathook.service import search as searching
-from boathook.service.search import DirectMatch, SearchQuery
+from boathook.service.operating import search as searching
+from boathook.service.operating.search import DirectMatch, SearchQuery
+from boathook.service.receiving import conflicts
 from tests.postgres.message_factory import MessageFactory, ago, id_at
 from tests.postgres.test_integrity import Store, filled, new_event
 

@@ -18,7 +18,7 @@ from boathook.domain.errors import ConfigError, DatabaseError, DatabaseUnavailab
 from boathook.handlers.hooks import Hooks
 from boathook.server import supervisor
 from boathook.service.database import check_connections, count_connections, with_url
-from boathook.service.doctor import examine_all
+from boathook.service.operating.doctor import examine_all
 from tests.databases import with_database
 
 ROLE = "boathook_test_limited"

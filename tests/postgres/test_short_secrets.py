@@ -16,7 +16,8 @@ from boathook.db.secret_box import SecretBox
 from boathook.domain.errors import InvalidValue
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import CompiledSources
-from boathook.service import doctor, source_secrets, stored_sources
+from boathook.service.operating import doctor
+from boathook.service.receiving import source_secrets, stored_sources
 from boathook.service.unit_of_work import AppContext
 from tests.postgres.api_client import KEY, make_context
 

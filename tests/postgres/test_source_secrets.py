@@ -16,7 +16,8 @@ from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, LimitReached, NotFound, SecretUnreadable
 from boathook.ingest.secrets_cache import FILE_NAME, SecretsCache
-from boathook.service import endpoint_secrets, source_secrets
+from boathook.service.receiving import source_secrets
+from boathook.service.sending import endpoint_secrets
 from boathook.service.unit_of_work import AppContext
 from tests.postgres.api_client import make_context
 

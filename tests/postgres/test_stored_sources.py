@@ -25,7 +25,8 @@ from boathook.ingest.reply_waiter import inline_sources
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import CompiledSources, dedup_days_by_source
 from boathook.ingest.stored_sources_file import FILE_NAME, read_stored_sources, save_stored_sources
-from boathook.service import endpoint_secrets, source_secrets, sources, stored_sources
+from boathook.service.receiving import source_secrets, sources, stored_sources
+from boathook.service.sending import endpoint_secrets
 from boathook.service.unit_of_work import AppContext
 from tests.postgres.api_client import KEY, make_context
 from tests.support import eventually

@@ -12,7 +12,7 @@ from boathook.config import SourceSettings
 from boathook.db.database import Database
 from boathook.domain.model import Role
 from boathook.providers import RECIPES
-from boathook.service import source_secrets
+from boathook.service.receiving import source_secrets
 from tests.postgres.api_client import KEY, ApiClient, make_token, open_api_client
 from tests.postgres.portal_client import ConsoleApp, open_console
 

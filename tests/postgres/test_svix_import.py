@@ -24,7 +24,7 @@ from boathook.domain.errors import ConfigError, DatabaseError, FetchFailed, Inva
 from boathook.domain.model import Route
 from boathook.handlers.api import Boathook
 from boathook.server.loading import bind
-from boathook.service import applications, endpoint_secrets, endpoints, event_types
+from boathook.service.sending import applications, endpoint_secrets, endpoints, event_types
 from boathook.service.svix_import.endpoints import Options
 from boathook.service.svix_import.importer import SvixImporter
 from boathook.service.svix_import.reader import SvixClient

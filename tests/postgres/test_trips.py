@@ -66,7 +66,7 @@ def test_every_function_named_exists(trips: dict[str, Any]):
         ("inbound", "ingest/direct.py:DirectIngest.handle"),
         ("inbound", "db/events.py:EventStore.append"),
         ("handler", "handlers/runner.py:Runner.run"),
-        ("outbound", "service/operations.py:send"),
+        ("outbound", "service/operating/operations.py:send"),
         ("outbound", "http_client/connection_pool.py:ConnectionPool.send"),
     ],
 )

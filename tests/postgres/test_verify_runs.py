@@ -13,7 +13,7 @@ from boathook.delivery.integrity_runner import IntegrityRunner
 from boathook.delivery.tasks import run_tasks
 from boathook.domain.errors import InvalidState
 from boathook.handlers.outbox import Outbox
-from boathook.service import integrity as actions
+from boathook.service.operating import integrity as actions
 from tests.postgres.api_client import make_context
 from tests.support import eventually
 

@@ -19,7 +19,7 @@ from boathook.db.queries import event_search, listings
 from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
 from boathook.domain.windows import range_of
-from boathook.service import attempts as counting
+from boathook.service.sending import attempts as counting
 from boathook.service.unit_of_work import UnitOfWork
 from tests.postgres.api_client import ApiClient, open_api_client
 from tests.postgres.message_factory import MessageFactory, ago, id_at, recipient

@@ -27,7 +27,7 @@ from boathook.domain.policy import Breaker, Dead, Retry, RetryPolicy
 from boathook.handlers.api import Boathook, Event, Transaction
 from boathook.handlers.runner import RunSlot
 from boathook.observability import meters
-from boathook.service import listings
+from boathook.service.operating import listings
 from tests.support import eventually, logged, sampled
 from tests.worker_harness import accept_events, attempts, delivery_states, running_worker, settings_for, wait_for_states
 

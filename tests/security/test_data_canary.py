@@ -116,7 +116,7 @@ PAGES: Final = ("/metrics", "/metrics.json", "/metrics/history", "/selftest", "/
 MANY: Final = """
 import json, os, sys, tempfile
 from boathook.cli import main
-import boathook.cli.serve, boathook.cli.events, boathook.db.database, boathook.service.doctor
+import boathook.cli.serve, boathook.cli.events, boathook.db.database, boathook.service.operating.doctor
 
 def said(arguments):
     with tempfile.TemporaryFile() as out:

@@ -24,9 +24,9 @@ from boathook.ingest.secrets_cache import SecretsCache
 from boathook.providers.recipe import Recipe
 from boathook.providers.request_reader import Header
 from boathook.providers.schemes import Addresses, Asymmetric, NoProof, Token
-from boathook.service.doctor.handlers import CheckStatus as Concern
-from boathook.service.doctor.setup import _sources
-from boathook.service.sources import KnownSources
+from boathook.service.operating.doctor.handlers import CheckStatus as Concern
+from boathook.service.operating.doctor.setup import _sources
+from boathook.service.receiving.sources import KnownSources
 from boathook.testing import signed_request
 from boathook.verification import verifier as verify
 from boathook.verification.verifier import Verifier

@@ -21,10 +21,10 @@ from boathook.domain.filters import compile_filter
 from boathook.domain.json_document import MAX_DEPTH, parse
 from boathook.domain.json_text import format_json
 from boathook.providers.request_reader import read_form
-from boathook.service import endpoint_values
-from boathook.service.conflicts import _compare
-from boathook.service.endpoint_values import MAX_PEM
-from boathook.service.openapi_import import read_webhooks
+from boathook.service.receiving.conflicts import _compare
+from boathook.service.sending import endpoint_values
+from boathook.service.sending.endpoint_values import MAX_PEM
+from boathook.service.sending.openapi_import import read_webhooks
 from boathook.verification.json_schema import check_schema, validate
 from boathook_billing.tilda import read_order
 from boathook_fleet.parse import read

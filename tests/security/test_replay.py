@@ -17,7 +17,7 @@ from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Duplicate, Receipt
 from boathook.domain.verification import Request, Verified
 from boathook.ingest.event_builder import EventBuilder
-from boathook.service.reverification import reverify
+from boathook.service.receiving.reverification import reverify
 from boathook.verification.verifier import Verifier
 from tests.postgres.test_events import conflicts, count
 from tests.providers.source_factory import NOW

@@ -18,11 +18,12 @@ from boathook.domain.endpoints import REDACTED
 from boathook.domain.errors import InvalidValue
 from boathook.domain.filters import FilterInput, compile_filter
 from boathook.http_client.messages import OutgoingRequest, RequestResult
-from boathook.service import endpoints, tasks
-from boathook.service.authorization import Principal
-from boathook.service.endpoint_values import read_headers
-from boathook.service.keys import CreatedKey
+from boathook.service.access.authorization import Principal
+from boathook.service.access.keys import CreatedKey
+from boathook.service.operating import tasks
 from boathook.service.schemas.fields import Timestamp
+from boathook.service.sending import endpoints
+from boathook.service.sending.endpoint_values import read_headers
 from boathook.verification.json_schema import MAX_PATTERNS_S, check_schema
 from tests.postgres.api_client import ApiClient, make_token, open_api_client
 from tests.postgres.message_factory import ago

@@ -14,9 +14,9 @@ from boathook.db.database import Database
 from boathook.domain.errors import InvalidState
 from boathook.domain.model import Role
 from boathook.pages import site
-from boathook.service import operators
-from boathook.service.oidc import OidcIdentity
-from boathook.service.sign_in_link import LIFETIME_S, LINK_PATH, create_token, redeem_token, revoke_tokens
+from boathook.service.access import operators
+from boathook.service.access.oidc import OidcIdentity
+from boathook.service.access.sign_in_link import LIFETIME_S, LINK_PATH, create_token, redeem_token, revoke_tokens
 from tests.postgres.portal_client import ConsoleApp, open_console
 
 LOCAL = "http://127.0.0.1:8080"

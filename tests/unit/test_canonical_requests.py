@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from boathook.api import idempotency, messages, publish
 from boathook.api.route import ApiRoute
-from boathook.service.authorization import Principal
+from boathook.service.access.authorization import Principal
 from tests.support import examples
 
 CREATE = next(

@@ -9,8 +9,8 @@ from boathook.config import load
 from boathook.delivery import handler_executor, http_executor
 from boathook.server import console
 from boathook.service.database import connections_by_role
-from boathook.service.doctor import CheckStatus
-from boathook.service.doctor.database import _connections
+from boathook.service.operating.doctor import CheckStatus
+from boathook.service.operating.doctor.database import _connections
 
 ALL = 6 + (1 + 8 + 9) + 2 * (16 + 3) + 6 + 8
 """Supervisor, gateway with console, worker and suspects, sender, keeper: as the table in docs/how-to/scale.md."""

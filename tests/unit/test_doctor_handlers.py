@@ -11,7 +11,7 @@ from boathook.handlers.api import Boathook
 from boathook.handlers.hooks import Hooks
 from boathook.providers import RECIPES
 from boathook.server import supervisor
-from boathook.service.doctor import CheckStatus, Finding, examine_handlers, examine_loaded
+from boathook.service.operating.doctor import CheckStatus, Finding, examine_handlers, examine_loaded
 
 SOURCES = """
 [sources.stripe]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from boathook import config
-from boathook.service.doctor import CheckStatus, Finding, spool
+from boathook.service.operating.doctor import CheckStatus, Finding, spool
 from boathook.spool.segment_store import SegmentStore
 from tests.unit.test_spool_survey import dead, refuse, written
 

@@ -16,7 +16,7 @@ from boathook.domain.errors import InvalidMessage
 from boathook.domain.json_document import encode, parse, parse_exactly, parse_with_exact
 from boathook.domain.verification import Verified
 from boathook.handlers.outbox import Message, Outbox
-from boathook.service.operations import read_payload
+from boathook.service.operating.operations import read_payload
 from boathook.testing import event
 from tests.unit.test_dedup_keys import LIST, judge
 from tests.unit.verifier_factory import NOW, signed, verifier

@@ -10,7 +10,7 @@ from boathook.cli.event_feed import SeenEvents
 from boathook.cli.forwarding import SigningOptions, request_for
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError
-from boathook.service.event_feed import FeedEvent
+from boathook.service.operating.event_feed import FeedEvent
 from boathook.testing import signed_request
 from boathook.verification.verifier import Request, SourceSpec, Verified, Verifier
 

@@ -17,7 +17,7 @@ from boathook.domain.errors import FetchFailed
 from boathook.domain.model import Role
 from boathook.http_client.client import Client
 from boathook.http_client.messages import HttpResponse
-from boathook.service.oidc import AuthorizationRequest, OidcIdentity, OidcProvider, OidcRejected
+from boathook.service.access.oidc import AuthorizationRequest, OidcIdentity, OidcProvider, OidcRejected
 
 ISSUER, CLIENT = "https://login.example.com", "boathook"
 KEY = rsa.generate_private_key(65_537, 2_048)

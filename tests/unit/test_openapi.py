@@ -8,8 +8,14 @@ import pytest
 
 from boathook.domain.errors import InvalidValue
 from boathook.domain.json_document import MAX_DEPTH
-from boathook.service import openapi_import
-from boathook.service.openapi_import import MAX_REFERENCE, MAX_YAML, MAX_YAML_TOKENS, read_document, read_webhooks
+from boathook.service.sending import openapi_import
+from boathook.service.sending.openapi_import import (
+    MAX_REFERENCE,
+    MAX_YAML,
+    MAX_YAML_TOKENS,
+    read_document,
+    read_webhooks,
+)
 from tests.support import exit_code
 
 HOSTILE = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from boathook import config, pages
 from boathook.domain.errors import ConfigError, InvalidValue
-from boathook.service.portal_sessions import PortalAppearance, contrast, portal_link, stylesheet_of
+from boathook.service.access.portal_sessions import PortalAppearance, contrast, portal_link, stylesheet_of
 from boathook.service.shown_settings import all_settings
 
 SHEET = (Path(pages.__file__).parent / "static/console.css").read_text(encoding="utf-8")

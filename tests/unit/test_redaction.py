@@ -18,8 +18,8 @@ from boathook.cli.event_feed import GatewayAddress
 from boathook.cli.forwarding import SigningOptions
 from boathook.domain.redaction import RedactedStruct
 from boathook.domain.verification import Request, SourceSpec
-from boathook.service.oidc import AuthorizationRequest
-from boathook.service.operators import NewSession
+from boathook.service.access.oidc import AuthorizationRequest
+from boathook.service.access.operators import NewSession
 from boathook.service.svix_import.endpoints import Options, _DesiredEndpoint
 from boathook.service.svix_import.reader import RemoteEndpoint
 from boathook.testing.server_process import ServerProcess

@@ -16,7 +16,7 @@ from boathook.domain.errors import InvalidMessage
 from boathook.ingest import health
 from boathook.ingest.app import MAX_BODY_IN_LOOP, IngestApp
 from boathook.ingest.sources import compile_sources
-from boathook.service import event_types
+from boathook.service.sending import event_types
 from boathook.verification import json_schema
 from boathook.verification.verifier import Verifier
 from tests.unit import test_direct

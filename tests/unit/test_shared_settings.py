@@ -9,7 +9,7 @@ from boathook.broker import access
 from boathook.broker.access import read_redis_url
 from boathook.config import Settings, load
 from boathook.domain.errors import ConfigError
-from boathook.service.doctor import check_settings
+from boathook.service.operating.doctor import check_settings
 from boathook.service.shown_settings import list_settings
 
 

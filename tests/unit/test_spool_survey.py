@@ -18,7 +18,7 @@ from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.ingest.event_writer import EventWriter
 from boathook.ingest.spool_importer import SpoolImporter
 from boathook.ingest.spool_records import encode
-from boathook.service.spool import events_of, summarize_folder
+from boathook.service.receiving.spool import events_of, summarize_folder
 from boathook.spool import disk as disk_module
 from boathook.spool import inspection
 from boathook.spool.disk import Disk

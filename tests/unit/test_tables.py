@@ -13,8 +13,8 @@ from boathook.cli.top import SortOrder, dashboard
 from boathook.domain.health import Health, HealthState
 from boathook.domain.plurals import counted
 from boathook.observability.metric_snapshot import BacklogCounts
-from boathook.service.activity_health import ActivityHealth
-from boathook.service.live_stats import RecipientActivity, SourceActivity, summarize
+from boathook.service.operating.activity_health import ActivityHealth
+from boathook.service.operating.live_stats import RecipientActivity, SourceActivity, summarize
 
 ROW = SimpleNamespace(
     id="dlv_01h455vb4pex5vsknk084sn02q4_0",

@@ -21,8 +21,8 @@ from boathook import config
 from boathook.config import Settings
 from boathook.domain.errors import ConfigError, FetchFailed, TokenRejected
 from boathook.http_client.messages import HttpResponse
-from boathook.service import signing_keys
-from boathook.service.user_tokens import UserTokens
+from boathook.service.access import signing_keys
+from boathook.service.access.user_tokens import UserTokens
 
 ISSUER, AUDIENCE, URL = "https://login.example.com/", "fleet", "https://login.example.com/jwks.json"
 KEY = rsa.generate_private_key(65_537, 2_048)

@@ -9,11 +9,13 @@ from pydantic import AfterValidator, Field
 
 from boathook.api.pages import ApplicationPage, ListOf
 from boathook.api.route import AnyCall, ApplicationCall, ApplicationRef, Call, router
-from boathook.service import applications, keys, limits, portal_sessions
-from boathook.service.applications import Application
-from boathook.service.authorization import Capability, Permission, requires
+from boathook.service import limits
+from boathook.service.access import keys, portal_sessions
+from boathook.service.access.authorization import Capability, Permission, requires
 from boathook.service.schemas.fields import DEPRECATED, Input, Output, StrictBool, Text, Timestamp, form, null_as
 from boathook.service.schemas.messages import ApplicationIn, ApplicationPatch
+from boathook.service.sending import applications
+from boathook.service.sending.applications import Application
 
 routes = router("Application")
 tokens = router("Authentication")

@@ -23,12 +23,12 @@ from boathook.api.time_ranges import (
     read_cursor,
 )
 from boathook.domain import ids
-from boathook.service import attempts, messages
-from boathook.service.attempts import AttemptCounts, AttemptRow
-from boathook.service.authorization import Permission, requires
-from boathook.service.messages import EndpointMessage, MessageDestination, MessageStatus
+from boathook.service.access.authorization import Permission, requires
 from boathook.service.schemas.endpoints import EndpointBasicsOut
 from boathook.service.schemas.fields import DEPRECATED, Output, Timestamp, format_timestamp
+from boathook.service.sending import attempts, messages
+from boathook.service.sending.attempts import AttemptCounts, AttemptRow
+from boathook.service.sending.messages import EndpointMessage, MessageDestination, MessageStatus
 
 routes = router("Message Attempt")
 counting = router("Endpoint")

@@ -6,9 +6,9 @@ Only publishing may use a local copy of the keys, while PostgreSQL is unavailabl
 from collections.abc import Mapping
 
 from boathook.api.errors import ApiError
-from boathook.service import keys
-from boathook.service.access_copy import AccessCopy
-from boathook.service.authorization import Principal
+from boathook.service.access import keys
+from boathook.service.access.access_copy import AccessCopy
+from boathook.service.access.authorization import Principal
 from boathook.service.unit_of_work import Connection
 
 

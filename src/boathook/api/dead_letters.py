@@ -21,9 +21,9 @@ from boathook.api.events import (
 from boathook.api.pages import Limit, ListOf, OnwardIterator
 from boathook.api.route import AnyCall, read_path_id, router
 from boathook.domain import ids
-from boathook.service import dead_letters, listings
-from boathook.service.authorization import Permission, requires
-from boathook.service.dead_letters import DeadLetterCursor
+from boathook.service.access.authorization import Permission, requires
+from boathook.service.operating import dead_letters, listings
+from boathook.service.operating.dead_letters import DeadLetterCursor
 from boathook.service.schemas.fields import Input, Output, Text, Timestamp
 
 routes = router("Dead Letter")

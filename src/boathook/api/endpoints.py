@@ -13,9 +13,8 @@ from boathook.api.messages import MessageOut, show_message
 from boathook.api.pages import EndpointPage, ListOf
 from boathook.api.route import ApplicationCall, body_of, router
 from boathook.domain.health import HealthState
-from boathook.service import endpoint_secrets, endpoints, messages, recipient_stats
-from boathook.service.authorization import Permission, requires
-from boathook.service.endpoints import Endpoint
+from boathook.service.access.authorization import Permission, requires
+from boathook.service.operating import recipient_stats
 from boathook.service.schemas.endpoints import (
     EndpointBasicsOut,
     EndpointIn,
@@ -24,6 +23,8 @@ from boathook.service.schemas.endpoints import (
     EndpointUpdate,
 )
 from boathook.service.schemas.fields import Input, Output, StrictInt, Text, Timestamp, TypeName, null_as
+from boathook.service.sending import endpoint_secrets, endpoints, messages
+from boathook.service.sending.endpoints import Endpoint
 from boathook.service.unit_of_work import UnitOfWork
 
 routes = router("Endpoint")

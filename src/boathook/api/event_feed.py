@@ -23,8 +23,8 @@ from boathook.domain import ids
 from boathook.domain.errors import DatabaseError, InvalidValue
 from boathook.http.asgi import stream_body
 from boathook.observability.log import get_logger
-from boathook.service.authorization import Permission, requires
-from boathook.service.event_feed import (
+from boathook.service.access.authorization import Permission, requires
+from boathook.service.operating.event_feed import (
     MAX_LISTENERS,
     EventFeed,
     FeedEvent,

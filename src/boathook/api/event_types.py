@@ -12,12 +12,12 @@ from boathook.api.pages import ListOf, NamePage
 from boathook.api.route import AnyCall, router
 from boathook.domain.endpoints import check_type
 from boathook.domain.errors import InvalidValue
-from boathook.service import event_types, openapi_import
-from boathook.service.authorization import Permission, Principal, requires
-from boathook.service.event_types import EventType
-from boathook.service.openapi_import import MAX_TYPES, schemas_of
+from boathook.service.access.authorization import Permission, Principal, requires
 from boathook.service.schemas.fields import DEPRECATED, Input, Output, StrictBoolOrNull, Timestamp
 from boathook.service.schemas.messages import EventTypeIn, EventTypePatch, EventTypeUpdate
+from boathook.service.sending import event_types, openapi_import
+from boathook.service.sending.event_types import EventType
+from boathook.service.sending.openapi_import import MAX_TYPES, schemas_of
 
 routes = router("Event Type")
 environment = router("Environment")

@@ -21,13 +21,13 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
 from boathook.domain.model import Attempt, Origin, State
 from boathook.domain.windows import clamp
-from boathook.service import bulk_jobs, listings, operations, search
-from boathook.service.authorization import Permission, requires
+from boathook.service.access.authorization import Permission, requires
 from boathook.service.body_view import mask
 from boathook.service.limits import MAX_RATE, MIN_RATE
-from boathook.service.listings import EventRow, ListFilter, StoredRequest
+from boathook.service.operating import bulk_jobs, listings, operations, search
+from boathook.service.operating.listings import EventRow, ListFilter, StoredRequest
+from boathook.service.operating.search import SearchQuery
 from boathook.service.schemas.fields import Input, Output, Text, Timestamp
-from boathook.service.search import SearchQuery
 
 routes = router("Event")
 deliveries = router("Delivery")

@@ -1,9 +1,9 @@
 """Idempotency keys: a repeated POST with the same key gets the first response, from any process.
 
-The key is claimed in the same transaction as the request's effect (`service/idempotency.py`). So a concurrent second
-request waits for the first one, and a response is stored if and only if the effect is. Only 2xx responses are stored,
-for 12 hours. The same key with a different request is rejected with 409 ``idempotency_key_reused``. Requests are
-compared in canonical form, because clients may repeat a request with different white space, key order or defaults.
+The key is claimed in the same transaction as the request's effect (`service/access/idempotency.py`). So a concurrent
+second request waits for the first one, and a response is stored if and only if the effect is. Only 2xx responses are
+stored, for 12 hours. The same key with a different request is rejected with 409 ``idempotency_key_reused``. Requests
+are compared in canonical form, because clients may repeat a request with different white space, key order or defaults.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from boathook.domain.model import IdempotencyKey
-from boathook.service import idempotency
-from boathook.service.authorization import Principal
-from boathook.service.idempotency import StoredResponse
+from boathook.service.access import idempotency
+from boathook.service.access.authorization import Principal
+from boathook.service.access.idempotency import StoredResponse
 from boathook.service.unit_of_work import UnitOfWork
 
 

@@ -25,12 +25,12 @@ from boathook.domain import ids
 from boathook.domain.endpoints import parse_reference
 from boathook.domain.errors import InvalidValue
 from boathook.domain.json_document import UNREADABLE, parse
-from boathook.service import applications, messages
-from boathook.service.applications import Application
-from boathook.service.authorization import Permission, requires
-from boathook.service.messages import JSON_TYPE, Message, MessageRow
+from boathook.service.access.authorization import Permission, requires
 from boathook.service.schemas.fields import Channels, Input, Output, Timestamp, TypeName, format_timestamp
 from boathook.service.schemas.messages import ApplicationIn, MessageIn
+from boathook.service.sending import applications, messages
+from boathook.service.sending.applications import Application
+from boathook.service.sending.messages import JSON_TYPE, Message, MessageRow
 
 routes = router("Message")
 

@@ -20,11 +20,11 @@ from boathook.api.endpoints import (
 from boathook.api.errors import not_found
 from boathook.api.pages import EndpointPage, ListOf
 from boathook.api.route import AnyCall, Call, router
-from boathook.service import applications, endpoint_secrets, endpoints
-from boathook.service.authorization import Permission, requires
-from boathook.service.endpoints import Endpoint
+from boathook.service.access.authorization import Permission, requires
 from boathook.service.schemas.endpoints import EndpointBasics, EndpointBasicsOut
 from boathook.service.schemas.fields import Text, renamed_alias
+from boathook.service.sending import applications, endpoint_secrets, endpoints
+from boathook.service.sending.endpoints import Endpoint
 
 routes = router("Operational Webhook Endpoint")
 _BASE = "/operational-webhook/endpoint"

@@ -18,8 +18,8 @@ from pydantic.alias_generators import to_camel
 from boathook.api.errors import invalid
 from boathook.domain import ids
 from boathook.domain.endpoints import check_type
-from boathook.service.applications import PageRequest
 from boathook.service.schemas.fields import Output
+from boathook.service.sending.applications import PageRequest
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")

@@ -23,11 +23,11 @@ from boathook.domain.redaction import RedactedStruct
 from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Receive, Send
 from boathook.http.asgi import Message as AsgiMessage
 from boathook.observability.log import get_logger
-from boathook.service.authorization import Principal
+from boathook.service.access.authorization import Principal
 from boathook.service.buffered_publisher import BufferedPublisher
-from boathook.service.group_publisher import GroupPublisher
-from boathook.service.messages import JSON_TYPE, Message
 from boathook.service.schemas.fields import format_timestamp
+from boathook.service.sending.group_publisher import GroupPublisher
+from boathook.service.sending.messages import JSON_TYPE, Message
 from boathook.service.unit_of_work import AppContext, new_id
 
 _PATH: Final = re.compile(r"/api/v1/app/([a-zA-Z0-9\-_.]{1,256})/msg")

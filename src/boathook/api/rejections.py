@@ -25,11 +25,12 @@ from boathook.api.sources import SourceCall
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError, InvalidState
 from boathook.domain.windows import clamp
-from boathook.service import conflicts, listings
-from boathook.service.authorization import Permission, requires
-from boathook.service.listings import ListFilter
-from boathook.service.operations import AuditContext
-from boathook.service.reverification import reverify
+from boathook.service.access.authorization import Permission, requires
+from boathook.service.operating import listings
+from boathook.service.operating.listings import ListFilter
+from boathook.service.operating.operations import AuditContext
+from boathook.service.receiving import conflicts
+from boathook.service.receiving.reverification import reverify
 from boathook.service.schemas.fields import Input, Output, Text, Timestamp
 from boathook.service.unit_of_work import AppContext
 

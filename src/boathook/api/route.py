@@ -1,8 +1,8 @@
 """Defines how routes are written: their parameters, and the transaction around each request.
 
 Each router is made by `router(tag)`. A route names the permission that it requires, and
-`boathook.service.authorization` defines who has it. Its first parameter is the current call: the transaction, the
-caller, and the application in the path::
+`boathook.service.access.authorization` defines who has it. Its first parameter is the current call: the
+transaction, the caller, and the application in the path::
 
     @routes.get("/app/{app_id}/thing", operation_id="v1.thing.list", summary="List things")
     @requires(Permission.THING_VIEW)
@@ -49,11 +49,11 @@ from boathook.domain.json_document import describe_fault
 from boathook.domain.model import IdempotencyKey
 from boathook.http.asgi import IS_AUTHENTICATED
 from boathook.observability.log import OnceFilter, get_logger
-from boathook.service import applications
-from boathook.service.applications import Application
-from boathook.service.authorization import ACCESS_RULES, Principal, permission_of
+from boathook.service.access.authorization import ACCESS_RULES, Principal, permission_of
 from boathook.service.buffered_publisher import BufferedPublisher
 from boathook.service.schemas.fields import ignored_fields
+from boathook.service.sending import applications
+from boathook.service.sending.applications import Application
 from boathook.service.unit_of_work import AppContext, UnitOfWork, new_id
 
 Route = TypeVar("Route", bound=Callable[..., Any])

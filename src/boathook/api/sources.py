@@ -12,11 +12,11 @@ from boathook.api.pages import ListOf, SourcePage
 from boathook.api.route import AnyCall, Call, router
 from boathook.domain.health import Health, HealthState
 from boathook.domain.model import DEFAULT_ORGANIZATION
-from boathook.service import sources, stored_sources
-from boathook.service.authorization import Permission, requires
-from boathook.service.recipient_stats import DEFAULT_RANGE, STATS_RANGES, read_source_health
+from boathook.service.access.authorization import Permission, requires
+from boathook.service.operating.recipient_stats import DEFAULT_RANGE, STATS_RANGES, read_source_health
+from boathook.service.receiving import sources, stored_sources
+from boathook.service.receiving.sources import SourceView, base_url_of
 from boathook.service.schemas.fields import Input, Output, Text, Timestamp
-from boathook.service.sources import SourceView, base_url_of
 
 routes = router("Source")
 

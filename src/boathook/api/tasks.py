@@ -19,11 +19,11 @@ from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_tags
 from boathook.domain.errors import NotFound
 from boathook.domain.windows import MAX_WINDOW, Window
-from boathook.service import bulk_jobs, tasks
-from boathook.service.authorization import Permission, requires
-from boathook.service.bulk_jobs import JobProgress
+from boathook.service.access.authorization import Permission, requires
+from boathook.service.operating import bulk_jobs, tasks
+from boathook.service.operating.bulk_jobs import JobProgress
+from boathook.service.operating.tasks import API_OPERATIONS, Task, TaskOperation, TaskState, TimeRange
 from boathook.service.schemas.fields import Input, Output, StrictInt, Timestamp, TypeName, format_timestamp
-from boathook.service.tasks import API_OPERATIONS, Task, TaskOperation, TaskState, TimeRange
 
 routes = router("Endpoint")
 background = router("Background Tasks")

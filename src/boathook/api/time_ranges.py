@@ -21,8 +21,8 @@ from boathook.api.pages import Limit, parse_iterator_id, split_iterator
 from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_tags, check_type
 from boathook.domain.windows import Cursor, Window, first_from, open_window, resume_at
-from boathook.service.messages import MessageFilter, Page
 from boathook.service.schemas.fields import Timestamp
+from boathook.service.sending.messages import MessageFilter, Page
 
 Row = TypeVar("Row")
 _FORWARD_PREFIX: Final = "~"

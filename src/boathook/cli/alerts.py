@@ -15,9 +15,9 @@ from boathook.domain import ids
 from boathook.domain.alerts import show_number
 from boathook.domain.filters import Pattern
 from boathook.observability import ALERT_RULES
-from boathook.service import alerts as actions
-from boathook.service.alerts import Alert, SendFailed
 from boathook.service.id_prefixes import complete
+from boathook.service.operating import alerts as actions
+from boathook.service.operating.alerts import Alert, SendFailed
 from boathook.service.unit_of_work import UnitOfWork
 
 alerts = typer.Typer(no_args_is_help=True, help="Alerts: list, silence and test them.")

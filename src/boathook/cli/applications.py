@@ -10,10 +10,10 @@ from boathook.cli.commands import example
 from boathook.cli.context import UsageError, cli_context, confirm, run_in_transaction
 from boathook.cli.options import Json, Limit, Metadata, Yes, lifetime_option, read_pairs
 from boathook.cli.output import ID, Column, View
-from boathook.service import applications as actions
-from boathook.service import keys, portal_sessions
-from boathook.service.authorization import Capability
+from boathook.service.access import keys, portal_sessions
+from boathook.service.access.authorization import Capability
 from boathook.service.gateway_address import gateway_url
+from boathook.service.sending import applications as actions
 from boathook.service.unit_of_work import UnitOfWork
 
 applications = typer.Typer(no_args_is_help=True, help="Applications: the tenants that you send webhooks to.")

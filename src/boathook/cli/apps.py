@@ -219,7 +219,7 @@ def list_metrics(
     The value of a counter is its increase, that of a histogram its 95th percentile in seconds.
     """
     from boathook.server.loading import load_apps
-    from boathook.service import app_metrics
+    from boathook.service.operating import app_metrics
 
     step_s = 60 * math.ceil(minutes / app_metrics.MAX_POINTS)
     load_apps(cli_context(ctx).settings())

@@ -15,9 +15,10 @@ from boathook.cli.options import Json, Since, Until
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.domain.plurals import counted
-from boathook.service import integrity, spool
-from boathook.service.integrity import Balance, CheckProgress, IntegrityReport, Violation
-from boathook.service.spool import SpoolCounts
+from boathook.service.operating import integrity
+from boathook.service.operating.integrity import Balance, CheckProgress, IntegrityReport, Violation
+from boathook.service.receiving import spool
+from boathook.service.receiving.spool import SpoolCounts
 
 _EXIT_CHECK_FAILED: Final = 2
 

@@ -49,7 +49,7 @@ def print_schema() -> None:
 def check_settings(ctx: typer.Context, as_json: Json = False) -> None:
     """Validate the settings, sources, secrets and handlers without starting anything."""
     from boathook.server import check_mounts, load_hooks, with_apps
-    from boathook.service import doctor
+    from boathook.service.operating import doctor
 
     settings, loaded = with_apps(cli_context(ctx).plain_settings())
     hooks = load_hooks(settings)

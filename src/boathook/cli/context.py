@@ -20,7 +20,7 @@ from boathook.domain.model import DEFAULT_ORGANIZATION
 
 if TYPE_CHECKING:
     from boathook.service.database import Database
-    from boathook.service.operations import AuditContext
+    from boathook.service.operating.operations import AuditContext
     from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 Result = TypeVar("Result")
@@ -191,6 +191,6 @@ def actor() -> str:
 
 def action(note: str | None = None) -> "AuditContext":
     """Return the current user and a reason for the audit log."""
-    from boathook.service.operations import AuditContext
+    from boathook.service.operating.operations import AuditContext
 
     return AuditContext(actor=actor(), note=note)

@@ -36,11 +36,12 @@ from boathook.cli.options import (
 from boathook.cli.output import CODE, ID, RECIPIENT, Column, Progress, View, hint, say
 from boathook.domain import ids
 from boathook.domain.plurals import counted
-from boathook.service import bulk_jobs, dead_letters, id_prefixes, listings, operations
+from boathook.service import id_prefixes
 from boathook.service.database import Database
-from boathook.service.dead_letters import DeadLetterGroup
-from boathook.service.listings import DeliveryRow, FirstEvent
-from boathook.service.operations import ListFilter, ReplayOutcomes, Selection
+from boathook.service.operating import bulk_jobs, dead_letters, listings, operations
+from boathook.service.operating.dead_letters import DeadLetterGroup
+from boathook.service.operating.listings import DeliveryRow, FirstEvent
+from boathook.service.operating.operations import ListFilter, ReplayOutcomes, Selection
 from boathook.service.unit_of_work import UnitOfWork
 
 dead = typer.Typer(no_args_is_help=True, help="Dead letters: deliveries that failed permanently.")

@@ -24,11 +24,11 @@ from boathook.cli.context import (
 from boathook.cli.options import Json, Limit, Metadata, Since, Until, Yes, read_json, read_pairs, with_options
 from boathook.cli.output import ID, Column, Progress, View, say
 from boathook.config import Settings
-from boathook.service import applications, attempts, endpoint_secrets, messages
-from boathook.service import endpoints as actions
-from boathook.service.applications import Application, PageRequest
-from boathook.service.endpoints import Endpoint
-from boathook.service.recipient_stats import EndpointStatus, read_endpoint_statuses
+from boathook.service.operating.recipient_stats import EndpointStatus, read_endpoint_statuses
+from boathook.service.sending import applications, attempts, endpoint_secrets, messages
+from boathook.service.sending import endpoints as actions
+from boathook.service.sending.applications import Application, PageRequest
+from boathook.service.sending.endpoints import Endpoint
 from boathook.service.unit_of_work import UnitOfWork
 
 endpoints = typer.Typer(no_args_is_help=True, help="Endpoints: the URLs that receive an application's messages.")

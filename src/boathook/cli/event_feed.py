@@ -16,8 +16,8 @@ from boathook.domain import ids
 from boathook.domain.errors import BoathookError, ConfigError, DatabaseError, FetchFailed
 from boathook.domain.redaction import RedactedStruct
 from boathook.service.database import with_stored_sources
-from boathook.service.event_feed import OVERLAP, EventFeed, FeedEvent, FeedFilter, feed_start, to_feed_event
 from boathook.service.id_prefixes import complete
+from boathook.service.operating.event_feed import OVERLAP, EventFeed, FeedEvent, FeedFilter, feed_start, to_feed_event
 from boathook.service.remote import RemoteClient
 
 PATH: Final = "/api/v1/listen"

@@ -10,9 +10,9 @@ from boathook.cli.commands import example
 from boathook.cli.context import UsageError, run_in_transaction
 from boathook.cli.options import Json, Limit, read_json
 from boathook.cli.output import Column, View
-from boathook.service import event_types as actions
-from boathook.service import openapi_import
-from boathook.service.openapi_import import read_webhooks
+from boathook.service.sending import event_types as actions
+from boathook.service.sending import openapi_import
+from boathook.service.sending.openapi_import import read_webhooks
 from boathook.service.unit_of_work import UnitOfWork
 
 event_types = typer.Typer(no_args_is_help=True, help="Event types of messages.")

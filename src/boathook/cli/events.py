@@ -36,9 +36,10 @@ from boathook.cli.output import ID, RECIPIENT, STATE, Column, Progress, View, hi
 from boathook.domain import ids
 from boathook.domain.model import State
 from boathook.domain.plurals import counted
-from boathook.service import id_prefixes, listings, operations, search
+from boathook.service import id_prefixes
 from boathook.service.database import Database
-from boathook.service.listings import (
+from boathook.service.operating import listings, operations, search
+from boathook.service.operating.listings import (
     AttemptDetail,
     ChainLink,
     DeliveryDetail,
@@ -48,7 +49,7 @@ from boathook.service.listings import (
     ListFilter,
     StoredRequest,
 )
-from boathook.service.search import SearchQuery
+from boathook.service.operating.search import SearchQuery
 
 events = typer.Typer(no_args_is_help=True, help="Accepted events.")
 deliveries = typer.Typer(no_args_is_help=True, help="Deliveries: one event for one recipient.")

@@ -11,7 +11,7 @@ from boathook.cli.context import UsageError
 from boathook.domain.errors import ConfigError, FetchFailed
 from boathook.domain.redaction import RedactedStruct
 from boathook.domain.signing import STANDARD_PREFIX
-from boathook.service.event_feed import MESSAGE_SCHEME, FeedEvent, arrives_by_get
+from boathook.service.operating.event_feed import MESSAGE_SCHEME, FeedEvent, arrives_by_get
 from boathook.service.remote import HttpResponse, RemoteClient
 
 _TIMEOUT_S: Final = 30.0

@@ -13,9 +13,10 @@ from boathook.cli.options import Json, lifetime_option
 from boathook.cli.output import ID, Column, View
 from boathook.domain import ids
 from boathook.domain.model import DEFAULT_ORGANIZATION, MountRole
-from boathook.service import applications, id_prefixes
-from boathook.service import keys as actions
-from boathook.service.keys import ApiKey
+from boathook.service import id_prefixes
+from boathook.service.access import keys as actions
+from boathook.service.access.keys import ApiKey
+from boathook.service.sending import applications
 from boathook.service.unit_of_work import UnitOfWork
 
 keys = typer.Typer(no_args_is_help=True, help="API keys.")

@@ -19,7 +19,7 @@ from boathook.cli.forwarding import Answered, Failed, Forwarded, Forwarder, Sign
 from boathook.cli.options import Application, Json, Since, Source, Type, complete_providers, read_address, read_pairs
 from boathook.config import Settings
 from boathook.domain.plurals import counted
-from boathook.service.event_feed import FeedEvent, FeedFilter
+from boathook.service.operating.event_feed import FeedEvent, FeedFilter
 from boathook.service.remote import RemoteClient
 
 _WIDEST: Final = 28

@@ -10,7 +10,7 @@ from boathook.cli.context import UsageError, run_in_transaction
 from boathook.cli.options import Json
 from boathook.cli.output import Column, View, hint, moment_of, print_done
 from boathook.domain.model import Role
-from boathook.service import operators as actions
+from boathook.service.access import operators as actions
 
 operators = typer.Typer(no_args_is_help=True, help="Operators of the console.")
 

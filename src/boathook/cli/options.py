@@ -34,7 +34,7 @@ def _known_sources(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_providers(incomplete: str) -> list[str]:
     """Return the providers for shell completion."""
     # Imported only here, as it imports all provider recipes.
-    from boathook.service.sources import RECIPES
+    from boathook.service.receiving.sources import RECIPES
 
     return [recipe.name for recipe in RECIPES if recipe.name.startswith(incomplete)]
 

@@ -20,7 +20,7 @@ from boathook.domain.errors import InvalidValue
 
 if TYPE_CHECKING:
     from boathook.service.database import Database
-    from boathook.service.listings import ListFilter
+    from boathook.service.operating.listings import ListFilter
 
 Row = TypeVar("Row")
 Place = TypeVar("Place")

@@ -33,10 +33,12 @@ from boathook.cli.options import (
 )  # fmt: skip
 from boathook.cli.output import ID, Column, View, hint, say
 from boathook.domain import ids
-from boathook.service import id_prefixes, listings, request_groups
+from boathook.service import id_prefixes
 from boathook.service.database import Database
-from boathook.service.listings import ListFilter, RejectionRow, StoredRequest
-from boathook.service.request_groups import RequestGroup, RequestKind
+from boathook.service.operating import listings
+from boathook.service.operating.listings import ListFilter, RejectionRow, StoredRequest
+from boathook.service.receiving import request_groups
+from boathook.service.receiving.request_groups import RequestGroup, RequestKind
 
 rejections = typer.Typer(no_args_is_help=True, help="Rejected requests.")
 conflicts = typer.Typer(
@@ -154,7 +156,7 @@ def reverify_rejections(
     Exits with 1 if any is still rejected.
     """
     # Imported only here, as importing the verification takes longer than most commands.
-    from boathook.service.reverification import reverify
+    from boathook.service.receiving.reverification import reverify
 
     wanted = ListFilter(source=source, code=reason, since=since, until=until)
     check_choice(chosen, is_filtered=wanted != ListFilter(), everything=everything)
@@ -212,7 +214,7 @@ def accept_conflicts(
 ) -> None:
     """Accept conflicts: each becomes a new event, once, delivered by the current routes."""
     # Imported only here, as it imports all provider recipes.
-    from boathook.service import conflicts as actions
+    from boathook.service.receiving import conflicts as actions
 
     async def work() -> None:
         async with open_app_context(cli_context(ctx).settings()) as opened:
@@ -231,7 +233,7 @@ def show_conflict(
 ) -> None:  # fmt: skip
     """Show one conflict with a diff of both bodies."""
     # Imported only here, as it imports all provider recipes.
-    from boathook.service import conflicts as actions
+    from boathook.service.receiving import conflicts as actions
 
     async def read(database: Database) -> actions.Comparison:
         return await actions.compare_conflict(database, *await id_prefixes.find_ids(database, ids.CONFLICT, [conflict]))

@@ -28,7 +28,7 @@ from boathook.domain.errors import ConfigError, DatabaseUnavailable, DatabaseUrl
 from boathook.domain.model import Accepted, Duplicate, Receipt
 
 if TYPE_CHECKING:
-    from boathook.service.doctor import Finding
+    from boathook.service.operating.doctor import Finding
 
 
 def serve(
@@ -149,8 +149,8 @@ def migrate(
 
 def check_up(ctx: typer.Context, as_json: Json = False) -> None:
     """Diagnose the installation: settings, clock, database, disk, sources. Exits with 1 if something must be fixed."""
-    from boathook.service import doctor
-    from boathook.service.sources import read_known
+    from boathook.service.operating import doctor
+    from boathook.service.operating.source_list import read_known
 
     async def work() -> bool:
         settings, migrations, findings = _check_apps(cli_context(ctx).plain_settings())
@@ -169,7 +169,7 @@ def _check_handlers(settings: Settings, with_stored: Settings) -> "list[Finding]
         settings: name the handlers.
         with_stored: contain the stored sources too.
     """
-    from boathook.service.doctor import CheckStatus, Finding, examine_handlers, examine_loaded
+    from boathook.service.operating.doctor import CheckStatus, Finding, examine_handlers, examine_loaded
 
     if not settings.server.app and not settings.apps.load:
         return list(examine_loaded(settings, {}))
@@ -196,7 +196,7 @@ def _check_apps(settings: Settings) -> "tuple[Settings, list[tuple[str, Path]], 
     if not settings.apps.load:
         return settings, [], []
     from boathook.server import migrations_of, with_apps
-    from boathook.service.doctor import CheckStatus, Finding
+    from boathook.service.operating.doctor import CheckStatus, Finding
 
     try:
         whole, loaded = with_apps(settings)
@@ -289,8 +289,9 @@ def send(
     While PostgreSQL is unavailable, the message is written into the spool of this host, if a server runs here; its
     application must then be given by its whole id or uid.
     """
-    from boathook.service import buffered_publisher, operations
+    from boathook.service import buffered_publisher
     from boathook.service.id_prefixes import complete
+    from boathook.service.operating import operations
     from boathook.service.unit_of_work import new_id
 
     message = operations.Message(

@@ -29,15 +29,16 @@ from boathook.cli.output import Column, View
 from boathook.config import Settings
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError
-from boathook.service import source_secrets, stored_sources
-from boathook.service import sources as source_views
 from boathook.service.database import Database
 from boathook.service.gateway_address import gateway_url
 from boathook.service.id_prefixes import complete
+from boathook.service.operating import source_list
+from boathook.service.receiving import source_secrets, stored_sources
+from boathook.service.receiving import sources as source_views
+from boathook.service.receiving.source_secrets import SecretView
+from boathook.service.receiving.source_trial import SourceTestStep, run_source_test, trigger_source
+from boathook.service.receiving.sources import KnownSources
 from boathook.service.shown_settings import all_settings
-from boathook.service.source_secrets import SecretView
-from boathook.service.source_trial import SourceTestStep, run_source_test, trigger_source
-from boathook.service.sources import KnownSources
 from boathook.service.unit_of_work import UnitOfWork
 
 sources = typer.Typer(no_args_is_help=True, help="Sources: where requests arrive.")
@@ -291,7 +292,7 @@ def show_secret(
 
 def _read_known(ctx: typer.Context) -> KnownSources:
     """Return all sources; warn if those that are stored may be outdated."""
-    known = run(source_views.read_known(cli_context(ctx).settings(), progress=startup_progress()))
+    known = run(source_list.read_known(cli_context(ctx).settings(), progress=startup_progress()))
     if known.problem:
         warn_once(f"the stored sources may be outdated, as PostgreSQL is unavailable: {known.problem}")
     return known

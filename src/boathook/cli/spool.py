@@ -23,8 +23,8 @@ from boathook.domain import ids
 from boathook.domain.errors import NotFound
 from boathook.domain.model import NewEvent
 from boathook.domain.plurals import counted
-from boathook.service import spool as spooled
-from boathook.service.spool import (
+from boathook.service.receiving import spool as spooled
+from boathook.service.receiving.spool import (
     HELD,
     UNSTORED_STATES,
     FolderSummary,

@@ -28,9 +28,9 @@ from boathook.config import Settings
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable, FetchFailed
 from boathook.domain.plurals import counted
 from boathook.observability.live_metrics import LiveMetrics
-from boathook.service.activity_health import ActivityHealth, read_activity_health
 from boathook.service.database import Database, with_stored_sources
-from boathook.service.live_stats import (
+from boathook.service.operating.activity_health import ActivityHealth, read_activity_health
+from boathook.service.operating.live_stats import (
     MIN_WINDOW_S,
     LiveStats,
     LiveStatsReader,

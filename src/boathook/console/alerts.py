@@ -9,9 +9,9 @@ from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.alerts import show_number
 from boathook.domain.errors import InvalidValue
 from boathook.pages import query_params
-from boathook.service import alerts as actions
-from boathook.service.alerts import SendFailed, Sent
-from boathook.service.authorization import Permission
+from boathook.service.access.authorization import Permission
+from boathook.service.operating import alerts as actions
+from boathook.service.operating.alerts import SendFailed, Sent
 
 routes = Routes()
 _LIST: Final = f"{BASE}/alerts"

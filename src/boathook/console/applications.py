@@ -14,12 +14,14 @@ from boathook.domain.json_document import describe_fault
 from boathook.pages.context import ApplicationScope, Page, Pages
 from boathook.pages.endpoint_forms import FORM_ERRORS, FormReader, form_problems, submitted_values
 from boathook.pages.endpoints import list_rows, list_type_names
-from boathook.service import applications, endpoints, keys, messages, portal_sessions, recipient_stats
-from boathook.service.applications import Application
-from boathook.service.authorization import Capability, Permission
-from boathook.service.messages import JSON_TYPE, Message
-from boathook.service.portal_sessions import PortalAppearance
+from boathook.service.access import keys, portal_sessions
+from boathook.service.access.authorization import Capability, Permission
+from boathook.service.access.portal_sessions import PortalAppearance
+from boathook.service.operating import recipient_stats
 from boathook.service.schemas.messages import ApplicationIn, ApplicationPatch, MessageIn
+from boathook.service.sending import applications, endpoints, messages
+from boathook.service.sending.applications import Application
+from boathook.service.sending.messages import JSON_TYPE, Message
 
 APPLICATIONS_PATH: Final = f"{BASE}/applications"
 routes = Routes()

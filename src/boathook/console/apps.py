@@ -8,9 +8,9 @@ from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.alerts import show_number
 from boathook.observability.metrics import MetricKind
 from boathook.pages import query_params
-from boathook.service import app_metrics
-from boathook.service.app_metrics import AppSeries
-from boathook.service.authorization import Permission
+from boathook.service.access.authorization import Permission
+from boathook.service.operating import app_metrics
+from boathook.service.operating.app_metrics import AppSeries
 
 routes = Routes()
 APPS_PATH: Final = f"{BASE}/apps"

@@ -13,9 +13,9 @@ from boathook.console import exports
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.errors import InvalidValue
 from boathook.pages import query_params
-from boathook.service import listings
-from boathook.service.authorization import Permission
-from boathook.service.listings import AuditCursor, AuditPage, AuditRow
+from boathook.service.access.authorization import Permission
+from boathook.service.operating import listings
+from boathook.service.operating.listings import AuditCursor, AuditPage, AuditRow
 
 routes = Routes()
 AUDIT_PATH: Final = f"{BASE}/audit"

@@ -14,10 +14,10 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.domain.plurals import counted
 from boathook.pages import query_params
-from boathook.service import bulk_jobs, dead_letters, listings
-from boathook.service.authorization import Permission
-from boathook.service.dead_letters import DeadLetterCursor, DeadLetterGroup, DeadLetterPage, Key
-from boathook.service.listings import DeliveryRow, ListFilter
+from boathook.service.access.authorization import Permission
+from boathook.service.operating import bulk_jobs, dead_letters, listings
+from boathook.service.operating.dead_letters import DeadLetterCursor, DeadLetterGroup, DeadLetterPage, Key
+from boathook.service.operating.listings import DeliveryRow, ListFilter
 
 routes = Routes()
 DEAD_LETTERS_PATH: Final = f"{BASE}/dead"

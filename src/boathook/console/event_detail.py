@@ -18,10 +18,11 @@ from boathook.domain.endpoints import CUSTOM, REDACTED
 from boathook.domain.errors import NotFound
 from boathook.domain.model import State
 from boathook.domain.plurals import counted
-from boathook.service import body_view, listings, operations
-from boathook.service.authorization import Permission
+from boathook.service import body_view
+from boathook.service.access.authorization import Permission
 from boathook.service.body_view import BodyView, CurlRequest, Shell
-from boathook.service.listings import (
+from boathook.service.operating import listings, operations
+from boathook.service.operating.listings import (
     AttemptDetail,
     AuditRow,
     DeliveryRow,
@@ -31,7 +32,7 @@ from boathook.service.listings import (
     StoredReply,
     StoredRequest,
 )
-from boathook.service.operations import AuditContext
+from boathook.service.operating.operations import AuditContext
 
 routes = Routes()
 

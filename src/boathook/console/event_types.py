@@ -12,10 +12,10 @@ from starlette.responses import Response
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.errors import AdminError, InvalidValue
 from boathook.pages import query_params
-from boathook.service import event_types as actions
-from boathook.service import openapi_import
-from boathook.service.authorization import Permission
-from boathook.service.event_types import EventType, NewEventType, find_fault
+from boathook.service.access.authorization import Permission
+from boathook.service.sending import event_types as actions
+from boathook.service.sending import openapi_import
+from boathook.service.sending.event_types import EventType, NewEventType, find_fault
 
 routes = Routes()
 _LIST: Final = f"{BASE}/event-types"

@@ -18,9 +18,9 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.domain.model import State
 from boathook.pages import query_params
-from boathook.service import applications, bulk_jobs, search
-from boathook.service.authorization import Permission
-from boathook.service.search import (
+from boathook.service.access.authorization import Permission
+from boathook.service.operating import bulk_jobs, search
+from boathook.service.operating.search import (
     MAX_SEARCHED_BODY,
     UNHANDLED,
     DirectMatch,
@@ -31,6 +31,7 @@ from boathook.service.search import (
     SearchPage,
     SearchQuery,
 )
+from boathook.service.sending import applications
 
 routes = Routes()
 _EVENTS: Final = f"{BASE}/events"

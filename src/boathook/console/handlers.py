@@ -12,10 +12,10 @@ from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.health import HealthState
 from boathook.domain.plurals import counted
 from boathook.pages.attempt_charts import attempt_values, format_ms, range_values, read_range
-from boathook.service import app_metrics, recipient_stats
-from boathook.service.authorization import Permission
-from boathook.service.live_stats import format_rate
-from boathook.service.recipient_stats import HANDLER_RANGE, STATS_RANGES, HandlerSummary
+from boathook.service.access.authorization import Permission
+from boathook.service.operating import app_metrics, recipient_stats
+from boathook.service.operating.live_stats import format_rate
+from boathook.service.operating.recipient_stats import HANDLER_RANGE, STATS_RANGES, HandlerSummary
 
 routes = Routes()
 HANDLERS_PATH: Final = f"{BASE}/handlers"

@@ -9,11 +9,11 @@ from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import AdminError, BoathookError, InvalidValue, NotFound
 from boathook.domain.model import MountRole
-from boathook.service import applications
-from boathook.service import keys as actions
-from boathook.service.applications import Application
-from boathook.service.authorization import Permission
-from boathook.service.keys import ApiKey
+from boathook.service.access import keys as actions
+from boathook.service.access.authorization import Permission
+from boathook.service.access.keys import ApiKey
+from boathook.service.sending import applications
+from boathook.service.sending.applications import Application
 from boathook.service.unit_of_work import UnitOfWork
 
 routes = Routes()

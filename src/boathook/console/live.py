@@ -19,7 +19,7 @@ from boathook.console.routes import ConsoleContext
 from boathook.domain.errors import DatabaseError
 from boathook.http.asgi import stream_body
 from boathook.observability.log import get_logger
-from boathook.service import operators
+from boathook.service.access import operators
 
 REFRESH_INTERVAL_S: Final = 2.0
 MAX_READERS: Final = 64

@@ -18,12 +18,12 @@ from boathook.domain.errors import BoathookError, FetchFailed, InvalidState, Lim
 from boathook.observability.log import get_logger
 from boathook.pages.rendering import PageRenderer
 from boathook.pages.security import check_origin, read_form
-from boathook.service import operators
-from boathook.service.authorization import Permission, requires
-from boathook.service.login_rate import LoginRateLimiter
-from boathook.service.oidc import AuthorizationRequest, OidcProvider, OidcRejected
-from boathook.service.operators import ClientInfo, NewSession
-from boathook.service.sign_in_link import LINK_PATH
+from boathook.service.access import operators
+from boathook.service.access.authorization import Permission, requires
+from boathook.service.access.login_rate import LoginRateLimiter
+from boathook.service.access.oidc import AuthorizationRequest, OidcProvider, OidcRejected
+from boathook.service.access.operators import ClientInfo, NewSession
+from boathook.service.access.sign_in_link import LINK_PATH
 
 routes = Routes()
 

@@ -5,9 +5,9 @@ from starlette.responses import Response
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.errors import AdminError, InvalidState
 from boathook.domain.model import Role
-from boathook.service import operators
-from boathook.service.authorization import Permission
-from boathook.service.login_rate import LoginRateLimiter
+from boathook.service.access import operators
+from boathook.service.access.authorization import Permission
+from boathook.service.access.login_rate import LoginRateLimiter
 
 routes = Routes()
 _LIST = f"{BASE}/operators"

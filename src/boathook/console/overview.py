@@ -17,10 +17,10 @@ from boathook.domain.errors import DatabaseError
 from boathook.domain.health import HealthState
 from boathook.observability.metric_snapshot import MetricSnapshot
 from boathook.pages.rendering import PageRenderer, spark_points
-from boathook.service.activity_health import ActivityHealth, read_activity_health
-from boathook.service.alerts import alert_view
-from boathook.service.authorization import Permission
-from boathook.service.live_stats import (
+from boathook.service.access.authorization import Permission
+from boathook.service.operating.activity_health import ActivityHealth, read_activity_health
+from boathook.service.operating.alerts import alert_view
+from boathook.service.operating.live_stats import (
     LatestActivity,
     LiveStats,
     LiveStatsReader,
@@ -34,7 +34,7 @@ from boathook.service.live_stats import (
     read_since,
     recipient_title,
 )
-from boathook.service.recipient_stats import (
+from boathook.service.operating.recipient_stats import (
     DEFAULT_RANGE,
     HANDLER,
     HANDLER_RANGE,

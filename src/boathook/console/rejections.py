@@ -17,13 +17,15 @@ from boathook.domain.errors import InvalidState, InvalidValue, NotFound
 from boathook.domain.line_diff import side_by_side
 from boathook.domain.verification import HEAD_REASONS, Reason
 from boathook.pages import query_params
-from boathook.service import body_view, conflicts, listings
-from boathook.service.authorization import Permission
-from boathook.service.listings import ListFilter, RejectionRow
-from boathook.service.operations import AuditContext
-from boathook.service.request_groups import RequestGroup, RequestKind, describe_group, list_groups
-from boathook.service.reverification import ReverifyResult, diagnose, reverify
-from boathook.service.sources import read_traffic
+from boathook.service import body_view
+from boathook.service.access.authorization import Permission
+from boathook.service.operating import listings
+from boathook.service.operating.listings import ListFilter, RejectionRow
+from boathook.service.operating.operations import AuditContext
+from boathook.service.receiving import conflicts
+from boathook.service.receiving.request_groups import RequestGroup, RequestKind, describe_group, list_groups
+from boathook.service.receiving.reverification import ReverifyResult, diagnose, reverify
+from boathook.service.receiving.sources import read_traffic
 
 routes = Routes()
 

@@ -12,8 +12,8 @@ from boathook.console.handlers import HANDLERS_PATH
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.errors import InvalidValue
 from boathook.pages import query_params
-from boathook.service.authorization import Permission
-from boathook.service.object_search import ObjectMatches, choose_names, find_objects
+from boathook.service.access.authorization import Permission
+from boathook.service.operating.object_search import ObjectMatches, choose_names, find_objects
 
 routes = Routes()
 _EVENTS: Final = f"{BASE}/events"

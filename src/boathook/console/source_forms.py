@@ -10,8 +10,8 @@ from starlette.datastructures import FormData
 
 from boathook.domain.errors import InvalidValue
 from boathook.pages.endpoint_forms import FormReader, InvalidForm
+from boathook.service.receiving.sources import Recipe
 from boathook.service.shown_settings import HIDDEN
-from boathook.service.sources import Recipe
 
 
 class FieldKind(StrEnum):

@@ -22,14 +22,15 @@ from boathook.console.source_forms import (
 from boathook.domain.errors import AlreadyExists, ConfigError, InvalidState, InvalidValue, LimitReached
 from boathook.pages.attempt_charts import range_values, read_range
 from boathook.pages.endpoint_forms import FormReader, InvalidForm
-from boathook.service import recipient_stats, source_secrets, sources, stored_sources
-from boathook.service.authorization import Permission
-from boathook.service.live_stats import format_duration
-from boathook.service.operations import AuditContext
-from boathook.service.recipient_stats import DEFAULT_RANGE, STATS_RANGES
-from boathook.service.source_secrets import MAX_GRACE
-from boathook.service.source_trial import TEST_USER_AGENT, SourceTestStep, run_source_test
-from boathook.service.sources import (
+from boathook.service.access.authorization import Permission
+from boathook.service.operating import recipient_stats
+from boathook.service.operating.live_stats import format_duration
+from boathook.service.operating.operations import AuditContext
+from boathook.service.operating.recipient_stats import DEFAULT_RANGE, STATS_RANGES
+from boathook.service.receiving import source_secrets, sources, stored_sources
+from boathook.service.receiving.source_secrets import MAX_GRACE
+from boathook.service.receiving.source_trial import TEST_USER_AGENT, SourceTestStep, run_source_test
+from boathook.service.receiving.sources import (
     Recipe,
     SourceView,
     Traffic,

@@ -9,9 +9,10 @@ from starlette.responses import Response
 from boathook.console.routes import BASE, CELLS, ConsoleContext, Routes
 from boathook.domain.errors import InvalidState
 from boathook.pages import query_params
-from boathook.service import bulk_jobs, cells, integrity
-from boathook.service.authorization import Permission
+from boathook.service import cells
+from boathook.service.access.authorization import Permission
 from boathook.service.cells import CellStatus
+from boathook.service.operating import bulk_jobs, integrity
 from boathook.service.shown_settings import find_settings
 
 routes = Routes()

@@ -16,7 +16,7 @@ from boathook.config import Settings
 from boathook.django import hook
 from boathook.domain.errors import ConfigError
 from boathook.service.database import migrate, with_url
-from boathook.service.doctor import (
+from boathook.service.operating.doctor import (
     CheckStatus,
     Finding,
     check_settings,

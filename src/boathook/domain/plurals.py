@@ -10,6 +10,11 @@ def plural(number: int, noun: str) -> str:
     return f"{noun}es" if noun.endswith(("s", "ch")) else f"{noun}s"
 
 
+def format_count(number: int, limit: int) -> str:
+    """Return a count for display; a number that reached the limit of counting ends in a plus."""
+    return f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}") + ("+" if number >= limit else "")
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number and its noun, such as ``1 delivery`` or ``1,200 deliveries``."""
     return f"{number:,} {plural(number, noun)}"

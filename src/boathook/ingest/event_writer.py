@@ -78,7 +78,7 @@ class Store(Protocol):
 
 
 class MessageStore(Store, Protocol):
-    """Stores published messages; `boathook.service.message_store.MessageStore` implements it."""
+    """Stores published messages; `boathook.service.sending.message_store.MessageStore` implements it."""
 
     async def report_duplicates(self, messages: Sequence[tuple[NewEvent, Duplicate]]) -> None:
         """Report messages that were answered 2xx and are not stored, because earlier ones have their ids or keys."""

@@ -7,8 +7,8 @@ from typing import Any, Final
 import msgspec
 from starlette.datastructures import QueryParams
 
-from boathook.service.live_stats import format_duration, format_rate
-from boathook.service.recipient_stats import (
+from boathook.service.operating.live_stats import format_duration, format_rate
+from boathook.service.operating.recipient_stats import (
     LATENCY_BOUNDS_MS,
     MAX_BACKLOG,
     STATS_RANGES,

@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from boathook.pages.rendering import PageRenderer
 from boathook.pages.security import check_csrf_token, check_origin, read_form
-from boathook.service import applications
-from boathook.service.applications import Application
-from boathook.service.authorization import Permission
+from boathook.service.access.authorization import Permission
+from boathook.service.sending import applications
+from boathook.service.sending.applications import Application
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 

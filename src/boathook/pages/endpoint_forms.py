@@ -15,8 +15,8 @@ from starlette.datastructures import FormData
 
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached
 from boathook.domain.policy import RETRY_PRESETS
-from boathook.service.endpoints import Endpoint
-from boathook.service.event_types import EventType
+from boathook.service.sending.endpoints import Endpoint
+from boathook.service.sending.event_types import EventType
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -15,12 +15,12 @@ from boathook.domain.health import HealthState
 from boathook.domain.plurals import counted
 from boathook.domain.windows import after_message
 from boathook.pages.context import ApplicationScope, Pages
-from boathook.service import attempts, endpoints, messages
-from boathook.service.applications import Application
-from boathook.service.authorization import Permission
-from boathook.service.endpoints import Endpoint
-from boathook.service.messages import MessageRow, ScanPage
-from boathook.service.recipient_stats import EndpointStatus
+from boathook.service.access.authorization import Permission
+from boathook.service.operating.recipient_stats import EndpointStatus
+from boathook.service.sending import attempts, endpoints, messages
+from boathook.service.sending.applications import Application
+from boathook.service.sending.endpoints import Endpoint
+from boathook.service.sending.messages import MessageRow, ScanPage
 from boathook.service.unit_of_work import UnitOfWork
 
 

@@ -28,15 +28,16 @@ from boathook.pages.endpoint_forms import (
 )
 from boathook.pages.endpoint_lists import health_sentence, name_disabler
 from boathook.pages.verification_examples import VERIFICATION_EXAMPLES, VerificationExample
-from boathook.service import attempts, endpoint_secrets, endpoints, event_types, messages, recipient_stats, tasks
-from boathook.service.applications import Application, PageRequest
-from boathook.service.attempts import AttemptRow
-from boathook.service.authorization import Permission
-from boathook.service.endpoints import Backlog, Endpoint
-from boathook.service.event_types import EventType
-from boathook.service.recipient_stats import DEFAULT_RANGE, STATS_RANGES
+from boathook.service.access.authorization import Permission
+from boathook.service.operating import recipient_stats, tasks
+from boathook.service.operating.recipient_stats import DEFAULT_RANGE, STATS_RANGES
+from boathook.service.operating.tasks import Task, TaskOperation, TaskState, TimeRange
 from boathook.service.schemas.endpoints import EndpointIn, EndpointPatch
-from boathook.service.tasks import Task, TaskOperation, TaskState, TimeRange
+from boathook.service.sending import attempts, endpoint_secrets, endpoints, event_types, messages
+from boathook.service.sending.applications import Application, PageRequest
+from boathook.service.sending.attempts import AttemptRow
+from boathook.service.sending.endpoints import Backlog, Endpoint
+from boathook.service.sending.event_types import EventType
 from boathook.service.unit_of_work import UnitOfWork
 
 pages = Pages()

@@ -27,7 +27,7 @@ from boathook.observability.log import get_logger
 from boathook.pages.security import complete_headers, security_headers, with_headers
 from boathook.pages.static_files import KIT_FILES, StaticFile, StaticFiles, read_files
 from boathook.pages.templates import make_environment
-from boathook.service.authorization import Permission, requires
+from boathook.service.access.authorization import Permission, requires
 from boathook.service.unit_of_work import AppContext
 
 STATIC: Final = "/console/static"

@@ -16,7 +16,7 @@ from boathook.http.asgi import Asgi, Receive, Send
 from boathook.observability import meters
 from boathook.observability.log import get_logger
 from boathook.pages.rendering import CSP_REPORT_PATH, STATIC, PageRenderer
-from boathook.service.authorization import Permission, check_routes, requires
+from boathook.service.access.authorization import Permission, check_routes, requires
 
 _MAX_REPORT_BYTES: Final = 16_384
 _MAX_LOGGED_CHARS: Final = 300

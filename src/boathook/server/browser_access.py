@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from boathook.api.errors import ApiError
 from boathook.http.asgi import Send, is_own_origin
-from boathook.service.keys import PREFIX
+from boathook.service.access.keys import PREFIX
 
 Scope = dict[str, Any]
 RawHeaders = list[tuple[bytes, bytes]]

@@ -315,7 +315,7 @@ class AppBuilder:
         settings = self._settings
         if not settings.publishes_without_database:
             return None
-        from boathook.service.access_copy import AccessCopy
+        from boathook.service.access.access_copy import AccessCopy
         from boathook.service.buffered_publisher import BufferedPublisher
 
         return BufferedPublisher(intake, AccessCopy.load(settings, self._secret_box), self._outbox)

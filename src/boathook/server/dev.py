@@ -24,8 +24,8 @@ from watchfiles import PythonFilter, awatch
 from boathook.config import FILE_NAME, Settings
 from boathook.db.embedded import EmbeddedServer
 from boathook.observability.log import render_text
+from boathook.service.access.sign_in_link import LIFETIME_S, LINK_PATH, create_token, revoke_tokens
 from boathook.service.gateway_address import bind_url
-from boathook.service.sign_in_link import LIFETIME_S, LINK_PATH, create_token, revoke_tokens
 
 _ENVIRONMENT: Final = {
     "BOATHOOK_LOG_FORMAT": "json",

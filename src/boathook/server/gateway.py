@@ -67,8 +67,8 @@ from boathook.observability.log import get_logger
 from boathook.server import child_config
 from boathook.server.child_config import ProcessContext
 from boathook.server.console import Console, answer_not_found, answer_root
-from boathook.service.message_store import MessageStore
-from boathook.service.spool import cell_root_of, limits_of, root_of
+from boathook.service.receiving.spool import cell_root_of, limits_of, root_of
+from boathook.service.sending.message_store import MessageStore
 from boathook.spool.spool import Spool
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from boathook.domain.errors import FetchFailed, TokenRejected
 from boathook.domain.model import MountRole
 from boathook.domain.redaction import RedactedStruct
 from boathook.http.asgi import Message, Receive, Send
-from boathook.service import keys
-from boathook.service.authorization import Permission, mount_role_may
-from boathook.service.keys import PREFIX
+from boathook.service.access import keys
+from boathook.service.access.authorization import Permission, mount_role_may
+from boathook.service.access.keys import PREFIX
 
 if TYPE_CHECKING:
-    from boathook.service.user_tokens import UserTokens
+    from boathook.service.access.user_tokens import UserTokens
 
 _WAIT_S: Final = 10.0
 """How long a request waits for the database connection that authenticates it."""

@@ -22,10 +22,10 @@ from boathook.server.asgi_guard import HttpGuard, WebSocketGuard, apply_forwarde
 from boathook.server.browser_access import SAFE_METHODS, BrowserAccess, check_target
 from boathook.server.loading import check_mounts
 from boathook.server.mount_access import POLICY_VIOLATION, TRY_AGAIN_LATER, Caller, FirstMessage, MountAccess
-from boathook.service.authorization import Permission
+from boathook.service.access.authorization import Permission
 
 if TYPE_CHECKING:
-    from boathook.service.user_tokens import UserTokens
+    from boathook.service.access.user_tokens import UserTokens
 
 _STOP_WITHIN_S: Final = 5.0
 _RETRY_S: Final = (1.0, 2.0, 5.0, 15.0, 30.0)
@@ -170,7 +170,7 @@ def _open_user_tokens(settings: Settings) -> "UserTokens | None":
     if not settings.jwt.is_on:
         return None
     # Imported only here, as the cryptography behind it takes longer to import than most apps.
-    from boathook.service.user_tokens import UserTokens
+    from boathook.service.access.user_tokens import UserTokens
 
     return UserTokens(settings)
 

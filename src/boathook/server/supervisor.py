@@ -34,10 +34,10 @@ from boathook.server.fork_server import ForkServer
 from boathook.server.loading import check_mounts, load_hooks, migrations_of, with_apps
 from boathook.server.sampler import Sampler
 from boathook.service.database import check_connections, with_url
-from boathook.service.doctor import setup as settings_checks
-from boathook.service.doctor.handlers import CheckStatus, examine_loaded
-from boathook.service.doctor.handlers import examine as examine_handlers
 from boathook.service.gateway_address import published_address, socket_url
+from boathook.service.operating.doctor import setup as settings_checks
+from boathook.service.operating.doctor.handlers import CheckStatus, examine_loaded
+from boathook.service.operating.doctor.handlers import examine as examine_handlers
 from boathook.spool import inspection
 
 _LOG = log.get_logger("server")

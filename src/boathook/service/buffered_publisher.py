@@ -26,12 +26,12 @@ from boathook.domain.model import Accepted, Duplicate, IdempotencyKey, Receipt
 from boathook.handlers.outbox import IDEMPOTENCY_DAYS, Message, Outbox, hash_key
 from boathook.ingest.intake import Intake
 from boathook.observability import meters
-from boathook.service import spool
-from boathook.service.access_copy import AccessCopy
-from boathook.service.idempotency import key_reused
-from boathook.service.message_store import to_event
-from boathook.service.messages import event_id_taken
-from boathook.service.operations import read_payload
+from boathook.service.access.access_copy import AccessCopy
+from boathook.service.access.idempotency import key_reused
+from boathook.service.operating.operations import read_payload
+from boathook.service.receiving import spool
+from boathook.service.sending.message_store import to_event
+from boathook.service.sending.messages import event_id_taken
 
 _MAX_REMEMBERED: Final = 10_000
 """Idempotency keys in memory, so that a client which repeats a request gets the same answer."""

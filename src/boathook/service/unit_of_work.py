@@ -12,14 +12,17 @@ from uuid import UUID
 import msgspec
 
 from boathook.config import Settings
+from boathook.db import applications
+from boathook.db.applications import Application
 from boathook.db.database import Connection as Connection  # noqa: PLC0414 - re-exported
 from boathook.db.database import Database, replicate_reads, translate_errors
 from boathook.db.due_notifier import NotifyDue
 from boathook.db.live_settings import LiveSettings
+from boathook.db.queries import listings
 from boathook.db.secret_box import SecretBox, open_secret_box
 from boathook.domain import ids
 from boathook.domain.due import ANY_DUE
-from boathook.domain.errors import AlreadyExists
+from boathook.domain.errors import AlreadyExists, NotFound, WrongCell
 from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.handlers.collector import collecting_due
 from boathook.handlers.outbox import Outbox
@@ -183,3 +186,22 @@ class _IdGenerator:
 
 new_id: Final = _IdGenerator().make
 """Return a new id for the current time."""
+
+
+async def check_owner(work: UnitOfWork, name: str, application: str | None) -> None:
+    """Check that the organization owns an object of an application, or an inbound one if None. Raises NotFound."""
+    if await listings.find_owner(work.connection, application) != work.organization:
+        raise NotFound(f"{name} belongs to another organization")
+
+
+async def require_here(work: UnitOfWork, application: Application) -> None:
+    """Check that an application may be changed in this cell; a move that begins now waits for this transaction.
+
+    Raises:
+        WrongCell: it has moved to another cell.
+    """
+    if not work.app_context.settings.cells.name or application.is_operational:
+        return
+    cell = await applications.lock_cell(work.connection, application.id)
+    if cell is not None:
+        raise WrongCell(application.shown_id, cell)

@@ -13,7 +13,7 @@ from boathook.languages import gettext_noop
 from boathook.pages.kit.request import PageRequest
 from boathook.pages.kit.site import SIGN_IN, Pages
 from boathook.pages.security import read_form
-from boathook.service.passwords import MAX_PASSWORD_LENGTH, MIN_PASSWORD_LENGTH
+from boathook.service.access.passwords import MAX_PASSWORD_LENGTH, MIN_PASSWORD_LENGTH
 from boathook.sign_in.commands import make_commands
 from boathook.sign_in.users import AnyUser, Users
 

@@ -15,8 +15,8 @@ from boathook.db.operators import ClientInfo
 from boathook.domain.errors import AlreadyExists, ConfigError, InvalidState, InvalidValue, NotFound
 from boathook.handlers.api import Boathook
 from boathook.handlers.transaction import Transaction, connection_of
-from boathook.service.login_rate import LoginRateLimiter
-from boathook.service.passwords import hash_password, is_password, rehash_if_weak
+from boathook.service.access.login_rate import LoginRateLimiter
+from boathook.service.access.passwords import hash_password, is_password, rehash_if_weak
 
 TABLES: Final = "sign_in"
 VERSION: Final = 1

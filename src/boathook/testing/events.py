@@ -15,7 +15,7 @@ from boathook.handlers.event import Event, SideEffects
 from boathook.ingest.event_builder import FORM_CONTENT_TYPE
 from boathook.providers import find_recipe
 from boathook.providers.recipe import Recipe
-from boathook.service.source_trial import sample_request
+from boathook.service.receiving.source_trial import sample_request
 from boathook.verification.provider_signer import to_request
 from boathook.verification.source import resolve_source
 from boathook.verification.verifier import Verifier

@@ -21,9 +21,9 @@ from boathook.domain.json_document import UNREADABLE, parse
 from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.domain.verification import Verified
 from boathook.ingest.sources import configured_spec
-from boathook.service import listings
-from boathook.service.listings import DeliveryDetail, EventDetail, ListFilter
-from boathook.service.source_trial import sample_request, send_request, sign_request
+from boathook.service.operating import listings
+from boathook.service.operating.listings import DeliveryDetail, EventDetail, ListFilter
+from boathook.service.receiving.source_trial import sample_request, send_request, sign_request
 from boathook.service.unit_of_work import new_id
 from boathook.testing.events import choose_body
 from boathook.testing.results import DeliverResult, HandlerResult, Outcome, PublishedMessage, print_failures

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from boathook.domain.model import Role
-from boathook.service.authorization import ACCESS_RULES, Capability, Permission
-from boathook.service.keys import hash_token
+from boathook.service.access.authorization import ACCESS_RULES, Capability, Permission
+from boathook.service.access.keys import hash_token
 from tests.acceptance.svix.receiver import Answer, Receiver
 from tests.acceptance.svix.server import Application, BoathookServer, unique_name
 from tests.permission_matrix import (

@@ -11,7 +11,7 @@ import pytest
 from argon2 import PasswordHasher
 
 from boathook.domain import ids
-from boathook.service import passwords
+from boathook.service.access import passwords
 from boathook_fleet import hook, timeline
 from boathook_fleet.parse import Change, read
 from boathook_fleet.records import Arrival, apply_changes, note_change

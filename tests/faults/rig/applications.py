@@ -8,7 +8,7 @@ from boathook.config import load
 from boathook.db.database import Database
 from boathook.db.secret_box import SecretBox
 from boathook.handlers.outbox import Outbox
-from boathook.service import keys
+from boathook.service.access import keys
 from boathook.service.unit_of_work import AppContext
 from tests.acceptance.conftest import wait_for_copy
 from tests.faults.rig.environment import Environment

@@ -30,7 +30,7 @@ from boathook.db.database import Database
 from boathook.db.embedded import EmbeddedServer
 from boathook.domain.errors import BoathookError
 from boathook.server import with_apps
-from boathook.service import integrity
+from boathook.service.operating import integrity
 from boathook_demo import customer, folder, reconciliation, screen, services
 from boathook_demo.customer import Receiver
 from boathook_demo.folder import Folder, ServerProcess

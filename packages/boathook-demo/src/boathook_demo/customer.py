@@ -19,7 +19,8 @@ from boathook.db.database import Database
 from boathook.db.secret_box import open_secret_box
 from boathook.domain.model import Role
 from boathook.handlers.outbox import Outbox
-from boathook.service import applications, endpoint_secrets, endpoints, operators
+from boathook.service.access import operators
+from boathook.service.sending import applications, endpoint_secrets, endpoints
 from boathook.service.unit_of_work import AppContext
 from boathook.verification.library import verify
 from boathook_demo.folder import Folder

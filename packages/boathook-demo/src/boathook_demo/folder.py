@@ -19,8 +19,8 @@ from typing import IO
 
 from boathook.db.embedded import EmbeddedServer
 from boathook.domain.errors import BoathookError, ConfigError, FetchFailed
+from boathook.service.receiving.spool import is_served
 from boathook.service.remote import RemoteClient
-from boathook.service.spool import is_served
 from boathook_demo import rabbitmq, redis_server
 from boathook_demo.handlers import MAILBOX
 from boathook_demo.traffic import PROVIDERS, make_secret

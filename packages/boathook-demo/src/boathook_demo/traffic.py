@@ -10,8 +10,8 @@ from typing import Final
 
 from boathook.domain.errors import FetchFailed
 from boathook.providers import find_recipe
+from boathook.service.receiving.source_secrets import generate_secret
 from boathook.service.remote import RemoteClient
-from boathook.service.source_secrets import generate_secret
 from boathook.testing import sign
 from boathook_demo.sample_events import EventFactory, SampleEvent, SenderLog, SendResult, TimedResponse
 

@@ -7,7 +7,6 @@ from pydantic import AfterValidator, Field
 
 from boathook.domain.policy import RETRY_PRESETS
 from boathook.service import limits
-from boathook.service.endpoints import Backlog, NewEndpoint
 from boathook.service.schemas.fields import (
     DEPRECATED,
     Description,
@@ -28,6 +27,7 @@ from boathook.service.schemas.fields import (
     null_as,
     renamed_alias,
 )
+from boathook.service.sending.endpoints import Backlog, NewEndpoint
 
 Seconds = Annotated[
     float, AfterValidator(limits.check_timeout), form(minimum=limits.MIN_TIMEOUT_S, maximum=limits.MAX_TIMEOUT_S)

@@ -10,9 +10,6 @@ from pydantic import AfterValidator, Field, model_validator
 from boathook.domain import ids
 from boathook.domain.endpoints import check_tags, check_uid
 from boathook.service import limits
-from boathook.service.applications import NewApplication
-from boathook.service.event_types import NewEventType
-from boathook.service.messages import JSON_TYPE
 from boathook.service.schemas.fields import (
     DEPRECATED,
     ApplicationName,
@@ -32,6 +29,9 @@ from boathook.service.schemas.fields import (
     not_null_field,
     renamed_alias,
 )
+from boathook.service.sending.applications import NewApplication
+from boathook.service.sending.event_types import NewEventType
+from boathook.service.sending.messages import JSON_TYPE
 
 FlagName = Annotated[str, AfterValidator(limits.check_flag), form(minLength=1, maxLength=limits.MAX_GROUP)]
 Group = Annotated[str, AfterValidator(limits.check_group), form(maxLength=limits.MAX_GROUP)]

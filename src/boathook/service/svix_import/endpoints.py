@@ -16,9 +16,9 @@ from boathook.domain.errors import InvalidValue
 from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.domain.redaction import RedactedStruct
 from boathook.domain.signing import PUBLIC_PREFIX
-from boathook.service import endpoint_secrets, endpoints
-from boathook.service.endpoint_values import read_url, read_values
-from boathook.service.endpoints import NewEndpoint
+from boathook.service.sending import endpoint_secrets, endpoints
+from boathook.service.sending.endpoint_values import read_url, read_values
+from boathook.service.sending.endpoints import NewEndpoint
 from boathook.service.svix_import import report
 from boathook.service.svix_import.fields import read_endpoint, read_headers, read_secret, why_no_secret
 from boathook.service.svix_import.reader import RemoteEndpoint

@@ -15,11 +15,11 @@ from boathook.delivery.signer import read_signer
 from boathook.domain.endpoints import check_header
 from boathook.domain.errors import InvalidValue
 from boathook.domain.signing import PUBLIC_PREFIX
-from boathook.service.applications import NewApplication
-from boathook.service.endpoints import NewEndpoint
-from boathook.service.event_types import NewEventType
 from boathook.service.schemas.endpoints import EndpointUpdate
 from boathook.service.schemas.messages import ApplicationIn, EventTypeIn
+from boathook.service.sending.applications import NewApplication
+from boathook.service.sending.endpoints import NewEndpoint
+from boathook.service.sending.event_types import NewEventType
 from boathook.service.svix_import.reader import JsonObject, RemoteEndpoint
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -10,9 +10,9 @@ from boathook.db.applications import Application, PageRequest
 from boathook.db.endpoints import Endpoint
 from boathook.db.event_types import EventType
 from boathook.domain.errors import BoathookError, ConfigError, FetchFailed, InvalidValue
-from boathook.service import applications, event_types, openapi_import
-from boathook.service.applications import NewApplication
-from boathook.service.event_types import NewEventType
+from boathook.service.sending import applications, event_types, openapi_import
+from boathook.service.sending.applications import NewApplication
+from boathook.service.sending.event_types import NewEventType
 from boathook.service.svix_import import report
 from boathook.service.svix_import.endpoints import EndpointImporter, Options, list_imported
 from boathook.service.svix_import.fields import Converted, read_application, read_event_type

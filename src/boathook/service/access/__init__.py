@@ -1,0 +1,1 @@
+"""Who may do what: keys, operators, sign-in, tokens, permissions and idempotency keys."""

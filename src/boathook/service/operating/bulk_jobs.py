@@ -1,0 +1,317 @@
+"""Starts, monitors and stops bulk jobs, which run in the background.
+
+A job on a group of dead letters covers those that had failed when it started; later ones are not touched.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from boathook.db import dead_letter_groups, delivery_commands, tasks
+from boathook.db.audit import record as note_down
+from boathook.db.database import Connection, Database
+from boathook.db.dead_letter_groups import DeadLetterGroup
+from boathook.db.delivery_commands import AuditContext, ReplayOutcomes
+from boathook.db.queries.listings import ListFilter
+from boathook.db.rerouting import check_handler
+from boathook.db.tasks import Task, TaskOperation, TaskState
+from boathook.domain import ids
+from boathook.domain.errors import InvalidState, InvalidValue, NotFound
+from boathook.domain.windows import Window
+from boathook.service.limits import check_note, check_rate, require_note
+from boathook.service.operating import search
+from boathook.service.operating.search import SearchQuery
+from boathook.service.operating.tasks import get, list_page, start
+from boathook.service.sending.messages import Page
+from boathook.service.unit_of_work import UnitOfWork
+
+_MAX_COUNTED: Final = 100_000
+MAX_PREVIEWED: Final = 5_000
+_ALL_TIME: Final = Window(UUID(int=0), UUID(int=2**128 - 1))
+PURGE_CONFIRMATION: Final = "purge"
+JOB_KINDS: Final = (
+    TaskOperation.REPLAY_GROUP,
+    TaskOperation.IGNORE_GROUP,
+    TaskOperation.PURGE_GROUP,
+    TaskOperation.REPLAY_EVENTS,
+    TaskOperation.ROUTE_EVENTS,
+)
+_VERBS: Final = {
+    TaskOperation.REPLAY_GROUP: ("Replay", "replayed"),
+    TaskOperation.IGNORE_GROUP: ("Ignore", "ignored"),
+    TaskOperation.PURGE_GROUP: ("Purge", "purged"),
+    TaskOperation.REPLAY_EVENTS: ("Replay", "replayed"),
+    TaskOperation.ROUTE_EVENTS: ("Re-route", "looked at"),
+}
+
+_REPLAYS: Final = {
+    TaskOperation.REPLAY_GROUP: delivery_commands.REPLAY_DEAD,
+    TaskOperation.REPLAY_EVENTS: delivery_commands.REPLAY_EVENT,
+}
+"""Audit action of the replays of each job kind."""
+
+
+class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """The progress of a bulk job."""
+
+    id: str
+    title: str
+    state: str
+    """``running``, ``finished``, ``stopped`` or ``failed``."""
+    done: int
+    total: int
+    """The number counted at the start; 0 if unknown."""
+    done_verb: str
+    added: int | None
+    """Number of deliveries added, if the job adds any."""
+    left: int
+    """Number of items skipped, if the job reports it."""
+    error: str
+    group: str | None
+    """The group's id, if the job is for a group."""
+    actor: str
+    note: str
+    rate: float | None
+    begun_at: datetime
+    moved_at: datetime
+    results: ReplayOutcomes | None = None
+    """Outcomes of the replayed deliveries so far; None if nothing was replayed, or they were not requested."""
+
+    @property
+    def share(self) -> float:
+        """The share done, from 0 to 1; 1 for a finished job, even if it found less to do than counted."""
+        if self.state == TaskState.FINISHED:
+            return 1.0
+        return min(1.0, self.done / self.total) if self.total else 0.0
+
+    @property
+    def outcome(self) -> str:
+        """The results of the replayed deliveries, in one sentence; empty if nothing was replayed."""
+        return "" if self.results is None or not self.results.number else describe_outcomes(self.results)
+
+
+def parse_group_id(reference: str) -> UUID:
+    """Return the key of a group id. Raises NotFound if it is invalid."""
+    try:
+        return ids.read(ids.DEAD_GROUP, reference)
+    except ValueError as error:
+        raise NotFound(str(error)) from None
+
+
+async def get_group(work: UnitOfWork, reference: str) -> DeadLetterGroup:
+    """Return a group of dead letters. Raises NotFound if it has no dead letters left."""
+    group = await dead_letter_groups.find_group(work.connection, parse_group_id(reference))
+    if group is None:
+        raise NotFound(f"no dead letters are left in {reference}: all were replayed, ignored or purged")
+    return group
+
+
+async def replay_group(work: UnitOfWork, reference: str, *, rate: float | None = None, note: str = "") -> Task:
+    """Replay all dead letters of a group, at most *rate* per second.
+
+    Raises:
+        NotFound: there is no such group.
+        InvalidValue: the rate or the note is invalid.
+        LimitReached: too many tasks are running.
+    """
+    return await _start_group_job(
+        work, TaskOperation.REPLAY_GROUP, reference, {"rate": check_rate(rate), "note": check_note(note)}
+    )
+
+
+async def ignore_group(work: UnitOfWork, reference: str, *, note: str) -> Task:
+    """Ignore all dead letters of a group, with a note that says why. Raises as `replay_group` does."""
+    return await _start_group_job(work, TaskOperation.IGNORE_GROUP, reference, {"note": require_note(note)})
+
+
+async def purge_group(work: UnitOfWork, reference: str, *, typed: str, note: str = "") -> Task:
+    """Delete a group's dead letters with their attempts, once *typed* confirms it. Raises as `replay_group` does."""
+    check_confirmation(typed)
+    return await _start_group_job(work, TaskOperation.PURGE_GROUP, reference, {"note": check_note(note)})
+
+
+async def replay_events(
+    work: UnitOfWork,
+    query: SearchQuery,
+    *,
+    rate: float | None = None,
+    note: str = "",
+    organization: str | None = None,
+) -> Task:
+    """Replay the events that match a query.
+
+    Args:
+        work: the unit of work.
+        query: the query.
+        rate: maximum number of deliveries per second.
+        note: the note for the audit.
+        organization: only events that belong to this organization; None replays those of all, as operators may.
+
+    Raises:
+        InvalidValue: a field of the query, the rate or the note is invalid, or the query matches every event.
+        LimitReached: too many tasks are running.
+    """
+    search.check(query)
+    if query.is_open:
+        raise InvalidValue("choose a filter: this would replay every event", "q")
+    wanted, matching = search.base_filter(query), replace(search.to_filter(query), organization=organization)
+    request = _base(wanted) | {"rate": check_rate(rate), "note": check_note(note)}
+    if matching.is_scanned:
+        request["matching"] = matching.selection()
+    number, is_exact = await count_replayed(work.connection, query, organization)
+    request["total"] = number if is_exact else 0
+    return await _start_job(work, TaskOperation.REPLAY_EVENTS, request, subject=_subject(wanted))
+
+
+async def count_replayed(
+    database: Database | Connection, query: SearchQuery, organization: str | None = None
+) -> tuple[int, bool]:
+    """Return how many events a search finds in its time, and whether these are all; at most `MAX_PREVIEWED`.
+
+    Raises:
+        InvalidValue: a field of the query is invalid.
+        DatabaseUnavailable: PostgreSQL is unavailable or too busy.
+    """
+    found = await search.find_page(database, query, limit=MAX_PREVIEWED, organization=organization)
+    return len(found.events), found.place is None
+
+
+async def route_events(
+    work: UnitOfWork, wanted: ListFilter, *, to: str | None = None, rate: float | None = None, note: str = ""
+) -> Task:
+    """Route the events that match a filter to their current handlers, or to one handler; never twice.
+
+    Raises:
+        NotFound: there is no handler *to*.
+        InvalidValue, LimitReached: as `replay_group` does.
+    """
+    to = None if to is None else await check_handler(work.connection, to)
+    request = await _events(work, wanted) | {"rate": check_rate(rate), "note": check_note(note), "to": to}
+    return await _start_job(work, TaskOperation.ROUTE_EVENTS, request, subject=_subject(wanted))
+
+
+async def _events(work: UnitOfWork, wanted: ListFilter) -> dict[str, Any]:
+    """Return a filter of events as a task's request, with the number of matching events."""
+    total = await delivery_commands.count_events(work.connection, wanted, limit=_MAX_COUNTED)
+    return _base(wanted) | {"total": total}
+
+
+def _base(wanted: ListFilter) -> dict[str, Any]:
+    chosen = {"source": wanted.source, "application": wanted.application, "type": wanted.type}
+    spans = {name: value and value.isoformat() for name, value in (("since", wanted.since), ("until", wanted.until))}
+    return chosen | spans | {"is_unhandled": wanted.is_unhandled}
+
+
+def _subject(wanted: ListFilter) -> str:
+    return wanted.source or wanted.application or "events"
+
+
+async def stop(work: UnitOfWork, reference: str) -> Task:
+    """Stop a bulk job. Raises NotFound, and InvalidState if it has ended."""
+    task = await _get(work, reference)
+    stopped = await tasks.stop(work.connection, work.organization, task.id, f"stopped by {work.actor}")
+    if stopped is None:
+        raise InvalidState(f"{reference} has ended already", "ended")
+    await note_down(work.connection, work.actor, "task.stop", task.shown_id, task.kind.value)
+    return stopped
+
+
+async def list_latest(work: UnitOfWork, *, limit: int) -> list[JobProgress]:
+    """Return the progress of the organization's latest bulk jobs, newest first."""
+    page = await list_page(work, _ALL_TIME, kinds=JOB_KINDS, limit=limit)
+    return [progress_of(task) for task in page.rows]
+
+
+async def page_jobs(work: UnitOfWork, window: Window, *, limit: int, is_ascending: bool = False) -> Page[JobProgress]:
+    """Return a page of the progress of the organization's bulk jobs, by default newest first."""
+    page = await list_page(work, window, kinds=JOB_KINDS, limit=limit, is_ascending=is_ascending)
+    return Page([progress_of(task) for task in page.rows], page.is_last)
+
+
+async def get_progress(work: UnitOfWork, reference: str) -> JobProgress:
+    """Return the progress of a bulk job, and the outcomes of what it replayed. Raises NotFound."""
+    task = await _get(work, reference)
+    return replace(progress_of(task), results=await _read_results(work, task))
+
+
+async def _read_results(work: UnitOfWork, task: Task) -> ReplayOutcomes | None:
+    name = _REPLAYS.get(task.kind)
+    if name is None:
+        return None
+    action, group = AuditContext(actor=task.request["actor"], note=task.replay_note), task.request.get("group")
+    return await delivery_commands.read_outcomes(
+        work.connection,
+        action,
+        name,
+        since=task.created_at,
+        until=task.updated_at,
+        group=group and UUID(group),
+    )
+
+
+def describe_outcomes(found: ReplayOutcomes) -> str:
+    """Return what has become of replayed deliveries as one sentence, without a full stop."""
+    cause = ""
+    if found.same_cause:
+        cause = (
+            " with the same cause" if found.same_cause == found.dead else f" ({found.same_cause} with the same cause)"
+        )
+    others = (
+        (found.ignored, "ignored"),
+        (found.dead, f"failed again{cause}"),
+        (found.retrying, "failed and will be retried"),
+        (found.waiting, "not attempted yet"),
+    )
+    parts = [f"{found.succeeded} succeeded", *(f"{number} {words}" for number, words in others if number)]
+    return f"{found.number} replayed: {', '.join(parts)}"
+
+
+def progress_of(task: Task) -> JobProgress:
+    """Return the progress of a task."""
+    verb, done_verb = _VERBS[task.kind]
+    group = task.request.get("group")
+    error = str(task.data.get("error", ""))
+    is_stopped = task.state is TaskState.FAILED and error.startswith("stopped by ")
+    return JobProgress(
+        id=task.shown_id,
+        title=f"{verb} a group of dead letters" if group else f"{verb} events",
+        state="stopped" if is_stopped else task.state.value,
+        done=task.data.get("done", 0),
+        total=task.request.get("total", 0),
+        done_verb=done_verb,
+        added=task.data.get("added"),
+        left=task.data.get("left", 0),
+        error=error,
+        group=group and ids.show(ids.DEAD_GROUP, UUID(group)),
+        actor=task.request["actor"],
+        note=task.request.get("note") or "",
+        rate=task.request.get("rate"),
+        begun_at=task.created_at,
+        moved_at=task.updated_at,
+    )
+
+
+def check_confirmation(typed: str) -> None:
+    """Raise InvalidValue if the word that confirms a purge was not typed."""
+    if typed.strip().lower() != PURGE_CONFIRMATION:
+        raise InvalidValue(f"type {PURGE_CONFIRMATION} to confirm", "typed")
+
+
+async def _get(work: UnitOfWork, reference: str) -> Task:
+    task = await get(work, reference)
+    if task.kind not in JOB_KINDS:
+        raise NotFound(f"unknown bulk job {reference}")
+    return task
+
+
+async def _start_group_job(work: UnitOfWork, kind: TaskOperation, reference: str, request: Mapping[str, Any]) -> Task:
+    group = await get_group(work, reference)
+    return await _start_job(work, kind, {**request, "group": str(group.key), "total": group.number}, subject=group.id)
+
+
+async def _start_job(work: UnitOfWork, kind: TaskOperation, request: Mapping[str, Any], *, subject: str) -> Task:
+    return await start(work, kind, {**request, "actor": work.actor}, subject=subject, note=request.get("note") or "")

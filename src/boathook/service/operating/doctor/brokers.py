@@ -1,0 +1,130 @@
+"""Diagnoses the brokers: RabbitMQ, whose queues must keep what they confirm, and Redis, which leases shared rates."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from boathook.broker.access import read_redis_url
+from boathook.broker.queues import BUFFER_QUEUES, REFUSED_QUEUE, REPLICAS
+from boathook.config import Settings
+from boathook.db.buffer_marks import count_lost
+from boathook.db.database import Database
+from boathook.domain.errors import BrokerUnavailable, ConfigError, FetchFailed, RedisUnavailable
+from boathook.domain.plurals import counted
+from boathook.domain.rate_leases import LeaseRequest
+from boathook.service import buffer
+from boathook.service.buffer import QueueMembers, QueueStatus
+from boathook.service.operating.doctor.handlers import CheckStatus, Finding
+
+_QUEUES: Final = "brokers"
+_MEMBERS: Final = "copies"
+_REFUSED: Final = "refused"
+_LOST: Final = "buffered"
+_REDIS: Final = "redis"
+_REDIS_TIMEOUT_S: Final = 5.0
+_PROBE: Final = LeaseRequest(source="boathook doctor", per_second=1000.0, burst=1, spent=0, wanted=1)
+"""A name that no source can have."""
+
+
+async def examine_rabbitmq(settings: Settings) -> AsyncIterator[Finding]:
+    """Yield the findings about RabbitMQ; none if nothing goes there."""
+    if not settings.uses_rabbitmq:
+        return
+    try:
+        queues = await buffer.read_queues(settings)
+    except (BrokerUnavailable, ConfigError) as error:
+        fix = "see that these hosts run RabbitMQ, and that [buffer] has the right user, password and vhost"
+        yield Finding(_QUEUES, CheckStatus.FAIL, str(error), fix)
+        return
+    yield _arguments(queues)
+    if settings.has_brokers:
+        yield _refused(queues)
+    yield await _copies(settings)
+
+
+async def compare(database: Database) -> Finding:
+    """Report events that brokers had confirmed and that never arrived."""
+    found = await count_lost(database)
+    if found.lost and found.noticed_at is not None:
+        text = (
+            f"{counted(found.lost, 'event')} that brokers had confirmed never arrived, until {found.noticed_at:%F %R}"
+        )
+        fix = "ask the senders to resend events from the periods in the gateways' logs (`buffered_events_lost`)"
+        return Finding(_LOST, CheckStatus.WARN, text, fix)
+    return Finding(_LOST, CheckStatus.OK, "everything that brokers confirmed has arrived, as far as it was drained")
+
+
+def _arguments(queues: Sequence[QueueStatus]) -> Finding:
+    wrong = [queue for queue in queues if queue.problem]
+    if any(queue.messages is None for queue in wrong):
+        missing = next(queue for queue in wrong if queue.messages is None)
+        fix = "run `boathook migrate`, which creates the queues, while all brokers are running"
+        return Finding(_QUEUES, CheckStatus.FAIL, f"{missing.queue} cannot be used: {missing.problem}", fix)
+    if wrong:
+        fix = "let gateways drain it, delete it, and run `boathook migrate`; until then they publish nothing there"
+        return Finding(_QUEUES, CheckStatus.FAIL, f"{wrong[0].queue} has other arguments: {wrong[0].problem}", fix)
+    waiting = sum(queue.messages or 0 for queue in queues if queue.queue in BUFFER_QUEUES)
+    return Finding(_QUEUES, CheckStatus.OK, f"{counted(len(queues), 'queue')} as declared, {waiting} messages wait")
+
+
+def _refused(queues: Sequence[QueueStatus]) -> Finding:
+    number = next((queue.messages or 0 for queue in queues if queue.queue == REFUSED_QUEUE), 0)
+    if number:
+        fix = "the gateways' logs name the reasons; fix them, then run `boathook buffer retry`"
+        return Finding(_REFUSED, CheckStatus.WARN, f"{counted(number, 'message')} refused or damaged", fix)
+    return Finding(_REFUSED, CheckStatus.OK, "nothing was refused, and nothing was damaged")
+
+
+async def _copies(settings: Settings) -> Finding:
+    if not settings.buffer.management_url:
+        found = "not checked: how many copies each queue has is known to the management API only"
+        return Finding(_MEMBERS, CheckStatus.WARN, found, "set buffer.management_url")
+    try:
+        queues = await buffer.read_members(settings)
+    except FetchFailed as error:
+        fix = "see that buffer.management_url is right, and that buffer.user has the tag `monitoring` or `management`"
+        return Finding(_MEMBERS, CheckStatus.WARN, f"not checked: {error}", fix)
+    return check_copies(queues)
+
+
+def check_copies(queues: Sequence[QueueMembers]) -> Finding:
+    """Return the finding about the copies of each queue."""
+    fewest = min(queues, key=lambda queue: len(queue.members))
+    if len(fewest.members) < REPLICAS:
+        copies = counted(len(fewest.members), "copy")
+        found = f"{fewest.queue} has {copies} instead of {REPLICAS}: losing one broker may stop it, or lose its events"
+        fix = 'run `rabbitmq-queues grow NODE all --queue-pattern "boathook.*"` for each broker without a copy'
+        return Finding(_MEMBERS, CheckStatus.FAIL, found, fix)
+    for queue in queues:
+        offline = sorted(set(queue.members) - set(queue.online))
+        if offline:
+            found = f"{queue.queue} lacks its copy on {', '.join(offline)}, which is not running"
+            return Finding(
+                _MEMBERS, CheckStatus.WARN, found, "start it; without two of three copies nothing is confirmed"
+            )
+    return Finding(_MEMBERS, CheckStatus.OK, f"every queue has at least {REPLICAS} copies, all of them in use")
+
+
+async def examine_redis(settings: Settings) -> AsyncIterator[Finding]:
+    """Yield the finding about Redis; none if PostgreSQL shares the rates."""
+    if not settings.shared.redis:
+        return
+    try:
+        yield Finding(_REDIS, CheckStatus.OK, await _probe(read_redis_url(settings)))
+    except (RedisUnavailable, ConfigError) as error:
+        found = f"{error}; until it does, each gateway enforces its share of each rate"
+        yield Finding(_REDIS, CheckStatus.WARN, found, "see that shared.redis is right, and that it runs")
+
+
+async def _probe(url: str) -> str:
+    """Lease a token of a rate that nothing uses; return what to say of it. Raises RedisUnavailable."""
+    # Its extra may not be installed.
+    from boathook.broker.redis_leases import RedisLeases
+
+    leases = RedisLeases(url, within_s=_REDIS_TIMEOUT_S)
+    try:
+        granted = (await leases.lease([_PROBE])).get(_PROBE.source)
+        if not isinstance(granted, int) or not 0 <= granted <= 1:
+            raise RedisUnavailable(f"it grants {granted!r} of 1 token")
+        return f"{await leases.check()} leases the rates of sources"
+    finally:
+        await leases.close()

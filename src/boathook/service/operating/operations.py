@@ -1,0 +1,456 @@
+"""Actions on deliveries and events: replay, ignore, purge, route and send.
+
+Each records an audit row in the transaction of the change. Large jobs run in bounded batches, so they neither hold
+locks for long nor keep a transaction open. They may be interrupted and repeated at any point: completed work is not
+repeated.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, assert_never
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from boathook.config import Settings
+from boathook.db import dead_letter_groups, delivery_commands
+from boathook.db import rerouting as routing
+from boathook.db.audit import record
+from boathook.db.database import Connection, Database
+from boathook.db.delivery_commands import AuditContext as AuditContext  # noqa: PLC0414 - re-exported
+from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - re-exported
+from boathook.db.delivery_commands import ReplayOutcomes as ReplayOutcomes  # noqa: PLC0414 - re-exported
+from boathook.db.delivery_commands import ReplayResult as ReplayResult  # noqa: PLC0414 - re-exported
+from boathook.db.delivery_commands import ReplaySchedule
+from boathook.db.delivery_commands import Selection as Selection  # noqa: PLC0414 - re-exported
+from boathook.db.due_notifier import notify_due
+from boathook.db.metric_samples import read_latest
+from boathook.db.queries import listings
+from boathook.db.queries.listings import DeliveryRow
+from boathook.db.queries.listings import ListFilter as ListFilter  # noqa: PLC0414 - re-exported
+from boathook.db.rerouting import RerouteResult
+from boathook.db.route_registry import read_routes
+from boathook.domain import ids
+from boathook.domain.endpoints import RECIPIENT
+from boathook.domain.errors import InvalidMessage, InvalidState, InvalidTransition
+from boathook.domain.health import Health, HealthState
+from boathook.domain.json_document import describe_fault
+from boathook.domain.model import Accepted, Receipt, State
+from boathook.handlers.collector import collecting_due
+from boathook.handlers.outbox import Message as Message  # noqa: PLC0414 - re-exported
+from boathook.handlers.outbox import Outbox, receipt_of
+from boathook.observability.metric_snapshot import combine_hosts
+from boathook.service.limits import check_action, check_note, check_rate
+from boathook.service.operating.listings import check_event
+from boathook.service.operating.recipient_stats import read_breakers, read_pause
+from boathook.service.sending.event_types import check_message
+from boathook.service.unit_of_work import UnitOfWork
+
+BATCH: Final = 500
+_FOLLOW_INTERVAL_S: Final = 1.0
+_FRESH_S: Final = 60.0
+"""Maximum age of a host's sample that says whether a circuit breaker is open."""
+
+ProgressCallback = Callable[[int], None]
+"""Called with the number processed so far."""
+
+
+count_events = delivery_commands.count_events
+count_dead = delivery_commands.count_dead
+read_clock = delivery_commands.read_clock
+
+
+async def check_dead(database: Database, keys: Sequence[Key]) -> list[Key]:
+    """Return which of these deliveries are dead letters; pending or leased ones are skipped.
+
+    Raises:
+        NotFound: one does not exist.
+        InvalidTransition: one has succeeded or was ignored.
+    """
+    dead = []
+    for key in keys:
+        delivery = await listings.get_delivery(database, *key)
+        if delivery.state == State.DEAD:
+            dead.append(key)
+        elif delivery.state in {State.SUCCEEDED, State.IGNORED}:
+            raise InvalidTransition(f"{delivery.id} is {delivery.state}, not a dead letter; {_replay_hint(delivery)}")
+    return dead
+
+
+def _replay_hint(ended: DeliveryRow) -> str:
+    return f"to run it again, replay its event {ended.event_id}"
+
+
+async def replay_dead(
+    database: Database,
+    selection: Selection,
+    action: AuditContext,
+    *,
+    rate: float | None = None,
+    report: ProgressCallback | None = None,
+) -> int:
+    """Make the dead letters of *selection* pending again, due at most *rate* per second; return how many.
+
+    A delivery that fails permanently again meanwhile is not replayed twice.
+    """
+    action, rate = check_action(action), check_rate(rate)
+    start = await delivery_commands.read_clock(database)
+    selection = _until(selection, start)
+    gap_s = 1 / rate if rate else 0.0
+
+    async def step(done: int) -> int:
+        pace = ReplaySchedule(start, gap_s, done)
+        return len(await delivery_commands.replay_dead(database, selection, action, pace=pace, limit=BATCH))
+
+    return await _in_batches(step, report)
+
+
+async def replay_delivery(
+    database: Database, key: Key, action: AuditContext, *, is_retry: bool = False
+) -> tuple[DeliveryRow, Key | None]:
+    """Deliver the event of one delivery to its recipient again; one that waits for its next attempt is due now.
+
+    Args:
+        database: the database.
+        key: the delivery.
+        action: the actor and note for the audit.
+        is_retry: refuse a delivery that has succeeded or was ignored, instead of adding one.
+
+    Returns:
+        The delivery before the replay, and the key of the delivery that is pending now. That is a new delivery if it
+        had ended, otherwise the same one. It is None if an attempt is running.
+
+    Raises:
+        NotFound: there is no such delivery.
+        InvalidState: the recipient is deleted or disabled, or the event's content was deleted.
+        InvalidTransition: another delivery to the recipient is pending, or the event cannot have more deliveries; or
+            it has ended, and this is a retry.
+    """
+    action = check_action(action)
+    delivery = await listings.get_delivery(database, *key)
+    match State(delivery.state):
+        case State.DEAD:
+            if not await replay_dead(database, Selection(ListFilter(), [key]), action):
+                text = f"{delivery.recipient} is deleted or disabled, or the event's content is gone"
+                raise InvalidState(text, "endpoint_disabled")
+            return delivery, key
+        case State.SUCCEEDED | State.IGNORED if is_retry:
+            raise InvalidTransition(f"{delivery.id} is {delivery.state}; {_replay_hint(delivery)}")
+        case State.SUCCEEDED | State.IGNORED:
+            return delivery, await delivery_commands.replay_delivery(database, key, action)
+        case State.PENDING | State.LEASED:
+            return delivery, key if await delivery_commands.retry_delivery(database, key, action) else None
+        case _ as never:
+            assert_never(never)
+
+
+async def describe_replay(database: Database, delivery: DeliveryRow, replayed: Key | None) -> str:
+    """Return what a replay of one delivery did, and what its attempt waits for.
+
+    Args:
+        database: the database.
+        delivery: the delivery before the replay.
+        replayed: the delivery that is pending now, as `replay_delivery` returns both.
+    """
+    if replayed is None:
+        return f"an attempt of {delivery.id} is running; nothing changed"
+    name = ids.show_delivery(*replayed)
+    pending = await listings.get_delivery(database, *replayed)
+    obstacle = await _find_obstacle(database, delivery.recipient)
+    if obstacle:
+        return f"{name} is pending, but {obstacle}"
+    if pending.paused_until is not None:
+        return f"{name} is sent now as a probe, as its endpoint is paused; if that fails, the pause goes on"
+    if delivery.state == State.PENDING:
+        return f"{name} is due now"
+    if name == delivery.id:
+        return f"{name} is pending again, with its full number of attempts"
+    return f"{delivery.recipient} has a new delivery, {name}"
+
+
+async def _find_obstacle(database: Database, recipient: str) -> str:
+    """Return why no worker runs a handler now; empty if none is known."""
+    if recipient.startswith(RECIPIENT):
+        return ""
+    if all(route.recipient != recipient for route in (await read_routes(database)).routes):
+        return f"no app declares {recipient}; it waits until one does"
+    samples = await read_latest(database, within_s=_FRESH_S)
+    latest = combine_hosts(sample.snapshot for sample in samples)
+    names = [name for name, is_open in read_breakers(latest).get(recipient, {}).items() if is_open]
+    if names:
+        pause = Health(HealthState.PAUSED, read_pause(latest, recipient)).pause_text(datetime.now(UTC))
+        return f"the circuit breaker of {', '.join(sorted(names))} is open: {pause}; it runs once a probe may"
+    return ""
+
+
+async def follow_replay(
+    database: Database, action: AuditContext, *, since: datetime, group: UUID | None = None
+) -> AsyncIterator[ReplayOutcomes]:
+    """Yield what has become of the dead letters that *action* has replayed since a time, until all have ended.
+
+    Args:
+        database: the database.
+        action: the actor and the note of the replay.
+        since: the server's time before the replay.
+        group: the group that was replayed, if one was.
+    """
+    until = await delivery_commands.read_clock(database)
+    while True:
+        found = await delivery_commands.read_outcomes(
+            database, action, delivery_commands.REPLAY_DEAD, since=since, until=until, group=group
+        )
+        yield found
+        if not found.is_open:
+            return
+        await asyncio.sleep(_FOLLOW_INTERVAL_S)
+
+
+async def ignore_dead(
+    database: Database, selection: Selection, action: AuditContext, *, report: ProgressCallback | None = None
+) -> int:
+    """Mark the dead letters of *selection* as ignored, with the action's note; return how many.
+
+    Raises:
+        InvalidValue: there is no note, or it is invalid.
+    """
+    action = check_action(action, needs_note=True)
+    selection = _until(selection, await delivery_commands.read_clock(database))
+
+    async def step(_done: int) -> int:
+        return len(await delivery_commands.ignore_dead(database, selection, action, limit=BATCH))
+
+    return await _in_batches(step, report)
+
+
+async def purge_dead(
+    database: Database, selection: Selection, action: AuditContext, *, report: ProgressCallback | None = None
+) -> int:
+    """Delete the dead letters of *selection* with their attempts, counted as dropped; return how many."""
+    action = check_action(action)
+    selection = _until(selection, await delivery_commands.read_clock(database))
+
+    async def step(_done: int) -> int:
+        return len(await delivery_commands.purge_dead(database, selection, action, limit=BATCH))
+
+    return await _in_batches(step, report)
+
+
+async def replay_group(
+    database: Database,
+    key: UUID,
+    action: AuditContext,
+    *,
+    rate: float | None = None,
+    report: ProgressCallback | None = None,
+) -> int:
+    """Make a group's dead letters pending again, due at most *rate* per second; return how many."""
+    action, rate = check_action(action), check_rate(rate)
+    start = await delivery_commands.read_clock(database)
+    gap_s = 1 / rate if rate else 0.0
+
+    async def act(connection: Connection, keys: Sequence[Key], done: int) -> None:
+        await delivery_commands.replay_locked(connection, keys, action, pace=ReplaySchedule(start, gap_s, done))
+
+    return await _act_on_group(database, key, action, dead_letter_groups.REPLAY_GROUP, act, report)
+
+
+async def ignore_group(
+    database: Database, key: UUID, action: AuditContext, *, report: ProgressCallback | None = None
+) -> int:
+    """Mark a group's dead letters as ignored, with the action's note; return how many. Raises as `ignore_dead`."""
+    action = check_action(action, needs_note=True)
+
+    async def act(connection: Connection, keys: Sequence[Key], _done: int) -> None:
+        await delivery_commands.ignore_locked(connection, keys, action)
+
+    return await _act_on_group(database, key, action, dead_letter_groups.IGNORE_GROUP, act, report)
+
+
+async def purge_group(
+    database: Database, key: UUID, action: AuditContext, *, report: ProgressCallback | None = None
+) -> int:
+    """Delete a group's dead letters with their attempts, counted as dropped; return how many."""
+    action = check_action(action)
+
+    async def act(connection: Connection, keys: Sequence[Key], _done: int) -> None:
+        await delivery_commands.purge_locked(connection, keys, action)
+
+    return await _act_on_group(database, key, action, dead_letter_groups.PURGE_GROUP, act, report)
+
+
+async def _act_on_group(
+    database: Database,
+    key: UUID,
+    action: AuditContext,
+    name: str,
+    act: Callable[[Connection, Sequence[Key], int], Awaitable[None]],
+    report: ProgressCallback | None,
+) -> int:
+    start = await delivery_commands.read_clock(database)
+
+    async def step(done: int) -> int:
+        async with database.transaction() as connection:
+            if not done:
+                await record(connection, action.actor, name, ids.show(ids.DEAD_GROUP, key), action.note)
+            keys = await dead_letter_groups.lock_group(
+                connection, key, start, limit=BATCH, is_to_revive=name == dead_letter_groups.REPLAY_GROUP
+            )
+            await act(connection, keys, done)
+            return len(keys)
+
+    return await _in_batches(step, report)
+
+
+async def replay_events(
+    database: Database,
+    chosen: ListFilter | Sequence[UUID],
+    action: AuditContext,
+    *,
+    rate: float | None = None,
+    is_once: bool = False,
+    report: ProgressCallback | None = None,
+) -> ReplayResult:
+    """Deliver events again to every recipient without a pending delivery; dead letters are replayed instead.
+
+    Args:
+        database: the database.
+        chosen: the events, or a filter, which selects only events accepted before this call. Of a batch whose own type
+            does not match, only the matching items are delivered again.
+        action: the actor and note for the audit.
+        rate: maximum number of deliveries that become due per second.
+        is_once: skip what an earlier replay with the same note has processed, so that an interrupted one can be
+            completed by repeating it.
+        report: called with the number of events processed so far.
+    """
+    action, rate = check_action(action), check_rate(rate)
+    start = await delivery_commands.read_clock(database)
+    wanted_type = chosen.type if isinstance(chosen, ListFilter) else None
+    total = ReplayResult()
+    async for batch in _event_batches(database, chosen, start):
+        pace = ReplaySchedule(start, 1 / rate if rate else 0.0, total.added + total.revived)
+        part = await delivery_commands.replay_events(
+            database, batch, action, pace=pace, type=wanted_type, is_once=is_once
+        )
+        total = ReplayResult(total.events + part.events, total.added + part.added, total.revived + part.revived)
+        if report is not None:
+            report(total.events)
+    return total
+
+
+async def replay_event(work: UnitOfWork, event_id: UUID, *, note: str = "") -> ReplayResult:
+    """Replay one event of the organization, as `replay_events` does, in the unit of work.
+
+    Raises:
+        NotFound: the organization has no such event.
+        InvalidValue: the note is invalid.
+        InvalidTransition: the event cannot have more deliveries.
+    """
+    action = AuditContext(actor=work.actor, note=check_note(note) or None)
+    await check_event(work, event_id)
+    pace = ReplaySchedule(await delivery_commands.read_clock(work.connection))
+    return await delivery_commands.replay_events_in(work.connection, [event_id], action, pace=pace)
+
+
+async def route_events(
+    database: Database,
+    chosen: ListFilter | Sequence[UUID],
+    action: AuditContext,
+    *,
+    to: str | None = None,
+    rate: float | None = None,
+    is_dry_run: bool = False,
+    report: ProgressCallback | None = None,
+) -> RerouteResult:
+    """Deliver events to the handlers that match them now and never had a delivery of them.
+
+    Repeating it adds nothing, so an interrupted run is completed by repeating it.
+
+    Args:
+        database: the database.
+        chosen: the events, or a filter, which selects only events accepted before this call.
+        action: the actor and note for the audit.
+        to: the name of the only handler to deliver to; None selects all that match.
+        rate: maximum number of deliveries that become due per second.
+        is_dry_run: roll back all changes and only return the counts.
+        report: called with the number of events processed so far.
+
+    Raises:
+        NotFound: one of the events, or the handler, does not exist.
+        InvalidTransition: an event would have more deliveries than allowed.
+    """
+    action, rate = check_action(action), check_rate(rate)
+    start = await delivery_commands.read_clock(database)
+    to = None if to is None else await routing.check_handler(database, to)
+    wanted_type = chosen.type if isinstance(chosen, ListFilter) else None
+    total = RerouteResult()
+    async for batch in _event_batches(database, chosen, start):
+        pace = ReplaySchedule(start, 1 / rate if rate else 0.0, total.added)
+        total += await routing.reroute_events(
+            database, batch, action, pace=pace, to=to, type=wanted_type, is_dry_run=is_dry_run
+        )
+        if report is not None:
+            report(total.events)
+    return total
+
+
+async def _event_batches(
+    database: Database, chosen: ListFilter | Sequence[UUID], start: datetime
+) -> AsyncIterator[Sequence[UUID]]:
+    if not isinstance(chosen, ListFilter):
+        for event_id in chosen:
+            await listings.get_event(database, event_id)
+        for first in range(0, len(chosen), BATCH):
+            yield chosen[first : first + BATCH]
+        return
+    bounded = replace(chosen, until=min(start, chosen.until or start))
+    after = None
+    while batch := await delivery_commands.page_events(database, bounded, after=after, limit=BATCH):
+        yield batch
+        after = batch[-1]
+
+
+def _until(selection: Selection, end: datetime) -> Selection:
+    until = min(end, selection.filter.until or end)
+    return replace(selection, filter=replace(selection.filter, until=until))
+
+
+async def _in_batches(step: Callable[[int], Awaitable[int]], report: ProgressCallback | None) -> int:
+    done = 0
+    while moved := await step(done):
+        done += moved
+        if report is not None:
+            report(done)
+    return done
+
+
+async def send(database: Database, settings: Settings, action: AuditContext, message: Message) -> Receipt:
+    """Publish one message whose payload is the bytes of a JSON document, stored unchanged.
+
+    Raises:
+        ApplicationNotFound: there is no such application, and no handler for one of this name.
+        InvalidMessage: a field is invalid, or the payload is not JSON or violates its event type's schema.
+        DuplicateMessage: the application has a message with this id, but another payload.
+    """
+    action = check_action(action)
+    document = read_payload(message)
+    async with database.transaction() as connection:
+        if settings.outbound.validate_payloads:
+            await check_message(connection, organization=message.organization, type=message.type, payload=document)
+        with collecting_due() as collector:
+            published = await Outbox.of(settings.retention).publish(connection, message)
+        receipt = receipt_of(message, published)
+        if isinstance(receipt, Accepted):
+            await record(connection, action.actor, "event.send", ids.show(ids.EVENT, receipt.event_id), action.note)
+    if due := collector.take():
+        await notify_due(database, due)
+    return receipt
+
+
+def read_payload(message: Message) -> Any:
+    """Return the JSON document of a payload. Raises InvalidMessage."""
+    try:
+        return msgspec.json.decode(message.payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise InvalidMessage(describe_fault(message.payload), "payload") from None

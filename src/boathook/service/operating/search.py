@@ -1,0 +1,452 @@
+"""Finds events by id, key, payload text or a value in the payload, or by common properties.
+
+The console, its exports and its bulk jobs, and the command line select events by the same `SearchQuery`. An export has
+the payloads too, up to a number, a size and a time. Operators save queries under names.
+"""
+
+import base64
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from boathook.db import operators
+from boathook.db.audit import record
+from boathook.db.database import Connection, Database
+from boathook.db.operators import Operator, SavedView
+from boathook.db.queries import event_feed, event_search
+from boathook.db.queries.event_search import MAX_SEARCHED_BODY as MAX_SEARCHED_BODY  # noqa: PLC0414 - re-exported
+from boathook.db.queries.event_search import DedupKeyMatch, EventFilter
+from boathook.db.queries.event_search import FoundEvent as FoundEvent  # noqa: PLC0414 - re-exported
+from boathook.db.queries.event_search import SearchPage as SearchPage  # noqa: PLC0414 - re-exported
+from boathook.db.queries.listings import EventRow, ListFilter
+from boathook.domain import ids
+from boathook.domain.content_filter import ContentFilter, parse_condition
+from boathook.domain.errors import InvalidValue, LimitReached, NotFound
+from boathook.domain.json_document import short_key
+from boathook.domain.model import State
+from boathook.ingest.event_builder import dedup_hashes
+from boathook.service.operating.event_feed import OVERLAP
+from boathook.service.unit_of_work import AppContext, UnitOfWork
+from boathook.verification.dedup_keys import KEY_PREFIX, make_dedup_key
+
+UNHANDLED: Final = "unhandled"
+"""Used instead of a delivery's state: events of sources that no handler matched."""
+MAX_TEXT_LENGTH: Final = 200
+"""Maximum characters of a search text."""
+_MAX_KNOWN: Final = 50
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""Ids hold no earlier times."""
+_MAX_SUGGESTIONS: Final = 50
+MAX_EXPORTED: Final = 10_000
+_MAX_EXPORTED_BYTES: Final = 256 << 20
+"""Maximum total size of the payloads."""
+_MAX_EXPORT_S: Final = 60.0
+"""How long a search for further events is continued."""
+_EXPORT_PAGE: Final = 200
+_PORTION_BYTES: Final = 4 << 20
+MAX_VIEWS: Final = 50
+"""Maximum number of views of one operator."""
+_MAX_VIEW_NAME: Final = 60
+
+
+class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A search query; empty fields match every event."""
+
+    words: str = ""
+    """An id or a key of an event, a text in its payload, type or key, or a condition as in `where`."""
+    text: str = ""
+    """A text in its payload, ignoring case."""
+    where: str = ""
+    """A value in its JSON payload, such as ``data.object.customer = cus_123``."""
+    key: str = ""
+    """Its whole key."""
+    source: str = ""
+    application: str = ""
+    type: str = ""
+    state: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+    below: UUID | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it matches every event."""
+        return self == SearchQuery(below=self.below)
+
+    @property
+    def can_be_routed(self) -> bool:
+        """Whether a bulk job can route its events: it selects some, but not by content, key or delivery state."""
+        is_known = not (self.words or self.text or self.where or self.key) and self.state in {"", UNHANDLED}
+        return is_known and not self.is_open
+
+
+class IdMatch(msgspec.Struct, frozen=True, kw_only=True):
+    """An object with the given id or key."""
+
+    id: str
+    """The displayed id of an event, a delivery, a conflict or a rejection."""
+    item_path: str | None = None
+    """The event's item that the key belongs to, if any."""
+
+
+class DirectMatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Exact matches by id or key."""
+
+    named: Sequence[IdMatch]
+    events: Sequence[FoundEvent]
+    """The matching events that are stored."""
+
+
+class ExportedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of an export."""
+
+    id: str
+    accepted_at: datetime
+    source: str | None
+    application: str | None
+    type: str
+    dedup_key: str
+    same_body_as: str | None
+    """As `EventRow.same_body_as`."""
+    origin: str
+    proof: str
+    content_type: str
+    size: int
+    deliveries: dict[str, int]
+    """Number of deliveries by state; at most a thousand are counted."""
+    body: str | None = None
+    """The payload, if it is UTF-8."""
+    body_base64: str | None = None
+    """Any other payload."""
+
+
+class ExportEnd(msgspec.Struct, frozen=True):
+    """The last line of an export that is not complete."""
+
+    truncated: str
+    """Why, and how to get the rest."""
+
+
+async def find_matches(database: Database, question: SearchQuery, sources: Iterable[str]) -> DirectMatch | SearchPage:
+    """Return the matches of a query: exact ones if it contains a known id or key, else one page of a scan.
+
+    Args:
+        database: the database.
+        question: the query.
+        sources: sources whose keys are tried if the query names none.
+
+    Raises:
+        InvalidValue: a field is invalid.
+        DatabaseUnavailable: PostgreSQL is unavailable or too busy.
+    """
+    check(question)
+    if question.below is None and question.words and (found := await find_named(database, question, sources)):
+        return found
+    return await event_search.search(database, to_filter(question))
+
+
+async def find_page(
+    database: Database | Connection, question: SearchQuery, *, limit: int, organization: str | None = None
+) -> SearchPage:
+    """Return one page of a scan, also if the query contains a known id or key. Raises as `find_matches` does.
+
+    Args:
+        database: the database.
+        question: the query.
+        limit: maximum number of events.
+        organization: only events that belong to this organization; None: of all.
+    """
+    check(question)
+    wanted = replace(to_filter(question), organization=organization)
+    return await event_search.search(database, wanted, limit=limit)
+
+
+async def find_own(work: UnitOfWork, question: SearchQuery, *, limit: int) -> SearchPage:
+    """Return one page of a scan of the organization's events. Raises as `find_matches` does."""
+    return await find_page(work.connection, question, limit=limit, organization=work.organization)
+
+
+async def scan_pages(database: Database, question: SearchQuery, *, limit: int) -> AsyncIterator[SearchPage]:
+    """Yield one search after the other until the end of the history; each has at most *limit* matches.
+
+    Raises:
+        InvalidValue: a field is invalid.
+        DatabaseUnavailable: PostgreSQL is unavailable or too busy.
+    """
+    while True:
+        found = await find_page(database, question, limit=limit)
+        yield found
+        if found.place is None:
+            return
+        question = replace(question, below=found.place)
+
+
+async def list_events(database: Database, question: SearchQuery, *, limit: int) -> list[EventRow]:
+    """Return the newest matching events, however long the search takes. Raises as `scan_pages` does."""
+    rows: list[EventRow] = []
+    async for found in scan_pages(database, question, limit=limit):
+        rows += [event.event for event in found.events]
+        if len(rows) >= limit:
+            break
+    return rows[:limit]
+
+
+async def find_newer(database: Database, question: SearchQuery, after: datetime) -> SearchPage:
+    """Return the newest matches accepted since a time, or a minute before: ids are created before the commit.
+
+    Raises: as `find_matches` does.
+    """
+    since = max(after - OVERLAP, question.since or _BEGINNING, _BEGINNING)
+    return await find_page(database, replace(question, since=since, below=None), limit=event_search.PAGE)
+
+
+async def suggest_types(database: Database, part: str) -> list[str]:
+    """Return event types that contain a text, for completion."""
+    return await event_search.list_types(database, part.replace("\x00", "")[:MAX_TEXT_LENGTH], _MAX_SUGGESTIONS)
+
+
+def read_id(text: str) -> IdMatch | None:
+    """Return the object of an id of any kind; None if *text* is not an id."""
+    readers: Mapping[str, Callable[[], str]] = {
+        ids.EVENT: lambda: ids.show(ids.EVENT, ids.read(ids.EVENT, text)),
+        ids.MESSAGE: lambda: ids.show(ids.EVENT, ids.read(ids.MESSAGE, text)),
+        ids.DELIVERY: lambda: ids.show_delivery(*ids.read_delivery(text)),
+        ids.CONFLICT: lambda: ids.show(ids.CONFLICT, ids.read(ids.CONFLICT, text)),
+        ids.REJECTION: lambda: ids.show(ids.REJECTION, ids.read(ids.REJECTION, text)),
+    }
+    reader = readers.get(text.partition("_")[0], readers[ids.EVENT])
+    try:
+        return IdMatch(id=reader())
+    except ValueError:
+        return None
+
+
+async def find_named(database: Database, question: SearchQuery, sources: Iterable[str]) -> DirectMatch | None:
+    """Return the objects that have the words of a query as their id or key; None if there are none."""
+    if (named := read_id(question.words)) is not None:
+        event_id = _event_of(named.id)
+        return DirectMatch(
+            named=[named], events=await event_search.read_events(database, [event_id] if event_id else [])
+        )
+    known = await _find_known(database, question, sources)
+    if not known:
+        return None
+    named_events = [IdMatch(id=ids.show(ids.EVENT, one.event_id), item_path=one.item_path) for one in known]
+    events = await event_search.read_events(database, [one.event_id for one in known])
+    return DirectMatch(named=named_events, events=events) if events else None
+
+
+async def _find_known(database: Database, question: SearchQuery, sources: Iterable[str]) -> list[DedupKeyMatch]:
+    known: dict[DedupKeyMatch, None] = {}
+    if not question.application:
+        names = [question.source] if question.source else list(sources)
+        keys = [key for source in names for name in _key_variants(question.words) for key in dedup_hashes(source, name)]
+        known |= dict.fromkeys(await event_search.find_keys(database, keys))
+    if not question.source:
+        known |= dict.fromkeys(await event_search.find_messages(database, question.words, question.application or None))
+    return list(known)[:_MAX_KNOWN]
+
+
+def _key_variants(key: str) -> list[str]:
+    """Return the forms in which boathook may have stored a sender's key."""
+    variants = [key, make_dedup_key(key), short_key(key)]
+    return list(dict.fromkeys([*variants, *(KEY_PREFIX + variant for variant in variants)]))
+
+
+def _event_of(name: str) -> UUID | None:
+    if name.startswith(f"{ids.DELIVERY}_"):
+        return ids.read_delivery(name)[0]
+    return ids.read(ids.EVENT, name) if name.startswith(f"{ids.EVENT}_") else None
+
+
+def check(question: SearchQuery) -> None:
+    """Raise InvalidValue if a field is invalid."""
+    texts = {"q": question.words, "text": question.text, "where": question.where, "key": question.key}
+    for name, text in texts.items():
+        if len(text) > MAX_TEXT_LENGTH:
+            raise InvalidValue(f"use at most {MAX_TEXT_LENGTH} characters", name)
+    named = texts | {"source": question.source, "application": question.application, "type": question.type}
+    for name, text in named.items():
+        if "\x00" in text or any("\ud800" <= char <= "\udfff" for char in text):
+            raise InvalidValue("it contains an invalid character", name)
+    if question.where and parse_condition(question.where) is None:
+        raise InvalidValue("write a path and a value, such as data.object.customer = cus_123", "where")
+    if question.state and question.state not in {*State, UNHANDLED}:
+        raise InvalidValue(f"write one of {', '.join(State)}, or {UNHANDLED}", "state")
+    if question.since and question.until and question.since >= question.until:
+        raise InvalidValue("it must be later than the beginning", "until")
+
+
+def list_filter_of(question: SearchQuery) -> ListFilter:
+    """Return the filter of a bulk job for a query's events. Raises InvalidValue if there is none."""
+    if not question.can_be_routed:
+        raise InvalidValue(
+            "choose a filter, but no content, key or state of deliveries, to route events again", "state"
+        )
+    check(question)
+    return base_filter(question)
+
+
+def base_filter(question: SearchQuery) -> ListFilter:
+    """Return the part of a query that a list can filter by: all but content, key and delivery state."""
+    return ListFilter(
+        source=question.source or None,
+        application=question.application or None,
+        type=question.type or None,
+        since=question.since,
+        until=question.until,
+        is_unhandled=question.state == UNHANDLED,
+    )
+
+
+def to_filter(question: SearchQuery) -> EventFilter:
+    """Return the filter of a scan for a query's events."""
+    return EventFilter(
+        source=question.source or None,
+        application=question.application or None,
+        type=question.type or None,
+        key=question.key or None,
+        state=State(question.state) if question.state not in {"", UNHANDLED} else None,
+        is_unhandled=question.state == UNHANDLED,
+        since=question.since,
+        until=question.until,
+        below=question.below,
+        content=_content(question),
+    )
+
+
+def _content(question: SearchQuery) -> ContentFilter:
+    stated = parse_condition(question.words) if question.words else None
+    words = "" if stated else question.words
+    required = parse_condition(question.where) if question.where else None
+    return ContentFilter(
+        text=question.text or None,
+        words=words or None,
+        word_keys=tuple(_key_variants(words)) if words else (),
+        conditions=tuple(one for one in (stated, required) if one is not None),
+    )
+
+
+async def record_export(work: UnitOfWork, kind: str, query: str) -> None:
+    """Record in the audit that an operator exports the events of a query string."""
+    await record(work.connection, work.actor, "event.export", "events", f"{kind}: {query or 'all events'}"[:2_000])
+
+
+async def export_events(
+    app_context: AppContext, query: SearchQuery, *, has_bodies: bool
+) -> AsyncIterator[Sequence[ExportedEvent] | ExportEnd]:
+    """Yield the matching events, newest first; at a limit, end with the reason.
+
+    Raises:
+        InvalidValue: a field of the query is invalid.
+        DatabaseUnavailable: PostgreSQL is unavailable or too busy.
+    """
+    left, left_bytes, ends = MAX_EXPORTED, _MAX_EXPORTED_BYTES, time.monotonic() + _MAX_EXPORT_S
+    last = ""
+    async for found in scan_pages(app_context.database, query, limit=_EXPORT_PAGE):
+        has_more = found.place is not None or len(found.events) > left
+        for portion in _split_by_size(found.events[:left]):
+            yield await _read_bodies(app_context, portion) if has_bodies else [_to_export(one) for one in portion]
+            left -= len(portion)
+            left_bytes -= sum(one.event.size for one in portion) if has_bodies else 0
+            last = _before(ids.read_event(portion[-1].event.id))
+            if left_bytes < 0 and (has_more or portion[-1] is not found.events[-1]):
+                yield ExportEnd(f"more than {_MAX_EXPORTED_BYTES >> 20} MiB; continue with Before = {last}")
+                return
+        if not has_more:
+            return
+        if left <= 0:
+            yield ExportEnd(f"more than {MAX_EXPORTED} events; continue with Before = {last}")
+            return
+        if found.place is not None and time.monotonic() > ends:
+            reached = _before(found.place)
+            yield ExportEnd(f"the search takes more than {_MAX_EXPORT_S:.0f} s; continue with Before = {reached}")
+            return
+
+
+def _before(event_id: UUID) -> str:
+    """Return the end of a search that continues after this event and repeats those of its millisecond.
+
+    Events are searched by the time in their ids; those that were spooled have been accepted much later.
+    """
+    return (ids.created_at(event_id) + timedelta(milliseconds=1)).isoformat(timespec="milliseconds")
+
+
+def _split_by_size(events: Sequence[FoundEvent]) -> Iterator[list[FoundEvent]]:
+    portion: list[FoundEvent] = []
+    size = 0
+    for event in events:
+        if portion and size + event.event.size > _PORTION_BYTES:
+            yield portion
+            portion, size = [], 0
+        portion.append(event)
+        size += event.event.size
+    if portion:
+        yield portion
+
+
+async def _read_bodies(app_context: AppContext, events: Sequence[FoundEvent]) -> list[ExportedEvent]:
+    stored = await event_feed.read_events(app_context.database, [ids.read_event(event.event.id) for event in events])
+    bodies = {ids.show(ids.EVENT, one.id): one.body for one in stored}
+    return [_to_export(event, bodies.get(event.event.id)) for event in events]
+
+
+def _to_export(found: FoundEvent, body: bytes | None = None) -> ExportedEvent:
+    event = found.event
+    text: str | None = None
+    encoded: str | None = None
+    if body is not None:
+        try:
+            text = body.decode()
+        except UnicodeDecodeError:
+            encoded = base64.b64encode(body).decode("ascii")
+    return ExportedEvent(
+        id=event.id,
+        accepted_at=event.accepted_at,
+        source=event.source,
+        application=event.application,
+        type=event.type,
+        dedup_key=event.dedup_key,
+        same_body_as=event.same_body_as,
+        origin=event.origin,
+        proof=event.grade,
+        content_type=event.content_type,
+        size=event.size,
+        deliveries={str(state): number for state, number in found.states.items()},
+        body=text,
+        body_base64=encoded,
+    )
+
+
+async def list_views(work: UnitOfWork, operator: Operator) -> list[SavedView]:
+    """Return the views of an operator, ordered by name."""
+    return await operators.list_views(work.connection, operator.id)
+
+
+async def save_view(work: UnitOfWork, operator: Operator, name: str, query: str) -> SavedView:
+    """Save the query string of a search under a name; a view with the same name is replaced.
+
+    Raises:
+        InvalidValue: the name is empty, too long or not printable, or the query is empty.
+        LimitReached: the operator has too many views.
+    """
+    name = name.strip()
+    if not name or len(name) > _MAX_VIEW_NAME or not name.isprintable():
+        raise InvalidValue(f"write a name of at most {_MAX_VIEW_NAME} characters", "name")
+    if not query:
+        raise InvalidValue("choose a filter or a time range first; a view without one shows all events", "name")
+    view = SavedView(name, query)
+    if not await operators.save_view(work.connection, operator.id, view, limit=MAX_VIEWS):
+        raise LimitReached(f"an operator can save {MAX_VIEWS} views; delete one first")
+    return view
+
+
+async def delete_view(work: UnitOfWork, operator: Operator, name: str) -> None:
+    """Delete a view of an operator. Raises NotFound."""
+    if not await operators.delete_view(work.connection, operator.id, name):
+        raise NotFound(f"there is no saved view {name[:_MAX_VIEW_NAME]!r}")

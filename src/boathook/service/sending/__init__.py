@@ -1,0 +1,1 @@
+"""Actions on what is sent: applications, endpoints, event types, messages and attempts."""

@@ -1,0 +1,228 @@
+"""Publishes messages of concurrent API requests by group commit: those that arrive during a commit form the next one.
+
+Each message is stored completely, with all its deliveries, or not at all. Its request is answered after the commit.
+Exceptional cases are left to `messages.create`, in a separate transaction: a message that exists already, changed
+routes, a revoked token, or a key locked by another transaction.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from boathook.db.message_group import GroupRolledBack, MessageTarget, NewMessageRow, insert_group
+from boathook.db.route_registry import read_routing
+from boathook.domain.due import due_recipients
+from boathook.domain.errors import DatabaseUnavailable
+from boathook.handlers.outbox import CompiledRoutes, Draft, Message
+from boathook.observability.failpoints import failpoint
+from boathook.observability.log import get_logger
+from boathook.service.access import keys
+from boathook.service.access.authorization import Principal
+from boathook.service.sending.message_store import to_event
+from boathook.service.unit_of_work import AppContext
+
+_MAX_COMMITTERS: Final = 2
+_MAX_MESSAGES: Final = 128
+_MAX_DELIVERIES: Final = 4_096
+_MAX_BYTES: Final = 4_194_304
+"""Limit for one commit; a single message may exceed it."""
+_MAX_WAITING: Final = 4_096
+_TOKEN_AGE_S: Final = 1.0
+"""How long a token is cached. Each commit checks it again, so a revoked token stores nothing meanwhile."""
+_MAX_TOKENS: Final = 10_000
+_LOG = get_logger("api")
+
+
+class KnownToken(msgspec.Struct, frozen=True):
+    """A valid token of a whole organization."""
+
+    sha256: bytes
+    principal: Principal
+    known_until: float
+
+
+class PreparedMessage(msgspec.Struct, eq=False):
+    """A message that waits for a commit."""
+
+    draft: Draft
+    row: NewMessageRow
+    is_stored: "asyncio.Future[bool]"
+
+
+class GroupPublisher:
+    """Publishes messages for the API in groups; each request waits for its own message.
+
+    Args:
+        app_context: the database and the routes.
+        within_s: time limit of each statement, if messages can be published without PostgreSQL; else None.
+    """
+
+    def __init__(self, app_context: AppContext, within_s: float | None = None) -> None:
+        self._context = app_context
+        self._within_s = within_s
+        self._tokens: dict[bytes, KnownToken] = {}
+        self._waiting: deque[PreparedMessage] = deque()
+        self._committers = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loading: dict[tuple[str, str], asyncio.Task[CompiledRoutes | None]] = {}
+
+    async def find_token(self, token: str) -> KnownToken | None:
+        """Return a valid, unrestricted token of an organization; None for any other token."""
+        sha256 = keys.hash_token(token)
+        known = self._tokens.get(sha256)
+        if known is not None and known.known_until > time.monotonic():
+            return known
+        if known is not None:  # one request checks the token again, the others use the cached one meanwhile
+            self._tokens[sha256] = replace(known, known_until=time.monotonic() + _TOKEN_AGE_S)
+        async with self._context.reading(self._within_s) as connection:
+            principal = await keys.find_principal(connection, token)
+        if principal is None or not principal.is_for_organization:
+            self._tokens.pop(sha256, None)
+            return None
+        if len(self._tokens) >= _MAX_TOKENS:
+            self._tokens.clear()
+        known = self._tokens[sha256] = KnownToken(sha256, principal, time.monotonic() + _TOKEN_AGE_S)
+        return known
+
+    async def prepare(self, token: KnownToken, message: Message) -> "PreparedMessage | None":
+        """Return a message with its deliveries; None if `messages.create` must publish it.
+
+        Args:
+            token: the caller's token.
+            message: the message.
+
+        Raises:
+            InvalidMessage: a field is invalid.
+            TooManyDeliveries: more endpoints match than an event may have deliveries.
+            DatabaseUnavailable: PostgreSQL is unavailable.
+        """
+        organization, application = message.organization, message.application
+        outbox = self._context.outbox
+        routes = outbox.cached_routes(organization, application)
+        if routes is None or routes.routing.application is None:
+            routes = await self._load_routes(organization, application)
+        found = None if routes is None else routes.routing.application
+        if routes is None or found is None or found.is_operational or found.cell is not None:
+            return None
+        if len(self._waiting) >= _MAX_WAITING:
+            return None
+        draft = outbox.draft(message)
+        row = NewMessageRow(
+            target=MessageTarget(
+                organization=organization,
+                application_id=found.id,
+                uid=routes.uid,
+                registry=routes.routing.registry,
+                routes=found.version,
+                token_sha256=token.sha256,
+            ),
+            event=to_event(draft, found.id),
+            deliveries=routes.recipients(draft),
+        )
+        return PreparedMessage(draft, row, asyncio.get_running_loop().create_future())
+
+    async def commit(self, prepared: "PreparedMessage") -> bool:
+        """Store a message; return True once it is committed, False if `messages.create` must publish it instead.
+
+        Raises:
+            DatabaseUnavailable: PostgreSQL is unavailable; the message may have been stored.
+        """
+        self._waiting.append(prepared)
+        if self._committers < _MAX_COMMITTERS:
+            self._committers += 1
+            committer = asyncio.create_task(self._run_committer(), name="api:publish")
+            self._tasks.add(committer)
+            committer.add_done_callback(self._tasks.discard)
+        return await prepared.is_stored
+
+    async def _load_routes(self, organization: str, application: str) -> CompiledRoutes | None:
+        """Read an application's routes, once for all concurrent callers; None if there is no such application."""
+        cache_key = organization, application
+        if cache_key not in self._loading:
+            self._loading[cache_key] = asyncio.create_task(self._read_routes(*cache_key))
+            self._loading[cache_key].add_done_callback(lambda _: self._loading.pop(cache_key))
+        return await asyncio.shield(self._loading[cache_key])
+
+    async def _read_routes(self, organization: str, application: str) -> CompiledRoutes | None:
+        async with self._context.reading(self._within_s) as connection:
+            routing = await read_routing(connection, organization, application)
+        if routing.application is None or routing.application.cell is not None:
+            return None
+        return self._context.outbox.cache_routes(organization, application, routing)
+
+    async def _run_committer(self) -> None:
+        try:
+            while self._waiting:
+                await self._commit(self._take())
+        finally:
+            # Here, not in a done callback: a message that arrives before the callback runs must start another one.
+            self._committers -= 1
+
+    def _take(self) -> list[PreparedMessage]:
+        """Take the oldest waiting messages, up to the limits of one commit."""
+        taken: list[PreparedMessage] = []
+        deliveries = size = 0
+        while self._waiting and len(taken) < _MAX_MESSAGES:
+            row = self._waiting[0].row
+            deliveries += len(row.deliveries)
+            size += len(row.event.body)
+            if taken and (deliveries > _MAX_DELIVERIES or size > _MAX_BYTES):
+                break
+            taken.append(self._waiting.popleft())
+        return taken
+
+    async def _commit(self, taken: list[PreparedMessage]) -> None:
+        try:
+            failpoint("publish.before_commit")
+            rows = [one.row for one in taken]
+            verdicts = await insert_group(self._context.database, rows, within_s=self._within_s)
+            failpoint("publish.after_commit")
+            stored = []
+            for one, verdict in zip(taken, verdicts, strict=True):
+                if verdict is None:
+                    stored.append(one)
+                else:
+                    self._forget(one, verdict)
+            self._context.outbox.count(one.draft for one in stored)
+            self._notify_due([one.row for one in stored])
+            self._answer(stored, is_stored=True)
+        except GroupRolledBack as error:
+            _LOG.debug("group_rolled_back", error=str(error), messages=len(taken))
+        except Exception as error:  # noqa: BLE001 - a committer must survive any error and report it to its callers
+            failed = list(taken)
+            if self._within_s is not None and isinstance(error, DatabaseUnavailable):
+                # Those behind them can be published without PostgreSQL, and need not wait for a timeout of their own.
+                failed += self._waiting
+                self._waiting.clear()
+            for one in failed:
+                if not one.is_stored.done():
+                    one.is_stored.set_exception(error)
+        self._answer(taken, is_stored=False)
+
+    def _notify_due(self, stored: Sequence[NewMessageRow]) -> None:
+        due = {
+            one
+            for row in stored
+            for one in due_recipients([delivery.recipient for delivery in row.deliveries], row.publication.deliver_at)
+        }
+        if due:
+            self._context.notify_due(due)
+
+    def _forget(self, one: PreparedMessage, verdict: str) -> None:
+        """Remove the cached token or routes that a verdict shows to be outdated."""
+        message = one.draft.message
+        if verdict == "unauthorized" and one.row.target.token_sha256 is not None:
+            self._tokens.pop(one.row.target.token_sha256, None)
+        elif verdict in {"outdated", "missing"}:
+            self._context.outbox.forget_routes(message.organization, message.application)
+
+    @staticmethod
+    def _answer(waiting: list[PreparedMessage], *, is_stored: bool) -> None:
+        for one in waiting:
+            if not one.is_stored.done():
+                one.is_stored.set_result(is_stored)
