@@ -90,11 +90,11 @@ def to_response(error: Exception, cells: Mapping[str, CellSettings] = MappingPro
         case RequestValidationError():
             return answer_json(422, {"detail": [_problem(problem) for problem in error.errors()]})
         case _Located():
-            return _one_problem(error.where, str(error), error.kind)
+            return _invalid_values([error])
         case InvalidValue():
-            return _one_problem(("body", *error.where), str(error), error.kind)
+            return _invalid_values([error, *error.others], "body")
         case InvalidMessage():
-            return _one_problem(("body", "payload"), str(error), "value_error")
+            return _invalid_values([InvalidValue(str(error), "payload")], "body")
         case NotFound():
             return _coded(404, "not_found", "Entity not found")
         case WrongCell():
@@ -150,8 +150,10 @@ def _from_http(error: HTTPException) -> Response:
     return _coded(error.status_code, code, detail or str(error.detail), error.headers)
 
 
-def _one_problem(loc: Sequence[str | int], message: str, kind: str) -> Response:
-    return answer_json(422, {"detail": [{"loc": _loc(loc), "msg": message, "type": kind}]})
+def _invalid_values(errors: Sequence[InvalidValue], *within: str) -> Response:
+    """Return the response for invalid values, which are in this part of the request."""
+    details = [{"loc": _loc((*within, *each.where)), "msg": str(each), "type": each.kind} for each in errors]
+    return answer_json(422, {"detail": details})
 
 
 def _problem(problem: Mapping[str, Any]) -> dict[str, Any]:

@@ -182,12 +182,20 @@ class InvalidValue(AdminError):
         message: one sentence.
         where: the path to the value, such as ``"eventTypes", 0``.
         kind: a machine-readable code.
+        others: what else is wrong, for interfaces that show every error at its field.
     """
 
-    def __init__(self, message: str, *where: str | int, kind: str = "value_error") -> None:
+    def __init__(
+        self,
+        message: str,
+        *where: str | int,
+        kind: str = "value_error",
+        others: "tuple[InvalidValue, ...]" = (),
+    ) -> None:
         super().__init__(message)
         self.where = where
         self.kind = kind
+        self.others = others
 
 
 class AlreadyExists(AdminError):

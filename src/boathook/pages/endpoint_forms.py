@@ -123,7 +123,7 @@ def form_problems(error: FormError) -> Mapping[str, str]:
         case InvalidForm():
             return error.problems
         case InvalidValue():
-            return {_field_of(error.where): str(error)}
+            return {_field_of(each.where): str(each) for each in (*reversed(error.others), error)}
         case InvalidMessage():
             return {"payload": str(error)}
         case AlreadyExists():
