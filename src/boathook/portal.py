@@ -306,7 +306,7 @@ class _SignInPages:
             context = await authenticate(self._renderer, request)
             require_permission(context, Permission.TOKEN_END)
             async with context.work() as work:
-                await keys.revoke(work, context.principal.key_id)
+                await keys.revoke(work, context.principal.key_id, work.organization)
         except Exception as error:  # noqa: BLE001 - the same
             return show_error(self._renderer, request, error)
         return end_session(context, RedirectResponse(PATH, 303))

@@ -12,8 +12,9 @@ from boathook.db.database import Database
 from boathook.db.secret_box import SecretBox
 from boathook.handlers.outbox import Outbox
 from boathook.observability import log
-from boathook.service.access import keys
-from boathook.service.sending import applications
+from boathook.service.authorization import HOST
+from boathook.service.catalogue import keys
+from boathook.service.catalogue.keys import KeyScope, NewKey
 from boathook.service.unit_of_work import AppContext
 
 KEY = "a key of at least sixteen characters"
@@ -30,9 +31,10 @@ async def make_token(
     context: AppContext, organization: str = "default", application: str | None = None, **more: Any
 ) -> str:
     """Create an API key and return its token."""
-    async with context.work(organization, "test") as work:
-        found = await applications.get(work, application) if application else None
-        return (await keys.create(work, application=found, **more)).token
+    scope = KeyScope.APPLICATION if application else KeyScope.MOUNT if "mount" in more else KeyScope.ORGANIZATION
+    new = NewKey(scope=scope, organization=organization, application=application, **more)
+    async with context.work(organization, "test", HOST) as work:
+        return (await keys.create(work, new)).token
 
 
 class ApiClient(httpx.AsyncClient):

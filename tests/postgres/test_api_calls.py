@@ -1,7 +1,6 @@
 """What holds for every route: tokens, errors, the size of requests, and requests that come twice."""
 
 import asyncio
-from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -11,8 +10,9 @@ from boathook.api import idempotency as idempotency_keys
 from boathook.api import route
 from boathook.db import idempotency
 from boathook.db.database import Database
-from boathook.service.access import keys
-from boathook.service.access.authorization import Principal
+from boathook.service import keys
+from boathook.service.authorization import HOST, Principal
+from boathook.service.catalogue.keys import KeyNamed, KeyScope, NewKey, create, revoke
 from boathook.service.unit_of_work import new_id
 from tests.postgres.api_client import ApiClient, make_context, make_token, open_api_client
 from tests.support import eventually
@@ -48,13 +48,17 @@ async def test_a_token_is_opaque_and_only_its_hash_is_kept(api, db):
 
 
 async def test_a_revoked_or_expired_token_is_refused_at_once(api):
-    async with api.context.work() as work:
-        made = await keys.create(work)
+    async with api.context.work(caller=HOST) as work:
+        made = await create(work, NewKey(scope=KeyScope.ORGANIZATION))
     await api.as_token(made.token).ask(200, "GET", "/app")
-    async with api.context.work() as work:
-        await keys.revoke(work, made.key.id)
+    async with api.context.work(caller=HOST) as work:
+        await revoke(work, KeyNamed(id=made.id))
     await api.as_token(made.token).ask(401, "GET", "/app")
-    old = await make_token(api.context, lifetime=timedelta(seconds=-1))
+    old = await make_token(api.context, lifetime_seconds=60)
+    await api.as_token(old).ask(200, "GET", "/app")
+    hashed = keys.hash_token(old)
+    database = api.context.database
+    await database.execute("update boathook.api_key set expires_at = now() where token_sha256 = $1", hashed)
     await api.as_token(old).ask(401, "GET", "/app")
 
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from boathook.config import load
 from boathook.db.database import Database
@@ -12,13 +13,23 @@ from boathook.db.delivery_commands import AuditContext, Selection
 from boathook.db.queries.listings import ListFilter
 from boathook.domain.errors import InvalidValue
 from boathook.domain.model import MountRole, Role
-from boathook.service import limits
-from boathook.service.access import keys, operators
-from boathook.service.operating import alerts, operations
-from boathook.service.sending import applications, endpoint_secrets, endpoints, event_types
-from boathook.service.sending.applications import NewApplication
-from boathook.service.sending.endpoints import NewEndpoint
-from boathook.service.sending.event_types import NewEventType
+from boathook.service import (
+    alerts,
+    applications,
+    endpoint_secrets,
+    endpoints,
+    event_types,
+    limits,
+    operations,
+    operators,
+)
+from boathook.service.applications import NewApplication
+from boathook.service.authorization import HOST
+from boathook.service.catalogue import keys
+from boathook.service.catalogue.keys import KeyFilter, KeyScope, NewKey
+from boathook.service.endpoints import NewEndpoint
+from boathook.service.event_types import NewEventType
+from boathook.service.keys import create_for_portal
 from boathook.service.unit_of_work import UnitOfWork
 from tests.postgres.api_client import make_context, open_api_client
 from tests.postgres.portal_client import open_console
@@ -72,7 +83,7 @@ async def answered(client: Any, path: str, body: dict[str, Any], where: str, met
 
 @pytest.fixture
 async def work(db: Database):
-    async with make_context(db).work(actor="test") as opened:
+    async with make_context(db).work(actor="test", caller=HOST) as opened:
         yield opened
 
 
@@ -130,8 +141,9 @@ async def test_a_wrong_name_of_an_event_type(db: Database, name: str):
 @pytest.mark.parametrize("name", ["", " ", "n" * 201, "n" * 100_000, "a\0b"])
 async def test_a_wrong_name_of_a_key(db: Database, name: str):
     async with open_console(db) as console:
-        async with console.context.work(actor="test") as work:
-            why = await refused(lambda: keys.create(work, name=name), "name")
+        async with console.context.work(actor="test", caller=HOST) as work:
+            new = NewKey(scope=KeyScope.ORGANIZATION, name=name)
+            why = await refused(lambda: keys.create(work, new), "name")
         anna = await console.operator("anna", Role.ADMIN)
         form = {"name": name, "scope": "organization", "lifetime": ""}
         answer = await anna.submit_form("/console/keys", form, status=400)
@@ -139,14 +151,17 @@ async def test_a_wrong_name_of_a_key(db: Database, name: str):
 
 
 async def test_a_key_may_have_no_name(work: UnitOfWork):
-    assert (await keys.create(work)).key.name == ""
-    assert (await keys.create(work, name="n" * 200)).key.name == "n" * 200
+    assert (await keys.create(work, NewKey(scope=KeyScope.ORGANIZATION))).name == ""
+    assert (await keys.create(work, NewKey(scope=KeyScope.ORGANIZATION, name="n" * 200))).name == "n" * 200
 
 
 async def test_a_key_is_for_an_application_or_for_a_path(work: UnitOfWork):
     acme = await applications.create(work, NewApplication(name="Acme"))
     path = {"mount": "/api/rentprog", "role": MountRole.READER}
-    assert "one of the two" in await refused(lambda: keys.create(work, application=acme, **path), "mount")
+    both = NewKey(scope=KeyScope.APPLICATION, application=acme.shown_id, **path)
+    assert "only a key with `scope` mount" in await refused(lambda: keys.create(work, both), "mount")
+    both = replace(both, scope=KeyScope.MOUNT)
+    assert "only a key with `scope` application" in await refused(lambda: keys.create(work, both), "application")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +169,7 @@ async def test_a_key_is_for_an_application_or_for_a_path(work: UnitOfWork):
     [
         ({"mount": "", "role": "reader"}, "mount", "enter the path, such as /api/rentprog"),
         ({"mount": "rentprog", "role": "reader"}, "mount", "mount"),
-        ({"mount": "/api/rentprog", "role": "owner"}, "role", "choose one of these"),
+        ({"mount": "/api/rentprog", "role": "owner"}, "role", "reader, operator"),
     ],
 )
 async def test_a_wrong_path_or_role_of_a_key(db: Database, more: dict[str, str], where: str, shown: str):
@@ -172,9 +187,9 @@ async def test_the_console_makes_a_key_of_a_mounted_path(db: Database):
         form = {"name": "dashboard", "scope": "mount", "lifetime": "30", "mount": "/api/rentprog", "role": "reader"}
         answer = await anna.submit_form("/console/keys", form, status=200)
         assert 'reader of <span class="mono">/api/rentprog</span>' in answer.text
-        async with console.context.work(actor="test") as work:
-            [key] = [key for key in await keys.list_all(work) if key.name == "dashboard"]
-        assert (key.mount, key.mount_role, key.application_id) == ("/api/rentprog", MountRole.READER, None)
+        async with console.context.work(actor="test", caller=HOST) as work:
+            [key] = [key for key in (await keys.list_keys(work, KeyFilter())).data if key.name == "dashboard"]
+        assert (key.mount, key.role, key.application) == ("/api/rentprog", MountRole.READER, None)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +204,7 @@ async def test_the_console_makes_a_key_of_a_mounted_path(db: Database):
 async def test_a_wrong_value_of_a_portal_link(work: UnitOfWork, more: dict[str, Any], where: str):
     acme = await applications.create(work, NewApplication(name="Acme"))
     values = {"lifetime": timedelta(hours=1)} | more
-    await refused(lambda: keys.create_for_portal(work, acme, **values), where)
+    await refused(lambda: create_for_portal(work, acme, **values), where)
 
 
 @pytest.mark.parametrize("grace", [timedelta(seconds=-1), timedelta(days=8)])

@@ -17,11 +17,11 @@ from boathook.pages import context as visits
 from boathook.pages.context import Page
 from boathook.pages.security import csrf_token
 from boathook.portal import PortalContext, all_pages
-from boathook.service.access import keys, portal_sessions
-from boathook.service.access.authorization import ACCESS_RULES, Capability, Principal
-from boathook.service.sending import endpoints, event_types
-from boathook.service.sending.endpoints import NewEndpoint
-from boathook.service.sending.event_types import NewEventType
+from boathook.service import endpoints, event_types, keys, portal_sessions
+from boathook.service.authorization import ACCESS_RULES, Capability, Principal
+from boathook.service.endpoints import NewEndpoint
+from boathook.service.event_types import NewEventType
+from tests.postgres.api_client import make_token
 from tests.postgres.portal_client import ConsoleApp, PageClient, Tenant, open_console
 
 PAGES = sorted(all_pages(), key=lambda page: (page.path, page.method))
@@ -147,9 +147,8 @@ async def test_another_customer_reaches_nothing_of_it(customer: CustomerData, pa
 async def test_an_invalid_token_reaches_no_page(customer: CustomerData, page: Page, db):
     console = customer.console
     expired, revoked = await console.token(customer.tenant), await console.token(customer.tenant)
-    async with console.context.work(actor="test") as work:
-        plain = (await keys.create(work, application=customer.tenant.application)).token
-        whole = (await keys.create(work)).token
+    plain = await make_token(console.context, application=customer.tenant.application.shown_id)
+    whole = await make_token(console.context)
     hashed = keys.hash_token
     await db.execute("update boathook.api_key set expires_at = now() where token_sha256 = $1", hashed(expired))
     await db.execute("update boathook.api_key set revoked_at = now() where token_sha256 = $1", hashed(revoked))
@@ -265,8 +264,7 @@ async def test_without_the_key_check_an_api_key_is_accepted(customer: CustomerDa
             return await api_keys.find(work.connection, keys.hash_token(token))
 
     monkeypatch.setattr(portal, "find_key", find_any)
-    async with customer.console.context.work(actor="test") as work:
-        plain = (await keys.create(work, application=customer.tenant.application)).token
+    plain = await make_token(customer.console.context, application=customer.tenant.application.shown_id)
     (page,) = [page for page in PAGES if (page.method, page.path) == ("GET", "/endpoints/{endpoint}")]
     assert (await customer.send(page, plain)).status_code == 200
 

@@ -35,12 +35,13 @@ from boathook.pages import context
 from boathook.pages.security import csrf_token
 from boathook.portal import all_pages
 from boathook.server.asgi_guard import apply_forwarded_headers
-from boathook.service.access import keys, login_rate, operators, passwords
-from boathook.service.access.authorization import ACCESS_RULES
-from boathook.service.access.login_rate import LoginRateLimiter
-from boathook.service.access.oidc import AuthorizationRequest
-from boathook.service.access.sign_in_link import LINK_PATH
+from boathook.service import login_rate, operators, passwords
+from boathook.service.authorization import ACCESS_RULES
+from boathook.service.login_rate import LoginRateLimiter
+from boathook.service.oidc import AuthorizationRequest
+from boathook.service.sign_in_link import LINK_PATH
 from tests.permission_matrix import is_covered
+from tests.postgres.api_client import make_token
 from tests.postgres.portal_client import ORIGIN, ConsoleApp, PageClient, open_console
 from tests.support import sampled
 
@@ -153,8 +154,7 @@ async def _prepare_target(console: ConsoleApp, db: Database) -> AttackTarget:
 
 
 async def _key_of(console: ConsoleApp) -> str:
-    async with console.context.work(actor="test") as work:
-        return (await keys.create(work, name="a program")).token
+    return await make_token(console.context, name="a program")
 
 
 def test_every_route_is_attacked(target: AttackTarget):

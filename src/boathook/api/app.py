@@ -16,6 +16,7 @@ from boathook.api import (
     applications,
     attempts,
     dead_letters,
+    derived,
     endpoints,
     event_feed,
     event_types,
@@ -82,6 +83,7 @@ ROUTERS: Final = (
     dead_letters.routes,
     rejections.routes,
     rejections.conflict_routes,
+    derived.routes,
 )
 _CORS_AGE_S: Final = 600
 _DESCRIPTION: Final = """
@@ -145,6 +147,7 @@ async def _describe(_request: Request) -> Response:
 def openapi_document() -> dict[str, Any]:
     """Return the OpenAPI document of the API."""
     document = build_app().openapi()
+    derived.document_operations(document)
     document_responses(document)
     document_formats(document)
     return document

@@ -199,7 +199,7 @@ async def _give(call: Call, request: Request, application: Application, body: Ap
 @requires(Permission.TOKEN_END)
 async def log_out(call: AnyCall) -> None:
     """Revoke the token of this request; organization tokens are rejected, as `boathook keys revoke` ends those."""
-    await keys.revoke(call.work, call.principal.key_id)
+    await keys.revoke(call.work, call.principal.key_id, call.work.organization)
 
 
 @tokens.post(

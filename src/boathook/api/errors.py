@@ -28,6 +28,7 @@ from boathook.domain.errors import (
     InvalidTransition,
     InvalidValue,
     LimitReached,
+    NotAllowed,
     NotFound,
     RoutesChanged,
     SecretUnreadable,
@@ -97,6 +98,8 @@ def to_response(error: Exception, cells: Mapping[str, CellSettings] = MappingPro
             return _invalid_values([InvalidValue(str(error), "payload")], "body")
         case NotFound():
             return _coded(404, "not_found", "Entity not found")
+        case NotAllowed():
+            return _coded(403, "insufficient access", str(error))
         case WrongCell():
             return _misdirected(error, cells)
         case AlreadyExists():

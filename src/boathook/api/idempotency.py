@@ -9,7 +9,7 @@ are compared in canonical form, because clients may repeat a request with differ
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from fastapi._compat import ModelField
@@ -24,8 +24,16 @@ from boathook.service.access.idempotency import StoredResponse
 from boathook.service.unit_of_work import UnitOfWork
 
 
-class RequestCanonicalizer(msgspec.Struct, frozen=True):
+class CanonicalForm(Protocol):
     """Brings the requests of a route into canonical form."""
+
+    def canonical(self, request: Request, body: bytes) -> bytes:
+        """Return the canonical form of a request."""
+        ...
+
+
+class RequestCanonicalizer(msgspec.Struct, frozen=True):
+    """Brings the requests of a route with models into canonical form."""
 
     query: Mapping[str, ModelField]
     """The query parameters that affect the result, without those that only select what is shown."""
@@ -87,7 +95,7 @@ _ENCODER: Final = msgspec.json.Encoder(order="deterministic", decimal_format="nu
 
 
 def read_key(
-    request: Request, principal: Principal, body: bytes, canonicalizer: RequestCanonicalizer
+    request: Request, principal: Principal, body: bytes, canonicalizer: CanonicalForm
 ) -> IdempotencyKey | None:
     """Return the idempotency key of a request that has one."""
     word = request.headers.get("idempotency-key")
@@ -124,6 +132,16 @@ def canonical_of_values(body: Mapping[str, Any], given: bytes) -> bytes:
     """
     values = {name: sorted(set(one)) if _is_words(one) else one for name, one in body.items()}
     return _ENCODER.encode([values | {"payload": _EXACT.decode(given)}, {}])
+
+
+def canonical_of_input(value: msgspec.Struct) -> bytes:
+    """Return the canonical form of an operation's input: without what has its default, and lists of words as sets."""
+    given = {
+        field.name: getattr(value, field.name)
+        for field in msgspec.structs.fields(value)
+        if field.required or getattr(value, field.name) != field.default
+    }
+    return _ENCODER.encode({name: sorted(set(item)) if _is_words(item) else item for name, item in given.items()})
 
 
 def _hash(*parts: bytes) -> bytes:

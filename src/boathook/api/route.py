@@ -43,7 +43,7 @@ from starlette.types import Receive, Scope
 
 from boathook.api.authentication import authenticate, authenticate_by_copy, forbidden
 from boathook.api.errors import IGNORED, ApiError, invalid, not_found, to_response
-from boathook.api.idempotency import RequestCanonicalizer, read_key, run_once
+from boathook.api.idempotency import CanonicalForm, RequestCanonicalizer, read_key, run_once
 from boathook.domain.errors import DatabaseUnavailable, NotFound, WrongCell
 from boathook.domain.json_document import describe_fault
 from boathook.domain.model import IdempotencyKey
@@ -141,8 +141,18 @@ class ApiRoute(APIRoute):
         self._logged = OnceFilter(_MAX_LOGGED)
         super().__init__(path, endpoint, **options)
 
+    @property
+    def takes_body(self) -> bool:
+        """Whether a request has a JSON body."""
+        return self.body_field is not None
+
+    def ignored(self, document: Any) -> list[str]:
+        """Return the fields of a body that the route does not know."""
+        return [] if self.body_field is None else ignored_fields(self.body_field.field_info.annotation, document)
+
     @cached_property
-    def _canonicalizer(self) -> RequestCanonicalizer:
+    def canonicalizer(self) -> CanonicalForm:
+        """Brings requests into the form in which those with the same idempotency key are compared."""
         query = {field.alias: field for field in self.dependant.query_params if field.alias not in _DISPLAY_PARAMS}
         return RequestCanonicalizer(query, self.body_field)
 
@@ -195,7 +205,9 @@ class ApiRoute(APIRoute):
         async with app_context.reading() if is_read else app_context.writing() as connection:
             principal = await authenticate(connection, request.headers)
             call = whole.state.call = await self._call(request, whole, raw, principal, identifier)
-            work = call.transaction = UnitOfWork(app_context, connection, principal.organization, principal.actor)
+            work = call.transaction = UnitOfWork(
+                app_context, connection, principal.organization, principal.actor, principal
+            )
             remembers_itself = getattr(self.endpoint, "remembers_itself", False)
             if call.idempotency is None or remembers_itself:
                 answer = await inner(whole)
@@ -213,13 +225,12 @@ class ApiRoute(APIRoute):
             raise forbidden()
         # Parse only now: a parsed body can take thirty times its size in memory, and connections limit the number of
         # concurrent requests.
-        whole.document = _read_json(raw) if raw and self.body_field is not None else None
+        whole.document = _read_json(raw) if raw and self.takes_body else None
         return Call(principal, await self._read_key(request, principal, raw), identifier)
 
     def _reporting(self, answer: Response, document: Any) -> Response:
         """List the ignored fields of the request body in a response header."""
-        names = [] if self.body_field is None else ignored_fields(self.body_field.field_info.annotation, document)
-        if names:
+        if names := self.ignored(document):
             answer.headers[IGNORED] = ", ".join(names)
             # Clients' libraries do not show response headers.
             if self._logged.is_new(*names):
@@ -230,8 +241,8 @@ class ApiRoute(APIRoute):
         if request.method != "POST":
             return None
         if len(raw) < _LARGE_BODY:
-            return read_key(request, principal, raw, self._canonicalizer)
-        return await asyncio.to_thread(read_key, request, principal, raw, self._canonicalizer)
+            return read_key(request, principal, raw, self.canonicalizer)
+        return await asyncio.to_thread(read_key, request, principal, raw, self.canonicalizer)
 
 
 async def _error_response(request: Request, error: Exception) -> Response:

@@ -150,7 +150,10 @@ def run_in_transaction(
     """
 
     async def inside() -> Result:
-        async with open_app_context(cli_context(ctx).settings()) as opened, opened.work(organization, actor()) as work:
+        from boathook.service.authorization import HOST
+
+        settings = cli_context(ctx).settings()
+        async with open_app_context(settings) as opened, opened.work(organization, actor(), HOST) as work:
             return await do(work)
 
     return run(inside())

@@ -1,19 +1,17 @@
 """Pages of API keys; a token is shown only once, in the response that creates it."""
 
-from datetime import timedelta
 from typing import Final
 
 from starlette.responses import Response
 
+from boathook.console.derived import problem_of, read_form
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import AdminError, BoathookError, InvalidValue, NotFound
-from boathook.domain.model import MountRole
-from boathook.service.access import keys as actions
-from boathook.service.access.authorization import Permission
-from boathook.service.access.keys import ApiKey
-from boathook.service.sending import applications
-from boathook.service.sending.applications import Application
+from boathook.service import applications, keys
+from boathook.service.authorization import Permission
+from boathook.service.catalogue import keys as actions
+from boathook.service.keys import ApiKey
 from boathook.service.unit_of_work import UnitOfWork
 
 routes = Routes()
@@ -32,6 +30,9 @@ _SCOPES: Final = (
     ("mount", "one mounted path of an app"),
 )
 _ROLES: Final = (("reader", "reader: may read"), ("operator", "operator: may also change"))
+_FIELDS_OF: Final = {"application": ("application",), "mount": ("mount", "role")}
+"""The fields of the form that only a key of this scope has; others are sent with their first value."""
+_DAY_S: Final = 86_400
 _MAX_PORTAL_KEYS: Final = 100
 """Maximum number of portal keys on the page."""
 
@@ -42,11 +43,11 @@ async def list_keys(context: ConsoleContext, status: int = 200, error: BoathookE
     is_portal = context.query.get("portal") == "yes"
     async with context.work() as work:
         if is_portal:
-            rows = await actions.list_portal(work, limit=_MAX_PORTAL_KEYS + 1)
+            rows = await keys.list_portal(work, limit=_MAX_PORTAL_KEYS + 1)
         else:
-            rows = await actions.list_all(work, work.organization)
+            rows = await keys.list_all(work, work.organization)
         names = {key.application_id: await _name(work, key) for key in rows if key.application_id}
-    where = str(error.where[0]) if isinstance(error, InvalidValue) and error.where else ""
+    where, text = problem_of(error)
     return context.page(
         "keys/list.html",
         status,
@@ -58,7 +59,7 @@ async def list_keys(context: ConsoleContext, status: int = 200, error: BoathookE
         roles=_ROLES,
         lifetimes=_LIFETIMES,
         form=context.form,
-        error=error,
+        error=text,
         where=where,
     )
 
@@ -76,56 +77,32 @@ async def _name(work: UnitOfWork, key: ApiKey) -> str:
 async def create(context: ConsoleContext) -> Response:
     """Create a key, and show its token only in this response."""
     try:
-        lifetime = _lifetime(context.field("lifetime"))
-        name = context.field("name").strip()
-        mount, role = _mounted_path(context)
+        scope = context.field("scope")
+        own = _FIELDS_OF.get(scope, ())
+        new = read_form(
+            context, actions.create, "scope", *own,
+            name=context.field("name").strip(), lifetime_seconds=_lifetime(context.field("lifetime")),
+        )  # fmt: skip
         async with context.work() as work:
-            application = await _application(work, context.field("scope"), context.field("application").strip())
-            made = await actions.create(
-                work, application=application, mount=mount, role=role, name=name, lifetime=lifetime
-            )
+            made = await actions.create(work, new)
+            application = None if made.application is None else await applications.get(work, made.application)
     except AdminError as error:
         return await list_keys(context, 400, error)
+    except NotFound as error:
+        return await list_keys(context, 400, InvalidValue(str(error), "application"))
     # The response to a form is never cached, so no URL, cookie or cache contains the token.
     return context.page("keys/created.html", made=made, application=application)
 
 
-async def _application(work: UnitOfWork, scope: str, reference: str) -> Application | None:
-    if scope != "application":
-        return None
-    if not reference:
-        raise InvalidValue("enter the application's id or uid", "application")
-    try:
-        return await applications.get(work, reference)
-    except NotFound as error:
-        raise InvalidValue(str(error), "application") from None
-
-
-def _mounted_path(context: ConsoleContext) -> tuple[str, MountRole] | tuple[None, None]:
-    """Return the path and the role of a key for a mounted path; None and None for another key."""
-    if context.field("scope") != "mount":
-        return None, None
-    path, role = context.field("mount").strip(), context.field("role")
-    if not path:
-        raise InvalidValue("enter the path, such as /api/rentprog", "mount")
-    if role not in {name for name, _ in _ROLES}:
-        raise InvalidValue("choose one of these", "role")
-    return path, MountRole(role)
-
-
-def _lifetime(days: str) -> timedelta | None:
+def _lifetime(days: str) -> int | None:
     if days not in {known for known, _ in _LIFETIMES}:
         raise InvalidValue("choose one of these", "lifetime")
-    return timedelta(days=int(days)) if days else None
+    return int(days) * _DAY_S if days else None
 
 
 @routes.post("/keys/{id}/revoke", Permission.KEY_MANAGE)
 async def revoke(context: ConsoleContext) -> Response:
     """Revoke a key immediately."""
-    try:
-        id = ids.read(ids.API_KEY, context.path["id"])
-    except ValueError as error:
-        raise NotFound(str(error)) from None
     async with context.work() as work:
-        await actions.revoke(work, id)
-    return context.to(_LIST, f"The key {context.path['id']} is revoked. Requests with it are rejected from now on.")
+        gone = await actions.revoke(work, actions.KeyNamed(id=context.path["id"]))
+    return context.to(_LIST, f"The key {gone.id} is revoked. Requests with it are rejected from now on.")

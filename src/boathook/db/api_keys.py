@@ -77,9 +77,22 @@ async def find(connection: Connection, token_sha256: bytes) -> ApiKey | None:
     return None if row is None else _key(row)
 
 
-async def list_all(connection: Connection, organization: str | None, *, with_portal: bool) -> list[ApiKey]:
-    """Return the keys, newest first."""
-    return [_key(row) for row in await connection.fetch(SQL["list_keys"], organization, with_portal)]
+async def list_all(
+    connection: Connection,
+    organization: str | None,
+    *,
+    with_portal: bool,
+    before: UUID | None = None,
+    limit: int | None = None,
+) -> list[ApiKey]:
+    """Return the keys before one, newest first, at most *limit*."""
+    return [_key(row) for row in await connection.fetch(SQL["list_keys"], organization, with_portal, before, limit)]
+
+
+async def get(connection: Connection, id: UUID, organization: str | None) -> ApiKey | None:
+    """Return a key, valid or not, of an organization; None for *organization* means of any."""
+    row = await connection.fetchrow(SQL["get_key"], id, organization)
+    return None if row is None else _key(row)
 
 
 async def list_portal(connection: Connection, organization: str, *, limit: int) -> list[ApiKey]:
@@ -92,9 +105,10 @@ async def list_publishing_keys(connection: Connection, *, limit: int) -> Sequenc
     return [PublishingKey(*row) for row in await connection.fetch(SQL["list_publishing_keys"], limit)]
 
 
-async def revoke(connection: Connection, id: UUID) -> bool:
-    """Revoke a key; return False if there is no valid one."""
-    return await connection.fetchval(SQL["revoke_key"], id) is not None
+async def revoke(connection: Connection, id: UUID, organization: str | None) -> ApiKey | None:
+    """Revoke a key of an organization, or of any if that is None, and return it; None if there is no valid one."""
+    row = await connection.fetchrow(SQL["revoke_key"], id, organization)
+    return None if row is None else _key(row)
 
 
 async def expire(

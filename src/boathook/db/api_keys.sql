@@ -13,10 +13,15 @@ where k.token_sha256 = $1 and k.revoked_at is null and (k.expires_at is null or 
     and (k.application_id is null or (a.deleted_at is null and a.organization = k.organization))
 
 -- name: list_keys
--- Returns the keys, newest first; portal keys only on request.
+-- Returns the keys before $3, newest first; portal keys only on request.
 select * from boathook.api_key
-where ($1::text is null or organization = $1) and ($2 or not is_portal)
+where ($1::text is null or organization = $1) and ($2 or not is_portal) and ($3::uuid is null or id < $3)
 order by id desc
+limit $4
+
+-- name: get_key
+-- Returns one key, of organization $2 unless that is null.
+select * from boathook.api_key where id = $1 and ($2::text is null or organization = $2)
 
 -- name: list_portal
 -- Returns the latest valid portal keys of an organization.
@@ -26,8 +31,10 @@ order by id desc
 limit $2
 
 -- name: revoke_key
--- Revokes a key.
-update boathook.api_key set revoked_at = now() where id = $1 and revoked_at is null returning id
+-- Revokes a key, of organization $2 unless that is null.
+update boathook.api_key set revoked_at = now()
+where id = $1 and revoked_at is null and ($2::text is null or organization = $2)
+returning *
 
 -- name: expire_keys
 -- Lets the keys of an application, or of some of its sessions, expire after a delay.

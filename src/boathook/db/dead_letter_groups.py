@@ -117,9 +117,15 @@ class DeadLetterPage(msgspec.Struct, frozen=True):
 
 
 async def list_groups(
-    database: Database | Connection, *, recipient: str | None = None, code: str | None = None
+    database: Database | Connection,
+    *,
+    recipient: str | None = None,
+    code: str | None = None,
+    organization: str | None = None,
 ) -> tuple[list[DeadLetterGroup], bool]:
     """Return the groups that match a recipient pattern and a code, largest first, and whether there may be more.
+
+    Only dead letters of *organization* count, unless it is None; so it is for all that follow.
 
     If there are too many groups to list, those of the latest dead letters are included. Types are not read, see
     `with_types`.
@@ -128,13 +134,15 @@ async def list_groups(
     is_cut = len(rows) == MAX_GROUPS
     if is_cut:
         rows += await database.fetch(SQL["list_recent"], like_pattern(recipient), code, _MAX_RECENT, _SAMPLE_SIZE)
-    groups = await _describe(database, {row["key"] for row in rows}, recipient, code)
+    groups = await _describe(database, {row["key"] for row in rows}, recipient, code, organization)
     return sorted(groups, key=lambda group: (-group.number, group.key)), is_cut
 
 
-async def find_group(database: Database | Connection, key: UUID) -> DeadLetterGroup | None:
+async def find_group(
+    database: Database | Connection, key: UUID, organization: str | None = None
+) -> DeadLetterGroup | None:
     """Return one group with its types; None if no dead letter belongs to it any more."""
-    groups = await with_types(database, await _describe(database, [key], None, None))
+    groups = await with_types(database, await _describe(database, [key], None, None, organization), organization)
     return groups[0] if groups else None
 
 
@@ -144,9 +152,11 @@ async def group_of(database: Database | Connection, key: Key) -> UUID | None:
     return found
 
 
-async def with_types(database: Database | Connection, groups: Sequence[DeadLetterGroup]) -> list[DeadLetterGroup]:
+async def with_types(
+    database: Database | Connection, groups: Sequence[DeadLetterGroup], organization: str | None = None
+) -> list[DeadLetterGroup]:
     """Return groups with the types of their latest dead letters."""
-    rows = await database.fetch(SQL["list_types"], [group.key for group in groups], _MAX_TYPED)
+    rows = await database.fetch(SQL["list_types"], [group.key for group in groups], _MAX_TYPED, organization)
     types = {row["key"]: tuple(row["types"]) for row in rows}
     return [replace(group, types=types.get(group.key, ())) for group in groups]
 
@@ -187,26 +197,38 @@ async def search_dead_letters(
             return DeadLetterPage(await with_first_events(database, rows), before, is_full=False)
 
 
-async def preview_replay(database: Database | Connection, group: DeadLetterGroup) -> ReplayPreview:
+async def preview_replay(
+    database: Database | Connection, group: DeadLetterGroup, organization: str | None = None
+) -> ReplayPreview:
     """Return what would prevent a group's dead letters from running."""
-    rows = await database.fetch(SQL["foresee_replay"], group.key, group.recipient, _MAX_PREVIEWED)
+    rows = await database.fetch(SQL["foresee_replay"], group.key, group.recipient, _MAX_PREVIEWED, organization)
     return ReplayPreview(**dict(rows[0]))
 
 
 async def lock_group(
-    connection: Connection, key: UUID, died_by: datetime, *, limit: int, is_to_revive: bool = False
+    connection: Connection,
+    key: UUID,
+    died_by: datetime,
+    *,
+    limit: int,
+    is_to_revive: bool = False,
+    organization: str | None = None,
 ) -> list[Key]:
     """Lock the next dead letters of a group that died by a time; *is_to_revive* skips those that cannot be replayed."""
-    rows = await connection.fetch(SQL["lock_group"], key, died_by, limit, is_to_revive)
+    rows = await connection.fetch(SQL["lock_group"], key, died_by, limit, is_to_revive, organization)
     return [(row["event_id"], row["ordinal"]) for row in rows]
 
 
 async def _describe(
-    database: Database | Connection, keys: Iterable[UUID], recipient: str | None, code: str | None
+    database: Database | Connection,
+    keys: Iterable[UUID],
+    recipient: str | None,
+    code: str | None,
+    organization: str | None,
 ) -> list[DeadLetterGroup]:
     chosen = list(keys)
     shown = [ids.show(ids.DEAD_GROUP, key) for key in chosen]
-    arguments = (chosen, like_pattern(recipient), code, MAX_LETTERS, REPLAY_GROUP, shown)
+    arguments = (chosen, like_pattern(recipient), code, MAX_LETTERS, REPLAY_GROUP, shown, organization)
     rows = await database.fetch(SQL["describe_groups"], *arguments)
     return [_group(row) for row in rows]
 

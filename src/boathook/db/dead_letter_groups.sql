@@ -1,4 +1,9 @@
 -- An index finds dead letters with the same cause: from one group to the next, and within a group by time of death.
+-- A group may have dead letters of several organizations, as a handler serves all of them.
+
+-- fragment: own
+-- The organization that dead letter d belongs to.
+(select {organization} from boathook.event e where e.id = d.event_id)
 
 -- name: walk_groups
 -- Walks from one group of dead letters to the next after $1, for $2 steps.
@@ -37,21 +42,23 @@ from (
 -- name: describe_groups
 -- Reads for these groups of dead letters ($1, shown as $6) that match recipient and code: how many there are, up to $4,
 -- how many of them failed again after a replay, the oldest and the newest, how many died in each of the last 24 hours,
--- and who last replayed the group with action $5.
+-- and who last replayed the group with action $5. $7 is null, or the only organization whose dead letters count; who
+-- replayed those of all is then nobody.
 select k.key, l.event_id, l.ordinal::integer as ordinal, l.recipient, l.code, l.error, boathook.dead_shape(l.error) as shape,
     l.attempts, l.dead_at as newest, c.oldest, c.number, c.again, r.at as replayed_at, r.actor as replayed_by,
     c.since_replay, h.hours, h.numbers
 from unnest($1::uuid[], $6::text[]) as k (key, shown)
 cross join lateral (
     select event_id, ordinal, recipient, code, error, attempts, dead_at
-    from boathook.delivery
+    from boathook.delivery d
     where state = 'dead' and boathook.dead_group(recipient, code, error) = k.key
+        and ($7::text is null or {own} = $7)
     order by boathook.dead_group(recipient, code, error) desc, dead_at desc
     limit 1
 ) as l
 left join lateral (
     select at, actor from boathook.audit
-    where subject = k.shown and action = $5
+    where subject = k.shown and action = $5 and $7 is null
     order by id desc
     limit 1
 ) as r on true
@@ -59,8 +66,9 @@ cross join lateral (
     select count(*) as number, min(dead_at) as oldest, count(*) filter (where replays > 0) as again,
         count(*) filter (where dead_at > r.at and replays = 0) as since_replay
     from (
-        select dead_at, replays from boathook.delivery
+        select dead_at, replays from boathook.delivery d
         where state = 'dead' and boathook.dead_group(recipient, code, error) = k.key
+            and ($7::text is null or {own} = $7)
         limit $4::integer
     ) as those
 ) as c
@@ -70,8 +78,9 @@ cross join lateral (
         select count(*) as number, width_bucket(
             dead_at, (select array_agg(now() - make_interval(hours => n) order by n desc) from generate_series(0, 24) as n)) as hour
         from (
-            select dead_at from boathook.delivery
+            select dead_at from boathook.delivery d
             where state = 'dead' and boathook.dead_group(recipient, code, error) = k.key and dead_at >= now() - interval '24 hours'
+                and ($7::text is null or {own} = $7)
             limit $4::integer
         ) as latest
         group by hour
@@ -80,14 +89,16 @@ cross join lateral (
 where ($2::text is null or l.recipient like $2) and ($3::text is null or l.code = $3)
 
 -- name: list_types
--- Lists the event types, or item types, of the $2 latest dead letters of each of these groups.
+-- Lists the event types, or item types, of the $2 latest dead letters of each of these groups; $3 is null or the only
+-- organization that they may belong to.
 select k.key, array_agg(distinct l.type order by l.type) as types
 from unnest($1::uuid[]) as k (key)
 cross join lateral (
     select coalesce(d.item_type, e.type) as type
     from (
-        select event_id, item_type from boathook.delivery
+        select event_id, item_type from boathook.delivery d
         where state = 'dead' and boathook.dead_group(recipient, code, error) = k.key
+            and ($3::text is null or {own} = $3)
         order by boathook.dead_group(recipient, code, error) desc, dead_at desc
         limit $2
     ) as d
@@ -152,13 +163,14 @@ order by number
 
 -- name: foresee_replay
 -- Reads whether a recipient accepts deliveries and has a route, and how many of the group's $3 oldest dead letters have
--- lost their content, so that they cannot be replayed.
+-- lost their content, so that they cannot be replayed; $4 is null or the only organization that they may belong to.
 select boathook.accepts_deliveries($2) as is_open,
     starts_with($2, 'endpoint:') or exists (select from boathook.route where recipient = $2 and is_active) as has_route,
     (select count(*) filter (where e.expunged_at is not null)
      from (
-         select event_id from boathook.delivery
+         select event_id from boathook.delivery d
          where state = 'dead' and boathook.dead_group(recipient, code, error) = $1
+             and ($4::text is null or {own} = $4)
          order by boathook.dead_group(recipient, code, error), dead_at
          limit $3
      ) as d
@@ -167,11 +179,13 @@ select boathook.accepts_deliveries($2) as is_open,
 -- name: lock_group
 -- Locks the next dead letters of a group that died by $2, oldest first, skipping those that another operator holds; $4
 -- also skips those that cannot be replayed, because their content was deleted or their endpoint is deleted or disabled.
+-- $5 is null or the only organization that they may belong to.
 select d.event_id, d.ordinal::integer as ordinal
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
 where d.state = 'dead' and boathook.dead_group(d.recipient, d.code, d.error) = $1 and d.dead_at <= $2
     and (not $4::boolean or (e.expunged_at is null and boathook.accepts_deliveries(d.recipient)))
+    and ($5::text is null or {organization} = $5)
 order by boathook.dead_group(d.recipient, d.code, d.error), d.dead_at
 limit $3
 for update of d skip locked

@@ -47,15 +47,16 @@ class Selection(msgspec.Struct, frozen=True):
 
     filter: ListFilter
     keys: Sequence[Key] | None = None
+    organization: str | None = None
+    """Only those that belong to this organization; None: those of all."""
 
     def arguments(self) -> tuple[object, ...]:
-        """Return the selection as the arguments $1 to $9 of its statements."""
+        """Return the selection as the arguments $1 to $10 of its statements."""
         wanted = self.filter
         columns = (None, None) if self.keys is None else _columns(self.keys)
         return (
             wanted.source, wanted.application, like_pattern(wanted.type), like_pattern(wanted.recipient), wanted.code,
-            wanted.since,
-            wanted.until, *columns,
+            wanted.since, wanted.until, *columns, self.organization,
         )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 -- fragment: selected_dead
 -- Conditions on dead letters: source and type pattern of their own event or of the first of its chain, application,
--- recipient pattern, code, times of death, keys.
+-- recipient pattern, code, times of death, keys, and the organization that they belong to unless that is null.
 d.state = 'dead'
     and ($1::text is null or e.source = $1 or {first_source} = $1)
     and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
@@ -10,6 +10,7 @@ d.state = 'dead'
     and ($6::timestamptz is null or d.dead_at >= $6)
     and ($7::timestamptz is null or d.dead_at < $7)
     and ($8::uuid[] is null or (d.event_id, d.ordinal) in (select * from unnest($8::uuid[], $9::integer[])))
+    and ($10::text is null or {organization} = $10)
 
 -- fragment: add_planned
 -- Inserts the deliveries of "planned", which are ordered by event and ordinal.
@@ -37,14 +38,14 @@ order by number desc, 3, 4, 5
 
 -- name: lock_dead
 -- Locks the next dead letters of a selection, in key order; those that another operator holds are skipped.
--- $11 also skips those that cannot be replayed: their content was deleted, or their endpoint is deleted or disabled.
+-- $12 also skips those that cannot be replayed: their content was deleted, or their endpoint is deleted or disabled.
 select d.event_id, d.ordinal::integer as ordinal
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
 where {selected_dead}
-    and (not $11::boolean or (e.expunged_at is null and boathook.accepts_deliveries(d.recipient)))
+    and (not $12::boolean or (e.expunged_at is null and boathook.accepts_deliveries(d.recipient)))
 order by d.event_id, d.ordinal
-limit $10
+limit $11
 for update of d skip locked
 
 -- name: lock_dead_of_events

@@ -36,6 +36,7 @@ BoathookError
 ├── TokenRejected               a JSON Web Token is not valid here
 ├── FetchFailed                 a URL at a sender could not be fetched, or is not allowed
 ├── InvalidTransition           a delivery cannot go from this state to that one
+├── NotAllowed                  the caller of an operation lacks its permission, or may not reach its rows
 ├── WrongCell                   an application has moved to another cell: names it
 └── NotFound                    no such event, delivery, rejection, source, key, application, endpoint ...
     └── ApplicationNotFound     a message is for no application, and for no handler of that name
@@ -256,6 +257,10 @@ class FetchFailed(BoathookError):
 
 class InvalidTransition(BoathookError):
     """A delivery cannot go from its state to the requested one."""
+
+
+class NotAllowed(BoathookError):
+    """The caller may not run an operation: it lacks the permission, or the operation reaches beyond its tenant."""
 
 
 class WrongCell(BoathookError):

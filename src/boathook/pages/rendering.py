@@ -18,6 +18,7 @@ from boathook.domain.errors import (
     BoathookError,
     DatabaseUnavailable,
     InvalidTransition,
+    NotAllowed,
     NotFound,
     Overloaded,
     SendError,
@@ -141,6 +142,8 @@ def _describe_error(error: Exception) -> tuple[int, str, str]:
             return error.status_code, _TITLES.get(error.status_code, "Request failed"), str(error.detail)
         case NotFound():
             return 404, "Not found", str(error)
+        case NotAllowed():
+            return 403, _TITLES[403], str(error)
         case DatabaseUnavailable() | Overloaded():
             text = f"{error}. Gateways with a spool still accept events. This page works again when PostgreSQL is back."
             return 503, "PostgreSQL is unavailable", text

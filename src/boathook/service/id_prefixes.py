@@ -1,7 +1,8 @@
 """Looks up ids that users give by their beginning, such as ``evt_01h455vb4p``; the API takes whole ids only.
 
 All functions raise InvalidValue if a text is not an id of the kind or begins several, and NotFound if it is that
-of none. A whole id is returned as it is, without a look at the database.
+of none. A whole id is returned as it is, without a look at the database. With *organization*, only its objects are
+found, and named as candidates; None finds those of all, as operators may.
 """
 
 from collections.abc import Sequence
@@ -21,21 +22,29 @@ from boathook.domain.errors import InvalidValue, NotFound
 MAX_CANDIDATES: Final = 5
 
 
-async def find_ids(database: Database | Connection, prefix: str, words: Sequence[str]) -> list[UUID]:
+async def find_ids(
+    database: Database | Connection, prefix: str, words: Sequence[str], organization: str | None = None
+) -> list[UUID]:
     """Return the ids of one kind that *words* begin; an event may be given by its message id."""
-    return [await _find_id(database, prefix, word) for word in words]
+    return [await _find_id(database, prefix, word, organization) for word in words]
 
 
-async def find_deliveries(database: Database | Connection, words: Sequence[str]) -> list[Key]:
+async def find_deliveries(
+    database: Database | Connection, words: Sequence[str], organization: str | None = None
+) -> list[Key]:
     """Return the keys of the deliveries whose ids *words* begin; the number at the end may be missing."""
-    return [await _find_delivery(database, word) for word in words]
+    return [await _find_delivery(database, word, organization) for word in words]
 
 
-async def complete(database: Database | Connection, prefix: str, reference: str) -> str:
+async def complete(
+    database: Database | Connection, prefix: str, reference: str, organization: str | None = None
+) -> str:
     """Return the whole id that *reference* begins; a uid, which never begins like an id, or an imported id as it is."""
+    if prefix == ids.DELIVERY:
+        return ids.show_delivery(*await _find_delivery(database, reference, organization))
     if not reference.startswith(f"{prefix}_") or is_imported_id(prefix, reference):
         return reference
-    return ids.show(prefix, await _find_id(database, prefix, reference))
+    return ids.show(prefix, await _find_id(database, prefix, reference, organization))
 
 
 async def complete_filter(database: Database | Connection, prefix: str, wanted: ListFilter) -> ListFilter:
@@ -44,31 +53,35 @@ async def complete_filter(database: Database | Connection, prefix: str, wanted: 
     if application is not None:
         application = await complete(database, ids.APPLICATION, application)
     if after is not None and prefix == ids.DELIVERY:
-        after = ids.show_delivery(*await _find_delivery(database, after))
+        after = ids.show_delivery(*await _find_delivery(database, after, None))
     elif after is not None:
-        after = ids.show(prefix, await _find_id(database, prefix, after))
+        after = ids.show(prefix, await _find_id(database, prefix, after, None))
     return replace(wanted, application=application, after=after)
 
 
-async def _find_id(database: Database | Connection, prefix: str, text: str) -> UUID:
+async def _find_id(database: Database | Connection, prefix: str, text: str, organization: str | None) -> UUID:
     if prefix == ids.EVENT and text.startswith(f"{ids.MESSAGE}_"):
         prefix = ids.MESSAGE
     first, last = read_range(prefix, text)
     if first == last:
         return first
-    found = await id_prefixes.find_ids(database, prefix, first, last, limit=MAX_CANDIDATES + 1)
+    found = await id_prefixes.find_ids(
+        database, prefix, first, last, limit=MAX_CANDIDATES + 1, organization=organization
+    )
     check_unique(text, [ids.show(prefix, one) for one in found])
     if not found:
         raise NotFound(f"there is no {ids.NOUNS[prefix]} whose id begins with {text}")
     return found[0]
 
 
-async def _find_delivery(database: Database | Connection, text: str) -> Key:
+async def _find_delivery(database: Database | Connection, text: str, organization: str | None) -> Key:
     try:
         return ids.read_delivery(text)
     except ValueError:
         first, last = read_range(ids.DELIVERY, text.removesuffix("_"))
-    found = await id_prefixes.find_deliveries(database, first, last, limit=MAX_CANDIDATES + 1)
+    found = await id_prefixes.find_deliveries(
+        database, first, last, limit=MAX_CANDIDATES + 1, organization=organization
+    )
     check_unique(text, [ids.show_delivery(*one) for one in found])
     if not found:
         raise NotFound(f"there is no delivery whose id begins with {text}")

@@ -26,6 +26,7 @@ from boathook.domain.errors import AlreadyExists, NotFound, WrongCell
 from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.handlers.collector import collecting_due
 from boathook.handlers.outbox import Outbox
+from boathook.service.authorization import NOBODY, Caller
 from boathook.service.database import ProgressCallback, open_database
 
 Row = TypeVar("Row")
@@ -85,11 +86,17 @@ class AppContext:
 
     @contextlib.asynccontextmanager
     async def work(
-        self, organization: str = DEFAULT_ORGANIZATION, actor: str = "unknown"
+        self, organization: str = DEFAULT_ORGANIZATION, actor: str = "unknown", caller: Caller = NOBODY
     ) -> AsyncIterator["UnitOfWork"]:
-        """Open a transaction of *organization*; it commits at the end and rolls back on an error."""
+        """Open a transaction of *organization*; it commits at the end and rolls back on an error.
+
+        Args:
+            organization: whose objects the transaction is about.
+            actor: the actor for the audit.
+            caller: who may run operations of the catalogue in it; by default nobody.
+        """
         async with self.database.transaction(commit_within_s=_COMMIT_TIMEOUT_S) as connection:
-            yield UnitOfWork(self, connection, organization, actor)
+            yield UnitOfWork(self, connection, organization, actor, caller)
 
     @contextlib.asynccontextmanager
     async def reading(self, within_s: float | None = None) -> AsyncIterator[Connection]:
@@ -123,6 +130,8 @@ class UnitOfWork(msgspec.Struct, frozen=True):
     organization: str
     actor: str
     """The actor for the audit, such as ``cli:anna`` or ``api:key_…``."""
+    caller: Caller = NOBODY
+    """Who may run operations of the catalogue, and on whose rows; by default nobody."""
 
     @contextlib.asynccontextmanager
     async def snapshot(self) -> AsyncIterator[None]:

@@ -8,7 +8,9 @@ from boathook.config import load
 from boathook.db.database import Database
 from boathook.db.secret_box import SecretBox
 from boathook.handlers.outbox import Outbox
-from boathook.service.access import keys
+from boathook.service.authorization import HOST
+from boathook.service.catalogue import keys
+from boathook.service.catalogue.keys import KeyScope, NewKey
 from boathook.service.unit_of_work import AppContext
 from tests.acceptance.conftest import wait_for_copy
 from tests.faults.rig.environment import Environment
@@ -50,7 +52,7 @@ async def _make_token(url: str) -> str:
     settings = load(None, {"database.url": url})
     database = await Database.open(url, purpose="test", size=1)
     try:
-        async with AppContext(settings, database, SecretBox([KEY]), Outbox()).work(actor="test") as work:
-            return (await keys.create(work)).token
+        async with AppContext(settings, database, SecretBox([KEY]), Outbox()).work(actor="test", caller=HOST) as work:
+            return (await keys.create(work, NewKey(scope=KeyScope.ORGANIZATION))).token
     finally:
         await database.close()

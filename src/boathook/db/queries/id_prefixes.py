@@ -5,10 +5,11 @@ from typing import Final
 from uuid import UUID
 
 from boathook.db.database import Connection, Database
+from boathook.db.queries import listings
 from boathook.db.statements import load
 from boathook.domain import ids
 
-SQL = load(__file__)
+SQL = load(__file__, fragments_of=(listings.__file__,))
 _STATEMENTS: Final[Mapping[str, str]] = {
     ids.EVENT: "find_events",
     ids.MESSAGE: "find_events",
@@ -23,14 +24,16 @@ _STATEMENTS: Final[Mapping[str, str]] = {
 }
 
 
-async def find_ids(database: Database | Connection, prefix: str, first: UUID, last: UUID, *, limit: int) -> list[UUID]:
-    """Return the ids of one kind from *first* to *last*, at most *limit*."""
-    return [row["id"] for row in await database.fetch(SQL[_STATEMENTS[prefix]], first, last, limit)]
+async def find_ids(
+    database: Database | Connection, prefix: str, first: UUID, last: UUID, *, limit: int, organization: str | None
+) -> list[UUID]:
+    """Return the ids of one kind from *first* to *last*, at most *limit*, of one organization or of all."""
+    return [row["id"] for row in await database.fetch(SQL[_STATEMENTS[prefix]], first, last, limit, organization)]
 
 
 async def find_deliveries(
-    database: Database | Connection, first: UUID, last: UUID, *, limit: int
+    database: Database | Connection, first: UUID, last: UUID, *, limit: int, organization: str | None
 ) -> list[tuple[UUID, int]]:
-    """Return the keys of the deliveries of the events from *first* to *last*, at most *limit*."""
-    rows = await database.fetch(SQL["find_deliveries"], first, last, limit)
+    """Return the keys of the deliveries of the events from *first* to *last*, as `find_ids` does."""
+    rows = await database.fetch(SQL["find_deliveries"], first, last, limit, organization)
     return [(row["event_id"], row["ordinal"]) for row in rows]

@@ -1,4 +1,4 @@
-"""Creates, lists and revokes API keys."""
+"""Issues API keys, finds the holder of a token, and revokes keys; operators do so by `catalogue.keys`."""
 
 import hashlib
 import secrets
@@ -8,16 +8,12 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from msgspec.structs import replace
-
-from boathook.config.types import check_mount_path
 from boathook.db import api_keys
 from boathook.db.api_keys import ApiKey as ApiKey  # noqa: PLC0414 - re-exported
 from boathook.db.applications import Application
 from boathook.db.audit import record
 from boathook.domain import ids
-from boathook.domain.errors import InvalidValue, NotFound
-from boathook.domain.model import MountRole
+from boathook.domain.errors import NotFound
 from boathook.service import limits
 from boathook.service.access.authorization import Principal, principal_of
 from boathook.service.unit_of_work import Connection, UnitOfWork, new_id, require_here
@@ -52,37 +48,6 @@ async def find_portal_key(work: UnitOfWork, token: str) -> ApiKey | None:
     return key if key is not None and key.is_portal and key.application_id is not None else None
 
 
-async def create(
-    work: UnitOfWork,
-    *,
-    application: Application | None = None,
-    mount: str | None = None,
-    role: MountRole | None = None,
-    name: str | None = None,
-    lifetime: timedelta | None = None,
-) -> CreatedKey:
-    """Create a key for the organization, for one of its applications, or for one mounted path; *name* None: no name.
-
-    Raises:
-        InvalidValue: the name, the path or the role is invalid.
-    """
-    if (mount is None) is not (role is None):
-        raise InvalidValue("a role belongs to a mounted path; give both or none", "role")
-    if mount is not None and application is not None:
-        raise InvalidValue("a key is for an application or for a mounted path; give one of the two", "mount")
-    if mount is not None:
-        with limits.field("mount"):
-            check_mount_path(mount)
-    if name is not None:
-        with limits.field("name"):
-            limits.check_key_name(name)
-    key = ApiKey(id=new_id(), organization="", application_id=None, name=name or "", mount=mount, mount_role=role)
-    created = await _create(work, application, key, lifetime)
-    note = None if mount is None else f"{role} of {mount}"
-    await record(work.connection, work.actor, "key.create", created.key.shown_id, note)
-    return created
-
-
 async def create_for_portal(
     work: UnitOfWork,
     application: Application,
@@ -104,33 +69,32 @@ async def create_for_portal(
         feature_flags = [limits.check_flag(flag) for flag in feature_flags]
     key = ApiKey(
         id=new_id(),
-        organization="",
-        application_id=None,
+        organization=work.organization,
+        application_id=application.id,
         is_portal=True,
         session_id=session_id,
         capabilities=None if capabilities is None else tuple(capabilities),
         feature_flags=tuple(feature_flags),
     )
-    created = await _create(work, application, key, lifetime)
+    created = await issue(work, key, application, lifetime)
     await record(work.connection, work.actor, "key.create_for_portal", created.key.shown_id, application.shown_id)
     return created
 
 
-async def _create(
-    work: UnitOfWork, application: Application | None, key: ApiKey, lifetime: timedelta | None
+async def issue(
+    work: UnitOfWork, key: ApiKey, application: Application | None, lifetime: timedelta | None
 ) -> CreatedKey:
+    """Store a key, and return it with its new token; *application* is the one that it is for, if any."""
     if application is not None:
         await require_here(work, application)
     # No dot: official clients parse the text after a dot as a region.
     token = PREFIX + secrets.token_urlsafe(_ENTROPY)
-    application_id = application.id if application else None
-    key = replace(key, organization=work.organization, application_id=application_id)
     return CreatedKey(await api_keys.insert(work.connection, key, hash_token(token), lifetime), token)
 
 
-async def list_all(work: UnitOfWork, organization: str | None = None, *, with_portal: bool = False) -> list[ApiKey]:
-    """Return the keys of the deployment or of one organization, newest first."""
-    return await api_keys.list_all(work.connection, organization, with_portal=with_portal)
+async def list_all(work: UnitOfWork, organization: str | None = None) -> list[ApiKey]:
+    """Return the keys of the deployment or of one organization, newest first, without those of portals."""
+    return await api_keys.list_all(work.connection, organization, with_portal=False)
 
 
 async def list_portal(work: UnitOfWork, *, limit: int) -> list[ApiKey]:
@@ -138,9 +102,9 @@ async def list_portal(work: UnitOfWork, *, limit: int) -> list[ApiKey]:
     return await api_keys.list_portal(work.connection, work.organization, limit=limit)
 
 
-async def revoke(work: UnitOfWork, id: UUID) -> None:
-    """Revoke a key immediately. Raises NotFound if there is no such valid key."""
-    if not await api_keys.revoke(work.connection, id):
+async def revoke(work: UnitOfWork, id: UUID, organization: str | None) -> None:
+    """Revoke a key of an organization, or of any if that is None. Raises NotFound if there is no such valid key."""
+    if await api_keys.revoke(work.connection, id, organization) is None:
         raise NotFound(f"there is no valid key {_shown(id)}")
     await record(work.connection, work.actor, "key.revoke", _shown(id))
 

@@ -1,0 +1,217 @@
+"""Commands that derive from the catalogue of operations: their options, help, questions, output and errors."""
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Annotated, Any, Final, cast, get_args
+
+import msgspec
+import typer
+from msgspec.structs import asdict, replace
+
+from boathook.cli import output
+from boathook.cli.commands import example
+from boathook.cli.context import UsageError, confirm, run_in_transaction
+from boathook.cli.options import After, Json, Limit, Yes, read_lifetime
+from boathook.cli.output import Column, View, parse_time
+from boathook.domain.errors import InvalidValue
+from boathook.service import id_prefixes
+from boathook.service.catalogue.fields import Field, Kind, fields_of
+from boathook.service.catalogue.operation import Operation
+from boathook.service.catalogue.values import PageInput, name_fields
+from boathook.service.unit_of_work import UnitOfWork
+
+_PAGE: Final = 250
+Runner = Callable[[msgspec.Struct], Awaitable[Any]]
+
+
+def add(group: typer.Typer, operation: Operation[Any, Any], name: str, *, view: View | None = None) -> None:
+    """Add the command of an operation to a group.
+
+    Args:
+        group: the group.
+        operation: the operation.
+        name: the name of the command.
+        view: how it prints its result, or the rows of a list; by default all fields, times as ages.
+    """
+    is_list = issubclass(operation.input, PageInput)
+    own = [field for field in operation.fields if not (is_list and field.name in {"limit", "iterator"})]
+    view = view or view_of(operation)
+
+    def command(ctx: typer.Context, **values: Any) -> None:
+        as_json = values.pop("as_json")
+        if is_list:
+            _print_list(ctx, operation, values, view, as_json=as_json)
+            return
+        yes = values.pop("yes", True)
+        value = _input(operation, values)
+        if operation.warns:
+            confirm(operation.warns.format(**asdict(value)), yes=yes)
+        _print(operation, _run(ctx, operation, value), view, as_json=as_json)
+
+    parameters = [inspect.Parameter("ctx", _POSITIONAL, annotation=typer.Context), *map(_parameter, own)]
+    if is_list:
+        parameters += [_fixed("limit", Limit, 50), _fixed("after", After, None)]
+    if operation.must_confirm:
+        parameters.append(_fixed("yes", Yes, default=False))
+    parameters.append(_fixed("as_json", Json, default=False))
+    # An argument without a default cannot follow an option with one.
+    parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+    cast("Any", command).__signature__ = inspect.Signature(parameters)
+    command.__doc__ = f"{operation.help}\n\n{operation.detail}".strip()
+    group.command(name, epilog=example(*operation.examples))(command)
+
+
+_POSITIONAL: Final = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+def _fixed(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, _POSITIONAL, default=default, annotation=annotation)
+
+
+_TYPES: Final = {Kind.TEXT: str, Kind.INTEGER: int, Kind.NUMBER: float, Kind.FLAG: bool}
+
+
+def _parameter(field: Field) -> inspect.Parameter:
+    """Return the option or the argument of a field."""
+    rule = field.rule
+    kind: Any = _TYPES.get(field.kind, item_type(field))
+    more: dict[str, Any] = {"metavar": rule.metavar} if rule.metavar else {}
+    if rule.is_duration:
+        kind, more = timedelta, {"parser": read_lifetime, "metavar": "LENGTH"}
+    elif field.kind is Kind.TIME:
+        more = {"parser": parse_time, "metavar": "TIME"}
+    kind = list[kind] if field.is_list else kind
+    default = inspect.Parameter.empty if field.is_required else field.default
+    annotation = kind if field.is_required or field.kind is Kind.FLAG else kind | None
+    if rule.argument:
+        info = typer.Argument(metavar=rule.argument, help=_help(field), show_default=False)
+    else:
+        info = typer.Option(field.option, help=_help(field), **more)
+    return _fixed(field.name, Annotated[annotation, info], default)
+
+
+def item_type(field: Field) -> Any:
+    """Return the type of a field's value, or of the items of a list."""
+    return get_args(field.type)[0] if field.is_list else field.type
+
+
+def _help(field: Field) -> str:
+    """Return the help of an option, with an example of its values."""
+    sample = "30d, 12h" if field.rule.is_duration else field.rule.example
+    if field.rule.prefix and field.rule.argument:
+        return f"{field.rule.help.rstrip('.')}, or the beginning of it."
+    return field.rule.help if sample is None else f"{field.rule.help.rstrip('.')}, such as {sample}."
+
+
+def _input(operation: Operation[Any, Any], values: Mapping[str, Any]) -> Any:
+    present = {name: value for name, value in values.items() if value is not None}
+    seconds = {name: int(value.total_seconds()) for name, value in present.items() if isinstance(value, timedelta)}
+    return operation.input(**present | seconds)
+
+
+def _run(ctx: typer.Context, operation: Operation[Any, Any], value: Any) -> Any:
+    """Run an operation in one transaction of the configured database."""
+    with naming_options(operation):
+        return run_in_transaction(ctx, partial(_act, operation, value))
+
+
+async def _act(operation: Operation[Any, Any], value: Any, work: UnitOfWork) -> Any:
+    return await operation(work, await complete(work, value))
+
+
+async def complete(work: UnitOfWork, value: msgspec.Struct) -> Any:
+    """Return an input with the whole ids that its ids begin. Raises InvalidValue, NotFound."""
+    whole = {}
+    for field in fields_of(type(value)):
+        given, prefix = getattr(value, field.name), field.rule.prefix
+        if not prefix or given is None:
+            continue
+        words = given if field.is_list else [given]
+        found = [await id_prefixes.complete(work.connection, prefix, word, work.caller.tenant) for word in words]
+        whole[field.name] = found if field.is_list else found[0]
+    return replace(value, **whole) if whole else value
+
+
+class naming_options:  # noqa: N801 - a context manager
+    """Let errors of an operation name the option of a field, where the service names the field."""
+
+    def __init__(self, operation: Operation[Any, Any]) -> None:
+        self._table = operation.fields
+
+    def __enter__(self) -> None:
+        """Do nothing yet."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, InvalidValue):
+            error.args = (name_fields(str(error), self._label),)
+            if error.where and (label := self._option(str(error.where[0]))):
+                raise UsageError(f"{label}: {error}") from error
+
+    def _label(self, name: str) -> str:
+        return self._option(name) or name
+
+    def _option(self, name: str) -> str:
+        for field in self._table:
+            if name in {field.name, field.public_name}:
+                return field.rule.argument or field.option
+        return ""
+
+
+def _print(operation: Operation[Any, Any], result: Any, view: View, *, as_json: bool) -> None:
+    values = asdict(result)
+    if as_json:
+        output.print_json(view.plain(result))
+    elif operation.secret:
+        output.say(values[operation.secret])
+    elif operation.says:
+        output.say(operation.says.format(**values))
+    else:
+        view.print_one(result, as_json=False)
+
+
+def _print_list(
+    ctx: typer.Context, operation: Operation[Any, Any], values: dict[str, Any], view: View, *, as_json: bool
+) -> None:
+    limit, after = values.pop("limit"), values.pop("after")
+    value = _input(operation, {**values, "iterator": after})
+
+    async def read(work: UnitOfWork) -> None:
+        await view.print_pages(
+            _pages(operation, work, await complete(work, value), limit), limit=limit, as_json=as_json
+        )
+
+    with naming_options(operation):
+        run_in_transaction(ctx, read)
+
+
+async def _pages(
+    operation: Operation[Any, Any], work: UnitOfWork, value: Any, limit: int
+) -> AsyncIterator[Sequence[object]]:
+    """Yield the pages of a list, at most *limit* rows; 0 means all."""
+    left = limit
+    while True:
+        page = await operation(work, replace(value, limit=min(left or _PAGE, _PAGE)))
+        if page.data:
+            yield page.data
+        left -= len(page.data)
+        if page.done or (limit and left <= 0):
+            return
+        value = replace(value, iterator=page.iterator)
+
+
+def view_of(operation: Operation[Any, Any]) -> View:
+    """Return how the result of an operation is printed: all fields, times as ages, without empty columns."""
+    table = operation.result_fields
+    rows = next((fields_of(item_type(field)) for field in table if field.name == "data" and field.is_list), table)
+    return View(tuple(map(_column, rows)))
+
+
+def _column(field: Field) -> Column:
+    title = field.name.removesuffix("_at").replace("_", " ")
+    if field.kind is Kind.TIME:
+        is_birth = field.name == "created_at"
+        read = output.age_of(field.name) if is_birth else output.moment_of(field.name)
+        return Column("age" if is_birth else title, read, is_optional=True)
+    return Column(title, field.name, is_whole=bool(field.rule.prefix), is_optional=True)

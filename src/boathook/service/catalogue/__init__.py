@@ -1,0 +1,35 @@
+"""The catalogue of operations: each action of operators and API users, declared once.
+
+operation   what an operation is, and the check that stands before each body
+fields      the fields of inputs: their types, limits and help
+selection   operations on many objects: ids, groups, filters or all
+
+The other modules declare the operations of one noun each. Interfaces derive their routes, commands and forms from
+`load`, which imports only the modules of the nouns that it is asked for.
+"""
+
+import functools
+import importlib
+from typing import Any, Final
+
+from boathook.service.catalogue.operation import Operation
+
+NOUNS: Final = ("key",)
+"""The nouns that have operations; the module of each has its plural."""
+
+
+def load(*nouns: str) -> tuple[Operation[Any, Any], ...]:
+    """Return the operations of these nouns, or of all if none is named, in the order of their declaration."""
+    return tuple(operation for noun in nouns or NOUNS for operation in _declared(noun))
+
+
+def find(name: str) -> Operation[Any, Any]:
+    """Return the operation with this name, such as ``key.revoke``. Raises KeyError."""
+    noun = name.partition(".")[0]
+    return {operation.name: operation for operation in (load(noun) if noun in NOUNS else ())}[name]
+
+
+@functools.cache
+def _declared(noun: str) -> tuple[Operation[Any, Any], ...]:
+    module = importlib.import_module(f"{__name__}.{noun}s")
+    return tuple(value for value in vars(module).values() if isinstance(value, Operation) and value.noun == noun)

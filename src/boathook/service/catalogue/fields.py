@@ -1,0 +1,595 @@
+"""The language of fields: what a field of a resource or of an operation is, declared once for every interface.
+
+A table of fields is a struct whose fields are annotated with a `Rule`::
+
+    Rate = Annotated[int, Rule(minimum=1, maximum=65_535)]
+
+    class NewEndpoint(Input, frozen=True, kw_only=True):
+        url: Annotated[str, Rule(help="URL that receives messages.")]
+        throttle_rate: Annotated[Rate | None, Rule(help="Maximum messages per second.", option="--rate")] = None
+
+Rules nest, and the outer one takes precedence. The functions that store a value call `check` or `check_values`, so that
+a limit holds at every interface; models, options, forms and documents are derived from `fields_of`.
+"""
+
+import math
+import re
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import Enum, StrEnum
+from functools import cache, reduce
+from operator import or_
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+
+import msgspec
+from msgspec import NODEFAULT
+from msgspec.structs import FieldInfo, asdict
+
+from boathook.domain import ids
+from boathook.domain.endpoints import parse_reference
+from boathook.domain.errors import InvalidValue
+from boathook.domain.windows import parse_time
+
+Table = TypeVar("Table", bound=msgspec.Struct)
+_CONTROL: Final = re.compile(r"[\x00-\x08\ud800-\udfff]")
+"""Characters that no text may contain; PostgreSQL stores neither NUL nor lone surrogates."""
+_WITH_UID: Final = frozenset({ids.APPLICATION, ids.ENDPOINT, ids.MESSAGE})
+"""The prefixes of objects that a uid identifies, too."""
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """What a field's values must be, and how interfaces show the field; attributes that are not set have no effect."""
+
+    help: str = ""
+    """One sentence: the help of its option, the hint in its form, and its row in the documentation."""
+    unit: str = ""
+    """The unit of a number, such as ``seconds``."""
+    example: Any = None
+    """A valid value, as JSON has it."""
+    minimum: float | None = None
+    maximum: float | None = None
+    min_length: int | None = None
+    """Characters of a text, which then must not be blank; items of a list."""
+    max_length: int | None = None
+    max_bytes: int | None = None
+    """Bytes of the value as JSON."""
+    pattern: str = ""
+    """A regular expression that the whole text has to match."""
+    form: str = ""
+    """The pattern in words, such as ``1 to 64 letters, digits and @ _ - .``."""
+    choices: tuple[str, ...] = ()
+    """The values of a text; an enum and a Literal have them by themselves."""
+    check: Callable[[Any], object] | None = None
+    """A further check; it raises ValueError."""
+    name: str = ""
+    """The name in the API, in forms and in errors; by default the field's name in camelCase."""
+    former_name: str = ""
+    """An earlier name, which the API also accepts."""
+    label: str = ""
+    """The label in a form; by default the field's name in words."""
+    option: str = ""
+    """The option of the command line, such as ``--rate``; by default the field's name with dashes."""
+    argument: str = ""
+    """The placeholder of a positional argument of the command line, such as ``KEY``, in place of an option."""
+    metavar: str = ""
+    """The placeholder of the option's value."""
+    prefix: str = ""
+    """The prefix of the ids that are its values; of applications, endpoints and messages, a uid is a value, too."""
+    section: str = ""
+    """The section of a form."""
+    is_duration: bool = False
+    """Whether it is a number of seconds that people write as ``30d``, ``12h`` or ``45m``."""
+    is_secret: bool = False
+    """Whether its values are never shown."""
+    is_deprecated: bool = False
+    """Whether it is only for older clients."""
+
+
+_UNSET: Final = asdict(Rule())
+
+
+class Kind(StrEnum):
+    """The kind of a field's value, or of each value in its list."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    NUMBER = "number"
+    FLAG = "flag"
+    CHOICE = "choice"
+    TIME = "time"
+    PAIRS = "pairs"
+    """An object whose values are texts."""
+    OBJECT = "object"
+    """Any other JSON value."""
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """One field of a table."""
+
+    name: str
+    """The attribute of the struct."""
+    public_name: str
+    """The name in the API, in forms and in errors."""
+    type: Any
+    """The type of its values, without None and annotations."""
+    kind: Kind
+    is_list: bool
+    is_nullable: bool
+    is_required: bool
+    default: Any
+    """None if it is required."""
+    rule: Rule
+    item_rule: Rule
+    """The rule of a list's items."""
+
+    @property
+    def label(self) -> str:
+        """The label in a form."""
+        words = self.name.replace("_", " ")
+        return self.rule.label or words[:1].upper() + words[1:]
+
+    @property
+    def option(self) -> str:
+        """The option of the command line."""
+        return self.rule.option or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values that a text may have; empty if it is not limited to some."""
+        type = get_args(self.type)[0] if self.is_list else self.type
+        if get_origin(type) is Literal:
+            return get_args(type)
+        return tuple(member.value for member in type) if _is_a(type, Enum) else self.rule.choices
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A table of fields."""
+
+    def conflicts(self) -> Iterable["Problem"]:
+        """Return what is wrong with the fields together, if each of them is valid."""
+        return ()
+
+
+class Problem(NamedTuple):
+    """A value that breaks a rule."""
+
+    where: tuple[str | int, ...]
+    """The path to it, by public names, such as ``"auth", "basic", "username"``."""
+    text: str
+    """What to write instead."""
+
+
+@cache
+def fields_of(table: type[msgspec.Struct]) -> tuple[Field, ...]:
+    """Return the fields of a table in order."""
+    hints = typing.get_type_hints(table, include_extras=True)
+    return tuple(_field(info, hints[info.name]) for info in msgspec.structs.fields(table))
+
+
+@cache
+def fields_by_name(table: type[msgspec.Struct]) -> Mapping[str, Field]:
+    """Return the fields of a table by their names in Python."""
+    return {field.name: field for field in fields_of(table)}
+
+
+def _field(info: FieldInfo, annotation: Any) -> Field:
+    type, rules, is_nullable = _unwrap(annotation)
+    rule = _merge(rules)
+    is_list = _is_a(type, Sequence) and not _is_a(type, str)
+    item, item_rules, _ = _unwrap(get_args(type)[0]) if is_list else (type, (), False)
+    return Field(
+        name=info.name,
+        public_name=rule.name or _camel(info.encode_name),
+        type=list[item] if is_list else type,  # type: ignore[valid-type]
+        kind=_kind(item),
+        is_list=is_list,
+        is_nullable=is_nullable,
+        is_required=info.required,
+        default=_default(info),
+        rule=rule,
+        item_rule=_merge(item_rules),
+    )
+
+
+def _default(info: FieldInfo) -> Any:
+    if info.default_factory is not NODEFAULT:
+        return info.default_factory()
+    return None if info.default is NODEFAULT else info.default
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def _unwrap(annotation: Any) -> tuple[Any, tuple[Rule, ...], bool]:
+    """Return a type without None and annotations, its rules from inner to outer, and whether it has None."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *extras = get_args(annotation)
+        type, rules, is_nullable = _unwrap(inner)
+        return type, (*rules, *(extra for extra in extras if isinstance(extra, Rule))), is_nullable
+    if origin not in {Union, UnionType}:
+        return annotation, (), False
+    members = [_unwrap(member) for member in get_args(annotation) if member is not NoneType]
+    rules = members[0][1] if len(members) == 1 else ()
+    return reduce(or_, (type for type, _, _ in members)), rules, NoneType in get_args(annotation)
+
+
+def _merge(rules: Iterable[Rule]) -> Rule:
+    merged: dict[str, Any] = {}
+    for rule in rules:
+        merged |= {name: value for name, value in asdict(rule).items() if value != _UNSET[name]}
+    return Rule(**merged)
+
+
+_KINDS: Final = {str: Kind.TEXT, int: Kind.INTEGER, float: Kind.NUMBER, bool: Kind.FLAG, datetime: Kind.TIME}
+
+
+def _kind(type: Any) -> Kind:
+    if _is_a(type, Enum) or get_origin(type) is Literal:
+        return Kind.CHOICE
+    if _is_a(type, Mapping) and get_args(type)[-1] is str:
+        return Kind.PAIRS
+    return _KINDS.get(type, Kind.OBJECT)
+
+
+def _is_a(type: Any, base: type) -> bool:
+    bare = get_origin(type) or type
+    return isinstance(bare, _TYPE) and issubclass(bare, base)
+
+
+_TYPE: Final = type
+
+
+def problems(value: msgspec.Struct) -> list[Problem]:
+    """Return everything that is wrong with the values of a table; errors of a single field come first."""
+    found = problems_in(type(value), asdict(value))
+    if not found and isinstance(value, Input):
+        found = list(value.conflicts())
+    return found
+
+
+def problems_in(table: type[msgspec.Struct], values: Mapping[str, Any]) -> list[Problem]:
+    """Return everything that is wrong with some values of a table, which are by their names in Python."""
+    fields = fields_by_name(table)
+    return [problem for name, value in values.items() for problem in _problems_of(fields.get(name), name, value)]
+
+
+def check(value: Table) -> Table:
+    """Return a table's values. Raises InvalidValue for all that is wrong."""
+    _raise(problems(value))
+    return value
+
+
+def check_values(table: type[msgspec.Struct], values: Mapping[str, Any]) -> None:
+    """Check some values of a table, by their names in Python. Raises InvalidValue for all that is wrong."""
+    _raise(problems_in(table, values))
+
+
+def _raise(found: Sequence[Problem]) -> None:
+    if found:
+        first, *others = (InvalidValue(problem.text, *problem.where) for problem in found)
+        first.others = tuple(others)
+        raise first
+
+
+def _problems_of(field: Field | None, name: str, value: Any) -> Iterator[Problem]:
+    if field is None:
+        yield Problem((name,), "there is no such field")
+    elif value is None:
+        if not field.is_nullable:
+            yield Problem((field.public_name,), "write a value")
+    elif isinstance(value, msgspec.Struct):
+        yield from (Problem((field.public_name, *where), text) for where, text in problems(value))
+    elif (reason := _find_fault(field, value)) is not None:
+        yield Problem((field.public_name,), reason)
+
+
+def _find_fault(field: Field, value: Any) -> str | None:
+    try:
+        msgspec.convert(value, field.type)
+        if field.is_list:
+            _check_length(field.rule, value, "of them")
+            for item in value:
+                _check_item(field.kind, field.item_rule, item)
+        else:
+            _check_item(field.kind, field.rule, value)
+        if field.rule.max_bytes is not None and len(msgspec.json.encode(value)) > field.rule.max_bytes:
+            return f"it has at most {field.rule.max_bytes:,} bytes as JSON"
+        if field.rule.check is not None:
+            field.rule.check(value)
+    except msgspec.ValidationError:
+        return _expected(field)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _check_item(kind: Kind, rule: Rule, value: Any) -> None:
+    match kind:
+        case Kind.TEXT:
+            _check_text(rule, value)
+        case Kind.PAIRS:
+            _check_text(Rule(), "".join(f"{key}{text}" for key, text in value.items()))
+        case Kind.INTEGER | Kind.NUMBER:
+            low, high = rule.minimum, rule.maximum
+            is_within = (low is None or value >= low) and (high is None or value <= high)
+            if not math.isfinite(value) or not is_within:
+                raise ValueError(f"write a number{_range(low, high)}")
+
+
+def _check_text(rule: Rule, text: str) -> None:
+    if _CONTROL.search(text):
+        raise ValueError("it must not contain control characters")
+    _check_length(rule, text if text.strip() else "", "characters")
+    if rule.choices and text not in rule.choices:
+        raise ValueError(f"write one of {', '.join(rule.choices)}")
+    if rule.pattern and not re.fullmatch(rule.pattern, text):
+        raise ValueError(f"write {rule.form or f'a text that matches {rule.pattern}'}")
+    if rule.prefix in _WITH_UID and parse_reference(rule.prefix, text) is None:
+        raise ValueError(f"write an id such as {rule.prefix}_01h455vb4pex5vsknk084sn02q4, or a uid")
+    if rule.prefix and rule.prefix not in _WITH_UID:
+        ids.read(rule.prefix, text)
+
+
+def _check_length(rule: Rule, value: Sequence[Any], unit: str) -> None:
+    low, high = rule.min_length, rule.max_length
+    if low is not None and len(value) < low:
+        raise ValueError(f"write {low:,} {unit} or more" if high is None else f"write {low:,} to {high:,} {unit}")
+    if high is not None and len(value) > high:
+        raise ValueError(f"write {high:,} {unit} at most" if not low else f"write {low:,} to {high:,} {unit}")
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return ("" if low is None else f" from {show_number(low)}") + ("" if high is None else f" to {show_number(high)}")
+
+
+def show_number(number: float) -> str:
+    """Return a number with separators of thousands, and a fraction only if it has one."""
+    return f"{int(number):,}" if float(number).is_integer() else f"{number:,}"
+
+
+_WORDS: Final[Mapping[Kind, tuple[str, str]]] = {
+    Kind.TEXT: ("a text", "texts"),
+    Kind.INTEGER: ("a whole number", "whole numbers"),
+    Kind.NUMBER: ("a number", "numbers"),
+    Kind.FLAG: ("true or false", "true or false"),
+    Kind.TIME: ("a time such as 2026-01-31T12:00:00Z", "times"),
+    Kind.PAIRS: ("an object whose values are texts", "objects whose values are texts"),
+    Kind.OBJECT: ("a JSON object", "JSON objects"),
+}
+
+
+def _expected(field: Field) -> str:
+    """Return what to write into a field whose value has another type."""
+    if field.kind is Kind.CHOICE:
+        return f"write {'some' if field.is_list else 'one'} of {', '.join(field.choices)}"
+    single, several = _WORDS[field.kind]
+    return f"write a list of {several}" if field.is_list else f"write {single}"
+
+
+def read_json(table: type[Table], document: Mapping[str, Any]) -> Table:
+    """Return the values in a JSON object, by their public names; unknown names are ignored.
+
+    Raises:
+        InvalidValue: for everything that is wrong.
+    """
+    return _make(table, *_read(table, document, _convert))
+
+
+def read_text(table: type[Table], texts: Mapping[str, str]) -> Table:
+    """Return the values in a query or a form, by their public names; an empty text is a value that is not given.
+
+    Lists are separated by commas or white space, pairs are one ``name = value`` a line, other objects are JSON.
+
+    Raises:
+        InvalidValue: for everything that is wrong.
+    """
+    return _make(table, *_read(table, {name: text for name, text in texts.items() if text.strip()}, _parse))
+
+
+def parse_texts(table: type[msgspec.Struct], texts: Mapping[str, str]) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the values of some fields in a form, by their names in Python, and those that are not of their type.
+
+    An empty text is the value of a field that is not set: its default.
+    """
+    empty = {field.name: field.default for field in fields_of(table) if not texts.get(field.public_name, "x").strip()}
+    values, found = _read(table, {name: text for name, text in texts.items() if text.strip()}, _parse)
+    return empty | values, found
+
+
+def unknown_names(table: type[msgspec.Struct], document: Mapping[str, Any]) -> list[str]:
+    """Return the names in a JSON object that no field of a table has."""
+    known = {name for field in fields_of(table) for name in (field.public_name, field.rule.former_name)}
+    return [name for name in document if name not in known]
+
+
+def _read(
+    table: type[msgspec.Struct], document: Mapping[str, Any], read: Callable[[Field, Any], Any]
+) -> tuple[dict[str, Any], list[Problem]]:
+    values: dict[str, Any] = {}
+    found: list[Problem] = []
+    for field in fields_of(table):
+        name = field.public_name if field.public_name in document else field.rule.former_name
+        if name not in document:
+            continue
+        try:
+            values[field.name] = read(field, document[name])
+        except InvalidValue as error:
+            found += [Problem((field.public_name, *each.where), str(each)) for each in (error, *error.others)]
+        except msgspec.ValidationError:
+            found.append(Problem((field.public_name,), _expected(field)))
+        except (ValueError, RecursionError) as error:
+            found.append(Problem((field.public_name,), str(error)))
+    return values, found
+
+
+def _make(table: type[Table], values: Mapping[str, Any], found: Sequence[Problem]) -> Table:
+    wrong = {problem.where[0] for problem in found}
+    missing = [
+        Problem((field.public_name,), "it is required")
+        for field in fields_of(table)
+        if field.is_required and field.name not in values and field.public_name not in wrong
+    ]
+    problems = [*found, *missing, *problems_in(table, values)]
+    order = {field.public_name: place for place, field in enumerate(fields_of(table))}
+    _raise(sorted(problems, key=lambda problem: order.get(str(problem.where[0]), -1)))
+    return check(table(**values))
+
+
+def _convert(field: Field, value: Any) -> Any:
+    if value is None:
+        return None if field.is_nullable or field.is_required else field.default
+    if _is_a(field.type, msgspec.Struct):
+        if not isinstance(value, Mapping):
+            raise ValueError(_expected(field))
+        return read_json(field.type, value)
+    if field.kind is Kind.TIME and isinstance(value, str) and not field.is_list:
+        return parse_time(value, datetime.now(UTC))
+    return msgspec.convert(value, field.type)
+
+
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+_FALSE: Final = frozenset({"0", "false", "no", "off"})
+
+
+def _parse(field: Field, text: str) -> Any:
+    if field.is_list:
+        return [_parse_item(field, part) for part in text.replace(",", " ").split()]
+    return _parse_item(field, text.strip())
+
+
+def _parse_item(field: Field, text: str) -> Any:
+    match field.kind:
+        case Kind.FLAG:
+            if text.lower() not in _TRUE | _FALSE:
+                raise ValueError(_expected(field))
+            return text.lower() in _TRUE
+        case Kind.INTEGER | Kind.NUMBER:
+            return msgspec.convert(text, int if field.kind is Kind.INTEGER else float, strict=False)
+        case Kind.TIME:
+            return parse_time(text, datetime.now(UTC))
+        case Kind.CHOICE:
+            return msgspec.convert(text, get_args(field.type)[0] if field.is_list else field.type)
+        case Kind.PAIRS:
+            return dict(_pair(line) for line in text.splitlines() if line.strip())
+        case Kind.OBJECT:
+            return _convert(field, _decode(text))
+        case _:
+            return text
+
+
+def _pair(line: str) -> tuple[str, str]:
+    key, separator, value = line.partition("=")
+    if not separator or not key.strip():
+        raise ValueError("write one per line, such as name = value")
+    return key.strip(), value.strip()
+
+
+def _decode(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"invalid JSON: {error}") from None
+
+
+def show_text(field: Field, value: Any) -> str:
+    """Return a value as a form shows it, so that `parse_texts` reads the same value."""
+    if value is None or value == "":
+        return ""
+    if field.is_list:
+        return " ".join(str(item) for item in value)
+    match field.kind:
+        case Kind.INTEGER | Kind.NUMBER:
+            return str(int(value)) if float(value).is_integer() else str(value)
+        case Kind.PAIRS:
+            return "\n".join(f"{key} = {text}" for key, text in value.items())
+        case Kind.OBJECT:
+            return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+        case Kind.FLAG:
+            return "yes" if value else ""
+        case _:
+            return str(value)
+
+
+def write_json(value: msgspec.Struct) -> dict[str, Any]:
+    """Return the values of a table as a JSON object, by their public names, without those that are their default."""
+    document = {}
+    for field in fields_of(type(value)):
+        item = getattr(value, field.name)
+        if field.is_required or item != field.default:
+            is_table = isinstance(item, msgspec.Struct)
+            document[field.public_name] = write_json(item) if is_table else msgspec.to_builtins(item)
+    return document
+
+
+def json_schema(table: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the JSON Schema of the objects that `read_json` reads, complete in itself."""
+    components = json_schemas([table], "#/$defs/{name}")
+    schema = components.pop(table.__name__)
+    return {**schema, "$defs": components} if components else schema
+
+
+def json_schemas(tables: Sequence[type[msgspec.Struct]], ref_template: str) -> dict[str, Any]:
+    """Return the JSON Schemas of tables, and of what they contain, by name; *ref_template* is of their references."""
+    _, components = msgspec.json.schema_components(tables, ref_template=ref_template)
+    for table in _nested(tables):
+        schema = components[table.__name__]
+        by_name = {info.name: info.encode_name for info in msgspec.structs.fields(table)}
+        fields = fields_of(table)
+        schema["properties"] = {
+            field.public_name: describe(schema["properties"][by_name[field.name]], field) for field in fields
+        }
+        schema["required"] = [field.public_name for field in fields if field.is_required]
+    return components
+
+
+def _nested(tables: Iterable[type[msgspec.Struct]]) -> Iterator[type[msgspec.Struct]]:
+    """Yield tables, and those that their fields contain, once each."""
+    waiting, seen = list(tables), set()
+    while waiting:
+        table = waiting.pop()
+        if table in seen:
+            continue
+        seen.add(table)
+        yield table
+        types = [part for field in fields_of(table) for part in (field.type, *get_args(field.type))]
+        waiting += [type for type in types if _is_a(type, msgspec.Struct)]
+
+
+def describe(schema: Mapping[str, Any], field: Field) -> dict[str, Any]:
+    """Return the JSON Schema of a field's type with what its rule says."""
+    rule, described = field.rule, dict(schema)
+    if "$ref" in described and rule.help:
+        described["allOf"] = [{"$ref": described.pop("$ref")}]
+    branch = next((part for part in described.get("anyOf", ()) if part.get("type") != "null"), described)
+    branch |= _keywords(rule, "Items" if field.is_list else "Length")
+    if field.is_list:
+        branch["items"] = {**branch.get("items", {}), **_keywords(field.item_rule, "Length")}
+    if rule.help:
+        described["description"] = rule.help
+    if rule.example is not None:
+        described["examples"] = [rule.example]
+    if rule.is_deprecated:
+        described["deprecated"] = True
+    return described
+
+
+def _keywords(rule: Rule, size: str) -> dict[str, Any]:
+    """Return the keywords of JSON Schema for a rule; *size* is ``Length`` or ``Items``."""
+    keywords = {
+        "minimum": rule.minimum,
+        "maximum": rule.maximum,
+        f"min{size}": rule.min_length,
+        f"max{size}": rule.max_length,
+        "pattern": f"^(?:{rule.pattern})$" if rule.pattern else None,
+        "enum": list(rule.choices) or None,
+    }
+    return {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in keywords.items()
+        if value is not None
+    }

@@ -1,0 +1,47 @@
+"""The base classes of lists and results, and how operations read ids and name fields."""
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Final
+from uuid import UUID
+
+from boathook.domain import ids
+from boathook.domain.errors import InvalidValue, NotFound
+from boathook.domain.redaction import RedactedStruct
+from boathook.service.catalogue.fields import Input, Rule
+
+_NAMED: Final = re.compile(r"`(\w+)`")
+
+
+class PageInput(Input, frozen=True, kw_only=True):
+    """The page of a list that an operation returns."""
+
+    limit: Annotated[int, Rule(help="Maximum rows per page.", minimum=1, maximum=250)] = 50
+    iterator: Annotated[str | None, Rule(help="The iterator of the previous page.")] = None
+
+
+class Result(RedactedStruct, frozen=True, kw_only=True, rename="camel"):
+    """The result of an operation."""
+
+
+def name_fields(text: str, name: Callable[[str], str] = str) -> str:
+    """Return the text of an error with the fields that it names in backticks as an interface names them."""
+    return _NAMED.sub(lambda found: name(found[1]), text)
+
+
+def read_id(prefix: str, text: str) -> UUID:
+    """Return the whole id of an object. Raises NotFound if it is none, as if there were no such object."""
+    try:
+        return ids.read(prefix, text)
+    except ValueError as error:
+        raise NotFound(str(error)) from None
+
+
+def read_iterator(prefix: str, text: str) -> UUID:
+    """Return the id in an iterator. Raises InvalidValue."""
+    try:
+        if text.startswith(f"{prefix}_"):
+            return ids.read(prefix, text)
+    except ValueError:
+        pass
+    raise InvalidValue(f"write an iterator of an earlier page, such as {prefix}_...", "iterator")
