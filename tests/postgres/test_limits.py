@@ -13,23 +13,17 @@ from boathook.db.delivery_commands import AuditContext, Selection
 from boathook.db.queries.listings import ListFilter
 from boathook.domain.errors import InvalidValue
 from boathook.domain.model import MountRole, Role
-from boathook.service import (
-    alerts,
-    applications,
-    endpoint_secrets,
-    endpoints,
-    event_types,
-    limits,
-    operations,
-    operators,
-)
-from boathook.service.applications import NewApplication
-from boathook.service.authorization import HOST
+from boathook.service import limits
+from boathook.service.access import operators
+from boathook.service.access.authorization import HOST
+from boathook.service.access.keys import create_for_portal
 from boathook.service.catalogue import keys
 from boathook.service.catalogue.keys import KeyFilter, KeyScope, NewKey
-from boathook.service.endpoints import NewEndpoint
-from boathook.service.event_types import NewEventType
-from boathook.service.keys import create_for_portal
+from boathook.service.operating import alerts, operations
+from boathook.service.sending import applications, endpoint_secrets, endpoints, event_types
+from boathook.service.sending.applications import NewApplication
+from boathook.service.sending.endpoints import NewEndpoint
+from boathook.service.sending.event_types import NewEventType
 from boathook.service.unit_of_work import UnitOfWork
 from tests.postgres.api_client import make_context, open_api_client
 from tests.postgres.portal_client import open_console

@@ -17,10 +17,11 @@ from boathook.pages import context as visits
 from boathook.pages.context import Page
 from boathook.pages.security import csrf_token
 from boathook.portal import PortalContext, all_pages
-from boathook.service import endpoints, event_types, keys, portal_sessions
-from boathook.service.authorization import ACCESS_RULES, Capability, Principal
-from boathook.service.endpoints import NewEndpoint
-from boathook.service.event_types import NewEventType
+from boathook.service.access import keys, portal_sessions
+from boathook.service.access.authorization import ACCESS_RULES, Capability, Principal
+from boathook.service.sending import endpoints, event_types
+from boathook.service.sending.endpoints import NewEndpoint
+from boathook.service.sending.event_types import NewEventType
 from tests.postgres.api_client import make_token
 from tests.postgres.portal_client import ConsoleApp, PageClient, Tenant, open_console
 

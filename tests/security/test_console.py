@@ -35,11 +35,11 @@ from boathook.pages import context
 from boathook.pages.security import csrf_token
 from boathook.portal import all_pages
 from boathook.server.asgi_guard import apply_forwarded_headers
-from boathook.service import login_rate, operators, passwords
-from boathook.service.authorization import ACCESS_RULES
-from boathook.service.login_rate import LoginRateLimiter
-from boathook.service.oidc import AuthorizationRequest
-from boathook.service.sign_in_link import LINK_PATH
+from boathook.service.access import login_rate, operators, passwords
+from boathook.service.access.authorization import ACCESS_RULES
+from boathook.service.access.login_rate import LoginRateLimiter
+from boathook.service.access.oidc import AuthorizationRequest
+from boathook.service.access.sign_in_link import LINK_PATH
 from tests.permission_matrix import is_covered
 from tests.postgres.api_client import make_token
 from tests.postgres.portal_client import ORIGIN, ConsoleApp, PageClient, open_console

@@ -18,7 +18,7 @@ from boathook.api.idempotency import CanonicalForm, canonical_of_input
 from boathook.api.route import AnyCall, ApiRoute
 from boathook.domain.errors import BoathookError, InvalidValue
 from boathook.service import catalogue
-from boathook.service.authorization import requires
+from boathook.service.access.authorization import requires
 from boathook.service.catalogue.fields import (
     Field,
     json_schemas,

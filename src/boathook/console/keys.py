@@ -8,10 +8,11 @@ from boathook.console.derived import problem_of, read_form
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import AdminError, BoathookError, InvalidValue, NotFound
-from boathook.service import applications, keys
-from boathook.service.authorization import Permission
+from boathook.service.access import keys
+from boathook.service.access.authorization import Permission
+from boathook.service.access.keys import ApiKey
 from boathook.service.catalogue import keys as actions
-from boathook.service.keys import ApiKey
+from boathook.service.sending import applications
 from boathook.service.unit_of_work import UnitOfWork
 
 routes = Routes()

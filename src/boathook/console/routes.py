@@ -18,10 +18,10 @@ from boathook.pages.context import PageRegistry, PageSpec, RequestContext, read_
 from boathook.pages.notices import read_notice, write_notice
 from boathook.pages.rendering import ConsoleState, PageRenderer
 from boathook.pages.security import csrf_token
-from boathook.service import operators
-from boathook.service.authorization import ACCESS_RULES, OperatorCaller, Permission, requires, role_may
-from boathook.service.live_stats import MAX_COUNTED, OpenCounts, count_open
-from boathook.service.operators import Operator
+from boathook.service.access import operators
+from boathook.service.access.authorization import ACCESS_RULES, OperatorCaller, Permission, requires, role_may
+from boathook.service.access.operators import Operator
+from boathook.service.operating.live_stats import MAX_COUNTED, OpenCounts, count_open
 from boathook.service.unit_of_work import UnitOfWork
 
 BASE: Final = "/console"

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 import msgspec
 
 from boathook.domain.errors import NotAllowed
-from boathook.service.authorization import Permission
+from boathook.service.access.authorization import Permission
 from boathook.service.catalogue.fields import Field, check, fields_of
 from boathook.service.unit_of_work import UnitOfWork
 
