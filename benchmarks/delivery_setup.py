@@ -21,7 +21,9 @@ from boathook.db.secret_box import open_secret_box
 from boathook.domain import ids
 from boathook.domain.model import NewDelivery, NewEvent, Origin, ProofStrength, Route
 from boathook.handlers.outbox import Message, Outbox
-from boathook.service.access import keys
+from boathook.service.access.authorization import HOST
+from boathook.service.catalogue import keys
+from boathook.service.catalogue.keys import KeyScope, NewKey
 from boathook.service.operating import operations
 from boathook.service.sending import applications, endpoints
 from boathook.service.unit_of_work import AppContext, UnitOfWork
@@ -68,7 +70,7 @@ async def _create_setup(url: str, urls: Sequence[str], *, is_disabled: bool) -> 
     database = await Database.open(url, purpose="benchmark", size=1)
     app_context = AppContext(settings, database, open_secret_box(settings), Outbox.of(settings.retention))
     try:
-        async with app_context.work(actor="benchmark") as work:
+        async with app_context.work(actor="benchmark", caller=HOST) as work:
             application = await applications.create(work, applications.NewApplication(name="benchmark"))
             made = [
                 await endpoints.create(work, application, endpoints.NewEndpoint(url=one, is_disabled=is_disabled))
@@ -84,7 +86,9 @@ async def _open_work(setup: DeliverySetup) -> AsyncIterator[UnitOfWork]:
     settings = settings_for(setup.database_url)
     database = await Database.open(setup.database_url, purpose="benchmark", size=1)
     try:
-        async with AppContext(settings, database, open_secret_box(settings), Outbox()).work(actor="benchmark") as work:
+        async with AppContext(settings, database, open_secret_box(settings), Outbox()).work(
+            actor="benchmark", caller=HOST
+        ) as work:
             yield work
     finally:
         await database.close()
@@ -93,7 +97,7 @@ async def _open_work(setup: DeliverySetup) -> AsyncIterator[UnitOfWork]:
 async def make_token(setup: DeliverySetup) -> str:
     """Return a new token of the API."""
     async with _open_work(setup) as work:
-        return (await keys.create(work)).token
+        return (await keys.create(work, NewKey(scope=KeyScope.ORGANIZATION))).token
 
 
 async def enable_endpoints(setup: DeliverySetup, *, is_disabled: bool = False) -> None:

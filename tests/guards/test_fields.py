@@ -16,12 +16,13 @@ from pydantic import BaseModel
 
 from boathook.api.applications import ApplicationOut
 from boathook.api.event_types import EventTypeOut
-from boathook.cli import applications, event_types, keys
+from boathook.cli import applications, event_types
 from boathook.cli.endpoints import _SETTINGS as ENDPOINT_OPTIONS
 from boathook.config.sources import FIELDS
 from boathook.console.source_forms import _COMMON, ELSEWHERE, recipe_fields
 from boathook.pages import rendering
 from boathook.providers import RECIPES
+from boathook.service.catalogue.keys import NewKey
 from boathook.service.schemas.endpoints import EndpointIn, EndpointOut, EndpointPatch, EndpointUpdate
 from boathook.service.schemas.messages import (
     ApplicationIn,
@@ -139,11 +140,10 @@ RESOURCES: Final[Mapping[str, tuple[set[str], Mapping[str, Place]]]] = {
         },
     ),
     "key": (
-        {"name", "scope", "organization", "lifetime", "mount", "role"},
+        of_struct(NewKey),
         {
-            "keys create": Place({"lifetime" if one == "expires" else one for one in of_command(keys.create_key)}),
             "the form": Place(
-                of_form("keys/list.html") - {"application"},
+                {"lifetime_seconds" if name == "lifetime" else name for name in of_form("keys/list.html")},
                 {"organization": "the console is of one organization"},
             ),
         },

@@ -32,7 +32,7 @@ PAYLOADS = st.dictionaries(st.text("xyz", max_size=2), DOCUMENTS, max_size=4)
 def form(text: str, query: bytes = b"") -> bytes:
     """Return the canonical form of a request to create a message."""
     request = Request({"type": "http", "method": "POST", "path": "/", "query_string": query, "headers": []})
-    return CREATE._canonicalizer.canonical(request, text.encode())
+    return CREATE.canonicalizer.canonical(request, text.encode())
 
 
 def shuffled(value: Any, dice: random.Random) -> Any:
@@ -76,7 +76,7 @@ def test_the_group_path_reads_a_plain_request_alike(payload: Any, fields: dict[s
     request = Request(
         {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [(b"idempotency-key", b"key")]}
     )
-    assert read.idempotency == idempotency.read_key(request, principal, body.encode(), CREATE._canonicalizer)
+    assert read.idempotency == idempotency.read_key(request, principal, body.encode(), CREATE.canonicalizer)
 
 
 @settings(max_examples=examples(300))
