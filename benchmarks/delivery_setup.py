@@ -21,7 +21,7 @@ from boathook.db.secret_box import open_secret_box
 from boathook.domain import ids
 from boathook.domain.model import NewDelivery, NewEvent, Origin, ProofStrength, Route
 from boathook.handlers.outbox import Message, Outbox
-from boathook.service.access.authorization import HOST
+from boathook.service.caller import HOST
 from boathook.service.catalogue import keys
 from boathook.service.catalogue.keys import KeyScope, NewKey
 from boathook.service.operating import operations

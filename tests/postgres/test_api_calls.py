@@ -11,7 +11,8 @@ from boathook.api import route
 from boathook.db import idempotency
 from boathook.db.database import Database
 from boathook.service.access import keys
-from boathook.service.access.authorization import HOST, Principal
+from boathook.service.access.authorization import Principal
+from boathook.service.caller import HOST
 from boathook.service.catalogue.keys import KeyNamed, KeyScope, NewKey, create, revoke
 from boathook.service.unit_of_work import new_id
 from tests.postgres.api_client import ApiClient, make_context, make_token, open_api_client

@@ -12,7 +12,8 @@ from boathook.domain.errors import InvalidValue, NotAllowed, NotFound
 from boathook.domain.model import Role
 from boathook.service import catalogue
 from boathook.service.access import keys as service_keys
-from boathook.service.access.authorization import HOST, NOBODY, OperatorCaller, Permission, Principal
+from boathook.service.access.authorization import OperatorCaller, Permission, Principal
+from boathook.service.caller import HOST, NOBODY
 from boathook.service.catalogue import keys
 from boathook.service.catalogue.fields import Input
 from boathook.service.catalogue.keys import KeyNamed, KeyScope, NewKey

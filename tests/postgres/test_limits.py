@@ -15,8 +15,8 @@ from boathook.domain.errors import InvalidValue
 from boathook.domain.model import MountRole, Role
 from boathook.service import limits
 from boathook.service.access import operators
-from boathook.service.access.authorization import HOST
 from boathook.service.access.keys import create_for_portal
+from boathook.service.caller import HOST
 from boathook.service.catalogue import keys
 from boathook.service.catalogue.keys import KeyFilter, KeyScope, NewKey
 from boathook.service.operating import alerts, operations

@@ -150,7 +150,7 @@ def run_in_transaction(
     """
 
     async def inside() -> Result:
-        from boathook.service.access.authorization import HOST
+        from boathook.service.caller import HOST
 
         settings = cli_context(ctx).settings()
         async with open_app_context(settings) as opened, opened.work(organization, actor(), HOST) as work:

@@ -26,7 +26,7 @@ from boathook.domain.errors import AlreadyExists, NotFound, WrongCell
 from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.handlers.collector import collecting_due
 from boathook.handlers.outbox import Outbox
-from boathook.service.access.authorization import NOBODY, Caller
+from boathook.service.caller import NOBODY, Caller
 from boathook.service.database import ProgressCallback, open_database
 
 Row = TypeVar("Row")

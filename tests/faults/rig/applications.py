@@ -8,7 +8,7 @@ from boathook.config import load
 from boathook.db.database import Database
 from boathook.db.secret_box import SecretBox
 from boathook.handlers.outbox import Outbox
-from boathook.service.access.authorization import HOST
+from boathook.service.caller import HOST
 from boathook.service.catalogue import keys
 from boathook.service.catalogue.keys import KeyScope, NewKey
 from boathook.service.unit_of_work import AppContext

@@ -7,7 +7,7 @@ Each route names its permission with `requires`, or where it is registered; a ro
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -195,46 +195,6 @@ ACCESS_RULES: Final[Mapping[Permission, AccessRule]] = MappingProxyType(
 """The access rule of each permission."""
 
 
-class Caller(Protocol):
-    """Who runs an operation: what it may do, and whose rows it may touch."""
-
-    @property
-    def tenant(self) -> str | None:
-        """The only organization whose rows it may touch; None: those of the whole deployment."""
-        ...
-
-    @property
-    def application_id(self) -> UUID | None:
-        """The only application whose rows it may touch; None: those of all its organization's."""
-        ...
-
-    def may(self, permission: Permission) -> bool:
-        """Return whether it has a permission."""
-        ...
-
-
-class TrustedCaller(msgspec.Struct, frozen=True):
-    """The user of the command line, who has the database password, and boathook's own processes: may do everything."""
-
-    tenant: str | None = None
-    application_id: UUID | None = None
-
-    def may(self, _permission: Permission) -> bool:
-        """Return True."""
-        return True
-
-
-class UnknownCaller(msgspec.Struct, frozen=True):
-    """Nobody: what an interface that names no caller may do, which is nothing."""
-
-    tenant: str | None = ""
-    application_id: UUID | None = None
-
-    def may(self, _permission: Permission) -> bool:
-        """Return False."""
-        return False
-
-
 class OperatorCaller(msgspec.Struct, frozen=True):
     """An operator of the deployment, by role."""
 
@@ -245,10 +205,6 @@ class OperatorCaller(msgspec.Struct, frozen=True):
     def may(self, permission: Permission) -> bool:
         """Return whether the role includes a permission."""
         return role_may(self.role, permission)
-
-
-HOST: Final = TrustedCaller()
-NOBODY: Final = UnknownCaller()
 
 
 class Principal(msgspec.Struct, frozen=True):

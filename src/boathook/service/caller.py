@@ -1,0 +1,50 @@
+"""Who runs an operation: what it may do, and whose rows it may touch."""
+
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+import msgspec
+
+
+class Caller(Protocol):
+    """The caller of a unit of work; `access.authorization` has those with a role or a key."""
+
+    @property
+    def tenant(self) -> str | None:
+        """The only organization whose rows it may touch; None: those of the whole deployment."""
+        ...
+
+    @property
+    def application_id(self) -> UUID | None:
+        """The only application whose rows it may touch; None: those of all its organization's."""
+        ...
+
+    def may(self, permission: Any, /) -> bool:
+        """Return whether it has a `Permission`."""
+        ...
+
+
+class TrustedCaller(msgspec.Struct, frozen=True):
+    """The user of the command line, who has the database password, and boathook's own processes: may do everything."""
+
+    tenant: str | None = None
+    application_id: UUID | None = None
+
+    def may(self, _permission: Any, /) -> bool:
+        """Return True."""
+        return True
+
+
+class UnknownCaller(msgspec.Struct, frozen=True):
+    """Nobody, who may do nothing: the caller of an interface that names none."""
+
+    tenant: str | None = ""
+    application_id: UUID | None = None
+
+    def may(self, _permission: Any, /) -> bool:
+        """Return False."""
+        return False
+
+
+HOST: Final = TrustedCaller()
+NOBODY: Final = UnknownCaller()
