@@ -15,9 +15,9 @@ from boathook.service.access import keys as service_keys
 from boathook.service.access.authorization import OperatorCaller, Permission, Principal
 from boathook.service.caller import HOST, NOBODY
 from boathook.service.catalogue import keys
-from boathook.service.catalogue.fields import Input
 from boathook.service.catalogue.keys import KeyNamed, KeyScope, NewKey
 from boathook.service.catalogue.operation import Operation, Scope
+from boathook.service.fields import Input
 from boathook.service.unit_of_work import UnitOfWork, new_id
 from tests.postgres.api_client import ApiClient, make_context, make_token
 

@@ -19,15 +19,15 @@ from boathook.api.route import AnyCall, ApiRoute
 from boathook.domain.errors import BoathookError, InvalidValue
 from boathook.service import catalogue
 from boathook.service.access.authorization import requires
-from boathook.service.catalogue.fields import (
+from boathook.service.catalogue.operation import Http, Operation
+from boathook.service.catalogue.values import name_fields
+from boathook.service.fields import (
     Field,
     json_schemas,
     read_json,
     read_text,
     unknown_names,
 )
-from boathook.service.catalogue.operation import Http, Operation
-from boathook.service.catalogue.values import name_fields
 
 BASE: Final = "/api/v1"
 _PART: Final = re.compile(r"{(\w+)}")

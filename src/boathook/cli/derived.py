@@ -17,9 +17,9 @@ from boathook.cli.options import After, Json, Limit, Yes, read_lifetime
 from boathook.cli.output import Column, View, parse_time
 from boathook.domain.errors import InvalidValue
 from boathook.service import id_prefixes
-from boathook.service.catalogue.fields import Field, Kind, fields_of
 from boathook.service.catalogue.operation import Operation
 from boathook.service.catalogue.values import PageInput, name_fields
+from boathook.service.fields import Field, Kind, fields_of
 from boathook.service.unit_of_work import UnitOfWork
 
 _PAGE: Final = 250

@@ -6,9 +6,9 @@ import msgspec
 
 from boathook.domain.errors import BoathookError, InvalidValue
 from boathook.pages.context import RequestContext
-from boathook.service.catalogue.fields import check, parse_texts
 from boathook.service.catalogue.operation import Operation
 from boathook.service.catalogue.values import name_fields
+from boathook.service.fields import check, parse_texts
 
 In = TypeVar("In", bound=msgspec.Struct)
 

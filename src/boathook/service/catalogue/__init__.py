@@ -1,8 +1,7 @@
 """The catalogue of operations: each action of operators and API users, declared once.
 
 operation   what an operation is, and the check that stands before each body
-fields      the fields of inputs: their types, limits and help
-selection   operations on many objects: ids, groups, filters or all
+values      the bases of lists and results
 
 The other modules declare the operations of one noun each. Interfaces derive their routes, commands and forms from
 `load`, which imports only the modules of the nouns that it is asked for.

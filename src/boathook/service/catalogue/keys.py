@@ -16,9 +16,9 @@ from boathook.domain.model import DEFAULT_ORGANIZATION, MountRole
 from boathook.service import limits
 from boathook.service.access import keys
 from boathook.service.access.authorization import Permission
-from boathook.service.catalogue.fields import Input, Rule
 from boathook.service.catalogue.operation import Http, Scope, operation
 from boathook.service.catalogue.values import PageInput, Result, read_id, read_iterator
+from boathook.service.fields import Input, Rule
 from boathook.service.sending import applications
 from boathook.service.unit_of_work import UnitOfWork, new_id
 

@@ -19,7 +19,7 @@ import msgspec
 
 from boathook.domain.errors import NotAllowed
 from boathook.service.access.authorization import Permission
-from boathook.service.catalogue.fields import Field, check, fields_of
+from boathook.service.fields import Field, check, fields_of
 from boathook.service.unit_of_work import UnitOfWork
 
 In = TypeVar("In", bound=msgspec.Struct)

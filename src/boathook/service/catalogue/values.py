@@ -8,7 +8,7 @@ from uuid import UUID
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.domain.redaction import RedactedStruct
-from boathook.service.catalogue.fields import Input, Rule
+from boathook.service.fields import Input, Rule
 
 _NAMED: Final = re.compile(r"`(\w+)`")
 
