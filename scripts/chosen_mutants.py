@@ -37,6 +37,7 @@ _APP: Final = ("-m", "not soak")
 """Tests of apps are left out otherwise, and a run without tests would look as if a change had been noticed."""
 _BATCH: Final = ("tests/unit/test_batch.py",)
 _BUFFER: Final = ("tests/postgres/test_buffer.py",)
+_MQ: Final = "boathook_rabbitmq"
 _RETRY_ON: Final = ("tests/unit/test_retry_on.py",)
 _DUE_TIMES: Final = ("tests/simulation/test_due_times.py",)
 _DUE_PUBLISHERS: Final = ("tests/postgres/test_due_publishers.py",)
@@ -257,10 +258,10 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ),
     ),
     "broker": (
-        ChosenMutant("broker/connection.py", "publisher_confirms=True", "publisher_confirms=False", _BUFFER),
-        ChosenMutant("broker/connection.py", "mandatory=True", "mandatory=False", _BUFFER),
-        ChosenMutant("broker/due_lane.py", "append((recipient, due_at))", "append((recipient, 0.0))", _DUE_TIMES),
-        ChosenMutant("broker/due_lane.py", "due = unnamed", "due = []", _DUE_TIMES),
+        ChosenMutant(f"{_MQ}/connection.py", "publisher_confirms=True", "publisher_confirms=False", _BUFFER),
+        ChosenMutant(f"{_MQ}/connection.py", "mandatory=True", "mandatory=False", _BUFFER),
+        ChosenMutant(f"{_MQ}/due_lane.py", "append((recipient, due_at))", "append((recipient, 0.0))", _DUE_TIMES),
+        ChosenMutant(f"{_MQ}/due_lane.py", "due = unnamed", "due = []", _DUE_TIMES),
         ChosenMutant("delivery/due_receiver.py", "if wait_s <= _MAX_WAIT_S:", "if wait_s <= 0:", _DUE_TIMES),
         ChosenMutant(
             "delivery/due_receiver.py", "if wait_s < DELAYS_S[0] - DELAY_SLACK_S:", "if wait_s < 0:", _DUE_TIMES
@@ -271,55 +272,59 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "pass",
             _DUE_TIMES,
         ),
-        ChosenMutant("broker/queues.py", '"x-overflow": "reject-publish"', '"x-overflow": "drop-head"', _BUFFER),
+        ChosenMutant(f"{_MQ}/queues.py", '"x-overflow": "reject-publish"', '"x-overflow": "drop-head"', _BUFFER),
         ChosenMutant(
-            "broker/queues.py", 'arguments["x-delivery-limit"] = -1', 'arguments["x-delivery-limit"] = 20', _BUFFER
+            f"{_MQ}/queues.py",
+            'arguments["x-delivery-limit"] = -1',
+            'arguments["x-delivery-limit"] = 20',
+            _BUFFER,
         ),
         ChosenMutant(
-            "broker/batch.py",
+            f"{_MQ}/batch.py",
             "(batch.series, batch.first) != (last.series, last.last + 1)",
             "batch.series != last.series",
             _BATCH,
         ),
         ChosenMutant(
-            "broker/batch.py",
+            f"{_MQ}/batch.py",
             "is_whole = len(payload) == length and zlib.crc32(payload) == checksum",
             "is_whole = len(payload) == length",
             _BATCH,
         ),
         ChosenMutant(
-            "broker/buffer.py",
+            f"{_MQ}/buffer.py",
             "no other may follow it in the same series.\n        self._current = UNNUMBERED\n",
             "no other may follow it in the same series.\n",
             _BUFFER,
         ),
         ChosenMutant(
-            "broker/buffer.py",
+            f"{_MQ}/buffer.py",
             "await connection.publish(self._queue, message, self._confirm_s)\n        series.confirmed += count\n",
             "series.confirmed += count\n        await connection.publish(self._queue, message, self._confirm_s)\n",
             _BUFFER,
         ),
-        ChosenMutant("broker/buffer.py", "elif len(self._pending) >= _MAX_PENDING:", "elif False:", _BUFFER),
+        ChosenMutant(f"{_MQ}/buffer.py", "elif len(self._pending) >= _MAX_PENDING:", "elif False:", _BUFFER),
         ChosenMutant(
-            "broker/buffer.py", "encode_batch(number, last + 1, ())", "encode_batch(number, last, ())", _BUFFER
+            f"{_MQ}/buffer.py",
+            "encode_batch(number, last + 1, ())",
+            "encode_batch(number, last, ())",
+            _BUFFER,
         ),
-        ChosenMutant("broker/buffer.py", "        self.losses += left > 0\n", "", _BUFFER),
+        ChosenMutant(f"{_MQ}/buffer.py", "        self.losses += left > 0\n", "", _BUFFER),
         ChosenMutant(
-            "ingest/broker_buffer.py",
+            f"{_MQ}/gateway_buffer.py",
             "if self.spool is None or not self.broker.is_empty:",
             "if self.spool is None:",
             _BUFFER,
         ),
         ChosenMutant(
-            "ingest/broker_buffer.py",
+            f"{_MQ}/gateway_buffer.py",
             "if self.spool is not None and not self.spool.is_empty:",
             "if self.spool is not None and False:",
             _BUFFER,
         ),
-        ChosenMutant(
-            "ingest/buffer_drain.py", "if batch is None or None in batch.payloads:", "if batch is None:", _BUFFER
-        ),
-        ChosenMutant("ingest/buffer_drain.py", "await _keep_refused(connection, record, reason)", "pass", _BUFFER),
+        ChosenMutant(f"{_MQ}/drain.py", "if batch is None or None in batch.payloads:", "if batch is None:", _BUFFER),
+        ChosenMutant(f"{_MQ}/drain.py", "await _keep_refused(connection, record, reason)", "pass", _BUFFER),
         ChosenMutant(
             "db/buffer_marks.sql",
             "sequence = greatest(m.sequence, excluded.sequence)",
@@ -333,7 +338,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             _BUFFER,
         ),
         ChosenMutant(
-            "broker/redis_leases.py",
+            "boathook_redis/leases.py",
             "        call.cancel()\n        self._drop()\n",
             "        call.cancel()\n",
             ("tests/postgres/test_rate_leases.py", "-k", "redis or hang"),

@@ -8,8 +8,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from boathook.config import SCHEMA_URL, SECTIONS, Settings, defaults
+from boathook.config import SCHEMA_URL, Settings, all_sections
 from boathook.config.loader import SOURCE_NAME
+from boathook.config.packages import PackageTable, find_package, own_packages, tables_of
+from boathook.config.tables import OWN_CHOICES
 from boathook.providers import RECIPES
 
 NOT_FOR_EDITORS: Final = frozenset({"title", "format", "discriminator"})
@@ -30,8 +32,18 @@ def schema(
     """
     found = _clean(Settings.model_json_schema(ref_template="#/definitions/{model}"))
     definitions, tables = found["$defs"], found["properties"]
-    for name in SECTIONS:
-        _describe(definitions[_model_of(tables[name])], sections[name], defaults()[name])
+    del definitions[PackageTable.__name__]
+    for package in own_packages():
+        for name, model in tables_of(package).items():
+            _add_table(definitions, tables, name, model)
+    values = all_sections()
+    for key, own in OWN_CHOICES.items():
+        name, _, choice = key.partition(".")
+        offered = find_package(name)
+        assert offered is not None
+        definitions[_model_of(tables[name])]["properties"][choice]["enum"] = [own, offered.name]
+    for name, keys in values.items():
+        _describe(definitions[_model_of(tables[name])], sections[name], keys)
     _describe_source(definitions["SourceSettings"], source_keys)
     for key, field in definitions["MountSettings"]["properties"].items():
         field["description"] = mount_keys[key]
@@ -42,13 +54,24 @@ def schema(
         "title": "boathook.toml",
         "description": "Settings of boathook. A table that is not listed here belongs to an app.",
         "type": "object",
-        "properties": {name: tables[name] for name in SECTIONS}
+        "properties": {name: tables[name] for name in values}
         | {"sources": {**tables["sources"], "propertyNames": {"pattern": f"^{SOURCE_NAME.pattern}$"}}}
         | {"mounts": {**tables["mounts"], "propertyNames": {"pattern": "^/"}}},
         "additionalProperties": {"type": "object"},
         "definitions": definitions,
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _add_table(definitions: dict[str, Any], tables: dict[str, Any], name: str, model: type[PackageTable]) -> None:
+    """Add the keys of a package to a section of boathook's, or a section of its own."""
+    found = _clean(model.model_json_schema(ref_template="#/definitions/{model}"))
+    definitions |= found.pop("$defs", {})
+    if name in tables:
+        definitions[_model_of(tables[name])]["properties"] |= found["properties"]
+    else:
+        definitions[model.__name__] = found
+        tables[name] = {"$ref": f"#/definitions/{model.__name__}"}
 
 
 def _clean(node: Any, *, is_named: bool = False) -> Any:

@@ -237,6 +237,8 @@ def place_of(module: str) -> tuple[Path, str]:
     package, _, rest = module.partition("/")
     if not package.startswith(f"{PACKAGE}_"):
         return ROOT / "src" / PACKAGE, module
+    if (ROOT / "src" / package).is_dir():
+        return ROOT / "src" / package, rest
     return ROOT / "packages" / package.replace("_", "-") / "src" / package, rest
 
 

@@ -6,9 +6,10 @@ names and of a source's settings, and the measured cost of an event. `make docs`
 """
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -18,7 +19,10 @@ import typer.main
 import yaml
 
 from boathook.cli import app
+from boathook.cli.app_commands import with_package_commands
 from boathook.config import SCHEMA_URL, SourceSettings
+from boathook.config.notifications import default_rules
+from boathook.config.packages import alert_rules_of, defaults_file, folder_of, own_packages
 from boathook.config.tables import MountSettings
 from boathook.config.types import Table
 from boathook.db.invariants import AUDIT_CHAIN, GLOBAL_INVARIANTS, ORDER_KEYS, SCANS, Invariant
@@ -157,12 +161,21 @@ def read_entries(toml: str) -> dict[str, list[Entry]]:
     return tables
 
 
+def setting_entries() -> dict[str, list[Entry]]:
+    """Return the entries of each section: boathook's own, then those of the optional packages in its distribution."""
+    tables = read_entries(DEFAULTS.read_text(encoding="utf-8"))
+    for package in own_packages():
+        for table, entries in read_entries(defaults_file(package).read_text(encoding="utf-8")).items():
+            tables.setdefault(table, []).extend(entries)
+    return tables
+
+
 def configuration() -> str:
     """Return the page on settings."""
     parts = [
         CONFIGURATION.format(generated=GENERATED.format(origin="src/boathook/defaults.toml"), schema_url=SCHEMA_URL)
     ]
-    for table, entries in read_entries(DEFAULTS.read_text(encoding="utf-8")).items():
+    for table, entries in setting_entries().items():
         parts.append(f"\n## `[{table}]`\n\n| key | default | what it does |\n|---|---|---|\n")
         parts += [
             f"| {_codes(f'{table}.{key}' for key in entry.keys)} | {_codes(entry.defaults)} | {_cell(entry.text)} |\n"
@@ -183,7 +196,7 @@ def keys_of(settings: type[Table]) -> dict[str, str]:
 
 def toml_schema() -> str:
     """Return the JSON Schema of boathook.toml."""
-    tables = read_entries(DEFAULTS.read_text(encoding="utf-8"))
+    tables = setting_entries()
     texts = {table: {key: entry.text for entry in entries for key in entry.keys} for table, entries in tables.items()}
     return docs_schema.schema(texts, keys_of(SourceSettings), keys_of(MountSettings))
 
@@ -196,9 +209,16 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def own_metrics() -> tuple[Metric, ...]:
+    """Return the metrics of boathook, and of the optional packages in its distribution."""
+    names = (f"{folder_of(package).name}.metrics" for package in own_packages())
+    modules = (import_module(name) for name in names if find_spec(name) is not None)
+    return (*TABLE, *(metric for module in modules for metric in module.METRICS))
+
+
 def commands() -> Iterator[tuple[str, Any]]:
     """Yield every command that is not hidden, with its full name, in the order of the help."""
-    yield from _walk("boathook", typer.main.get_command(app))
+    yield from _walk("boathook", typer.main.get_command(with_package_commands(app, None)))
 
 
 def _walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -281,7 +301,7 @@ def metrics() -> str:
         "(`hook.mirror`); each app's README lists its own. Below are boathook's.\n",
         "\n| name | kind | labels | what it says |\n|---|---|---|---|\n",
     ]
-    parts += [_metric(metric) for metric in TABLE]
+    parts += [_metric(metric) for metric in own_metrics()]
     return "".join(parts)
 
 
@@ -534,7 +554,9 @@ def _permission(permission: Permission) -> str:
 
 def alerts(written: str) -> str:
     """Return the page on alerts: what is *written* by hand of it, with the tables of both kinds of rules."""
-    rules = tomllib.loads(ALERT_RULES.read_text(encoding="utf-8"))
+    rules = default_rules()
+    for package in own_packages():
+        rules |= alert_rules_of(package)
     (group,) = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
     written = _fill_table(written, ALERT_RULES, [_alert_rule(name, keys) for name, keys in rules.items()])
     return _fill_table(written, ALERTS, [_alert(rule) for rule in group["rules"]])

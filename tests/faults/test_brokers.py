@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from boathook.broker.queues import BUFFER_QUEUES, DUE_HANDLERS, LANE_QUEUES
+from boathook_rabbitmq.queues import BUFFER_QUEUES, DUE_HANDLERS, LANE_QUEUES
 from tests.brokers import PASSWORD, USER, Cluster, RabbitNode, running_cluster
 from tests.conftest import open_folder
 from tests.faults.rig.applications import open_publishing

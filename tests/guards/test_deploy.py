@@ -71,7 +71,7 @@ def settings_of(toml: str, tmp_path: Path) -> Settings:
 def is_setting(variable: str) -> bool:
     """Return whether an environment variable sets something, as an unknown one is refused."""
     short = {"BOATHOOK_DATABASE_URL", "BOATHOOK_BIND", "BOATHOOK_DATA_DIR"}
-    tables = tomllib.loads((ROOT / "src/boathook/defaults.toml").read_text())
+    tables = config.all_sections()
     return variable in short | {f"BOATHOOK_{table}_{key}".upper() for table, keys in tables.items() for key in keys}
 
 

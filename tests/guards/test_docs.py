@@ -3,7 +3,6 @@
 import ast
 import functools
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,6 @@ from benchmarks.__main__ import BENCHMARKS
 from boathook import cli, config, testing
 from boathook.domain.model import TRANSITIONS
 from boathook.handlers.platform import Http, Operations
-from boathook.observability.metrics import TABLE
 from scripts import write_docs
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +26,7 @@ AT_THE_ROOT = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANG
 PAGES = [*AT_THE_ROOT, *sorted(DOCS.rglob("*.md"))]
 BLOB = "https://github.com/boathook/boathook/blob/main/"
 """How the README names files of the repository, as package indexes show it without them."""
-OWN_METRICS = {metric.name for metric in TABLE}
+OWN_METRICS = {metric.name for metric in write_docs.own_metrics()}
 """Those of boathook itself, whatever apps this process has loaded."""
 METRIC_NAME = re.compile(r"boathook_\w+_(total|seconds|rows)")
 FOR_BOATHOOK = {"hook.bind", "hook.routes", "hook.published"}
@@ -74,7 +72,7 @@ def test_no_page_of_a_removed_provider_is_left(generated):
 
 class TestEverythingIsDocumented:
     def test_every_setting(self):
-        tables = tomllib.loads((ROOT / "src/boathook/defaults.toml").read_text())
+        tables = config.all_sections()
         keys = {f"{table}.{key}" for table, content in tables.items() for key in content}
         assert [key for key in sorted(keys) if f"`{key}`" not in read("reference/configuration.md")] == []
 

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Final
 
 from boathook import config
-from tests.guards.documents import ROOT, SOURCES
+from tests.guards.documents import SOURCES
 
 NOT_SERVED: Final = {"boathook_demo", "testing"}
 """Rooms that read what they have made themselves."""
@@ -45,7 +45,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "api/messages.py": {"json": (API,)},
     "api/publish.py": {"json": ("boathook.api.publish:_MAX_BODY", DEPTH)},
     "service/access/access_copy.py": {"json": (OURS,)},
-    "service/buffer.py": {"json": ("boathook.service.buffer:_MAX_ANSWER",)},
+    "boathook_rabbitmq/administration.py": {"json": ("boathook_rabbitmq.administration:_MAX_ANSWER",)},
     "service/receiving/conflicts.py": {"json": ("boathook.service.body_view:MAX_BYTES", DEPTH)},
     "pages/site.py": {"json": ("boathook.pages.site:_MAX_REPORT_BYTES",)},
     "console/applications.py": {"json": (FORM,)},
@@ -76,7 +76,8 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     },
     "service/operating/operations.py": {"json": (API,)},
     "service/schemas/fields.py": {"_model_in": (OURS,), "_unknown": (API,)},  # no deeper than our models are
-    "service/shown_settings.py": {"_flatten": (OURS,)},
+    "service/shown_settings.py": {"_flatten": (OURS,), "_without_secrets": (OURS,)},
+    "config/packages.py": {"toml": (OURS,)},
     "service/svix_import/fields.py": {"_validate": ("boathook.service.svix_import.reader:_MAX_ANSWER",)},
     "service/svix_import/reader.py": {"json": ("boathook.service.svix_import.reader:_MAX_ANSWER",)},
     "boathook_billing/payload.py": {"json": (BODY,)},
@@ -144,7 +145,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "verification/provider_keys.py": {"json": (OURS,), "key": (OURS,)},
     "verification/provider_signer.py": {"_put": (OURS,), "_set_json_value": (OURS,)},
     "ingest/tracing.py": {"json": (OURS,)},
-    "broker/due_lane.py": {"json": ("boathook.broker.due_lane:_MAX_BYTES",)},
+    "boathook_rabbitmq/due_lane.py": {"json": ("boathook_rabbitmq.due_lane:_MAX_BYTES",)},
     "db/alerts.py": {"json": (OURS,)},
     "db/applications.py": {"json": (OURS,)},
     "db/batches.py": {"json": (BODY, DEPTH), "_cut": (BODY, DEPTH)},
@@ -225,9 +226,9 @@ def _called(function: ast.FunctionDef, *, is_method: bool) -> set[str]:
 
 
 def found() -> dict[str, set[str]]:
-    """Return the parsers of each module, which is named by its path below ``boathook`` or its package's ``src``."""
-    folders = [ROOT / "src/boathook", *SOURCES[1:]]
-    files = [(file.relative_to(folder), file) for folder in folders for file in folder.rglob("*.py")]
+    """Return the parsers of each module, which is named by its path below ``boathook`` or ``src``."""
+    files = [(file.relative_to(folder), file) for folder in SOURCES for file in folder.rglob("*.py")]
+    files = [(name.relative_to("boathook") if name.parts[0] == "boathook" else name, file) for name, file in files]
     served = [(name, file) for name, file in files if name.parts[0] not in NOT_SERVED]
     return {name.as_posix(): kinds for name, file in served if (kinds := found_in(file.read_text()))}
 

@@ -24,7 +24,7 @@ FILES = {
     **{str(path.relative_to(ROOT)): path.read_text() for path in ROOT.glob("deploy/**/boathook.toml")},
     **{block.name: block.text for page in PAGES for block in blocks(page) if block.language == "toml"},
     **{f"init --source {one.name}": project_files(one.name)["boathook.toml"] for one in RECIPES},
-    "src/boathook/defaults.toml": (ROOT / "src/boathook/defaults.toml").read_text(),
+    **{str(path.relative_to(ROOT)): path.read_text() for path in ROOT.glob("src/*/defaults.toml")},
 }
 """Every boathook.toml of the repository."""
 WRONG = {

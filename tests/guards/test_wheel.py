@@ -10,7 +10,9 @@ from zipfile import ZipFile
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "src/boathook"
+SOURCE = ROOT / "src"
+PACKAGES = tuple(sorted(path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"))
+"""boathook, and the optional packages in its distribution."""
 DISTRIBUTIONS = sorted((ROOT / "packages").iterdir())
 APPS = ("billing", "cashdesk", "fleet", "music")
 
@@ -38,8 +40,8 @@ def metadata_of(wheel: ZipFile):
 
 def test_it_contains_every_file_of_the_package(wheel):
     files = {
-        f"boathook/{path.relative_to(PACKAGE)}"
-        for path in PACKAGE.rglob("*")
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert files - set(wheel.namelist()) == set()
@@ -56,7 +58,9 @@ def test_it_contains_sql_the_schema_and_default_settings(wheel):
 
 
 def test_it_contains_nothing_else(wheel):
-    unexpected = [name for name in wheel.namelist() if not name.startswith(("boathook/", "boathook-"))]
+    assert {"boathook", "boathook_rabbitmq", "boathook_redis"} <= set(PACKAGES)
+    expected = (*(f"{name}/" for name in PACKAGES), "boathook-")
+    unexpected = [name for name in wheel.namelist() if not name.startswith(expected)]
     assert unexpected == []
 
 
@@ -71,8 +75,8 @@ def test_it_has_the_command_and_its_extras(wheel):
 
 
 def test_it_brings_neither_the_apps_nor_the_demo(wheel):
-    names = {name.partition("/")[0] for name in wheel.namelist()}
-    assert not [name for name in names if name.startswith("boathook_")]
+    apart = {path.name.replace("-", "_") for path in DISTRIBUTIONS}
+    assert not apart & {name.partition("/")[0] for name in wheel.namelist()}
     required = metadata_of(wheel).get_all("Requires-Dist")
     assert not [line for line in required if line.startswith("boathook-")]
 

@@ -11,38 +11,31 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from boathook.broker.access import BrokerAccess
-from boathook.broker.batch import UNNUMBERED, decode_batch, encode_batch
-from boathook.broker.buffer import BrokerBuffer
-from boathook.broker.connection import BrokerConnection, first_connection
-from boathook.broker.queues import ALL_QUEUES, BUFFER_QUEUES, REFUSED_QUEUE, Arguments, arguments_of
 from boathook.config import load
 from boathook.db import buffer_marks
 from boathook.db.database import Database
 from boathook.db.events import EventStore
 from boathook.domain import ids
-from boathook.domain.errors import (
-    BrokerMisconfigured,
-    BrokerUnavailable,
-    DatabaseUnavailable,
-    SpoolUnavailable,
-    ValueRejected,
-)
+from boathook.domain.errors import DatabaseUnavailable, SpoolUnavailable, ValueRejected
 from boathook.domain.model import Accepted, BufferMark, Duplicate, NewDelivery, NewEvent, Receipt
 from boathook.handlers.outbox import Message, Outbox
-from boathook.ingest import broker_buffer
-from boathook.ingest.broker_buffer import BrokerFirstBuffer
-from boathook.ingest.buffer_drain import BufferDrain
 from boathook.ingest.event_writer import EventWriter
 from boathook.ingest.intake import Intake, Mode
 from boathook.ingest.spool_records import encode
 from boathook.observability import meters
-from boathook.service import buffer as buffer_service
-from boathook.service.operating.doctor import brokers as doctor
 from boathook.service.operating.doctor.handlers import CheckStatus
 from boathook.service.sending.message_store import MessageStore, to_event
 from boathook.spool.segment_store import SegmentStore, SpoolLimits
 from boathook.spool.spool import Spool
+from boathook_rabbitmq import administration, doctor, gateway_buffer
+from boathook_rabbitmq.access import BrokerAccess
+from boathook_rabbitmq.batch import UNNUMBERED, decode_batch, encode_batch
+from boathook_rabbitmq.buffer import BrokerBuffer
+from boathook_rabbitmq.connection import BrokerConnection, first_connection
+from boathook_rabbitmq.drain import BufferDrain
+from boathook_rabbitmq.errors import BrokerMisconfigured, BrokerUnavailable
+from boathook_rabbitmq.gateway_buffer import BrokerFirstBuffer
+from boathook_rabbitmq.queues import ALL_QUEUES, BUFFER_QUEUES, REFUSED_QUEUE, Arguments, arguments_of
 from tests.brokers import PASSWORD, USER, Cluster, control, running_cluster
 from tests.conftest import open_folder
 from tests.faults.rig.proxy import Proxy
@@ -359,7 +352,7 @@ class TestBrokerAway:
     async def test_newer_events_are_stored_first_while_the_broker_is_down(
         self, db: Database, access: BrokerAccess, wire: Proxy, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(broker_buffer, "_LEAVE_AFTER_S", 0.5)
+        monkeypatch.setattr(gateway_buffer, "_LEAVE_AFTER_S", 0.5)
         gateway = Gateway(db, through(access, wire, 2.0), confirm_s=0.5)
         async with running(gateway):
             gateway.store.is_away = True
@@ -495,7 +488,7 @@ class TestDrain:
             assert counted("boathook_buffer_drained_total", outcome="refused") == 1
             gateway.store.refused = set()
             settings = settings_of(cluster, access)
-            assert await buffer_service.return_refused(settings) == buffer_service.ReturnedBatches(1, 0)
+            assert await administration.return_refused(settings) == administration.ReturnedBatches(1, 0)
             await eventually(lambda: _has_all(gateway, {"a", "b", "c"}))
             assert counted("boathook_buffer_lost_total") == 0
 
@@ -589,7 +582,7 @@ class TestLoss:
     async def test_mutant_without_a_repetition_they_are_not(
         self, db: Database, access: BrokerAccess, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr("boathook.broker.buffer._REPEAT_S", 1e9)
+        monkeypatch.setattr("boathook_rabbitmq.buffer._REPEAT_S", 1e9)
         async with running(Gateway(db, access), drains=False) as gateway:
             await gateway.accept_while_away("a", "b", "c")
             await take_out(access, QUEUE, 3)
@@ -602,7 +595,7 @@ class TestLoss:
     async def test_a_checkpoint_is_not_repeated_behind_messages(
         self, db: Database, access: BrokerAccess, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr("boathook.broker.buffer._REPEAT_S", 0.0)
+        monkeypatch.setattr("boathook_rabbitmq.buffer._REPEAT_S", 0.0)
         async with running(Gateway(db, access), drains=False) as gateway:
             await gateway.accept_while_away("a")
             looks = gateway.looks
@@ -634,7 +627,7 @@ class TestLoss:
     async def test_losses_of_all_that_was_left_behind_are_counted_unless_its_end_is_not_marked(
         self, db: Database, access: BrokerAccess, monkeypatch: pytest.MonkeyPatch, kind: type[BrokerBuffer], lost: int
     ):
-        monkeypatch.setattr(broker_buffer, "BrokerBuffer", kind)
+        monkeypatch.setattr(gateway_buffer, "BrokerBuffer", kind)
         async with running(Gateway(db, access), drains=False) as gateway:
             gateway.store.is_away = True
             for key in ("a", "b"):
@@ -653,7 +646,7 @@ class TestLoss:
     async def test_a_gateway_that_ends_marks_what_it_left_behind(
         self, db: Database, access: BrokerAccess, monkeypatch: pytest.MonkeyPatch, kind: type[BrokerBuffer], lost: int
     ):
-        monkeypatch.setattr(broker_buffer, "BrokerBuffer", kind)
+        monkeypatch.setattr(gateway_buffer, "BrokerBuffer", kind)
         async with running(Gateway(db, access), drains=False) as ended:
             ended.store.is_away = True
             await ended.accept("a")
@@ -714,8 +707,8 @@ class TestLoss:
             await eventually(lambda: _has_all(gateway, {"a", "c"}))
             await eventually(lambda: messages(access, REFUSED_QUEUE))
             assert counted("boathook_buffer_damaged_total") == 1
-            found = await buffer_service.return_refused(settings_of(cluster, access))
-            assert found == buffer_service.ReturnedBatches(0, 1)
+            found = await administration.return_refused(settings_of(cluster, access))
+            assert found == administration.ReturnedBatches(0, 1)
             await eventually(lambda: messages(access, REFUSED_QUEUE))
 
     @pytest.mark.parametrize("message", [b"", b"not a batch", encode_batch(9, 1, [b"x" * 50])[:40]])
@@ -738,7 +731,7 @@ async def test_a_checkpoint_keeps_when_the_last_event_was_accepted(db: Database)
 
 
 async def test_events_beyond_those_that_may_wait_are_handed_back(access: BrokerAccess, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("boathook.broker.buffer._MAX_PENDING", 2)
+    monkeypatch.setattr("boathook_rabbitmq.buffer._MAX_PENDING", 2)
     handed: list[bytes] = []
     buffer = BrokerBuffer(
         access,
@@ -765,27 +758,27 @@ class TestQueues:
         await eventually(lambda: "inequivalent arg 'x-max-length-bytes'" in buffer.problem)
         await buffer.close()
         with pytest.raises(BrokerMisconfigured, match="x-max-length-bytes"):
-            await buffer_service.prepare(settings_of(cluster, access))
-        findings = [one async for one in doctor.examine_rabbitmq(settings_of(cluster, access))]
+            await administration.prepare_queues(settings_of(cluster, access))
+        findings = [one async for one in doctor.examine(settings_of(cluster, access), None)]
         assert findings[0].verdict is CheckStatus.FAIL
 
     async def test_doctor_reports_missing_queues_without_creating_them(self, access: BrokerAccess, cluster: Cluster):
         settings = settings_of(cluster, access)
         for _ in range(2):
-            findings = [one async for one in doctor.examine_rabbitmq(settings)]
+            findings = [one async for one in doctor.examine(settings, None)]
             assert "boathook migrate" in findings[0].fix
 
     async def test_a_queue_with_one_copy_makes_doctor_fail(self, access: BrokerAccess, cluster: Cluster):
         settings = settings_of(cluster, access)
-        await buffer_service.prepare(settings)
-        *_, copies = [one async for one in doctor.examine_rabbitmq(settings)]
+        await administration.prepare_queues(settings)
+        *_, copies = [one async for one in doctor.examine(settings, None)]
         assert copies.verdict is CheckStatus.FAIL
         assert "1 copy instead of 3" in copies.found
 
     async def test_copies_are_not_checked_without_the_management_api(self, access: BrokerAccess, cluster: Cluster):
         settings = settings_of(cluster, access, management_url="")
-        await buffer_service.prepare(settings)
-        *_, copies = [one async for one in doctor.examine_rabbitmq(settings)]
+        await administration.prepare_queues(settings)
+        *_, copies = [one async for one in doctor.examine(settings, None)]
         assert copies.verdict is CheckStatus.WARN
         assert copies.found.startswith("not checked")
 

@@ -11,9 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from boathook.broker.connection import first_connection
-from boathook.broker.due_lane import DueLane
-from boathook.broker.queues import DUE_ENDPOINTS, queue_for
 from boathook.db.database import Database
 from boathook.db.due_notifier import DUE_CHANNEL, notify_due
 from boathook.delivery import dispatcher
@@ -21,6 +18,11 @@ from boathook.domain.due import DueRecipient, due_recipients
 from boathook.domain.policy import RetryPolicy
 from boathook.handlers.api import Boathook
 from boathook.observability import meters
+from boathook_rabbitmq.access import read_access
+from boathook_rabbitmq.connection import first_connection
+from boathook_rabbitmq.due_lane import DueLane, open_lane
+from boathook_rabbitmq.queues import DUE_ENDPOINTS, queue_for
+from boathook_rabbitmq.settings import brokers_of
 from tests.brokers import PASSWORD, USER, Cluster, running_cluster
 from tests.conftest import open_folder
 from tests.sender_harness import (
@@ -93,7 +95,8 @@ class Gateway:
 async def running_gateway(
     db: Database, tables: dict[str, Any], lane_class: type[DueLane] = DueLane
 ) -> AsyncIterator[Gateway]:
-    lane = lane_class.of(sender_settings(db.url, **tables))
+    settings = sender_settings(db.url, **tables)
+    lane = lane_class(read_access(settings), confirm_s=brokers_of(settings).confirm_s)
     task = asyncio.create_task(lane.run())
     try:
         await eventually(lambda: lane.is_available)
@@ -105,7 +108,7 @@ async def running_gateway(
 
 async def until_it_relies_on_the_lane(one: dispatcher.Dispatcher[Any]) -> None:
     """Wait until a process has connected, and has looked for everything due once more."""
-    await eventually(lambda: one._due.relies_on_lane and not one._must_discover.is_set())
+    await eventually(lambda: one._due.relies_on_notifier and not one._must_discover.is_set())
 
 
 def outcome(name: str) -> float:
@@ -114,7 +117,7 @@ def outcome(name: str) -> float:
 
 async def publish(tables: dict[str, Any], db: Database, *bodies: bytes) -> None:
     """Publish messages of any content to senders."""
-    connection = await first_connection(DueLane.of(sender_settings(db.url, **tables))._access, purpose="test")
+    connection = await first_connection(open_lane(sender_settings(db.url, **tables), None)._access, purpose="test")
     for body in bodies:
         await connection.publish(DUE_ENDPOINTS, body, 30.0)
     await connection.close()
@@ -308,7 +311,7 @@ async def test_without_a_broker_postgresql_notifies(db: Database, tables: dict[s
                 async with asyncio.timeout(60):
                     await gateway.announce(endpoint.recipient)
             await eventually(lambda: len(sink.messages) == 40)
-            await eventually(lambda: not sender._due.relies_on_lane)
+            await eventually(lambda: not sender._due.relies_on_notifier)
             await add_deliveries(db, endpoint, is_announced=False)  # found by polling, although there is no walk
             await eventually(lambda: len(sink.messages) == 41)
             assert gateway.notified
@@ -334,6 +337,6 @@ async def test_the_worker_for_suspects_takes_no_messages(db: Database, tables: d
 
     worker = {key: value for key, value in tables.items() if key != "worker"}
     async with running_worker(db, hook, tables=worker, only_suspects=True) as one:
-        assert one._lane is None
+        assert one._notifier is None
         await accept_events(db, 1)
     await wait_for_states(db, pending=1)

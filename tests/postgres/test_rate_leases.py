@@ -13,18 +13,19 @@ from typing import cast
 import httpx
 import pytest
 
-from boathook.broker.redis_leases import RedisLeases
 from boathook.config import load
 from boathook.db import rate_leases
 from boathook.db.database import Database
-from boathook.domain.errors import BoathookError, DatabaseUnavailable, RedisUnavailable
+from boathook.domain.errors import BoathookError, DatabaseUnavailable
 from boathook.domain.rate_leases import LeaseRequest, LeaseTokens
 from boathook.ingest.source_rate import RateLeaser, SourceRate
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.server.gateway import IngestRuntime, load_sources
-from boathook.service.operating.doctor import brokers as doctor
 from boathook.service.operating.doctor.handlers import CheckStatus
 from boathook_demo.redis_server import RedisServer
+from boathook_redis import doctor
+from boathook_redis.errors import RedisUnavailable
+from boathook_redis.leases import RedisLeases
 from tests.acceptance.test_start_during_outage import target_of, through
 from tests.conftest import open_folder
 from tests.faults.rig.proxy import Proxy
@@ -436,14 +437,14 @@ class TestRedis:
         await leases.close()
 
     async def test_doctor_reports_that_redis_leases_rates(self, redis_server: RedisServer):
-        [found] = [one async for one in doctor.examine_redis(load(overrides={"shared.redis": redis_server.url}))]
+        [found] = [one async for one in doctor.examine(load(overrides={"shared.redis": redis_server.url}), None)]
         assert found.verdict is CheckStatus.OK
         assert "leases the rates of sources" in found.found
-        assert [one async for one in doctor.examine_redis(load())] == []
+        assert [one async for one in doctor.examine(load(), None)] == []
 
     @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "redis://127.0.0.1:1/0?socket_timeout=soon"])
     async def test_doctor_warns_that_redis_is_down(self, url: str):
-        [found] = [one async for one in doctor.examine_redis(load(overrides={"shared.redis": url}))]
+        [found] = [one async for one in doctor.examine(load(overrides={"shared.redis": url}), None)]
         assert found.verdict is CheckStatus.WARN
         assert "shared.redis" in found.fix
 

@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from boathook.broker.connection import BrokerConnection, Delivery
-from boathook.broker.queues import Arguments
+from boathook_rabbitmq.connection import BrokerConnection, Delivery
+from boathook_rabbitmq.queues import Arguments
 from tests.simulation.loop import VirtualLoop
 
 

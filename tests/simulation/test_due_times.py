@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from boathook.broker import due_lane
-from boathook.broker.due_lane import DueLane
-from boathook.broker.queues import DUE_ENDPOINTS, DUE_HANDLERS
 from boathook.config import Settings, load
 from boathook.db.database import Database
 from boathook.db.due_notifier import notify_due
 from boathook.delivery import dispatcher
 from boathook.domain.due import ANY_RECIPIENT, due_recipients
 from boathook.domain.model import NewEvent
+from boathook_rabbitmq import due_lane
+from boathook_rabbitmq.due_lane import open_lane
+from boathook_rabbitmq.queues import DUE_ENDPOINTS, DUE_HANDLERS
 from tests.simulation.broker import FakeBroker
 from tests.simulation.gateway import URL
 from tests.simulation.handlers import LINE, NOTE
@@ -85,10 +85,10 @@ class LaterDeliveries:
     async def _publish(self) -> None:
         database = await Database.open(URL, purpose="publisher", size=1, statement_timeout_s=2.0)
         notify = functools.partial(notify_due, database)
-        if not self._settings.has_due_lane:
+        if not self._settings.has_package_notifier:
             await self._announce(notify)
             return
-        lane = DueLane.of(self._settings, now=lambda: self.world.server.clock().timestamp())
+        lane = open_lane(self._settings, None, lambda: self.world.server.clock().timestamp())
         running = asyncio.create_task(lane.run())
         await asyncio.sleep(1.0)
         await self._announce(functools.partial(lane.announce, notify))
@@ -127,7 +127,7 @@ def _on_lane(settings: Settings, lane: str) -> Settings:
     changed = load(
         None, {"delivery": {"lane": lane}, "buffer": {"hosts": ["mq.example:5672"], "user": "u", "password": "p"}}
     )
-    return settings.model_copy(update={"delivery": changed.delivery, "buffer": changed.buffer})
+    return settings.model_copy(update={"delivery": changed.delivery, "tables": changed.tables})
 
 
 def deliveries_to(kind: str, lane: str, monkeypatch: pytest.MonkeyPatch) -> LaterDeliveries:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boathook.broker.batch import (
+from boathook_rabbitmq.batch import (
     MAX_RECORDS,
     MAX_SERIES,
     UNNUMBERED,
@@ -16,7 +16,7 @@ from boathook.broker.batch import (
     decode_batch,
     encode_batch,
 )
-from boathook.broker.queues import BUFFER_QUEUES, queue_of
+from boathook_rabbitmq.queues import BUFFER_QUEUES, queue_of
 from tests.support import examples
 
 PAYLOADS = st.lists(st.binary(min_size=1, max_size=40), max_size=6)

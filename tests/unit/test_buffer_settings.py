@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from boathook.broker import access
-from boathook.broker.access import read_access
-from boathook.config import Settings, load
+from boathook.config import Settings, load, packages
 from boathook.domain.errors import ConfigError
+from boathook_rabbitmq.access import read_access
 
 GOOD = {"kind": "rabbitmq", "hosts": ["mq1:5672", "[::1]:5671"], "user": "boathook", "password": "env:BROKER_PASSWORD"}
 
@@ -31,13 +30,13 @@ def test_brokers_are_read_with_their_secret():
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"kind": "disk", "then": "refuse"}, 'then: "refuse" needs kind = "rabbitmq"'),
+    ({"kind": "disk", "then": "refuse"}, 'then: "refuse" needs another kind than "disk"'),
     ({"hosts": []}, "hosts: is empty"),
     ({"hosts": ["mq1"]}, "must be an address and a port"),
     ({"hosts": ["amqp://mq1:5672"]}, "without scheme and login"),
     ({"user": ""}, "user: and password are needed"),
     ({"password": ""}, "user: and password are needed"),
-    ({"ca_file": "ca.pem"}, "ca_file: needs tls = true"),
+    ({"ca_file": "ca.pem"}, "ca_file: needs buffer.tls = true"),
     ({"confirm_s": 0}, "buffer.confirm_s"),
     ({"kind": "kafka"}, "buffer.kind"),
     ({"mode": "always"}, "buffer.mode is not a setting"),
@@ -76,6 +75,6 @@ def test_a_file_of_certificates_is_checked(tmp_path: Path):
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(access, "find_spec", lambda name: None if name == "aio_pika" else find_spec(name))
+    monkeypatch.setattr(packages, "find_spec", lambda name: None if name == "aio_pika" else find_spec(name))
     with pytest.raises(ConfigError, match=r"pip install 'boathook\[rabbitmq\]'"):
         read_access(settings())

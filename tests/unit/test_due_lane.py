@@ -5,13 +5,14 @@ from typing import cast
 
 import pytest
 
-from boathook.broker.access import BrokerAccess
-from boathook.broker.connection import BrokerConnection
-from boathook.broker.due_lane import MAX_NAMES, DueLane, decode
-from boathook.broker.queues import DELAYS_S, DUE_ENDPOINTS, DUE_HANDLERS, LANE_QUEUES, arguments_of, queue_for
 from boathook.config import load
 from boathook.domain.due import DueRecipient, due_recipients
-from boathook.domain.errors import BrokerRefused, ConfigError
+from boathook.domain.errors import ConfigError
+from boathook_rabbitmq.access import BrokerAccess
+from boathook_rabbitmq.connection import BrokerConnection
+from boathook_rabbitmq.due_lane import MAX_NAMES, DueLane, decode
+from boathook_rabbitmq.errors import BrokerRefused
+from boathook_rabbitmq.queues import DELAYS_S, DUE_ENDPOINTS, DUE_HANDLERS, LANE_QUEUES, arguments_of, queue_for
 
 
 @pytest.mark.parametrize(("wait_s", "queue"), [
@@ -59,8 +60,9 @@ def test_the_lane_needs_brokers():
         load(overrides={"delivery.lane": "rabbitmq"})
     brokers = {"buffer.hosts": ["mq1:5672"], "buffer.user": "u", "buffer.password": "p"}
     found = load(overrides={"delivery.lane": "rabbitmq", **brokers})
-    assert (found.has_due_lane, found.has_brokers, found.uses_rabbitmq) == (True, False, True)
-    assert not load().uses_rabbitmq
+    assert (found.has_package_notifier, found.has_package_buffer) == (True, False)
+    assert [package.name for package in found.packages] == ["rabbitmq"]
+    assert not load().packages
 
 
 async def test_a_full_queue_does_not_affect_the_other_queue():

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from boathook.broker import access
-from boathook.broker.access import read_redis_url
-from boathook.config import Settings, load
+from boathook.config import Settings, load, packages
 from boathook.domain.errors import ConfigError
 from boathook.service.operating.doctor import check_settings
 from boathook.service.shown_settings import list_settings
+from boathook_redis.settings import read_url
 
 
 def settings(url: str) -> Settings:
@@ -18,23 +17,23 @@ def settings(url: str) -> Settings:
 
 
 def test_postgresql_shares_unless_redis_is_named():
-    assert read_redis_url(load()) == ""
+    assert read_url(load()) == ""
 
 
 @pytest.mark.parametrize(
     "url", ["redis://r", "redis://r:6379/3", "rediss://:pass@[::1]:6380", "redis://u:p@r/0?ssl_ca_certs=x"]
 )
 def test_a_valid_url_is_accepted(url: str):
-    assert read_redis_url(settings(url)) == url
+    assert read_url(settings(url)) == url
 
 
 def test_an_address_may_be_a_reference(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("REDIS_URL", "redis://:secret@r:6379/0")
-    assert read_redis_url(settings("env:REDIS_URL")) == "redis://:secret@r:6379/0"
+    assert read_url(settings("env:REDIS_URL")) == "redis://:secret@r:6379/0"
     (tmp_path / "url").write_text("redis://r/1\n")
-    assert read_redis_url(settings(f"file:{tmp_path / 'url'}")) == "redis://r/1"
+    assert read_url(settings(f"file:{tmp_path / 'url'}")) == "redis://r/1"
     monkeypatch.setenv("BOATHOOK_SHARED_REDIS", "redis://r/2")
-    assert read_redis_url(load()) == "redis://r/2"
+    assert read_url(load()) == "redis://r/2"
 
 
 @pytest.mark.parametrize("url", ["r:6379", "http://:secret@r", "postgresql://:secret@r/0"])
@@ -55,14 +54,14 @@ def test_an_invalid_url_is_refused_at_start(url: str, monkeypatch: pytest.Monkey
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(access, "find_spec", lambda name: None if name == "redis" else find_spec(name))
+    monkeypatch.setattr(packages, "find_spec", lambda name: None if name == "redis" else find_spec(name))
     with pytest.raises(ConfigError, match=r"pip install 'boathook\[redis\]'"):
-        read_redis_url(settings("redis://r"))
-    assert read_redis_url(load()) == ""
+        read_url(settings("redis://r"))
+    assert read_url(load()) == ""
 
 
 def test_no_password_is_shown():
     shown = {one.key: one.value for one in list_settings(settings("redis://user:secret@r:6379/0"))}
     assert "secret" not in shown["shared.redis"]
     assert "r:6379" in shown["shared.redis"]
-    assert "secret" not in repr(settings("redis://user:secret@r:6379/0").shared)
+    assert "secret" not in repr(settings("redis://user:secret@r:6379/0").tables)

@@ -15,10 +15,9 @@ listen    events as they are accepted, forwarded to a local server: event_feed, 
 top       live statistics
 spool     events on disk that wait for PostgreSQL
 cells     several installations that share sources and applications
-buffer    events with brokers that wait for PostgreSQL
 import_   configuration of another system
 config    settings, Grafana dashboards
-apps      the loaded apps: app_commands adds their commands
+apps      the loaded apps: app_commands adds their commands, and those of optional packages
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""Adds the commands of apps to boathook's own."""
+"""Adds the commands of optional packages and of apps to boathook's own."""
 
 import contextlib
 import copy
@@ -8,27 +8,41 @@ from pathlib import Path
 
 import typer
 
-from boathook.cli.commands import COMMAND_ENTRIES, complete_group, parse_global_options
+from boathook.cli.commands import COMMAND_ENTRIES, Root, complete_group, package_entries, parse_global_options
 from boathook.cli.context import CliContext, server_url, warn_once
 from boathook.config import Settings
 from boathook.domain.errors import ConfigError
 
 
 def with_commands(app: typer.Typer, arguments: Sequence[str]) -> typer.Typer:
-    """Return *app* with the commands of the apps, if *arguments* contain one of them or request help.
+    """Return *app* with the commands of packages and apps, if *arguments* contain one of them or request help.
 
     Raises:
         ConfigError: the command may be an app's but the apps cannot be loaded, or it is that of a ready-made app that
             is not loaded.
     """
     config, word = parse_global_options(arguments)
+    whole = with_package_commands(app, word)
+    if word is not None and whole is not app:
+        return whole
     try:
-        return _extended(app, CliContext(file=config), word)
+        return _extended(whole, CliContext(file=config), word)
     except ConfigError as error:
         if word is not None:
             raise
         warn_once(str(error))
+        return whole
+
+
+def with_package_commands(app: typer.Typer, word: str | None) -> typer.Typer:
+    """Return *app* with the commands of optional packages, or with the one called *word*; itself if there are none."""
+    entries = package_entries(word)
+    if not entries:
         return app
+    whole = copy.copy(app)
+    whole.info = copy.copy(app.info)
+    whole.info.cls = type("Root", (Root,), {"PACKAGE_ENTRIES": entries})
+    return whole
 
 
 def _extended(app: typer.Typer, opened: CliContext, word: str | None) -> typer.Typer:

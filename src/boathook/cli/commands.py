@@ -6,7 +6,7 @@ from collections import UserDict
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 import typer
@@ -25,12 +25,17 @@ class CommandEntry(msgspec.Struct, frozen=True):
     """One entry of the list of commands: a command or a group."""
 
     place: str
-    """The module in this package, and its function, or the typer app of a group."""
+    """The module, in this package if its name has no dot, and its function, or the typer app of a group."""
     line: str
     """Its one-sentence help: the first sentence of the function's docstring, or the help of the group."""
     epilog: str | None = None
     """The epilog of a command; the commands of a group define their own."""
+    title: str = "Operating"
+    """The title of the help under which a package's command is listed."""
 
+
+COMMANDS_GROUP: Final = "boathook.commands"
+"""The group of entry points by which optional packages declare commands: each names its `CommandEntry`."""
 
 _GETTING_STARTED: Final[Mapping[str, CommandEntry]] = {
     "init": CommandEntry(
@@ -88,7 +93,6 @@ _OPERATING: Final[Mapping[str, CommandEntry]] = {
     "config": CommandEntry("config:settings_app", "Settings."),
     "spool": CommandEntry("spool:spool", "Events on disk that wait for PostgreSQL."),
     "cells": CommandEntry("cells:cells", "Several installations that share sources and applications among them."),
-    "buffer": CommandEntry("buffer:buffer", "Events with brokers that wait for PostgreSQL."),
     "alerts": CommandEntry("alerts:alerts", "Alerts: list, silence and test them."),
     "dashboards": CommandEntry(
         "config:print_dashboards",
@@ -137,6 +141,23 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
 COMMAND_ENTRIES: Final[Mapping[str, CommandEntry]] = {
     name: entry for group in COMMAND_GROUPS.values() for name, entry in group.items()
 }
+
+
+def package_entries(word: str | None) -> dict[str, CommandEntry]:
+    """Return the commands of optional packages, also of unused ones.
+
+    Args:
+        word: a command's name; None for all of boathook's distribution, as the help lists them.
+    """
+    from importlib.metadata import PackageNotFoundError, distribution, entry_points
+
+    try:
+        points = distribution("boathook").entry_points.select(group=COMMANDS_GROUP)
+    except PackageNotFoundError:  # run from its source without being installed
+        return {}
+    if word is not None:
+        points = points.select(name=word) or entry_points(group=COMMANDS_GROUP, name=word)
+    return {point.name: point.load() for point in points}
 
 
 def _first_paragraph(command: Any) -> str:
@@ -212,9 +233,12 @@ def complete_group(group: typer.Typer) -> typer.Typer:
 class Root(typer.core.TyperGroup):
     """The root of the command line: lists commands without importing them, and imports only the called one."""
 
+    PACKAGE_ENTRIES: ClassVar[Mapping[str, CommandEntry]] = {}
+    """The commands of optional packages."""
+
     def __init__(self, *, commands: Mapping[str, Any] | None = None, **rest: Any) -> None:
         super().__init__(**rest)
-        self._loading = _LazyCommands({**COMMAND_ENTRIES, **(commands or {})})
+        self._loading = _LazyCommands({**COMMAND_ENTRIES, **self.PACKAGE_ENTRIES, **(commands or {})})
         self.commands = self._loading
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's interface
@@ -224,6 +248,7 @@ class Root(typer.core.TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands under their titles; the commands of apps come last."""
         titles = {name: title for title, group in COMMAND_GROUPS.items() for name in group}
+        titles |= {name: entry.title for name, entry in self.PACKAGE_ENTRIES.items()}
         rows: dict[str, list[tuple[str, str]]] = {title: [] for title in COMMAND_GROUPS}
         for name in self.list_commands(ctx):
             rows[titles.get(name, _APPS)].append((name, _first_paragraph(self.get_command(ctx, name))))
@@ -289,7 +314,7 @@ def parse_global_options(arguments: Sequence[str]) -> tuple[Path | None, str | N
 
 def _load(name: str, entry: CommandEntry) -> Any:
     module, _, attribute = entry.place.partition(":")
-    found = getattr(importlib.import_module(f"boathook.cli.{module}"), attribute)
+    found = getattr(importlib.import_module(module if "." in module else f"boathook.cli.{module}"), attribute)
     # Wrapped in its own app, as typer creates commands only from an app.
     alone = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
     if isinstance(found, typer.Typer):

@@ -117,11 +117,11 @@ def migrate(
     """
     Bring the database's schema up to date, and the tables of the apps that apps.load names; safe to repeat.
 
-    With "rabbitmq" as `buffer.kind` or `delivery.lane` it also creates and verifies the brokers' queues: run it while
-    all brokers run.
+    It also prepares what optional packages need, such as the queues of brokers: run it while all brokers run.
     """
+    from boathook.config.packages import resolve
     from boathook.server import load_apps, migrations_of
-    from boathook.service import buffer, database
+    from boathook.service import database
 
     settings = cli_context(ctx).plain_settings()
     folders = migrations_of(load_apps(settings))
@@ -132,9 +132,8 @@ def migrate(
         return await database.migrate(settings, folders, only_pre=only_pre, progress=startup_progress())
 
     names = run(work())
-    has_queues = settings.uses_rabbitmq and not check
-    if has_queues:
-        run(buffer.prepare(settings))
+    preparing = [] if check else [package.prepare for package in settings.packages if package.prepare is not None]
+    notes = [note for reference in preparing if (note := run(resolve(reference)(settings))) is not None]
     if as_json:
         output.print_json({"missing" if check else "applied": names})
     else:
@@ -142,8 +141,8 @@ def migrate(
             out.print(f"{'lacks' if check else 'applied'} {name}", markup=False)
         if not names:
             out.print("the schema is current")
-        if has_queues:
-            out.print("the brokers' queues are ready")
+        for note in notes:
+            out.print(note)
     raise typer.Exit(1 if check and names else 0)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +17,14 @@ def is_secret(key: str) -> bool:
     return bool(_SECRET.search(_INDEX.sub("", key)))
 
 
-def describe_error(error: ValidationError, origin_of: Callable[[str], str], table: str = "") -> str:
+def describe_error(
+    error: ValidationError, origin_of: Callable[[str], str], table: str = "", *, hidden: Collection[str] = ()
+) -> str:
     """Return one line about the first error in *table*, such as ``boathook.toml: server.bind: ...``.
 
     Args:
         origin_of: returns where a dotted key was set.
+        hidden: the keys of *table* whose values are secrets.
     """
     first = error.errors(include_url=False)[0]
     names = [part for part in (table, *first["loc"]) if part != "" and not (isinstance(part, str) and "[" in part)]
@@ -30,7 +33,7 @@ def describe_error(error: ValidationError, origin_of: Callable[[str], str], tabl
     # The value of an unknown key may be a secret with a misspelled name.
     is_unknown = first["type"] == "extra_forbidden"
     is_hidden = is_unknown or is_secret(key) or _has_password(first["input"]) or _is_table(first["input"])
-    is_hidden = is_hidden or key in {"database.url", "shared.redis"}
+    is_hidden = is_hidden or key == "database.url" or key.removeprefix(f"{table}.") in hidden
     message = _describe(first["type"], first["msg"], first.get("ctx", {}))
     if not key:
         return f"{origin}: {message}"

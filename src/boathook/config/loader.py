@@ -7,16 +7,19 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
+from boathook.config import packages
 from boathook.config.faults import describe_error, toml_fix
+from boathook.config.packages import Package, PackageTable, hidden_keys
 from boathook.config.sources import FIELDS, OWN_KEYS
-from boathook.config.tables import Settings
+from boathook.config.tables import OWN_CHOICES, Settings
 from boathook.domain.errors import ConfigError
 
 FILE_NAME = "boathook.toml"
@@ -53,9 +56,10 @@ _NEAR = 0.8
 """Minimum similarity to one of boathook's keys for a key to be reported as misspelled instead of passed to the
 recipe."""
 SECTIONS: tuple[str, ...] = (
-    *("database", "server", "limits", "retention", "spool", "buffer", "shared", "cells", "worker", "delivery", "log"),
+    *("database", "server", "limits", "retention", "spool", "buffer", "cells", "worker", "delivery", "log"),
     *("apps", "jwt", "outbound", "tracing", "notifications", "console"),
 )
+"""The sections of boathook itself."""
 
 
 def defaults() -> dict[str, dict[str, Any]]:
@@ -66,6 +70,20 @@ def defaults() -> dict[str, dict[str, Any]]:
 @functools.cache
 def _read_defaults() -> dict[str, dict[str, Any]]:
     return tomllib.loads(resources.files("boathook").joinpath("defaults.toml").read_text(encoding="utf-8"))
+
+
+def all_sections() -> dict[str, dict[str, Any]]:
+    """Return the defaults of all sections, also of the optional packages in boathook's distribution."""
+    sections = defaults()
+    for package in packages.own_packages():
+        for section, table in packages.defaults_of(package).items():
+            sections.setdefault(section, {}).update(copy.deepcopy(dict(table)))
+    return sections
+
+
+def reserved_names() -> frozenset[str]:
+    """Return the names of sections, which no app may have."""
+    return frozenset((*SECTIONS, *packages.own_sections(), "sources", "mounts"))
 
 
 def schema() -> str:
@@ -136,20 +154,35 @@ class _Layers:
 
     def __init__(self, base: dict[str, Any]) -> None:
         self.merged: dict[str, Any] = {**base, "sources": {}, "mounts": {}}
+        self.tables: dict[str, type[PackageTable]] = {}
+        """The class of each section of a package that is used."""
+        self.packages: list[Package] = []
         self.origins: dict[str, str] = {}
         self.extra: dict[str, dict[str, Any]] = {}
         self.unknown_variables: dict[str, str] = {}
 
+    def _open(self, section: str) -> bool:
+        """Add the sections of the package that declares *section*, with its defaults; return whether one does."""
+        package = packages.find_package(section)
+        if package is not None and package not in self.packages:
+            self.packages.append(package)
+            self.tables |= packages.tables_of(package)
+            for name, table in packages.defaults_of(package).items():
+                self.merged.setdefault(name, {}).update(copy.deepcopy(dict(table)))
+        return package is not None
+
     def add_file(self, path: Path) -> None:
         tables = _read_toml(path)
+        apps = tables.get("apps")
+        loaded = apps.get("load") if isinstance(apps, dict) else ()
         for name, table in tables.items():
             if not isinstance(table, dict):
-                raise ConfigError(f"{path}: {_outside(name, self.merged)}")
+                raise ConfigError(f"{path}: {_outside(name)}")
             if name == "sources":
                 self._add_sources(table, path)
             elif name == "mounts":
                 self._add_mounts(table, path)
-            elif name in SECTIONS:
+            elif name in SECTIONS or (not (isinstance(loaded, list) and name in loaded) and self._open(name)):
                 self._add_section(name, table, path)
             else:
                 _refuse_near_miss(name, path)
@@ -181,31 +214,44 @@ class _Layers:
             self.origins |= {f"mounts.{mount}": str(path)} | {f"mounts.{mount}.{key}": str(path) for key in keys}
 
     def add_environment(self, environment: Mapping[str, str]) -> None:
-        known = {_PREFIX + key.replace(".", "_").replace("-", "_").upper(): key for key in self._keys()}
-        known |= _SHORT_NAMES
+        known = self._variables()
+        if any(name.startswith(_PREFIX) and name not in known for name in environment):
+            for section in packages.own_sections():
+                if any(name.startswith(f"{_PREFIX}{section.upper()}_") for name in environment):
+                    self._open(section)
+            known = self._variables()
         references = set(_references([self.merged, self.extra]))
         # Long names last, so that BOATHOOK_SERVER_BIND takes precedence over BOATHOOK_BIND.
         for variable in sorted(environment, key=lambda name: (name not in _SHORT_NAMES, name)):
             if variable in known:
                 key = known[variable]
-                self._set(key, _parse(key, environment[variable]), f"environment variable {variable}")
+                self._set(key, self._parse(key, environment[variable]), f"environment variable {variable}")
             elif variable in references or _is_foreign(variable, environment):
                 continue
             elif not variable.startswith(_PREFIX):
                 if _misspells_prefix(variable):
                     self.unknown_variables[variable] = f"environment variable {variable} begins almost as {_PREFIX}"
             else:
-                fault = f"environment variable {variable} is not a setting{_suggest_variable(variable, known)}"
-                if _is_ours(variable) or _misspells_section(variable, known):
+                all_known = {*known, *_variables(all_sections())}
+                fault = f"environment variable {variable} is not a setting{_suggest_variable(variable, all_known)}"
+                if _is_ours(variable) or _misspells_section(variable, all_known):
                     raise ConfigError(fault)
                 self.unknown_variables[variable] = fault
 
+    def _variables(self) -> dict[str, str]:
+        """Return the key of each variable of the environment that is a setting."""
+        return {_variable(key): key for key in self._keys()} | _SHORT_NAMES
+
     def _keys(self) -> Iterator[str]:
-        for section in SECTIONS:
+        for section in self._sections():
             yield from (f"{section}.{key}" for key in self.merged[section])
         for source in self.merged["sources"]:
             keys = dict.fromkeys((*FIELDS, *self.merged["sources"][source]))
             yield from (f"sources.{source}.{key}" for key in keys)
+
+    def _sections(self) -> tuple[str, ...]:
+        """Return the sections of boathook and of the packages in use."""
+        return tuple(dict.fromkeys((*SECTIONS, *self.tables)))
 
     def add_overrides(self, overrides: Mapping[str, Any], prefix: str = "") -> None:
         for name, value in overrides.items():
@@ -233,9 +279,9 @@ class _Layers:
                 last, key, value = "secrets", f"{key}s", [value]
             hint = suggest_source_key(tables[1], last)
             is_refused = last not in FIELDS and bool(hint)
-        elif len(tables) == 1 and tables[0] in SECTIONS:
+        elif len(tables) == 1 and self._has(tables[0], last):
             target = self.merged[tables[0]]
-            hint = _did_you_mean(last, target, prefix=f"{tables[0]}.") or _elsewhere(tables[0], last, self.merged)
+            hint = _did_you_mean(last, target, prefix=f"{tables[0]}.") or _elsewhere(tables[0], last)
             is_refused = last not in target
         else:
             raise ConfigError(f"{origin}: {key} is not a setting{_did_you_mean(key, self._keys())}")
@@ -244,19 +290,79 @@ class _Layers:
         target[last] = value
         self.origins[key] = origin
 
+    def _has(self, section: str, key: str) -> bool:
+        """Return whether there is a section; a key that boathook's own lacks may be one of a package."""
+        if key not in self.merged.get(section, ()) and section not in {"sources", "mounts"}:
+            self._open(section)
+        return section in self._sections()
+
+    def _parse(self, key: str, text: str) -> Any:
+        """Parse a variable's text: lists are JSON or comma-separated; other values are converted by the key's type."""
+        table, _, name = key.rpartition(".")
+        if table.startswith("sources."):
+            fields: Mapping[str, FieldInfo] = FIELDS
+        else:
+            models = (_SECTION_MODELS.get(table), self.tables.get(table))
+            fields = {name: field for model in models if model for name, field in model.model_fields.items()}
+        field = fields.get(name)
+        if field is None:  # a recipe's setting, known from the file
+            return _parse_list(text) if text.startswith("[") else text
+        return _parse_list(text) if "tuple" in str(field.annotation) else text
+
+    def _check_choices(self) -> None:
+        """Open the packages that a setting names. Raises ConfigError for a name that no package in use has."""
+        for key, own in OWN_CHOICES.items():
+            section, _, name = key.partition(".")
+            choice = self.merged[section][name]
+            if choice == own:
+                continue
+            self._open(section)
+            names = [own, *(package.name for package in self.packages)]
+            if choice not in names:
+                shown = " or ".join(json.dumps(name) for name in names)
+                origin = self.origins.get(key, "settings")
+                raise ConfigError(f"{origin}: {key}: must be {shown} (it is {choice!r})")
+
+    def _add_alert_rules(self) -> None:
+        """Add the alert rules of the packages in use, whose keys the settings may change as those of boathook's own."""
+        rules = self.merged["notifications"]["rules"]
+        if isinstance(rules, dict):
+            own = {name: rule for package in self.packages for name, rule in packages.alert_rules_of(package).items()}
+            changed = {
+                name: {**rule, **keys} if isinstance(keys := rules.get(name, {}), dict) else keys
+                for name, rule in own.items()
+            }
+            self.merged["notifications"]["rules"] = {**rules, **changed}
+
+    def _take_tables(self, origin_of: Callable[[str], str]) -> dict[str, PackageTable]:
+        """Return the validated sections of packages. Raises ConfigError."""
+        tables = {}
+        for section, model in self.tables.items():
+            values = {key: self.merged[section].pop(key) for key in model.model_fields}
+            try:
+                tables[section] = model.model_validate(values)
+            except ValidationError as error:
+                raise ConfigError(describe_error(error, origin_of, section, hidden=hidden_keys(model))) from None
+        return tables
+
     def build(self, file: Path | None) -> Settings:
+        def origin_of(key: str) -> str:
+            return self.origins.get(key, str(file or "settings"))
+
+        self._check_choices()
+        self._add_alert_rules()
         more = {
+            "tables": self._take_tables(origin_of),
             "extra": self.extra,
             "file": file,
             "origins": self.origins,
             "unknown_variables": self.unknown_variables,
         }
+        own = {name: self.merged[name] for name in (*SECTIONS, "sources", "mounts")}
         try:
-            settings = Settings.model_validate({**self.merged, **more})
+            settings = Settings.model_validate({**own, **more})
         except ValidationError as error:
-            raise ConfigError(
-                describe_error(error, lambda key: self.origins.get(key, str(file or "settings")))
-            ) from None
+            raise ConfigError(describe_error(error, origin_of)) from None
         self._check_data_dir(settings.server.data_dir.expanduser().absolute())
         server = settings.server.model_copy(update={"data_dir": settings.server.data_dir.expanduser().absolute()})
         return settings.model_copy(update={"server": server})
@@ -284,7 +390,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _refuse_near_miss(name: str, path: Path) -> None:
-    hint = _did_you_mean(name, (*SECTIONS, "sources", "mounts"), cutoff=0.8)
+    hint = _did_you_mean(name, sorted(reserved_names()), cutoff=0.8)
     if hint:
         raise ConfigError(f"{path}: unknown section [{name}]{hint}")
 
@@ -294,24 +400,33 @@ def _did_you_mean(name: str, known: Any, *, prefix: str = "", cutoff: float = 0.
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
-def _outside(name: str, merged: Mapping[str, Mapping[str, Any]]) -> str:
+def _outside(name: str) -> str:
     """Return the fault of what stands outside of a table, and where it belongs."""
-    if name in {"sources", "mounts", *SECTIONS}:
+    if name in reserved_names():
         header = {"sources": "[sources.NAME]", "mounts": '[mounts."/PATH"]'}.get(name, f"[{name}]")
         return f"{name} must be a table; write {header}"
-    sections = [section for section in SECTIONS if name in merged[section]]
+    sections = [section for section, keys in all_sections().items() if name in keys]
     place = f"[{sections[0]}]" if sections else "[sources.NAME]" if name in OWN_KEYS else "a section such as [server]"
     return f"{name} is outside of a section; move it below {place}"
 
 
-def _elsewhere(section: str, key: str, merged: Mapping[str, Mapping[str, Any]]) -> str:
+def _elsewhere(section: str, key: str) -> str:
     """Return a hint at the setting that is meant by a key which its section lacks."""
     if meant := _USUAL_NAMES.get(section, {}).get(key):
         return f"; write {meant}"
-    sections = [other for other in SECTIONS if key in merged[other]]
+    sections = [other for other, keys in all_sections().items() if key in keys]
     if sections:
         return f"; did you mean {sections[0]}.{key}?"
     return "; remove it, or see `boathook config show` for the settings"
+
+
+def _variable(key: str) -> str:
+    """Return the variable of the environment that sets a key."""
+    return _PREFIX + key.replace(".", "_").replace("-", "_").upper()
+
+
+def _variables(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    return (_variable(f"{section}.{key}") for section, keys in sections.items() for key in keys)
 
 
 def suggest_source_key(source: str, key: str) -> str:
@@ -320,7 +435,7 @@ def suggest_source_key(source: str, key: str) -> str:
 
 
 def _is_ours(variable: str) -> bool:
-    return variable.startswith(tuple(f"{_PREFIX}{section.upper()}_" for section in (*SECTIONS, "sources", "mounts")))
+    return variable.startswith(tuple(f"{_PREFIX}{section.upper()}_" for section in reserved_names()))
 
 
 def _is_foreign(variable: str, environment: Mapping[str, str]) -> bool:
@@ -349,7 +464,7 @@ def _misspells_prefix(variable: str) -> bool:
 def _misspells_section(variable: str, known: Collection[str]) -> bool:
     """Return whether a variable has a setting's key after almost its section, such as ``BOATHOOK_DATABSE_URL``."""
     section, _, key = variable.removeprefix(_PREFIX).partition("_")
-    near = difflib.get_close_matches(section.lower(), SECTIONS, n=1, cutoff=_NEAR)
+    near = difflib.get_close_matches(section.lower(), sorted(reserved_names()), n=1, cutoff=_NEAR)
     return variable.startswith(_PREFIX) and bool(near) and f"{_PREFIX}{near[0].upper()}_{key}" in known
 
 
@@ -365,16 +480,6 @@ def _references(value: object) -> Iterator[str]:
         case list():
             for part in value:
                 yield from _references(part)
-
-
-def _parse(key: str, text: str) -> Any:
-    """Parse a variable's text: lists are JSON or comma-separated; other values are converted by the key's type."""
-    table, _, name = key.rpartition(".")
-    fields = FIELDS if table.startswith("sources.") else _SECTION_MODELS[table].model_fields
-    field = fields.get(name)
-    if field is None:  # a recipe's setting, known from the file
-        return _parse_list(text) if text.startswith("[") else text
-    return _parse_list(text) if "tuple" in str(field.annotation) else text
 
 
 def _parse_list(text: str) -> list[Any] | str:

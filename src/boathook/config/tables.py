@@ -6,16 +6,16 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from boathook.config.notifications import NotificationSettings, RuleSettings, read_channel
+from boathook.config.packages import Package, PackageTable, PackageTableT, find_package, tables_of
 from boathook.config.sources import SourceSettings
 from boathook.config.types import (
     DATA_SCHEME,
     AppEntry,
     BaseUrl,
     Bind,
-    BrokerHost,
     DatabaseUrl,
     Days,
     DaysOrZero,
@@ -32,13 +32,13 @@ from boathook.config.types import (
     Positive,
     PositiveInt,
     Proxy,
-    RedisUrl,
     RetrySchedule,
     Role,
     Secret,
     Table,
     TraceLink,
     WebOrigin,
+    is_own_path,
     read_data_url,
     read_database_url,
     read_logo,
@@ -52,6 +52,24 @@ from boathook.domain.signing import STANDARD_SECRET_BYTES, KeyFormat, decode_key
 
 MIN_KEY_CHARS: Final = 16
 """Minimum length of a key that encrypts stored secrets."""
+OWN_CHOICES: Final = {"buffer.kind": "disk", "delivery.lane": "postgresql"}
+"""The settings that choose a package by its name, each with the value that stands for boathook itself."""
+
+
+def _as_table(section: str, value: object) -> object:
+    """Return the table of a section that a child process has received as plain values."""
+    if not isinstance(value, dict) or (package := find_package(section)) is None:
+        return value
+    return tables_of(package)[section].model_validate(value)
+
+
+def _as_tables(tables: object) -> object:
+    if not isinstance(tables, dict):
+        return tables
+    return {section: _as_table(section, value) for section, value in tables.items()}
+
+
+Tables = Annotated[dict[str, SerializeAsAny[PackageTable]], BeforeValidator(_as_tables)]
 
 
 class TracingSettings(Table):
@@ -161,37 +179,21 @@ class SpoolSettings(Table):
 
 
 class BufferSettings(Table):
-    """Settings of the buffer for events while PostgreSQL is unavailable: the spool, or RabbitMQ and then the spool."""
+    """Settings of the buffer for events while PostgreSQL is unavailable: the spool, or that of a package before it."""
 
-    kind: Literal["disk", "rabbitmq"]
+    kind: str
+    """``disk`` for the spool alone, or the name of the package that provides the buffer."""
     then: Literal["disk", "refuse"]
-    """The action on events that no broker confirms."""
-    hosts: tuple[BrokerHost, ...]
-    vhost: Annotated[str, Field(min_length=1, max_length=255)]
-    user: str
-    password: str = Field(repr=False)
-    tls: bool
-    ca_file: str
-    confirm_s: Positive
-    connect_timeout_s: Positive
-    management_url: BaseUrl
+    """The action on events that the package's buffer does not take."""
     key_max_age_h: HoursOrZero
     """How long ago PostgreSQL may have confirmed an API key that publishes while PostgreSQL is unavailable."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        if self.kind == "disk" and self.then == "refuse":
+        if self.kind == OWN_CHOICES["buffer.kind"] and self.then == "refuse":
             raise ValueError(
-                'then: "refuse" needs kind = "rabbitmq"; to store nothing on disk, set spool.enabled = false'
+                'then: "refuse" needs another kind than "disk"; to store nothing on disk, set spool.enabled = false'
             )
-        if self.kind == "rabbitmq" and not self.hosts:
-            raise ValueError('hosts: is empty; list the brokers, such as ["mq1:5672", "mq2:5672", "mq3:5672"]')
-        if self.kind == "rabbitmq" and not (self.user and self.password):
-            raise ValueError(
-                'user: and password are needed, such as user = "boathook" and password = "env:BROKER_PASSWORD"'
-            )
-        if self.ca_file and not self.tls:
-            raise ValueError("ca_file: needs tls = true")
         return self
 
 
@@ -244,12 +246,6 @@ class CellsSettings(Table):
         return {name: one for name, one in self.members.items() if name != self.name}
 
 
-class SharedSettings(Table):
-    """Settings of the shared rate store."""
-
-    redis: RedisUrl = Field(repr=False)
-
-
 class WorkerSettings(Table):
     """Settings of the workers, which run handlers."""
 
@@ -264,7 +260,8 @@ class WorkerSettings(Table):
 class DeliverySettings(Table):
     """Settings of the notifications about due deliveries, for senders and workers."""
 
-    lane: Literal["postgresql", "rabbitmq"]
+    lane: str
+    """``postgresql``, or the name of the package that notifies."""
 
 
 class LogSettings(Table):
@@ -376,7 +373,6 @@ class Settings(Table):
     retention: RetentionSettings
     spool: SpoolSettings
     buffer: BufferSettings
-    shared: SharedSettings
     cells: CellsSettings
     worker: WorkerSettings
     delivery: DeliverySettings
@@ -390,6 +386,8 @@ class Settings(Table):
     sources: dict[str, SourceSettings] = Field(default_factory=dict)
     mounts: dict[MountPath, MountSettings] = Field(default_factory=dict)
     """The mounted paths of apps that browsers or users may call."""
+    tables: Tables = Field(default_factory=dict, repr=False)
+    """The sections of optional packages that are used, and their keys in sections of boathook's own."""
     extra: dict[str, dict[str, Any]] = Field(default_factory=dict, repr=False)
     """Top-level tables of apps, such as ``[billing]``, which boathook does not read itself."""
     file: Path | None = None
@@ -403,15 +401,19 @@ class Settings(Table):
 
     @model_validator(mode="after")
     def _check_paths(self) -> Self:
-        _refuse_shared_paths(self.sources)
+        self._check_source_paths(self.sources)
         return self
 
     @model_validator(mode="after")
     def _check_buffer(self) -> Self:
-        if self.buffer.kind == "rabbitmq" and self.buffer.then == "disk" and not self.spool.enabled:
+        if self.has_package_buffer and self.buffer.then == "disk" and not self.spool.enabled:
             raise ValueError('buffer.then: "disk" needs spool.enabled = true; set one of the two, or then = "refuse"')
-        if self.has_due_lane and not (self.buffer.hosts and self.buffer.user and self.buffer.password):
-            raise ValueError('delivery.lane: "rabbitmq" needs buffer.hosts, buffer.user and buffer.password')
+        return self
+
+    @model_validator(mode="after")
+    def _check_tables(self) -> Self:
+        for table in self.tables.values():
+            table.check_with(self)
         return self
 
     @model_validator(mode="after")
@@ -422,29 +424,46 @@ class Settings(Table):
         return self
 
     @property
-    def has_due_lane(self) -> bool:
-        """Whether RabbitMQ notifies senders and workers of due deliveries."""
-        return self.delivery.lane == "rabbitmq"
+    def packages(self) -> tuple[Package, ...]:
+        """The optional packages whose sections are used, each once."""
+        found = (find_package(section) for section in self.tables)
+        return tuple(dict.fromkeys(package for package in found if package is not None))
+
+    def table(self, model: type[PackageTableT]) -> PackageTableT | None:
+        """Return the table of a package by its class; None if no section of the package is used."""
+        return next((table for table in self.tables.values() if isinstance(table, model)), None)
+
+    def owns_path(self, path: str) -> bool:
+        """Return whether boathook itself or a package in use has *path*, or could have a path below it."""
+        own = (path_of for table in self.tables.values() for path_of in table.own_paths)
+        return is_own_path(path) or any(f"{path.lower().rstrip('/')}/".startswith(f"{above}/") for above in own)
+
+    def _check_source_paths(self, sources: Mapping[str, SourceSettings]) -> None:
+        _refuse_shared_paths(sources)
+        for name, source in sources.items():
+            for path in source.paths:
+                if self.owns_path(path):
+                    raise ValueError(f"sources.{name}.paths: {path} belongs to boathook itself; choose another path")
 
     @property
-    def uses_rabbitmq(self) -> bool:
-        """Whether anything goes to RabbitMQ."""
-        return self.has_brokers or self.has_due_lane
+    def has_package_notifier(self) -> bool:
+        """Whether a package notifies senders and workers of due deliveries, instead of PostgreSQL."""
+        return self.delivery.lane != OWN_CHOICES["delivery.lane"]
 
     @property
-    def has_brokers(self) -> bool:
-        """Whether events go to RabbitMQ while PostgreSQL does not accept them."""
-        return self.buffer.kind == "rabbitmq"
+    def has_package_buffer(self) -> bool:
+        """Whether events go to the buffer of a package while PostgreSQL does not accept them."""
+        return self.buffer.kind != OWN_CHOICES["buffer.kind"]
 
     @property
     def has_spool(self) -> bool:
         """Whether gateways may write events to their disk."""
-        return self.spool.enabled and not (self.has_brokers and self.buffer.then == "refuse")
+        return self.spool.enabled and not (self.has_package_buffer and self.buffer.then == "refuse")
 
     @property
     def accepts_without_database(self) -> bool:
         """Whether gateways accept events while PostgreSQL does not."""
-        return self.has_brokers or self.has_spool
+        return self.has_package_buffer or self.has_spool
 
     @property
     def publishes_without_database(self) -> bool:
@@ -454,7 +473,7 @@ class Settings(Table):
 
     def with_sources(self, sources: Mapping[str, SourceSettings]) -> Self:
         """Return these settings with other sources. Raises ValueError if two of them have the same path."""
-        _refuse_shared_paths(sources)
+        self._check_source_paths(sources)
         return self.model_copy(update={"sources": dict(sources), "stored": self.stored & sources.keys()})
 
     def with_stored_sources(self, sources: Mapping[str, SourceSettings]) -> Self:
@@ -468,7 +487,7 @@ class Settings(Table):
             if name in configured:
                 raise ValueError(f"sources.{name}: this name is taken by a configured source")
         merged = {**configured, **sources}
-        _refuse_shared_paths(merged)
+        self._check_source_paths(merged)
         return self.model_copy(update={"sources": merged, "stored": frozenset(sources)})
 
     @property
@@ -531,6 +550,11 @@ class Settings(Table):
         if name not in os.environ:
             raise ConfigError(f"{key}: the environment variable {name} is not set; set it, or write file:PATH")
         return os.environ[name]
+
+    def read_path(self, name: str, key: str) -> Path:
+        """Return the path of a file, relative to the configuration file. Raises ConfigError if it cannot be read."""
+        self._read_file(name, key)
+        return self._path(name)
 
     def _read_file(self, name: str, key: str) -> str:
         path = self._path(name)
@@ -626,25 +650,6 @@ class Settings(Table):
                     " Generate one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
                 )
         return tuple(keys.values())
-
-    def broker_password(self) -> str:
-        """Return the resolved password of the brokers. Raises as `resolve` does."""
-        return self.resolve(self.buffer.password, "buffer.password")
-
-    def broker_ca_file(self) -> str | None:
-        """Return the path of the certificates that sign the brokers'; None for the system's.
-
-        Raises:
-            ConfigError: the file cannot be read.
-        """
-        if not self.buffer.ca_file:
-            return None
-        self._read_file(self.buffer.ca_file, "buffer.ca_file")
-        return str(self._path(self.buffer.ca_file))
-
-    def redis_url(self) -> str:
-        """Return the resolved URL of Redis; empty if PostgreSQL leases the rates. Raises as `resolve` does."""
-        return self.resolve(self.shared.redis, "shared.redis")
 
     def cells_secret(self) -> str:
         """Return the resolved secret of the cells. Raises as `resolve` does, and ConfigError if it is unusable."""

@@ -73,13 +73,6 @@ def _address(text: str) -> str:
     return text
 
 
-def _broker_host(text: str) -> str:
-    if "://" in text or "@" in text:
-        raise ValueError('must be an address and a port without scheme and login, such as "mq1.example.com:5672"')
-    split_address(text)
-    return text
-
-
 _HOST: Final = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+(:[0-9]+)?(/\S*)?|localhost(:[0-9]+)?(/\S*)?")
 
 
@@ -200,12 +193,6 @@ def read_database_url(text: str) -> str:
     return f"{dialect}://{rest}"
 
 
-def _redis_url(text: str) -> str:
-    if text and not text.startswith(("redis://", "rediss://", "env:", "file:")):
-        raise ValueError('must be a redis:// or rediss:// URL, "env:NAME", "file:PATH", or empty for PostgreSQL')
-    return text
-
-
 def _secret(text: str) -> str:
     scheme, colon, rest = text.partition(":")
     if not text or (scheme in {"env", "file"} and colon and not rest):
@@ -280,10 +267,7 @@ def _retry(text: str) -> str:
 Secret = Annotated[str, AfterValidator(_secret)]
 """A secret, or a reference to it: ``env:NAME`` or ``file:PATH``."""
 Bind = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_address)]
-BrokerHost = Annotated[str, AfterValidator(_broker_host)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
-RedisUrl = Annotated[str, AfterValidator(_redis_url)]
-"""A URL, or a reference to it: ``env:NAME`` or ``file:PATH``; empty for none."""
 HeaderName = Annotated[str, AfterValidator(_header_name)]
 """In lower case."""
 SourcePath = Annotated[str, AfterValidator(_path)]

@@ -17,9 +17,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from logging import DEBUG
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
-from boathook.broker.queues import WALK_INTERVAL_S
 from boathook.config import Settings
 from boathook.db import delivery_commands
 from boathook.db.database import Database
@@ -27,7 +26,7 @@ from boathook.db.deliveries import DeliveryStore, Lease
 from boathook.db.due_notifier import DUE_CHANNEL
 from boathook.delivery.due_receiver import DueReceiver
 from boathook.domain import ids
-from boathook.domain.due import ANY_RECIPIENT
+from boathook.domain.due import ANY_RECIPIENT, WALK_INTERVAL_S, Notifier
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.policy import (
     AttemptState,
@@ -52,9 +51,6 @@ from boathook.domain.policy import (
 )
 from boathook.observability import meters
 from boathook.observability.log import Logger, OnceFilter, is_text
-
-if TYPE_CHECKING:
-    from boathook.broker.due_lane import DueLane
 
 PACE_S: Final = 0.002
 """Minimum interval between two claims."""
@@ -305,11 +301,12 @@ class Dispatcher(Generic[A]):
 
     def __init__(
         self, queues: Queues[A], executor: Executor[A], recorder: Recorder[A], *, database: Database,
-        deliveries: DeliveryStore, clock: DatabaseClock, settings: Settings, log: Logger, lane: "DueLane | None" = None,
+        deliveries: DeliveryStore, clock: DatabaseClock, settings: Settings, log: Logger,
+        notifier: Notifier | None = None,
     ) -> None:  # fmt: skip
         self._queues = queues
-        self._lane = lane
-        self._due = DueReceiver(self._include, clock.seconds, lane)
+        self._notifier = notifier
+        self._due = DueReceiver(self._include, clock.seconds, notifier)
         self._executor = executor
         self._recorder = recorder
         self._database = database
@@ -351,8 +348,8 @@ class Dispatcher(Generic[A]):
         """
         await self._database.listen(DUE_CHANNEL, self._due.notified)
         feeding = [*map(asyncio.create_task, (self._discover(), self._look_up(), self._claim(predecessors)))]
-        if self._lane is not None:
-            feeding.append(asyncio.create_task(self._lane.run(self._due.received), name=_RECEIVING))
+        if self._notifier is not None:
+            feeding.append(asyncio.create_task(self._notifier.run(self._due.received), name=_RECEIVING))
         loops = [self._write(), self._renew(), self._beat(beat), self._executor.run()]
         tasks = [*feeding, *[asyncio.create_task(loop) for loop in loops]]
         stopping = [asyncio.create_task(stop.wait()), asyncio.create_task(self._quit.wait())]
@@ -417,7 +414,7 @@ class Dispatcher(Generic[A]):
                 await self._sync_clock()
                 wait_s = await self._queues.discover(self._wake.set)
                 wait_s = min(self._poll_s, max(PACE_S, wait_s))
-                discover_at = time.monotonic() + (WALK_INTERVAL_S if self._due.relies_on_lane else wait_s)
+                discover_at = time.monotonic() + (WALK_INTERVAL_S if self._due.relies_on_notifier else wait_s)
             except DatabaseError as error:
                 self._log.warning("discover_failed", error=str(error))
                 await self._database.monitor.wait_until_available()
@@ -442,17 +439,17 @@ class Dispatcher(Generic[A]):
                 self._log.warning("look_up_failed", error=str(error))
                 await self._database.monitor.wait_until_available()
                 are_all_due = False
-            if not are_all_due and not self._due.relies_on_lane:  # discovery also finds when they are due
+            if not are_all_due and not self._due.relies_on_notifier:  # discovery also finds when they are due
                 self._must_discover.set()
             await asyncio.sleep(PACE_S)
 
     def _share(self) -> None:
         """Name recipients whose deliveries this process has no room for: no other may have been notified of them."""
         now = time.monotonic()
-        if self._lane is not None and self._lane.is_available and now >= self._share_at:
+        if self._notifier is not None and self._notifier.is_available and now >= self._share_at:
             self._share_at = now + _SHARE_INTERVAL_S
             for recipient in self._queues.surplus():
-                self._lane.put(recipient, 0.0, 0.0)
+                self._notifier.put(recipient, 0.0, 0.0)
 
     async def _claim(self, predecessors: Sequence[str]) -> None:
         pause_s = PACE_S
@@ -619,7 +616,7 @@ class Dispatcher(Generic[A]):
         ):
             error["traceback"] = traceback
         self._log.warning(attempt.FAILED_EVENT, **attempt.fields(), outcome=outcome, took_s=took_s, **error)
-        if isinstance(decision, RetryAt) and self._due.relies_on_lane:
+        if isinstance(decision, RetryAt) and self._due.relies_on_notifier:
             self._due.include_later(attempt.recipient, decision.due_at.timestamp(), wait_s or 0.0)
         elif wait_s is not None and wait_s < self._poll_s:
             # A retry that is due before the next poll gets its own wake-up.
@@ -722,16 +719,6 @@ class Dispatcher(Generic[A]):
             beat()
             self._queues.report()
             await asyncio.sleep(_BEAT_S)
-
-
-def open_lane(settings: Settings, queue: str, clock: DatabaseClock) -> "DueLane | None":
-    """Return the lane that notifies one kind of process of due deliveries; None if PostgreSQL does."""
-    if not settings.has_due_lane:
-        return None
-    # Not needed otherwise, and its extra may not be installed.
-    from boathook.broker.due_lane import DueLane
-
-    return DueLane.of(settings, queue, clock.seconds)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

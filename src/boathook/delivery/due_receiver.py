@@ -1,20 +1,43 @@
-"""Receives notifications of due deliveries, from PostgreSQL and RabbitMQ, and keeps what is due later until then."""
+"""Receives notifications of due deliveries, from PostgreSQL or a package, and keeps what is due later until then."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from boathook.broker.queues import DELAY_SLACK_S, DELAYS_S
+from boathook.config import Settings
+from boathook.config.packages import resolve
 from boathook.db.due_notifier import read_payload
-from boathook.domain.due import ANY_RECIPIENT, DueRecipient
-
-if TYPE_CHECKING:
-    from boathook.broker.due_lane import DueLane
+from boathook.domain.due import ANY_RECIPIENT, DueRecipient, Notifier, OpenNotifier, RecipientKind
+from boathook.domain.errors import ConfigError
 
 _MAX_WAIT_S: Final = 60.0
 """What PostgreSQL notifies of longer before is left to the poll."""
 _MAX_TIMERS: Final = 10_000
 _MARGIN_S: Final = 0.002
+
+
+def open_notifier(
+    settings: Settings, kind: RecipientKind | None, now: Callable[[], float] = time.time
+) -> Notifier | None:
+    """Return the notifier of the package that `delivery.lane` names; None if PostgreSQL notifies.
+
+    Args:
+        settings: the settings.
+        kind: the recipients whose notifications this process receives; None only announces.
+        now: PostgreSQL's clock, in seconds since 1970.
+
+    Raises:
+        ConfigError: the package has no notifier, or its extra is not installed.
+    """
+    if not settings.has_package_notifier:
+        return None
+    name = settings.delivery.lane
+    reference = next((package.notifier for package in settings.packages if package.name == name), None)
+    if reference is None:
+        raise ConfigError(f'delivery.lane: the package {name} does not notify of due deliveries; write "postgresql"')
+    make: OpenNotifier = resolve(reference)
+    return make(settings, kind, now)
 
 
 class DueReceiver:
@@ -23,39 +46,39 @@ class DueReceiver:
     Args:
         include: gets recipients with due deliveries, among them `ANY_RECIPIENT`.
         now: PostgreSQL's clock, in seconds since 1970.
-        lane: takes back what is due later; None if there is no lane.
+        notifier: takes back what is due later; None if PostgreSQL notifies.
     """
 
     def __init__(
-        self, include: Callable[[Sequence[str]], None], now: Callable[[], float], lane: "DueLane | None"
+        self, include: Callable[[Sequence[str]], None], now: Callable[[], float], notifier: Notifier | None
     ) -> None:
         self._include = include
         self._now = now
-        self._lane = lane
+        self._notifier = notifier
         self._timers: dict[DueRecipient, asyncio.TimerHandle] = {}
 
     @property
-    def relies_on_lane(self) -> bool:
-        """Whether brokers notify of due deliveries."""
-        return self._lane is not None and self._lane.is_available
+    def relies_on_notifier(self) -> bool:
+        """Whether the notifier of a package notifies of due deliveries."""
+        return self._notifier is not None and self._notifier.is_available
 
     def notified(self, payload: str) -> None:
-        """Take a notification of PostgreSQL. All processes get it, so what is due later does not go to the lane."""
+        """Take a notification of PostgreSQL. All processes get it, so what is due later is not put back."""
         for due, wait_s in self._include_due(read_payload(payload)):
             if wait_s <= _MAX_WAIT_S:
                 self._start_timer(due, wait_s)
 
     def received(self, named: Sequence[DueRecipient]) -> None:
-        """Take a message of the lane, which no other process gets; none named stands for missed messages."""
+        """Take a notification of a package, which no other process gets; none named stands for missed ones."""
         for (recipient, due_at), wait_s in self._include_due(named or [(ANY_RECIPIENT, 0.0)]):
             self.include_later(recipient, due_at, wait_s)
 
     def include_later(self, recipient: str, due_at: float, wait_s: float) -> None:
         """Let this process claim for a recipient soon, or any process later."""
-        if wait_s < DELAYS_S[0] - DELAY_SLACK_S:
+        if self._notifier is None or wait_s < self._notifier.min_wait_s:
             self._start_timer((recipient, due_at), wait_s)
-        elif self._lane is not None:
-            self._lane.put(recipient, due_at, wait_s)
+        else:
+            self._notifier.put(recipient, due_at, wait_s)
 
     def close(self) -> None:
         """Stop waiting."""

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from boathook.broker.queues import DUE_HANDLERS
 from boathook.config import Settings
 from boathook.db.database import Database, wait_for_database
 from boathook.db.deliveries import DeliveryStore, FailedAttempt, WaitingAttempt
 from boathook.db.due_notifier import DueNotifier, notify_due
 from boathook.db.live_settings import LiveSettings
-from boathook.delivery.dispatcher import GRACE_S, DatabaseClock, Dispatcher, Executor, Recorder, open_lane
+from boathook.delivery.dispatcher import GRACE_S, DatabaseClock, Dispatcher, Executor, Recorder
+from boathook.delivery.due_receiver import open_notifier
 from boathook.delivery.handler_queues import HandlerAttempt, HandlerQueues
 from boathook.domain.due import DueRecipient
 from boathook.domain.policy import (
@@ -202,17 +202,17 @@ def make_worker(
     )  # fmt: skip
     runner = Runner(store, worker=worker_id, timeout_s=settings.worker.timeout_s, inline=inline)
     # A message reaches one process, and most are not for suspects.
-    lane = None if only_suspects else open_lane(settings, DUE_HANDLERS, clock)
+    notifier = None if only_suspects else open_notifier(settings, "handlers", clock.seconds)
     announce = functools.partial(notify_due, own)
     tracer = tracing.current()
     executor = HandlerExecutor(
         runner if tracer is None else TracedRunner(runner, tracer), handlers=handlers,
         is_keeping_connections=settings.database.worker_connections >= places, has_waiting=queues.has_waiting,
-        announce=announce if lane is None else functools.partial(lane.announce, announce),
+        announce=announce if notifier is None else functools.partial(notifier.announce, announce),
     )  # fmt: skip
     return Dispatcher(
         queues, executor, HandlerRecorder(store, worker_id), database=own, deliveries=store, clock=clock,
-        settings=settings, log=get_logger("worker").bind(worker=worker_id), lane=lane,
+        settings=settings, log=get_logger("worker").bind(worker=worker_id), notifier=notifier,
     )  # fmt: skip
 
 

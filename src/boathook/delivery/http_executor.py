@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from boathook.broker.queues import DUE_ENDPOINTS
 from boathook.config import Settings
 from boathook.db.database import Database, wait_for_database
 from boathook.db.deliveries import DeliveryStore
 from boathook.db.endpoint_deliveries import EndpointDeliveryStore
 from boathook.db.secret_box import SecretBox, open_secret_box
-from boathook.delivery.dispatcher import DatabaseClock, Dispatcher, Executor, open_lane
+from boathook.delivery.dispatcher import DatabaseClock, Dispatcher, Executor
+from boathook.delivery.due_receiver import open_notifier
 from boathook.delivery.endpoint_queues import EndpointAttempt, EndpointQueues
 from boathook.delivery.endpoint_recorder import EndpointRecorder, SendTraces
 from boathook.delivery.http_attempt import (
@@ -180,7 +180,7 @@ def make_sender(
         clock=clock,
         settings=settings,
         log=get_logger("sender").bind(worker=sender_id),
-        lane=open_lane(settings, DUE_ENDPOINTS, clock),
+        notifier=open_notifier(settings, "endpoints", clock.seconds),
     )
 
 

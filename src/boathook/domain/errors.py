@@ -14,12 +14,9 @@ BoathookError
 ├── IngestError                 an event could not be accepted
 │   ├── Overloaded              the queue in front of PostgreSQL is full
 │   ├── SpoolUnavailable        neither PostgreSQL nor the spool can store it: the spool is full, or its disk fails
-│   ├── BrokerUnavailable       no RabbitMQ broker has confirmed it in time
-│   │   ├── BrokerRefused       a broker refuses the message, such as when its queue is full
-│   │   └── BrokerMisconfigured a broker refuses the login or a queue: waiting does not help
+│   ├── BufferUnavailable       the buffer of a package has not taken it in time
 │   ├── AccessUnknown           the local copy of keys and applications cannot decide without PostgreSQL
 │   └── TooManyDeliveries       a batch has more items or deliveries than one event can have
-├── RedisUnavailable            Redis has not leased tokens of shared rates in time
 ├── DeliveryError               a handler's attempt
 │   ├── LeaseLost               another worker now holds this delivery; nothing may be committed
 │   ├── HandlerTimeout          the handler ran longer than its timeout
@@ -106,16 +103,8 @@ class SpoolUnavailable(IngestError):
     """The spool cannot store an event or be read: it is full, or its disk fails."""
 
 
-class BrokerUnavailable(IngestError):
-    """No RabbitMQ broker completed an operation in time; whether it has a message is then unknown."""
-
-
-class BrokerRefused(BrokerUnavailable):
-    """A broker refuses a message, for example because its queue is full; others may still be accepted."""
-
-
-class BrokerMisconfigured(BrokerUnavailable):
-    """A broker refuses the login, the vhost or a queue's arguments; the message says what to change."""
+class BufferUnavailable(IngestError):
+    """The buffer of a package does not take an event, or not in time; whether it has the event may be unknown."""
 
 
 class AccessUnknown(IngestError):
@@ -124,10 +113,6 @@ class AccessUnknown(IngestError):
 
 class TooManyDeliveries(IngestError):
     """A batch has more items or deliveries than one event can have; nothing was stored."""
-
-
-class RedisUnavailable(BoathookError):
-    """Redis does not answer in time, or not as it should."""
 
 
 class DeliveryError(BoathookError):

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from boathook.config import Network
 from boathook.domain.errors import (
     BoathookError,
-    BrokerUnavailable,
+    BufferUnavailable,
     CellUnavailable,
     DatabaseError,
     DatabaseUnavailable,
@@ -501,7 +501,7 @@ class IngestApp:
                 return error_response(503, "overloaded", request_id, retry_after(1))
             case RoutesChanged():
                 return error_response(503, "routes_keep_changing", request_id, retry_after(1))
-            case DatabaseUnavailable() | SpoolUnavailable() | BrokerUnavailable() | NotPassedOn():
+            case DatabaseUnavailable() | SpoolUnavailable() | BufferUnavailable() | NotPassedOn():
                 _LOG.warning("not_accepted", error=str(error), request_id=request_id)
                 return error_response(503, _unavailable(error), request_id, retry_after(5))
             case TooManyDeliveries() if request is not None:
@@ -552,8 +552,8 @@ def _unavailable(error: IngestError | DatabaseError) -> str:
     match error:
         case SpoolUnavailable():
             return "spool_unavailable"
-        case BrokerUnavailable():
-            return "broker_unavailable"
+        case BufferUnavailable():
+            return "buffer_unavailable"
         case NotPassedOn() | CellUnavailable():
             return "cell_unavailable"
         case _:

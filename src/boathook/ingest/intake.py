@@ -259,7 +259,7 @@ class Intake:
             RoutesChanged: the routes changed too often meanwhile.
             TooManyDeliveries: under the current routes, the event has more deliveries than allowed.
             SpoolUnavailable: neither the database nor the buffer accepts it.
-            BrokerUnavailable: neither the database nor a broker accepts it, and the spool may not be used.
+            BufferUnavailable: neither the database nor a package's buffer accepts it, and the spool may not be used.
             DatabaseUnavailable: PostgreSQL is unavailable and there is no spool. The event may have been stored;
                 sending it again is safe.
             ValueRejected: PostgreSQL can never store this event.

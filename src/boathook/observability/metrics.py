@@ -1,4 +1,4 @@
-"""The table of all metrics: name, kind, help text and labels; apps register their own in addition."""
+"""The table of boathook's metrics: name, kind, help text and labels; packages and apps register further ones."""
 
 import math
 import re
@@ -110,8 +110,6 @@ TABLE: Final = (
     Metric("boathook_rate_leases_total", _COUNTER, "Requests for tokens of sources' rates, by outcome.", ("outcome",)),
     Metric("boathook_rate_leases_unavailable", _GAUGE,
            "1 while a gateway gets no tokens and applies only its share of the rates of sources.", merge=Merge.MAX),
-    Metric("boathook_redis_unavailable", _GAUGE, "1 while a gateway cannot use shared.redis; absent without it.",
-           merge=Merge.MAX),
     Metric("boathook_rejections_dropped_total", _COUNTER,
            "Rejections that were not stored: over the rate, or the queue was full.",
            ("source",)),
@@ -154,22 +152,6 @@ TABLE: Final = (
            "Segments of which durable events could not be read any more."),
     Metric("boathook_spool_sync_seconds", _HISTOGRAM, "Duration of making a group of events durable in the spool.",
            (), SECONDS),
-    Metric("boathook_buffer_events", _GAUGE, "Events of gateways that wait with brokers for PostgreSQL."),
-    Metric("boathook_buffer_unavailable", _GAUGE, "1 while a gateway cannot publish to brokers.", merge=Merge.MAX),
-    Metric("boathook_buffer_appended_total", _COUNTER, "Events that brokers have confirmed."),
-    Metric("boathook_buffer_failed_total", _COUNTER, "Events that brokers did not confirm in time."),
-    Metric("boathook_buffer_rejected_total", _COUNTER,
-           "Events refused because brokers did not confirm them and the spool may not be used."),
-    Metric("boathook_buffer_confirm_seconds", _HISTOGRAM,
-           "Duration of publishing a group of events until it is confirmed.", (), SECONDS),
-    Metric("boathook_buffer_drained_total", _COUNTER, "Events moved from brokers to PostgreSQL, by outcome.",
-           ("outcome",)),
-    Metric("boathook_buffer_lost_total", _COUNTER, "Events that brokers had confirmed and that never arrived."),
-    Metric("boathook_buffer_damaged_total", _COUNTER, "Messages of brokers that cannot be read, or only in part."),
-    Metric("boathook_due_lane_unavailable", _GAUGE,
-           "1 while PostgreSQL notifies a process of due deliveries because brokers do not.", merge=Merge.MAX),
-    Metric("boathook_due_lane_messages_total", _COUNTER,
-           "Messages of the delivery lane, by outcome: published, failed, received, unreadable.", ("outcome",)),
     Metric("boathook_database_unavailable", _GAUGE,
            "1 while a gateway writes events to the spool because PostgreSQL does not accept them.",
            merge=Merge.MAX),
@@ -261,7 +243,7 @@ TABLE: Final = (
 MIRRORS: Final[list[Mirror]] = []
 """Metrics that the apps of this process expose a second time, in the order of declaration."""
 METRICS: Final = {metric.name: metric for metric in TABLE}
-"""All metrics of this process: boathook's own, and those that its apps have registered."""
+"""All metrics of this process: boathook's own, and those that packages in use and its apps have registered."""
 
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _RESERVED_LABELS: Final = frozenset({"le", "quantile", "__name__"})
@@ -278,7 +260,7 @@ def app_metric_names() -> frozenset[str]:
 
 
 def register(metric: Metric) -> None:
-    """Register a metric of an app.
+    """Register a metric of a package or an app.
 
     Raises:
         ValueError: a name or the buckets are invalid, which would make all of /metrics invalid, or the name belongs to

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from boathook.config import Settings
 from boathook.db.database import Database, UnreachedDatabase
 from boathook.db.due_notifier import DueNotifier, NotifyDue, notify_due
-from boathook.domain.due import ANY_DUE
+from boathook.domain.due import ANY_DUE, Notifier
 from boathook.domain.errors import BoathookError, DatabaseUnavailable
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.http.connection import WebSocketRefusal
@@ -26,7 +26,6 @@ from boathook.observability.log import get_logger
 from boathook.server.asgi_guard import apply_forwarded_headers
 
 if TYPE_CHECKING:
-    from boathook.broker.due_lane import DueLane
     from boathook.ingest.intake import Intake
     from boathook.pages.site import Site
     from boathook.server.mounts import Mounts
@@ -115,7 +114,7 @@ class Console:
         self._has_apps = self._is_loading_apps = bool(settings.apps.load or settings.server.app)
         self._stack = AsyncExitStack()
         self._task: asyncio.Task[None] | None = None
-        self._due_lane: DueLane | None = None
+        self._notifier: Notifier | None = None
         self._closing = asyncio.Event()
         self._has_failed = False
         self.startup_done = asyncio.Event()
@@ -132,14 +131,14 @@ class Console:
             return "the apps' paths are starting"
         return None
 
-    def open(self, intake: "Intake", due_lane: "DueLane | None" = None) -> None:
+    def open(self, intake: "Intake", notifier: Notifier | None = None) -> None:
         """Start building everything.
 
         Args:
             intake: publishes messages while PostgreSQL is unavailable.
-            due_lane: notifies senders and workers of messages; None: PostgreSQL does.
+            notifier: notifies senders and workers of messages; None: PostgreSQL does.
         """
-        self._due_lane = due_lane
+        self._notifier = notifier
         self._task = asyncio.create_task(self._open(intake), name="console:open")
 
     def begin_shutdown(self) -> None:
@@ -185,8 +184,8 @@ class Console:
 
     async def _open_api(self, build: "AppBuilder", database: Database) -> None:
         announce = functools.partial(notify_due, database)
-        if self._due_lane is not None:
-            announce = functools.partial(self._due_lane.announce, announce)
+        if self._notifier is not None:
+            announce = functools.partial(self._notifier.announce, announce)
         announcer = DueNotifier(announce)
         announcing = asyncio.create_task(announcer.run(), name="console:announce")
         self._stack.callback(announcing.cancel)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from boathook.config import SECTIONS, Settings, SourceSettings
+from boathook.config import Settings, SourceSettings
 from boathook.config.faults import describe_error
-from boathook.config.loader import SOURCE_NAME
-from boathook.config.types import is_own_path
+from boathook.config.loader import SOURCE_NAME, reserved_names
+from boathook.config.packages import resolve
 from boathook.domain.cells import CELLS_MODULE
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.handlers.manifest import Mount
@@ -46,7 +46,7 @@ def check_mounts(mounts: Mapping[str, Iterable[Mount]], settings: Settings) -> l
     owners: dict[str, str] = {}
     found = [(app, mount) for app, app_mounts in mounts.items() for mount in app_mounts]
     for app, mount in found:
-        if is_own_path(mount.path):
+        if settings.owns_path(mount.path):
             raise ConfigError(f"hook.mount: {app} cannot use {mount.path}, which boathook uses; choose another path")
         if mount.path in owners:
             raise ConfigError(f"hook.mount: {mount.path or '/'} is mounted by {owners[mount.path]} and by {app}")
@@ -65,20 +65,23 @@ def _check_mount_settings(mounts: Mapping[str, Mount], settings: Settings) -> No
 
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
-_RESERVED_NAMES: Final = frozenset({*SECTIONS, "sources", "mounts", "boathook", "public"})
-"""Names of boathook's own tables and schemas."""
+_SCHEMAS: Final = frozenset({"boathook", "public"})
+"""Schemas that are no app's."""
 _APP_ONLY_DECLARATIONS: Final = ("sources", "migrations", "commands", "alert_rules")
 """Declarations that only an app of `apps.load` may have: commands need them, and must not import a user's handlers."""
 
 
 def load_hooks(settings: Settings) -> "Hooks":
-    """Import the apps and the user's own handlers; with cells, add the app that passes messages on to them.
+    """Import the apps, those of the packages in use, and the user's own handlers; with cells, add the app of cells.
 
     Raises as `load_apps` and `load_app` do.
     """
     from boathook.handlers.hooks import Hooks
 
     owners = dict(zip(settings.apps.load, load_apps(settings), strict=True))
+    for package in settings.packages:
+        if package.app is not None and (hook := resolve(package.app)(settings)) is not None:
+            owners[package.app.partition(":")[0]] = hook
     if settings.server.app:
         owners[settings.server.app] = load_app(settings)
     if settings.cells.name:
@@ -128,12 +131,13 @@ def load_apps(settings: Settings) -> "tuple[Boathook, ...]":
 
     _search_user_folders(settings)
     hooks = {entry: _find("apps.load", module_of(entry), "hook") for entry in settings.apps.load}
+    reserved = reserved_names() | _SCHEMAS
     for module, hook in hooks.items():
-        if not _NAME.fullmatch(hook.name) or hook.name in _RESERVED_NAMES:
+        if not _NAME.fullmatch(hook.name) or hook.name in reserved:
             raise ConfigError(
                 f"apps.load: {module}: invalid app name {hook.name!r}: it names the app's table, schema and command;"
                 " use Boathook(name) with a lower-case letter, then lower-case letters, digits and _,"
-                f" but not {', '.join(sorted(_RESERVED_NAMES))}"
+                f" but not {', '.join(sorted(reserved))}"
             )
         settings_of(hook, settings)
     return tuple(Hooks(hooks))
@@ -223,7 +227,8 @@ async def bound(
     settings: Settings, hooks: "Iterable[Boathook]", live_metrics: "LiveMetrics | None" = None
 ) -> AsyncIterator[None]:
     """Bind the apps for the duration of the block; see `bind`."""
-    if not settings.apps.load and not settings.server.app and not settings.cells.name:
+    has_hooks = settings.apps.load or settings.server.app or settings.cells.name
+    if not has_hooks and not any(package.app for package in settings.packages):
         yield  # without importing modules that only apps need
         return
     platform = bind(settings, hooks, live_metrics=live_metrics)

@@ -158,7 +158,7 @@ def connections_by_role(settings: Settings) -> dict[str, ConnectionNeed]:
     apps = 11 if settings.apps.load else 0
     needs = {"supervisor": ConnectionNeed(2, 6)}
     if "gateway" in server.roles:
-        gateway = database.ingest_connections + 8 + 2 * settings.has_brokers + apps
+        gateway = database.ingest_connections + 8 + 2 * settings.has_package_buffer + apps
         needs["gateway"] = ConnectionNeed(3 * server.gateways, gateway * server.gateways)
         if "console" in server.roles:
             needs["console"] = ConnectionNeed(3 * server.gateways, 9 * server.gateways)

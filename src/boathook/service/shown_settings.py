@@ -1,11 +1,13 @@
 """Settings for display: secrets are shown only as references."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from boathook.config import Settings, SourceSettings, default_settings
+from boathook.config.faults import is_secret
+from boathook.config.packages import hidden_keys
 from boathook.config.sources import FIELDS
 from boathook.domain.errors import ConfigError
 
@@ -15,10 +17,10 @@ HIDDEN: Final = "(hidden)"
 
 def all_settings(settings: Settings) -> dict[str, Any]:
     """Return every setting as plain values; secrets only as the references in the settings."""
-    plain = settings.model_dump(mode="json", exclude={"file", "extra", "origins", "stored", "unknown_variables"})
+    plain = settings.model_dump(
+        mode="json", exclude={"file", "extra", "origins", "stored", "tables", "unknown_variables"}
+    )
     plain["database"]["url"] = without_password(settings.database.url)
-    plain["shared"]["redis"] = without_password(settings.shared.redis)
-    plain["buffer"]["password"] = settings.buffer.password and reference(settings.buffer.password)
     cells = plain["cells"]
     cells["secret"] = cells["secret"] and reference(cells["secret"])
     for cell in cells["members"].values():
@@ -36,7 +38,33 @@ def all_settings(settings: Settings) -> dict[str, Any]:
     for source in plain["sources"].values():
         source["secrets"] = [reference(secret) for secret in source["secrets"]]
     plain["sources"] = {name: hide_secrets(source) for name, source in plain["sources"].items()}
+    for section, table in settings.tables.items():
+        plain[section] = plain.get(section, {}) | _without_secrets(
+            table.model_dump(mode="json"), hidden_keys(type(table))
+        )
     return plain
+
+
+def _without_secrets(keys: Mapping[str, Any], hidden: Collection[str]) -> dict[str, Any]:
+    """Return keys of a package, URLs without passwords, other secrets only as references.
+
+    Args:
+        keys: the keys, also with tables as values.
+        hidden: the keys that are secrets, besides those whose names say so.
+    """
+
+    def shown(key: str, value: Any) -> Any:
+        match value:
+            case dict():
+                return _without_secrets(value, hidden)
+            case str() if "://" in value:
+                return without_password(value)
+            case str() if value and (key in hidden or is_secret(key)):
+                return reference(value)
+            case _:
+                return value
+
+    return {key: shown(key, value) for key, value in keys.items()}
 
 
 def hide_secrets(source: Mapping[str, Any]) -> dict[str, Any]:

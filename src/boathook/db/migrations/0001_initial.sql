@@ -596,7 +596,7 @@ create table boathook.source_secret (
 );
 create index source_secret_of_source on boathook.source_secret (source, id);
 
--- How far each series of batches from the brokers has arrived; see boathook.broker.batch.
+-- How far each series of batches from the brokers has arrived; see boathook_rabbitmq.batch.
 create table boathook.buffer_mark (
     series bigint primary key check (series > 0),
     sequence bigint not null check (sequence >= 0),

@@ -23,7 +23,7 @@ from boathook.db.server_monitor import describe_stall
 from boathook.domain.errors import BoathookError, ConfigError, DatabaseUnavailable, UnsafeDatabase
 from boathook.domain.plurals import counted
 from boathook.service.database import Migrations, check_connections, count_connections, with_url
-from boathook.service.operating.doctor import brokers, spool
+from boathook.service.operating.doctor import packages, spool
 from boathook.service.operating.doctor.handlers import CheckStatus, Finding
 from boathook.service.sending import endpoint_secrets
 
@@ -58,8 +58,8 @@ async def examine(settings: Settings, database: Database, migrations: Migrations
     yield _dead(health)
     yield _snapshot(health)
     yield await spool.compare(settings, database)
-    if settings.has_brokers:
-        yield await brokers.compare(database)
+    async for finding in packages.examine(settings, database):
+        yield finding
     async for finding in _sending(settings, database):
         yield finding
 

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
-from boathook.broker.access import read_access, read_redis_url
 from boathook.config import Settings
 from boathook.config.faults import is_secret
 from boathook.db import cells as cell_assignments
@@ -22,8 +21,8 @@ from boathook.providers.schemes import NoProof
 from boathook.service.access.user_tokens import UserTokens
 from boathook.service.cells import probe
 from boathook.service.database import Migrations, ProgressCallback, server_url
-from boathook.service.operating.doctor import brokers, spool
 from boathook.service.operating.doctor import database as database_checks
+from boathook.service.operating.doctor import packages, spool
 from boathook.service.operating.doctor.handlers import CheckStatus, Finding
 from boathook.service.operating.source_list import read_stored
 from boathook.service.receiving.sources import KnownSources, read_saved
@@ -65,9 +64,7 @@ def _check_references(settings: Settings) -> None:
     settings.resolve(settings.outbound.proxy, "outbound.proxy")
     if settings.console.oidc_issuer:
         settings.resolve(settings.console.oidc_client_secret, "console.oidc_client_secret")
-    if settings.uses_rabbitmq:
-        read_access(settings)
-    read_redis_url(settings)
+    packages.check(settings)
     if settings.cells.name:
         settings.cells_secret()
 
@@ -158,12 +155,10 @@ async def examine(
         async for finding in database_checks.examine(settings, database, migrations):
             yield finding
     yield _disk(settings.server.data_dir)
-    if settings.has_spool or not settings.has_brokers:
+    if settings.has_spool or not settings.has_package_buffer:
         for finding in spool.examine(settings):
             yield finding
-    async for finding in brokers.examine_rabbitmq(settings):
-        yield finding
-    async for finding in brokers.examine_redis(settings):
+    async for finding in packages.examine(settings, None):
         yield finding
     async for finding in _user_tokens(settings):
         yield finding

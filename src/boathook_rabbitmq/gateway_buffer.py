@@ -5,14 +5,15 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from boathook.broker.access import BrokerAccess
-from boathook.broker.buffer import BrokerBuffer, PendingRecord
-from boathook.domain.errors import BrokerUnavailable, DatabaseError, DatabaseUnavailable
+from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.model import BufferMark
 from boathook.observability import meters
 from boathook.observability.log import get_logger
 from boathook.spool.segment_store import Segment
 from boathook.spool.spool import Spool
+from boathook_rabbitmq.access import BrokerAccess
+from boathook_rabbitmq.buffer import BrokerBuffer, PendingRecord
+from boathook_rabbitmq.errors import BrokerUnavailable
 
 ReadMarks = Callable[[Sequence[int]], Awaitable[Mapping[int, BufferMark]]]
 """Returns how far PostgreSQL has each series. Raises DatabaseError."""

@@ -8,8 +8,9 @@ from boathook.cli.context import cli_context, run
 from boathook.cli.options import Json
 from boathook.cli.output import Column, say
 from boathook.domain.plurals import counted
-from boathook.service import buffer as buffers
-from boathook.service.buffer import QueueStatus, ReturnedBatches
+from boathook_rabbitmq import administration
+from boathook_rabbitmq.administration import QueueStatus, ReturnedBatches
+from boathook_rabbitmq.settings import notifies
 
 buffer = typer.Typer(no_args_is_help=True, help="Events with brokers that wait for PostgreSQL.")
 
@@ -22,18 +23,17 @@ _STATUS = (
 
 @buffer.command("status", epilog=example("boathook buffer status", "boathook buffer status --json"))
 def show_status(ctx: typer.Context, as_json: Json = False) -> None:
-    """
-    Show the brokers' queues: the messages that wait in each, and what is wrong with it.
+    """Show the brokers' queues: the messages that wait in each, and what is wrong with it.
 
     A message holds up to 512 events. No database is needed, and running gateways are not affected. Exits with 1 if
     a queue cannot be used.
     """
     settings = cli_context(ctx).plain_settings()
-    if not settings.has_due_lane:
-        buffers.require_brokers(settings)
+    if not notifies(settings):
+        administration.require_brokers(settings)
 
     async def work() -> list[QueueStatus]:
-        return await buffers.read_queues(settings)
+        return await administration.read_queues(settings)
 
     found = run(work())
     if as_json:
@@ -46,16 +46,15 @@ def show_status(ctx: typer.Context, as_json: Json = False) -> None:
 
 @buffer.command("retry", epilog=example("boathook buffer retry"))
 def retry(ctx: typer.Context, as_json: Json = False) -> None:
-    """
-    Offer refused events to PostgreSQL again, once the cause is fixed.
+    """Offer refused events to PostgreSQL again, once the cause is fixed.
 
     Their messages go back into a queue, which gateways drain. Damaged ones stay refused. Safe to repeat.
     """
     settings = cli_context(ctx).plain_settings()
-    buffers.require_brokers(settings)
+    administration.require_brokers(settings)
 
     async def work() -> ReturnedBatches:
-        return await buffers.return_refused(settings)
+        return await administration.return_refused(settings)
 
     found = run(work())
     if as_json:

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Final
 
+from boathook.domain.due import WALK_INTERVAL_S
 from boathook.domain.endpoints import RECIPIENT
 
 QUEUE_COUNT: Final = 8
@@ -23,8 +24,6 @@ DELAYS_S: Final = (5, 60, 3_600, 10_800, 86_400)
 """One queue for each, because messages expire at the head of a queue only."""
 DELAY_SLACK_S: Final = 0.5
 """Maximum excess of a delay: of a retry after an hour, some milliseconds are over when it is recorded."""
-WALK_INTERVAL_S: Final = 10.0
-"""Interval of looking for due deliveries that the lane lost; a message that waited longer is of no use."""
 _DELAY_QUEUES: Final = {
     f"{due}.{delay_s}": (due, delay_s) for due in (DUE_ENDPOINTS, DUE_HANDLERS) for delay_s in DELAYS_S
 }

@@ -16,14 +16,14 @@ from typing import Final
 
 import msgspec
 
-from boathook.broker.access import BrokerAccess
-from boathook.broker.batch import MAX_BATCH_BYTES, MAX_RECORD_BYTES, MAX_RECORDS, MAX_SERIES, UNNUMBERED, encode_batch
-from boathook.broker.connection import BrokerConnection, first_connection
-from boathook.broker.queues import ALL_QUEUES, arguments_of
-from boathook.domain.errors import BrokerMisconfigured, BrokerUnavailable
 from boathook.domain.model import BufferMark
 from boathook.observability import meters
 from boathook.observability.log import get_logger
+from boathook_rabbitmq.access import BrokerAccess
+from boathook_rabbitmq.batch import MAX_BATCH_BYTES, MAX_RECORD_BYTES, MAX_RECORDS, MAX_SERIES, UNNUMBERED, encode_batch
+from boathook_rabbitmq.connection import BrokerConnection, first_connection
+from boathook_rabbitmq.errors import BrokerMisconfigured, BrokerUnavailable
+from boathook_rabbitmq.queues import ALL_QUEUES, arguments_of
 
 PendingRecord = tuple[bytes, "asyncio.Future[bool]"]
 """A record, and the future that completes once it is durable."""

@@ -18,9 +18,9 @@ import msgspec
 from aio_pika.abc import AbstractIncomingMessage
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS, ChannelNotFoundEntity, ChannelPreconditionFailed, DeliveryError
 
-from boathook.broker.access import BrokerAccess
-from boathook.broker.queues import Arguments
-from boathook.domain.errors import BrokerMisconfigured, BrokerRefused, BrokerUnavailable
+from boathook_rabbitmq.access import BrokerAccess
+from boathook_rabbitmq.errors import BrokerMisconfigured, BrokerRefused, BrokerUnavailable
+from boathook_rabbitmq.queues import Arguments
 
 T = TypeVar("T")
 

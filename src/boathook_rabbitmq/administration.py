@@ -9,14 +9,16 @@ from urllib.parse import quote
 
 import msgspec
 
-from boathook.broker.access import read_access
-from boathook.broker.queues import ALL_QUEUES, BUFFER_QUEUES, LANE_QUEUES, REFUSED_QUEUE, arguments_of
 from boathook.config import Settings
-from boathook.domain.errors import BrokerUnavailable, ConfigError, FetchFailed
+from boathook.domain.errors import ConfigError, FetchFailed
 from boathook.service.remote import RemoteClient
+from boathook_rabbitmq.access import read_access, read_ca_file
+from boathook_rabbitmq.errors import BrokerUnavailable
+from boathook_rabbitmq.queues import ALL_QUEUES, BUFFER_QUEUES, LANE_QUEUES, REFUSED_QUEUE, arguments_of
+from boathook_rabbitmq.settings import brokers_of, holds_events, notifies
 
 if TYPE_CHECKING:
-    from boathook.broker.connection import BrokerConnection
+    from boathook_rabbitmq.connection import BrokerConnection
 
 _PUBLISH_TIMEOUT_S: Final = 5.0
 _MANAGEMENT_TIMEOUT_S: Final = 10.0
@@ -54,25 +56,28 @@ class ReturnedBatches(msgspec.Struct, frozen=True):
 
 def require_brokers(settings: Settings) -> None:
     """Check that events go to brokers at all. Raises ConfigError if not."""
-    if not settings.has_brokers:
+    if not holds_events(settings):
         raise ConfigError('buffer.kind: is "disk", so there are no brokers; see `boathook spool status`')
 
 
 def _queues(settings: Settings) -> tuple[str, ...]:
-    return (ALL_QUEUES if settings.has_brokers else ()) + (LANE_QUEUES if settings.has_due_lane else ())
+    return (ALL_QUEUES if holds_events(settings) else ()) + (LANE_QUEUES if notifies(settings) else ())
 
 
-async def prepare(settings: Settings) -> str:
-    """Create the queues that are missing, verify the others, and return the host of the broker.
+async def prepare_queues(settings: Settings) -> str | None:
+    """Create the queues that are missing and verify the others, for ``boathook migrate``; return what to print.
 
     Raises:
         BrokerMisconfigured: a queue has other arguments, or the broker refuses the login.
         BrokerUnavailable: no broker answers.
     """
+    queues = _queues(settings)
+    if not queues:
+        return None
     async with _connection(settings) as connection:
-        for queue in _queues(settings):
+        for queue in queues:
             await connection.declare(queue, arguments_of(queue, connection.server_version))
-        return connection.host
+    return "the brokers' queues are ready"
 
 
 async def read_queues(settings: Settings) -> list[QueueStatus]:
@@ -108,8 +113,8 @@ async def read_members(settings: Settings) -> list[QueueMembers]:
 
 async def _read_members(settings: Settings, queue: str) -> QueueMembers:
     access = read_access(settings)
-    outbound = settings.outbound.model_copy(update={"ca_file": settings.broker_ca_file() or "", "proxy": ""})
-    url = f"{settings.buffer.management_url}/api/queues/{quote(access.vhost, safe='')}/{quote(queue, safe='')}"
+    outbound = settings.outbound.model_copy(update={"ca_file": read_ca_file(settings) or "", "proxy": ""})
+    url = f"{brokers_of(settings).management_url}/api/queues/{quote(access.vhost, safe='')}/{quote(queue, safe='')}"
     answer = await RemoteClient(settings.model_copy(update={"outbound": outbound})).request(
         "GET",
         f"{url}?columns=members,online",
@@ -140,7 +145,7 @@ async def return_refused(settings: Settings) -> ReturnedBatches:
         BrokerUnavailable: no broker answers; nothing is lost, and it can be repeated.
     """
     # Its extra may not be installed.
-    from boathook.broker.batch import UNNUMBERED, UnreadableBatch, decode_batch, encode_batch
+    from boathook_rabbitmq.batch import UNNUMBERED, UnreadableBatch, decode_batch, encode_batch
 
     returned = unreadable = 0
     async with _connection(settings) as connection:
@@ -166,7 +171,7 @@ async def return_refused(settings: Settings) -> ReturnedBatches:
 async def _connection(settings: Settings) -> "AsyncIterator[BrokerConnection]":
     access = read_access(settings)
     # Its extra may not be installed, which read_access reports.
-    from boathook.broker.connection import first_connection
+    from boathook_rabbitmq.connection import first_connection
 
     connection = await first_connection(access, purpose="admin")
     try:

@@ -1,42 +1,45 @@
-"""Diagnoses the brokers: RabbitMQ, whose queues must keep what they confirm, and Redis, which leases shared rates."""
+"""Diagnoses the brokers, whose queues must keep what they confirm."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from boathook.broker.access import read_redis_url
-from boathook.broker.queues import BUFFER_QUEUES, REFUSED_QUEUE, REPLICAS
 from boathook.config import Settings
 from boathook.db.buffer_marks import count_lost
 from boathook.db.database import Database
-from boathook.domain.errors import BrokerUnavailable, ConfigError, FetchFailed, RedisUnavailable
+from boathook.domain.errors import ConfigError, FetchFailed
 from boathook.domain.plurals import counted
-from boathook.domain.rate_leases import LeaseRequest
-from boathook.service import buffer
-from boathook.service.buffer import QueueMembers, QueueStatus
 from boathook.service.operating.doctor.handlers import CheckStatus, Finding
+from boathook_rabbitmq import administration
+from boathook_rabbitmq.administration import QueueMembers, QueueStatus
+from boathook_rabbitmq.errors import BrokerUnavailable
+from boathook_rabbitmq.queues import BUFFER_QUEUES, REFUSED_QUEUE, REPLICAS
+from boathook_rabbitmq.settings import brokers_of, holds_events, notifies
 
 _QUEUES: Final = "brokers"
 _MEMBERS: Final = "copies"
 _REFUSED: Final = "refused"
 _LOST: Final = "buffered"
-_REDIS: Final = "redis"
-_REDIS_TIMEOUT_S: Final = 5.0
-_PROBE: Final = LeaseRequest(source="boathook doctor", per_second=1000.0, burst=1, spent=0, wanted=1)
-"""A name that no source can have."""
 
 
-async def examine_rabbitmq(settings: Settings) -> AsyncIterator[Finding]:
-    """Yield the findings about RabbitMQ; none if nothing goes there."""
-    if not settings.uses_rabbitmq:
-        return
+async def examine(settings: Settings, database: Database | None) -> AsyncIterator[Finding]:
+    """Yield the findings about the brokers, or with a database about what has arrived there from them."""
+    if database is not None:
+        if holds_events(settings):
+            yield await compare(database)
+    elif holds_events(settings) or notifies(settings):
+        async for finding in _examine_queues(settings):
+            yield finding
+
+
+async def _examine_queues(settings: Settings) -> AsyncIterator[Finding]:
     try:
-        queues = await buffer.read_queues(settings)
+        queues = await administration.read_queues(settings)
     except (BrokerUnavailable, ConfigError) as error:
         fix = "see that these hosts run RabbitMQ, and that [buffer] has the right user, password and vhost"
         yield Finding(_QUEUES, CheckStatus.FAIL, str(error), fix)
         return
     yield _arguments(queues)
-    if settings.has_brokers:
+    if holds_events(settings):
         yield _refused(queues)
     yield await _copies(settings)
 
@@ -75,11 +78,11 @@ def _refused(queues: Sequence[QueueStatus]) -> Finding:
 
 
 async def _copies(settings: Settings) -> Finding:
-    if not settings.buffer.management_url:
+    if not brokers_of(settings).management_url:
         found = "not checked: how many copies each queue has is known to the management API only"
         return Finding(_MEMBERS, CheckStatus.WARN, found, "set buffer.management_url")
     try:
-        queues = await buffer.read_members(settings)
+        queues = await administration.read_members(settings)
     except FetchFailed as error:
         fix = "see that buffer.management_url is right, and that buffer.user has the tag `monitoring` or `management`"
         return Finding(_MEMBERS, CheckStatus.WARN, f"not checked: {error}", fix)
@@ -102,29 +105,3 @@ def check_copies(queues: Sequence[QueueMembers]) -> Finding:
                 _MEMBERS, CheckStatus.WARN, found, "start it; without two of three copies nothing is confirmed"
             )
     return Finding(_MEMBERS, CheckStatus.OK, f"every queue has at least {REPLICAS} copies, all of them in use")
-
-
-async def examine_redis(settings: Settings) -> AsyncIterator[Finding]:
-    """Yield the finding about Redis; none if PostgreSQL shares the rates."""
-    if not settings.shared.redis:
-        return
-    try:
-        yield Finding(_REDIS, CheckStatus.OK, await _probe(read_redis_url(settings)))
-    except (RedisUnavailable, ConfigError) as error:
-        found = f"{error}; until it does, each gateway enforces its share of each rate"
-        yield Finding(_REDIS, CheckStatus.WARN, found, "see that shared.redis is right, and that it runs")
-
-
-async def _probe(url: str) -> str:
-    """Lease a token of a rate that nothing uses; return what to say of it. Raises RedisUnavailable."""
-    # Its extra may not be installed.
-    from boathook.broker.redis_leases import RedisLeases
-
-    leases = RedisLeases(url, within_s=_REDIS_TIMEOUT_S)
-    try:
-        granted = (await leases.lease([_PROBE])).get(_PROBE.source)
-        if not isinstance(granted, int) or not 0 <= granted <= 1:
-            raise RedisUnavailable(f"it grants {granted!r} of 1 token")
-        return f"{await leases.check()} leases the rates of sources"
-    finally:
-        await leases.close()

@@ -12,8 +12,8 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from boathook.domain.errors import RedisUnavailable
 from boathook.domain.rate_leases import LeaseRequest
+from boathook_redis.errors import RedisUnavailable
 
 _KEY: Final = "boathook:rate:{source}"
 _CLOSE_S: Final = 1.0

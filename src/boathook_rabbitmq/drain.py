@@ -12,8 +12,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Final, assert_never
 
-from boathook.broker.access import BrokerAccess
-from boathook.broker.batch import (
+from boathook.db.buffer_marks import Gap
+from boathook.domain import ids
+from boathook.domain.errors import DatabaseError, DatabaseUnavailable
+from boathook.domain.model import NewEvent, Receipt
+from boathook.ingest.event_writer import EventWriter, Refused, Stored, count_drained
+from boathook.ingest.spool_records import UnreadableRecord, decode
+from boathook.observability import meters
+from boathook.observability.log import get_logger
+from boathook.spool.segment import Record
+from boathook_rabbitmq.access import BrokerAccess
+from boathook_rabbitmq.batch import (
     MAX_RECORDS,
     UNNUMBERED,
     Batch,
@@ -22,17 +31,9 @@ from boathook.broker.batch import (
     decode_batch,
     encode_batch,
 )
-from boathook.broker.connection import BrokerConnection, Delivery, first_connection
-from boathook.broker.queues import BUFFER_QUEUES, REFUSED_QUEUE
-from boathook.db.buffer_marks import Gap
-from boathook.domain import ids
-from boathook.domain.errors import BrokerUnavailable, DatabaseError, DatabaseUnavailable
-from boathook.domain.model import NewEvent, Receipt
-from boathook.ingest.event_writer import EventWriter, Refused, Stored, count_drained
-from boathook.ingest.spool_records import UnreadableRecord, decode
-from boathook.observability import meters
-from boathook.observability.log import get_logger
-from boathook.spool.segment import Record
+from boathook_rabbitmq.connection import BrokerConnection, Delivery, first_connection
+from boathook_rabbitmq.errors import BrokerUnavailable
+from boathook_rabbitmq.queues import BUFFER_QUEUES, REFUSED_QUEUE
 
 AdvanceMark = Callable[[int, int, int, datetime | None], Awaitable[Gap]]
 """Records that a batch is stored: its series, first and last sequence, and when its last event was accepted."""

@@ -11,21 +11,28 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Final, Self
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
 import msgspec
 
-from boathook.broker.access import BrokerAccess, read_access
-from boathook.broker.connection import BrokerConnection, first_connection
-from boathook.broker.queues import DUE_ENDPOINTS, DUE_HANDLERS, LANE_QUEUES, arguments_of, queue_for
 from boathook.config import Settings
-from boathook.domain.due import ANY_RECIPIENT, DueRecipient
-from boathook.domain.errors import BrokerRefused, BrokerUnavailable
+from boathook.domain.due import ANY_RECIPIENT, Announce, DueRecipient, Receive, RecipientKind
 from boathook.observability import meters
 from boathook.observability.log import get_logger
-
-Receive = Callable[[Sequence[DueRecipient]], None]
+from boathook_rabbitmq.access import BrokerAccess, read_access
+from boathook_rabbitmq.connection import BrokerConnection, first_connection
+from boathook_rabbitmq.errors import BrokerRefused, BrokerUnavailable
+from boathook_rabbitmq.queues import (
+    DELAY_SLACK_S,
+    DELAYS_S,
+    DUE_ENDPOINTS,
+    DUE_HANDLERS,
+    LANE_QUEUES,
+    arguments_of,
+    queue_for,
+)
+from boathook_rabbitmq.settings import brokers_of
 
 MAX_NAMES: Final = 256
 """Maximum recipients of one message; other processes share the next ones."""
@@ -40,6 +47,12 @@ _NEXT_S: Final = 60.0
 _RECONNECT_S: Final = (0.1, 0.5, 1.0, 2.0)
 _DECODER: Final = msgspec.json.Decoder(list[DueRecipient])
 _LOG = get_logger("lane")
+
+
+def open_lane(settings: Settings, kind: RecipientKind | None, now: Callable[[], float] = time.time) -> "DueLane":
+    """Return the lane of an installation; see `boathook.domain.due.OpenNotifier`. Raises ConfigError."""
+    queue = "" if kind is None else {"endpoints": DUE_ENDPOINTS, "handlers": DUE_HANDLERS}[kind]
+    return DueLane(read_access(settings), confirm_s=brokers_of(settings).confirm_s, queue=queue, now=now)
 
 
 def decode(body: bytes) -> list[DueRecipient]:
@@ -79,19 +92,17 @@ class DueLane:
         self._has_waiting = asyncio.Event()
         self._problem = "no broker has been reached yet"
 
-    @classmethod
-    def of(cls, settings: Settings, queue: str = "", now: Callable[[], float] = time.time) -> Self:
-        """Return the lane of an installation. Raises ConfigError."""
-        return cls(read_access(settings), confirm_s=settings.buffer.confirm_s, queue=queue, now=now)
-
     @property
     def is_available(self) -> bool:
         """Whether brokers confirm messages, and none are known to be lost."""
         return not self._problem
 
-    async def announce(
-        self, notify: Callable[[Collection[DueRecipient]], Awaitable[None]], due: Collection[DueRecipient]
-    ) -> None:
+    @property
+    def min_wait_s(self) -> float:
+        """The shortest time until a delivery is due that has a queue."""
+        return DELAYS_S[0] - DELAY_SLACK_S
+
+    async def announce(self, notify: Announce, due: Collection[DueRecipient]) -> None:
         """Publish recipients with due deliveries, what is due later to delay queues.
 
         Call *notify* for what names no recipient, and for all if brokers are unavailable.

@@ -1,0 +1,164 @@
+"""Optional packages: finds what is declared, and imports those whose sections of boathook.toml are used.
+
+A package is declared by entry points, so nothing of it is imported by being installed. Its declaration, a `Package`,
+names each of its parts as ``module:attribute``, so that a process imports only the parts that it needs. Its metrics are
+registered when the declaration is imported.
+"""
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from importlib import import_module, resources
+from importlib.resources.abc import Traversable
+from importlib.util import find_spec
+from typing import Any, ClassVar, Final, TypeVar
+
+import msgspec
+
+from boathook.config.types import Table
+from boathook.domain.errors import ConfigError
+
+GROUP: Final = "boathook.packages"
+"""The group of entry points: each names a section of boathook.toml and the `Package` that reads it."""
+_OWN: Final = "boathook"
+"""The distribution that contains boathook and its own optional packages."""
+
+
+class PackageTable(Table):
+    """One section of an optional package, or its keys in a section of boathook's."""
+
+    own_paths: ClassVar[tuple[str, ...]] = ()
+    """Paths of gateways that belong to the package: no source or app may use them or paths below them."""
+
+    def check_with(self, settings: Any) -> None:
+        """Check the keys against all `Settings`. Raises ValueError, which names the key."""
+
+
+PackageTableT = TypeVar("PackageTableT", bound=PackageTable)
+
+
+def hidden_keys(table: type[Table]) -> frozenset[str]:
+    """Return the keys whose values are secrets: fields with ``repr=False``."""
+    return frozenset(name for name, field in table.model_fields.items() if not field.repr)
+
+
+class Package(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The parts of an optional package, each as ``module:attribute``; None if it has no such part.
+
+    What apps declare (handlers, chores, mounts, sources, tables, metrics, alerts), a package declares as an app: *app*.
+    """
+
+    name: str
+    """The name of its extra, as in ``pip install "boathook[name]"``, and what `buffer.kind` and others call it."""
+    requires: tuple[str, ...] = ()
+    """The modules that its extra installs."""
+    tables: str
+    """The class of each section, a `PackageTable`, by the section's name."""
+    preload: Mapping[str, tuple[str, ...]] = {}
+    """Modules that child processes need, by the role in `server.roles`: imported once, before they are forked."""
+    check: str | None = None
+    """Called with the settings before anything starts. Raises ConfigError."""
+    app: str | None = None
+    """Called with the settings; returns a `Boathook`, or None."""
+    alert_rules: str | None = None
+    """The file of its alert rules in its folder, in the format of boathook's ``alert_rules.toml``."""
+    gateway: str | None = None
+    """Called with a `Gateway`; returns a `GatewayPart`, or None: what it adds to a gateway process."""
+    notifier: str | None = None
+    """An `OpenNotifier`: tells workers and senders of due deliveries if `delivery.lane` has the package's name."""
+    elsewhere: str | None = None
+    """Called with the settings; returns what knows which sources and applications other installations serve."""
+    doctor: str | None = None
+    """Called with the settings, and the database or None; yields findings."""
+    prepare: str | None = None
+    """Called with the settings by ``boathook migrate``; returns an awaitable of what to print, or None."""
+    mounts: str | None = None
+    """Called with the `AppContext`; returns a list of `Mount` for the port of the console."""
+
+
+@functools.cache
+def find_package(section: str) -> Package | None:
+    """Return the package that declares a section; None if there is none.
+
+    Raises:
+        ConfigError: two packages declare it, or its declaration is invalid.
+    """
+    reference = own_sections().get(section) or _foreign_section(section)
+    return None if reference is None else read_declaration(reference)
+
+
+@functools.cache
+def own_sections() -> Mapping[str, str]:
+    """Return the declaration of each section of the optional packages in boathook's distribution."""
+    from importlib.metadata import PackageNotFoundError, distribution  # takes longer to import than most commands run
+
+    try:
+        points = distribution(_OWN).entry_points
+    except PackageNotFoundError:  # run from its source without being installed
+        return {}
+    return {point.name: point.value for point in points.select(group=GROUP)}
+
+
+def _foreign_section(section: str) -> str | None:
+    """Return the declaration of a section in a package of somebody else, which is searched in all distributions."""
+    from importlib.metadata import entry_points
+
+    found = sorted({point.value for point in entry_points(group=GROUP, name=section)})
+    if len(found) > 1:
+        raise ConfigError(f"[{section}] is declared by two installed packages, {' and '.join(found)}: remove one")
+    return found[0] if found else None
+
+
+@functools.cache
+def read_declaration(reference: str) -> Package:
+    """Import the declaration of a package. Raises ConfigError if it is not a `Package`."""
+    package = resolve(reference)
+    if not isinstance(package, Package):
+        raise ConfigError(f"{reference} must be a boathook.config.packages.Package, not {package!r}")
+    return package
+
+
+def own_packages() -> tuple[Package, ...]:
+    """Return the optional packages of boathook's distribution, in order, for documentation and tests."""
+    return tuple(read_declaration(reference) for reference in dict.fromkeys(own_sections().values()))
+
+
+def resolve(reference: str) -> Any:
+    """Import what ``module:attribute`` names."""
+    module, _, attribute = reference.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def tables_of(package: Package) -> Mapping[str, type[PackageTable]]:
+    """Return the class of each section of a package."""
+    tables: Mapping[str, type[PackageTable]] = resolve(package.tables)
+    return tables
+
+
+def folder_of(package: Package) -> Traversable:
+    """Return the folder of a package's code and files."""
+    return resources.files(package.tables.partition(":")[0].partition(".")[0])
+
+
+def defaults_file(package: Package) -> Traversable:
+    """Return the file with the defaults and the documentation of a package's keys."""
+    return folder_of(package).joinpath("defaults.toml")
+
+
+def alert_rules_of(package: Package) -> dict[str, dict[str, Any]]:
+    """Return the alert rules of a package by name."""
+    if package.alert_rules is None:
+        return {}
+    return tomllib.loads(folder_of(package).joinpath(package.alert_rules).read_text(encoding="utf-8"))
+
+
+@functools.cache
+def defaults_of(package: Package) -> Mapping[str, Mapping[str, Any]]:
+    """Return the defaults of a package's sections."""
+    return tomllib.loads(defaults_file(package).read_text(encoding="utf-8"))
+
+
+def require_extra(package: Package, key: str) -> None:
+    """Check that the extra of a package is installed. Raises ConfigError, which names the setting *key*."""
+    if any(find_spec(module) is None for module in package.requires):
+        raise ConfigError(f"{key} needs more: pip install 'boathook[{package.name}]'")

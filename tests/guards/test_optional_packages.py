@@ -1,0 +1,182 @@
+"""Optional packages: declared whole, imported only where they are used, and not named by boathook itself."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from boathook import config
+from boathook.cli.commands import package_entries
+from boathook.config import packages
+from boathook.config.packages import Package, PackageTable
+from boathook.domain.errors import ConfigError
+from tests.guards.documents import ROOT
+
+KERNEL = ROOT / "src/boathook"
+WORDS = {
+    "rabbitmq": re.compile(r"rabbit|amqp|aio_?pika|broker", re.IGNORECASE),
+    "redis": re.compile(r"redis|valkey", re.IGNORECASE),
+}
+"""By package: what identifiers and settings of boathook itself must not contain. Prose and texts may."""
+REFERENCES = ("tables", "check", "app", "gateway", "notifier", "elsewhere", "doctor", "prepare", "mounts")
+
+
+def identifiers(source: str) -> Iterator[str]:
+    """Yield the names in a module: of what it imports, defines, takes and uses."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.alias(name=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.keyword(arg=str(name)) | ast.ImportFrom(module=str(name)):
+                yield name
+
+
+def named_in(texts: Iterator[str]) -> list[str]:
+    return sorted({text for text in texts for words in WORDS.values() if words.search(text)})
+
+
+def test_boathook_names_no_optional_package_in_its_code():
+    modules = {path.relative_to(KERNEL).as_posix(): path.read_text() for path in KERNEL.rglob("*.py")}
+    assert len(modules) > 300
+    found = {name: named for name, source in modules.items() if (named := named_in(iter([name, *identifiers(source)])))}
+    assert found == {}
+
+
+def test_boathook_names_no_optional_package_in_its_settings():
+    keys = (f"{section}.{key}" for section, table in config.defaults().items() for key in table)
+    assert named_in(keys) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import aio_pika",
+        "from boathook.broker import access",
+        "def connect(redis_url): ...",
+        "settings.has_brokers",
+        "open(redis=1)",
+        "class RedisLeases: ...",
+    ],
+)
+def test_a_planted_name_is_found(source: str):
+    assert named_in(identifiers(source))
+    assert not named_in(identifiers('def connect(url):\n    """Connects to Redis."""\n    return \'rabbitmq\''))
+
+
+def test_every_package_has_words_that_boathook_may_not_use():
+    assert {package.name for package in packages.own_packages()} == set(WORDS)
+
+
+@pytest.mark.parametrize("package", packages.own_packages(), ids=lambda package: package.name)
+class TestADeclaration:
+    def test_each_part_exists(self, package: Package):
+        references = {field: getattr(package, field) for field in REFERENCES if getattr(package, field) is not None}
+        assert {field for field, value in msgspec.structs.asdict(package).items() if isinstance(value, str)} >= {"name"}
+        for field, reference in references.items():
+            assert packages.resolve(reference) is not None, field
+
+    def test_every_default_of_its_keys_is_written_once(self, package: Package):
+        for section, model in packages.tables_of(package).items():
+            assert issubclass(model, PackageTable)
+            assert set(packages.defaults_of(package)[section]) == set(model.model_fields)
+            assert not set(model.model_fields) & set(config.defaults().get(section, ())), "a key has two owners"
+            assert all(field.is_required() for field in model.model_fields.values()), "a second default in the code"
+
+    def test_its_extra_installs_what_it_needs(self, package: Package):
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        if package.requires:
+            named = {re.split(r"[^a-z0-9-]", line)[0].replace("-", "_") for line in extras[package.name]}
+            assert named >= set(package.requires)
+
+    def test_a_missing_extra_is_named(self, package: Package, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(packages, "find_spec", lambda _name: None)
+        if package.requires:
+            with pytest.raises(ConfigError, match=rf"x.y: needs more: pip install 'boathook\[{package.name}\]'"):
+                packages.require_extra(package, "x.y:")
+
+    def test_its_parts_are_in_a_package_of_its_own(self, package: Package):
+        assert packages.folder_of(package).name == f"boathook_{package.name}"
+        assert package is import_module(f"boathook_{package.name}").package
+
+
+def test_every_command_of_a_package_exists():
+    entries = package_entries(None)
+    assert "buffer" in entries
+    for name, entry in entries.items():
+        assert callable(packages.resolve(entry.place)), name
+        assert entry.line.endswith("."), name
+
+
+def imported_by(settings: str, folder: Path) -> set[str]:
+    """Return which optional packages a process imports that reads these settings."""
+    (folder / "boathook.toml").write_text(settings)
+    code = "import sys; from boathook.config import load; load(); print(*(n for n in sys.modules if n.startswith('boathook_')))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=folder, text=True, capture_output=True, check=True)
+    return {name.partition(".")[0] for name in run.stdout.split()}
+
+
+@pytest.mark.parametrize(("settings", "expected"), [
+    ("", set()),
+    ("[buffer]\nkey_max_age_h = 2", set()),
+    ('[shared]\nredis = ""', {"boathook_redis"}),
+    ("[buffer]\nconfirm_s = 2", {"boathook_rabbitmq"}),
+    ('[buffer]\nhosts = ["mq:5672"]\nuser = "u"\npassword = "p"\n[delivery]\nlane = "rabbitmq"', {"boathook_rabbitmq"}),
+])  # fmt: skip
+def test_only_packages_in_use_are_imported(settings: str, expected: set[str], tmp_path: Path):
+    assert imported_by(settings, tmp_path) == expected
+
+
+def test_the_environment_uses_a_package_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BOATHOOK_BUFFER_HOSTS", "mq1:5672,mq2:5672")
+    settings = config.load()
+    assert [package.name for package in settings.packages] == ["rabbitmq"]
+    assert settings.tables["buffer"].model_dump()["hosts"] == ("mq1:5672", "mq2:5672")
+
+
+def test_a_child_process_reads_the_tables_of_packages_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    settings = config.load(overrides={"shared.redis": "redis://r", "buffer.hosts": ["mq:5672"]})
+    assert config.Settings.model_validate_json(settings.model_dump_json()).tables == settings.tables
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[shraed]\nredis = ''", ["unknown section [shraed]", "did you mean shared?"]),
+        ("[shared]\nredsi = ''", ["shared.redsi is not a setting", "did you mean shared.redis?"]),
+        ("[buffer]\nhots = []", ["buffer.hots is not a setting", "did you mean buffer.hosts?"]),
+        ("[buffer]\nkind = 'kafka'", ['buffer.kind: must be "disk" or "rabbitmq"', "'kafka'"]),
+        ("[delivery]\nlane = 'redis'", ['delivery.lane: must be "postgresql" or "rabbitmq"', "'redis'"]),
+        ("hosts = []", ["hosts is outside of a section", "below [buffer]"]),
+        ("shared = 3", ["shared must be a table"]),
+        ("[sources.shop]\nhosts = []\n[server]\nhosts = []", ["server.hosts", "did you mean buffer.hosts?"]),
+    ],
+)
+def test_a_mistake_names_the_key_and_the_fix(text: str, words: list[str], tmp_path: Path):
+    file = tmp_path / "boathook.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        config.load(file)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_rules_of_alerts_belong_to_packages_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert "buffer_lost" not in config.load().notifications.rules
+    rule = config.load(overrides={"buffer.hosts": ["mq:5672"]}).notifications.rules["buffer_lost"]
+    assert (rule.severity, rule.metric) == ("critical", "boathook_buffer_lost_total")
+    file = tmp_path / "own.toml"
+    file.write_text('[buffer]\nhosts = ["mq:5672"]\n[notifications.rules.buffer_lost]\nseverity = "warning"\n')
+    changed = config.load(file).notifications.rules["buffer_lost"]
+    assert (changed.severity, changed.metric) == ("warning", "boathook_buffer_lost_total")
