@@ -49,6 +49,7 @@ _SPOOL: Final = ("tests/unit/test_spool.py", "tests/unit/test_spool_survey.py", 
 _OIDC: Final = ("tests/unit/test_oidc.py",)
 _USER_TOKENS: Final = ("tests/unit/test_user_tokens.py",)
 _MOUNT_ACCESS: Final = ("tests/postgres/test_mount_access.py",)
+_OPERATOR_TOKENS: Final = ("tests/postgres/test_operator_tokens.py",)
 _OPERATORS: Final = ("tests/postgres/test_operators.py",)
 _CONSOLE: Final = ("tests/security/test_console.py",)
 _CALLS: Final = ("tests/postgres/test_api_calls.py",)
@@ -511,6 +512,66 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             _ACCESS,
         ),
         ChosenMutant("db/operators.sql", "s.expires_at > now() and s.seen_at", "s.seen_at", _OPERATORS),
+        ChosenMutant(
+            "db/operator_tokens.sql",
+            "t.token_sha256 = $1 and t.revoked_at is null and",
+            "t.token_sha256 = $1 and",
+            _OPERATOR_TOKENS,
+        ),
+        ChosenMutant(
+            "db/operator_tokens.sql", "t.expires_at > now() and o.disabled_at", "o.disabled_at", _OPERATOR_TOKENS
+        ),
+        ChosenMutant(
+            "db/operator_tokens.sql",
+            "t.expires_at > now() and o.disabled_at is null",
+            "t.expires_at > now()",
+            _OPERATOR_TOKENS,
+        ),
+        ChosenMutant("db/operator_tokens.sql", " for update skip locked", "", _OPERATOR_TOKENS),
+        ChosenMutant(
+            "db/operator_tokens.sql",
+            "($2::uuid is null or operator_id = $2) and",
+            "$2::uuid is distinct from id and",
+            _OPERATOR_TOKENS,
+        ),
+        ChosenMutant(
+            "service/access/operator_tokens.py",
+            "Role(usable.role).at_most(Role(usable.operator_role))",
+            "Role(usable.role)",
+            _OPERATOR_TOKENS,
+        ),
+        ChosenMutant(
+            "service/access/operator_tokens.py",
+            "Role(usable.role).at_most(Role(usable.operator_role))",
+            "Role(usable.operator_role)",
+            _OPERATOR_TOKENS,
+        ),
+        ChosenMutant(
+            "service/access/operator_tokens.py",
+            "role is not None and not Role(owner.role).covers(role)",
+            "False",
+            _OPERATOR_TOKENS,
+        ),
+        ChosenMutant("service/access/operator_tokens.py", "    rates.check(sha256, client)\n", "", _OPERATOR_TOKENS),
+        ChosenMutant("service/access/operator_tokens.py", "    rates.count_request(sha256)\n", "", _OPERATOR_TOKENS),
+        ChosenMutant(
+            "service/access/authorization.py",
+            "return ACCESS_RULES[permission].is_for_operator_tokens and ",
+            "return ",
+            _OPERATOR_TOKENS,
+        ),
+        ChosenMutant(
+            "service/access/operators.py",
+            "    await operator_tokens.revoke_all(work.connection, operator.id)\n",
+            "",
+            _OPERATOR_TOKENS,
+        ),
+        ChosenMutant(
+            "api/idempotency.py",
+            'f"\\x00{principal.operator_id}\\x00{principal.role}"',
+            '"default\\x00\\x00None"',
+            _OPERATOR_TOKENS,
+        ),
         ChosenMutant(
             "db/operators.sql", "s.seen_at > now() - $2::interval and", "$2::interval is not null and", _OPERATORS
         ),

@@ -530,7 +530,8 @@ def permissions() -> str:
         GENERATED.format(origin="src/boathook/service/access/authorization.py"),
         "\n\nEach route of the API, page of the console and portal, and mounted path of an app needs one permission.\n",
         "This table alone decides who has it. boathook does not start with a route without a permission.\n\n",
-        "- **operator**: the lowest sufficient role of an operator of the [console](console.md).\n",
+        "- **operator**: the lowest sufficient role of an operator of the [console](console.md), and of an\n",
+        "  [operator's token](../how-to/operator-tokens.md); *signed in* means that a token is not sufficient.\n",
         "- **application's token**: an API key of one application or a token of its portal; a portal token with a\n",
         "  list of capabilities needs the one that is named. Each has `ViewBase`.\n",
         "- **organization's token**: an API key of the whole organization.\n",
@@ -549,7 +550,8 @@ def _permission(permission: Permission) -> str:
         return f"| `{permission}` | anybody | anybody | anybody | anybody |\n"
     capability = f"`{rule.capability}`" if rule.capability else "no"
     organization = "yes" if rule.is_for_organization else "no"
-    return f"| `{permission}` | {rule.role or 'no'} | {capability} | {organization} | {rule.mount_role or 'no'} |\n"
+    role = "no" if rule.role is None else f"{rule.role}{'' if rule.is_for_operator_tokens else ', signed in'}"
+    return f"| `{permission}` | {role} | {capability} | {organization} | {rule.mount_role or 'no'} |\n"
 
 
 def alerts(written: str) -> str:

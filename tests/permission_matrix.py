@@ -75,6 +75,11 @@ def is_covered(rule: AccessRule, role: str) -> bool:
     return rule.role is not None and roles.index(role) >= roles.index(str(rule.role))
 
 
+def is_covered_for_token(rule: AccessRule, role: str) -> bool:
+    """Return the table's decision on an operator's token, read without the code under test."""
+    return rule.is_public or (is_covered(rule, role) and rule.is_for_operator_tokens)
+
+
 def wrong(found: dict[Ask, int], refusals: set[int], is_allowed: Callable[[AccessRule], bool]) -> list[str]:
     """Return the requests whose response differs from the table."""
     assert len(found) > 20, "there are too few routes"

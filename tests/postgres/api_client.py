@@ -10,8 +10,11 @@ from boathook import config
 from boathook.api import build_api
 from boathook.db.database import Database
 from boathook.db.secret_box import SecretBox
+from boathook.domain.errors import NotFound
+from boathook.domain.model import Role
 from boathook.handlers.outbox import Outbox
 from boathook.observability import log
+from boathook.service.access import operator_tokens, operators
 from boathook.service.caller import HOST
 from boathook.service.catalogue import keys
 from boathook.service.catalogue.keys import KeyScope, NewKey
@@ -35,6 +38,18 @@ async def make_token(
     new = NewKey(scope=scope, organization=organization, application=application, **more)
     async with context.work(organization, "test", HOST) as work:
         return (await keys.create(work, new)).token
+
+
+async def make_operator_token(
+    context: AppContext, operator: str = "anna", role: Role = Role.ADMIN, token_role: Role | None = None, **more: Any
+) -> str:
+    """Create a token of an operator, who is created with this role if there is none, and return it."""
+    async with context.work(actor="test") as work:
+        try:
+            await operators.get(work, operator)
+        except NotFound:
+            await operators.create(work, operator, role)
+        return (await operator_tokens.create(work, operator, "ci", token_role, **more)).text
 
 
 class ApiClient(httpx.AsyncClient):

@@ -19,6 +19,7 @@ from boathook.server.console import build_site
 from boathook.service.access.authorization import (
     ACCESS_RULES,
     Capability,
+    OperatorTokenCaller,
     Permission,
     Principal,
     permission_of,
@@ -33,12 +34,13 @@ from tests.permission_matrix import (
     client_with,
     console_asks,
     is_covered,
+    is_covered_for_token,
     is_granted,
     portal_asks,
     walk,
     wrong,
 )
-from tests.postgres.api_client import make_context, make_token
+from tests.postgres.api_client import make_context, make_operator_token, make_token
 from tests.postgres.portal_client import ORIGIN, ConsoleApp, Tenant, open_console
 
 ENDLESS = ("/listen", "/live")
@@ -138,6 +140,20 @@ def test_an_operator_has_the_permissions_of_the_table(role: Role):
     assert wrong == [Permission.PUBLIC]
 
 
+@pytest.mark.parametrize("role", Role)
+def test_an_operators_token_has_the_permissions_of_the_table(role: Role):
+    holder = OperatorTokenCaller(token_id=new_id(), operator_id=new_id(), operator="anna", role=role)
+    assert [one for one in Permission if holder.may(one) is not is_covered_for_token(ACCESS_RULES[one], role)] == []
+
+
+def test_no_operators_token_gives_access_to_operators():
+    """Facts of the table, written a second time."""
+    holder = OperatorTokenCaller(token_id=new_id(), operator_id=new_id(), operator="anna", role=Role.ADMIN)
+    refused = {one for one in Permission if role_may(Role.ADMIN, one) and not holder.may(one)}
+    assert refused == {Permission.ACCOUNT, Permission.OPERATOR_ACCESS_MANAGE}
+    assert not {one.path for one in api_asks() if one.permission in refused}, "for pages of the console"
+
+
 def test_no_token_has_operator_or_source_secret_permissions():
     """Facts of the table, written a second time."""
     whole = Principal(key_id=new_id(), organization="default")
@@ -148,6 +164,7 @@ def test_no_token_has_operator_or_source_secret_permissions():
         Permission.DEAD_LETTER_PURGE,
         Permission.EVENT_REVEAL,
         Permission.KEY_MANAGE,
+        Permission.OPERATOR_ACCESS_MANAGE,
         Permission.OPERATOR_MANAGE,
         Permission.SETTINGS_VIEW,
         Permission.SOURCE_SECRET_MANAGE,
@@ -218,6 +235,14 @@ async def mount_faults(console: ConsoleApp) -> list[str]:
     return wrong(found, {401, 403}, lambda rule: rule.is_public)
 
 
+async def operator_token_faults(console: ConsoleApp, role: Role) -> list[str]:
+    tenant = await console.tenant(f"tenant-{role}")
+    token = await make_operator_token(console.context, f"holder-{role}", role)
+    client = client_with(ORIGIN, token, transport=httpx.ASGITransport(build_api(console.context)))
+    found = await walk(client, without_streams(api_asks()), lambda path: fill(tenant, path))
+    return wrong(found, {401, 403}, lambda rule: is_covered_for_token(rule, role))
+
+
 async def console_faults(console: ConsoleApp) -> list[str]:
     tenant = await console.tenant("viewed")
     client = await console.operator(role=Role.VIEWER)
@@ -237,6 +262,17 @@ async def test_every_route_enforces_its_permission(console: ConsoleApp):
     assert await mount_faults(console) == []
     assert await console_faults(console) == []
     assert await portal_faults(console) == []
+
+
+@pytest.mark.parametrize("role", Role)
+async def test_every_route_enforces_the_role_of_an_operators_token(console: ConsoleApp, role: Role):
+    assert await operator_token_faults(console, role) == []
+
+
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
+async def test_without_the_decision_about_operators_tokens_open_routes_are_found(console, monkeypatch):
+    monkeypatch.setattr(OperatorTokenCaller, "may", lambda _caller, _permission: True)
+    assert len(await operator_token_faults(console, Role.VIEWER)) > 20
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")

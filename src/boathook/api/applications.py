@@ -11,7 +11,7 @@ from boathook.api.pages import ApplicationPage, ListOf
 from boathook.api.route import AnyCall, ApplicationCall, ApplicationRef, Call, router
 from boathook.service import limits
 from boathook.service.access import keys, portal_sessions
-from boathook.service.access.authorization import Capability, Permission, requires
+from boathook.service.access.authorization import Capability, Permission, Principal, requires
 from boathook.service.schemas.fields import DEPRECATED, Input, Output, StrictBool, Text, Timestamp, form, null_as
 from boathook.service.schemas.messages import ApplicationIn, ApplicationPatch
 from boathook.service.sending import applications
@@ -199,6 +199,7 @@ async def _give(call: Call, request: Request, application: Application, body: Ap
 @requires(Permission.TOKEN_END)
 async def log_out(call: AnyCall) -> None:
     """Revoke the token of this request; organization tokens are rejected, as `boathook keys revoke` ends those."""
+    assert isinstance(call.principal, Principal), "no operator's token has this permission"
     await keys.revoke(call.work, call.principal.key_id, call.work.organization)
 
 

@@ -1,23 +1,38 @@
 """Authenticates an API request by its bearer token; the token is read on each request, so revocation is immediate.
 
-Only publishing may use a local copy of the keys, while PostgreSQL is unavailable.
+Only publishing with an API key may use a local copy of the keys, while PostgreSQL is unavailable.
 """
 
 from collections.abc import Mapping
 
 from boathook.api.errors import ApiError
-from boathook.service.access import keys
+from boathook.service.access import keys, operator_tokens
 from boathook.service.access.access_copy import AccessCopy
-from boathook.service.access.authorization import Principal
+from boathook.service.access.authorization import ApiCaller, Principal
 from boathook.service.unit_of_work import Connection
 
 
-async def authenticate(connection: Connection, headers: Mapping[str, str]) -> Principal:
-    """Return the caller of a request. Raises ApiError 401 without a valid bearer token."""
-    principal = await keys.find_principal(connection, read_bearer_token(headers))
-    if principal is None:
+async def authenticate(connection: Connection, headers: Mapping[str, str], client: str) -> ApiCaller:
+    """Return the caller of a request.
+
+    Args:
+        connection: reads the token.
+        headers: the request's headers.
+        client: the client's address.
+
+    Raises:
+        ApiError: 401: the request has no valid bearer token.
+        RateLimited: its address has sent too many wrong operators' tokens, or its token too many requests.
+    """
+    token = read_bearer_token(headers)
+    caller: ApiCaller | None
+    if token.startswith(operator_tokens.PREFIX):
+        caller = await operator_tokens.authenticate(connection, token, client)
+    else:
+        caller = await keys.find_principal(connection, token)
+    if caller is None:
         raise unauthenticated()
-    return principal
+    return caller
 
 
 async def authenticate_by_copy(access: AccessCopy, headers: Mapping[str, str]) -> Principal:
@@ -25,7 +40,7 @@ async def authenticate_by_copy(access: AccessCopy, headers: Mapping[str, str]) -
 
     Raises:
         ApiError: 401: the request has no bearer token.
-        AccessUnknown: the copy cannot decide about its token.
+        AccessUnknown: the copy cannot decide about its token; it has no operators' tokens.
     """
     return await access.find_principal(read_bearer_token(headers))
 

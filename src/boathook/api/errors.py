@@ -30,6 +30,7 @@ from boathook.domain.errors import (
     LimitReached,
     NotAllowed,
     NotFound,
+    RateLimited,
     RoutesChanged,
     SecretUnreadable,
     WrongCell,
@@ -112,6 +113,8 @@ def to_response(error: Exception, cells: Mapping[str, CellSettings] = MappingPro
             return _coded(400, "invalid_transition", str(error))
         case LimitReached():
             return _coded(400, "limit_reached", str(error))
+        case RateLimited():
+            return _coded(429, "rate_limited", str(error), {"retry-after": str(error.retry_after_s)})
         case HTTPException():
             return _from_http(error)
         case _:

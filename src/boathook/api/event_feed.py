@@ -18,9 +18,9 @@ from starlette.responses import Response
 
 from boathook.api.authentication import authenticate
 from boathook.api.errors import ApiError, invalid, to_response
-from boathook.api.route import AnyCall, router
+from boathook.api.route import AnyCall, client_of, router
 from boathook.domain import ids
-from boathook.domain.errors import DatabaseError, InvalidValue
+from boathook.domain.errors import DatabaseError, InvalidValue, RateLimited
 from boathook.http.asgi import stream_body
 from boathook.observability.log import get_logger
 from boathook.service.access.authorization import Permission, requires
@@ -78,7 +78,7 @@ async def listen(
     )
     tail = EventFeed(call.work.app_context.database, feed_filter, since)
     log = _LOG.bind(actor=call.principal.actor, source=source, application=application, type=type)
-    return _EventStream(call.work.app_context, _listener_slots(request), tail, since, dict(request.headers), log)
+    return _EventStream(call.work.app_context, _listener_slots(request), tail, since, request, log)
 
 
 def _listener_slots(request: Request) -> ListenerSlots:
@@ -99,7 +99,7 @@ class _EventStream(Response):
         slots: ListenerSlots,
         tail: EventFeed,
         since: datetime,
-        headers: dict[str, str],
+        request: Request,
         log: Any,
     ) -> None:
         super().__init__()
@@ -108,7 +108,8 @@ class _EventStream(Response):
         self._listener_slots = slots
         self._tail = tail
         self._since = since
-        self._credentials = headers
+        self._credentials = dict(request.headers)
+        self._client = client_of(request)
         self._is_paused = False
         """Whether PostgreSQL was unavailable at the latest poll, so that it is logged only once."""
 
@@ -157,10 +158,10 @@ class _EventStream(Response):
     async def _is_still_authorized(self) -> bool:
         try:
             async with self._app_context.reading() as connection:
-                await authenticate(connection, self._credentials)
+                await authenticate(connection, self._credentials, self._client)
         except ApiError:
             return False
-        except DatabaseError:
+        except (DatabaseError, RateLimited):
             return True
         return True
 

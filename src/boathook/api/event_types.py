@@ -12,7 +12,7 @@ from boathook.api.pages import ListOf, NamePage
 from boathook.api.route import AnyCall, router
 from boathook.domain.endpoints import check_type
 from boathook.domain.errors import InvalidValue
-from boathook.service.access.authorization import Permission, Principal, requires
+from boathook.service.access.authorization import ApiCaller, Permission, Principal, requires
 from boathook.service.schemas.fields import DEPRECATED, Input, Output, StrictBoolOrNull, Timestamp
 from boathook.service.schemas.messages import EventTypeIn, EventTypePatch, EventTypeUpdate
 from boathook.service.sending import event_types, openapi_import
@@ -59,9 +59,11 @@ def _show_event_type(type: EventType, *, with_content: bool = True) -> EventType
     )
 
 
-def _seen_by(principal: Principal) -> frozenset[str] | None:
-    """Return the feature flags that limit what the caller sees; None for the organization, which sees all."""
-    return None if principal.application_id is None else principal.feature_flags
+def _seen_by(principal: ApiCaller) -> frozenset[str] | None:
+    """Return the feature flags that limit what the caller sees; None for a caller who sees all of the organization."""
+    if isinstance(principal, Principal) and principal.application_id is not None:
+        return principal.feature_flags
+    return None
 
 
 @routes.get("/event-type", operation_id="v1.event-type.list", summary="List event types")

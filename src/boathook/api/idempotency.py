@@ -1,9 +1,9 @@
 """Idempotency keys: a repeated POST with the same key gets the first response, from any process.
 
-The key is claimed in the same transaction as the request's effect (`service/access/idempotency.py`). So a concurrent
-second request waits for the first one, and a response is stored if and only if the effect is. Only 2xx responses are
-stored, for 12 hours. The same key with a different request is rejected with 409 ``idempotency_key_reused``. Requests
-are compared in canonical form, because clients may repeat a request with different white space, key order or defaults.
+The key is claimed in the same transaction as the request's effect (`service/access/idempotency.py`). So a concurrent second
+request waits for the first one, and a response is stored if and only if the effect is. Only 2xx responses are stored,
+for 12 hours. The same key with a different request is rejected with 409 ``idempotency_key_reused``. Requests are
+compared in canonical form, because clients may repeat a request with different white space, key order or defaults.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from boathook.domain.model import IdempotencyKey
 from boathook.service.access import idempotency
-from boathook.service.access.authorization import Principal
+from boathook.service.access.authorization import ApiCaller, OperatorTokenCaller
 from boathook.service.access.idempotency import StoredResponse
 from boathook.service.unit_of_work import UnitOfWork
 
@@ -95,7 +95,7 @@ _ENCODER: Final = msgspec.json.Encoder(order="deterministic", decimal_format="nu
 
 
 def read_key(
-    request: Request, principal: Principal, body: bytes, canonicalizer: CanonicalForm
+    request: Request, principal: ApiCaller, body: bytes, canonicalizer: CanonicalForm
 ) -> IdempotencyKey | None:
     """Return the idempotency key of a request that has one."""
     word = request.headers.get("idempotency-key")
@@ -105,7 +105,7 @@ def read_key(
     return make_key(principal, word, f"{request.method} {request.url.path}", canonical)
 
 
-def make_key(principal: Principal, word: str, route: str, canonical: bytes) -> IdempotencyKey:
+def make_key(principal: ApiCaller, word: str, route: str, canonical: bytes) -> IdempotencyKey:
     """Return the idempotency key for a client's *word* and a request.
 
     Args:
@@ -115,8 +115,11 @@ def make_key(principal: Principal, word: str, route: str, canonical: bytes) -> I
         canonical: query and body in the form of `RequestCanonicalizer`.
     """
     # Responses contain secrets, so the key is only valid for callers with the same permissions.
-    rights = None if principal.capabilities is None else sorted(principal.capabilities)
-    caller_scope = f"{principal.organization}\x00{principal.application_id or ''}\x00{rights}"
+    if isinstance(principal, OperatorTokenCaller):
+        caller_scope = f"\x00{principal.operator_id}\x00{principal.role}"
+    else:
+        rights = None if principal.capabilities is None else sorted(principal.capabilities)
+        caller_scope = f"{principal.organization}\x00{principal.application_id or ''}\x00{rights}"
     return IdempotencyKey(
         key=_hash(caller_scope.encode(), route.encode(), word.encode("utf-8", "surrogateescape")),
         request_sha256=hashlib.sha256(canonical).digest(),

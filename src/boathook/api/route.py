@@ -1,8 +1,8 @@
 """Defines how routes are written: their parameters, and the transaction around each request.
 
 Each router is made by `router(tag)`. A route names the permission that it requires, and
-`boathook.service.access.authorization` defines who has it. Its first parameter is the current call: the
-transaction, the caller, and the application in the path::
+`boathook.service.access.authorization` defines who has it. Its first parameter is the current call: the transaction, the
+caller, and the application in the path::
 
     @routes.get("/app/{app_id}/thing", operation_id="v1.thing.list", summary="List things")
     @requires(Permission.THING_VIEW)
@@ -49,7 +49,7 @@ from boathook.domain.json_document import describe_fault
 from boathook.domain.model import IdempotencyKey
 from boathook.http.asgi import IS_AUTHENTICATED
 from boathook.observability.log import OnceFilter, get_logger
-from boathook.service.access.authorization import ACCESS_RULES, Principal, permission_of
+from boathook.service.access.authorization import ACCESS_RULES, ApiCaller, Principal, permission_of
 from boathook.service.buffered_publisher import BufferedPublisher
 from boathook.service.schemas.fields import ignored_fields
 from boathook.service.sending import applications
@@ -73,7 +73,7 @@ _LOG = get_logger("api")
 class Call(msgspec.Struct):
     """One authenticated request."""
 
-    principal: Principal
+    principal: ApiCaller
     idempotency: IdempotencyKey | None
     """The idempotency key of a POST, if it has one."""
     new_id: UUID
@@ -203,7 +203,7 @@ class ApiRoute(APIRoute):
         app_context: AppContext = request.state.app_context
         is_read = request.method in _READ_METHODS
         async with app_context.reading() if is_read else app_context.writing() as connection:
-            principal = await authenticate(connection, request.headers)
+            principal = await authenticate(connection, request.headers, client_of(request))
             call = whole.state.call = await self._call(request, whole, raw, principal, identifier)
             work = call.transaction = UnitOfWork(
                 app_context, connection, principal.organization, principal.actor, principal
@@ -218,7 +218,7 @@ class ApiRoute(APIRoute):
         return self._reporting(answer, whole.document)
 
     async def _call(
-        self, request: Request, whole: _ApiRequest, raw: bytes, principal: Principal, identifier: UUID
+        self, request: Request, whole: _ApiRequest, raw: bytes, principal: ApiCaller, identifier: UUID
     ) -> Call:
         request.scope[IS_AUTHENTICATED] = True
         if not principal.may(self._permission):
@@ -237,7 +237,7 @@ class ApiRoute(APIRoute):
                 _LOG.warning("fields_ignored", operation=self.operation_id, fields=", ".join(names))
         return answer
 
-    async def _read_key(self, request: Request, principal: Principal, raw: bytes) -> IdempotencyKey | None:
+    async def _read_key(self, request: Request, principal: ApiCaller, raw: bytes) -> IdempotencyKey | None:
         if request.method != "POST":
             return None
         if len(raw) < _LARGE_BODY:
@@ -265,10 +265,16 @@ async def _error_response(request: Request, error: Exception) -> Response:
 async def _find_elsewhere(app_context: AppContext, request: Request, call: Call) -> WrongCell | None:
     """Return the error for a request whose application is unknown here, but not in another cell."""
     reference = request.path_params.get("app_id")
-    if reference is None or call.found is not None or not call.principal.is_for_organization:
+    is_limited = isinstance(call.principal, Principal) and not call.principal.is_for_organization
+    if reference is None or call.found is not None or is_limited:
         return None
     cell = await app_context.find_cell(call.principal.organization, reference)
     return None if cell is None else WrongCell(reference, cell)
+
+
+def client_of(request: Request) -> str:
+    """Return the address of the client of a request."""
+    return request.client.host if request.client else ""
 
 
 async def _read_body(request: Request, limit: int) -> bytes:

@@ -22,7 +22,7 @@ async def list_operators(context: ConsoleContext, status: int = 200, error: str 
     return context.page("operators/list.html", status, people=found, roles=list(Role), error=error)
 
 
-@routes.post("/operators", Permission.OPERATOR_MANAGE)
+@routes.post("/operators", Permission.OPERATOR_ACCESS_MANAGE)
 async def create(context: ConsoleContext) -> Response:
     """Create an operator."""
     password = context.field("password")
@@ -42,7 +42,7 @@ async def change_role(context: ConsoleContext) -> Response:
     return context.to(_LIST, f"{changed.name} is {changed.role}.")
 
 
-@routes.post("/operators/{name}/password", Permission.OPERATOR_MANAGE)
+@routes.post("/operators/{name}/password", Permission.OPERATOR_ACCESS_MANAGE)
 async def change_password(context: ConsoleContext) -> Response:
     """Set a new password for an operator."""
     name = context.path["name"]

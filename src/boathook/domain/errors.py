@@ -196,6 +196,19 @@ class LimitReached(AdminError):
     """The maximum number is reached; the message says how to free capacity."""
 
 
+class RateLimited(AdminError):
+    """The caller has made too many requests; the message says of what.
+
+    Args:
+        message: one sentence.
+        retry_after_s: whole seconds after which another one may be allowed.
+    """
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class InvalidState(AdminError):
     """The object's state does not allow the requested action; the message names the reason.
 

@@ -31,6 +31,7 @@ API_KEY = "key"
 DEAD_GROUP = "grp"
 SOURCE_SECRET = "ssec"
 OPERATOR = "opr"
+OPERATOR_TOKEN = "otk"
 ALERT = "alt"
 SILENCE = "sil"
 NOUNS = {
@@ -47,6 +48,7 @@ NOUNS = {
     DEAD_GROUP: "group of dead letters",
     SOURCE_SECRET: "source secret",
     OPERATOR: "operator",
+    OPERATOR_TOKEN: "operator token",
     ALERT: "alert",
     SILENCE: "silence",
 }

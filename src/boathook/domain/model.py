@@ -26,6 +26,10 @@ class Role(StrEnum):
         """Return whether this role includes the permissions of *needed*."""
         return _RANKS[self] >= _RANKS[needed]
 
+    def at_most(self, other: "Role") -> "Role":
+        """Return the lower one of two roles."""
+        return self if other.covers(self) else other
+
 
 _RANKS: Final = {role: rank for rank, role in enumerate(Role)}
 

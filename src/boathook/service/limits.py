@@ -41,6 +41,10 @@ MIN_PORTAL_LIFETIME: Final = timedelta(hours=1)
 MAX_PORTAL_LIFETIME: Final = timedelta(days=7)
 MAX_EXPIRY_DELAY: Final = timedelta(days=3)
 """Until the tokens of a portal expire."""
+MAX_OPERATOR_TOKENS: Final = 20
+"""Valid tokens of one operator."""
+MIN_OPERATOR_TOKEN_LIFETIME: Final = timedelta(minutes=1)
+MAX_OPERATOR_TOKEN_LIFETIME: Final = timedelta(days=90)
 MAX_SECRET_GRACE: Final = timedelta(days=7)
 """For which the old secret of an endpoint stays valid."""
 

@@ -20,6 +20,7 @@
 --   endpoint_health        an endpoint's consecutive failures, circuit breaker and rate limit
 --   api_key, idempotency, task   API keys, stored API responses, and background tasks
 --   operator, operator_session, saved_view   users of the console, their sessions, and the searches they have saved
+--   operator_token         bearer tokens of operators for the API
 --   source                 sources that operators have added, with encrypted settings
 --   source_secret          secrets of sources that operators have added, encrypted
 --   buffer_mark            how far each series of batches from the brokers has arrived
@@ -561,6 +562,22 @@ create table boathook.operator_session (
 );
 create index operator_session_of_operator on boathook.operator_session (operator_id);
 create index operator_session_expiry on boathook.operator_session (expires_at);
+
+-- Bearer tokens of operators for the API. What a token may do is the lower of its role and its operator's present one.
+create table boathook.operator_token (
+    id uuid primary key,
+    token_sha256 bytea not null unique check (octet_length(token_sha256) = 32),
+    operator_id uuid not null references boathook.operator on delete cascade,
+    name text not null check (name <> ''),
+    role text not null check (role in ('viewer', 'operator', 'admin')),
+    created_at timestamptz not null default now(),
+    expires_at timestamptz not null,
+    used_at timestamptz,
+    revoked_at timestamptz,
+    -- In hours: a day may have 23 or 25 of them.
+    constraint operator_token_lifetime check (expires_at <= created_at + interval '2160 hours')
+);
+create index operator_token_of_operator on boathook.operator_token (operator_id);
 
 -- Searches for events that an operator has saved under a name, as the query string of the page.
 create table boathook.saved_view (

@@ -19,6 +19,7 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     ids.APPLICATION: "find_applications",
     ids.ENDPOINT: "find_endpoints",
     ids.API_KEY: "find_api_keys",
+    ids.OPERATOR_TOKEN: "find_operator_tokens",
     ids.SOURCE_SECRET: "find_source_secrets",
     ids.SILENCE: "find_silences",
 }

@@ -14,7 +14,7 @@ import msgspec
 
 from boathook.db.api_keys import ApiKey
 from boathook.domain import ids
-from boathook.domain.model import MountRole, Role
+from boathook.domain.model import DEFAULT_ORGANIZATION, MountRole, Role
 
 Route = TypeVar("Route", bound=Callable[..., Any])
 
@@ -89,7 +89,10 @@ class Permission(StrEnum):
     """Read messages and attempts."""
     OPERATIONAL_WEBHOOK_MANAGE = "operational_webhook.manage"
     """Read and change endpoints of operational webhooks, with their secrets and headers."""
+    OPERATOR_ACCESS_MANAGE = "operator.access.manage"
+    """Create operators, set their passwords and create their tokens."""
     OPERATOR_MANAGE = "operator.manage"
+    """List, disable, enable and delete operators, change their roles and revoke their tokens."""
     PORTAL_GRANT = "portal.grant"
     """Create and revoke access to an application's portal."""
     REJECTION_REVERIFY = "rejection.reverify"
@@ -122,10 +125,12 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a token of the whole organization is sufficient."""
     is_public: bool = False
     """Whether the caller may be unauthenticated."""
+    is_for_operator_tokens: bool = True
+    """Whether an operator's token is sufficient; False requires the operator to be signed in."""
 
 
-def _operators(role: Role) -> AccessRule:
-    return AccessRule(role=role, is_for_organization=False)
+def _operators(role: Role, *, with_token: bool = True) -> AccessRule:
+    return AccessRule(role=role, is_for_organization=False, is_for_operator_tokens=with_token)
 
 
 _VIEWER: Final = _operators(Role.VIEWER)
@@ -136,7 +141,7 @@ _ORGANIZATION: Final = AccessRule()
 ACCESS_RULES: Final[Mapping[Permission, AccessRule]] = MappingProxyType(
     {
         Permission.PUBLIC: AccessRule(is_public=True),
-        Permission.ACCOUNT: _VIEWER,
+        Permission.ACCOUNT: _operators(Role.VIEWER, with_token=False),
         Permission.ALERT_MANAGE: _OPERATOR,
         Permission.ALERT_VIEW: _VIEWER,
         Permission.APP_CALL: AccessRule(mount_role=MountRole.OPERATOR),
@@ -176,6 +181,8 @@ ACCESS_RULES: Final[Mapping[Permission, AccessRule]] = MappingProxyType(
         Permission.MESSAGE_RESEND: AccessRule(role=Role.OPERATOR, capability=Capability.CREATE_ATTEMPTS),
         Permission.MESSAGE_VIEW: AccessRule(role=Role.VIEWER, capability=Capability.VIEW_BASE),
         Permission.OPERATIONAL_WEBHOOK_MANAGE: _ORGANIZATION,
+        # A token with it could create another one, or a password, that outlives it.
+        Permission.OPERATOR_ACCESS_MANAGE: _operators(Role.ADMIN, with_token=False),
         Permission.OPERATOR_MANAGE: _ADMIN,
         Permission.PORTAL_GRANT: AccessRule(role=Role.OPERATOR),
         Permission.REJECTION_REVERIFY: AccessRule(role=Role.OPERATOR),
@@ -252,6 +259,42 @@ class Principal(msgspec.Struct, frozen=True):
             return False
         is_granted = self.capabilities is None or rule.capability in self.capabilities
         return is_granted or rule.capability is Capability.VIEW_BASE
+
+
+class OperatorTokenCaller(msgspec.Struct, frozen=True, kw_only=True):
+    """The holder of an operator's token: acts on the whole deployment, with the permissions of a role."""
+
+    token_id: UUID
+    operator_id: UUID
+    operator: str
+    """The operator's name."""
+    role: Role
+    """The lower of the token's role and the one that the operator has now."""
+    organization: str = DEFAULT_ORGANIZATION
+    """The organization of routes that are about one, as in the console."""
+
+    @property
+    def tenant(self) -> None:
+        """No organization: it may touch the rows of all."""
+        return
+
+    @property
+    def application_id(self) -> None:
+        """No application: it may touch the rows of all."""
+        return
+
+    @property
+    def actor(self) -> str:
+        """The actor for the audit."""
+        return f"operator:{self.operator}/{ids.show(ids.OPERATOR_TOKEN, self.token_id)}"
+
+    def may(self, permission: Permission) -> bool:
+        """Return whether the role includes a permission that tokens may have."""
+        return ACCESS_RULES[permission].is_for_operator_tokens and role_may(self.role, permission)
+
+
+ApiCaller = Principal | OperatorTokenCaller
+"""The holder of a bearer token of the API."""
 
 
 def principal_of(key: ApiKey) -> Principal:

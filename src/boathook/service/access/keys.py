@@ -19,7 +19,8 @@ from boathook.service.access.authorization import Principal, principal_of
 from boathook.service.unit_of_work import Connection, UnitOfWork, new_id, require_here
 
 PREFIX: Final = "bhk_"
-_ENTROPY: Final = 32
+ENTROPY: Final = 32
+"""Random bytes of a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ async def issue(
     if application is not None:
         await require_here(work, application)
     # No dot: official clients parse the text after a dot as a region.
-    token = PREFIX + secrets.token_urlsafe(_ENTROPY)
+    token = PREFIX + secrets.token_urlsafe(ENTROPY)
     return CreatedKey(await api_keys.insert(work.connection, key, hash_token(token), lifetime), token)
 
 

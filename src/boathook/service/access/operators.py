@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import ClassVar, Final
 
-from boathook.db import operators
+from boathook.db import operator_tokens, operators
 from boathook.db.audit import record
 from boathook.db.operators import ClientInfo as ClientInfo  # noqa: PLC0414 - re-exported
 from boathook.db.operators import Operator as Operator  # noqa: PLC0414 - re-exported
@@ -113,11 +113,12 @@ async def set_password(work: UnitOfWork, name: str, password: str, *, keep: str 
 
 
 async def disable(work: UnitOfWork, name: str) -> None:
-    """Disable an operator, and end all of their sessions. Raises as `set_role` does."""
+    """Disable an operator, end all of their sessions and revoke their tokens. Raises as `set_role` does."""
     operator = await get(work, name)
     await _keep_an_admin(work, operator)
     await operators.update(work.connection, operator.id, is_disabled=True)
     await operators.end_sessions(work.connection, operator.id)
+    await operator_tokens.revoke_all(work.connection, operator.id)
     await record(work.connection, work.actor, "operator.disable", operator.shown_id, operator.name)
 
 
