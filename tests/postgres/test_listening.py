@@ -231,7 +231,7 @@ async def test_a_waiting_listener_is_logged_once_per_outage(db: Database):
             told.append(event)
 
     tail = _FailingFeed(5)
-    telling = api_listening._EventStream(make_context(db), ListenerSlots(), tail, NOW, {}, Log())
+    telling = api_listening._EventStream(make_context(db), ListenerSlots(), tail, NOW, {}, "127.0.0.1", Log())
     for _ in range(6):
         assert await telling._poll() == ([], False)
     assert told == ["listening_paused"]

@@ -1,5 +1,6 @@
 """Bearer tokens of operators: what they allow, when they end, and what keeps them from outliving their operator."""
 
+import re
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from boathook.db import operator_tokens as stored_tokens
+from boathook.db.operators import ClientInfo
 from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
 from boathook.domain.errors import AccessUnknown, InvalidState, InvalidValue, LimitReached, NotFound
@@ -18,8 +20,15 @@ from boathook.service.access.authorization import OperatorTokenCaller, Permissio
 from boathook.service.access.keys import hash_token
 from boathook.service.unit_of_work import new_id
 from tests.postgres.api_client import KEY, ApiClient, make_operator_token, make_token, open_api_client
+from tests.postgres.portal_client import open_console
 
+ACCOUNT = "/console/account"
 NEW = {"name": "Acme", "uid": "acme"}
+
+
+@pytest.fixture(autouse=True)
+def _own_rates(monkeypatch):
+    monkeypatch.setattr(operator_tokens, "rates", login_rate.OperatorTokenRates())
 
 
 @pytest.fixture
@@ -79,7 +88,7 @@ async def set_role(api: ApiClient, role: Role) -> None:
 async def caller_of(api: ApiClient, client: ApiClient) -> OperatorTokenCaller:
     async with api.context.reading() as connection:
         text = client.headers["authorization"].removeprefix("Bearer ")
-        caller = await operator_tokens.authenticate(api.context, connection, text, "127.0.0.1")
+        caller = await operator_tokens.authenticate(connection, text, "127.0.0.1")
     assert caller is not None
     return caller
 
@@ -183,8 +192,9 @@ async def test_a_disabled_operator_gets_no_token_and_an_enabled_one_twenty(api):
         await operators.disable(work, "ben")
         with pytest.raises(InvalidState, match="ben is disabled"):
             await operator_tokens.create(work, "ben", "ci")
-        for _ in range(limits.MAX_OPERATOR_TOKENS):
-            last = await operator_tokens.create(work, "anna", "ci")
+        last = await operator_tokens.create(work, "anna", "ci")
+        for _ in range(limits.MAX_OPERATOR_TOKENS - 1):
+            await operator_tokens.create(work, "anna", "ci")
         with pytest.raises(LimitReached, match="anna has 20 valid tokens"):
             await operator_tokens.create(work, "anna", "ci")
         await operator_tokens.revoke(work, last.token.id)
@@ -261,8 +271,7 @@ async def test_many_wrong_tokens_of_an_address_are_not_looked_up(api, monkeypatc
 async def test_a_token_may_send_a_limited_number_of_requests(api, monkeypatch):
     clock = SimpleNamespace(monotonic=lambda: 1000.0)
     monkeypatch.setattr(login_rate, "time", clock)
-    rates = login_rate.OperatorTokenRates()
-    api.context.operator_token_rates = rates
+    monkeypatch.setattr(operator_tokens, "rates", rates := login_rate.OperatorTokenRates())
     client, other = await client_of(api), await client_of(api, "ben")
     await client.ask(200, "GET", "/app")
     sha256 = hash_token(client.headers["authorization"].removeprefix("Bearer "))
@@ -272,6 +281,76 @@ async def test_a_token_may_send_a_limited_number_of_requests(api, monkeypatch):
     await other.ask(200, "GET", "/app")
     clock.monotonic = lambda: 1001.0
     await client.ask(200, "GET", "/app")
+
+
+# In the console
+
+
+async def test_an_operator_creates_uses_and_revokes_an_own_token(db):
+    async with open_console(db) as console:
+        pages = await console.operator("vera", Role.VIEWER)
+        page = await pages.get_page(ACCOUNT)
+        assert "No tokens yet." in page
+        assert '<option value="operator"' not in page, "a token has no higher role than its operator"
+        form = {"name": "laptop", "role": "viewer", "lifetime": "90"}
+        answer = await pages.submit_form(f"{ACCOUNT}/tokens", form, on=ACCOUNT, status=200)
+        text = re.search(r"bho_[\w-]{43}", answer.text)[0]
+        assert answer.headers["cache-control"] == "no-store"
+        api = ApiClient(console.context, text)
+        await api.ask(200, "GET", "/app")
+        page = await pages.get_page(ACCOUNT)
+        assert text not in page
+        revoke = re.search(r"/console/account/tokens/otk_\w+/revoke", page)[0]
+        other = await console.operator("ben", Role.VIEWER)
+        await other.submit_form(revoke, on=ACCOUNT, status=404)
+        await api.ask(200, "GET", "/app")
+        await pages.submit_form(revoke, on=ACCOUNT)
+        await api.ask(401, "GET", "/app")
+        await pages.submit_form(f"{ACCOUNT}/tokens/nothing/revoke", on=ACCOUNT, status=404)
+        form["role"] = "admin"
+        answer = await pages.submit_form(f"{ACCOUNT}/tokens", form, on=ACCOUNT, status=400)
+        assert "vera is viewer; a token has no higher role than its operator" in answer.text
+        answer = await pages.submit_form(f"{ACCOUNT}/tokens", {**form, "lifetime": "365"}, on=ACCOUNT, status=400)
+        assert "choose one of these" in answer.text
+
+
+async def test_an_operator_with_a_password_enters_it_for_a_token(db):
+    password = "correct horse battery staple"
+    async with open_console(db) as console:
+        pages = await console.operator("vera", Role.VIEWER)
+        async with console.context.work(actor="test") as work:
+            await operators.set_password(work, "vera", password)
+            session = await operators.start_session(
+                work, await operators.get(work, "vera"), timedelta(hours=1), ClientInfo("127.0.0.1", "test")
+            )
+        pages.cookies.set("boathook", session.token)
+        form = {"name": "laptop", "role": "viewer", "lifetime": "90", "confirmed": "wrong"}
+        answer = await pages.submit_form(f"{ACCOUNT}/tokens", form, on=ACCOUNT, status=400)
+        assert "the current password is wrong" in answer.text
+        assert await db.fetchval("select count(*) from boathook.operator_token") == 0
+        await pages.submit_form(f"{ACCOUNT}/tokens", {**form, "confirmed": password}, on=ACCOUNT, status=200)
+
+
+async def test_an_admin_creates_and_revokes_tokens_of_others(db):
+    async with open_console(db) as console:
+        admin = await console.operator("anna")
+        await console.operator("ci b", Role.OPERATOR)
+        path = "/console/operators/ci%20b/tokens"
+        assert path in await admin.get_page("/console/operators")
+        form = {"name": "deploy", "role": "operator", "lifetime": "7"}
+        answer = await admin.submit_form(path, form, status=200)
+        assert f'href="{path}"' in answer.text
+        api = ApiClient(console.context, re.search(r"bho_[\w-]{43}", answer.text)[0])
+        await api.ask(201, "POST", "/app", NEW)
+        page = await admin.get_page(path)
+        (revoke,) = re.findall(r"/console/operators/ci%20b/tokens/otk_\w+/revoke", page)
+        await admin.submit_form(revoke.replace("ci%20b", "anna"), on=path, status=404)
+        await admin.submit_form(revoke, on=path)
+        await api.ask(401, "GET", "/app")
+        answer = await admin.submit_form(path, {**form, "name": ""}, status=400)
+        assert "write 1 to 200 characters" in answer.text
+        actors = await db.fetch("select actor from boathook.audit where action like 'operator_token.%'")
+        assert {row["actor"] for row in actors} == {"console:anna"}
 
 
 # Beside API keys

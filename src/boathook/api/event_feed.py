@@ -78,7 +78,9 @@ async def listen(
     )
     tail = EventFeed(call.work.app_context.database, feed_filter, since)
     log = _LOG.bind(actor=call.principal.actor, source=source, application=application, type=type)
-    return _EventStream(call.work.app_context, _listener_slots(request), tail, since, request, log)
+    return _EventStream(
+        call.work.app_context, _listener_slots(request), tail, since, dict(request.headers), client_of(request), log
+    )
 
 
 def _listener_slots(request: Request) -> ListenerSlots:
@@ -99,7 +101,8 @@ class _EventStream(Response):
         slots: ListenerSlots,
         tail: EventFeed,
         since: datetime,
-        request: Request,
+        headers: dict[str, str],
+        client: str,
         log: Any,
     ) -> None:
         super().__init__()
@@ -108,8 +111,8 @@ class _EventStream(Response):
         self._listener_slots = slots
         self._tail = tail
         self._since = since
-        self._credentials = dict(request.headers)
-        self._client = client_of(request)
+        self._credentials = headers
+        self._client = client
         self._is_paused = False
         """Whether PostgreSQL was unavailable at the latest poll, so that it is logged only once."""
 

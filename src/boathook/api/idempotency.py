@@ -1,9 +1,9 @@
 """Idempotency keys: a repeated POST with the same key gets the first response, from any process.
 
-The key is claimed in the same transaction as the request's effect (`service/access/idempotency.py`). So a concurrent second
-request waits for the first one, and a response is stored if and only if the effect is. Only 2xx responses are stored,
-for 12 hours. The same key with a different request is rejected with 409 ``idempotency_key_reused``. Requests are
-compared in canonical form, because clients may repeat a request with different white space, key order or defaults.
+The key is claimed in the same transaction as the request's effect (`service/access/idempotency.py`). So a concurrent
+second request waits for the first one, and a response is stored if and only if the effect is. Only 2xx responses are
+stored, for 12 hours. The same key with a different request is rejected with 409 ``idempotency_key_reused``. Requests
+are compared in canonical form, because clients may repeat a request with different white space, key order or defaults.
 """
 
 import hashlib

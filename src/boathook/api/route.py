@@ -1,8 +1,8 @@
 """Defines how routes are written: their parameters, and the transaction around each request.
 
 Each router is made by `router(tag)`. A route names the permission that it requires, and
-`boathook.service.access.authorization` defines who has it. Its first parameter is the current call: the transaction, the
-caller, and the application in the path::
+`boathook.service.access.authorization` defines who has it. Its first parameter is the current call: the
+transaction, the caller, and the application in the path::
 
     @routes.get("/app/{app_id}/thing", operation_id="v1.thing.list", summary="List things")
     @requires(Permission.THING_VIEW)

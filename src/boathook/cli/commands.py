@@ -176,7 +176,7 @@ class CommandGroup(typer.core.TyperGroup):
 
 _OTHER_NAMES: Final = {
     "gracePeriodSeconds": "grace", "timeoutSeconds": "timeout_s", "expiry": "expires", "after": "expire_others",
-    "key": "secret", "retrySchedule": "retry",
+    "key": "secret", "retrySchedule": "retry", "lifetime": "expires",
 }  # fmt: skip
 """The parameters of commands that are called otherwise than the fields of the service, by the field."""
 

@@ -1,18 +1,25 @@
 """Commands for operators: the users of the console."""
 
 import sys
+from datetime import timedelta
 from typing import Annotated, Final
 
 import typer
 
 from boathook.cli.commands import example
 from boathook.cli.context import UsageError, run_in_transaction
-from boathook.cli.options import Json
-from boathook.cli.output import Column, View, hint, moment_of, print_done
+from boathook.cli.options import Json, lifetime_option
+from boathook.cli.output import ID, Column, View, hint, moment_of, print_done
+from boathook.domain import ids
 from boathook.domain.model import Role
+from boathook.service.access import operator_tokens
 from boathook.service.access import operators as actions
+from boathook.service.id_prefixes import find_ids
+from boathook.service.unit_of_work import UnitOfWork
 
 operators = typer.Typer(no_args_is_help=True, help="Operators of the console.")
+tokens = typer.Typer(no_args_is_help=True, help="Tokens of operators for the API.")
+operators.add_typer(tokens, name="tokens")
 
 Name = Annotated[str, typer.Argument(help="Sign-in name, such as an e-mail address.")]
 RoleName = Annotated[
@@ -90,7 +97,7 @@ def change_role(
 
 @operators.command("disable", epilog=example("boathook operators disable ben@example.com"))
 def disable_operator(ctx: typer.Context, name: Name, as_json: Json = False) -> None:
-    """Disable an operator and end the sessions."""
+    """Disable an operator, end the sessions and revoke the tokens."""
     run_in_transaction(ctx, lambda work: actions.disable(work, name))
     print_done({"name": name, "disabled": True}, f"{name} is disabled and signed out", as_json=as_json)
 
@@ -107,6 +114,68 @@ def delete_operator(ctx: typer.Context, name: Name, as_json: Json = False) -> No
     """Delete an operator; the audit entries are kept."""
     run_in_transaction(ctx, lambda work: actions.delete(work, name))
     print_done({"name": name, "deleted": True}, f"{name} is deleted", as_json=as_json)
+
+
+_TOKENS: Final = View(
+    (
+        ID,
+        Column("operator", is_whole=True),
+        Column("name"),
+        Column("role"),
+        Column("expires", moment_of("expires_at")),
+        Column("used", moment_of("used_at"), is_optional=True),
+        Column("revoked", moment_of("revoked_at"), is_optional=True),
+    ),
+    ("id", "operator", "name", "role", "created_at", "expires_at", "used_at", "revoked_at"),
+)
+
+
+@tokens.command("create", epilog=example(
+    "boathook operators tokens create anna@example.com --name laptop",
+    "boathook operators tokens create ci --name deploy --role operator --expires 7d --json",
+))  # fmt: skip
+def create_token(
+    ctx: typer.Context,
+    operator: Annotated[str, typer.Argument(help="The operator's name.")],
+    name: Annotated[str, typer.Option(help="What uses the token.")],
+    role: Annotated[Role | None, typer.Option(help="A lower role than the operator's.")] = None,
+    expires: Annotated[
+        timedelta | None, lifetime_option("Lifetime, 90d at most: 30d, 12h. Default: 30d.", "--expires")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Create a token and print it once; it is not stored."""
+    lifetime = expires or operator_tokens.DEFAULT_LIFETIME
+    created = run_in_transaction(ctx, lambda work: operator_tokens.create(work, operator, name, role, lifetime))
+    print_done({"token": created.text, **_TOKENS.plain(created.token)}, created.text, as_json=as_json)
+
+
+@tokens.command("list", epilog=example("boathook operators tokens list", "boathook operators tokens list ci --json"))
+def list_tokens(
+    ctx: typer.Context,
+    operator: Annotated[str | None, typer.Argument(help="Only of this operator.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """List tokens, newest first."""
+    rows = run_in_transaction(ctx, lambda work: operator_tokens.list_all(work, operator))
+    _TOKENS.print_rows(rows, as_json=as_json)
+
+
+@tokens.command("revoke", epilog=example("boathook operators tokens revoke otk_01h455vb4pex5vsknk084sn02q4"))
+def revoke_token(
+    ctx: typer.Context,
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="Id as listed, or the beginning of it.")],
+    as_json: Json = False,
+) -> None:
+    """Revoke a token immediately."""
+
+    async def revoke(work: UnitOfWork) -> str:
+        (identifier,) = await find_ids(work.connection, ids.OPERATOR_TOKEN, [token])
+        await operator_tokens.revoke(work, identifier)
+        return ids.show(ids.OPERATOR_TOKEN, identifier)
+
+    revoked = run_in_transaction(ctx, revoke)
+    print_done({"id": revoked, "revoked": True}, f"{revoked} revoked", as_json=as_json)
 
 
 def _ask_password(*, from_input: bool) -> str:

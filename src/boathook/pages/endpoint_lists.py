@@ -69,6 +69,7 @@ def name_disabler(actor: str | None, *, is_portal: bool) -> str | None:
         "cli": f"{who}, on the command line",
         "portal": f"a portal user ({who})",
         "api": f"the API ({who})",
+        "operator": f"{who.rpartition('/')[0]}, by a token",
     }
     return names.get(where, actor)
 

@@ -83,8 +83,8 @@ where id between $1 and $2 and ($4::text is null or organization = $4)
 order by id limit $3
 
 -- name: find_operator_tokens
--- Finds tokens of all operators.
-select id from boathook.operator_token where id between $1 and $2 order by id limit $3
+-- Finds tokens of operators, which belong to no organization.
+select id from boathook.operator_token where id between $1 and $2 and $4::text is null order by id limit $3
 
 -- name: find_source_secrets
 -- Finds secrets that were added to sources, which only operators see.

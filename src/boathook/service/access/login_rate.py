@@ -90,8 +90,8 @@ class LoginRateLimiter:
 class OperatorTokenRates:
     """Limits the different wrong operators' tokens of an address, and the requests with a valid one, per process.
 
-    Clients may share an address. So a token that was valid lately is not affected by wrong ones, and a wrong one that is
-    sent again, as by a job whose token has expired, counts once.
+    Clients may share an address. So a token that was valid lately is not affected by wrong ones, and a wrong one that
+    is sent again, as by a job whose token has expired, counts once.
     """
 
     def __init__(self) -> None:
