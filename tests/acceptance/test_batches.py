@@ -99,7 +99,7 @@ def test_operators_can_list_and_find_items(bank: Callable[..., BoathookProcess],
     assert running.listing("deliveries", "list", "--type", "mandates.*") == [dead]
     assert [one["id"] for one in running.listing("events", "list", "--type", "mandates.*")] == [event_id]
     assert "handl" in running.cli("dead", "list").stdout, "what is cut for room is not left out"
-    running.environment["COLUMNS"] = "130"
+    running.environment["COLUMNS"] = "160"
     for listing in (("dead", "list"), ("deliveries", "list"), ("events", "show", event_id)):
         (line,) = [one for one in running.cli(*listing).stdout.splitlines() if one.startswith(dead["id"])]
         assert "  events.1  " in line

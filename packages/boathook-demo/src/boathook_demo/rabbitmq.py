@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -28,6 +29,7 @@ _ANSWER_S: Final = 5.0
 _PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 _METHOD_FRAME: Final = b"\x01"
 _EPMD_PORT: Final = "epmd-port"
+_PORTS: Final = 20_000, 32_000
 
 
 @dataclass
@@ -173,11 +175,20 @@ def _end_epmd(folder: Path) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on, below those that Linux gives to outgoing connections.
+
+    A node takes its ports seconds later: one of the others would by then be the near end of some connection.
+    """
+    ports: list[int] = []
     with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+        for port in random.sample(range(*_PORTS), k=_PORTS[1] - _PORTS[0]):
+            probe = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                ports.append(port)
+            if len(ports) == count:
+                return ports
+    raise BoathookError(f"no {count} free ports between {_PORTS[0]} and {_PORTS[1]}")
 
 
 def _node(folder: Path, names: Sequence[str], number: int, ports: Sequence[int], epmd_port: int) -> RabbitNode:
