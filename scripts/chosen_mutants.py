@@ -71,7 +71,6 @@ _YOOKASSA: Final = ("tests/apps/billing/test_yookassa.py", "-k", "confirm or old
 _DUNNING: Final = ("tests/apps/billing/test_dunning.py", "-k", "steps_are or canceled_subscription_ends", *_APP)
 _RECEIPTS: Final = ("tests/apps/billing/test_receipts.py", "-k", "arrives_first", *_APP)
 _SUPPORT: Final = ("tests/apps/billing/test_staff_pages.py", "-k", "noted_refund", *_APP)
-_SCHEMA: Final = "db/migrations/0001_initial.sql"
 
 CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
     "imports": (
@@ -165,13 +164,13 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
     ),
     "chains": (
         ChosenMutant(
-            _SCHEMA,
+            "db/functions/publish_message.sql",
             "coalesce((select c.first_id from boathook.event_cause c where c.event_id = d.cause_id), d.cause_id)",
             "d.cause_id",
             _CHAINS,
         ),
         ChosenMutant(
-            _SCHEMA,
+            "db/functions/publish_message.sql",
             "from done d where d.verdict is null and d.cause_id is not null",
             "from done d where d.cause_id is not null and d.id is null",
             _CHAINS,
@@ -186,25 +185,25 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
     ),
     "waits": (
         ChosenMutant(
-            _SCHEMA,
+            "db/functions/record_wait.sql",
             "select case when is_signalled or d.woken_by is not null then ended",
             "select case when d.woken_by is not null then ended",
             (*_WAIT_FOR, "-k", "between_look"),
         ),
         ChosenMutant(
-            _SCHEMA,
+            "db/functions/record_wait.sql",
             "pg_visible_in_snapshot(s.xid, w.snapshot), false)",
             "false, false)",
             (*_WAIT_FOR, "-k", "old_signal"),
         ),
         ChosenMutant(
-            _SCHEMA,
+            "db/functions/record_wait.sql",
             "where s.key = p_key and s.xid is distinct from w.woken_by",
             "where s.key = p_key",
             (*_WAIT_FOR, "-k", "costs_no_attempt"),
         ),
         ChosenMutant(
-            _SCHEMA,
+            "db/functions/record_wait.sql",
             "attempts_before = attempts, free_retries = 0, crashes = 0,",
             "crashes = 0,",
             (*_WAIT_FOR, "-k", "costs_no_attempt"),
@@ -264,9 +263,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ChosenMutant(f"{_MQ}/due_lane.py", "append((recipient, due_at))", "append((recipient, 0.0))", _DUE_TIMES),
         ChosenMutant(f"{_MQ}/due_lane.py", "due = unnamed", "due = []", _DUE_TIMES),
         ChosenMutant("delivery/due_receiver.py", "if wait_s <= _MAX_WAIT_S:", "if wait_s <= 0:", _DUE_TIMES),
-        ChosenMutant(
-            "delivery/due_receiver.py", "if wait_s < DELAYS_S[0] - DELAY_SLACK_S:", "if wait_s < 0:", _DUE_TIMES
-        ),
+        ChosenMutant("delivery/due_receiver.py", "wait_s < self._notifier.min_wait_s:", "wait_s < 0:", _DUE_TIMES),
         ChosenMutant(
             "delivery/dispatcher.py",
             "self._clock.sync(await delivery_commands.read_clock(self._database))",
@@ -641,20 +638,20 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ChosenMutant("handlers/operational.py", "await notify_due(connection, due)", "pass", _DUE_PUBLISHERS),
         ChosenMutant("delivery/handler_executor.py", "self._notifier.notify(due)", "pass", _DUE_PUBLISHERS),
         ChosenMutant(
-            _SCHEMA,
+            "db/functions/publish_messages.sql",
             "            order by coalesce(m.replay_key, m.key), m.key\n",
             "",
             (*_PUBLISH, *_OUTBOX),
         ),
         ChosenMutant(
-            _SCHEMA,
+            "db/functions/publish_messages.sql",
             "(t.uid in (a.uid, a.imported_id)) is not true",
             "false",
             _OUTBOX,
             lives="the version of the application's row is compared too, and each change of the row changes it",
         ),
         ChosenMutant(
-            _SCHEMA,
+            "db/functions/publish_messages.sql",
             "n.organization = t.organization and (n.uid = t.uid or n.imported_id = t.uid) and n.deleted_at is null)\n"
             "                then 'outdated'",
             "n.organization = t.organization and (n.uid = t.uid or n.imported_id = t.uid) and n.deleted_at is null)\n"
@@ -662,19 +659,19 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             _OUTBOX,
         ),
         ChosenMutant(
-            _SCHEMA,
+            "db/functions/publish_messages.sql",
             "(key = any (m_keys) or replay_key = any (m_replay_keys)) and expires_at < now()",
             "(key = any (m_keys) or replay_key = any (m_replay_keys))",
             _OUTBOX,
         ),
         ChosenMutant(
-            _SCHEMA,
+            "db/functions/routes_for.sql",
             "            or p_organization = 'default'\n                and application in",
             "            or application in",
             _OUTBOX,
         ),
         ChosenMutant(
-            _SCHEMA,
+            "db/functions/publish_messages.sql",
             "(a.id is null or a.deleted_at is not null) then 'missing'",
             "a.id is null then 'missing'",
             _PUBLISH,

@@ -167,9 +167,8 @@ GUARD = "where d.newest_key is distinct from excluded.newest_key or d.expires_at
 
 
 async def test_mutant_that_looks_before_it_writes_stores_it_twice(db: Database):
-    schema = (Path(migrations.__file__).parent / "migrations/0001_initial.sql").read_text()
-    start = schema.index("create function boathook.claim_objects")
-    function = schema[start : schema.index("end $$;", start) + len("end $$;")].replace("create", "create or replace", 1)
+    text = (Path(migrations.__file__).parent / "functions/claim_objects.sql").read_text()
+    function = text.replace("create function", "create or replace function", 1)
     insert = function.index("        insert into boathook.dedup")
     looking = (
         "        continue when exists (select from boathook.dedup d where d.key = e.object and d.newest_key = e.key);\n"

@@ -1,6 +1,7 @@
 """The schema: migrations are applied once and in order, and its rules refuse illegal rows."""
 
 import asyncio
+import re
 import shutil
 import subprocess
 import sys
@@ -337,3 +338,12 @@ async def test_a_migration_of_boathooks_own_that_was_changed_is_refused(pg_url: 
         await migrate(pg_url)
     with pytest.raises(DatabaseError, match="0998_pre_widen was changed"):
         await list_pending(pg_url)
+
+
+def test_each_function_is_created_once_from_the_file_of_its_name() -> None:
+    files = {path.stem: path.read_text() for path in (migrations.MIGRATIONS.parent / "functions").glob("*.sql")}
+    text = "".join(path.read_text() for path in migrations.MIGRATIONS.glob("*.sql"))
+    assert sorted(re.findall(r"^-- function: (\w+)$", text, re.MULTILINE)) == sorted(files)
+    assert "create function" not in text
+    for name, function in files.items():
+        assert re.findall(r"create function boathook\.(\w+)", function) == [name]

@@ -1,8 +1,10 @@
-"""Expands lines of an app's migrations that stand for tables of boathook's own kits.
+"""Expands lines of migrations that stand for the text of another file: SQL functions, and tables of boathook's kits.
 
-The line ``-- include: sign_in 1`` becomes the text of ``included/sign_in_1.sql``, with the app's schema in place of
-``{schema}``. A word after the number is the prefix of the tables' names. A change of the tables is a file with the next
-number, which the app includes in a new migration.
+The line ``-- function: settle`` of boathook's own migrations becomes the text of ``functions/settle.sql``.
+
+The line ``-- include: sign_in 1`` of an app's migration becomes the text of ``included/sign_in_1.sql``, with the app's
+schema in place of ``{schema}``. A word after the number is the prefix of the tables' names. A change of the tables is a
+file with the next number, which the app includes in a new migration.
 """
 
 import re
@@ -12,6 +14,8 @@ from typing import Final
 from boathook.domain.errors import ConfigError
 
 _FOLDER: Final = Path(__file__).with_name("included")
+_FUNCTIONS: Final = Path(__file__).with_name("functions")
+_FUNCTION: Final = re.compile(r"^-- function: ([a-z_]+)$", re.MULTILINE)
 _LINE: Final = re.compile(r"^-- include:(.*)$", re.MULTILINE)
 _REFERENCE: Final = re.compile(r"\s*([a-z_]+)[ \t]+([1-9][0-9]?)(?:[ \t]+([a-z][a-z0-9_]{0,19}))?\s*")
 
@@ -19,6 +23,11 @@ _REFERENCE: Final = re.compile(r"\s*([a-z_]+)[ \t]+([1-9][0-9]?)(?:[ \t]+([a-z][
 def expand(sql: str, schema: str, place: str) -> str:
     """Return the text of a migration with all includes expanded. Raises ConfigError, which names *place*."""
     return _LINE.sub(lambda line: _read(line, schema, place), sql)
+
+
+def expand_functions(sql: str) -> str:
+    """Return the text of one of boathook's own migrations with the functions that it creates."""
+    return _FUNCTION.sub(lambda line: (_FUNCTIONS / f"{line[1]}.sql").read_text(encoding="utf-8").rstrip("\n"), sql)
 
 
 def check_included(app: str, folder: Path | None, name: str, version: int, prefix: str) -> None:

@@ -6,8 +6,8 @@ new one. One of boathook's own files may be named ``NNNN_post_what.sql``: it is 
 rolling upgrade therefore runs ``migrate(url, only_pre=True)``, replaces the processes, and runs ``migrate(url)``.
 
 A file with the first line ``-- concurrently`` builds indexes of tables in use. It is applied outside a transaction, and
-can be repeated after any interruption (`concurrent_indexes`). A line ``-- include: ...`` in an app's file stands for
-tables of boathook's own kits (`included_migrations`).
+can be repeated after any interruption (`concurrent_indexes`). A line ``-- function: ...`` in boathook's own
+files stands for an SQL function, and ``-- include: ...`` in an app's for tables of a kit (`included_migrations`).
 """
 
 import contextlib
@@ -26,7 +26,7 @@ import msgspec
 from boathook.db.concurrent_indexes import build, is_concurrent
 from boathook.db.connection import connect
 from boathook.db.database import Database, check_usable, translate_connect_errors, translate_errors
-from boathook.db.included_migrations import expand
+from boathook.db.included_migrations import expand, expand_functions
 from boathook.db.statements import load
 from boathook.domain.errors import ConfigError, DatabaseError, DatabaseUnavailable
 from boathook.observability.log import get_logger
@@ -138,7 +138,8 @@ def _read_folder(app: str, folder: Path) -> list[Migration]:
         if (other := numbers.setdefault(named[1], path.name)) != path.name:
             raise ConfigError(f"{path} has the number of {other}; give the later one the next number")
         sql = _read_file(path)
-        migrations.append(Migration(app=app, name=path.stem, sql=sql if app == CORE else expand(sql, app, str(path))))
+        expanded = expand_functions(sql) if app == CORE else expand(sql, app, str(path))
+        migrations.append(Migration(app=app, name=path.stem, sql=expanded))
     return migrations
 
 
