@@ -13,7 +13,7 @@ from boathook.domain.model import Role
 from boathook.service import catalogue
 from boathook.service.access import keys as service_keys
 from boathook.service.access.authorization import OperatorCaller, Permission, Principal
-from boathook.service.caller import HOST, NOBODY
+from boathook.service.caller import HOST, UNKNOWN_CALLER
 from boathook.service.catalogue import keys
 from boathook.service.catalogue.keys import KeyNamed, KeyScope, NewKey
 from boathook.service.catalogue.operation import Operation, Scope
@@ -33,7 +33,7 @@ async def test_nobody_reaches_a_body(db: Database, operation: Operation, monkeyp
 
     monkeypatch.setattr(operation, "_body", body)
     async with make_context(db).work() as work:
-        assert work.caller is NOBODY
+        assert work.caller is UNKNOWN_CALLER
         with pytest.raises(NotAllowed, match="permission"):
             await operation(work, Input())
     async with make_context(db).work(caller=HOST) as work:

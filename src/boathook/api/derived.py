@@ -104,7 +104,7 @@ class DerivedRoute(ApiRoute):
             return body
 
     def ignored(self, document: Any) -> list[str]:
-        """Return the names in a body that are no field of the input."""
+        """Return the names in a body that the input does not have."""
         names = unknown_names(self.operation.input, document) if isinstance(document, Mapping) else []
         return [ascii(name)[1:-1][:_MAX_NAME] for name in names[:_MAX_IGNORED]]
 
@@ -139,7 +139,7 @@ def document_operations(document: dict[str, Any]) -> None:
         described["responses"] = {str(route.http.status): description}
     with_body = [route for route in operations if route.takes_body]
     for route in with_body:
-        # What is in the path is no part of the body.
+        # The body does not have what is in the path.
         hidden = {field.public_name for field in route.operation.fields if field.name in route.parts}
         schema = schemas[route.operation.input.__name__]
         schema["properties"] = {name: part for name, part in schema["properties"].items() if name not in hidden}

@@ -100,7 +100,7 @@ def own_sections() -> Mapping[str, str]:
 
 
 def _foreign_section(section: str) -> str | None:
-    """Return the declaration of a section in a package of somebody else, which is searched in all distributions."""
+    """Return the declaration of a section in another distribution's package, which is searched in all distributions."""
     from importlib.metadata import entry_points
 
     found = sorted({point.value for point in entry_points(group=GROUP, name=section)})

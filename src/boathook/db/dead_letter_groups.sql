@@ -43,7 +43,7 @@ from (
 -- Reads for these groups of dead letters ($1, shown as $6) that match recipient and code: how many there are, up to $4,
 -- how many of them failed again after a replay, the oldest and the newest, how many died in each of the last 24 hours,
 -- and who last replayed the group with action $5. $7 is null, or the only organization whose dead letters count; who
--- replayed those of all is then nobody.
+-- replayed those of all is then unknown.
 select k.key, l.event_id, l.ordinal::integer as ordinal, l.recipient, l.code, l.error, boathook.dead_shape(l.error) as shape,
     l.attempts, l.dead_at as newest, c.oldest, c.number, c.again, r.at as replayed_at, r.actor as replayed_by,
     c.since_replay, h.hours, h.numbers

@@ -66,7 +66,7 @@ def _check_mount_settings(mounts: Mapping[str, Mount], settings: Settings) -> No
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
 _SCHEMAS: Final = frozenset({"boathook", "public"})
-"""Schemas that are no app's."""
+"""Schemas that no app may use."""
 _APP_ONLY_DECLARATIONS: Final = ("sources", "migrations", "commands", "alert_rules")
 """Declarations that only an app of `apps.load` may have: commands need them, and must not import a user's handlers."""
 

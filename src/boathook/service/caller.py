@@ -36,7 +36,7 @@ class TrustedCaller(msgspec.Struct, frozen=True):
 
 
 class UnknownCaller(msgspec.Struct, frozen=True):
-    """Nobody, who may do nothing: the caller of an interface that names none."""
+    """The caller, without permissions, of an interface that names no caller."""
 
     tenant: str | None = ""
     application_id: UUID | None = None
@@ -47,4 +47,4 @@ class UnknownCaller(msgspec.Struct, frozen=True):
 
 
 HOST: Final = TrustedCaller()
-NOBODY: Final = UnknownCaller()
+UNKNOWN_CALLER: Final = UnknownCaller()

@@ -26,7 +26,7 @@ from boathook.domain.errors import AlreadyExists, NotFound, WrongCell
 from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.handlers.collector import collecting_due
 from boathook.handlers.outbox import Outbox
-from boathook.service.caller import NOBODY, Caller
+from boathook.service.caller import UNKNOWN_CALLER, Caller
 from boathook.service.database import ProgressCallback, open_database
 
 Row = TypeVar("Row")
@@ -86,14 +86,14 @@ class AppContext:
 
     @contextlib.asynccontextmanager
     async def work(
-        self, organization: str = DEFAULT_ORGANIZATION, actor: str = "unknown", caller: Caller = NOBODY
+        self, organization: str = DEFAULT_ORGANIZATION, actor: str = "unknown", caller: Caller = UNKNOWN_CALLER
     ) -> AsyncIterator["UnitOfWork"]:
         """Open a transaction of *organization*; it commits at the end and rolls back on an error.
 
         Args:
             organization: whose objects the transaction is about.
             actor: the actor for the audit.
-            caller: who may run operations of the catalogue in it; by default nobody.
+            caller: who may run operations of the catalogue in it; by default no one may.
         """
         async with self.database.transaction(commit_within_s=_COMMIT_TIMEOUT_S) as connection:
             yield UnitOfWork(self, connection, organization, actor, caller)
@@ -130,8 +130,8 @@ class UnitOfWork(msgspec.Struct, frozen=True):
     organization: str
     actor: str
     """The actor for the audit, such as ``cli:anna`` or ``api:key_…``."""
-    caller: Caller = NOBODY
-    """Who may run operations of the catalogue, and on whose rows; by default nobody."""
+    caller: Caller = UNKNOWN_CALLER
+    """Who may run operations of the catalogue, and on whose rows; by default no one may."""
 
     @contextlib.asynccontextmanager
     async def snapshot(self) -> AsyncIterator[None]:

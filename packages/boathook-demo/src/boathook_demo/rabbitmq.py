@@ -175,7 +175,7 @@ def _end_epmd(folder: Path) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on, below those that Linux gives to outgoing connections.
+    """Return ports without a listener, below those that Linux gives to outgoing connections.
 
     A node takes its ports seconds later: one of the others would by then be the near end of some connection.
     """
