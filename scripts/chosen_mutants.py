@@ -55,6 +55,7 @@ _CONSOLE: Final = ("tests/security/test_console.py",)
 _CALLS: Final = ("tests/postgres/test_api_calls.py",)
 _APPLICATIONS: Final = ("tests/postgres/test_api_applications.py",)
 _PUBLISH: Final = ("tests/postgres/test_publish.py",)
+_GROUP_COMMIT: Final = ("tests/unit/test_group_commit.py",)
 _OUTBOX: Final = ("tests/postgres/test_outbox.py",)
 _BUFFERED: Final = ("tests/postgres/test_buffered_publishing.py",)
 _ACCESS: Final = (*_BUFFERED, "-k", "File or revoked or keys or max_age or clock or sleep")
@@ -685,11 +686,21 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             lives="each commit checks again that the token is for the whole organization",
         ),
         ChosenMutant(
-            "service/sending/group_publisher.py",
-            "if taken and (deliveries > _MAX_DELIVERIES or size > _MAX_BYTES):",
-            "if False:",
-            _PUBLISH,
+            "service/sending/group_publisher.py", " + _DELIVERY_WEIGHT * len(prepared.row.deliveries)", "", _PUBLISH
         ),
+        ChosenMutant("db/group_commit.py", "if room < 0:", "if False:", _GROUP_COMMIT),
+        ChosenMutant("db/group_commit.py", "len(group) < self._max_rows", "True", _GROUP_COMMIT),
+        ChosenMutant("db/group_commit.py", "            if len(part) == 1:\n", "            if True:\n", _GROUP_COMMIT),
+        ChosenMutant(
+            "db/group_commit.py",
+            "            failed += self._waiting\n            self._waiting.clear()\n",
+            "            pass\n",
+            _GROUP_COMMIT,
+        ),
+        ChosenMutant(
+            "db/group_commit.py", "while self._waiting and not self._is_paused:", "while self._waiting:", _GROUP_COMMIT
+        ),
+        ChosenMutant("db/group_commit.py", ", context=self._context.copy()", "", _GROUP_COMMIT),
         ChosenMutant(
             "service/buffered_publisher.py",
             "        if known.request_sha256 != key.request_sha256:\n"

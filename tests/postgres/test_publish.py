@@ -180,9 +180,25 @@ async def test_messages_at_the_same_time_share_a_commit(api: ApiClient, db: Data
     assert await balances(db)
 
 
-@pytest.mark.parametrize(("limit", "value"), [("_MAX_MESSAGES", 2), ("_MAX_DELIVERIES", 2), ("_MAX_BYTES", 20)])
-async def test_a_commit_is_bounded(api: ApiClient, monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
-    await api.ask(202, "POST", PATH, PLAIN)
+DELIVERY = group_publisher._DELIVERY_WEIGHT
+
+
+@pytest.mark.parametrize(
+    ("limits", "size"),
+    [
+        ({"_MAX_MESSAGES": 2}, 2),
+        ({"_MAX_WEIGHT": 2 * (DELIVERY + len(b'{"n":1}'))}, 2),
+        ({"_MAX_WEIGHT": 2 * DELIVERY}, 1),
+        ({"_MAX_WEIGHT": 3 * len(b'{"n":1}'), "_DELIVERY_WEIGHT": 0}, 3),
+    ],
+)
+async def test_a_commit_is_bounded_by_its_messages_deliveries_and_bytes(
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], size: int
+) -> None:
+    for limit, value in limits.items():
+        monkeypatch.setattr(group_publisher, limit, value)
+    client = ApiClient(api.context, api.headers["authorization"].removeprefix("Bearer "))
+    await client.ask(202, "POST", PATH, PLAIN)
     sizes = []
 
     async def note(database: Database, rows: Any, **options: Any) -> Any:
@@ -190,9 +206,8 @@ async def test_a_commit_is_bounded(api: ApiClient, monkeypatch: pytest.MonkeyPat
         return await insert_group(database, rows, **options)
 
     monkeypatch.setattr(group_publisher, "insert_group", note)
-    monkeypatch.setattr(group_publisher, limit, value)
-    await asyncio.gather(*[api.ask(202, "POST", PATH, PLAIN) for _ in range(12)])
-    assert (sum(sizes), max(sizes)) == (12, 2)
+    await asyncio.gather(*[client.ask(202, "POST", PATH, PLAIN) for _ in range(12)])
+    assert (sum(sizes), max(sizes)) == (12, size)
 
 
 async def test_a_new_endpoint_gets_later_messages(api: ApiClient, db: Database) -> None:
@@ -404,26 +419,6 @@ async def test_a_message_that_breaks_the_group_fails_alone(
     bodies = [PLAIN | {"payload": {"n": n, "text": "poison" * (n == 5)}} for n in range(20)]
     await asyncio.gather(*[api.ask(202, "POST", PATH, body) for body in bodies])
     assert await stored(db) == 20
-
-
-async def test_a_message_arriving_as_the_last_committer_ends_is_stored(
-    api: ApiClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_publisher, "_MAX_COMMITTERS", 1)
-    publisher = group_publisher.GroupPublisher(api.context)
-    token = await publisher.find_token(api.headers["authorization"].removeprefix("Bearer "))
-    assert token is not None
-    first, second = [
-        await publisher.prepare(token, Message(application="acme", type="a", payload=b"{}")) for _ in range(2)
-    ]
-    assert first is not None
-    assert second is not None
-    coming = publisher.commit(second)
-    # Called between the end of the committer and whatever is called once its task is known to be done.
-    first.is_stored.add_done_callback(lambda _: coming.send(None))
-    assert await publisher.commit(first)
-    assert await asyncio.wait_for(second.is_stored, 60)
-    coming.close()
 
 
 async def test_a_message_is_published_in_the_organization_of_its_unit_of_work(api: ApiClient, db: Database) -> None:

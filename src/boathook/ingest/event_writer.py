@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from boathook.db.group_commit import Waiter
 from boathook.domain.errors import (
     DatabaseError,
     IngestError,
@@ -33,20 +34,8 @@ _PASS_ON_S: Final = 10.0
 """How long another cell may take, or its spool."""
 
 
-class ReceiptWaiter(Protocol):
-    """Waits for the receipt of one event, as an `asyncio.Future` does; it must not raise."""
-
-    def done(self) -> bool:
-        """Return whether it waits no longer."""
-        ...
-
-    def set_result(self, receipt: Receipt, /) -> None:
-        """Take the receipt: the event, or its first copy, is durable."""
-        ...
-
-    def set_exception(self, error: BaseException, /) -> None:
-        """Take the reason why the event is not stored; see `EventAcceptor.accept`."""
-        ...
+ReceiptWaiter = Waiter[Receipt]
+"""Waits for the receipt of one event, or the reason why it is not stored; see `EventAcceptor.accept`."""
 
 
 class EventAcceptor(Protocol):

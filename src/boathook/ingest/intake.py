@@ -1,10 +1,7 @@
 """Accepts events by group commit: into PostgreSQL while it responds in time, otherwise into a buffer.
 
-Requests that arrive during a commit form the next one. There is no timer: a committer commits all waiting events, up to
-a batch, and events that arrive meanwhile wait until it is free. A single request is therefore committed
-immediately, and concurrent requests share one commit. Each request awaits its own receipt. A batch with a row that
-PostgreSQL refuses is split until only that row fails. The queue in front is bounded. Recently accepted keys are
-answered from memory, so floods of duplicates cause no writes.
+Concurrent requests share one commit, and each gets its own receipt; see `boathook.db.group_commit`. The queue in front
+is bounded. Recently accepted keys are answered from memory, so floods of duplicates cause no writes.
 
 With a buffer, which is the spool or brokers before it, the intake is in one of four modes::
 
@@ -21,18 +18,17 @@ import asyncio
 import contextlib
 import random
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Final, assert_never
 from uuid import UUID
 
 from boathook.db.due_notifier import DueNotifier
+from boathook.db.group_commit import Entry, GroupCommit, fail
 from boathook.domain.due import DueRecipient, due_recipients
-from boathook.domain.errors import DatabaseError, IngestError, Overloaded, TooManyDeliveries, ValueRejected
+from boathook.domain.errors import DatabaseError, IngestError, Overloaded, ValueRejected
 from boathook.domain.ids import created_at
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.ingest.buffer import Buffer
@@ -54,14 +50,11 @@ from boathook.observability.log import get_logger
 from boathook.spool.segment import Record
 from boathook.spool.segment_store import Segment
 
-PendingEvent = tuple[NewEvent, ReceiptWaiter, float]
-"""An event, its waiter, and the time from which it waits."""
+PendingEvent = Entry[NewEvent, Receipt]
 _DRAIN_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 """Delay before each attempt to drain the spool."""
 _DRAIN_TIMEOUT_S: Final = (2.0, 5.0, 10.0, 30.0)
 """Timeout for a spooled batch, by attempt: short at first to detect a hanging database, longer for a slow one."""
-_MIN_COMMIT_SHARE: Final = 0.25
-"""Minimum time for a commit, as a share of `within_s`, however long its oldest event has waited."""
 _ADOPT_INTERVAL_S: Final = 5.0
 _CANCEL_RETRY_S: Final = 0.1
 _MAX_COMMIT_BYTES: Final = 32 << 20
@@ -164,15 +157,23 @@ class Intake:
         self._announcer = None if announce is None else DueNotifier(announce)
         self.buffer = buffer
         self._within_s = within_s
-        self._committers = committers
         self._batch = batch
         self._queue_size = queue
-        self._waiting: deque[PendingEvent] = deque()
+        self._commits = GroupCommit(
+            self._commit,
+            name="intake:commit",
+            weigh=_body_size,
+            max_weight=_MAX_COMMIT_BYTES,
+            max_rows=batch,
+            max_waiting=queue,
+            committers=committers,
+            within_s=None if buffer is None else within_s,
+            on_failure=self._on_failed_commit,
+            is_paused=True,
+        )
         self._recent = DedupCache(dedup_cache_size)
-        self._has_work = asyncio.Event()
         self._has_spooled = asyncio.Event()
         self._is_stopping = False
-        self._tasks: list[asyncio.Task[None]] = []
         self._drain_task: asyncio.Task[None] | None = None
         self._drained: tuple[Path, int] | None = None
         """The segment that is being drained, and the sequence up to which its records are stored or set aside."""
@@ -186,7 +187,7 @@ class Intake:
     @property
     def waiting(self) -> int:
         """Number of events that wait for a commit to begin."""
-        return len(self._waiting)
+        return self._commits.waiting
 
     @property
     def is_direct(self) -> bool:
@@ -220,7 +221,8 @@ class Intake:
             self._switch_to_spool(
                 "events wait in the buffer" if not is_store_unavailable else "it has not been reached yet"
             )
-        self._tasks = [asyncio.create_task(self._run_committer(), name=f"intake:{n}") for n in range(self._committers)]
+        if self.mode is Mode.DIRECT:
+            self._commits.resume()
         if self.buffer is not None:
             self._drain_task = asyncio.create_task(self._run_drain(self.buffer), name="intake:drain")
         if self._announcer is not None:
@@ -232,8 +234,7 @@ class Intake:
         await _cancel(self._drain_task)
         if self.mode is Mode.CATCHING_UP:
             self._switch_to_spool("stopping")
-        self._has_work.set()
-        await asyncio.gather(*self._tasks)
+        await self._commits.drain()
         await _cancel(self._announcing)
         if self.buffer is not None:
             await self.buffer.close()
@@ -283,86 +284,32 @@ class Intake:
             meters.count("boathook_ingest_overloaded_total")
             waiter.set_exception(Overloaded("too many events are waiting to be committed"))
             return
-        entry = (event, waiter, time.monotonic())
         if self.mode is Mode.DIRECT or (self.mode is Mode.CATCHING_UP and not self._is_disk_stuck()):
-            self._waiting.append(entry)
-            self._has_work.set()
+            self._commits.put(event, waiter)
         else:
-            self._put_into_spool([entry])
+            self._put_into_spool(event, waiter)
 
     def _is_disk_stuck(self) -> bool:
         return self.buffer is not None and self.buffer.is_stuck
 
     def _has_room(self) -> bool:
         """Return whether one more event may wait; a full queue is moved into the spool."""
-        if len(self._waiting) < self._queue_size:
-            return True
-        return self._switch_to_spool(f"{self._queue_size} events wait for it")
+        return not self._commits.is_full or self._switch_to_spool(f"{self._queue_size} events wait for it")
 
-    async def _run_committer(self) -> None:
-        while True:
-            if not self._waiting or self.mode is not Mode.DIRECT:
-                if self._is_stopping:
-                    return
-                self._has_work.clear()
-                await self._has_work.wait()
-                continue
-            if self.buffer is not None and time.monotonic() - self._waiting[0][2] > self._within_s:
-                self._switch_to_spool(f"events have waited for it for more than {self._within_s:g} s")
-                continue
-            await self._commit(self._take_batch())
-
-    def _take_batch(self) -> list[PendingEvent]:
-        """Remove the next events from the queue: the batch size at most, and not too many bytes."""
-        entries, left = [self._waiting.popleft()], _MAX_COMMIT_BYTES
-        left -= len(entries[0][0].body)
-        while self._waiting and len(entries) < self._batch:
-            left -= len(self._waiting[0][0].body)
-            if left < 0:
-                break
-            entries.append(self._waiting.popleft())
-        return entries
-
-    async def _commit(self, entries: list[PendingEvent]) -> None:
-        """Commit entries in order; isolate refused ones by halves, and spool the rest if the database fails."""
-        parts = deque([entries])
-        while parts:
-            part = parts.popleft()
-            try:
-                await self._commit_whole(part)
-            except (ValueRejected, TooManyDeliveries) as error:
-                if len(part) == 1:
-                    _fail(part, error)
-                else:
-                    middle = len(part) // 2
-                    parts.extendleft((part[middle:], part[:middle]))
-            except DatabaseError as error:
-                left = [*part, *chain.from_iterable(parts)]
-                if not self._switch_to_spool(str(error), left):
-                    _fail(left, error)
-                return
-            except Exception as error:  # noqa: BLE001 - a committer must survive any error and report it to its callers
-                _fail(part, error)
-
-    async def _commit_whole(self, entries: list[PendingEvent]) -> None:
+    async def _commit(self, events: list[NewEvent], within_s: float | None) -> list[Receipt]:
         began = time.perf_counter()
         failpoint("accept.before_commit")
-        events = [entry[0] for entry in entries]
-        receipts = await self._store.append(events, self._time_left(entries[0][2]))
+        receipts = await self._store.append(events, within_s)
         failpoint("accept.after_commit")
         meters.observe("boathook_commit_seconds", time.perf_counter() - began)
-        meters.observe("boathook_commit_batch_events", len(entries))
-        for (event, waiter, _), receipt in zip(entries, receipts, strict=True):
+        meters.observe("boathook_commit_batch_events", len(events))
+        for event, receipt in zip(events, receipts, strict=True):
             self.note_stored(event, receipt)
-            if not waiter.done():
-                waiter.set_result(receipt)
+        return receipts
 
-    def _time_left(self, since: float) -> float | None:
-        """Return the timeout of a commit whose oldest event has waited since *since*; None without a buffer."""
-        if self.buffer is None:
-            return None
-        waited_s = time.monotonic() - since
-        return max(self._within_s - waited_s, self._within_s * _MIN_COMMIT_SHARE)
+    def _on_failed_commit(self, entries: Sequence[PendingEvent], error: DatabaseError) -> None:
+        if not self._switch_to_spool(str(error), entries):
+            fail(entries, error)
 
     def note_stored(self, event: NewEvent, receipt: Receipt) -> None:
         """Remember the key of a committed event, count it, and announce its deliveries."""
@@ -388,8 +335,8 @@ class Intake:
             self.mode = Mode.SPOOLING
         elif self.mode is Mode.CATCHING_UP:
             self.mode = Mode.DRAINING
-        left, self._waiting = self._waiting, deque()
-        self._put_into_spool([*failed, *left])
+        for event, waiter, _ in (*failed, *self._commits.pause()):
+            self._put_into_spool(event, waiter)
         self._has_spooled.set()
         return True
 
@@ -399,18 +346,16 @@ class Intake:
         else:
             meters.gauge("boathook_database_unavailable", value)
 
-    def _put_into_spool(self, entries: Sequence[PendingEvent]) -> None:
+    def _put_into_spool(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
         assert self.buffer is not None
-        for entry in entries:
-            event, waiter, _ = entry
-            try:
-                written = self.buffer.append(encode(event))
-            except ValueError as error:
-                _fail([entry], ValueRejected(f"the event contains text that cannot be stored: {error}"))
-            except Exception as error:  # noqa: BLE001 - the entries behind it must not wait forever
-                _fail([entry], error)
-            else:
-                written.add_done_callback(partial(self._on_spooled, event, waiter))
+        try:
+            written = self.buffer.append(encode(event))
+        except ValueError as error:
+            _reject(waiter, ValueRejected(f"the event contains text that cannot be stored: {error}"))
+        except Exception as error:  # noqa: BLE001 - the events behind it must not wait forever
+            _reject(waiter, error)
+        else:
+            written.add_done_callback(partial(self._on_spooled, event, waiter))
 
     def _on_spooled(self, event: NewEvent, waiter: ReceiptWaiter, written: "asyncio.Future[bool]") -> None:
         error = written.exception()
@@ -500,7 +445,7 @@ class Intake:
         self.mode = Mode.DIRECT
         self._report_unavailable(0)
         _LOG.info("spool_drained", events=total, seconds=round(time.monotonic() - began, 3))
-        self._has_work.set()
+        self._commits.resume()
 
     def _commit_timeout(self, timeout_s: float) -> float:
         """Return the timeout of a batch: events in memory wait for the last ones, and for no longer than any others."""
@@ -552,7 +497,10 @@ async def _cancel(task: "asyncio.Task[None] | None") -> None:
         await asyncio.wait([task], timeout=_CANCEL_RETRY_S)
 
 
-def _fail(entries: Sequence[PendingEvent], error: Exception) -> None:
-    for _, waiter, _ in entries:
-        if not waiter.done():
-            waiter.set_exception(error)
+def _reject(waiter: ReceiptWaiter, error: Exception) -> None:
+    if not waiter.done():
+        waiter.set_exception(error)
+
+
+def _body_size(event: NewEvent) -> int:
+    return len(event.body)

@@ -1,4 +1,4 @@
-"""Publishes messages of concurrent API requests by group commit: those that arrive during a commit form the next one.
+"""Publishes messages of concurrent API requests by group commit; see `boathook.db.group_commit`.
 
 Each message is stored completely, with all its deliveries, or not at all. Its request is answered after the commit.
 Exceptional cases are left to `messages.create`, in a separate transaction: a message that exists already, changed
@@ -7,17 +7,16 @@ routes, a revoked token, or a key locked by another transaction.
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
+from boathook.db.group_commit import GroupCommit
 from boathook.db.message_group import GroupRolledBack, MessageTarget, NewMessageRow, insert_group
 from boathook.db.route_registry import read_routing
 from boathook.domain.due import due_recipients
-from boathook.domain.errors import DatabaseUnavailable
 from boathook.handlers.outbox import CompiledRoutes, Draft, Message
 from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
@@ -28,8 +27,9 @@ from boathook.service.unit_of_work import AppContext
 
 _MAX_COMMITTERS: Final = 2
 _MAX_MESSAGES: Final = 128
-_MAX_DELIVERIES: Final = 4_096
-_MAX_BYTES: Final = 4_194_304
+_DELIVERY_WEIGHT: Final = 1_024
+"""What a delivery weighs in a commit, where a byte of a body weighs 1."""
+_MAX_WEIGHT: Final = 4_194_304
 """Limit for one commit; a single message may exceed it."""
 _MAX_WAITING: Final = 4_096
 _TOKEN_AGE_S: Final = 1.0
@@ -47,11 +47,10 @@ class KnownToken(msgspec.Struct, frozen=True):
 
 
 class PreparedMessage(msgspec.Struct, eq=False):
-    """A message that waits for a commit."""
+    """A message with its deliveries."""
 
     draft: Draft
     row: NewMessageRow
-    is_stored: "asyncio.Future[bool]"
 
 
 class GroupPublisher:
@@ -59,16 +58,24 @@ class GroupPublisher:
 
     Args:
         app_context: the database and the routes.
-        within_s: time limit of each statement, if messages can be published without PostgreSQL; else None.
+        within_s: how long a message may wait for the end of its commit, if it can be published without PostgreSQL; else
+            None.
     """
 
     def __init__(self, app_context: AppContext, within_s: float | None = None) -> None:
         self._context = app_context
         self._within_s = within_s
         self._tokens: dict[bytes, KnownToken] = {}
-        self._waiting: deque[PreparedMessage] = deque()
-        self._committers = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._commits = GroupCommit[PreparedMessage, bool](
+            self._commit,
+            name="api:publish",
+            weigh=_weigh,
+            max_weight=_MAX_WEIGHT,
+            max_rows=_MAX_MESSAGES,
+            max_waiting=_MAX_WAITING,
+            committers=_MAX_COMMITTERS,
+            within_s=within_s,
+        )
         self._loading: dict[tuple[str, str], asyncio.Task[CompiledRoutes | None]] = {}
 
     async def find_token(self, token: str) -> KnownToken | None:
@@ -109,7 +116,7 @@ class GroupPublisher:
         found = None if routes is None else routes.routing.application
         if routes is None or found is None or found.is_operational or found.cell is not None:
             return None
-        if len(self._waiting) >= _MAX_WAITING:
+        if self._commits.is_full:
             return None
         draft = outbox.draft(message)
         row = NewMessageRow(
@@ -124,7 +131,7 @@ class GroupPublisher:
             event=to_event(draft, found.id),
             deliveries=routes.recipients(draft),
         )
-        return PreparedMessage(draft, row, asyncio.get_running_loop().create_future())
+        return PreparedMessage(draft, row)
 
     async def commit(self, prepared: "PreparedMessage") -> bool:
         """Store a message; return True once it is committed, False if `messages.create` must publish it instead.
@@ -132,13 +139,9 @@ class GroupPublisher:
         Raises:
             DatabaseUnavailable: PostgreSQL is unavailable; the message may have been stored.
         """
-        self._waiting.append(prepared)
-        if self._committers < _MAX_COMMITTERS:
-            self._committers += 1
-            committer = asyncio.create_task(self._run_committer(), name="api:publish")
-            self._tasks.add(committer)
-            committer.add_done_callback(self._tasks.discard)
-        return await prepared.is_stored
+        is_stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._commits.put(prepared, is_stored)
+        return await is_stored
 
     async def _load_routes(self, organization: str, application: str) -> CompiledRoutes | None:
         """Read an application's routes, once for all concurrent callers; None if there is no such application."""
@@ -155,54 +158,25 @@ class GroupPublisher:
             return None
         return self._context.outbox.cache_routes(organization, application, routing)
 
-    async def _run_committer(self) -> None:
-        try:
-            while self._waiting:
-                await self._commit(self._take())
-        finally:
-            # Here, not in a done callback: a message that arrives before the callback runs must start another one.
-            self._committers -= 1
-
-    def _take(self) -> list[PreparedMessage]:
-        """Take the oldest waiting messages, up to the limits of one commit."""
-        taken: list[PreparedMessage] = []
-        deliveries = size = 0
-        while self._waiting and len(taken) < _MAX_MESSAGES:
-            row = self._waiting[0].row
-            deliveries += len(row.deliveries)
-            size += len(row.event.body)
-            if taken and (deliveries > _MAX_DELIVERIES or size > _MAX_BYTES):
-                break
-            taken.append(self._waiting.popleft())
-        return taken
-
-    async def _commit(self, taken: list[PreparedMessage]) -> None:
+    async def _commit(self, group: Sequence[PreparedMessage], within_s: float | None) -> list[bool]:
+        """Store messages in one transaction; return whether each is stored, and none is if one fails."""
         try:
             failpoint("publish.before_commit")
-            rows = [one.row for one in taken]
-            verdicts = await insert_group(self._context.database, rows, within_s=self._within_s)
+            rows = [prepared.row for prepared in group]
+            verdicts = await insert_group(self._context.database, rows, within_s=within_s)
             failpoint("publish.after_commit")
-            stored = []
-            for one, verdict in zip(taken, verdicts, strict=True):
-                if verdict is None:
-                    stored.append(one)
-                else:
-                    self._forget(one, verdict)
-            self._context.outbox.count(one.draft for one in stored)
-            self._notify_due([one.row for one in stored])
-            self._answer(stored, is_stored=True)
         except GroupRolledBack as error:
-            _LOG.debug("group_rolled_back", error=str(error), messages=len(taken))
-        except Exception as error:  # noqa: BLE001 - a committer must survive any error and report it to its callers
-            failed = list(taken)
-            if self._within_s is not None and isinstance(error, DatabaseUnavailable):
-                # Those behind them can be published without PostgreSQL, and need not wait for a timeout of their own.
-                failed += self._waiting
-                self._waiting.clear()
-            for one in failed:
-                if not one.is_stored.done():
-                    one.is_stored.set_exception(error)
-        self._answer(taken, is_stored=False)
+            _LOG.debug("group_rolled_back", error=str(error), messages=len(group))
+            return [False] * len(group)
+        stored = []
+        for prepared, verdict in zip(group, verdicts, strict=True):
+            if verdict is None:
+                stored.append(prepared)
+            else:
+                self._forget(prepared, verdict)
+        self._context.outbox.count(prepared.draft for prepared in stored)
+        self._notify_due([prepared.row for prepared in stored])
+        return [verdict is None for verdict in verdicts]
 
     def _notify_due(self, stored: Sequence[NewMessageRow]) -> None:
         due = {
@@ -213,16 +187,14 @@ class GroupPublisher:
         if due:
             self._context.notify_due(due)
 
-    def _forget(self, one: PreparedMessage, verdict: str) -> None:
+    def _forget(self, prepared: PreparedMessage, verdict: str) -> None:
         """Remove the cached token or routes that a verdict shows to be outdated."""
-        message = one.draft.message
-        if verdict == "unauthorized" and one.row.target.token_sha256 is not None:
-            self._tokens.pop(one.row.target.token_sha256, None)
+        message = prepared.draft.message
+        if verdict == "unauthorized" and prepared.row.target.token_sha256 is not None:
+            self._tokens.pop(prepared.row.target.token_sha256, None)
         elif verdict in {"outdated", "missing"}:
             self._context.outbox.forget_routes(message.organization, message.application)
 
-    @staticmethod
-    def _answer(waiting: list[PreparedMessage], *, is_stored: bool) -> None:
-        for one in waiting:
-            if not one.is_stored.done():
-                one.is_stored.set_result(is_stored)
+
+def _weigh(prepared: PreparedMessage) -> int:
+    return len(prepared.row.event.body) + _DELIVERY_WEIGHT * len(prepared.row.deliveries)
