@@ -63,6 +63,8 @@ VIOLATIONS = {
         "pages/kit/odd.py",
         "import boathook.pages.rendering",
     ),
+    "the MCP library outside its package": ("mcp-library", "service/odd.py", "import mcp.server"),
+    "a tool reaching past the service layer": ("mcp-service", "boathook_mcp/odd.py", "import boathook.db.events"),
     "two modules in a circle": ("no-cycles", "domain/policy.py", "import boathook.domain.model"),
 }
 

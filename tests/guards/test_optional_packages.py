@@ -21,6 +21,7 @@ from tests.guards.documents import ROOT
 
 KERNEL = ROOT / "src/boathook"
 WORDS = {
+    "mcp": re.compile(r"mcp", re.IGNORECASE),
     "rabbitmq": re.compile(r"rabbit|amqp|aio_?pika|broker", re.IGNORECASE),
     "redis": re.compile(r"redis|valkey", re.IGNORECASE),
 }

@@ -9,12 +9,13 @@ import asyncio
 import functools
 import gc
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from boathook.config import Settings
+from boathook.config.packages import resolve
 from boathook.db.database import Database, UnreachedDatabase
 from boathook.db.due_notifier import DueNotifier, NotifyDue, notify_due
 from boathook.domain.due import ANY_DUE, Notifier
@@ -111,6 +112,7 @@ class Console:
         self._api: LazyApp | None = None
         self._pages: LazyApp | None = None
         self._mounts: Mounts | None = None
+        self._package_apps: Mapping[str, Asgi] | None = None
         self._has_apps = self._is_loading_apps = bool(settings.apps.load or settings.server.app)
         self._stack = AsyncExitStack()
         self._task: asyncio.Task[None] | None = None
@@ -147,7 +149,7 @@ class Console:
 
     async def close(self) -> None:
         """Stop the apps and close the connections; requests that arrive now are answered 503."""
-        self._api = self._pages = self._mounts = None
+        self._api = self._pages = self._mounts = self._package_apps = None
         self._is_loading_apps = self._has_apps
         if self._task is not None:
             self._task.cancel()
@@ -192,6 +194,8 @@ class Console:
         app_context = build.context(database, announcer.notify)
         self._api = LazyApp(functools.partial(build.api, app_context))
         self._pages = LazyApp(functools.partial(build.pages, app_context))
+        mounts = [resolve(package.mounts) for package in self._settings.packages if package.mounts]
+        self._package_apps = {path: app for open_apps in mounts for path, app in open_apps(app_context).items()}
         if build.buffered is not None:
             build.buffered.database = database
             following = asyncio.create_task(build.buffered.access.follow(database), name="access:follow")
@@ -225,6 +229,8 @@ class Console:
                 await self._answer_unavailable(scope, send, *_SECURITY_HEADERS)
             else:
                 await pages(apply_forwarded_headers(scope, self._settings.server.trusted_proxies), receive, send)
+        elif self._belongs_to_package(path):
+            await self._answer_for_package(path.rstrip("/"), scope, receive, send)
         elif path.startswith(_PREFIX) or self._may_be_mounted(path):
             api = None if self._may_be_mounted(path) else await self._built(self._api)
             if api is None:
@@ -235,6 +241,17 @@ class Console:
             await answer_root(scope, send, has_console=True)
         else:
             await _answer(send, 404, _NO_INGEST if path.startswith(_INGEST) else _NOT_FOUND)
+
+    def _belongs_to_package(self, path: str) -> bool:
+        return any(path.rstrip("/") in table.own_paths for table in self._settings.tables.values())
+
+    async def _answer_for_package(self, path: str, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if self._package_apps is None:
+            await self._answer_unavailable(scope, send)
+        elif (app := self._package_apps.get(path)) is not None:
+            await app(scope, receive, send)
+        else:
+            await _answer(send, 404, _NOT_FOUND)
 
     async def _built(self, app: LazyApp | None) -> Asgi | None:
         """Return the application, built by its first request; None if it is not available."""

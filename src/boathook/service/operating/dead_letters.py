@@ -5,6 +5,7 @@ Actions on whole groups are bulk jobs; see `boathook.service.operating.bulk_jobs
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -25,7 +26,7 @@ from boathook.domain.errors import InvalidState
 from boathook.domain.model import State
 from boathook.domain.plurals import format_count, plural
 from boathook.domain.policy import CONNECTION_LOST
-from boathook.service.limits import check_note, require_note
+from boathook.service.limits import check_note, check_rate, require_note
 from boathook.service.operating import bulk_jobs, operations
 from boathook.service.operating.listings import find_delivery
 from boathook.service.unit_of_work import AppContext, UnitOfWork
@@ -168,7 +169,13 @@ class GroupPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_groups(
-    database: Database, *, recipient: str | None = None, code: str | None = None, first: int = 0, limit: int = 0
+    database: Database | Connection,
+    *,
+    recipient: str | None = None,
+    code: str | None = None,
+    organization: str | None = None,
+    first: int = 0,
+    limit: int = 0,
 ) -> GroupPage:
     """Return groups, the largest first.
 
@@ -176,13 +183,14 @@ async def list_groups(
         database: the database.
         recipient: only groups of recipients that match this pattern.
         code: only groups with this error code.
+        organization: only dead letters of this organization; None: of all.
         first: how many groups to skip.
         limit: maximum number of groups; 0 means all.
     """
-    found, is_cut = await store.list_groups(database, recipient=recipient, code=code)
+    found, is_cut = await store.list_groups(database, recipient=recipient, code=code, organization=organization)
     chosen = found[first : first + limit] if limit else found[first:]
     return GroupPage(
-        rows=await store.with_types(database, chosen),
+        rows=await store.with_types(database, chosen, organization),
         groups=len(found),
         letters=sum(group.number for group in found),
         escalated=sum(bool(escalation_reasons(group)) for group in found),
@@ -260,6 +268,22 @@ async def replay_one(work: UnitOfWork, key: Key, *, note: str = "") -> DeliveryR
         text = "its endpoint is deleted or disabled, its event's content is gone, or another request is changing it"
         raise InvalidState(text, "endpoint_disabled")
     return await find_delivery(work, key)
+
+
+async def replay_selected(
+    work: UnitOfWork, keys: Sequence[Key], *, died_before: datetime, note: str = "", rate: float | None = None
+) -> Sequence[Key]:
+    """Make those of these dead letters pending again that died before a time, in the unit of work; return them.
+
+    Those that are no dead letters any more, or cannot be replayed, are skipped. The caller has checked who owns them.
+
+    Raises:
+        InvalidValue: the note or the rate is invalid.
+    """
+    action, rate = AuditContext(actor=work.actor, note=check_note(note) or None), check_rate(rate)
+    pace = ReplaySchedule(await delivery_commands.read_clock(work.connection), 1 / rate if rate else 0.0)
+    selection = Selection(ListFilter(until=died_before), keys)
+    return await delivery_commands.replay_dead_in(work.connection, selection, action, pace=pace, limit=len(keys))
 
 
 async def replay_first(work: UnitOfWork, key: Key, *, note: str = "") -> DeliveryRow:

@@ -44,6 +44,9 @@ from boathook.domain.model import Attempt, State
 from boathook.observability.tracing import HEADER, trace_id_of
 from boathook.service.unit_of_work import UnitOfWork, check_owner
 
+find_owner = listings.find_owner
+list_attempt_details = event_history.list_attempts
+list_deliveries_of = listings.list_deliveries_of
 list_events = listings.list_events
 list_deliveries = listings.list_deliveries
 list_dead_letters = listings.list_dead_letters
@@ -53,6 +56,7 @@ get_rejection = listings.get_rejection
 list_audit = listings.list_audit
 list_audited_actions = audit.list_actions
 read_audit_head = audit.read_head
+read_event_preview = event_history.read_event_preview
 read_history = event_history.read_history
 list_new_handlers = rerouting.list_new_recipients
 _MAX_AUDIT_ROWS: Final = 1_000
