@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from boathook.api.authentication import authenticate, forbidden
 from boathook.api.errors import ApiError, to_response
 from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Receive, Send, is_own_origin, read_headers
-from boathook.observability.log import get_logger
+from boathook.service.access.authorization import Principal
 from boathook.service.unit_of_work import AppContext
 from boathook_mcp.session import Session
 from boathook_mcp.settings import PATH, McpTable
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _MAX_BODY: Final = 262_144
 _SESSION: Final = "boathook_mcp_session"
 _LOCAL: Final = frozenset({"localhost"})
-_LOG = get_logger("mcp")
 
 
 class McpEndpoint:
@@ -47,16 +46,16 @@ class McpEndpoint:
         try:
             headers = read_headers(scope["headers"])
             self._check_sender(headers)
-            session = await self._authenticate(headers)
+            session = await self._authenticate(scope, headers)
+            scope[IS_AUTHENTICATED] = True
             if scope["method"] != "POST":
                 # Without sessions there is no stream to open and nothing to end.
                 raise ApiError(405, "method_not_allowed", "use POST", {"allow": "POST"})
+            manager = await self._manager()
         except Exception as error:  # noqa: BLE001 - every response is JSON
             await cast("Asgi", to_response(error))(scope, receive, send)
             return
-        scope[IS_AUTHENTICATED] = True
         scope.setdefault("state", {})[_SESSION] = session
-        manager = await self._manager()
         await manager.handle_request(scope, receive, send)  # type: ignore[arg-type]
 
     def _check_sender(self, headers: dict[str, str]) -> None:
@@ -70,9 +69,9 @@ class McpEndpoint:
         if not is_own:
             raise ApiError(403, "unknown_origin", "pages of this origin may not call it; add it to mcp.origins")
 
-    async def _authenticate(self, headers: dict[str, str]) -> Session:
+    async def _authenticate(self, scope: dict[str, Any], headers: dict[str, str]) -> Session:
         async with self._app_context.reading() as connection:
-            caller = await authenticate(connection, headers)
+            caller = await authenticate(connection, headers, (scope.get("client") or ("",))[0])
         session = Session(
             app_context=self._app_context,
             caller=caller,
@@ -80,7 +79,7 @@ class McpEndpoint:
             actor=caller.actor,
             allows_writes=self._table.allow_writes,
         )
-        if caller.mount is not None:
+        if isinstance(caller, Principal) and caller.mount is not None:
             raise forbidden()
         return session
 

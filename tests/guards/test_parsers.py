@@ -45,6 +45,11 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "api/messages.py": {"json": (API,)},
     "api/publish.py": {"json": ("boathook.api.publish:_MAX_BODY", DEPTH)},
     "service/access/access_copy.py": {"json": (OURS,)},
+    "boathook_mcp/outside.py": {
+        "json": ("boathook_mcp.outside:MAX_REDACTED",),
+        **dict.fromkeys(("_shorten", "_mask_values"), ("boathook_mcp.outside:MAX_REDACTED",)),
+    },
+    "boathook_mcp/previews.py": {"json": (OURS,)},
     "boathook_rabbitmq/administration.py": {"json": ("boathook_rabbitmq.administration:_MAX_ANSWER",)},
     "service/receiving/conflicts.py": {"json": ("boathook.service.body_view:MAX_BYTES", DEPTH)},
     "pages/site.py": {"json": ("boathook.pages.site:_MAX_REPORT_BYTES",)},

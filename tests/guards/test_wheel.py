@@ -58,7 +58,7 @@ def test_it_contains_sql_the_schema_and_default_settings(wheel):
 
 
 def test_it_contains_nothing_else(wheel):
-    assert {"boathook", "boathook_rabbitmq", "boathook_redis"} <= set(PACKAGES)
+    assert {"boathook", "boathook_mcp", "boathook_rabbitmq", "boathook_redis"} <= set(PACKAGES)
     expected = (*(f"{name}/" for name in PACKAGES), "boathook-")
     unexpected = [name for name in wheel.namelist() if not name.startswith(expected)]
     assert unexpected == []
@@ -69,7 +69,7 @@ def test_it_has_the_command_and_its_extras(wheel):
     assert "[console_scripts]\nboathook = boathook.cli:main" in wheel.read(points).decode()
     assert "[pytest11]\nboathook = boathook.testing.plugin" in wheel.read(points).decode()
     metadata = metadata_of(wheel)
-    extras = {"embedded", "sqlalchemy", "psycopg", "django", "rabbitmq", "redis", "otel", "pages", "all"}
+    extras = {"embedded", "sqlalchemy", "psycopg", "django", "rabbitmq", "redis", "mcp", "otel", "pages", "all"}
     assert set(metadata.get_all("Provides-Extra")) == extras
     assert metadata["License-Expression"] == "Apache-2.0"
 

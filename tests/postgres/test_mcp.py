@@ -17,6 +17,7 @@ from mcp.shared.exceptions import MCPError
 
 from boathook.db.database import Database
 from boathook.domain import ids
+from boathook.domain.model import Role
 from boathook.handlers.outbox import Outbox
 from boathook.service.access import keys
 from boathook.service.access.authorization import Capability
@@ -30,7 +31,7 @@ from boathook.service.unit_of_work import AppContext, new_id
 from boathook_mcp import events, http, outside, previews, server
 from boathook_mcp.session import Reach, Session
 from tests.endpoint_factory import publish
-from tests.postgres.api_client import make_context, make_token
+from tests.postgres.api_client import make_context, make_operator_token, make_token
 from tests.postgres.mcp_client import ToolFailed, Tools, open_tools, serve_mcp, texts_outside_untrusted
 from tests.postgres.test_integrity import Store
 
@@ -232,6 +233,24 @@ async def test_tools_depend_on_the_token(context: AppContext, tools: Tools, writ
         assert "list_sources" not in await other.names()
         with pytest.raises(ToolFailed, match="sources"):
             await other.call("list_rejections")
+
+
+async def test_an_operators_token_has_every_tool_and_reaches_all(context: AppContext, writing: str, db: Database):
+    customer = await add_customer(context, "globex", "tenants")
+    async with open_tools(writing, await make_operator_token(context)) as admin:
+        assert len(await admin.names()) == len(server.TOOLS)
+        assert await admin.call("list_alerts")
+        assert (await admin.call("read_stats"))["open"]["dead_letters"] == 1
+        explained = await admin.call("explain_event", id=customer.message)
+        assert explained["deliveries"][0]["recipient"] == f"endpoint:{customer.endpoint}"
+        preview = (await admin.call("preview_replay", code="HTTP_503"))["preview"]
+        assert (await admin.call("replay", preview=preview))["replayed"] == 1
+    actor = await db.fetchval("select actor from boathook.audit where action = 'dead.replay'")
+    assert actor.startswith("operator:anna/otk_")
+    async with open_tools(writing, await make_operator_token(context, "eve", Role.VIEWER)) as viewer:
+        assert set(await viewer.names()) == {tool.name for tool in server.TOOLS} - {"preview_replay", "replay"}
+        with pytest.raises(ToolFailed, match="this token does not allow replay"):
+            await viewer.call("replay", preview=preview)
 
 
 async def test_the_definitions_are_small(tools: Tools):

@@ -73,8 +73,8 @@ class Package(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     prepare: str | None = None
     """Called with the settings by ``boathook migrate``; returns an awaitable of what to print, or None."""
     mounts: str | None = None
-    """Called with the `AppContext` of a process that serves the API; returns ASGI applications by their paths, which are
-    among `PackageTable.own_paths`. Each of them authenticates its callers itself."""
+    """Called with the `AppContext` of a process that serves the API; returns ASGI applications by their paths, which
+    are among `PackageTable.own_paths`. Each of them authenticates its callers itself."""
 
 
 @functools.cache
