@@ -120,7 +120,7 @@ class ExplainEvent(Input, frozen=True, kw_only=True):
 
 @tool(Permission.EVENT_VIEW, of_application=Permission.MESSAGE_VIEW)
 async def explain_event(session: Session, request: ExplainEvent) -> dict[str, Any]:
-    """Explain what became of an event: use it to answer why somebody did not get it.
+    """Explain what became of an event: use it to answer why a recipient did not get it.
 
     Shows each delivery with its state, latest attempts, last error and advice, and for a message the endpoints that it
     was not sent to, with the reason.

@@ -1,7 +1,7 @@
 """Stores previews of replays, and the results of those that were run.
 
 A preview freezes the ids that a replay may touch. It is stored like the response to an API request with an idempotency
-key, encrypted, under a key that contains the caller: nobody else's token finds it. Its replay is stored under another
+key, encrypted, under a key that contains the caller: no other token finds it. Its replay is stored under another
 key in the transaction of its effect, so a repeated call gets the first result and replays nothing.
 """
 

@@ -275,7 +275,7 @@ async def replay_selected(
 ) -> Sequence[Key]:
     """Make those of these dead letters pending again that died before a time, in the unit of work; return them.
 
-    Those that are no dead letters any more, or cannot be replayed, are skipped. The caller has checked who owns them.
+    Deliveries in another state, and those that cannot be replayed, are skipped. The caller has checked who owns them.
 
     Raises:
         InvalidValue: the note or the rate is invalid.
