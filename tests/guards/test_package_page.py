@@ -16,7 +16,8 @@ GATEWAY = """
 import asyncio
 from boathook.config import load
 from boathook.observability.live_metrics import LiveMetrics
-from boathook.server.gateway import IngestRuntime, load_sources
+from boathook.server.gateway import IngestRuntime
+from boathook.server.gateway_sources import load_sources
 from boathook.service.operating.doctor import packages
 
 async def main():

@@ -20,7 +20,8 @@ from boathook.domain.errors import BoathookError, DatabaseUnavailable
 from boathook.domain.rate_leases import LeaseRequest, LeaseTokens
 from boathook.ingest.source_rate import RateLeaser, SourceRate
 from boathook.observability.live_metrics import LiveMetrics
-from boathook.server.gateway import IngestRuntime, load_sources
+from boathook.server.gateway import IngestRuntime
+from boathook.server.gateway_sources import load_sources
 from boathook.service.operating.doctor.handlers import CheckStatus
 from boathook_demo.redis_server import RedisServer
 from boathook_redis import doctor
@@ -310,7 +311,7 @@ async def runtimes(
             running.append(runtime)
             transport = httpx.ASGITransport(runtime.app)
             clients.append(await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://a")))
-        await eventually(lambda: all(one._rate_leaser.gateways == number for one in running))
+        await eventually(lambda: all(one._source_follower._rate_leaser.gateways == number for one in running))
         yield clients
 
 

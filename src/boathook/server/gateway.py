@@ -9,12 +9,8 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import AsyncExitStack
 from typing import Any, Final, Self, TypeVar
 
-import msgspec
-
 from boathook.config import Settings
 from boathook.config.packages import resolve
-from boathook.db import replies, source_secrets, stored_sources
-from boathook.db.live_settings import LiveSettings
 from boathook.delivery.due_receiver import open_notifier
 from boathook.domain.cells import ApplicationAssignment
 from boathook.domain.due import DueRecipient
@@ -34,18 +30,8 @@ from boathook.ingest.health import HealthEndpoints
 from boathook.ingest.intake import Intake
 from boathook.ingest.quarantine import Quarantine
 from boathook.ingest.reply_waiter import ReplyWaiter
-from boathook.ingest.secret_reloader import SecretReloader
-from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.source_paths import SOURCE_PREFIX
-from boathook.ingest.source_rate import RateLeaser, SourceRate
-from boathook.ingest.sources import (
-    CompiledSources,
-    dedup_windows_by_source,
-    follow_sources,
-    report_dedup_windows,
-)
 from boathook.ingest.spool_records import UNROUTED
-from boathook.ingest.stored_sources_file import read_stored_sources, save_stored_sources
 from boathook.ingest.tracing import TracedApp, TracedIntake
 from boathook.ingest.verification_io import VerificationIO
 from boathook.observability import meters, tracing
@@ -58,6 +44,7 @@ from boathook.server.child_config import ProcessContext
 from boathook.server.console import Console, answer_not_found, answer_root
 from boathook.server.gateway_database import GatewayDatabase
 from boathook.server.gateway_part import Gateway, GatewayPart, OpenGatewayPart
+from boathook.server.gateway_sources import GatewaySources, SourceFollower, load_sources
 from boathook.service.receiving.spool import limits_of, root_of
 from boathook.service.sending.message_store import MessageStore
 from boathook.spool.spool import Spool
@@ -116,27 +103,6 @@ async def run_gateway(context: ProcessContext) -> None:
                 registering.cancel()
             if console is not None:
                 await console.close()
-
-
-class GatewaySources(msgspec.Struct, frozen=True):
-    """The sources of a gateway, with what they are compiled from."""
-
-    live: LiveSettings
-    added: SecretsCache
-    compiled: CompiledSources
-
-
-def load_sources(settings: Settings) -> GatewaySources:
-    """Return the configured sources, and the stored ones that a gateway of this host saved last.
-
-    Raises:
-        ConfigError: the settings of a configured source are wrong.
-    """
-    live, added = LiveSettings(settings), SecretsCache(settings)
-    saved = read_stored_sources(settings.server.data_dir)
-    if saved is not None:
-        live.set_rows(saved)
-    return GatewaySources(live, added, CompiledSources(live, added))
 
 
 def limit_connections(max_connections: int) -> int:
@@ -217,9 +183,6 @@ class IngestRuntime:
         connections: ConnectionLimiter | None = None,
     ) -> None:
         self._settings = settings
-        self._sources = sources
-        self._removed: set[str] = set()
-        """Removed sources whose handshake secrets have not been deleted yet."""
         database = self._database = GatewayDatabase(settings, prepared)
         self.notifier = open_notifier(settings, None)
         """Notifies workers and senders of due deliveries; None if PostgreSQL does."""
@@ -244,29 +207,13 @@ class IngestRuntime:
             queue=settings.database.ingest_queue_size,
         )
         """Makes events durable."""
-        self._follow_dedup_rules()
-        self._rate_leaser = RateLeaser(
-            self._rates,
-            _first(part.lease_tokens for part in self._parts) or database.lease_tokens,
-            database.count_gateways,
-            gateways=settings.server.gateways,
-        )
         self._quarantine = Quarantine(database.store_rejections, per_second=retention.rejections_rate)
-        self._secret_reloader = SecretReloader(
-            sources.live.current,
-            sources.compiled.by_name.values(),
-            sources.added,
-            lambda: database.read_secrets(sources.live),
-            on_read=self._update_sources,
-            save=self._save_sources,
-        )
         self._reply_waiter = ReplyWaiter(database.find_replies, max_waiting=limits.max_waiting)
         self.unverified = ByteBudget(limits.max_unverified_bytes)
         """The bytes of all bodies that are not verified yet."""
-        self._is_started = self._has_reply_tasks = False
         self._fetcher = Fetcher(settings.outbound.allow)
         tracer = tracing.current()
-        app = self._ingest_app = IngestApp(
+        app = IngestApp(
             sources.compiled.by_path,
             self.intake if tracer is None else TracedIntake(self.intake),
             event_builder,
@@ -291,7 +238,15 @@ class IngestRuntime:
         )
         self.note_refusal = app.note_refusal
         """Records a request that its connection refused."""
-        self._set_sources()
+        self._source_follower = SourceFollower(
+            settings,
+            sources,
+            database,
+            intake=self.intake,
+            app=app,
+            lease_tokens=_first(part.lease_tokens for part in self._parts) or database.lease_tokens,
+            reply_waiter=self._reply_waiter,
+        )
         self.app: Asgi = app if tracer is None else TracedApp(app, tracer)
         """The ASGI application that answers every request."""
         for part in self._parts:
@@ -300,13 +255,7 @@ class IngestRuntime:
         self.direct = DirectIngest(app, self.intake) if tracer is None else None
         """Answers small requests without ASGI; None if it cannot."""
         self._tasks = BackgroundTasks(
-            {
-                "gateway:measure": self._measure,
-                "secrets:reload": self._secret_reloader.run,
-                "rates:lease": self._rate_leaser.run,
-                "gateway:listen": self._listen,
-            }
-            | ({} if self.notifier is None else {"due:notify": self.notifier.run})
+            {"gateway:measure": self._measure} | ({} if self.notifier is None else {"due:notify": self.notifier.run})
         )
         self._stack = AsyncExitStack()
 
@@ -332,26 +281,19 @@ class IngestRuntime:
         for part in self._parts:
             part.note_move(assignment)
 
-    def _rates(self) -> list[SourceRate]:
-        return [compiled.rate for compiled in self._sources.compiled.by_name.values() if compiled.rate is not None]
-
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._database)
-            if self.is_connected:
-                # Before the first request: the secrets file may be older than a removal.
-                await self._secret_reloader.ensure_fresh()
             self._quarantine.start()
             stack.push_async_callback(self._quarantine.drain)
             for part in self._parts:
                 await stack.enter_async_context(part)
+            await stack.enter_async_context(self._source_follower)
             await self.intake.start(is_store_unavailable=not self.is_connected)
             stack.push_async_callback(self.intake.drain)
             stack.callback(self._fetcher.close)
             await stack.enter_async_context(self._tasks)
             self._stack = stack.pop_all()
-        self._is_started = True
-        self._follow_replies()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -362,51 +304,6 @@ class IngestRuntime:
             meters.gauge("boathook_ingest_queue_events", self.intake.waiting)
             meters.gauge("boathook_dedup_cache_keys", self.intake.cached_keys)
             await asyncio.sleep(_SAMPLE_S)
-
-    def _update_sources(self, has_new_secrets: bool) -> None:
-        """Serve the stored sources as they are now, from the next request on."""
-        sources = self._sources
-        if not sources.compiled.is_outdated(has_new_secrets=has_new_secrets):
-            return
-        former = set(sources.compiled.by_name)
-        sources.compiled.update()
-        self._removed |= former - {row.name for row in sources.live.rows} - sources.live.current.sources.keys()
-        self._secret_reloader.set_sources(sources.live.current, sources.compiled.by_name.values())
-        self._follow_dedup_rules()
-        self._set_sources()
-        self._rate_leaser.follow_sources()
-        self._follow_replies()
-        self._secret_reloader.save_soon()
-        _LOG.info("sources_changed", sources=len(sources.compiled.by_name), stored=len(sources.live.current.stored))
-
-    def _set_sources(self) -> None:
-        compiled = self._sources.compiled
-        self._ingest_app.set_sources(compiled.by_path, compiled.unavailable, has_all_sources=compiled.is_known)
-
-    def _save_sources(self) -> None:
-        """Save what a start without PostgreSQL needs, and delete handshake secrets of removed sources; in a thread."""
-        sources, data_dir = self._sources, self._settings.server.data_dir
-        sources.added.save()
-        save_stored_sources(data_dir, sources.live.rows)
-        while self._removed:
-            name = self._removed.pop()
-            if name not in sources.live.current.sources:
-                HandshakeSecrets(data_dir).forget(name)
-
-    def _follow_dedup_rules(self) -> None:
-        """Remember keys, and report for how long, as the settings of the current sources say."""
-        settings = self._sources.live.current
-        follow_sources(self._database.events, settings)
-        self.intake.set_dedup_windows(dedup_windows_by_source(settings))
-        report_dedup_windows(settings)
-
-    def _follow_replies(self) -> None:
-        """Begin to read the replies of handlers once there is a source whose senders wait for them."""
-        has_inline = any(compiled.inline for compiled in self._sources.compiled.by_name.values())
-        if self._is_started and has_inline and not self._has_reply_tasks:
-            self._has_reply_tasks = True
-            self._tasks.start(self._listen_for_replies(self._reply_waiter), "replies:listen")
-            self._tasks.start(self._reply_waiter.run(), "replies:wait")
 
     @property
     def is_connected(self) -> bool:
@@ -423,19 +320,6 @@ class IngestRuntime:
     def begin_shutdown(self, within_s: float) -> None:
         """Let no sender wait for a handler longer than *within_s*."""
         self._reply_waiter.close(within_s)
-
-    async def _listen(self) -> None:
-        """Follow what other processes note in PostgreSQL, once it is reached."""
-        await self._database.connected.wait()
-        database = self._database.require_database()
-        database.monitor.on_reconnect(self.intake.clear_dedup_cache)
-        await database.listen(source_secrets.CHANNEL, self._secret_reloader.on_notification)
-        await database.listen(stored_sources.CHANNEL, self._secret_reloader.on_notification)
-        self._secret_reloader.on_notification("")
-
-    async def _listen_for_replies(self, reply_waiter: ReplyWaiter) -> None:
-        await self._database.connected.wait()
-        await self._database.require_database().listen(replies.CHANNEL, reply_waiter.on_notification)
 
 
 def _first(offers: Iterable[T | None]) -> T | None:

@@ -27,7 +27,8 @@ from boathook.http.asgi import Asgi
 from boathook.ingest.reply_waiter import inline_sources
 from boathook.observability import log
 from boathook.observability.live_metrics import LiveMetrics, SnapshotFile
-from boathook.server.gateway import IngestRuntime, load_sources
+from boathook.server.gateway import IngestRuntime
+from boathook.server.gateway_sources import load_sources
 from boathook.server.loading import bound, load_app, load_hooks, migrations_of
 from boathook.server.sampler import Sampler
 from boathook.server.supervisor import (
