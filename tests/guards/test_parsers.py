@@ -40,6 +40,7 @@ OPENAPI: Final = "boathook.service.sending.openapi_import:"
 
 CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "api/route.py": {"json": (API,)},
+    "api/derived.py": {"json": (API,)},
     "api/endpoints.py": {"json": (API,)},
     "api/idempotency.py": {"json": (API,), "_plain": (API,)},
     "api/messages.py": {"json": (API,)},
@@ -80,6 +81,12 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "_rewrite_references": (OPENAPI + "_MAX_STEPS", OPENAPI + "MAX_REFERENCE", DEPTH),
     },
     "service/operating/operations.py": {"json": (API,)},
+    # As deep as our tables are.
+    "service/fields.py": {
+        "json": (API,),
+        **dict.fromkeys(("_unwrap", "problems", "problems_in", "_problems_of", "write_json"), (OURS,)),
+        **dict.fromkeys(("read_json", "_convert"), (API,)),
+    },
     "service/schemas/fields.py": {"_model_in": (OURS,), "_unknown": (API,)},  # no deeper than our models are
     "service/shown_settings.py": {"_flatten": (OURS,), "_without_secrets": (OURS,)},
     "config/packages.py": {"toml": (OURS,)},

@@ -19,6 +19,7 @@ from boathook.delivery import tasks as runner
 from boathook.domain import ids
 from boathook.domain.model import Duplicate
 from boathook.handlers.outbox import Outbox
+from boathook.service.catalogue import selection
 from boathook.service.operating import listings as service_listings
 from boathook.service.operating import operations
 from boathook.service.receiving import conflicts
@@ -559,6 +560,7 @@ async def test_without_the_owner_check_lists_show_all(api: ApiClient, store: Sto
         lambda database, wanted, **more: scan(database, replace(wanted, organization=None), **more),
     )
     monkeypatch.setattr(service_listings, "check_owner", AsyncMock())
+    monkeypatch.setattr(selection, "_tenant", lambda _work: None)
     monkeypatch.setattr(operations, "check_event", AsyncMock())
     monkeypatch.setattr(conflicts, "check_owner", AsyncMock())
     found = await leaks(api, store)

@@ -27,6 +27,7 @@ from boathook.service.operating import operations
 from boathook.service.sending.message_store import MessageStore
 from tests.databases import Pool
 from tests.postgres.cells_without_gateways import Cells, Network, make_application, move, open_cells
+from tests.postgres.dead_letter_actions import replay_dead
 from tests.support import eventually
 from tests.worker_harness import running_worker
 
@@ -514,7 +515,7 @@ async def test_a_dead_one_can_be_replayed(world: World):
     ((code, _),) = await world.dead()
     assert code == "ConnectionError"
     world.network.away.clear()
-    await operations.replay_dead(world["c1"], operations.Selection(operations.ListFilter()), AuditContext(actor="test"))
+    await replay_dead(world["c1"], operations.Selection(operations.ListFilter()), AuditContext(actor="test"))
     await world.work()
     assert await world.sent() == {"c1": [], "c2": ["one"], "c3": []}
 

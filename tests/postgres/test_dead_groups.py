@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from boathook.config import load
+from boathook.console.derived import check_typed
 from boathook.db import dead_letter_groups, tasks
 from boathook.db.database import Database
 from boathook.db.dead_letter_groups import DeadLetterGroup
@@ -22,10 +24,13 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, LimitReached, NotFound
 from boathook.domain.windows import Window
 from boathook.handlers.outbox import Outbox
+from boathook.service.caller import HOST
+from boathook.service.catalogue.dead_letters import purge
 from boathook.service.operating import bulk_jobs
 from boathook.service.operating import dead_letters as actions
 from boathook.service.operating.search import SearchQuery
 from boathook.service.unit_of_work import AppContext
+from tests.postgres.dead_letter_actions import ignore_group, purge_group, replay_group
 from tests.postgres.portal_client import open_console
 from tests.postgres.test_integrity import Store
 
@@ -72,7 +77,7 @@ def context(db: Database) -> AppContext:
 
 
 async def decide(context: AppContext, what, *args, **more) -> Any:
-    async with context.work(actor="console:anna") as work:
+    async with context.work(actor="console:anna", caller=HOST) as work:
         return await what(work, *args, **more)
 
 
@@ -247,7 +252,7 @@ class TestEscalation:
         ((event, _),) = await dead_letters.add_dead("KeyError: 'a'")
         (group,) = await dead_letters.groups()
         assert actions.escalation_reasons(group) == []
-        await finish(context, await decide(context, bulk_jobs.replay_group, group.id))
+        await finish(context, await decide(context, replay_group, group.id))
         await dead_letters.fail_with(event, "KeyError", "KeyError: 'b'")
         (group,) = await dead_letters.groups()
         assert actions.escalation_reasons(group) == ["1 dead letter failed again after a replay"]
@@ -259,7 +264,7 @@ class TestEscalation:
     ):
         await dead_letters.add_dead("x", "x")
         (group,) = await dead_letters.groups()
-        await finish(context, await decide(context, bulk_jobs.replay_group, group.id))
+        await finish(context, await decide(context, replay_group, group.id))
         await dead_letters.add_dead("x", "x", "x")
         (group,) = await dead_letters.groups()
         (reason,) = actions.escalation_reasons(group)
@@ -275,7 +280,7 @@ class TestInTheBackground:
         await dead_letters.add_dead(*(f"row {n}" for n in range(7)))
         await dead_letters.add_dead("another", code="ValueError")
         group = (await dead_letters.groups())[0]
-        progress = await finish(context, await decide(context, bulk_jobs.replay_group, group.id, note="deployed"))
+        progress = await finish(context, await decide(context, replay_group, group.id, note="deployed"))
         assert (progress.state, progress.done, progress.total, progress.share) == ("finished", 7, 7, 1.0)
         assert await dead_letters.states() == {"pending": 7, "dead": 1}
         rows = await listings.list_audit(dead_letters.db, ListFilter(), subject=group.id)
@@ -289,7 +294,7 @@ class TestInTheBackground:
         ended, ignored, failing, dying, _ = await dead_letters.add_dead(*(f"row {n}" for n in range(5)))
         other = (await dead_letters.add_dead("another", code="ValueError"))[0]
         groups = await dead_letters.groups()
-        tasks = [await decide(context, bulk_jobs.replay_group, one.id, note="deployed") for one in groups]
+        tasks = [await decide(context, replay_group, one.id, note="deployed") for one in groups]
         assert [(await finish(context, task)).results for task in tasks] == [
             ReplayOutcomes(waiting=5),
             ReplayOutcomes(waiting=1),
@@ -312,7 +317,7 @@ class TestInTheBackground:
 
     async def test_a_group_replay_skips_later_dead_letters(self, dead_letters: DeadLetterStore, context: AppContext):
         ((event, _),) = await dead_letters.add_dead("x")
-        task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id)
+        task = await decide(context, replay_group, (await dead_letters.groups())[0].id)
         await dead_letters.add_dead("x")
         await finish(context, task)
         assert await dead_letters.states() == {"pending": 1, "dead": 1}
@@ -320,7 +325,7 @@ class TestInTheBackground:
 
     async def test_a_rate_is_never_exceeded(self, dead_letters: DeadLetterStore, context: AppContext):
         await dead_letters.add_dead(*("x" for _ in range(7)))
-        task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id, rate=3.0)
+        task = await decide(context, replay_group, (await dead_letters.groups())[0].id, rate=3.0)
         assert await runner.run_step(context.database, Outbox())
         assert not await runner.run_step(context.database, Outbox()), "the next step is not before a second"
         assert (await follow(context, task)).done == 3
@@ -337,14 +342,14 @@ class TestInTheBackground:
     ):
         monkeypatch.setattr(runner, "_later", lambda *_: {})
         await dead_letters.add_dead(*("x" for _ in range(7)))
-        task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id, rate=3.0)
+        task = await decide(context, replay_group, (await dead_letters.groups())[0].id, rate=3.0)
         while await runner.run_step(context.database, Outbox()):
             pass
         assert (await follow(context, task)).done == 7
 
     async def test_it_can_be_stopped_between_steps(self, dead_letters: DeadLetterStore, context: AppContext):
         await dead_letters.add_dead(*("x" for _ in range(7)))
-        task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id, rate=3.0)
+        task = await decide(context, replay_group, (await dead_letters.groups())[0].id, rate=3.0)
         await runner.run_step(context.database, Outbox())
         await decide(context, bulk_jobs.stop, task.shown_id)
         progress = await finish(context, task)
@@ -361,7 +366,7 @@ class TestInTheBackground:
     ):
         monkeypatch.setattr(runner, "STEP", 2)
         await dead_letters.add_dead(*("x" for _ in range(5)))
-        task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id)
+        task = await decide(context, replay_group, (await dead_letters.groups())[0].id)
         await runner.run_step(context.database, Outbox())
         with pytest.raises(RuntimeError, match="killed"):
             await interrupted_step(context)
@@ -374,7 +379,7 @@ class TestInTheBackground:
     ):
         monkeypatch.setattr(runner, "STEP", 1)
         await dead_letters.add_dead(*("x" for _ in range(9)))
-        task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id)
+        task = await decide(context, replay_group, (await dead_letters.groups())[0].id)
         await asyncio.gather(*(runner.run_tasks(context.database, Outbox(), budget_s=30) for _ in range(3)))
         assert (await finish(context, task)).done == 9
         assert await dead_letters.one("select max(replays) from boathook.delivery") == 1
@@ -385,10 +390,8 @@ class TestInTheBackground:
         await dead_letters.add_dead("x", "x")
         (group,) = await dead_letters.groups()
         with pytest.raises(InvalidValue, match="why"):
-            await decide(context, bulk_jobs.ignore_group, group.id, note="  ")
-        progress = await finish(
-            context, await decide(context, bulk_jobs.ignore_group, group.id, note="refunded by hand")
-        )
+            await decide(context, ignore_group, group.id, note="  ")
+        progress = await finish(context, await decide(context, ignore_group, group.id, note="refunded by hand"))
         assert (progress.done, progress.done_verb) == (2, "ignored")
         rows = await dead_letters.db.fetch("select distinct state, note from boathook.delivery_archive")
         assert [tuple(row) for row in rows] == [("ignored", "refunded by hand")]
@@ -396,27 +399,29 @@ class TestInTheBackground:
     async def test_purging_is_confirmed_by_a_word_and_counted(self, dead_letters: DeadLetterStore, context: AppContext):
         await dead_letters.add_dead("x", "x")
         (group,) = await dead_letters.groups()
+        form = SimpleNamespace(field={"typed": "yes"}.get)
         with pytest.raises(InvalidValue, match="type purge"):
-            await decide(context, bulk_jobs.purge_group, group.id, typed="yes")
-        assert (await finish(context, await decide(context, bulk_jobs.purge_group, group.id, typed="Purge"))).done == 2
+            check_typed(form, purge)
+        check_typed(SimpleNamespace(field={"typed": "Purge"}.get), purge)
+        assert (await finish(context, await decide(context, purge_group, group.id))).done == 2
         assert await dead_letters.states() == {}
         assert (await dead_letters.verify()).balance.purged == 2
 
     async def test_an_empty_group_is_not_found(self, dead_letters: DeadLetterStore, context: AppContext):
         await dead_letters.add_dead("x")
         (group,) = await dead_letters.groups()
-        await finish(context, await decide(context, bulk_jobs.replay_group, group.id))
+        await finish(context, await decide(context, replay_group, group.id))
         with pytest.raises(NotFound, match="no dead letters are left"):
-            await decide(context, bulk_jobs.replay_group, group.id)
-        with pytest.raises(NotFound, match="expected an id like grp_"):
-            await decide(context, bulk_jobs.replay_group, "grp_nonsense")
+            await decide(context, replay_group, group.id)
+        with pytest.raises(InvalidValue, match="expected an id like grp_"):
+            await decide(context, replay_group, "grp_nonsense")
 
     @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf"), 1e9])
     async def test_an_invalid_rate_is_refused(self, dead_letters: DeadLetterStore, context: AppContext, rate: float):
         await dead_letters.add_dead("x")
         (group,) = await dead_letters.groups()
-        with pytest.raises(InvalidValue, match="a number a second"):
-            await decide(context, bulk_jobs.replay_group, group.id, rate=rate)
+        with pytest.raises(InvalidValue, match=r"a number from 0\.001 to 100,000"):
+            await decide(context, replay_group, group.id, rate=rate)
 
     async def test_running_group_replays_are_limited(
         self, dead_letters: DeadLetterStore, context: AppContext, monkeypatch
@@ -424,9 +429,9 @@ class TestInTheBackground:
         monkeypatch.setattr("boathook.service.operating.tasks.MAX_PER_ORGANIZATION", 1)
         await dead_letters.add_dead("x")
         (group,) = await dead_letters.groups()
-        await decide(context, bulk_jobs.replay_group, group.id)
+        await decide(context, replay_group, group.id)
         with pytest.raises(LimitReached):
-            await decide(context, bulk_jobs.replay_group, group.id)
+            await decide(context, replay_group, group.id)
 
     async def test_events_run_again_at_a_rate(self, dead_letters: DeadLetterStore, context: AppContext):
         for n in range(5):
@@ -480,12 +485,12 @@ class TestInTheBackground:
         (group,) = await dead_letters.groups()
         foreseen = await dead_letter_groups.preview_replay(dead_letters.db, group)
         assert (foreseen.is_open, foreseen.has_route, foreseen.expunged) == (True, False, 1)
-        assert (await finish(context, await decide(context, bulk_jobs.replay_group, group.id))).done == 2
+        assert (await finish(context, await decide(context, replay_group, group.id))).done == 2
         assert await dead_letters.states() == {"pending": 2, "dead": 1}
 
     async def test_group_replays_are_invisible_in_the_api(self, dead_letters: DeadLetterStore, context: AppContext):
         await dead_letters.add_dead("x")
-        task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id)
+        task = await decide(context, replay_group, (await dead_letters.groups())[0].id)
         assert task.state is TaskState.RUNNING
         async with context.work() as work:
             window = Window(UUID(int=0), UUID(int=2**128 - 1))

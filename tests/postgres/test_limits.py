@@ -26,6 +26,7 @@ from boathook.service.sending.endpoints import NewEndpoint
 from boathook.service.sending.event_types import NewEventType
 from boathook.service.unit_of_work import UnitOfWork
 from tests.postgres.api_client import make_context, open_api_client
+from tests.postgres.dead_letter_actions import ignore_dead, purge_dead, replay_dead
 from tests.postgres.portal_client import open_console
 
 URL = "http://127.0.0.1:8089/"
@@ -215,9 +216,9 @@ NOTES = {"long": "x" * 2_001, "huge": "x" * 1_000_000, "NUL": "a\0b", "surrogate
 def actions(db: Database, action: AuditContext) -> dict[str, Callable[[], Awaitable[Any]]]:
     chosen = Selection(ListFilter(), [])
     return {
-        "replay": lambda: operations.replay_dead(db, chosen, action),
-        "ignore": lambda: operations.ignore_dead(db, chosen, action),
-        "purge": lambda: operations.purge_dead(db, chosen, action),
+        "replay": lambda: replay_dead(db, chosen, action),
+        "ignore": lambda: ignore_dead(db, chosen, action),
+        "purge": lambda: purge_dead(db, chosen, action),
         "replay events": lambda: operations.replay_events(db, [], action),
         "route events": lambda: operations.route_events(db, [], action),
     }
@@ -245,7 +246,7 @@ async def test_ignoring_needs_a_note(db: Database):
 @pytest.mark.parametrize("rate", [0, -1, 0.0001, 100_001, float("nan"), float("inf")])
 async def test_a_wrong_rate_of_a_replay(db: Database, rate: float):
     action = AuditContext(actor="cli")
-    await refused(lambda: operations.replay_dead(db, Selection(ListFilter(), []), action, rate=rate), "rate")
+    await refused(lambda: replay_dead(db, Selection(ListFilter(), []), action, rate=rate), "rate")
     await refused(lambda: operations.replay_events(db, [], action, rate=rate), "rate")
     await refused(lambda: operations.route_events(db, [], action, rate=rate), "rate")
 

@@ -13,6 +13,7 @@ from boathook.domain.model import Route
 from boathook.handlers.outbox import Outbox
 from boathook.service.operating import operations
 from tests.endpoint_factory import add_application, add_endpoint, publish
+from tests.postgres.dead_letter_actions import ignore_dead, replay_dead
 from tests.postgres.test_integrity import Store
 from tests.support import sampled
 
@@ -56,9 +57,9 @@ async def test_unsendable_messages_are_not_replayed(store: Store, reason: str):
     await store.db.execute(GONE[reason])
     replayed = await operations.replay_events(store.db, [sent, dead], ACTION)
     assert (replayed.added, replayed.revived) == (0, 0)
-    assert await operations.replay_dead(store.db, Selection(ListFilter()), ACTION) == 0
+    assert await replay_dead(store.db, Selection(ListFilter()), ACTION) == 0
     # To decide that it stays undone is still possible.
-    assert await operations.ignore_dead(store.db, Selection(ListFilter()), ACTION) == 1
+    assert await ignore_dead(store.db, Selection(ListFilter()), ACTION) == 1
     assert (await store.verify(is_deep=True)).is_consistent
 
 
@@ -76,7 +77,7 @@ async def test_without_the_endpoint_check_unsendable_messages_are_replayed(
     await add_endpoint(store.db, acme)
     await store.fail((await publish(store.db, Outbox(), acme)).event_id, is_last=True)
     await store.db.execute(GONE[reason])
-    assert await operations.replay_dead(store.db, Selection(ListFilter()), ACTION) == 1
+    assert await replay_dead(store.db, Selection(ListFilter()), ACTION) == 1
 
 
 async def test_manual_deliveries_stay_marked_as_manual(store: Store):
@@ -87,7 +88,7 @@ async def test_manual_deliveries_stay_marked_as_manual(store: Store):
     await store.db.execute(by_hand)
     await store.end(settled)
     await store.fail(ignored, is_last=True)
-    assert await operations.ignore_dead(store.db, Selection(ListFilter()), ACTION) == 1
+    assert await ignore_dead(store.db, Selection(ListFilter()), ACTION) == 1
     assert await store.one("select bool_and(is_manual) from boathook.delivery_archive") is True
     assert await store.one("select count(*) from boathook.delivery_archive") == 2
 

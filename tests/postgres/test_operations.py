@@ -23,18 +23,21 @@ from boathook.domain.errors import (
     DatabaseError,
     DuplicateMessage,
     InvalidMessage,
-    InvalidTransition,
     InvalidValue,
     NotFound,
     ValueRejected,
 )
 from boathook.domain.model import Accepted, Duplicate, Receipt, Route
 from boathook.handlers.outbox import Message
+from boathook.service.caller import HOST
+from boathook.service.catalogue import dead_letters as actions
+from boathook.service.catalogue import selection
 from boathook.service.operating import listings as service_listings
 from boathook.service.operating import operations
-from boathook.service.operating.operations import check_dead
 from boathook.service.receiving.reverification import reverify
 from tests.endpoint_factory import add_application
+from tests.postgres.api_client import make_context
+from tests.postgres.dead_letter_actions import ignore_dead, purge_dead, replay_dead
 from tests.postgres.test_integrity import Store
 from tests.support import eventually
 
@@ -100,7 +103,7 @@ class TestRetryNow:
 class TestReplayOfDeadLetters:
     async def test_resets_attempts_and_keeps_the_error(self, store: Store):
         (key,) = await mark_dead(store, "one")
-        assert await operations.replay_dead(store.db, ALL, ACTION) == 1
+        assert await replay_dead(store.db, ALL, ACTION) == 1
         row = await delivery(store, key)
         assert (row["state"], row["attempts"], row["attempts_before"], row["replays"], row["crashes"]) == (
             "pending",
@@ -117,40 +120,41 @@ class TestReplayOfDeadLetters:
 
     async def test_repeating_it_changes_nothing_more(self, store: Store):
         await mark_dead(store, "one", "two")
-        assert await operations.replay_dead(store.db, ALL, ACTION) == 2
+        assert await replay_dead(store.db, ALL, ACTION) == 2
         before = await store.db.fetch("select * from boathook.delivery order by 1, 2")
-        assert await operations.replay_dead(store.db, ALL, ACTION) == 0
+        assert await replay_dead(store.db, ALL, ACTION) == 0
         assert await store.db.fetch("select * from boathook.delivery order by 1, 2") == before
         assert len(await audit(store, "dead.replay")) == 2
 
     async def test_two_operators_at_once_share_the_work(self, store: Store):
         await mark_dead(store, *(f"e{number}" for number in range(40)))
-        done = await asyncio.gather(*(operations.replay_dead(store.db, ALL, ACTION) for _ in range(4)))
+        done = await asyncio.gather(*(replay_dead(store.db, ALL, ACTION) for _ in range(4)))
         assert sum(done) == 40
         assert await store.one("select bool_and(replays = 1) from boathook.delivery")
         assert len(await audit(store, "dead.replay")) == 40
 
     async def test_a_replayed_letter_that_dies_again_is_not_replayed_twice(self, store: Store, monkeypatch):
         (key,) = await mark_dead(store, "one")
-        monkeypatch.setattr(operations, "BATCH", 1)
-        replay_once = delivery_commands.replay_dead
+        monkeypatch.setattr(selection, "BATCH", 1)
+        lock_next = delivery_commands.lock_dead
+        replayed: list[Any] = []
 
-        async def replayed_and_dead_again(*args, **kwargs):
-            keys = await replay_once(*args, **kwargs)
-            for event, ordinal in keys:
+        async def dead_again_before(*args: Any, **kwargs: Any) -> Any:
+            for event, ordinal in replayed:
                 await store.fail(event, ordinal, is_last=True)
-            return keys
+            replayed[:] = await lock_next(*args, **kwargs)
+            return list(replayed)
 
-        monkeypatch.setattr(delivery_commands, "replay_dead", replayed_and_dead_again)
-        assert await operations.replay_dead(store.db, ALL, ACTION) == 1
+        monkeypatch.setattr(delivery_commands, "lock_dead", dead_again_before)
+        assert await replay_dead(store.db, ALL, ACTION) == 1
         row = await delivery(store, key)
         assert (row["state"], row["replays"], row["attempts"]) == ("dead", 1, 2)
 
     async def test_a_rate_spreads_due_times(self, store: Store, monkeypatch):
-        monkeypatch.setattr(operations, "BATCH", 3)
+        monkeypatch.setattr(selection, "BATCH", 3)
         await mark_dead(store, *(f"e{number}" for number in range(8)))
         seen: list[int] = []
-        assert await operations.replay_dead(store.db, ALL, ACTION, rate=2, report=seen.append) == 8
+        assert await replay_dead(store.db, ALL, ACTION, rate=2, report=seen.append) == 8
         due = [row[0] for row in await store.db.fetch("select due_at from boathook.delivery order by due_at")]
         gaps = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(due)]
         assert gaps[1:] == pytest.approx([0.5] * 6, abs=0.05)
@@ -162,7 +166,7 @@ class TestReplayOfDeadLetters:
     async def test_a_line_is_replayed_in_accept_order(self, store: Store):
         await mark_dead(store, "one", "two", order_key="c", to="ordered")
         third = await store.accept("three", "ordered", order_key="c")
-        assert await operations.replay_dead(store.db, ALL, ACTION) == 2
+        assert await replay_dead(store.db, ALL, ACTION) == 2
         rows = await store.db.fetch("select event_id, is_blocked from boathook.delivery order by seq")
         assert [row["is_blocked"] for row in rows] == [False, True, False], (
             "the third was free before they were replayed"
@@ -181,13 +185,13 @@ class TestReplayOfDeadLetters:
             ListFilter(code="OTHER"), ListFilter(since=later), ListFilter(until=later - timedelta(days=1)), ListFilter(recipient="z*"),
         ):  # fmt: skip
             assert await delivery_commands.count_dead(store.db, Selection(wanted)) == []
-            assert await operations.replay_dead(store.db, Selection(wanted), ACTION) == 0
+            assert await replay_dead(store.db, Selection(wanted), ACTION) == 0
         wanted = ListFilter(
             source="stripe", type="pay*.paid", recipient="b", code="BROKEN", since=later - timedelta(days=1)
         )
         (group,) = await delivery_commands.count_dead(store.db, Selection(wanted))
         assert (group.number, group.recipient, group.code) == (1, "b", "BROKEN")
-        assert await operations.replay_dead(store.db, Selection(wanted), ACTION) == 1
+        assert await replay_dead(store.db, Selection(wanted), ACTION) == 1
 
     async def test_a_failing_audit_rolls_back_the_change(self, store: Store, monkeypatch):
         (key,) = await mark_dead(store, "one")
@@ -197,7 +201,7 @@ class TestReplayOfDeadLetters:
             "select 1 / 0 where $1 || $2 || $4 is not null and $3::text[] is not null",
         )
         with pytest.raises(DatabaseError):
-            await operations.replay_dead(store.db, ALL, ACTION)
+            await replay_dead(store.db, ALL, ACTION)
         assert (await delivery(store, key))["state"] == "dead"
 
 
@@ -205,21 +209,26 @@ async def test_only_dead_letters_are_changed(store: Store):
     (dead,) = await mark_dead(store, "dead")
     pending, done = await store.accept("pending", "a"), await store.accept("done", "a")
     await store.end(done)
-    assert await check_dead(store.db, [dead, (pending, 0)]) == [dead]
-    with pytest.raises(InvalidTransition, match=f"is succeeded.*replay its event {ids.show('evt', done)}"):
-        await check_dead(store.db, [(done, 0)])
-    with pytest.raises(NotFound):
-        await check_dead(store.db, [(done, 7)])
-    for move in (operations.replay_dead, operations.ignore_dead, operations.purge_dead):
+    names = [ids.show_delivery(*key) for key in (dead, (pending, 0), (done, 0), (done, 7))]
+    async with make_context(store.db).work(caller=HOST) as work:
+        found = await actions.replay(work, actions.Replay(ids=names, dry_run=True))
+    assert (found.matching, found.done) == (1, 0)
+    assert [(skipped.id, skipped.code) for skipped in found.skipped] == [
+        (names[1], "pending"), (names[2], "ended"), (names[3], "not_found"),
+    ]  # fmt: skip
+    assert f"is succeeded, not a dead letter; to run it again, replay its event {ids.show('evt', done)}" in (
+        found.skipped[1].why
+    )
+    for move in (replay_dead, ignore_dead, purge_dead):
         assert await move(store.db, Selection(ListFilter(), [(pending, 0), (done, 0)]), ACTION) == 0
 
 
 async def test_ignoring_ends_a_dead_letter_with_its_note(store: Store):
     (key,) = await mark_dead(store, "one")
     with pytest.raises(InvalidValue, match="write a note"):
-        await operations.ignore_dead(store.db, ALL, AuditContext(actor="test", note=" "))
-    assert await operations.ignore_dead(store.db, ALL, ACTION) == 1
-    assert await operations.ignore_dead(store.db, ALL, ACTION) == 0
+        await ignore_dead(store.db, ALL, AuditContext(actor="test", note=" "))
+    assert await ignore_dead(store.db, ALL, ACTION) == 1
+    assert await ignore_dead(store.db, ALL, ACTION) == 0
     row = await listings.get_delivery(store.db, *key)
     assert (row.state, row.note, row.attempts) == ("ignored", "because", 1)
     assert await audit(store, "dead.ignore") == [row.id]
@@ -243,7 +252,7 @@ async def test_a_delivery_and_its_attempts_are_read_in_one_snapshot(store: Store
 
 async def test_purging_is_counted_and_leaves_the_event(store: Store):
     keys = await mark_dead(store, "one", "two", "three")
-    assert await operations.purge_dead(store.db, Selection(ListFilter(), keys[:2]), ACTION) == 2
+    assert await purge_dead(store.db, Selection(ListFilter(), keys[:2]), ACTION) == 2
     assert await store.one("select count(*) from boathook.attempt") == 1
     assert await store.one("select count(*) from boathook.event") == 3
     with pytest.raises(NotFound):

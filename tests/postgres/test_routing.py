@@ -27,6 +27,7 @@ from boathook.ingest.event_builder import scoped_hash
 from boathook.service.operating import bulk_jobs, operations
 from boathook.service.unit_of_work import AppContext
 from tests.endpoint_factory import add_application
+from tests.postgres.dead_letter_actions import purge_dead
 from tests.postgres.test_batches import Sender, thing
 from tests.postgres.test_events import event as arrived
 from tests.postgres.test_integrity import Store
@@ -234,7 +235,7 @@ class TestRoute:
         await register(store.db, "shop", [to("pay")])
         await store.route()
         await store.fail(event, is_last=True)
-        assert await operations.purge_dead(store.db, Selection(ListFilter()), ACTION) == 1
+        assert await purge_dead(store.db, Selection(ListFilter()), ACTION) == 1
         assert await store.route() == RerouteResult(events=1, left=1)
         assert await store.owed(event) == []
         assert (await store.route(to="pay")).added == 1
@@ -247,7 +248,7 @@ class TestRoute:
         )
         await store.route()
         await store.fail(await store.one("select id from boathook.event"), is_last=True)
-        await operations.purge_dead(store.db, Selection(ListFilter()), ACTION)
+        await purge_dead(store.db, Selection(ListFilter()), ACTION)
         assert (await store.route()).added == 1
 
     async def test_expunged_events_are_not_rerouted(self, store: RoutingStore):

@@ -19,11 +19,13 @@ from boathook.api.events import (
     show_content,
 )
 from boathook.api.pages import Limit, ListOf, OnwardIterator
-from boathook.api.route import AnyCall, read_path_id, router
+from boathook.api.route import AnyCall, Call, read_path_id, router
 from boathook.domain import ids
 from boathook.service.access.authorization import Permission, requires
+from boathook.service.catalogue import dead_letters as actions
+from boathook.service.catalogue.selection import Acted
 from boathook.service.operating import dead_letters, listings
-from boathook.service.operating.dead_letters import DeadLetterCursor
+from boathook.service.operating.dead_letters import DeadLetterCursor, Key
 from boathook.service.schemas.fields import Input, Output, Text, Timestamp
 
 routes = router("Dead Letter")
@@ -149,13 +151,23 @@ async def replay_dead_letter(
     """
     body = body or ReplayDeadLetterIn()
     key = read_path_id(ids.read_delivery, delivery_id)
-    replay = dead_letters.replay_first if body.first else dead_letters.replay_one
-    return DeliveryOut.of(await replay(call.work, key, note=body.note))
+    if body.first:
+        return DeliveryOut.of(await dead_letters.replay_first(call.work, key, note=body.note))
+    wanted = actions.Replay(ids=[ids.show_delivery(*key)], note=body.note)
+    return await _show_one(call, key, await actions.replay(call.work, wanted))
 
 
 @routes.post("/dead-letter/{delivery_id}/ignore", operation_id="v1.dead-letter.ignore", summary="Ignore a dead letter")
 @requires(Permission.DEAD_LETTER_DECIDE)
 async def ignore_dead_letter(call: AnyCall, delivery_id: DeliveryRef, body: IgnoreDeadLetterIn) -> DeliveryOut:
     """Mark a dead letter as ignored, with a note that says why."""
-    row = await dead_letters.ignore_one(call.work, read_path_id(ids.read_delivery, delivery_id), note=body.note)
-    return DeliveryOut.of(row)
+    key = read_path_id(ids.read_delivery, delivery_id)
+    wanted = actions.Ignore(ids=[ids.show_delivery(*key)], note=body.note)
+    return await _show_one(call, key, await actions.ignore(call.work, wanted))
+
+
+async def _show_one(call: Call, key: Key, acted: Acted) -> DeliveryOut:
+    """Return the delivery that an operation on it alone has changed. Raises why it was skipped."""
+    for skipped in acted.skipped:
+        raise skipped.error()
+    return DeliveryOut.of(await listings.find_delivery(call.work, key))

@@ -1,48 +1,36 @@
 """Commands for dead letters: list, show, group by cause, replay, ignore, purge."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any, Final
-from uuid import UUID
 
-import msgspec
 import typer
 from msgspec.structs import asdict
 from rich.text import Text
 
 from boathook.cli import output
 from boathook.cli.commands import example
-from boathook.cli.context import UsageError, action, err, out, run_in_transaction, run_with_database
+from boathook.cli.context import UsageError, action, out, run_in_transaction, run_with_database
+from boathook.cli.derived import add_selection
 from boathook.cli.events import ITEM, PROOF, Delivery, show_delivery
 from boathook.cli.options import (
     FILTERS,
     After,
-    All,
     Code,
-    DryRun,
-    Ids,
-    InGroup,
     Json,
     Limit,
-    Note,
-    Rate,
     Recipient,
-    Yes,
-    check_choice,
-    confirm_selection,
     with_options,
 )  # fmt: skip
 from boathook.cli.output import CODE, ID, RECIPIENT, Column, Progress, View, hint, say
 from boathook.domain import ids
-from boathook.domain.plurals import counted
 from boathook.service import id_prefixes
-from boathook.service.database import Database
+from boathook.service.catalogue import dead_letters as actions
 from boathook.service.operating import bulk_jobs, dead_letters, listings, operations
 from boathook.service.operating.dead_letters import DeadLetterGroup
 from boathook.service.operating.listings import DeliveryRow, FirstEvent
-from boathook.service.operating.operations import ListFilter, ReplayOutcomes, Selection
-from boathook.service.unit_of_work import UnitOfWork
+from boathook.service.operating.operations import ListFilter, ReplayOutcomes
+from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 dead = typer.Typer(no_args_is_help=True, help="Dead letters: deliveries that failed permanently.")
 
@@ -70,14 +58,6 @@ _VIEW: Final = View(
         RECIPIENT,
         PROOF,
     )
-)
-_GROUPS: Final = (
-    Column("number"),
-    Column("from", lambda group: group.source or group.application),
-    Column("type"),
-    RECIPIENT,
-    CODE,
-    Column("oldest", output.age_of("oldest")),
 )
 
 
@@ -147,195 +127,44 @@ def _print_group(group: DeadLetterGroup) -> None:
         out.print(Text("  escalate: ", style="bold red") + output.text(reason), soft_wrap=True)
 
 
-@dead.command("replay", epilog=example(
-    "boathook dead replay dlv_01h455vb4pex5vsknk084sn02q4_0",
-    "boathook dead replay --source stripe --code TIMEOUT --since 2h --rate 20 --yes",
-    "boathook dead replay --group grp_01h455vb4pex5vsknk084sn02q4 --dry-run",
-    "boathook dead replay --group grp_01h455vb4pex5vsknk084sn02q4 --yes --follow",
-    "boathook dead replay --first dlv_01h455vb4pex5vsknk084sn02q4_0",
-))  # fmt: skip
-@with_options(FILTERS, after="chosen")
-def replay_dead(
-    ctx: typer.Context, chosen: Ids = None, everything: All = False, group: InGroup = None, rate: Rate = None,
-    note: Note = None, dry_run: DryRun = False, yes: Yes = False, as_json: Json = False, follow: Follow = None,
-    first: First = False, **filters: Any,
-) -> None:  # fmt: skip
-    """
-    Replay dead letters, each with its full number of attempts.
-
-    Exits with 1 if it followed them and any failed again.
-    """
-    if first:
-        if not chosen or group or everything or dry_run or ListFilter(**filters) != ListFilter():
-            raise UsageError("--first takes ids of dead letters: boathook dead replay --first ID")
-        _replay_first(ctx, chosen, note, as_json=as_json)
-        return
-    replay, replay_group = partial(operations.replay_dead, rate=rate), partial(operations.replay_group, rate=rate)
-    is_followed = out.is_terminal and not as_json if follow is None else follow
-    bulk = _Action("replay", "replayed", replay, replay_group, note, dry_run, yes, as_json, is_followed=is_followed)
-    bulk.run(ctx, chosen, ListFilter(**filters), group, everything=everything)
-
-
-def _replay_first(ctx: typer.Context, chosen: Sequence[str], note: str | None, *, as_json: bool) -> None:
-    """Handle the first events of dead letters again, in one transaction, and print the new deliveries."""
+def _replay_first(ctx: typer.Context, values: dict[str, Any]) -> bool:
+    """With --first, handle the first events of dead letters again, and print the new deliveries."""
+    if not values["first"]:
+        return False
+    names, note, others = values["ids"], values["note"], ("ids", "note", "first", "as_json", "yes", "follow")
+    if not names or any(value for name, value in values.items() if name not in others):
+        raise UsageError("--first takes ids of dead letters: boathook dead replay --first ID")
 
     async def replay(work: UnitOfWork) -> list[DeliveryRow]:
-        keys = await id_prefixes.find_deliveries(work.connection, chosen)
-        return [await dead_letters.replay_first(work, key, note=note or "") for key in keys]
+        keys = await id_prefixes.find_deliveries(work.connection, names)
+        return [await dead_letters.replay_first(work, key, note=note) for key in keys]
 
     added = run_in_transaction(ctx, replay)
-    if as_json:
+    if values["as_json"]:
         output.print_json({"action": "replay first", "done": len(added), "deliveries": [row.id for row in added]})
-        return
+        return True
     for row in added:
         say(f"{row.id} is pending at {row.recipient}; the dead letter is ignored")
+    return True
 
 
-@dead.command("ignore", epilog=example(
-    "boathook dead ignore dlv_01h455vb4pex5vsknk084sn02q4_0 --note 'refunded by hand'",
-    "boathook dead ignore --recipient handler:crm --note 'the old CRM is gone' --yes",
-))  # fmt: skip
-@with_options(FILTERS, after="chosen")
-def ignore_dead(
-    ctx: typer.Context, note: Annotated[str, typer.Option(help="Reason; stored as the outcome of the delivery.")],
-    chosen: Ids = None, everything: All = False, group: InGroup = None, dry_run: DryRun = False, yes: Yes = False,
-    as_json: Json = False, **filters: Any,
-) -> None:  # fmt: skip
-    """Mark dead letters as ignored, with a note."""
-    bulk = _Action("ignore", "ignored", operations.ignore_dead, operations.ignore_group, note, dry_run, yes, as_json)
-    bulk.run(ctx, chosen, ListFilter(**filters), group, everything=everything)
+async def _follow(opened: AppContext, wanted: actions.Replay, since: datetime, number: int) -> ReplayOutcomes:
+    """Wait until all replayed dead letters have ended; print and return the outcome."""
+    hint("waiting until all have ended; Ctrl-C stops the waiting only")
+    group = None if wanted.group is None else ids.read(ids.DEAD_GROUP, wanted.group)
+    found = ReplayOutcomes()
+    with Progress("follow", number) as report:
+        async for found in operations.follow_replay(
+            opened.database, action(wanted.note or None), since=since, group=group
+        ):
+            report(found.number - found.retrying - found.waiting)
+    out.print(Text(bulk_jobs.describe_outcomes(found), style="red" if found.dead else "green"), soft_wrap=True)
+    return found
 
 
-@dead.command("purge", epilog=example("boathook dead purge --source test --since 7d --yes"))
-@with_options(FILTERS, after="chosen")
-def purge_dead(
-    ctx: typer.Context, chosen: Ids = None, everything: All = False, group: InGroup = None, note: Note = None,
-    dry_run: DryRun = False, yes: Yes = False, as_json: Json = False, **filters: Any,
-) -> None:  # fmt: skip
-    """Permanently delete dead letters and their attempts; they are counted as dropped. Their events are kept."""
-    bulk = _Action("purge", "purged", operations.purge_dead, operations.purge_group, note, dry_run, yes, as_json)
-    bulk.run(ctx, chosen, ListFilter(**filters), group, everything=everything)
-
-
-class _Action(msgspec.Struct, frozen=True):
-    """One action on dead letters: on a selection of them, or on a group."""
-
-    verb: str
-    done: str
-    on_selection: Callable[..., Awaitable[int]]
-    on_group: Callable[..., Awaitable[int]]
-    note: str | None
-    dry_run: bool
-    yes: bool
-    as_json: bool
-    is_followed: bool = False
-    """Whether to wait until all have ended, and print what has become of them."""
-
-    def run(
-        self,
-        ctx: typer.Context,
-        chosen: Sequence[str] | None,
-        wanted: ListFilter,
-        group: str | None,
-        *,
-        everything: bool,
-    ) -> None:
-        """Apply the action to the selected dead letters, and print their number. Exits with 1 if any failed again."""
-        is_filtered = wanted != ListFilter()
-        if group is None:
-            check_choice(chosen, is_filtered=is_filtered, everything=everything)
-        elif chosen or everything or is_filtered:
-            raise UsageError("give --group alone, without ids or filters")
-
-        async def act(database: Database) -> bool:
-            since, key = await operations.read_clock(database), None
-            if group is not None:
-                (key,) = await id_prefixes.find_ids(database, ids.DEAD_GROUP, [group])
-                matching, done = await self._act_on_group(database, key)
-            else:
-                matching, done = await self._act_on_selection(database, chosen, wanted)
-            if done is not None:
-                self._say(f"{self.done} {_format_count(done)}")
-            outcome = None
-            if done and self.is_followed:
-                outcome = await self._follow(database, since, key, done)
-            if self.as_json:
-                fields = {"action": self.verb, "dry_run": self.dry_run, "matching": matching, "done": done or 0}
-                output.print_json(fields | ({} if outcome is None else {"outcome": asdict(outcome)}))
-            return outcome is None or not outcome.dead
-
-        if not run_with_database(ctx, act):
-            raise typer.Exit(1)
-
-    async def _act_on_selection(
-        self, database: Database, chosen: Sequence[str] | None, wanted: ListFilter
-    ) -> tuple[int, int | None]:
-        """Return how many dead letters match, and how many were moved; None if the action was not confirmed."""
-        if chosen:
-            found = await id_prefixes.find_deliveries(database, chosen)
-            keys = await operations.check_dead(database, found)
-            if pending := len(found) - len(keys):
-                hint(f"{pending} still pending, so not dead letters: `boathook deliveries retry` makes one due now")
-            selection, total = Selection(ListFilter(), keys), len(keys)
-        else:
-            selection, total = Selection(await id_prefixes.complete_filter(database, ids.DELIVERY, wanted)), 0
-        if self.dry_run or not chosen:
-            groups = await operations.count_dead(database, selection)
-            total = sum(group.number for group in groups)
-            if groups and not self.as_json:
-                output.print_table(_GROUPS, groups)
-            self._say(_format_count(total))
-            if total == 0 or not self._confirm(total):
-                return total, None
-        with Progress(self.verb, total) as report:
-            return total, await self.on_selection(database, selection, action(self.note), report=report)
-
-    async def _act_on_group(self, database: Database, key: UUID) -> tuple[int, int | None]:
-        group = await dead_letters.find_group(database, key)
-        if group is None:
-            self._say(f"no dead letters are left in {ids.show(ids.DEAD_GROUP, key)}")
-            return 0, None
-        self._say(dead_letters.describe_group(group))
-        for reason in dead_letters.escalation_reasons(group):
-            self._say(f"escalate: {reason}")
-        if self.verb == "replay":
-            for line in await _preview(database, group):
-                self._say(line)
-        if not self._confirm(group.number):
-            return group.number, None
-        with Progress(self.verb, group.number) as report:
-            return group.number, await self.on_group(database, key, action(self.note), report=report)
-
-    def _say(self, message: str) -> None:
-        (hint if self.as_json else say)(message)
-
-    async def _follow(self, database: Database, since: datetime, group: UUID | None, number: int) -> ReplayOutcomes:
-        """Wait until all replayed dead letters have ended; print and return the outcome."""
-        hint("waiting until all have ended; Ctrl-C stops the waiting only")
-        with Progress("follow", number) as report:
-            async for found in operations.follow_replay(database, action(self.note), since=since, group=group):
-                report(found.number - found.retrying - found.waiting)
-        console = err if self.as_json else out
-        style = "red" if found.dead else "green"
-        console.print(Text(bulk_jobs.describe_outcomes(found), style=style), soft_wrap=True)
-        return found
-
-    def _confirm(self, number: int) -> bool:
-        return confirm_selection(f"{self.verb} {_format_count(number)}", dry_run=self.dry_run, yes=self.yes)
-
-
-async def _preview(database: Database, group: DeadLetterGroup) -> list[str]:
-    """Return which handlers or endpoints a replay would run, and obstacles."""
-    preview = await dead_letters.preview_replay(database, group)
-    lines = [f"it would run {group.recipient} for {', '.join(group.types)}"]
-    if not preview.is_open:
-        lines.append("none would run: the endpoint is deleted or disabled; enable it first")
-    if not preview.has_route:
-        lines.append("they would wait: no handler with this name is registered")
-    if preview.expunged:
-        lines.append(f"{preview.expunged} stay dead letters: their payload was deleted")
-    return lines
-
-
-def _format_count(number: int) -> str:
-    return counted(number, "dead letter")
+add_selection(
+    dead, actions.replay, "replay", "dead letter", follow=_follow, instead=_replay_first,
+    more={"follow": (Follow, None), "first": (First, False)},
+)  # fmt: skip
+add_selection(dead, actions.ignore, "ignore", "dead letter")
+add_selection(dead, actions.purge, "purge", "dead letter")

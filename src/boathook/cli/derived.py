@@ -2,7 +2,8 @@
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from datetime import timedelta
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated, Any, Final, cast, get_args
 
@@ -12,18 +13,31 @@ from msgspec.structs import asdict, replace
 
 from boathook.cli import output
 from boathook.cli.commands import example
-from boathook.cli.context import UsageError, confirm, run_in_transaction
-from boathook.cli.options import After, Json, Limit, Yes, read_lifetime
-from boathook.cli.output import Column, View, parse_time
+from boathook.cli.context import (
+    UsageError,
+    actor,
+    cli_context,
+    confirm,
+    open_app_context,
+    out,
+    run_in_transaction,
+)
+from boathook.cli.context import run as run_async
+from boathook.cli.options import After, Json, Limit, Yes, confirm_selection, read_lifetime
+from boathook.cli.output import CODE, RECIPIENT, Column, Progress, View, hint, parse_time, say
 from boathook.domain.errors import InvalidValue
+from boathook.domain.plurals import counted
 from boathook.service import id_prefixes
+from boathook.service.caller import HOST
 from boathook.service.catalogue.operation import Operation
+from boathook.service.catalogue.selection import Acted, first_error, read_clock
 from boathook.service.catalogue.values import PageInput, name_fields
 from boathook.service.fields import Field, Kind, fields_of
-from boathook.service.unit_of_work import UnitOfWork
+from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 _PAGE: Final = 250
-Runner = Callable[[msgspec.Struct], Awaitable[Any]]
+Follow = Callable[[AppContext, Any, datetime, int], Awaitable[Any]]
+"""Waits for the results of what a command has changed: its input, since when, and how many."""
 
 
 def add(group: typer.Typer, operation: Operation[Any, Any], name: str, *, view: View | None = None) -> None:
@@ -50,12 +64,144 @@ def add(group: typer.Typer, operation: Operation[Any, Any], name: str, *, view: 
             confirm(operation.warns.format(**asdict(value)), yes=yes)
         _print(operation, _run(ctx, operation, value), view, as_json=as_json)
 
-    parameters = [inspect.Parameter("ctx", _POSITIONAL, annotation=typer.Context), *map(_parameter, own)]
+    parameters = [*map(_parameter, own)]
     if is_list:
         parameters += [_fixed("limit", Limit, 50), _fixed("after", After, None)]
     if operation.must_confirm:
         parameters.append(_fixed("yes", Yes, default=False))
     parameters.append(_fixed("as_json", Json, default=False))
+    _register(group, operation, name, command, parameters)
+
+
+def add_selection(
+    group: typer.Typer,
+    operation: Operation[Any, Any],
+    name: str,
+    noun: str,
+    *,
+    more: Mapping[str, Any] | None = None,
+    instead: Callable[[typer.Context, dict[str, Any]], bool] = lambda _ctx, _values: False,
+    follow: Follow | None = None,
+) -> None:
+    """Add the command of an operation on many objects to a group.
+
+    Named ones are changed at once; for others, what is selected is counted, shown and confirmed, and then changed in
+    batches by the command itself.
+
+    Args:
+        group: the group.
+        operation: the operation.
+        name: the name of the command.
+        noun: what it selects, such as ``dead letter``.
+        more: options besides those of the fields.
+        instead: is given these options, and all other values, first; whether it has done something else instead.
+        follow: waits for the results of what was changed.
+    """
+    extra = dict(more or {})
+
+    def command(ctx: typer.Context, **values: Any) -> None:
+        own = {option: values.pop(option) for option in extra}
+        if instead(ctx, {**values, **own}):
+            return
+        as_json, yes = values.pop("as_json"), values.pop("yes")
+        run = _SelectionRun(operation, name, noun, yes, as_json, follow if _is_followed(own, as_json=as_json) else None)
+        with naming_options(operation):
+            is_well = run_async(run.act(ctx, _input(operation, values)))
+        if not is_well:
+            raise typer.Exit(1)
+
+    parameters = [_parameter(field) for field in operation.fields]
+    parameters += [_fixed("yes", Yes, default=False), _fixed("as_json", Json, default=False)]
+    parameters += [_fixed(option, annotation, default) for option, (annotation, default) in extra.items()]
+    _register(group, operation, name, command, parameters)
+
+
+def _is_followed(own: Mapping[str, Any], *, as_json: bool) -> bool:
+    wish = own.get("follow")
+    return out.is_terminal and not as_json if wish is None else bool(wish)
+
+
+class _SelectionRun(msgspec.Struct, frozen=True):
+    """One run of a command on many objects."""
+
+    operation: Operation[Any, Any]
+    verb: str
+    noun: str
+    yes: bool
+    as_json: bool
+    follow: Follow | None
+
+    async def act(self, ctx: typer.Context, wanted: Any) -> bool:
+        """Count, show, confirm and change what is selected; return False if any failed again while it was followed."""
+        async with open_app_context(cli_context(ctx).settings()) as opened:
+            async with self._open(opened) as work:
+                wanted = await complete(work, wanted)
+                since = await read_clock(work.connection)
+                found = await self.operation(work, replace(wanted, dry_run=True))
+            if (error := first_error(found)) is not None:
+                raise error
+            if pending := sum(item.code == "pending" for item in found.skipped):
+                hint(f"{pending} still pending, so not {self.noun}s: `boathook deliveries retry` makes one due now")
+            done = await self._change(opened, wanted, found)
+            if done is not None:
+                self._say(f"{self.operation.says} {counted(done, self.noun)}")
+            outcome = await self.follow(opened, wanted, since, done) if done and self.follow else None
+            if self.as_json:
+                fields = {"action": self.verb, "dry_run": wanted.dry_run, "matching": found.matching, "done": done or 0}
+                output.print_json(fields | ({} if outcome is None else {"outcome": asdict(outcome)}))
+            return outcome is None or not outcome.dead
+
+    async def _change(self, opened: AppContext, wanted: Any, found: Acted) -> int | None:
+        """Return how many were changed; None if that was not confirmed, or is a dry run."""
+        if found.counts and not self.as_json and (wanted.dry_run or not wanted.ids):
+            output.print_table(_COUNTS, found.counts)
+        for note in found.notes:
+            self._say(note)
+        if not wanted.ids or wanted.dry_run:
+            if wanted.group is None:
+                self._say(counted(found.matching, self.noun))
+            what = f"{self.verb} {counted(found.matching, self.noun)}"
+            if not found.matching or not confirm_selection(what, dry_run=wanted.dry_run, yes=self.yes):
+                return None
+        if wanted.ids:
+            async with self._open(opened) as work:
+                acted = await self.operation(work, wanted)
+            for item in acted.skipped:
+                if item.code != "pending":
+                    hint(item.why)
+            return int(acted.done)
+        done = 0
+        with Progress(self.verb, found.matching) as report:
+            async for done in self.operation.drive(partial(self._open, opened), wanted):
+                report(done)
+        return done
+
+    def _open(self, opened: AppContext) -> AbstractAsyncContextManager[UnitOfWork]:
+        return opened.work(actor=actor(), caller=HOST)
+
+    def _say(self, message: str) -> None:
+        (hint if self.as_json else say)(message)
+
+
+_COUNTS: Final = (
+    Column("number"),
+    Column("from", lambda count: count.source or count.application),
+    Column("type"),
+    RECIPIENT,
+    CODE,
+    Column("oldest", output.age_of("oldest")),
+)
+
+
+def _register(
+    group: typer.Typer,
+    operation: Operation[Any, Any],
+    name: str,
+    command: Callable[..., None],
+    parameters: list[inspect.Parameter],
+) -> None:
+    """Register a command with these parameters and the help of its operation."""
+    parameters = [inspect.Parameter("ctx", _POSITIONAL, annotation=typer.Context), *parameters]
     # An argument without a default cannot follow an option with one.
     parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
     cast("Any", command).__signature__ = inspect.Signature(parameters)
@@ -100,6 +246,8 @@ def item_type(field: Field) -> Any:
 def _help(field: Field) -> str:
     """Return the help of an option, with an example of its values."""
     sample = "30d, 12h" if field.rule.is_duration else field.rule.example
+    if field.is_list and field.item_rule.prefix:
+        return field.rule.help.replace("Ids", "Ids or their beginnings")
     if field.rule.prefix and field.rule.argument:
         return f"{field.rule.help.rstrip('.')}, or the beginning of it."
     return field.rule.help if sample is None else f"{field.rule.help.rstrip('.')}, such as {sample}."
@@ -125,7 +273,8 @@ async def complete(work: UnitOfWork, value: msgspec.Struct) -> Any:
     """Return an input with the whole ids that its ids begin. Raises InvalidValue, NotFound."""
     whole = {}
     for field in fields_of(type(value)):
-        given, prefix = getattr(value, field.name), field.rule.prefix
+        given, rule = getattr(value, field.name), field.item_rule if field.is_list else field.rule
+        prefix = rule.prefix
         if not prefix or given is None:
             continue
         words = given if field.is_list else [given]

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
+from boathook.console.derived import In, check_typed, read_form
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.console.system import JOBS_PATH
 from boathook.domain import ids
@@ -15,6 +16,9 @@ from boathook.domain.errors import InvalidValue, NotFound
 from boathook.domain.plurals import counted
 from boathook.pages import query_params
 from boathook.service.access.authorization import Permission
+from boathook.service.catalogue import dead_letters as actions
+from boathook.service.catalogue.operation import Operation
+from boathook.service.catalogue.selection import Acted, first_error
 from boathook.service.operating import bulk_jobs, dead_letters, listings
 from boathook.service.operating.dead_letters import DeadLetterCursor, DeadLetterGroup, DeadLetterPage, Key
 from boathook.service.operating.listings import DeliveryRow, ListFilter
@@ -132,36 +136,44 @@ async def preview_replay(context: ConsoleContext, status: int = 200, **errors: s
 async def replay_group(context: ConsoleContext) -> Response:
     """Replay all dead letters of a group, in the background."""
     try:
-        rate = query_params.get_number(context.form, "rate")
-        async with context.work() as work:
-            note = query_params.get_text(context.form, "note") or ""
-            task = await bulk_jobs.replay_group(work, context.path["group"], rate=rate, note=note)
+        wanted = read_form(context, actions.replay, "rate", "note", group=_group_of(context))
+        return await _start_job(context, actions.replay, wanted)
     except InvalidValue as error:
         return await preview_replay(context, 400, **{str(error.where[0]): str(error)})
-    return context.to(f"{JOBS_PATH}/{task.shown_id}")
 
 
 @routes.post("/dead/groups/{group}/ignore", Permission.DEAD_LETTER_DECIDE)
 async def ignore_group(context: ConsoleContext) -> Response:
     """Ignore all dead letters of a group, in the background."""
     try:
-        async with context.work() as work:
-            task = await bulk_jobs.ignore_group(work, context.path["group"], note=context.field("note"))
+        wanted = read_form(context, actions.ignore, group=_group_of(context), note=context.field("note"))
+        return await _start_job(context, actions.ignore, wanted)
     except InvalidValue as error:
         return await show_group(context, 400, ignore=str(error))
-    return context.to(f"{JOBS_PATH}/{task.shown_id}")
 
 
 @routes.post("/dead/groups/{group}/purge", Permission.DEAD_LETTER_PURGE)
 async def purge_group(context: ConsoleContext) -> Response:
     """Purge all dead letters of a group, in the background."""
-    typed, note = (str(context.form.get(name, "")) for name in ("typed", "note"))
     try:
-        async with context.work() as work:
-            task = await bulk_jobs.purge_group(work, context.path["group"], typed=typed, note=note)
+        check_typed(context, actions.purge)
+        wanted = read_form(context, actions.purge, "note", group=_group_of(context))
+        return await _start_job(context, actions.purge, wanted)
     except InvalidValue as error:
         return await show_group(context, 400, purge=str(error))
-    return context.to(f"{JOBS_PATH}/{task.shown_id}")
+
+
+def _group_of(context: ConsoleContext) -> str:
+    return ids.show(ids.DEAD_GROUP, bulk_jobs.parse_group_id(context.path["group"]))
+
+
+async def _start_job(context: ConsoleContext, operation: Operation[In, Acted], wanted: In) -> Response:
+    """Start the job of an operation, and show it. Raises NotFound if nothing is left to do."""
+    async with context.work() as work:
+        acted = await operation(work, wanted)
+    if acted.job is None:
+        raise NotFound(f"{acted.notes[0]}: all were replayed, ignored or purged")
+    return context.to(f"{JOBS_PATH}/{acted.job}")
 
 
 @routes.post("/dead/decide", Permission.DEAD_LETTER_DECIDE)
@@ -238,22 +250,31 @@ async def purge_letter(context: ConsoleContext) -> Response:
 
 async def _decide(context: ConsoleContext, keys: Sequence[Key], what: str) -> str:
     """Apply the chosen action to these dead letters, and return a message about the result."""
-    app_context, actor = context.app_context, context.actor
-    note, typed = (str(context.form.get(name, "")) for name in ("note", "typed"))
-    match what:
-        case "replay":
-            done, verb = await dead_letters.replay(app_context, keys, actor=actor, note=note), "queued for replay"
-        case "ignore":
-            done, verb = await dead_letters.ignore(app_context, keys, actor=actor, note=note), "ignored"
-        case "purge" if context.may(Permission.DEAD_LETTER_PURGE):
-            done, verb = await dead_letters.purge(app_context, keys, actor=actor, typed=typed, note=note), "purged"
-        case _:
-            raise InvalidValue("choose replay, ignore or purge", "do")
-    left = len(keys) - done
-    message = f"{_count(done)} {verb}."
-    return (
-        message if not left else f"{message} {_count(left)} skipped: purged, already pending, or no longer deliverable."
-    )
+    names = [ids.show_delivery(*key) for key in keys]
+    acted, verb = await _act(context, names, what)
+    if (error := first_error(acted)) is not None:
+        raise error
+    message = f"{_count(acted.done)} {verb}."
+    if not acted.skipped:
+        return message
+    skipped = _count(len(acted.skipped))
+    return f"{message} {skipped} skipped: purged, already pending, or no longer deliverable."
+
+
+async def _act(context: ConsoleContext, names: list[str], what: str) -> tuple[Acted, str]:
+    async with context.work() as work:
+        match what:
+            case "replay":
+                replay = read_form(context, actions.replay, "note", ids=names)
+                return await actions.replay(work, replay), "queued for replay"
+            case "ignore":
+                ignore = read_form(context, actions.ignore, ids=names, note=context.field("note"))
+                return await actions.ignore(work, ignore), "ignored"
+            case "purge" if context.may(Permission.DEAD_LETTER_PURGE):
+                check_typed(context, actions.purge)
+                return await actions.purge(work, read_form(context, actions.purge, "note", ids=names)), "purged"
+            case _:
+                raise InvalidValue("choose replay, ignore or purge", "do")
 
 
 def _count(number: int) -> str:

@@ -33,6 +33,12 @@ def read_form(context: RequestContext, operation: Operation[In, Any], *names: st
     return check(operation.input(**parsed, **values))
 
 
+def check_typed(context: RequestContext, operation: Operation[Any, Any]) -> None:
+    """Raise InvalidValue unless the word that confirms an operation was typed."""
+    if context.field("typed").strip().lower() != operation.must_type:
+        raise InvalidValue(f"type {operation.must_type} to confirm", "typed")
+
+
 def problem_of(error: BoathookError | None) -> tuple[str, str]:
     """Return the field that an error is about, empty if it is about none, and its text as a page shows it."""
     if error is None:

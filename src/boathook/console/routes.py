@@ -133,7 +133,7 @@ class ConsoleContext(RequestContext):
     @asynccontextmanager
     async def work(self) -> AsyncIterator[UnitOfWork]:
         """Open a transaction of the organization; it commits at the end and rolls back on an error."""
-        async with self.app_context.work(actor=self.actor, caller=OperatorCaller(self.role)) as work:
+        async with self.app_context.work(actor=self.actor, caller=OperatorCaller(self.role, self.operator.id)) as work:
             yield work
 
     def page(self, template: str, status: int = 200, **values: Any) -> Response:

@@ -111,6 +111,18 @@ class DeadLetterCount(msgspec.Struct, frozen=True, kw_only=True):
     newest: datetime
 
 
+class DeliveryState(msgspec.Struct, frozen=True):
+    """What an operator's action on a delivery depends on."""
+
+    key: Key
+    state: str
+    recipient: str
+    takes: bool
+    """Whether its recipient accepts deliveries: an endpoint may be deleted or disabled."""
+    is_gone: bool
+    """Whether its event's content was deleted."""
+
+
 class ReplayResult(msgspec.Struct, frozen=True):
     """The result of replaying events."""
 
@@ -157,7 +169,13 @@ async def read_clock(database: Database | Connection) -> datetime:
     return now
 
 
-async def count_dead(database: Database, selection: Selection) -> list[DeadLetterCount]:
+async def read_states(connection: Connection, keys: Sequence[Key], organization: str | None) -> list["DeliveryState"]:
+    """Return the states of those of these deliveries that exist, of one organization or of all."""
+    rows = await connection.fetch(SQL["read_states"], *_columns(keys), organization)
+    return [DeliveryState((row["event_id"], row["ordinal"]), *list(row)[2:]) for row in rows]
+
+
+async def count_dead(database: Database | Connection, selection: Selection) -> list[DeadLetterCount]:
     """Count the dead letters in *selection*, grouped, largest group first."""
     return [DeadLetterCount(**dict(row)) for row in await database.fetch(SQL["count_dead"], *selection.arguments())]
 
@@ -177,7 +195,7 @@ async def replay_dead_in(
     connection: Connection, selection: Selection, action: AuditContext, *, pace: ReplaySchedule, limit: int
 ) -> list[Key]:
     """Run `replay_dead` in the caller's transaction."""
-    keys = await _lock_dead(connection, selection, limit, is_to_revive=True)
+    keys = await lock_dead(connection, selection, limit, is_to_revive=True)
     await replay_locked(connection, keys, action, pace=pace)
     return keys
 
@@ -192,7 +210,7 @@ async def ignore_dead_in(
     connection: Connection, selection: Selection, action: AuditContext, *, limit: int
 ) -> list[Key]:
     """Run `ignore_dead` in the caller's transaction."""
-    keys = await _lock_dead(connection, selection, limit)
+    keys = await lock_dead(connection, selection, limit)
     await ignore_locked(connection, keys, action)
     return keys
 
@@ -203,7 +221,7 @@ async def purge_dead(database: Database, selection: Selection, action: AuditCont
     Their events remain until retention deletes them.
     """
     async with database.transaction() as connection:
-        keys = await _lock_dead(connection, selection, limit)
+        keys = await lock_dead(connection, selection, limit)
         await purge_locked(connection, keys, action)
         return keys
 
@@ -419,9 +437,10 @@ async def record_each(connection: Connection, action: AuditContext, name: str, s
     await connection.execute(SQL["record_actions"], action.actor, name, list(subjects), action.note)
 
 
-async def _lock_dead(
+async def lock_dead(
     connection: Connection, selection: Selection, limit: int, *, is_to_revive: bool = False
 ) -> list[Key]:
+    """Lock up to *limit* dead letters; *is_to_revive* skips those that cannot be replayed."""
     rows = await connection.fetch(SQL["lock_dead"], *selection.arguments(), limit, is_to_revive)
     return [(row["event_id"], row["ordinal"]) for row in rows]
 

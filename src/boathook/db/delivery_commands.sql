@@ -36,6 +36,18 @@ where {selected_dead}
 group by 1, 2, 3, 4, 5
 order by number desc, 3, 4, 5
 
+-- name: read_states
+-- Reads the states of those of these deliveries that exist and, unless $3 is null, belong to this organization.
+select k.event_id, k.ordinal, d.state, d.recipient, boathook.accepts_deliveries(d.recipient), e.expunged_at is not null
+from unnest($1::uuid[], $2::integer[]) as k (event_id, ordinal)
+join boathook.event e on e.id = k.event_id
+cross join lateral (
+    select state, recipient from boathook.delivery where event_id = k.event_id and ordinal = k.ordinal
+    union all
+    select state, recipient from boathook.delivery_archive where event_id = k.event_id and ordinal = k.ordinal
+) as d
+where $3::text is null or {organization} = $3
+
 -- name: lock_dead
 -- Locks the next dead letters of a selection, in key order; those that another operator holds are skipped.
 -- $12 also skips those that cannot be replayed: their content was deleted, or their endpoint is deleted or disabled.

@@ -19,7 +19,7 @@ from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
 from boathook.domain.filters import Router
-from boathook.domain.model import Route
+from boathook.domain.model import Role, Route
 from boathook.domain.windows import Window
 
 SQL = load(__file__)
@@ -37,6 +37,9 @@ class TaskOperation(StrEnum):
     REPLAY_GROUP = dead_letter_groups.REPLAY_GROUP
     IGNORE_GROUP = dead_letter_groups.IGNORE_GROUP
     PURGE_GROUP = dead_letter_groups.PURGE_GROUP
+    REPLAY_DEAD = "dead.replay-many"
+    IGNORE_DEAD = "dead.ignore-many"
+    PURGE_DEAD = "dead.purge-many"
     REPLAY_EVENTS = "event.replay-many"
     ROUTE_EVENTS = "event.route-many"
 
@@ -51,6 +54,9 @@ BulkOperation = Literal[
     TaskOperation.REPLAY_GROUP,
     TaskOperation.IGNORE_GROUP,
     TaskOperation.PURGE_GROUP,
+    TaskOperation.REPLAY_DEAD,
+    TaskOperation.IGNORE_DEAD,
+    TaskOperation.PURGE_DEAD,
     TaskOperation.REPLAY_EVENTS,
     TaskOperation.ROUTE_EVENTS,
 ]
@@ -208,6 +214,24 @@ async def find_target(connection: Connection, task: Task) -> EndpointTarget | No
     return EndpointTarget(
         recipient=recipient, application=application, router=Router([route], 0), reads_body=reads_body
     )
+
+
+async def find_objection(connection: Connection, task: Task) -> str | None:
+    """Return why the caller that started a task may not continue it; None if it may, or if it needs no permission.
+
+    ``caller`` of its request names a key, which must still be valid, or an operator, who must still be enabled and have
+    the role that the task's permission needs.
+    """
+    caller = task.request.get("caller") or {}
+    if "key" in caller:
+        key = UUID(caller["key"])
+        if not await connection.fetchval(SQL["is_key_valid"], key):
+            return f"{ids.show(ids.API_KEY, key)}, which started it, is not valid any more"
+    if "operator" in caller:
+        role, needed = await connection.fetchval(SQL["find_role"], UUID(caller["operator"])), task.request["role"]
+        if role is None or (needed is not None and not Role(role).covers(Role(needed))):
+            return f"{task.request['actor']}, who started it, may not do this any more"
+    return None
 
 
 async def page_subscriptions(

@@ -44,6 +44,15 @@ set state = 'failed', data = (data::jsonb || $3::jsonb)::json, updated_at = cloc
 where organization = $1 and id = $2 and state = 'running'
 returning *
 
+-- name: is_key_valid
+-- Whether an API key is valid.
+select exists (
+    select from boathook.api_key where id = $1 and revoked_at is null and (expires_at is null or expires_at > now()))
+
+-- name: find_role
+-- Reads the role of an operator who is not disabled.
+select role from boathook.operator where id = $1 and disabled_at is null
+
 -- name: find_target
 -- Reads the endpoint of a task, and its application, unless either is deleted.
 select a.organization, p.id, p.event_types, p.channels, p.filter, p.order_by

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from boathook.db import dead_letter_groups, delivery_commands, messages, rerouting, resends, tasks
 from boathook.db.database import Connection, Database
-from boathook.db.delivery_commands import AuditContext, Key, ReplaySchedule
+from boathook.db.delivery_commands import AuditContext, Key, ReplaySchedule, Selection
 from boathook.db.messages import MessageFilter, MessageStatus
 from boathook.db.queries import event_search
 from boathook.db.queries.event_search import EventFilter
@@ -141,9 +141,14 @@ async def _work(connection: Connection, task: Task, after: UUID) -> StepResult:
             TaskOperation.REPLAY_GROUP
             | TaskOperation.IGNORE_GROUP
             | TaskOperation.PURGE_GROUP
+            | TaskOperation.REPLAY_DEAD
+            | TaskOperation.IGNORE_DEAD
+            | TaskOperation.PURGE_DEAD
             | TaskOperation.REPLAY_EVENTS
             | TaskOperation.ROUTE_EVENTS
         ):
+            if (objection := await tasks.find_objection(connection, task)) is not None:
+                raise _Impossible(objection)
             return await run_bulk_step(connection, task, task.kind)
         case _:
             assert_never(task.kind)
@@ -254,13 +259,13 @@ async def run_bulk_step(connection: Connection, task: Task, kind: BulkOperation)
             return await _replay_events(connection, task, now)
         case TaskOperation.ROUTE_EVENTS:
             return await _route_events(connection, task, now)
-        case TaskOperation.REPLAY_GROUP:
+        case TaskOperation.REPLAY_GROUP | TaskOperation.REPLAY_DEAD:
             keys = await _lock(connection, task, is_to_revive=True)
             await delivery_commands.replay_locked(connection, keys, _replay(task), pace=_pace(task, now))
-        case TaskOperation.IGNORE_GROUP:
+        case TaskOperation.IGNORE_GROUP | TaskOperation.IGNORE_DEAD:
             keys = await _lock(connection, task)
             await delivery_commands.ignore_locked(connection, keys, _action(task))
-        case TaskOperation.PURGE_GROUP:
+        case TaskOperation.PURGE_GROUP | TaskOperation.PURGE_DEAD:
             keys = await _lock(connection, task)
             await delivery_commands.purge_locked(connection, keys, _action(task))
         case _:
@@ -270,10 +275,21 @@ async def run_bulk_step(connection: Connection, task: Task, kind: BulkOperation)
 
 
 async def _lock(connection: Connection, task: Task, *, is_to_revive: bool = False) -> list[Key]:
+    limit, tenant = _batch_size(task), task.request.get("tenant")
+    if "group" not in task.request:
+        selection = Selection(_dead_filter(task), None, tenant)
+        return await delivery_commands.lock_dead(connection, selection, limit, is_to_revive=is_to_revive)
     key = UUID(task.request["group"])
     return await dead_letter_groups.lock_group(
-        connection, key, task.created_at, limit=_batch_size(task), is_to_revive=is_to_revive
+        connection, key, task.created_at, limit=limit, is_to_revive=is_to_revive, organization=tenant
     )
+
+
+def _dead_filter(task: Task) -> ListFilter:
+    """Return the filter of dead letters that was frozen when the task started."""
+    names = ("source", "application", "type", "recipient", "code")
+    since, until = (task.request[name] and datetime.fromisoformat(task.request[name]) for name in ("since", "until"))
+    return ListFilter(**{name: task.request[name] for name in names}, since=since, until=until)
 
 
 async def _replay_events(connection: Connection, task: Task, now: datetime) -> StepResult:

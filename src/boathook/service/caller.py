@@ -1,5 +1,6 @@
 """Who runs an operation: what it may do, and whose rows it may touch."""
 
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 from uuid import UUID
 
@@ -23,6 +24,10 @@ class Caller(Protocol):
         """Return whether it has a `Permission`."""
         ...
 
+    def frozen(self) -> Mapping[str, str]:
+        """Return what a job keeps of it, to find out later whether it may still do this; see `db.tasks`."""
+        ...
+
 
 class TrustedCaller(msgspec.Struct, frozen=True):
     """The user of the command line, who has the database password, and boathook's own processes: may do everything."""
@@ -34,6 +39,10 @@ class TrustedCaller(msgspec.Struct, frozen=True):
         """Return True."""
         return True
 
+    def frozen(self) -> Mapping[str, str]:
+        """Return nothing: its permissions do not end."""
+        return {}
+
 
 class UnknownCaller(msgspec.Struct, frozen=True):
     """The caller, without permissions, of an interface that names no caller."""
@@ -44,6 +53,10 @@ class UnknownCaller(msgspec.Struct, frozen=True):
     def may(self, _permission: Any, /) -> bool:
         """Return False."""
         return False
+
+    def frozen(self) -> Mapping[str, str]:
+        """Return nothing, as it starts no job."""
+        return {}
 
 
 HOST: Final = TrustedCaller()

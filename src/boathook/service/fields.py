@@ -331,7 +331,9 @@ def _check_text(rule: Rule, text: str) -> None:
         raise ValueError(f"write {rule.form or f'a text that matches {rule.pattern}'}")
     if rule.prefix in _WITH_UID and parse_reference(rule.prefix, text) is None:
         raise ValueError(f"write an id such as {rule.prefix}_01h455vb4pex5vsknk084sn02q4, or a uid")
-    if rule.prefix and rule.prefix not in _WITH_UID:
+    if rule.prefix == ids.DELIVERY:
+        ids.read_delivery(text)
+    elif rule.prefix and rule.prefix not in _WITH_UID:
         ids.read(rule.prefix, text)
 
 

@@ -206,12 +206,17 @@ class OperatorCaller(msgspec.Struct, frozen=True):
     """An operator of the deployment, by role."""
 
     role: Role
+    id: UUID | None = None
     tenant: str | None = None
     application_id: UUID | None = None
 
     def may(self, permission: Permission) -> bool:
         """Return whether the role includes a permission."""
         return role_may(self.role, permission)
+
+    def frozen(self) -> Mapping[str, str]:
+        """Return the operator, whose role a job compares at each step."""
+        return {} if self.id is None else {"operator": str(self.id)}
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -239,6 +244,10 @@ class Principal(msgspec.Struct, frozen=True):
     def tenant(self) -> str:
         """The only organization whose rows it may touch."""
         return self.organization
+
+    def frozen(self) -> Mapping[str, str]:
+        """Return the key, which must still be valid at each step of a job."""
+        return {"key": str(self.key_id)}
 
     @property
     def is_for_organization(self) -> bool:

@@ -2,6 +2,7 @@
 
 operation   what an operation is, and the check that stands before each body
 values      the bases of lists and results
+selection   operations on many dead letters: named ones, a group, filters or all
 
 The other modules declare the operations of one noun each. Interfaces derive their routes, commands and forms from
 `load`, which imports only the modules of the nouns that it is asked for.
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 from boathook.service.catalogue.operation import Operation
 
-NOUNS: Final = ("key",)
+NOUNS: Final = ("key", "dead_letter")
 """The nouns that have operations; the module of each has its plural."""
 
 

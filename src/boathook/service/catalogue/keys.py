@@ -11,7 +11,7 @@ from boathook.db import api_keys
 from boathook.db.api_keys import ApiKey
 from boathook.db.audit import record
 from boathook.domain import ids
-from boathook.domain.errors import InvalidValue, NotFound
+from boathook.domain.errors import InvalidValue, NotAllowed, NotFound
 from boathook.domain.model import DEFAULT_ORGANIZATION, MountRole
 from boathook.service import limits
 from boathook.service.access import keys
@@ -130,6 +130,8 @@ class KeyFilter(PageInput, frozen=True, kw_only=True):
 async def create(work: UnitOfWork, new: NewKey) -> CreatedKey:
     """Create a key and return its token once; the token is not stored."""
     _check_scope(new)
+    if work.caller.tenant not in {None, new.organization}:
+        raise NotAllowed("a key of one organization may not act on another")
     work = replace(work, organization=new.organization)
     application = None if new.application is None else await applications.get(work, new.application)
     key = ApiKey(
@@ -172,8 +174,9 @@ def _check_scope(new: NewKey) -> None:
 async def list_keys(work: UnitOfWork, wanted: KeyFilter) -> KeyPage:
     """List keys, newest first."""
     before = None if wanted.iterator is None else read_iterator(ids.API_KEY, wanted.iterator)
+    organization = work.caller.tenant or wanted.organization
     rows = await api_keys.list_all(
-        work.connection, wanted.organization, with_portal=wanted.portal, before=before, limit=wanted.limit + 1
+        work.connection, organization, with_portal=wanted.portal, before=before, limit=wanted.limit + 1
     )
     data = [view(row) for row in rows[: wanted.limit]]
     return KeyPage(data=data, iterator=data[-1].id if data else None, done=len(rows) <= wanted.limit)

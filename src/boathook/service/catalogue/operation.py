@@ -11,7 +11,9 @@ The result is an `Operation`. Calling it, `revoke(work, KeyNamed(id=...))`, firs
 and the fields of the input; there is no other way to the body.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -24,6 +26,7 @@ from boathook.service.unit_of_work import UnitOfWork
 
 In = TypeVar("In", bound=msgspec.Struct)
 Out = TypeVar("Out", bound=msgspec.Struct)
+OpenWork = Callable[[], AbstractAsyncContextManager[UnitOfWork]]
 Body = Callable[[UnitOfWork, In], Awaitable[Out]]
 
 
@@ -69,6 +72,7 @@ class Operation(Generic[In, Out]):
         warns: str,
         must_confirm: bool,
         secret: str,
+        must_type: str = "",
         examples: Sequence[str],
         selection: Any = None,
     ) -> None:
@@ -90,6 +94,8 @@ class Operation(Generic[In, Out]):
         """What it is about to do, for the question before it, with fields of the input in braces; empty: none."""
         self.must_confirm: Final = must_confirm
         """Whether the command line asks too, or needs ``--yes``; the console asks whenever there is a question."""
+        self.must_type: Final = must_type
+        """The word that a person types on a page to confirm it; empty: none."""
         self.secret: Final = secret
         """The field of the result that is shown once and never stored; empty: none."""
         self.examples: Final = tuple(examples)
@@ -116,6 +122,22 @@ class Operation(Generic[In, Out]):
         self.check_caller(work)
         check(input)
         return await self._body(work, input)
+
+    async def drive(self, open_work: OpenWork, input: In) -> AsyncIterator[int]:
+        """Act on all that *input* selects in batches, one transaction each; yield how many are done after each.
+
+        Raises: as a call does.
+        """
+        check(input)
+
+        @contextlib.asynccontextmanager
+        async def checked() -> AsyncIterator[UnitOfWork]:
+            async with open_work() as work:
+                self.check_caller(work)
+                yield work
+
+        async for done in self.selection.drive(checked, input):
+            yield done
 
     def check_caller(self, work: UnitOfWork) -> None:
         """Raise NotAllowed unless the caller of a unit of work may run it."""

@@ -22,7 +22,7 @@ from boathook.db.tasks import Task, TaskOperation, TaskState
 from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, NotFound
 from boathook.domain.windows import Window
-from boathook.service.limits import check_note, check_rate, require_note
+from boathook.service.limits import check_note, check_rate
 from boathook.service.operating import search
 from boathook.service.operating.search import SearchQuery
 from boathook.service.operating.tasks import get, list_page, start
@@ -32,11 +32,13 @@ from boathook.service.unit_of_work import UnitOfWork
 _MAX_COUNTED: Final = 100_000
 MAX_PREVIEWED: Final = 5_000
 _ALL_TIME: Final = Window(UUID(int=0), UUID(int=2**128 - 1))
-PURGE_CONFIRMATION: Final = "purge"
 JOB_KINDS: Final = (
     TaskOperation.REPLAY_GROUP,
     TaskOperation.IGNORE_GROUP,
     TaskOperation.PURGE_GROUP,
+    TaskOperation.REPLAY_DEAD,
+    TaskOperation.IGNORE_DEAD,
+    TaskOperation.PURGE_DEAD,
     TaskOperation.REPLAY_EVENTS,
     TaskOperation.ROUTE_EVENTS,
 )
@@ -44,12 +46,24 @@ _VERBS: Final = {
     TaskOperation.REPLAY_GROUP: ("Replay", "replayed"),
     TaskOperation.IGNORE_GROUP: ("Ignore", "ignored"),
     TaskOperation.PURGE_GROUP: ("Purge", "purged"),
+    TaskOperation.REPLAY_DEAD: ("Replay", "replayed"),
+    TaskOperation.IGNORE_DEAD: ("Ignore", "ignored"),
+    TaskOperation.PURGE_DEAD: ("Purge", "purged"),
     TaskOperation.REPLAY_EVENTS: ("Replay", "replayed"),
     TaskOperation.ROUTE_EVENTS: ("Re-route", "looked at"),
 }
 
+_OBJECTS: Final = {
+    TaskOperation.REPLAY_DEAD: "dead letters",
+    TaskOperation.IGNORE_DEAD: "dead letters",
+    TaskOperation.PURGE_DEAD: "dead letters",
+    TaskOperation.REPLAY_EVENTS: "events",
+    TaskOperation.ROUTE_EVENTS: "events",
+}
+"""What a job is about that is not about a group."""
 _REPLAYS: Final = {
     TaskOperation.REPLAY_GROUP: delivery_commands.REPLAY_DEAD,
+    TaskOperation.REPLAY_DEAD: delivery_commands.REPLAY_DEAD,
     TaskOperation.REPLAY_EVENTS: delivery_commands.REPLAY_EVENT,
 }
 """Audit action of the replays of each job kind."""
@@ -108,30 +122,6 @@ async def get_group(work: UnitOfWork, reference: str) -> DeadLetterGroup:
     if group is None:
         raise NotFound(f"no dead letters are left in {reference}: all were replayed, ignored or purged")
     return group
-
-
-async def replay_group(work: UnitOfWork, reference: str, *, rate: float | None = None, note: str = "") -> Task:
-    """Replay all dead letters of a group, at most *rate* per second.
-
-    Raises:
-        NotFound: there is no such group.
-        InvalidValue: the rate or the note is invalid.
-        LimitReached: too many tasks are running.
-    """
-    return await _start_group_job(
-        work, TaskOperation.REPLAY_GROUP, reference, {"rate": check_rate(rate), "note": check_note(note)}
-    )
-
-
-async def ignore_group(work: UnitOfWork, reference: str, *, note: str) -> Task:
-    """Ignore all dead letters of a group, with a note that says why. Raises as `replay_group` does."""
-    return await _start_group_job(work, TaskOperation.IGNORE_GROUP, reference, {"note": require_note(note)})
-
-
-async def purge_group(work: UnitOfWork, reference: str, *, typed: str, note: str = "") -> Task:
-    """Delete a group's dead letters with their attempts, once *typed* confirms it. Raises as `replay_group` does."""
-    check_confirmation(typed)
-    return await _start_group_job(work, TaskOperation.PURGE_GROUP, reference, {"note": check_note(note)})
 
 
 async def replay_events(
@@ -278,7 +268,7 @@ def progress_of(task: Task) -> JobProgress:
     is_stopped = task.state is TaskState.FAILED and error.startswith("stopped by ")
     return JobProgress(
         id=task.shown_id,
-        title=f"{verb} a group of dead letters" if group else f"{verb} events",
+        title=f"{verb} {_OBJECTS.get(task.kind, 'a group of dead letters')}",
         state="stopped" if is_stopped else task.state.value,
         done=task.data.get("done", 0),
         total=task.request.get("total", 0),
@@ -295,22 +285,11 @@ def progress_of(task: Task) -> JobProgress:
     )
 
 
-def check_confirmation(typed: str) -> None:
-    """Raise InvalidValue if the word that confirms a purge was not typed."""
-    if typed.strip().lower() != PURGE_CONFIRMATION:
-        raise InvalidValue(f"type {PURGE_CONFIRMATION} to confirm", "typed")
-
-
 async def _get(work: UnitOfWork, reference: str) -> Task:
     task = await get(work, reference)
     if task.kind not in JOB_KINDS:
         raise NotFound(f"unknown bulk job {reference}")
     return task
-
-
-async def _start_group_job(work: UnitOfWork, kind: TaskOperation, reference: str, request: Mapping[str, Any]) -> Task:
-    group = await get_group(work, reference)
-    return await _start_job(work, kind, {**request, "group": str(group.key), "total": group.number}, subject=group.id)
 
 
 async def _start_job(work: UnitOfWork, kind: TaskOperation, request: Mapping[str, Any], *, subject: str) -> Task:

@@ -17,7 +17,7 @@ from boathook.db.dead_letter_groups import MAX_LETTERS
 from boathook.db.dead_letter_groups import DeadLetterCursor as DeadLetterCursor  # noqa: PLC0414 - re-exported
 from boathook.db.dead_letter_groups import DeadLetterGroup as DeadLetterGroup  # noqa: PLC0414 - re-exported
 from boathook.db.dead_letter_groups import DeadLetterPage as DeadLetterPage  # noqa: PLC0414 - re-exported
-from boathook.db.delivery_commands import AuditContext, ReplaySchedule, Selection
+from boathook.db.delivery_commands import AuditContext, Selection
 from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - re-exported
 from boathook.db.queries import event_chain, listings
 from boathook.db.queries.listings import DeliveryRow, ListFilter
@@ -26,8 +26,7 @@ from boathook.domain.errors import InvalidState
 from boathook.domain.model import State
 from boathook.domain.plurals import format_count, plural
 from boathook.domain.policy import CONNECTION_LOST
-from boathook.service.limits import check_note, check_rate, require_note
-from boathook.service.operating import bulk_jobs, operations
+from boathook.service.limits import check_note, check_rate
 from boathook.service.operating.listings import find_delivery
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
@@ -232,44 +231,6 @@ async def group_of(app_context: AppContext, key: Key) -> str | None:
     return None if group is None else ids.show(ids.DEAD_GROUP, group)
 
 
-async def replay(app_context: AppContext, keys: Sequence[Key], *, actor: str, note: str = "") -> int:
-    """Make dead letters pending again; return how many.
-
-    Raises:
-        NotFound: one does not exist.
-        InvalidTransition: one has succeeded or was ignored.
-        InvalidValue: the note is invalid.
-    """
-    action, chosen = await _prepare(app_context, keys, actor, check_note(note))
-    done = await operations.replay_dead(app_context.database, chosen, action)
-    app_context.notify_due()
-    return done
-
-
-async def ignore(app_context: AppContext, keys: Sequence[Key], *, actor: str, note: str) -> int:
-    """Mark dead letters as ignored, with a note that says why; return how many. Raises as `replay` does."""
-    action, chosen = await _prepare(app_context, keys, actor, require_note(note))
-    return await operations.ignore_dead(app_context.database, chosen, action)
-
-
-async def replay_one(work: UnitOfWork, key: Key, *, note: str = "") -> DeliveryRow:
-    """Make one dead letter of the organization pending again, in the unit of work; return its delivery.
-
-    Raises:
-        NotFound: the organization has no such delivery.
-        InvalidState: it is not a dead letter, its endpoint is deleted or disabled, or its event's content was deleted.
-        InvalidValue: the note is invalid.
-    """
-    action = AuditContext(actor=work.actor, note=check_note(note) or None)
-    await _require_dead(work, key)
-    pace = ReplaySchedule(await delivery_commands.read_clock(work.connection))
-    selection = Selection(ListFilter(), [key])
-    if not await delivery_commands.replay_dead_in(work.connection, selection, action, pace=pace, limit=1):
-        text = "its endpoint is deleted or disabled, its event's content is gone, or another request is changing it"
-        raise InvalidState(text, "endpoint_disabled")
-    return await find_delivery(work, key)
-
-
 async def replay_selected(
     work: UnitOfWork, keys: Sequence[Key], *, died_before: datetime, note: str = "", rate: float | None = None
 ) -> Sequence[Key]:
@@ -313,31 +274,7 @@ async def replay_first(work: UnitOfWork, key: Key, *, note: str = "") -> Deliver
     return await find_delivery(work, added)
 
 
-async def ignore_one(work: UnitOfWork, key: Key, *, note: str) -> DeliveryRow:
-    """Mark one dead letter of the organization as ignored, with a note that says why. Raises as `replay_one` does."""
-    action = AuditContext(actor=work.actor, note=require_note(note))
-    await _require_dead(work, key)
-    selection = Selection(ListFilter(), [key])
-    if not await delivery_commands.ignore_dead_in(work.connection, selection, action, limit=1):
-        raise InvalidState("another request is changing it", _NOT_DEAD)
-    return await find_delivery(work, key)
-
-
 async def _require_dead(work: UnitOfWork, key: Key) -> None:
     row = await find_delivery(work, key)
     if row.state != State.DEAD:
         raise InvalidState(f"{row.id} is {row.state}, not a dead letter", _NOT_DEAD)
-
-
-async def purge(app_context: AppContext, keys: Sequence[Key], *, actor: str, typed: str, note: str = "") -> int:
-    """Delete dead letters with their attempts, once *typed* confirms it; return how many. Raises as `replay` does."""
-    bulk_jobs.check_confirmation(typed)
-    action, chosen = await _prepare(app_context, keys, actor, check_note(note))
-    return await operations.purge_dead(app_context.database, chosen, action)
-
-
-async def _prepare(
-    app_context: AppContext, keys: Sequence[Key], actor: str, note: str
-) -> tuple[AuditContext, Selection]:
-    dead = await operations.check_dead(app_context.database, keys)
-    return AuditContext(actor=actor, note=note or None), Selection(ListFilter(), dead)

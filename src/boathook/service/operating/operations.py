@@ -6,7 +6,7 @@ repeated.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, assert_never
 from uuid import UUID
@@ -15,10 +15,10 @@ import msgspec
 from msgspec.structs import replace
 
 from boathook.config import Settings
-from boathook.db import dead_letter_groups, delivery_commands
+from boathook.db import delivery_commands
 from boathook.db import rerouting as routing
 from boathook.db.audit import record
-from boathook.db.database import Connection, Database
+from boathook.db.database import Database
 from boathook.db.delivery_commands import AuditContext as AuditContext  # noqa: PLC0414 - re-exported
 from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - re-exported
 from boathook.db.delivery_commands import ReplayOutcomes as ReplayOutcomes  # noqa: PLC0414 - re-exported
@@ -62,49 +62,8 @@ count_dead = delivery_commands.count_dead
 read_clock = delivery_commands.read_clock
 
 
-async def check_dead(database: Database, keys: Sequence[Key]) -> list[Key]:
-    """Return which of these deliveries are dead letters; pending or leased ones are skipped.
-
-    Raises:
-        NotFound: one does not exist.
-        InvalidTransition: one has succeeded or was ignored.
-    """
-    dead = []
-    for key in keys:
-        delivery = await listings.get_delivery(database, *key)
-        if delivery.state == State.DEAD:
-            dead.append(key)
-        elif delivery.state in {State.SUCCEEDED, State.IGNORED}:
-            raise InvalidTransition(f"{delivery.id} is {delivery.state}, not a dead letter; {_replay_hint(delivery)}")
-    return dead
-
-
 def _replay_hint(ended: DeliveryRow) -> str:
     return f"to run it again, replay its event {ended.event_id}"
-
-
-async def replay_dead(
-    database: Database,
-    selection: Selection,
-    action: AuditContext,
-    *,
-    rate: float | None = None,
-    report: ProgressCallback | None = None,
-) -> int:
-    """Make the dead letters of *selection* pending again, due at most *rate* per second; return how many.
-
-    A delivery that fails permanently again meanwhile is not replayed twice.
-    """
-    action, rate = check_action(action), check_rate(rate)
-    start = await delivery_commands.read_clock(database)
-    selection = _until(selection, start)
-    gap_s = 1 / rate if rate else 0.0
-
-    async def step(done: int) -> int:
-        pace = ReplaySchedule(start, gap_s, done)
-        return len(await delivery_commands.replay_dead(database, selection, action, pace=pace, limit=BATCH))
-
-    return await _in_batches(step, report)
 
 
 async def replay_delivery(
@@ -132,7 +91,8 @@ async def replay_delivery(
     delivery = await listings.get_delivery(database, *key)
     match State(delivery.state):
         case State.DEAD:
-            if not await replay_dead(database, Selection(ListFilter(), [key]), action):
+            chosen, pace = Selection(ListFilter(), [key]), ReplaySchedule(await delivery_commands.read_clock(database))
+            if not await delivery_commands.replay_dead(database, chosen, action, pace=pace, limit=1):
                 text = f"{delivery.recipient} is deleted or disabled, or the event's content is gone"
                 raise InvalidState(text, "endpoint_disabled")
             return delivery, key
@@ -205,102 +165,6 @@ async def follow_replay(
         if not found.is_open:
             return
         await asyncio.sleep(_FOLLOW_INTERVAL_S)
-
-
-async def ignore_dead(
-    database: Database, selection: Selection, action: AuditContext, *, report: ProgressCallback | None = None
-) -> int:
-    """Mark the dead letters of *selection* as ignored, with the action's note; return how many.
-
-    Raises:
-        InvalidValue: there is no note, or it is invalid.
-    """
-    action = check_action(action, needs_note=True)
-    selection = _until(selection, await delivery_commands.read_clock(database))
-
-    async def step(_done: int) -> int:
-        return len(await delivery_commands.ignore_dead(database, selection, action, limit=BATCH))
-
-    return await _in_batches(step, report)
-
-
-async def purge_dead(
-    database: Database, selection: Selection, action: AuditContext, *, report: ProgressCallback | None = None
-) -> int:
-    """Delete the dead letters of *selection* with their attempts, counted as dropped; return how many."""
-    action = check_action(action)
-    selection = _until(selection, await delivery_commands.read_clock(database))
-
-    async def step(_done: int) -> int:
-        return len(await delivery_commands.purge_dead(database, selection, action, limit=BATCH))
-
-    return await _in_batches(step, report)
-
-
-async def replay_group(
-    database: Database,
-    key: UUID,
-    action: AuditContext,
-    *,
-    rate: float | None = None,
-    report: ProgressCallback | None = None,
-) -> int:
-    """Make a group's dead letters pending again, due at most *rate* per second; return how many."""
-    action, rate = check_action(action), check_rate(rate)
-    start = await delivery_commands.read_clock(database)
-    gap_s = 1 / rate if rate else 0.0
-
-    async def act(connection: Connection, keys: Sequence[Key], done: int) -> None:
-        await delivery_commands.replay_locked(connection, keys, action, pace=ReplaySchedule(start, gap_s, done))
-
-    return await _act_on_group(database, key, action, dead_letter_groups.REPLAY_GROUP, act, report)
-
-
-async def ignore_group(
-    database: Database, key: UUID, action: AuditContext, *, report: ProgressCallback | None = None
-) -> int:
-    """Mark a group's dead letters as ignored, with the action's note; return how many. Raises as `ignore_dead`."""
-    action = check_action(action, needs_note=True)
-
-    async def act(connection: Connection, keys: Sequence[Key], _done: int) -> None:
-        await delivery_commands.ignore_locked(connection, keys, action)
-
-    return await _act_on_group(database, key, action, dead_letter_groups.IGNORE_GROUP, act, report)
-
-
-async def purge_group(
-    database: Database, key: UUID, action: AuditContext, *, report: ProgressCallback | None = None
-) -> int:
-    """Delete a group's dead letters with their attempts, counted as dropped; return how many."""
-    action = check_action(action)
-
-    async def act(connection: Connection, keys: Sequence[Key], _done: int) -> None:
-        await delivery_commands.purge_locked(connection, keys, action)
-
-    return await _act_on_group(database, key, action, dead_letter_groups.PURGE_GROUP, act, report)
-
-
-async def _act_on_group(
-    database: Database,
-    key: UUID,
-    action: AuditContext,
-    name: str,
-    act: Callable[[Connection, Sequence[Key], int], Awaitable[None]],
-    report: ProgressCallback | None,
-) -> int:
-    start = await delivery_commands.read_clock(database)
-
-    async def step(done: int) -> int:
-        async with database.transaction() as connection:
-            if not done:
-                await record(connection, action.actor, name, ids.show(ids.DEAD_GROUP, key), action.note)
-            keys = await dead_letter_groups.lock_group(
-                connection, key, start, limit=BATCH, is_to_revive=name == dead_letter_groups.REPLAY_GROUP
-            )
-            await act(connection, keys, done)
-            return len(keys)
-
-    return await _in_batches(step, report)
 
 
 async def replay_events(
@@ -409,20 +273,6 @@ async def _event_batches(
     while batch := await delivery_commands.page_events(database, bounded, after=after, limit=BATCH):
         yield batch
         after = batch[-1]
-
-
-def _until(selection: Selection, end: datetime) -> Selection:
-    until = min(end, selection.filter.until or end)
-    return replace(selection, filter=replace(selection.filter, until=until))
-
-
-async def _in_batches(step: Callable[[int], Awaitable[int]], report: ProgressCallback | None) -> int:
-    done = 0
-    while moved := await step(done):
-        done += moved
-        if report is not None:
-            report(done)
-    return done
 
 
 async def send(database: Database, settings: Settings, action: AuditContext, message: Message) -> Receipt:

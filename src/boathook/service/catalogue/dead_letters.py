@@ -1,0 +1,97 @@
+"""Operations on dead letters."""
+
+from typing import Annotated
+
+from boathook.db import delivery_commands
+from boathook.db.tasks import TaskOperation
+from boathook.service.access.authorization import Permission
+from boathook.service.catalogue.operation import Http, Scope
+from boathook.service.catalogue.selection import Batch, DeadLetters, Note, Rate, on_dead_letters
+from boathook.service.fields import Rule
+from boathook.service.limits import MAX_NOTE
+
+
+class Replay(DeadLetters, frozen=True, kw_only=True):
+    """The dead letters to replay."""
+
+    rate: Rate = None
+    note: Note = ""
+
+
+def _require_note(note: str) -> None:
+    if not note.strip():
+        raise ValueError("write a note that says why; it is kept")
+
+
+class Ignore(DeadLetters, frozen=True, kw_only=True):
+    """The dead letters to ignore, and why."""
+
+    note: Annotated[
+        str,
+        Rule(
+            help="Reason; stored as the outcome of the delivery.", max_length=MAX_NOTE, check=_require_note,
+            example="refunded by hand",
+        ),
+    ]  # fmt: skip
+
+
+class Purge(DeadLetters, frozen=True, kw_only=True):
+    """The dead letters to delete."""
+
+    note: Note = ""
+
+
+@on_dead_letters(
+    "dead_letter.replay",
+    Permission.DEAD_LETTER_DECIDE,
+    Scope.ORGANIZATION,
+    Http("POST", "/dead-letter/bulk-replay", 202, "v1.dead-letter.bulk-replay"),
+    jobs=(TaskOperation.REPLAY_GROUP, TaskOperation.REPLAY_DEAD),
+    revives=True,
+    undo=None,
+    says="replayed",
+    examples=(
+        "boathook dead replay dlv_01h455vb4pex5vsknk084sn02q4_0",
+        "boathook dead replay --source stripe --code TIMEOUT --since 2h --rate 20 --yes",
+        "boathook dead replay --group grp_01h455vb4pex5vsknk084sn02q4 --dry-run",
+        "boathook dead replay --group grp_01h455vb4pex5vsknk084sn02q4 --yes --follow",
+        "boathook dead replay --first dlv_01h455vb4pex5vsknk084sn02q4_0",
+    ),
+)
+async def replay(batch: Batch, wanted: Replay) -> None:
+    """Replay dead letters, each with its full number of attempts."""
+    await delivery_commands.replay_locked(batch.connection, batch.keys, batch.audit, pace=batch.pace(wanted.rate))
+
+
+@on_dead_letters(
+    "dead_letter.ignore",
+    Permission.DEAD_LETTER_DECIDE,
+    Scope.ORGANIZATION,
+    Http("POST", "/dead-letter/bulk-ignore", 202, "v1.dead-letter.bulk-ignore"),
+    jobs=(TaskOperation.IGNORE_GROUP, TaskOperation.IGNORE_DEAD),
+    undo="replay the event",
+    says="ignored",
+    examples=(
+        "boathook dead ignore dlv_01h455vb4pex5vsknk084sn02q4_0 --note 'refunded by hand'",
+        "boathook dead ignore --recipient handler:crm --note 'the old CRM is gone' --yes",
+    ),
+)
+async def ignore(batch: Batch, wanted: Ignore) -> None:  # noqa: ARG001 - its note is in the audit
+    """Mark dead letters as ignored, with a note."""
+    await delivery_commands.ignore_locked(batch.connection, batch.keys, batch.audit)
+
+
+@on_dead_letters(
+    "dead_letter.purge",
+    Permission.DEAD_LETTER_PURGE,
+    Scope.DEPLOYMENT,
+    Http("POST", "/dead-letter/bulk-purge", 202, "v1.dead-letter.bulk-purge"),
+    jobs=(TaskOperation.PURGE_GROUP, TaskOperation.PURGE_DEAD),
+    undo=None,
+    says="purged",
+    must_type="purge",
+    examples=("boathook dead purge --source test --since 7d --yes",),
+)
+async def purge(batch: Batch, wanted: Purge) -> None:  # noqa: ARG001 - its note is in the audit
+    """Permanently delete dead letters and their attempts; they are counted as dropped. Their events are kept."""
+    await delivery_commands.purge_locked(batch.connection, batch.keys, batch.audit)
