@@ -220,7 +220,7 @@ async def find_objection(connection: Connection, task: Task) -> str | None:
     """Return why the caller that started a task may not continue it; None if it may, or if it needs no permission.
 
     ``caller`` of its request names a key, which must still be valid, or an operator, who must still be enabled and have
-    the role that the task's permission needs.
+    the role that the task's permission needs, as must the operator's token, if one was used.
     """
     caller = task.request.get("caller") or {}
     if "key" in caller:
@@ -228,8 +228,10 @@ async def find_objection(connection: Connection, task: Task) -> str | None:
         if not await connection.fetchval(SQL["is_key_valid"], key):
             return f"{ids.show(ids.API_KEY, key)}, which started it, is not valid any more"
     if "operator" in caller:
-        role, needed = await connection.fetchval(SQL["find_role"], UUID(caller["operator"])), task.request["role"]
-        if role is None or (needed is not None and not Role(role).covers(Role(needed))):
+        token = UUID(caller["token"]) if "token" in caller else None
+        row = await connection.fetchrow(SQL["find_roles"], UUID(caller["operator"]), token)
+        roles = [] if row is None else [row["role"]] if token is None else list(row)
+        if not roles or not all(role and Role(role).covers(Role(task.request["role"])) for role in roles):
             return f"{task.request['actor']}, who started it, may not do this any more"
     return None
 

@@ -49,9 +49,14 @@ returning *
 select exists (
     select from boathook.api_key where id = $1 and revoked_at is null and (expires_at is null or expires_at > now()))
 
--- name: find_role
--- Reads the role of an operator who is not disabled.
-select role from boathook.operator where id = $1 and disabled_at is null
+-- name: find_roles
+-- Reads the role of an operator who is not disabled, and that of the token $2 of this operator, if one is given: null if it
+-- is not valid any more.
+select o.role, t.role as token_role
+from boathook.operator o
+left join boathook.operator_token t
+    on t.id = $2 and t.operator_id = o.id and t.revoked_at is null and t.expires_at > now()
+where o.id = $1 and o.disabled_at is null
 
 -- name: find_target
 -- Reads the endpoint of a task, and its application, unless either is deleted.

@@ -301,6 +301,10 @@ class OperatorTokenCaller(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the role includes a permission that tokens may have."""
         return ACCESS_RULES[permission].is_for_operator_tokens and role_may(self.role, permission)
 
+    def frozen(self) -> Mapping[str, str]:
+        """Return the token, which must still be valid at each step of a job, with its operator's role."""
+        return {"operator": str(self.operator_id), "token": str(self.token_id)}
+
 
 ApiCaller = Principal | OperatorTokenCaller
 """The holder of a bearer token of the API."""
