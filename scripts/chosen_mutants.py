@@ -35,6 +35,8 @@ class ChosenMutant(msgspec.Struct, frozen=True):
 
 _APP: Final = ("-m", "not soak")
 """Tests of apps are left out otherwise, and a run without tests would look as if a change had been noticed."""
+_CATALOGUE: Final = ("tests/postgres/test_catalogue.py",)
+_TENANTS: Final = ("tests/postgres/test_catalogue_tenants.py",)
 _BATCH: Final = ("tests/unit/test_batch.py",)
 _BUFFER: Final = ("tests/postgres/test_buffer.py",)
 _MQ: Final = "boathook_rabbitmq"
@@ -182,6 +184,30 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "Selection(ListFilter(), [key]), ignored",
             'Selection(ListFilter(code="other"), [key]), ignored',
             _CHAINS,
+        ),
+    ),
+    "operations": (
+        ChosenMutant(
+            "service/catalogue/operation.py", "        self.check_caller(work)\n        check(input)\n", "", _CATALOGUE
+        ),
+        ChosenMutant(
+            "service/catalogue/operation.py", "self.scope is Scope.DEPLOYMENT and caller", "caller", _CATALOGUE
+        ),
+        ChosenMutant(
+            "db/delivery_commands.sql",
+            "and ($10::text is null or {organization} = $10)",
+            "and $10::text is distinct from ''",
+            _TENANTS,
+        ),
+        ChosenMutant(
+            "db/dead_letter_groups.sql",
+            "and ($5::text is null or {organization} = $5)",
+            "and $5::text is distinct from ''",
+            _TENANTS,
+        ),
+        ChosenMutant("service/catalogue/selection.py", '"tenant": work.caller.tenant', '"tenant": None', _TENANTS),
+        ChosenMutant(
+            "service/catalogue/selection.py", '"caller": dict(work.caller.frozen())', '"caller": {}', _TENANTS
         ),
     ),
     "waits": (

@@ -205,6 +205,7 @@ def _register(
     # An argument without a default cannot follow an option with one.
     parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
     cast("Any", command).__signature__ = inspect.Signature(parameters)
+    cast("Any", command).operation = operation
     command.__doc__ = f"{operation.help}\n\n{operation.detail}".strip()
     group.command(name, epilog=example(*operation.examples))(command)
 

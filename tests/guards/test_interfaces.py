@@ -1,0 +1,150 @@
+"""Each operation of the catalogue stands at each interface, or is exempt with a reason; read from the real interfaces.
+
+The command line is asked by the tree of its commands, the API by its OpenAPI document, the console by what the handlers
+of its routes call. MCP is not asked: it offers what an agent needs, by a list of its own.
+"""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pytest
+
+from boathook.api.app import BASE, openapi_document
+from boathook.cli.commands import COMMAND_ENTRIES, _load
+from boathook.console import AREAS
+from boathook.service import catalogue
+from boathook.service.access.authorization import Permission
+from boathook.service.catalogue.operation import Http, Operation, Scope, operation
+from boathook.service.catalogue.values import Result
+from boathook.service.fields import Input
+from boathook.service.unit_of_work import UnitOfWork
+
+EXEMPT: Final[Mapping[tuple[str, str], str]] = {
+    ("key.get", "console"): "the list shows every field of a key",
+    ("key.list", "console"): "the page lists the keys of the organization whole, with the names of their applications",
+}
+"""The operations that an interface lacks, with the reason."""
+
+
+def commands() -> dict[str, str]:
+    """Return the commands by the operation that each derives from."""
+    return {
+        command.callback.operation.name: name
+        for top, entry in COMMAND_ENTRIES.items()
+        for name, command in leaves(top, _load(top, entry))
+        if hasattr(command.callback, "operation")
+    }
+
+
+def leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the commands below a command, or itself, by their whole names."""
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield name, command
+    else:
+        for word, nested in below.items():
+            yield from leaves(f"{name} {word}", nested)
+
+
+def routes(document: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """Return the ids of the API's operations by method and path."""
+    return {
+        (method.upper(), path.removeprefix(BASE)): described["operationId"]
+        for path, operations in document["paths"].items()
+        for method, described in operations.items()
+    }
+
+
+def pages() -> dict[str, list[str]]:
+    """Return the routes of the console by the operations that their handlers call, themselves or through helpers."""
+    found: dict[str, list[str]] = {}
+    for area in AREAS:
+        for entry in area.entries:
+            for called in called_by(entry.handler, set()):
+                found.setdefault(called.name, []).append(f"{entry.method} {entry.path}")
+    return found
+
+
+def called_by(function: Any, seen: set[Any]) -> Iterator[Operation[Any, Any]]:
+    """Yield the operations that a function names, and those that other functions of its module name which it calls."""
+    function = inspect.unwrap(getattr(function, "func", function))
+    if function in seen or not inspect.isfunction(function):
+        return
+    seen.add(function)
+    for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
+        value = resolve(node, function.__globals__)
+        if isinstance(value, Operation):
+            yield value
+        elif inspect.isfunction(value) and value.__module__ == function.__module__:
+            yield from called_by(value, seen)
+
+
+def resolve(node: ast.AST, names: Mapping[str, Any]) -> Any:
+    """Return what a name, or an attribute of a module, stands for."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, ast.Attribute) and inspect.ismodule(module := resolve(node.value, names)):
+        return getattr(module, node.attr, None)
+    return None
+
+
+@pytest.fixture(scope="module")
+def interfaces() -> dict[str, Any]:
+    return {"command line": commands(), "api": routes(openapi_document()), "console": pages()}
+
+
+def missing(operations: Sequence[Operation[Any, Any]], interfaces: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Return the operations that an interface lacks."""
+    found = set()
+    for each in operations:
+        http = each.http
+        has = {
+            "command line": each.name in interfaces["command line"],
+            "api": http is not None and (http.method, http.path) in interfaces["api"],
+            "console": each.name in interfaces["console"],
+        }
+        found |= {(each.name, interface) for interface, is_there in has.items() if not is_there}
+    return found
+
+
+def test_each_operation_is_at_each_interface(interfaces: dict[str, Any]):
+    assert missing(catalogue.load(), interfaces) == EXEMPT.keys(), "declare it there, or exempt it with the reason"
+
+
+def test_each_route_of_the_api_has_an_id_of_its_own(interfaces: dict[str, Any]):
+    names = list(interfaces["api"].values())
+    assert sorted(names) == sorted(set(names))
+
+
+def test_the_nouns_are_the_modules():
+    """A module that is not named would have no interface at all."""
+    assert {each.noun for each in catalogue.load()} == set(catalogue.NOUNS)
+    assert len({each.name for each in catalogue.load()}) == len(catalogue.load())
+
+
+class Nothing(Input, frozen=True, kw_only=True):
+    """No field."""
+
+
+class Done(Result, frozen=True, kw_only=True):
+    """No field."""
+
+
+@operation("key.forget", Permission.KEY_MANAGE, Scope.DEPLOYMENT, Http("POST", "/key/forget"), tag="API Key", undo=None)
+async def forget(_work: UnitOfWork, _input: Nothing) -> Done:
+    """Do what no interface knows."""
+    return Done()
+
+
+def test_planted_an_operation_that_no_interface_knows_is_found(interfaces: dict[str, Any]):
+    found = missing([*catalogue.load(), forget], interfaces) - EXEMPT.keys()
+    assert found == {("key.forget", interface) for interface in interfaces}
+
+
+def test_planted_a_command_that_is_not_derived_any_more_is_found(interfaces: dict[str, Any]):
+    without = {name: place for name, place in interfaces["command line"].items() if name != "dead_letter.purge"}
+    found = missing(catalogue.load(), {**interfaces, "command line": without}) - EXEMPT.keys()
+    assert found == {("dead_letter.purge", "command line")}

@@ -1,0 +1,337 @@
+"""No operation reaches what belongs to another organization, whichever way it selects: all operations of the catalogue.
+
+Two organizations have two applications each. In each application the same handler failed with the same error, so that
+all of them share one group of dead letters; the default organization has inbound events too.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from boathook.db import api_keys, tasks
+from boathook.db.database import Database
+from boathook.delivery import tasks as runner
+from boathook.domain import ids
+from boathook.domain.errors import BoathookError
+from boathook.domain.model import Role
+from boathook.handlers.outbox import Outbox
+from boathook.service import catalogue, id_prefixes
+from boathook.service.access.authorization import OperatorCaller, OperatorTokenCaller, Permission, Principal
+from boathook.service.caller import HOST
+from boathook.service.catalogue import dead_letters, keys, selection
+from boathook.service.catalogue.operation import Operation, Scope
+from boathook.service.catalogue.selection import DeadLetters
+from boathook.service.unit_of_work import AppContext, new_id
+from tests.endpoint_factory import add_application
+from tests.postgres.api_client import make_context, make_token
+from tests.postgres.test_integrity import Store
+from tests.postgres.test_operations import mark_dead
+
+OPERATIONS = catalogue.load()
+OWN, OTHER = "b", "default"
+
+
+class Generous(Principal, frozen=True):
+    """A key that the table of permissions would grant everything: what is left is the scope of the SQL."""
+
+    def may(self, _permission: Permission) -> bool:
+        return True
+
+
+@dataclass
+class Tenant:
+    """An organization with its applications, dead letters and key."""
+
+    organization: str
+    applications: list[str]
+    letters: list[str]
+    key: str
+
+
+@dataclass
+class World:
+    """Two organizations in one deployment."""
+
+    store: Store
+    context: AppContext
+    own: Tenant
+    other: Tenant
+    group: str
+
+    def work(self) -> Any:
+        """Open a unit of work of the first organization, whose key may do everything."""
+        caller = Generous(key_id=UUID(int=0), organization=OWN)
+        return self.context.work(OWN, "test", caller)
+
+    async def run_jobs(self) -> None:
+        """Run all jobs to their end; the key that started them is valid."""
+        while await runner.run_step(self.store.db, Outbox()):
+            pass
+
+    async def rows_of(self, tenant: Tenant) -> list[Any]:
+        """Return all that an operation might change of an organization."""
+        events = [ids.read_delivery(name)[0] for name in tenant.letters]
+        deliveries = await self.store.db.fetch(
+            "select event_id, ordinal, state, replays from boathook.delivery where event_id = any ($1)"
+            " union all select event_id, ordinal, state, replays from boathook.delivery_archive where event_id = any ($1)"
+            " order by 1, 2",
+            events,
+        )
+        revoked = await self.store.db.fetch(
+            "select id, revoked_at from boathook.api_key where organization = $1 order by id", tenant.organization
+        )
+        return [tuple(row) for row in (*deliveries, *revoked)]
+
+
+async def make_tenant(store: Store, context: AppContext, organization: str) -> Tenant:
+    applications = [await add_application(store.db, f"{organization}-{number}", organization) for number in range(2)]
+    tenant = Tenant(organization, applications, [], "")
+    for number in range(2):
+        tenant.letters.append(await add_letter(store, tenant, f"{organization}-{number}", number))
+    if organization == OTHER:
+        [inbound] = await mark_dead(store, "inbound", to="handler:shared")
+        tenant.letters.append(ids.show_delivery(*inbound))
+    await make_token(context, organization)
+    async with context.work(caller=HOST) as work:
+        [key] = (await keys.list_keys(work, keys.KeyFilter(organization=organization))).data
+    return replace(tenant, key=key.id)
+
+
+async def add_letter(store: Store, tenant: Tenant, name: str, number: int = 0) -> str:
+    """Let a message of an application of an organization die at the handler that all share; return its delivery."""
+    [letter] = await mark_dead(store, name, to="handler:shared")
+    change = "update boathook.event set source = null, application = $2, origin = 'published' where id = $1"
+    await store.db.execute(change, letter[0], tenant.applications[number])
+    return ids.show_delivery(*letter)
+
+
+@pytest.fixture
+async def world(db: Database) -> World:
+    store, context = Store(db), make_context(db)
+    own, other = await make_tenant(store, context, OWN), await make_tenant(store, context, OTHER)
+    [group] = await db.fetch("select distinct boathook.dead_group(recipient, code, error) from boathook.delivery")
+    return World(store, context, own, other, ids.show(ids.DEAD_GROUP, group[0]))
+
+
+Ways = Callable[[World], Iterator[dict[str, Any]]]
+
+
+def ways_of_dead_letters(world: World) -> Iterator[dict[str, Any]]:
+    """Yield each way to select dead letters, by name of what is the other organization's where there is one."""
+    since = datetime.now(UTC) - timedelta(days=1)
+    yield {"ids": world.other.letters}
+    yield {"ids": [*world.own.letters, *world.other.letters]}
+    yield {"group": world.group}
+    yield {"all": True}
+    for name, value in (
+        ("source", "stripe"),
+        ("application", world.other.applications[0]),
+        ("application", f"{OTHER}-1"),
+        ("type", "*"),
+        ("recipient", "handler:*"),
+        ("code", "BROKEN"),
+        ("since", since),
+        ("until", since + timedelta(days=2)),
+    ):
+        yield {name: value}
+
+
+WAYS: dict[str, Ways] = {
+    "key.create": lambda _world: iter([{"scope": "organization", "organization": OTHER}]),
+    "key.list": lambda _world: iter([{}, {"organization": OTHER}]),
+    "key.get": lambda world: iter([{"id": world.other.key}]),
+    "key.revoke": lambda world: iter([{"id": world.other.key}]),
+}
+"""What each operation that selects nothing by fields of its own is asked about the other organization."""
+
+
+def ways_of(operation: Operation[Any, Any], world: World) -> Iterator[dict[str, Any]]:
+    """Return the ways to select of an operation; each operation has some, else the test fails."""
+    return (ways_of_dead_letters if issubclass(operation.input, DeadLetters) else WAYS[operation.name])(world)
+
+
+def names_other(world: World, result: Any) -> bool:
+    """Return whether a result tells something of the other organization."""
+    text = str(result)
+    told = [world.other.key, *world.other.applications]
+    return any(name in text for name in told) or "stripe" in text
+
+
+async def leaks(world: World, operation: Operation[Any, Any]) -> list[str]:
+    """Return the ways in which an operation counts, names or changes what is not the caller's."""
+    note = {"note": "a test"} if "note" in operation.input.__struct_fields__ else {}
+    found = []
+    if operation.selection is not None:
+        for way in ways_of(operation, world):
+            result = await run(world, operation, way | note | {"dry_run": True})
+            is_counted = result is not None and result.matching > len(world.own.letters)
+            if is_counted or names_other(world, result):
+                found.append(f"counted: {way}")
+    for way in ways_of(operation, world):
+        # What it acted on is gone: another one lets the next way act too, also where a job does it.
+        await add_letter(world.store, world.own, f"again-{len(found)}-{way}")
+        before = await world.rows_of(world.other)
+        result = await run(world, operation, way | note)
+        await world.run_jobs()
+        if await world.rows_of(world.other) != before or names_other(world, result):
+            found.append(f"changed: {way}")
+    return found
+
+
+async def run(world: World, operation: Operation[Any, Any], values: dict[str, Any]) -> Any:
+    """Return the result of an operation that the first organization's key runs; None if it was rejected."""
+    try:
+        async with world.work() as work:
+            return await operation(work, operation.input(**values))
+    except BoathookError:
+        return None
+
+
+@pytest.fixture(autouse=True)
+def valid_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let jobs of the generous key run, so that only their scope limits them."""
+    monkeypatch.setitem(tasks.SQL, "is_key_valid", "select $1::uuid is not null")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+async def test_no_operation_reaches_another_organization(
+    world: World, operation: Operation[Any, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """Those of the deployment are asked as if they were of an organization: their SQL is limited as well."""
+    monkeypatch.setattr(operation, "scope", Scope.ORGANIZATION)
+    assert await leaks(world, operation) == []
+
+
+@pytest.mark.parametrize("name", ["dead_letter.replay", "dead_letter.ignore", "dead_letter.purge"])
+async def test_its_own_are_reached_in_each_way(world: World, name: str, monkeypatch: pytest.MonkeyPatch):
+    """The test above would hold for an operation that does nothing."""
+    operation = catalogue.find(name)
+    monkeypatch.setattr(operation, "scope", Scope.ORGANIZATION)
+    for way in ({"ids": world.own.letters}, {"group": world.group}, {"all": True}, {"application": f"{OWN}-0"}):
+        number = 1 if "application" in way else 2
+        async with world.work() as work:
+            assert (await operation(work, operation.input(**way, dry_run=True, note="x"))).matching == number
+    before = await world.rows_of(world.own)
+    async with world.work() as work:
+        assert (await operation(work, operation.input(group=world.group, note="x"))).job is not None
+    await world.run_jobs()
+    assert await world.rows_of(world.own) != before
+
+
+@pytest.mark.parametrize("name", ["dead_letter.replay", "dead_letter.ignore", "dead_letter.purge"])
+async def test_mutant_without_the_tenant_every_way_leaks(world: World, name: str, monkeypatch: pytest.MonkeyPatch):
+    operation = catalogue.find(name)
+    monkeypatch.setattr(operation, "scope", Scope.ORGANIZATION)
+    monkeypatch.setattr(selection, "_tenant", lambda _work: None)
+    ways, found = list(ways_of(operation, world)), await leaks(world, operation)
+    counted = {line for line in found if line.startswith("counted")}
+    assert len(counted) == len(ways)
+    assert [line for line in found if line.startswith("changed")] != []
+
+
+@pytest.mark.parametrize("name", ["dead_letter.replay", "dead_letter.ignore", "dead_letter.purge"])
+async def test_mutant_a_job_without_the_tenant_is_seen(world: World, name: str, monkeypatch: pytest.MonkeyPatch):
+    """A hole that only the steps of a job have."""
+    operation = catalogue.find(name)
+    monkeypatch.setattr(operation, "scope", Scope.ORGANIZATION)
+    request = selection.Selected._request
+    monkeypatch.setattr(
+        selection.Selected, "_request", lambda self, *arguments: request(self, *arguments) | {"tenant": None}
+    )
+    found = await leaks(world, operation)
+    assert found != []
+    assert all(line.startswith("changed") for line in found)
+
+
+async def test_mutant_a_key_of_any_organization_is_revoked(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(
+        api_keys.SQL,
+        "revoke_key",
+        "update boathook.api_key set revoked_at = now() where id = $1 and $2::text is not null returning *",
+    )
+    monkeypatch.setattr(keys.revoke, "scope", Scope.ORGANIZATION)
+    assert await leaks(world, keys.revoke) != []
+
+
+@pytest.mark.parametrize(
+    ("prefix", "of"),
+    [
+        (ids.DELIVERY, lambda tenant: tenant.letters[0]),
+        (ids.EVENT, lambda tenant: tenant.letters[0].replace("dlv_", "evt_").removesuffix("_0")),
+        (ids.API_KEY, lambda tenant: tenant.key),
+    ],
+)
+async def test_beginnings_of_ids_complete_to_own_objects(world: World, prefix: str, of: Callable[[Tenant], str]):
+    """A candidate of another organization is not listed, so that its ids stay unknown."""
+    own, other = of(world.own), of(world.other)
+    async with world.work() as work:
+        assert await id_prefixes.complete(work.connection, prefix, own[:24], OWN) == own
+        with pytest.raises(BoathookError) as caught:
+            await id_prefixes.complete(work.connection, prefix, other[:24], OWN)
+        assert other not in str(caught.value)
+        assert await id_prefixes.complete(work.connection, prefix, other[:24], None) == other
+
+
+async def test_a_group_of_several_organizations_is_found_by_its_beginning(world: World):
+    async with world.work() as work:
+        assert await id_prefixes.complete(work.connection, ids.DEAD_GROUP, world.group[:20], OWN) == world.group
+        with pytest.raises(BoathookError):
+            await id_prefixes.complete(work.connection, ids.DEAD_GROUP, world.group[:20], "nobody")
+
+
+# Jobs
+
+
+async def start(world: World, caller: Any) -> str:
+    async with world.context.work(OWN, "test", caller) as work:
+        acted = await dead_letters.replay(work, dead_letters.Replay(group=world.group))
+    return str(acted.job)
+
+
+async def state_of(world: World, job: str) -> tuple[str, str]:
+    row = await world.store.db.fetchrow("select state, data from boathook.task where id = $1", ids.read(ids.TASK, job))
+    return row["state"], row["data"]
+
+
+async def test_a_job_ends_when_its_key_is_revoked(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.undo()
+    before = await world.rows_of(world.own)
+    job = await start(world, Principal(key_id=ids.read(ids.API_KEY, world.own.key), organization=OWN))
+    await world.store.db.execute("update boathook.api_key set revoked_at = now() where organization = $1", OWN)
+    await world.run_jobs()
+    state, data = await state_of(world, job)
+    assert (state, f"{world.own.key}, which started it, is not valid any more" in data) == ("failed", True)
+    assert [row[2:] for row in await world.rows_of(world.own)][:2] == [row[2:] for row in before][:2]
+
+
+async def test_a_job_ends_when_its_operator_or_token_may_no_longer_do_it(world: World):
+    operator, token = new_id(), new_id()
+    await world.store.db.execute(
+        "insert into boathook.operator (id, name, role) values ($1, 'anna', 'admin')", operator
+    )
+    await world.store.db.execute(
+        "insert into boathook.operator_token (id, token_sha256, operator_id, name, role, expires_at)"
+        " values ($1, sha256('x'), $2, 'ci', 'operator', now() + interval '1 day')",
+        token, operator,
+    )  # fmt: skip
+    by_hand = OperatorCaller(Role.ADMIN, operator)
+    by_token = OperatorTokenCaller(token_id=token, operator_id=operator, operator="anna", role=Role.OPERATOR)
+    for caller, change in (
+        (by_token, "update boathook.operator_token set revoked_at = now()"),
+        (by_hand, "update boathook.operator set role = 'viewer'"),
+        (by_hand, "update boathook.operator set role = 'admin', disabled_at = now()"),
+    ):
+        job = await start(world, caller)
+        await world.store.db.execute(change)
+        await world.run_jobs()
+        state, data = await state_of(world, job)
+        assert (state, "may not do this any more" in data) == ("failed", True), change
+    assert {row[3] for row in (await world.rows_of(world.own))[:2]} == {0}
+    await world.store.db.execute("update boathook.operator set disabled_at = null")
+    job = await start(world, by_hand)
+    await world.run_jobs()
+    assert (await state_of(world, job))[0] == "finished"
