@@ -17,7 +17,7 @@ from boathook.db.dead_letter_groups import MAX_LETTERS
 from boathook.db.dead_letter_groups import DeadLetterCursor as DeadLetterCursor  # noqa: PLC0414 - re-exported
 from boathook.db.dead_letter_groups import DeadLetterGroup as DeadLetterGroup  # noqa: PLC0414 - re-exported
 from boathook.db.dead_letter_groups import DeadLetterPage as DeadLetterPage  # noqa: PLC0414 - re-exported
-from boathook.db.delivery_commands import AuditContext, Selection
+from boathook.db.delivery_commands import AuditContext, ReplaySchedule, Selection
 from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - re-exported
 from boathook.db.queries import event_chain, listings
 from boathook.db.queries.listings import DeliveryRow, ListFilter
