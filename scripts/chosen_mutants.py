@@ -40,6 +40,7 @@ _TENANTS: Final = ("tests/postgres/test_catalogue_tenants.py",)
 _BATCH: Final = ("tests/unit/test_batch.py",)
 _BUFFER: Final = ("tests/postgres/test_buffer.py",)
 _MQ: Final = "boathook_rabbitmq"
+_MCP: Final = ("tests/postgres/test_mcp.py",)
 _RETRY_ON: Final = ("tests/unit/test_retry_on.py",)
 _DUE_TIMES: Final = ("tests/simulation/test_due_times.py",)
 _DUE_PUBLISHERS: Final = ("tests/postgres/test_due_publishers.py",)
@@ -823,5 +824,34 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ),
         ChosenMutant("server/mounts.py", "if may_only_read else Permission.APP_CALL", "", _MOUNT_ACCESS),
         ChosenMutant("server/browser_access.py", "in self._origins\n\n\n", "!= ''\n\n\n", _MOUNT_ACCESS),
+    ),
+    "mcp": (
+        ChosenMutant(
+            "boathook_mcp/session.py",
+            "return application == self.application.shown_id",
+            "return application is not None",
+            _MCP,
+        ),
+        ChosenMutant(
+            "boathook_mcp/session.py", "and application.id != self.application.id", "and not application", _MCP
+        ),
+        ChosenMutant(
+            "boathook_mcp/session.py", "async with work.snapshot():", "async with connection.transaction():", _MCP
+        ),
+        ChosenMutant("boathook_mcp/previews.py", "\\0{actor}\\0", "\\0", _MCP),
+        ChosenMutant("boathook_mcp/tool.py", "self.needs_writes and not session.allows_writes", "False", _MCP),
+        ChosenMutant("boathook_mcp/http.py", "if not is_own:", "if False:", _MCP),
+        ChosenMutant(
+            "boathook_mcp/failures.py",
+            'is_visible = reach.application is None or row.recipient.startswith("endpoint:")',
+            "is_visible = True",
+            _MCP,
+        ),
+        ChosenMutant(
+            "service/operating/dead_letters.py",
+            "Selection(ListFilter(until=died_before), keys)",
+            "Selection(ListFilter(), keys)",
+            _MCP,
+        ),
     ),
 }

@@ -12,6 +12,7 @@ import typer
 import typer.main
 
 from boathook.cli import app
+from boathook.cli.app_commands import with_package_commands
 
 ROOT = Path(__file__).parents[2]
 SOURCES = (ROOT / "src", *sorted(ROOT.glob("packages/*/src")))
@@ -96,7 +97,7 @@ def parse_command(words: Sequence[str]) -> None:
 
 @functools.cache
 def _command_line() -> Any:
-    return typer.main.get_command(app)
+    return typer.main.get_command(with_package_commands(app, None))
 
 
 def _read(command: Any, name: str, words: list[str], parent: Any = None) -> None:
