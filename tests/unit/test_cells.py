@@ -324,14 +324,13 @@ class Gateway:
         self.intakes.add(HELD, self.open(HELD, self.intakes, folder))
 
     def open(self, cell: str, store: Any, folder: Path) -> Intake:
-        buffer = Spool.at(folder / cell, SpoolLimits(), cell=cell)
+        buffer = Spool.at(folder / cell, SpoolLimits())
         intake = Intake(
             store,
             messages=self.messages if cell == "c1" else store,
             buffer=buffer,
             elsewhere=partial(self.intakes.find_other, cell),
             dedup_cache_size=0,
-            cell=cell,
         )
         self.intakes.add(cell, intake)
         return intake
@@ -409,7 +408,7 @@ async def test_two_sources_that_change_places_stop_nothing(monkeypatch: pytest.M
     monkeypatch.setattr("boathook.ingest.event_writer._PASS_ON_S", 0.2)
     swapped = False
     own = Intake(Shelf(), elsewhere=lambda one: other if swapped and one.dedup_key == "a" else None)
-    other = Intake(Shelf(), cell="c2", elsewhere=lambda one: own if swapped and one.dedup_key == "b" else None)
+    other = Intake(Shelf(), elsewhere=lambda one: own if swapped and one.dedup_key == "b" else None)
     tasks = [asyncio.create_task(own.accept(event("a"))), asyncio.create_task(other.accept(event("b")))]
     await asyncio.sleep(0)
     swapped = True
@@ -429,7 +428,7 @@ class Full(Intake):
 
 
 async def test_a_full_spool_of_another_cell_stops_nothing_here():
-    other, here = Full(Shelf(), cell="c2"), Shelf()
+    other, here = Full(Shelf()), Shelf()
     writer = EventWriter(here, elsewhere=lambda one: other if one.dedup_key == "theirs" else None)
     records = [Record(number, encode(event(key))) for number, key in enumerate(("theirs", "ours"))]
     found = [result async for result in writer.bring(records)]
@@ -453,7 +452,7 @@ async def test_a_permanently_rejected_event_delays_no_other():
                 raise ValueRejected("a NUL")
             return Accepted(one.id)
 
-    intake = Intake(Cell(intake=Refusing()).store, cell="c2")
+    intake = Intake(Cell(intake=Refusing()).store)
     await intake.start()
     found = await asyncio.gather(*(intake.accept(event(key)) for key in ("a", "bad", "b")), return_exceptions=True)
     assert [type(one) for one in found] == [Accepted, ValueRejected, Accepted]

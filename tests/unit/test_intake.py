@@ -213,7 +213,7 @@ async def test_without_a_cache_duplicates_reach_the_store(size: int, commits: in
 
 async def test_another_cells_event_goes_to_its_intake():
     here, there = Shelf(), Shelf()
-    other = Intake(there, cell="c2")
+    other = Intake(there)
     intake = Intake(here, elsewhere=lambda one: other if one.dedup_key == "theirs" else None)
     await intake.start()
     await other.start()
@@ -225,7 +225,7 @@ async def test_another_cells_event_goes_to_its_intake():
 
 async def test_an_event_whose_source_moves_while_queued_follows_it():
     there = Shelf()
-    other = Intake(there, cell="c2")
+    other = Intake(there)
     moved: list[str] = []
 
     def refuse(one: NewEvent) -> Exception | Receipt:
@@ -252,7 +252,7 @@ async def test_an_event_whose_source_moves_while_queued_follows_it():
 async def test_an_unresponsive_cell_delays_no_local_event():
     here, there = Shelf(), Shelf()
     there.gate.clear()
-    other = Intake(there, cell="c2")
+    other = Intake(there)
     intake = Intake(here, elsewhere=lambda one: other if one.dedup_key.startswith("theirs") else None)
     await intake.start()
     await other.start()

@@ -132,7 +132,7 @@ class Intake:
         queue: maximum number of waiting events.
         dedup_cache_size: minimum number of recently accepted keys that are answered from memory; 0: none are.
         elsewhere: returns the intake for another cell that an event belongs to; None if all events are stored here.
-        cell: the name of the cell that the store belongs to, if it is another one.
+        report_unavailable: called with 1 when the store is found to be unavailable, and with 0 when it is not.
     """
 
     def __init__(
@@ -149,11 +149,11 @@ class Intake:
         queue: int = 4096,
         dedup_cache_size: int = 65_536,
         elsewhere: Elsewhere | None = None,
-        cell: str = "",
+        report_unavailable: Callable[[int], None] | None = None,
     ) -> None:
         self._store = EventWriter(store, reroute, messages, elsewhere)
         self._elsewhere = elsewhere
-        self._cell = cell
+        self._report_unavailable = report_unavailable or _report_database
         self._announcer = None if announce is None else DueNotifier(announce)
         self.buffer = buffer
         self._within_s = within_s
@@ -340,12 +340,6 @@ class Intake:
         self._has_spooled.set()
         return True
 
-    def _report_unavailable(self, value: int) -> None:
-        if self._cell:
-            meters.gauge("boathook_cell_unavailable", value, cell=self._cell)
-        else:
-            meters.gauge("boathook_database_unavailable", value)
-
     def _put_into_spool(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
         assert self.buffer is not None
         try:
@@ -482,6 +476,10 @@ class Intake:
             self.clear_dedup_cache()
             for callback in self.on_loss:
                 callback()
+
+
+def _report_database(value: int) -> None:
+    meters.gauge("boathook_database_unavailable", value)
 
 
 async def _set_aside(buffer: Buffer, segment: Segment, record: Record, reason: str) -> None:

@@ -15,9 +15,10 @@ from boathook.http_client.client import Client, unguarded_settings
 from boathook.ingest.cells import HELD, CellIntakes, CellReceiver, CellStore
 from boathook.ingest.event_writer import MessageStore
 from boathook.ingest.intake import Intake
+from boathook.observability import meters
 from boathook.server.gateway_part import Gateway, GatewayPart
 from boathook.service.receiving.spool import cell_root_of, limits_of
-from boathook.spool.spool import Spool
+from boathook.spool.spool import Spool, SpoolStatus
 
 _QUESTION_TIMEOUT_S: Final = 1.0
 """Deadline of another cell's question for an application: it does not wait longer."""
@@ -107,7 +108,8 @@ class CellsPart(GatewayPart):
 
     def _open_intake(self, name: str, store: MessageStore) -> Intake:
         settings = self._settings
-        spool = Spool.at(cell_root_of(settings, name), limits_of(settings.spool), cell=name)
+        report = partial(_report_waiting, name)
+        spool = Spool.at(cell_root_of(settings, name), limits_of(settings.spool), report=report)
         return Intake(
             store,
             messages=store,
@@ -117,7 +119,7 @@ class CellsPart(GatewayPart):
             queue=settings.database.ingest_queue_size,
             dedup_cache_size=0,  # nothing here would notice that the other cell was restored to an earlier state
             elsewhere=partial(self._intakes.find_other, name),
-            cell=name,
+            report_unavailable=partial(meters.gauge, "boathook_cell_unavailable", cell=name),
         )
 
     async def _post(
@@ -127,3 +129,7 @@ class CellsPart(GatewayPart):
             "POST", url, headers=headers, body=body, timeout_s=timeout_s, max_bytes=max_bytes
         )
         return answer.status, answer.body
+
+
+def _report_waiting(cell: str, status: SpoolStatus) -> None:
+    meters.gauge("boathook_cell_events_waiting", status.records, cell=cell)

@@ -53,14 +53,19 @@ class Spool:
         segments: the segment store; used from one thread only.
         run: calls a function in that thread; None: in the spool's own thread. Simulations call it directly.
         queue: maximum number of events that wait to be written.
-        cell: the cell that the events wait for; empty: they wait for PostgreSQL.
+        report: takes each new status; None: it becomes the metrics of the spool, whose events wait for PostgreSQL.
     """
 
     def __init__(
-        self, segments: SegmentStore, *, run: RunInThread[Any] | None = None, queue: int = 8192, cell: str = ""
+        self,
+        segments: SegmentStore,
+        *,
+        run: RunInThread[Any] | None = None,
+        queue: int = 8192,
+        report: Callable[[SpoolStatus], None] | None = None,
     ) -> None:
         self._segments = segments
-        self._cell = cell
+        self._report = report
         self._thread = None if run is not None else ThreadPoolExecutor(1, thread_name_prefix="boathook-spool")
         self._run: RunInThread[Any] = run or self._in_thread
         self._queue_size = queue
@@ -82,9 +87,9 @@ class Spool:
         """Number of drained segments whose events could not all be read."""
 
     @classmethod
-    def at(cls, root: Path, bounds: SpoolLimits, *, cell: str = "") -> "Spool":
+    def at(cls, root: Path, bounds: SpoolLimits, *, report: Callable[[SpoolStatus], None] | None = None) -> "Spool":
         """Return the spool under *root* on this machine's disk."""
-        return cls(SegmentStore(root, bounds), cell=cell)
+        return cls(SegmentStore(root, bounds), report=report)
 
     async def open(self) -> bool:
         """Start the writer and adopt the folders of dead processes; return whether events are waiting."""
@@ -104,7 +109,7 @@ class Spool:
             self._last_error = str(error)
         else:
             self._last_error = ""
-            if not self._cell:
+            if self._report is None:
                 meters.gauge("boathook_spool_set_aside", refused, kind="refused")
                 meters.gauge("boathook_spool_set_aside", damaged, kind="damaged")
         return not self.is_empty
@@ -303,8 +308,8 @@ class Spool:
 
     def _set_status(self, depth: SpoolStatus) -> None:
         self.depth = depth
-        if self._cell:
-            meters.gauge("boathook_cell_events_waiting", depth.records, cell=self._cell)
+        if self._report is not None:
+            self._report(depth)
             return
         meters.gauge("boathook_spool_events", depth.records)
         meters.gauge("boathook_spool_bytes", depth.size)
