@@ -13,9 +13,9 @@ from typing import Any, Final
 from benchmarks.environment import BenchmarkEnvironment, CpuUse, Server, free_port, read_cpu
 from benchmarks.load import LoadResult, prepare
 from benchmarks.outage import ARRIVALS_PER_S, drive, run_arrivals
-from boathook.db import cells as assignments
 from boathook.db.database import Database
-from boathook.domain.cells import Assignment
+from boathook.domain.homes import Assignment
+from boathook_cells import store as assignments
 
 _ROUNDS: Final = 3
 _PER_SECOND: Final = 15_000
@@ -123,7 +123,7 @@ async def _assign(urls: tuple[str, str]) -> None:
         try:
             homes = {_OWN: "c1", _FOREIGN: "c2"}
             await assignments.assign(
-                database, [Assignment(source=source, cell=cell, revision=1) for source, cell in homes.items()]
+                database, [Assignment(source=source, home=cell, revision=1) for source, cell in homes.items()]
             )
         finally:
             await database.close()

@@ -372,69 +372,73 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ),
     ),
     "cells": (
-        ChosenMutant("ingest/cells.py", "abs(time.time() - int(stamp))", "time.time() - int(stamp)", _CELLS),
         ChosenMutant(
-            "ingest/cells.py",
+            "boathook_cells/forwarding.py", "abs(time.time() - int(stamp))", "time.time() - int(stamp)", _CELLS
+        ),
+        ChosenMutant(
+            "boathook_cells/forwarding.py",
             'if body is None or _digest(body).encode() != headers[b"content-digest"]:',
             "if body is None:",
             _CELLS,
         ),
-        ChosenMutant("ingest/cells.py", " and not isinstance(error, NotPassedOn)\n", "\n", _CELLS),
-        ChosenMutant("ingest/cells.py", " or len(found) != len(records):", ":", _CELLS),
-        ChosenMutant("ingest/cells.py", "            self._refused.discard(owner)\n", "", _CELLS),
+        ChosenMutant("boathook_cells/forwarding.py", " and not isinstance(error, NotPassedOn)\n", "\n", _CELLS),
+        ChosenMutant("boathook_cells/forwarding.py", " or len(found) != len(records):", ":", _CELLS),
+        ChosenMutant("boathook_cells/forwarding.py", "            self._refused.discard(owner)\n", "", _CELLS),
         ChosenMutant(
-            "ingest/cells.py",
+            "boathook_cells/forwarding.py",
             "            self.hold(assignment.application)  # it is on its way back",
             "            pass  # it is on its way back",
             _CELLS,
         ),
         ChosenMutant(
-            "ingest/cells.py",
+            "boathook_cells/forwarding.py",
             "(home not in self._stores or event.source in self._refused)",
             "home not in self._stores",
             _CELLS,
         ),
         ChosenMutant(
-            "db/cells.sql",
-            "not is_operational and cell is null\n    and (id",
+            "boathook_cells/store.sql",
+            "not is_operational and home is null\n    and (id",
             "not is_operational\n    and (id",
             _SOURCE_MOVES,
         ),
         ChosenMutant(
-            "db/cells.sql",
-            "where organization = $1 and deleted_at is null and not is_operational and cell is null",
-            "where $1::text is not null and deleted_at is null and not is_operational and cell is null",
+            "boathook_cells/store.sql",
+            "where organization = $1 and deleted_at is null and not is_operational and home is null",
+            "where $1::text is not null and deleted_at is null and not is_operational and home is null",
             _SOURCE_MOVES,
         ),
         ChosenMutant(
-            "db/cells.sql",
+            "boathook_cells/store.sql",
             "routes_version = routes_version - 1",
             "routes_version = routes_version",
             _MOVES,
             lives="the old cell's row is raised twice when it closes, so that it is the later one in any case",
         ),
-        ChosenMutant("db/cells.sql", "greatest(routes_version, $3) + 1", "routes_version + 1", _MOVES),
+        ChosenMutant("boathook_cells/store.sql", "greatest(routes_version, $3) + 1", "routes_version + 1", _MOVES),
         ChosenMutant(
-            "service/cells.py",
+            "boathook_cells/moves.py",
             "is_unclear = is_repeated or bool(present.disagreeing)",
             "is_unclear = is_repeated",
             _SOURCE_MOVES,
         ),
-        ChosenMutant("service/cells.py", "if name == present.cell and not changed:", "if False:", _SOURCE_MOVES),
+        ChosenMutant("boathook_cells/moves.py", "if name == present.cell and not changed:", "if False:", _SOURCE_MOVES),
         ChosenMutant(
-            "service/cells.py",
-            "    document = await cells.export_application(databases[origin], id)\n    copied",
+            "boathook_cells/moves.py",
+            "    document = await store.export_application(databases[origin], id)\n    copied",
             "    copied",
             _MOVES,
         ),
         ChosenMutant(
-            "service/cells.py",
+            "boathook_cells/moves.py",
             "(await _read_applications(databases, id)).keys() - {target}",
             "{origin}",
             _MOVES,
         ),
-        ChosenMutant("db/cells.py", 'max(row["memory_days"], min_memory_days)', 'row["memory_days"]', _PASSING),
-        ChosenMutant("db/dedup.sql", "(e.source = $1 or e.id is null)", "e.source = $1", _SOURCE_MOVES),
+        ChosenMutant(
+            "boathook_cells/store.py", 'max(row["memory_days"], min_memory_days)', 'row["memory_days"]', _PASSING
+        ),
+        ChosenMutant("boathook_cells/keys.sql", "(e.source = $1 or e.id is null)", "e.source = $1", _SOURCE_MOVES),
     ),
     "spool": (
         ChosenMutant(
@@ -658,7 +662,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ChosenMutant("handlers/outbox.py", "yield REPLICATE, REPLICATE_ARGUMENTS", "pass", _STANDBY),
         ChosenMutant(
             "handlers/outbox.py",
-            "None if self.cell else draft.message.deliver_at",
+            "None if self.home else draft.message.deliver_at",
             "draft.message.deliver_at",
             _PASSING,
         ),
@@ -749,14 +753,14 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ),
         ChosenMutant(
             "service/buffered_publisher.py",
-            "            if found.cell is not None:\n"
-            "                raise WrongCell(reference, found.cell) from None\n",
+            "            if found.home is not None:\n"
+            "                raise ServedElsewhere(reference, found.home) from None\n",
             "",
             _BUFFERED,
         ),
         ChosenMutant(
             "service/access/access_copy.py",
-            "        if found.cell is not None:\n            raise WrongCell(reference, found.cell)\n",
+            "        if found.home is not None:\n            raise ServedElsewhere(reference, found.home)\n",
             "",
             _BUFFERED,
         ),

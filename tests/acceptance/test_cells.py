@@ -17,7 +17,7 @@ import httpx
 import psycopg
 import pytest
 
-from boathook.domain.cells import choose_cell
+from boathook_cells.directory import choose_cell
 from tests.acceptance.conftest import SECRET as STRIPE_SECRET
 from tests.acceptance.conftest import BoathookProcess, boathook_processes, payload, signed
 from tests.acceptance.svix.receiver import Mailbox, Receiver
@@ -243,7 +243,7 @@ def test_without_its_keys_it_would_be_stored_again(cells: Cells):
     def assign_only(to: str) -> None:
         for url in cells.databases.values():
             with psycopg.connect(url, autocommit=True) as connection:
-                connection.execute("update boathook.cell_assignment set cell = %s, revision = revision + 1", [to])
+                connection.execute("update boathook.source_assignment set home = %s, revision = revision + 1", [to])
 
     assert is_stored_again(cells, "evt_again", assign_only)
 
@@ -253,7 +253,7 @@ def test_an_interrupted_move_delays_events_without_duplicates(cells: Cells):
     settle(cells, "c1", "evt_start")
     with psycopg.connect(cells.databases["c1"], autocommit=True) as connection:
         connection.execute(
-            "update boathook.cell_assignment set cell = 'c2', revision = revision + 1 where source = 'stripe'"
+            "update boathook.source_assignment set home = 'c2', revision = revision + 1 where source = 'stripe'"
         )
     late = [f"evt_late_{number}" for number in range(6)]
     for number, key in enumerate(late):

@@ -22,11 +22,16 @@ from tests.guards.documents import ROOT
 KERNEL = ROOT / "src/boathook"
 WORDS = {
     "mcp": re.compile(r"mcp", re.IGNORECASE),
+    # A Text of rich has a cell_len: its width in columns of a terminal.
+    "cells": re.compile(r"(?<![a-z])cells?(?![a-z]|_len\b)|Cells?(?![a-z])"),
     "rabbitmq": re.compile(r"rabbit|amqp|aio_?pika|broker", re.IGNORECASE),
     "redis": re.compile(r"redis|valkey", re.IGNORECASE),
 }
 """By package: what identifiers and settings of boathook itself must not contain. Prose and texts may."""
-REFERENCES = ("tables", "check", "app", "gateway", "notifier", "elsewhere", "doctor", "prepare", "mounts")
+REFERENCES = (
+    *("tables", "check", "app", "gateway", "notifier", "elsewhere", "doctor", "prepare", "mounts"),
+    *("pages", "responses", "spools"),
+)
 
 
 def identifiers(source: str) -> Iterator[str]:
@@ -66,11 +71,30 @@ def test_boathook_names_no_optional_package_in_its_settings():
         "settings.has_brokers",
         "open(redis=1)",
         "class RedisLeases: ...",
+        "from boathook.domain.errors import CellUnavailable",
+        "settings.cells.name",
+        "def open(cell): ...",
+        "row._cell",
     ],
 )
 def test_a_planted_name_is_found(source: str):
     assert named_in(identifiers(source))
     assert not named_in(identifiers('def connect(url):\n    """Connects to Redis."""\n    return \'rabbitmq\''))
+
+
+def test_boathook_names_no_optional_package_in_its_tables():
+    files = {path.relative_to(KERNEL).as_posix(): path.read_text() for path in KERNEL.rglob("*.sql")}
+    assert len(files) > 50
+    found = {name: named for name, text in files.items() if (named := named_in(iter(code_of(text))))}
+    assert found == {}
+    assert named_in(iter(code_of("select cell from boathook.event -- its cell"))) == [
+        "select cell from boathook.event "
+    ]
+
+
+def code_of(sql: str) -> list[str]:
+    """Return the lines of a file without their comments."""
+    return [line.partition("--")[0] for line in sql.splitlines()]
 
 
 def test_every_package_has_words_that_boathook_may_not_use():
@@ -111,7 +135,7 @@ class TestADeclaration:
 
 def test_every_command_of_a_package_exists():
     entries = package_entries(None)
-    assert "buffer" in entries
+    assert entries.keys() >= {"buffer", "cells"}
     for name, entry in entries.items():
         assert callable(packages.resolve(entry.place)), name
         assert entry.line.endswith("."), name
@@ -130,6 +154,7 @@ def imported_by(settings: str, folder: Path) -> set[str]:
     ("[buffer]\nkey_max_age_h = 2", set()),
     ('[shared]\nredis = ""', {"boathook_redis"}),
     ("[buffer]\nconfirm_s = 2", {"boathook_rabbitmq"}),
+    ("[cells]", {"boathook_cells"}),
     ('[buffer]\nhosts = ["mq:5672"]\nuser = "u"\npassword = "p"\n[delivery]\nlane = "rabbitmq"', {"boathook_rabbitmq"}),
 ])  # fmt: skip
 def test_only_packages_in_use_are_imported(settings: str, expected: set[str], tmp_path: Path):

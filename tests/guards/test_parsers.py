@@ -181,8 +181,11 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "http_client/download.py": {"json": (OURS,)},
     "server/child.py": {"json": (OURS,)},
     "server/dev.py": {"json": ("boathook.server.dev:_MAX_LINE_BYTES",)},
-    "ingest/cells.py": {"json": ("boathook.ingest.cells:_MAX_ANSWER", "boathook.ingest.cells:_MAX_PENDING")},
-    "service/cells.py": {"json": ("boathook.service.cells:_MAX_METRICS",)},
+    "boathook_cells/forwarding.py": {
+        "json": ("boathook_cells.forwarding:_MAX_ANSWER", "boathook_cells.forwarding:_MAX_PENDING")
+    },
+    "boathook_cells/status.py": {"json": ("boathook_cells.status:_MAX_METRICS",)},
+    "boathook_cells/finder.py": {"json": ("boathook_cells.finder:_MAX_ANSWER",)},
     "service/remote.py": {"json": ("boathook.service.remote:_MAX_ERROR_BYTES",)},
     "service/receiving/stored_sources.py": {"json": (OURS,)},
     "service/receiving/source_trial.py": {"json": (OURS, "boathook.service.receiving.source_trial:_MAX_BYTES")},

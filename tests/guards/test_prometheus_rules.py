@@ -8,10 +8,14 @@ from typing import Any, Final
 import yaml
 
 from boathook import config
+from boathook.config import packages
 from boathook.delivery.keeper import CAUSE_WITHIN_S, REPEATED_WITHIN_S
 from boathook.observability import ALERT_RULES
 
-BUILT_IN: Final = tomllib.loads((Path(config.__file__).parent / "alert_rules.toml").read_text(encoding="utf-8"))
+BUILT_IN: Final = tomllib.loads((Path(config.__file__).parent / "alert_rules.toml").read_text(encoding="utf-8")) | {
+    name: rule for package in packages.own_packages() for name, rule in packages.alert_rules_of(package).items()
+}
+"""Also those of the optional packages in boathook's distribution."""
 PROMETHEUS: Final = {
     rule["alert"]: rule
     for group in yaml.safe_load(ALERT_RULES.read_text(encoding="utf-8"))["groups"]

@@ -1,4 +1,4 @@
-"""SQL is in the .sql files of the database package only, each statement with a verb and a comment."""
+"""SQL is in the .sql files of the database package and of optional packages, each statement with a verb and a comment."""
 
 import ast
 import re
@@ -14,7 +14,9 @@ STATEMENT = re.compile(
     r"\s*(select|SELECT|(?i:insert\s+into|update\s+\w+(\.\w+)?\s+set|delete\s+from|with\s+\w+\s+as))\s"
 )
 """A sentence on a page begins with a capital: ``Select all``."""
-NAMED = sorted(DB.glob("*.sql"))
+OTHERS = {"boathook_cells": ("keys", "store")}
+"""The packages with statements of their own, and their modules that have them in a .sql file beside them."""
+NAMED = sorted([*DB.glob("*.sql"), *(path for name in OTHERS for path in PACKAGE.with_name(name).glob("*.sql"))])
 
 
 def statements_in(code: str) -> list[str]:
@@ -40,6 +42,13 @@ def test_no_other_package_contains_sql():
         and (statements := statements_in(path.read_text(encoding="utf-8")))
     }
     assert found == {}
+
+
+@pytest.mark.parametrize("package", sorted(path.name for path in PACKAGE.parent.glob("boathook_*")))
+def test_statements_of_an_optional_package_are_in_its_sql_files(package: str):
+    folder = PACKAGE.with_name(package)
+    assert {path.stem for path in folder.glob("*.sql")} == set(OTHERS.get(package, ()))
+    assert [path.name for path in folder.rglob("*.py") if statements_in(path.read_text(encoding="utf-8"))] == []
 
 
 def test_a_statement_in_another_package_is_found():

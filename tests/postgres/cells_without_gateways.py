@@ -8,19 +8,18 @@ from types import SimpleNamespace
 from typing import Any
 
 from boathook.config import Settings
-from boathook.config.tables import CellsSettings
-from boathook.db import cells
 from boathook.db.database import Database
-from boathook.domain.cells import ApplicationAssignment
 from boathook.domain.errors import FetchFailed
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, NewEvent, Receipt
 from boathook.handlers.outbox import Outbox
-from boathook.ingest.cells import CellIntakes, CellReceiver
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter
-from boathook.service import cells as services
 from boathook.service.sending.message_store import MessageStore
+from boathook_cells import moves, store
+from boathook_cells.directory import ApplicationAssignment
+from boathook_cells.forwarding import CellIntakes, CellReceiver
+from boathook_cells.settings import CellsSettings, require_cells
 from tests.databases import Pool
 from tests.postgres.api_client import ApiClient, make_context, make_token
 
@@ -68,12 +67,12 @@ async def open_cells(databases: Pool) -> AsyncIterator[Cells]:
         made: Cells = {}
         for name, url in urls.items():
             db = await Database.open(url, purpose=name, size=4)
-            await cells.claim(db, name)
+            await store.claim(db, name)
             given = {"name": name, "secret": SECRET, "members": members}
             context = make_context(db)
             own = context.settings.database.model_copy(update={"url": url})
             context.settings = context.settings.model_copy(
-                update={"cells": CellsSettings.model_validate(given), "database": own}
+                update={"tables": {"cells": CellsSettings.model_validate(given)}, "database": own}
             )
             made[name] = Cell(db, ApiClient(context, await make_token(context)))
         yield made
@@ -89,8 +88,8 @@ async def make_application(cell: Cell, uid: str = "acme") -> str:
     return str(made["id"])
 
 
-async def move(pair: Cells, application: str, to: str = "c2") -> services.ApplicationMove:
-    return await services.move_application(pair["c1"].settings, application, to)
+async def move(pair: Cells, application: str, to: str = "c2") -> moves.ApplicationMove:
+    return await moves.move_application(pair["c1"].settings, application, to)
 
 
 @dataclass
@@ -123,19 +122,19 @@ class Network:
 
     async def _ask(self, name: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         cell, sent = self.cells[name], list[dict[str, Any]]()
-        store = MessageStore(lambda: cell.db, Outbox())
+        messages = MessageStore(lambda: cell.db, Outbox())
 
         async def accept(event: NewEvent) -> Receipt:
             if name in self.spooling:
                 self.spooled.append(event)
                 return Accepted(event.id, is_spooled=True)
-            (receipt,) = await EventWriter(SimpleNamespace(), messages=store).append([event])
+            (receipt,) = await EventWriter(SimpleNamespace(), messages=messages).append([event])
             return receipt
 
         async def find_cells(wanted: Any) -> list[ApplicationAssignment]:
-            found = (await cells.read_applications(cell.db, wanted)).values()
+            found = (await store.read_applications(cell.db, wanted)).values()
             return [
-                ApplicationAssignment(application=one.shown_id, cell=one.cell or name, revision=one.revision)
+                ApplicationAssignment(application=one.shown_id, home=one.home or name, revision=one.revision)
                 for one in found
             ]
 
@@ -151,7 +150,7 @@ class Network:
         builder = EventBuilder(Router((), -1), read_router)
         intake: Any = SimpleNamespace(accept=accept)
         receiver = CellReceiver(
-            CellIntakes(cell.settings.cells.directory, lambda: builder.router, store),
+            CellIntakes(require_cells(cell.settings).directory, lambda: builder.router, messages),
             SECRET,
             intake,
             builder,

@@ -28,7 +28,7 @@ from boathook.db.message_group import NewMessageRow, insert_group
 from boathook.db.route_registry import read_router, read_routing
 from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
-from boathook.domain.errors import DatabaseUnavailable, SpoolUnavailable, WrongCell
+from boathook.domain.errors import DatabaseUnavailable, ServedElsewhere, SpoolUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Duplicate, NewEvent
 from boathook.handlers.operational import publish_operational_event
@@ -714,12 +714,12 @@ async def test_a_recently_used_application_is_known_without_the_copy(gateway: Ga
 
 async def test_a_moved_application_is_refused_without_the_copy_too(gateway: Gateway) -> None:
     await gateway.api.ask(201, "POST", "/app", {"name": "New", "uid": "new"})
-    await gateway.db.execute("update boathook.application set cell = 'west' where uid = 'new'")
+    await gateway.db.execute("update boathook.application set home = 'west' where uid = 'new'")
     async with gateway.db.acquire() as connection:
         routing = await read_routing(connection, "default", "new")
     gateway.api.context.outbox.cache_routes("default", "new", routing)
     await gateway.cut()
-    with pytest.raises(WrongCell):
+    with pytest.raises(ServedElsewhere):
         await gateway.buffered.publish(Message(application="new", type="x", payload=b"{}"))
 
 
@@ -1034,7 +1034,7 @@ class TestFile:
         file.write_bytes(SecretBox([KEY]).encrypt(content, "publishing-access"))
         loaded = AccessCopy.load(gateway.settings, SecretBox([KEY]))
         assert await loaded.find_application("default", "acme") == app
-        with pytest.raises(WrongCell):
+        with pytest.raises(ServedElsewhere):
             await loaded.find_application("default", ids.show(ids.APPLICATION, UUID(int=7)))
         assert list(loaded._keys) == [key.token_sha256]
 

@@ -7,16 +7,15 @@ from typing import Any
 import asyncpg
 import pytest
 
-from boathook.db import cells, dedup
-from boathook.db.cells import ADDED, REPLACED
 from boathook.db.database import Database
 from boathook.domain import ids
-from boathook.domain.errors import AlreadyExists, DatabaseError, InvalidState, NotFound, WrongCell
+from boathook.domain.errors import AlreadyExists, DatabaseError, InvalidState, NotFound, ServedElsewhere
 from boathook.domain.ids import message_key
 from boathook.handlers.outbox import Message, Outbox
-from boathook.service import cells as services
 from boathook.service.sending import applications, endpoints
 from boathook.service.unit_of_work import AppContext
+from boathook_cells import keys, moves, store
+from boathook_cells.store import ADDED, REPLACED
 from tests.databases import Pool
 from tests.postgres.api_client import make_token
 from tests.postgres.cells_without_gateways import PAID, Cell, Cells, make_application, move, open_cells
@@ -106,7 +105,7 @@ async def test_all_that_belongs_to_it_is_copied(pair: Cells) -> None:
         update boathook.event_type set schemas = '{"1": {"type": "object"}}', feature_flags = '{f}', group_name = 'g'
     """)
     await move(pair, application)
-    changed = {"application": {"cell", "routes_version", "updated_at"}, "endpoint_secret": {"id"}}
+    changed = {"application": {"home", "routes_version", "updated_at"}, "endpoint_secret": {"id"}}
     never_set = {"application": {"deleted_at"}, "api_key": {"mount", "mount_role"}}
     for table in (*REPLACED, *ADDED):
         rows = {}
@@ -178,7 +177,7 @@ async def test_a_move_waits_for_publishers_that_have_not_committed(pair: Cells) 
 
 async def test_mutant_without_the_lock_their_messages_are_unknown_in_the_new_cell(pair: Cells) -> None:
     application = await make_application(pair["c1"])
-    await pair["c1"].db.execute("delete from boathook.cell_name")
+    await pair["c1"].db.execute("delete from boathook.installation")
     assert await move_meanwhile(pair, application) == (False, False)
     await pair["c2"].publish("acme", "late")
 
@@ -202,7 +201,7 @@ async def test_mutant_without_the_keys_a_repeated_message_is_stored_again(
     async def copy_none(*_: object, **__: object) -> int:
         return 0
 
-    monkeypatch.setattr(dedup, "copy_message_keys", copy_none)
+    monkeypatch.setattr(keys, "copy_message_keys", copy_none)
     application = await make_application(pair["c1"])
     await pair["c1"].publish("acme", "before")
     await move(pair, application)
@@ -220,10 +219,10 @@ async def test_a_publisher_with_an_older_snapshot_fails(pair: Cells, isolation: 
     await transaction.rollback()
     await connection.close()
     message = Message(application="acme", type="invoice.paid", payload={})
-    with pytest.raises(WrongCell) as error:
+    with pytest.raises(ServedElsewhere) as error:
         async with one.db.transaction() as later:
             await Outbox().publish(later, message, passes_on=False)
-    assert (error.value.application, error.value.cell) == ("acme", "c2")
+    assert (error.value.application, error.value.home) == ("acme", "c2")
 
 
 def failing(_error: Exception) -> Callable[..., Any]:
@@ -242,17 +241,17 @@ async def test_an_interrupted_move_is_completed_by_repeating_it(
     await one.publish("acme", "before")
     with monkeypatch.context() as patch:
         if step == "add_rows":
-            patch.setitem(cells.SQL, "add_rows", "select 1 / 0 where $1::text <> ''")
+            patch.setitem(store.SQL, "add_rows", "select 1 / 0 where $1::text <> ''")
         elif step == "close_application":
-            patch.setattr(cells, step, failing(DatabaseError("cut off")))
+            patch.setattr(store, step, failing(DatabaseError("cut off")))
         else:
-            patch.setattr(dedup, step, failing(DatabaseError("cut off")))
+            patch.setattr(keys, step, failing(DatabaseError("cut off")))
         with pytest.raises(DatabaseError):
             await move(pair, application)
     is_open = step == "close_application"
     await one.publish("acme", "meanwhile", expect=202 if is_open else 421)
     await two.publish("acme", "meanwhile", expect=421)
-    (home,) = await services.list_moved_applications(one.settings)
+    (home,) = await moves.list_moved_applications(one.settings)
     assert (home.application, home.cell, home.is_moving) == (application, "c1" if is_open else "c2", not is_open)
     assert (await move(pair, application)).origin == "c1"
     assert (await move(pair, application)).copied == {}
@@ -260,7 +259,7 @@ async def test_an_interrupted_move_is_completed_by_repeating_it(
     await two.publish("acme", "meanwhile", expect=409 if is_open else 202)
     await one.publish("acme", "after", expect=421)
     assert sorted([*await one.stored(), *await two.stored()]) == ["before", "meanwhile"]
-    (home,) = await services.list_moved_applications(two.settings)
+    (home,) = await moves.list_moved_applications(two.settings)
     assert (home.cell, home.left, home.is_moving) == ("c2", ("c1",), False)
 
 
@@ -268,11 +267,11 @@ async def test_an_aborted_move_does_not_block_another(pair: Cells, monkeypatch: 
     one, two, three = pair.values()
     application = await make_application(one)
     with monkeypatch.context() as patch:
-        patch.setattr(dedup, "copy_message_keys", failing(DatabaseError("cut off")))
+        patch.setattr(keys, "copy_message_keys", failing(DatabaseError("cut off")))
         for _ in range(2):
             with pytest.raises(DatabaseError):
                 await move(pair, application, "c3")
-        patch.setattr(cells, "close_application", failing(DatabaseError("cut off")))
+        patch.setattr(store, "close_application", failing(DatabaseError("cut off")))
         with pytest.raises(DatabaseError):
             await move(pair, application, "c3")
     done = await move(pair, application, "c2")
@@ -313,7 +312,7 @@ async def test_an_application_returns_with_all_changes_and_keys(pair: Cells) -> 
         ("b", "http://127.0.0.1:18080/c"),
     }
     assert await one.db.fetchval("select count(*) from boathook.endpoint_secret") == 3
-    (home,) = await services.list_moved_applications(one.settings)
+    (home,) = await moves.list_moved_applications(one.settings)
     assert (home.cell, home.left, home.is_moving) == ("c1", ("c2", "c3"), False)
 
 
@@ -324,19 +323,19 @@ async def test_a_uid_taken_in_the_new_cell_aborts_the_move_early(pair: Cells) ->
     with pytest.raises(AlreadyExists, match="another application of the new cell has its uid"):
         await move(pair, application)
     await one.publish("acme", "on")
-    assert await services.list_moved_applications(one.settings) == []
+    assert await moves.list_moved_applications(one.settings) == []
 
 
 async def test_two_commands_do_not_move_the_same_application(pair: Cells, monkeypatch: pytest.MonkeyPatch) -> None:
     application = await make_application(pair["c1"])
-    real, holding, going = cells.close_application, asyncio.Event(), asyncio.Event()
+    real, holding, going = store.close_application, asyncio.Event(), asyncio.Event()
 
     async def wait(*arguments: Any) -> int:
         holding.set()
         await going.wait()
         return await real(*arguments)
 
-    monkeypatch.setattr(cells, "close_application", wait)
+    monkeypatch.setattr(store, "close_application", wait)
     moving = asyncio.create_task(move(pair, application, "c2"))
     await holding.wait()
     with pytest.raises(InvalidState, match="another command is moving"):
@@ -352,7 +351,7 @@ async def test_a_restored_cell_can_move_the_application_again(pair: Cells) -> No
     application = await make_application(one)
     await move(pair, application)
     await two.api.ask(200, "PATCH", "/app/acme/endpoint/main", {"description": "new"})
-    await one.db.execute("update boathook.application set cell = null, routes_version = 1")
+    await one.db.execute("update boathook.application set home = null, routes_version = 1")
     await one.publish("acme", "restored")
     with pytest.raises(InvalidState, match=r"c1 and c2 accept messages for it.*move it to c2"):
         await move(pair, application, "c1")
@@ -386,7 +385,7 @@ async def test_dedup_keys_outliving_their_message_are_copied(pair: Cells) -> Non
     await one.db.execute("delete from boathook.event")
     retention = one.settings.retention.model_copy(update={"dedup_days": 30, "events_days": 7})
     longer = one.settings.model_copy(update={"retention": retention})
-    assert (await services.move_application(longer, application, "c2")).keys == 1
+    assert (await moves.move_application(longer, application, "c2")).keys == 1
     await two.publish("acme", "gone", expect=409)
 
 
@@ -395,14 +394,16 @@ def context(pair: Cells) -> AppContext:
     return pair["c1"].api.context
 
 
-async def test_an_unknown_application_is_looked_up_in_other_cells(pair: Cells, context: AppContext) -> None:
+async def test_an_unknown_application_is_looked_up_in_other_cells(
+    pair: Cells, context: AppContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[tuple[str, str]] = []
 
     async def find(organization: str, reference: str) -> str | None:
         asked.append((organization, reference))
         return "c2" if reference == "acme" else None
 
-    context.find_cell = find
+    monkeypatch.setattr(context.elsewhere, "find_application", find)
     one = pair["c1"]
     for method, path, body in CHANGES:
         if method != "PUT" or path:

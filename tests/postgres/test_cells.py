@@ -8,18 +8,17 @@ from typing import Any
 import pytest
 
 from boathook.config import Settings, load
-from boathook.config.tables import CellsSettings
-from boathook.db import cells, dedup
 from boathook.db.database import Database
 from boathook.db.events import EventStore
 from boathook.db.route_registry import read_routes
-from boathook.domain.cells import Assignment
 from boathook.domain.errors import DatabaseError, DatabaseUrlRejected, InvalidState
+from boathook.domain.homes import Assignment
 from boathook.domain.model import Duplicate, Receipt
-from boathook.service import cells as services
 from boathook.service.database import open_database
 from boathook.service.operating.doctor.handlers import CheckStatus
-from boathook.service.operating.doctor.setup import _cells
+from boathook_cells import keys, moves, store
+from boathook_cells.doctor import examine
+from boathook_cells.settings import CellsSettings, require_cells
 from tests.databases import Pool
 from tests.postgres.cells_without_gateways import Cells, open_cells
 from tests.postgres.test_events import event
@@ -27,44 +26,44 @@ from tests.sender_harness import add_application
 
 
 def to(cell: str, revision: int) -> list[Assignment]:
-    return [Assignment(source="shop", cell=cell, revision=revision)]
+    return [Assignment(source="shop", home=cell, revision=revision)]
 
 
 async def test_only_a_later_assignment_applies_and_changes_the_routes_version(db: Database):
     before = (await read_routes(db)).version
-    assert await cells.assign(db, to("c1", 2)) == ["shop"]
+    assert await store.assign(db, to("c1", 2)) == ["shop"]
     changed = await read_routes(db)
     assert (changed.version > before, changed.assignments) == (True, tuple(to("c1", 2)))
     for ignored in (to("c2", 1), to("c2", 2), to("c1", 2)):
-        assert await cells.assign(db, ignored) == []
+        assert await store.assign(db, ignored) == []
     assert await read_routes(db) == changed
-    assert await cells.assign(db, to("c2", 3)) == ["shop"]
-    assert await cells.read_assignments(db) == {"shop": to("c2", 3)[0]}
+    assert await store.assign(db, to("c2", 3)) == ["shop"]
+    assert await store.read_assignments(db) == {"shop": to("c2", 3)[0]}
 
 
 async def test_a_database_belongs_to_one_cell(db: Database):
-    await cells.claim(db, "c1")
-    await cells.claim(db, "c1")
+    await store.claim(db, "c1")
+    await store.claim(db, "c1")
     with pytest.raises(DatabaseUrlRejected, match="belongs to the cell c1, not to c2"):
-        await cells.claim(db, "c2")
+        await store.claim(db, "c2")
 
 
 async def test_a_cell_has_the_applications_of_an_organization_that_are_here(db: Database):
     await add_application(db, uid="acme")
     async with db.acquire() as connection:
-        assert await cells.has_application(connection, "default", "acme")
-        assert not await cells.has_application(connection, "other", "acme")
-        await connection.execute("update boathook.application set cell = 'c9'")
-        assert not await cells.has_application(connection, "default", "acme")
+        assert await store.has_application(connection, "default", "acme")
+        assert not await store.has_application(connection, "other", "acme")
+        await connection.execute("update boathook.application set home = 'c9'")
+        assert not await store.has_application(connection, "default", "acme")
 
 
 async def test_the_doctor_finds_applications_in_an_unconfigured_cell(db: Database):
     members = {"c1": {"url": "http://127.0.0.1:9", "accepts_new": True}}
     given = {"name": "c1", "secret": "whsec_" + "A" * 32, "members": members}
-    settings = load(None, {}).model_copy(update={"cells": CellsSettings.model_validate(given)})
-    assert [one.verdict async for one in _cells(settings, db)] == [CheckStatus.OK]
-    await add_application(db, cell="c9")
-    found = [one async for one in _cells(settings, db)]
+    settings = load(None, {}).model_copy(update={"tables": {"cells": CellsSettings.model_validate(given)}})
+    assert [one.verdict async for one in examine(settings, db)] == [CheckStatus.OK]
+    await add_application(db, home="c9")
+    found = [one async for one in examine(settings, db)]
     assert [one.verdict for one in found] == [CheckStatus.FAIL, CheckStatus.OK]
     assert "applications have moved to c9, which cells.members lacks" in found[0].found
 
@@ -77,7 +76,7 @@ async def trio(databases: Pool) -> AsyncIterator[Cells]:
     """Three cells; the source and one event of it are in the first."""
     async with open_cells(databases) as made:
         for cell in made.values():
-            await cells.assign(cell.db, to("c1", 1))
+            await store.assign(cell.db, to("c1", 1))
         await send(made, "c1")
         yield made
 
@@ -87,7 +86,7 @@ async def send(trio: Cells, name: str) -> Receipt | None:
     cell = trio[name]
     routes = await read_routes(cell.db)
     assignments = {one.source: one for one in routes.assignments}
-    if cell.settings.cells.directory.find("shop", assignments) != name:
+    if require_cells(cell.settings).directory.find("shop", assignments) != name:
         return None
     (receipt,) = await EventStore(cell.db).append([event("evt_1", source="shop", version=routes.version)])
     return receipt
@@ -97,19 +96,19 @@ async def count_events(trio: Cells) -> int:
     return sum([await cell.db.fetchval("select count(*) from boathook.event") for cell in trio.values()])
 
 
-async def move(trio: Cells, target: str) -> services.Move:
-    return await services.move_source(trio["c1"].settings, "shop", target)
+async def move(trio: Cells, target: str) -> moves.Move:
+    return await moves.move_source(trio["c1"].settings, "shop", target)
 
 
 async def events_after_a_move(trio: Cells, monkeypatch: pytest.MonkeyPatch) -> int:
     """Move the source while its sender repeats the event in the new cell; return how many events are stored."""
-    copy_keys = dedup.copy_keys
+    copy_keys = keys.copy_keys
 
     async def copy_slowly(*arguments: Any) -> int:
         await send(trio, "c2")
         return await copy_keys(*arguments)
 
-    monkeypatch.setattr(dedup, "copy_keys", copy_slowly)
+    monkeypatch.setattr(keys, "copy_keys", copy_slowly)
     await move(trio, "c2")
     assert await send(trio, "c2") is not None
     return await count_events(trio)
@@ -120,14 +119,14 @@ async def test_a_source_moves_after_its_keys(trio: Cells, monkeypatch: pytest.Mo
 
 
 async def test_mutant_moved_before_its_keys_an_event_is_stored_twice(trio: Cells, monkeypatch: pytest.MonkeyPatch):
-    assign = cells.assign
+    assign = store.assign
 
     async def assign_new_cell_too(database: Database, assignments: Sequence[Assignment]) -> list[str]:
         changed = await assign(database, assignments)
         await assign(trio["c2"].db, assignments)
         return changed
 
-    monkeypatch.setattr(cells, "assign", assign_new_cell_too)
+    monkeypatch.setattr(store, "assign", assign_new_cell_too)
     assert await events_after_a_move(trio, monkeypatch) == 2
 
 
@@ -144,10 +143,10 @@ async def events_after_an_interruption(trio: Cells, monkeypatch: pytest.MonkeyPa
         raise DatabaseError("cut off")
 
     with monkeypatch.context() as patch:
-        patch.setattr(dedup, "copy_keys", fail)
+        patch.setattr(keys, "copy_keys", fail)
         with pytest.raises(DatabaseError, match="cut off"):
             await move(trio, "c2")
-    await services.assign_sources(trio["c1"].settings)
+    await moves.assign_sources(trio["c1"].settings)
     await send(trio, "c2")
     await move(trio, "c2")
     await send(trio, "c2")
@@ -159,14 +158,14 @@ async def test_only_a_move_completes_an_interrupted_one(trio: Cells, monkeypatch
 
 
 async def test_mutant_if_assigning_completes_it_an_event_is_stored_twice(trio: Cells, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(services.SourceCell, "is_moving", False)
+    monkeypatch.setattr(moves.SourceCell, "is_moving", False)
     assert await events_after_an_interruption(trio, monkeypatch) == 2
 
 
 async def test_after_an_interrupted_move_every_cell_must_be_reached(trio: Cells, monkeypatch: pytest.MonkeyPatch):
     """Which of them has stored the latest events is unknown."""
     for name in ("c1", "c3"):
-        await cells.assign(trio[name].db, to("c2", 2))
+        await store.assign(trio[name].db, to("c2", 2))
 
     @asynccontextmanager
     async def open_but_one(settings: Settings, **options: Any) -> AsyncIterator[Database]:
@@ -175,20 +174,20 @@ async def test_after_an_interrupted_move_every_cell_must_be_reached(trio: Cells,
         async with open_database(settings, **options) as database:
             yield database
 
-    monkeypatch.setattr(services, "open_database", open_but_one)
+    monkeypatch.setattr(moves, "open_database", open_but_one)
     with pytest.raises(DatabaseError, match="cell c1: away"):
-        await services.move_source(trio["c2"].settings, "shop", "c3")
+        await moves.move_source(trio["c2"].settings, "shop", "c3")
 
 
 async def test_a_move_that_another_has_overtaken_is_an_error(trio: Cells, monkeypatch: pytest.MonkeyPatch):
-    list_sources = services._list_sources
+    list_sources = moves._list_sources
 
-    async def list_before_another_move(*arguments: Any) -> list[services.SourceCell]:
+    async def list_before_another_move(*arguments: Any) -> list[moves.SourceCell]:
         found = await list_sources(*arguments)
-        await cells.assign(trio["c1"].db, to("c3", 2))
+        await store.assign(trio["c1"].db, to("c3", 2))
         return found
 
-    monkeypatch.setattr(services, "_list_sources", list_before_another_move)
+    monkeypatch.setattr(moves, "_list_sources", list_before_another_move)
     with pytest.raises(InvalidState, match="another move of shop is running, or has ended"):
         await move(trio, "c2")
     assert await send(trio, "c2") is None
@@ -196,7 +195,7 @@ async def test_a_move_that_another_has_overtaken_is_an_error(trio: Cells, monkey
 
 async def cells_after_two_moves(trio: Cells, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Move the source to the third cell while its move to the second waits; return the cells it is assigned to."""
-    copy_keys, is_copying, may_go_on = dedup.copy_keys, asyncio.Event(), asyncio.Event()
+    copy_keys, is_copying, may_go_on = keys.copy_keys, asyncio.Event(), asyncio.Event()
 
     async def wait_first(*arguments: Any) -> int:
         if not is_copying.is_set():
@@ -204,13 +203,13 @@ async def cells_after_two_moves(trio: Cells, monkeypatch: pytest.MonkeyPatch) ->
             await may_go_on.wait()
         return await copy_keys(*arguments)
 
-    monkeypatch.setattr(dedup, "copy_keys", wait_first)
+    monkeypatch.setattr(keys, "copy_keys", wait_first)
     slow = asyncio.create_task(move(trio, "c2"))
     await is_copying.wait()
     await move(trio, "c3")
     may_go_on.set()
     await slow
-    return {(await cells.read_assignments(cell.db))["shop"].cell for cell in trio.values()}
+    return {(await store.read_assignments(cell.db))["shop"].home for cell in trio.values()}
 
 
 async def test_an_older_assignment_does_not_replace_a_later_one(trio: Cells, monkeypatch: pytest.MonkeyPatch):
@@ -218,7 +217,7 @@ async def test_an_older_assignment_does_not_replace_a_later_one(trio: Cells, mon
 
 
 async def test_mutant_without_the_revision_two_cells_have_the_source(trio: Cells, monkeypatch: pytest.MonkeyPatch):
-    unchecked = cells.SQL["assign_sources"].replace("where a.revision < excluded.revision", "")
-    assert unchecked != cells.SQL["assign_sources"]
-    monkeypatch.setitem(cells.SQL, "assign_sources", unchecked)
+    unchecked = store.SQL["assign_sources"].replace("where a.revision < excluded.revision", "")
+    assert unchecked != store.SQL["assign_sources"]
+    monkeypatch.setitem(store.SQL, "assign_sources", unchecked)
     assert await cells_after_two_moves(trio, monkeypatch) == {"c2", "c3"}

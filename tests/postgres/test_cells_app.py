@@ -10,21 +10,21 @@ from typing import Any
 import asyncpg
 import pytest
 
-from boathook.db import cells as stored_cells
-from boathook.db import dedup, integrity
+from boathook.db import integrity
 from boathook.db.database import Database
 from boathook.db.delivery_commands import AuditContext
 from boathook.domain import ids
-from boathook.domain.cells import CELLS_MODULE
-from boathook.domain.errors import WrongCell
+from boathook.domain.errors import ServedElsewhere
 from boathook.domain.model import Accepted, Duplicate, IdempotencyKey
 from boathook.handlers.hooks import Hooks
 from boathook.handlers.outbox import Message, Outbox
 from boathook.handlers.sessions import AsyncSessions
 from boathook.server.loading import bound
-from boathook.service import cells_app
 from boathook.service.operating import operations
 from boathook.service.sending.message_store import MessageStore
+from boathook_cells import app as cells_app
+from boathook_cells import keys
+from boathook_cells import store as stored_cells
 from tests.databases import Pool
 from tests.postgres.cells_without_gateways import Cells, Network, make_application, move, open_cells
 from tests.postgres.dead_letter_actions import replay_dead
@@ -67,9 +67,10 @@ class World:
     async def working(self, cell: str = "c1") -> AsyncIterator[None]:
         """Run the worker of a cell's own app."""
         settings = self.cells[cell].settings
-        hook = cells_app.make_cells_app(settings, self.network.post)
+        hook = cells_app.open_app(settings, self.network.post)
+        assert hook is not None
         async with (
-            bound(settings, Hooks({CELLS_MODULE: hook})),
+            bound(settings, Hooks({cells_app.__name__: hook})),
             running_worker(self[cell], hook, worker_id=f"worker-{len(self.network.posts)}"),
         ):
             yield
@@ -228,10 +229,10 @@ async def test_a_refusing_publisher_rereads_routes_after_the_return(world: World
         await outbox.publish(
             connection, Message(application=world.application, type="invoice.paid", payload={}, id="on")
         )
-    with pytest.raises(WrongCell) as error:
+    with pytest.raises(ServedElsewhere) as error:
         async with world["c1"].transaction() as connection:
             await outbox.publish(connection, message, passes_on=False)
-    assert (error.value.cell, error.value.revision > 0) == ("c2", True)
+    assert (error.value.home, error.value.revision > 0) == ("c2", True)
     await world.move("c1")
     async with world["c1"].transaction() as connection:
         await outbox.publish(connection, message, passes_on=False)
@@ -245,7 +246,7 @@ async def test_a_message_published_by_a_command_is_passed_on(world: World):
     )
     receipt = await operations.send(cell.db, cell.settings, AuditContext(actor="test"), message)
     assert isinstance(receipt, Accepted)
-    assert receipt.cell == "c2"
+    assert receipt.home == "c2"
     await world.work()
     assert await world.sent() == {"c1": [], "c2": ["sent"], "c3": []}
 
@@ -331,10 +332,10 @@ async def _has_arrived(world: World, key: str) -> bool:
 
 
 async def test_mutant_if_its_key_were_copied_it_would_be_lost(world: World, monkeypatch: pytest.MonkeyPatch):
-    whole = dedup.SQL["read_message_keys"]
-    cut = whole.replace("and (e.cell is null or d.cell is not null or d.event_id <> e.id)", "")
+    whole = keys.SQL["read_message_keys"]
+    cut = whole.replace("and (e.home is null or d.home is not null or d.event_id <> e.id)", "")
     assert cut != whole
-    monkeypatch.setitem(dedup.SQL, "read_message_keys", cut)
+    monkeypatch.setitem(keys.SQL, "read_message_keys", cut)
     await world.publish("one")
     await world.move("c3")
     await world.work()
@@ -350,7 +351,7 @@ async def test_a_message_is_delivered_here_once_if_its_application_returned(worl
     assert await world.sent() == {"c1": ["one", "two"], "c2": [], "c3": []}
     rows = await world["c1"].fetch("select due_at > now() as is_later from boathook.delivery order by 1")
     assert [row["is_later"] for row in rows] == [False, True]
-    assert await world["c1"].fetchval("select count(*) from boathook.event where cell is not null") == 0
+    assert await world["c1"].fetchval("select count(*) from boathook.event where home is not null") == 0
     assert await world.repeats("c1", "one") == Duplicate(published.event_id)
     await world.move("c3")
     assert await world.repeats("c3", "one") == Duplicate(published.event_id)
@@ -386,7 +387,7 @@ async def test_it_is_not_delivered_here_if_the_other_cell_has_stored_it(world: W
 
 
 async def test_mutant_with_its_own_key_it_would_be_delivered_twice(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(dedup.SQL, "drop_passed_on", "select 0 where $1::uuid[] is not null or $2::uuid[] is not null")
+    monkeypatch.setitem(keys.SQL, "drop_passed_on", "select 0 where $1::uuid[] is not null or $2::uuid[] is not null")
     await lose_answer_and_return(world)
     assert await world.sent() == {"c1": ["one"], "c2": ["one"], "c3": []}
 
@@ -475,7 +476,7 @@ async def test_the_first_ordered_delivery_after_the_return_is_not_blocked(world:
 
 async def test_a_move_that_is_not_complete_only_delays(world: World):
     await world.publish("one")
-    named = "update boathook.application set cell = $1, routes_version = routes_version + 1"
+    named = "update boathook.application set home = $1, routes_version = routes_version + 1"
     await world["c2"].execute(named, "c1")
     await world.fail_once()
     assert await world["c1"].fetchval("select code from boathook.delivery") == "MOVING"
@@ -552,8 +553,8 @@ async def count_open_transactions(world: World, monkeypatch: pytest.MonkeyPatch)
 
 async def test_its_handlers_are_registered_with_their_retries(world: World):
     settings = world.cells["c1"].settings
-    hook = cells_app.make_cells_app(settings)
-    (two, three) = hook.routes(CELLS_MODULE, retries=settings.retry_defaults())
+    hook = cells_app.open_app(settings)
+    (two, three) = hook.routes(cells_app.__name__, retries=settings.retry_defaults())
     assert (two.recipient, three.recipient) == ("handler:cells.c2", "handler:cells.c3")
     assert two.policy.max_age_s == 7 * 86_400
     async with world.working():

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from boathook.config import load
-from boathook.db import dedup, integrity, migrations
+from boathook.db import integrity, migrations
 from boathook.db.database import Database
 from boathook.db.events import EventStore
 from boathook.db.route_registry import read_router
@@ -28,6 +28,7 @@ from boathook.ingest.spool_records import UNROUTED, _Plain, decode, encode
 from boathook.spool.segment import Record
 from boathook.spool.segment_store import SpoolLimits
 from boathook.spool.spool import Spool
+from boathook_cells import keys
 from tests.databases import Pool
 from tests.postgres.cells_without_gateways import open_cells
 from tests.postgres.test_events import event, hash_text
@@ -311,9 +312,9 @@ async def test_a_moved_source_keeps_the_newest_event_of_each_object(pair: Any):
     here, there = store_of(one.db, 10**6), store_of(two.db, 10**6)
     first, second = change("a"), change("b", after_s=1)
     await here.append([first])
-    await dedup.copy_keys(one.db, two.db, "stripe", "c1")
+    await keys.copy_keys(one.db, two.db, "stripe", "c1")
     await here.append([second])
-    await dedup.copy_keys(one.db, two.db, "stripe", "c1")
+    await keys.copy_keys(one.db, two.db, "stripe", "c1")
     batch = [change(key, after_s=2) for key in ("b", "a")]
     assert outcome(batch, await there.append(batch)) == [second.id, "new"]
 

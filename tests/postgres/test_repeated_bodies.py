@@ -13,7 +13,6 @@ import pytest
 from msgspec.structs import replace
 
 from boathook.config import load
-from boathook.db import dedup
 from boathook.db.database import Database
 from boathook.db.events import SQL, EventStore
 from boathook.db.route_registry import read_router
@@ -30,6 +29,7 @@ from boathook.ingest.spool_records import UNROUTED, decode, encode
 from boathook.observability.meters import gauge_handle
 from boathook.spool.segment import Record
 from boathook.verification.verifier import Verifier
+from boathook_cells import keys
 from tests.alert_harness import open_harness, settings_of
 from tests.databases import Pool
 from tests.postgres.cells_without_gateways import open_cells
@@ -243,7 +243,7 @@ async def moved_keys_are_known(pair: Any) -> bool:
     # The other cell has the body already, under an id of its own, since an earlier stay of the source.
     await there.append([event("g0", BODY, replay=BODY)])
     assert await two.db.fetchval("select count(*) from boathook.dedup where replay_key = $1", body) == 1
-    await dedup.copy_keys(one.db, two.db, "stripe", "c1")
+    await keys.copy_keys(one.db, two.db, "stripe", "c1")
     receipts = await there.append([event(key, BODY, replay=BODY) for key in ("g1", "g2", "g3")])
     assert isinstance(receipts[2], Accepted)
     return receipts[0] == Duplicate(old.id) and isinstance(receipts[1], Duplicate)
@@ -264,9 +264,9 @@ async def test_a_moved_source_keeps_its_keys_where_the_body_is_known(pair: Any):
 
 
 async def test_mutant_copied_as_a_whole_a_key_would_be_left_out(pair: Any, monkeypatch: pytest.MonkeyPatch):
-    whole = re.sub(r"case when .*? end,", "k.replay_key,", dedup.SQL["insert_keys"], flags=re.DOTALL)
-    assert whole != dedup.SQL["insert_keys"]
-    monkeypatch.setitem(dedup.SQL, "insert_keys", whole)
+    whole = re.sub(r"case when .*? end,", "k.replay_key,", keys.SQL["insert_keys"], flags=re.DOTALL)
+    assert whole != keys.SQL["insert_keys"]
+    monkeypatch.setitem(keys.SQL, "insert_keys", whole)
     assert not await moved_keys_are_known(pair)
 
 

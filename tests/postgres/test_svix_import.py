@@ -14,7 +14,6 @@ from boathook.api.endpoints import show_endpoint
 from boathook.cli.output import plain
 from boathook.config import load
 from boathook.db import applications as stored_applications
-from boathook.db import cells
 from boathook.db import endpoints as stored_endpoints
 from boathook.db.applications import PageRequest
 from boathook.db.database import Database
@@ -30,6 +29,7 @@ from boathook.service.svix_import.importer import SvixImporter
 from boathook.service.svix_import.reader import SvixClient
 from boathook.service.svix_import.report import Outcome, Report
 from boathook.service.unit_of_work import AppContext, UnitOfWork
+from boathook_cells import store
 from tests.postgres.api_client import ApiClient, make_context, make_token
 from tests.support import sampled
 from tests.svix_server import NOT_FOUND, TOKEN, Answer, SvixServer, make_private_key, make_secret, public_half, serve
@@ -644,8 +644,8 @@ async def test_imported_objects_are_reached_by_their_ids_on_the_server(side: Sid
     await api.ask(404, "GET", f"{app}/endpoint/{ENDPOINT_ID[:-1]}x")
     async with side.context.work() as work:
         assert (await applications.find(work, APP_ID)).shown_id == made["id"]
-        assert await cells.has_application(work.connection, "default", APP_ID)
-        assert not await cells.has_application(work.connection, "other", APP_ID)
+        assert await store.has_application(work.connection, "default", APP_ID)
+        assert not await store.has_application(work.connection, "other", APP_ID)
 
 
 @pytest.mark.parametrize("uid", [None, "acme"])

@@ -16,33 +16,35 @@ import pytest
 from msgspec.structs import replace
 
 from boathook import config
-from boathook.config.tables import CellsSettings
 from boathook.domain import ids
-from boathook.domain.cells import ApplicationAssignment, Assignment, CellDirectory, choose_cell
 from boathook.domain.errors import (
-    CellUnavailable,
+    ConfigError,
     DatabaseUnavailable,
     FetchFailed,
     NotPassedOn,
     Overloaded,
+    ServedElsewhere,
     SpoolUnavailable,
     TooManyDeliveries,
     ValueRejected,
-    WrongCell,
 )
 from boathook.domain.filters import Router
+from boathook.domain.homes import Assignment
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Publication, Receipt
 from boathook.http_client.messages import HttpResponse
-from boathook.ingest.cells import APPLICATIONS_PATH, EVENTS_PATH, HELD, CellIntakes, CellReceiver, CellStore, sign
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter, Refused, Stored
 from boathook.ingest.intake import Intake
 from boathook.ingest.spool_records import decode, encode
-from boathook.service.cells import ApplicationFinder
 from boathook.service.remote import RemoteClient
 from boathook.spool.segment import Record
 from boathook.spool.segment_store import SpoolLimits
 from boathook.spool.spool import Spool
+from boathook_cells.directory import ApplicationAssignment, CellDirectory, choose_cell
+from boathook_cells.finder import ApplicationFinder
+from boathook_cells.forwarding import CellIntakes, CellReceiver, CellStore, CellUnavailable, sign
+from boathook_cells.settings import APPLICATIONS_PATH, EVENTS_PATH, CellsSettings
+from boathook_cells.spools import HELD
 from tests.support import eventually
 from tests.unit.test_intake import Shelf, event
 
@@ -64,7 +66,7 @@ def test_sources_are_spread_and_a_new_cell_moves_only_its_share():
 def test_an_assignment_counts_more_than_the_hash():
     directory = CellDirectory("c1", ("c1", "c2"))
     for cell in ("c1", "c2", "c3"):
-        assert directory.find("shop", {"shop": Assignment(source="shop", cell=cell, revision=1)}) == cell
+        assert directory.find("shop", {"shop": Assignment(source="shop", home=cell, revision=1)}) == cell
 
 
 class Cell:
@@ -74,7 +76,7 @@ class Cell:
         self.stored: list[NewEvent] = []
         self.learned: list[Assignment | ApplicationAssignment] = []
         self.reads = 0
-        self.assignments = [Assignment(source=SOURCE, cell=home, revision=revision)] if revision else []
+        self.assignments = [Assignment(source=SOURCE, home=home, revision=revision)] if revision else []
         self.intake = intake or SimpleNamespace(accept=self.accept)
         self.secret = secret
         builder = EventBuilder(Router((), -1), self.read_router)
@@ -149,7 +151,7 @@ async def test_events_of_a_third_cell_are_refused_with_its_name(revision: int):
     cell = Cell(home="c3", revision=revision)
     with pytest.raises(CellUnavailable, match=f"{SOURCE} belongs to c3"):
         await cell.store.append([EVENT])
-    assert cell.learned == [Assignment(source=SOURCE, cell="c3", revision=revision)]
+    assert cell.learned == [Assignment(source=SOURCE, home="c3", revision=revision)]
     assert not cell.stored
 
 
@@ -157,7 +159,7 @@ async def test_a_changed_assignment_is_read_before_events_are_refused():
     cell = Cell(home="c1")
     with pytest.raises(CellUnavailable):
         await cell.store.append([EVENT])
-    cell.assignments = [Assignment(source=SOURCE, cell="c2", revision=2)]
+    cell.assignments = [Assignment(source=SOURCE, home="c2", revision=2)]
     assert await cell.store.append([EVENT]) == [ARRIVED]
 
 
@@ -297,7 +299,7 @@ class Messages:
             self.on_moved(assignment)
         self.stored += [one.dedup_key for one in batch if one.application not in self.moved]
         if refused:
-            raise WrongCell(refused[0].application, refused[0].cell, refused[0].revision)
+            raise ServedElsewhere(refused[0].application, refused[0].home, refused[0].revision)
         return [Accepted(one.id) for one in batch]
 
     async def report_duplicates(self, messages: Sequence[tuple[NewEvent, Duplicate]]) -> None:
@@ -369,7 +371,7 @@ def of(source: str, key: str) -> NewEvent:
 
 
 async def test_a_moving_source_delays_no_other_of_its_cell(tmp_path: Path):
-    there = [Assignment(source=source, cell="c2", revision=2) for source in ("moving", "settled")]
+    there = [Assignment(source=source, home="c2", revision=2) for source in ("moving", "settled")]
     gateway = Gateway(tmp_path, *there)
     gateway.refused = {"moving"}
     async with gateway.running():
@@ -386,21 +388,21 @@ async def test_a_moving_source_delays_no_other_of_its_cell(tmp_path: Path):
 
 
 async def test_rejected_events_are_stored_here_when_their_source_returns(tmp_path: Path):
-    gateway = Gateway(tmp_path, Assignment(source="shop", cell="c2", revision=2))
+    gateway = Gateway(tmp_path, Assignment(source="shop", home="c2", revision=2))
     gateway.refused = {"shop"}
     async with gateway.running():
         await gateway.own.accept(of("shop", "a"))
-        gateway.router = Router((), 6, assignments=[Assignment(source="shop", cell="c1", revision=3)])
+        gateway.router = Router((), 6, assignments=[Assignment(source="shop", home="c1", revision=3)])
         await eventually(lambda: ["a"] in gateway.here.batches)
     assert not gateway.stored
 
 
 async def test_events_of_an_unknown_cell_wait(tmp_path: Path):
-    gateway = Gateway(tmp_path, Assignment(source="shop", cell="c3", revision=2))
+    gateway = Gateway(tmp_path, Assignment(source="shop", home="c3", revision=2))
     async with gateway.running():
         assert await gateway.own.accept(of("shop", "a")) == Accepted(of("shop", "a").id, is_spooled=True)
         await gateway.own.accept(of("bank", "b"))
-        gateway.router = Router((), 6, assignments=[Assignment(source="shop", cell="c2", revision=3)])
+        gateway.router = Router((), 6, assignments=[Assignment(source="shop", home="c2", revision=3)])
         await eventually(lambda: "a" in gateway.stored)
 
 
@@ -460,7 +462,7 @@ async def test_a_permanently_rejected_event_delays_no_other():
 
 
 APPLICATION = UUID(int=7)
-MOVED = ApplicationAssignment(application=ids.show(ids.APPLICATION, APPLICATION), cell="c2", revision=6)
+MOVED = ApplicationAssignment(application=ids.show(ids.APPLICATION, APPLICATION), home="c2", revision=6)
 
 
 def message(key: str, application: UUID = APPLICATION) -> NewEvent:
@@ -524,7 +526,7 @@ async def test_messages_wait_until_a_returning_application_arrives(tmp_path: Pat
 async def test_a_message_waits_if_only_another_cell_knows_of_the_return(tmp_path: Path):
     gateway = Gateway(tmp_path)
     gateway.messages.moved = {MOVED.application: MOVED}
-    gateway.intakes.learn(replace(MOVED, cell="c1", revision=MOVED.revision + 1))
+    gateway.intakes.learn(replace(MOVED, home="c1", revision=MOVED.revision + 1))
     async with gateway.running():
         assert await gateway.own.accept(message("a")) == Accepted(message("a").id, is_spooled=True)
         gateway.messages.moved = {}
@@ -534,7 +536,7 @@ async def test_a_message_waits_if_only_another_cell_knows_of_the_return(tmp_path
 async def cell_of_an_application_learned_in_reverse(folder: Path) -> str:
     """Learn two moves of an application, the later one first; return the cell that gets its next message."""
     gateway = Gateway(folder)
-    for assignment in (MOVED, replace(MOVED, cell="c1", revision=MOVED.revision - 1)):
+    for assignment in (MOVED, replace(MOVED, home="c1", revision=MOVED.revision - 1)):
         gateway.intakes.learn(assignment)
     async with gateway.running():
         await gateway.own.accept(message("a"))
@@ -575,7 +577,7 @@ async def test_without_gateways_another_cells_message_is_refused(tmp_path: Path)
 
 async def test_a_cell_refuses_messages_of_an_application_not_yet_arrived():
     cell = Cell()
-    cell.applications = [replace(MOVED, cell="c1", revision=3)]
+    cell.applications = [replace(MOVED, home="c1", revision=3)]
     with pytest.raises(CellUnavailable, match=f"application {MOVED.application} belongs to c1"):
         await cell.store.append([EVENT, message("a")])
     assert cell.learned == cell.applications
@@ -608,7 +610,7 @@ class Asking:
         self.answers: dict[str, Any] = {"c2": b'{"found":false}', "c3": b'{"found":false}'}
         members = {name: {"url": f"http://{name}", "accepts_new": True} for name in ("c1", "c2", "c3")}
         given = {"name": "c1", "secret": "whsec_" + "A" * 32, "members": members}
-        settings = config.load(None, {}).model_copy(update={"cells": CellsSettings.model_validate(given)})
+        settings = config.load(None, {}).model_copy(update={"tables": {"cells": CellsSettings.model_validate(given)}})
         monkeypatch.setattr(RemoteClient, "request", self.request)
         self.finder = ApplicationFinder(settings)
 
@@ -634,7 +636,7 @@ async def test_application_lookups_query_all_cells_and_are_cached(monkeypatch: p
 
 
 async def test_an_unavailable_cell_delays_a_lookup_by_a_second_once(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("boathook.service.cells._ASK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("boathook_cells.finder._ASK_TIMEOUT_S", 0.2)
     asking = Asking(monkeypatch)
     asking.answers |= {"c2": None, "c3": b'{"found":true}'}
     assert await asyncio.wait_for(asking.finder.find("org", "a"), 5) is None
@@ -646,3 +648,15 @@ async def test_an_unavailable_cell_delays_a_lookup_by_a_second_once(monkeypatch:
 
 async def test_without_cells_no_lookup_is_made():
     assert await ApplicationFinder(config.load(None, {})).find("org", "acme") is None
+
+
+@pytest.mark.parametrize("path", ["/cells/events", "/CELLS/Events/", "/cells/applications"])
+def test_a_source_cannot_have_a_path_of_the_cells(tmp_path: Path, path: str):
+    file = tmp_path / "boathook.toml"
+    section = f'[cells]\nname = "c1"\nsecret = "{SECRET}"\n[cells.members]\nc1 = {{ url = "https://c1", accepts_new = true }}\n'
+    source = f'[sources.shop]\nprovider = "hmac"\nsecrets = ["a long secret"]\npaths = ["{path}"]\n'
+    file.write_text(source)
+    assert config.load(file).sources["shop"].paths == (path,)
+    file.write_text(section + source)
+    with pytest.raises(ConfigError, match=r"sources\.shop\.paths.*belongs to boathook itself"):
+        config.load(file)

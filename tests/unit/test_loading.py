@@ -365,14 +365,21 @@ class TestSeveral:
         assert "mine_too:hook: the handler shelf.lend already exists" in complaint(lambda: load_hooks(settings))
 
     @pytest.mark.parametrize(
-        "code", ["Boathook()\n@hook.on('books', name='cells.c2')", "Boathook('cells')\n@hook.on('books')"]
+        ("code", "why"),
+        [
+            (
+                "Boathook()\n@hook.on('books', name='cells.c9')",
+                "is a name of boathook's own handlers; take another name=",
+            ),
+            ("Boathook('cells')\n@hook.on('books')", "are both called 'cells'"),
+        ],
     )
-    def test_a_handler_cannot_take_a_name_of_boathooks_own(self, place: Place, code: str):
-        settings = place(app="mine_cells:hook")
+    def test_a_handler_cannot_take_a_name_of_a_package_in_use(self, place: Place, code: str, why: str):
+        settings = place(toml=CELLS, app="mine_cells:hook")
         module = Path("mine_cells.py")
         module.write_text(f"from boathook import Boathook\nhook = {code}\ndef f(event): pass\n")
         sys.modules.pop("mine_cells", None)
-        assert "is a name of boathook's own handlers; take another name=" in complaint(lambda: load_hooks(settings))
+        assert why in complaint(lambda: load_hooks(settings))
 
     def test_have_a_handler_for_each_other_cell(self, place: Place):
         settings = place(toml=CELLS)

@@ -7,7 +7,6 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +16,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from boathook.config.tables import CellSettings
+from boathook.config.packages import own_packages, resolve
 from boathook.domain.errors import (
     AlreadyExists,
     DatabaseUnavailable,
@@ -33,9 +32,10 @@ from boathook.domain.errors import (
     RateLimited,
     RoutesChanged,
     SecretUnreadable,
-    WrongCell,
+    ServedElsewhere,
 )
 from boathook.observability.log import get_logger
+from boathook.service.elsewhere import Elsewhere
 from boathook.service.schemas.fields import NAME_PATTERN
 
 _LOG = get_logger("api")
@@ -79,12 +79,12 @@ def answer_json(status: int, value: Any, headers: Mapping[str, str] | None = Non
     return Response(msgspec.json.encode(value), status, dict(headers or {}), "application/json")
 
 
-def to_response(error: Exception, cells: Mapping[str, CellSettings] = MappingProxyType({})) -> Response:
+def to_response(error: Exception, elsewhere: Elsewhere | None = None) -> Response:
     """Return the response for an exception; server errors are logged.
 
     Args:
         error: the exception.
-        cells: the cells by name, whose URLs are shown.
+        elsewhere: knows the installation to which a request must be sent instead; None if there are no others.
     """
     match error:
         case ApiError():
@@ -101,8 +101,8 @@ def to_response(error: Exception, cells: Mapping[str, CellSettings] = MappingPro
             return _coded(404, "not_found", "Entity not found")
         case NotAllowed():
             return _coded(403, "insufficient access", str(error))
-        case WrongCell():
-            return _misdirected(error, cells)
+        case ServedElsewhere():
+            return _misdirected(error, elsewhere)
         case AlreadyExists():
             return _coded(409, error.kind, str(error))
         case DuplicateMessage():
@@ -136,11 +136,10 @@ def _fault(error: Exception) -> Response:
             return _coded(500, "server_error", "internal error; see the server's log")
 
 
-def _misdirected(error: WrongCell, cells: Mapping[str, CellSettings]) -> Response:
-    url = cells[error.cell].url.rstrip("/") if error.cell in cells else ""
-    return answer_json(
-        421, {"code": "wrong_cell", "detail": f"{error}: {url}" if url else str(error), "cell": error.cell, "url": url}
-    )
+def _misdirected(error: ServedElsewhere, elsewhere: Elsewhere | None) -> Response:
+    if elsewhere is None:
+        return _coded(421, "served_elsewhere", str(error))
+    return answer_json(421, elsewhere.answer(error))
 
 
 def _coded(status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -178,13 +177,6 @@ class ErrorOut(BaseModel):
     detail: str = Field(examples=["Entity not found"], description="A human-readable sentence.")
 
 
-class WrongCellOut(ErrorOut):
-    """The application belongs to another cell."""
-
-    cell: str = Field(examples=["c2"], description="The name of that cell.")
-    url: str = Field(examples=["https://c2.hooks.example.com"], description="Its URL: send the request there.")
-
-
 class Problem(BaseModel):
     """One value that breaks a rule."""
 
@@ -206,7 +198,6 @@ _ERRORS: Final[Mapping[str, tuple[type[BaseModel], str]]] = {
     "404": (ErrorOut, "Not found, or owned by another application or organization"),
     "409": (ErrorOut, "A uid is taken, or an idempotency key was used for another request"),
     "413": (ErrorOut, "The request is too large"),
-    "421": (WrongCellOut, "The application belongs to another cell; send the request there"),
     "422": (ProblemsOut, "Invalid values"),
     "500": (ErrorOut, "Internal server error"),
     "503": (ErrorOut, "The database is unavailable; retry after the time in Retry-After"),
@@ -232,9 +223,9 @@ def document_responses(document: dict[str, Any]) -> None:
 
     FastAPI would add errors too, but would build a validator for each error of each route, at each start.
     """
-    _, schemas = models_json_schema(
-        [(model, "serialization") for model in (ErrorOut, ProblemsOut, WrongCellOut)], ref_template=_REFERENCE
-    )
+    errors = _all_errors()
+    models = dict.fromkeys(model for model, _ in errors.values())
+    _, schemas = models_json_schema([(model, "serialization") for model in models], ref_template=_REFERENCE)
     known = document["components"]["schemas"]
     known |= schemas["$defs"]
     for replaced in ("HTTPValidationError", "ValidationError"):
@@ -248,8 +239,17 @@ def document_responses(document: dict[str, Any]) -> None:
                     response["headers"] = {IGNORED: _IGNORED_HEADER}
             operation["responses"].pop("422", None)
             operation["responses"] |= {
-                status: _response(*error) for status, error in _ERRORS.items() if status in statuses
+                status: _response(*error) for status, error in errors.items() if status in statuses
             }
+
+
+def _all_errors() -> dict[str, tuple[type[BaseModel], str]]:
+    """Return the errors by status, with those of all optional packages: the document is the same everywhere."""
+    errors = dict(_ERRORS)
+    for package in own_packages():
+        if package.responses is not None:
+            errors |= resolve(package.responses)
+    return dict(sorted(errors.items()))
 
 
 def document_formats(document: dict[str, Any]) -> None:

@@ -101,7 +101,7 @@ class PublishRoute:
         self._buffered = buffered
         # The schema of a payload must be validated in the message's own transaction.
         self._is_open = not app_context.settings.outbound.validate_payloads
-        self._cells = app_context.settings.cells.members
+        self._elsewhere = app_context.elsewhere
         self._max_body = min(_MAX_BODY, app_context.settings.outbound.max_message)
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -114,7 +114,7 @@ class PublishRoute:
         try:
             answer = None if body is None else await self._publish(scope, request, body)
         except Exception as error:  # noqa: BLE001 - every response is JSON
-            await cast("Asgi", to_response(error, self._cells))(scope, receive, send)
+            await cast("Asgi", to_response(error, self._elsewhere))(scope, receive, send)
             return
         if answer is None:
             await self._others(scope, receive, send)

@@ -21,7 +21,7 @@ if events wait in this gateway's buffer. `call.buffered` then publishes messages
 
 Each request other than GET is one transaction, `call.work`. It is committed before the response is sent, and on a
 synchronous standby if there is one, even without changes. Any exception rolls back the transaction and becomes JSON in
-`errors.to_response`; the other cells are queried for an application that is unknown here. Raise domain errors
+`errors.to_response`; other installations are queried for an application that is unknown here. Raise domain errors
 (`NotFound`, `InvalidValue`, `AlreadyExists`, ...) or `ApiError`; never return an error. A route with
 `Permission.PUBLIC` needs no token and gets no connection. A route with `@remembers_itself` stores `call.idempotency`
 itself. `body_of(request)` returns the exact bytes of the body.
@@ -44,7 +44,7 @@ from starlette.types import Receive, Scope
 from boathook.api.authentication import authenticate, authenticate_by_copy, forbidden
 from boathook.api.errors import IGNORED, ApiError, invalid, not_found, to_response
 from boathook.api.idempotency import CanonicalForm, RequestCanonicalizer, read_key, run_once
-from boathook.domain.errors import DatabaseUnavailable, NotFound, WrongCell
+from boathook.domain.errors import DatabaseUnavailable, NotFound, ServedElsewhere
 from boathook.domain.json_document import describe_fault
 from boathook.domain.model import IdempotencyKey
 from boathook.http.asgi import IS_AUTHENTICATED
@@ -251,7 +251,7 @@ async def _error_response(request: Request, error: Exception) -> Response:
     app_context: AppContext = request.state.app_context
     if isinstance(error, NotFound) and call is not None:
         error = await _find_elsewhere(app_context, request, call) or error
-    answer = to_response(error, app_context.settings.cells.members)
+    answer = to_response(error, app_context.elsewhere)
     is_buffered = call is not None and call.buffered is not None
     if answer.status_code != 409 or request.method in _READ_METHODS or is_buffered:
         return answer
@@ -262,14 +262,16 @@ async def _error_response(request: Request, error: Exception) -> Response:
     return answer
 
 
-async def _find_elsewhere(app_context: AppContext, request: Request, call: Call) -> WrongCell | None:
-    """Return the error for a request whose application is unknown here, but not in another cell."""
+async def _find_elsewhere(app_context: AppContext, request: Request, call: Call) -> ServedElsewhere | None:
+    """Return the error for a request whose application is unknown here, but not elsewhere."""
     reference = request.path_params.get("app_id")
     is_limited = isinstance(call.principal, Principal) and not call.principal.is_for_organization
     if reference is None or call.found is not None or is_limited:
         return None
-    cell = await app_context.find_cell(call.principal.organization, reference)
-    return None if cell is None else WrongCell(reference, cell)
+    if app_context.elsewhere is None:
+        return None
+    home = await app_context.elsewhere.find_application(call.principal.organization, reference)
+    return None if home is None else ServedElsewhere(reference, home)
 
 
 def client_of(request: Request) -> str:

@@ -21,8 +21,8 @@ from boathook.cli.options import Json, Yes
 from boathook.cli.output import Column, View, print_done
 from boathook.config import Settings
 from boathook.config.faults import is_secret
+from boathook.config.packages import module_of_app
 from boathook.domain.alerts import show_number
-from boathook.domain.cells import CELLS_MODULE
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.service.shown_settings import reference, without_password
 
@@ -71,7 +71,8 @@ def list_apps(ctx: typer.Context, as_json: Json = False) -> None:
     settings, loaded = with_apps(cli_context(ctx).plain_settings())
     known = run(_read_known_apps(settings, loaded))
     rows = [_describe(settings, entry, hook, known) for entry, hook in zip(settings.apps.load, loaded, strict=True)]
-    ours = {*settings.apps.load, settings.server.app} | ({CELLS_MODULE} if settings.cells.name else set())
+    packages = {module_of_app(package) for package in settings.packages if package.app is not None}
+    ours = {*settings.apps.load, settings.server.app, *packages}
     rows += [_unloaded_app(owner) for owner in (known.owners if known else ()) if owner not in ours]
     _VIEW.print_rows(rows, as_json=as_json)
 

@@ -92,7 +92,6 @@ _OPERATING: Final[Mapping[str, CommandEntry]] = {
     ),
     "config": CommandEntry("config:settings_app", "Settings."),
     "spool": CommandEntry("spool:spool", "Events on disk that wait for PostgreSQL."),
-    "cells": CommandEntry("cells:cells", "Several installations that share sources and applications among them."),
     "alerts": CommandEntry("alerts:alerts", "Alerts: list, silence and test them."),
     "dashboards": CommandEntry(
         "config:print_dashboards",

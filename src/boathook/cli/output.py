@@ -261,9 +261,9 @@ def table(
     are omitted. If it is too small for the whole columns alone, lines are longer than the terminal is wide.
     """
     columns = [column for column in columns if not column.is_optional or any(map(column.value, rows))]
-    cells = [[text(column.value(row)) for column in columns] for row in rows]
+    lines = [[text(column.value(row)) for column in columns] for row in rows]
     edges = 0 if box is None else 2
-    widths = _widths(columns, cells, out.width - edges)
+    widths = _widths(columns, lines, out.width - edges)
     needed = sum(widths.values()) + _GAP * (len(widths) - 1) + edges
     gap = _GAP if box is None else _GAP - 1  # which the box adds
     made = Table(box=box, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
@@ -273,14 +273,16 @@ def table(
         overflow: OverflowMethod = "fold" if column.may_wrap else "ellipsis"
         justify: JustifyMethod = "right" if column.is_number else "left"
         made.add_column(column.title, justify=justify, no_wrap=not column.may_wrap, overflow=overflow, width=width)
-    for row, line in zip(rows, cells, strict=True):
+    for row, line in zip(rows, lines, strict=True):
         made.add_row(*(line[place] for place in widths), style=style_of(row))
     return made
 
 
-def _widths(columns: Sequence[Column], cells: Sequence[Sequence[Text]], room: int) -> dict[int, int]:
+def _widths(columns: Sequence[Column], lines: Sequence[Sequence[Text]], room: int) -> dict[int, int]:
     """Return the width of each column that is shown, by its place."""
-    widest = [max([len(column.title), *(row[place].cell_len for row in cells)]) for place, column in enumerate(columns)]
+    widest = [
+        max([len(column.title), *(line[place].cell_len for line in lines)]) for place, column in enumerate(columns)
+    ]
     widths = {
         place: widest[place] if column.is_whole or column.is_number else min(widest[place], _MIN_WIDTH)
         for place, column in enumerate(columns)

@@ -26,6 +26,7 @@ from boathook.config import Settings
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError, DatabaseUnavailable, DatabaseUrlRejected
 from boathook.domain.model import Accepted, Duplicate, Receipt
+from boathook.service.elsewhere import noun_of_homes
 
 if TYPE_CHECKING:
     from boathook.service.operating.doctor import Finding
@@ -320,19 +321,19 @@ def send(
             err.print(f"PostgreSQL is unavailable ({error}); the message waits in this host's spool", markup=False)
             return receipt
 
-    _print_receipt(run(work()), as_json=as_json)
+    _print_receipt(run(work()), noun_of_homes(settings), as_json=as_json)
 
 
-def _print_receipt(receipt: Receipt, *, as_json: bool) -> None:
+def _print_receipt(receipt: Receipt, noun: str, *, as_json: bool) -> None:
     event_id, message_id = ids.show(ids.EVENT, receipt.event_id), ids.show(ids.MESSAGE, receipt.event_id)
     is_duplicate = isinstance(receipt, Duplicate)
-    cell = receipt.cell if isinstance(receipt, Accepted) else None
+    home = receipt.home if isinstance(receipt, Accepted) else None
     if as_json:
         is_spooled = isinstance(receipt, Accepted) and receipt.is_spooled
-        more: dict[str, object] = ({"spooled": True} if is_spooled else {}) | ({"cell": cell} if cell else {})
+        more: dict[str, object] = ({"spooled": True} if is_spooled else {}) | ({noun: home} if home else {})
         output.print_json({"message_id": message_id, "event_id": event_id, "duplicate": is_duplicate, **more})
     else:
-        note = " (duplicate)" if is_duplicate else f" (is passed on to the cell {cell})" if cell else ""
+        note = " (duplicate)" if is_duplicate else f" (is passed on to the {noun} {home})" if home else ""
         out.print(f"{message_id}{note}", markup=False)
 
 

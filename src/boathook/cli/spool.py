@@ -25,11 +25,11 @@ from boathook.domain.model import NewEvent
 from boathook.domain.plurals import counted
 from boathook.service.receiving import spool as spooled
 from boathook.service.receiving.spool import (
-    HELD,
     UNSTORED_STATES,
     FolderSummary,
     ImportReport,
     ImportScope,
+    NamedSpool,
     ProgressCallback,
     SegmentState,
     SpooledEvent,
@@ -86,9 +86,9 @@ def show_status(ctx: typer.Context, dir: Dir = None, as_json: Json = False) -> N
     """
     root = _root(ctx, dir)
     tallies = spooled.summarize(root)
-    others = {cell: spooled.summarize(path) for cell, path in _cell_roots(ctx, dir).items()}
+    others = [(spool.title, spooled.summarize(spool.root)) for spool in _other_spools(ctx, dir)]
     if as_json:
-        for one in chain(tallies, *others.values()):
+        for one in chain(tallies, *(found for _, found in others)):
             output.print_json(one)
         return
     if tallies:
@@ -98,10 +98,10 @@ def show_status(ctx: typer.Context, dir: Dir = None, as_json: Json = False) -> N
             say(line)
     else:
         say(f"the spool at {root} is empty")
-    for cell, found in others.items():
+    for title, found in others:
         if found:
             out.print()
-            say(f"for the cell {cell}:" if cell != HELD else "for sources whose cell accepts no events yet:")
+            say(f"{title}:")
             output.print_table(_STATUS, found)
 
 
@@ -134,7 +134,7 @@ def inspect(
     Reads only the files: no database is needed, and running gateways are not affected.
     """
     root = _root(ctx, dir)
-    roots = [root, *_cell_roots(ctx, dir).values()]
+    roots = [root, *(spool.root for spool in _other_spools(ctx, dir))]
     if event is not None:
         wanted = set(SegmentState) if state is None else {state}
         found = next(filter(None, (spooled.find_event(path, event, wanted) for path in roots)), None)
@@ -211,8 +211,8 @@ def _bar(size: int) -> Iterator[ProgressCallback]:
         yield lambda done: progress.advance(task, done)
 
 
-def _cell_roots(ctx: typer.Context, dir: Path | None) -> dict[str, Path]:
-    return spooled.cell_roots_of(cli_context(ctx).plain_settings()) if dir is None else {}
+def _other_spools(ctx: typer.Context, dir: Path | None) -> list[NamedSpool]:
+    return spooled.other_spools(cli_context(ctx).plain_settings()) if dir is None else []
 
 
 def _root(ctx: typer.Context, dir: Path | None) -> Path:

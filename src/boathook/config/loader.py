@@ -56,7 +56,7 @@ _NEAR = 0.8
 """Minimum similarity to one of boathook's keys for a key to be reported as misspelled instead of passed to the
 recipe."""
 SECTIONS: tuple[str, ...] = (
-    *("database", "server", "limits", "retention", "spool", "buffer", "cells", "worker", "delivery", "log"),
+    *("database", "server", "limits", "retention", "spool", "buffer", "worker", "delivery", "log"),
     *("apps", "jwt", "outbound", "tracing", "notifications", "console"),
 )
 """The sections of boathook itself."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from importlib import import_module, resources
 from importlib.resources.abc import Traversable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
@@ -67,11 +68,20 @@ class Package(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     notifier: str | None = None
     """An `OpenNotifier`: tells workers and senders of due deliveries if `delivery.lane` has the package's name."""
     elsewhere: str | None = None
-    """Called with the settings; returns what knows which sources and applications other installations serve."""
+    """Called with the settings; returns an `Elsewhere`, which knows what other installations serve, or None."""
     doctor: str | None = None
     """Called with the settings, and the database or None; yields findings."""
     prepare: str | None = None
     """Called with the settings by ``boathook migrate``; returns an awaitable of what to print, or None."""
+    pages: str | None = None
+    """Called with the settings; returns the `ConsolePages` that it adds to the console, or None; their templates are in
+    its folder ``templates``."""
+    responses: str | None = None
+    """Errors of the API, a mapping of statuses to models with descriptions; the API's document always has them."""
+    data_folder: str | None = None
+    """A folder in `server.data_dir` that may still have its events when its sections are not used any more."""
+    spools: str | None = None
+    """Called with the settings; returns a list of `NamedSpool`: spools of this host in addition to its own."""
     mounts: str | None = None
     """Called with the `AppContext` of a process that serves the API; returns ASGI applications by their paths, which
     are among `PackageTable.own_paths`. Each of them authenticates its callers itself."""
@@ -119,6 +129,11 @@ def read_declaration(reference: str) -> Package:
     return package
 
 
+def packages_with_data(data_dir: Path) -> list[Package]:
+    """Return the packages of boathook's distribution that have left files in *data_dir*, used or not."""
+    return [package for package in own_packages() if package.data_folder and (data_dir / package.data_folder).is_dir()]
+
+
 def own_packages() -> tuple[Package, ...]:
     """Return the optional packages of boathook's distribution, in order, for documentation and tests."""
     return tuple(read_declaration(reference) for reference in dict.fromkeys(own_sections().values()))
@@ -134,6 +149,11 @@ def tables_of(package: Package) -> Mapping[str, type[PackageTable]]:
     """Return the class of each section of a package."""
     tables: Mapping[str, type[PackageTable]] = resolve(package.tables)
     return tables
+
+
+def module_of_app(package: Package) -> str:
+    """Return the module of a package's app, which owns its handlers."""
+    return str(package.app).partition(":")[0]
 
 
 def folder_of(package: Package) -> Traversable:

@@ -44,11 +44,9 @@ from boathook.config.types import (
     read_logo,
     split_address,
 )
-from boathook.domain.cells import CellDirectory
 from boathook.domain.errors import ConfigError, NotFound
 from boathook.domain.model import MountRole
 from boathook.domain.policy import RetryDefaults, read_retry
-from boathook.domain.signing import STANDARD_SECRET_BYTES, KeyFormat, decode_key
 
 MIN_KEY_CHARS: Final = 16
 """Minimum length of a key that encrypts stored secrets."""
@@ -197,55 +195,6 @@ class BufferSettings(Table):
         return self
 
 
-class CellSettings(Table):
-    """One cell, as the others reach it."""
-
-    url: Annotated[BaseUrl, Field(min_length=1)]
-    """Base URL of its gateways."""
-    database: Annotated[str, Field(repr=False)] = ""
-    """The URL of its PostgreSQL, for commands that read or move sources of several cells."""
-    accepts_new: bool = False
-    """Whether sources that are not assigned yet may be assigned to it."""
-
-
-class CellsSettings(Table):
-    """Several installations, each on a PostgreSQL of its own, that share sources and applications."""
-
-    name: str
-    secret: str = Field(repr=False)
-    members: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")], CellSettings]
-
-    @model_validator(mode="after")
-    def _check_members(self) -> Self:
-        if not self.name:
-            if self.members:
-                raise ValueError("name: is empty; name the cell that this host belongs to, one of members")
-            return self
-        if self.name not in self.members:
-            raise ValueError(
-                f"name: there is no section [cells.members.{self.name}]; add it, with the URL of this cell"
-            )
-        if not self.secret:
-            raise ValueError('secret: is empty; write "env:NAME" or "file:PATH", the same in all cells')
-        for key in ("url", "database"):
-            given = [value for member in self.members.values() if (value := getattr(member, key).rstrip("/"))]
-            if len(given) != len(set(given)):
-                raise ValueError(f"members: two cells have the same {key}")
-        if not any(member.accepts_new for member in self.members.values()):
-            raise ValueError("members: no cell has accepts_new = true; set it for those that new sources may go to")
-        return self
-
-    @property
-    def directory(self) -> CellDirectory:
-        """Finds the cell of each source."""
-        return CellDirectory(self.name, [name for name, one in self.members.items() if one.accepts_new])
-
-    @property
-    def others(self) -> dict[str, CellSettings]:
-        """The cells but this one, by name."""
-        return {name: one for name, one in self.members.items() if name != self.name}
-
-
 class WorkerSettings(Table):
     """Settings of the workers, which run handlers."""
 
@@ -373,7 +322,6 @@ class Settings(Table):
     retention: RetentionSettings
     spool: SpoolSettings
     buffer: BufferSettings
-    cells: CellsSettings
     worker: WorkerSettings
     delivery: DeliverySettings
     log: LogSettings
@@ -428,6 +376,11 @@ class Settings(Table):
         """The optional packages whose sections are used, each once."""
         found = (find_package(section) for section in self.tables)
         return tuple(dict.fromkeys(package for package in found if package is not None))
+
+    @property
+    def has_package_apps(self) -> bool:
+        """Whether a package in use may have handlers."""
+        return any(package.app is not None for package in self.packages)
 
     def table(self, model: type[PackageTableT]) -> PackageTableT | None:
         """Return the table of a package by its class; None if no section of the package is used."""
@@ -650,17 +603,6 @@ class Settings(Table):
                     " Generate one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
                 )
         return tuple(keys.values())
-
-    def cells_secret(self) -> str:
-        """Return the resolved secret of the cells. Raises as `resolve` does, and ConfigError if it is unusable."""
-        secret = self.resolve(self.cells.secret, "cells.secret")
-        try:
-            is_usable = len(decode_key(secret, KeyFormat.STANDARD)) in STANDARD_SECRET_BYTES
-        except ValueError:
-            is_usable = False
-        if not is_usable:
-            raise ConfigError('cells.secret: must be "whsec_" and 24 to 64 bytes in base64, the same in all cells')
-        return secret
 
     def database_url(self) -> str:
         """Return the resolved URL of PostgreSQL; empty for the embedded server. Raises ConfigError if it is none."""

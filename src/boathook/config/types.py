@@ -15,7 +15,7 @@ from boathook.domain.policy import read_retry
 from boathook.domain.replies import check_media_type, check_status
 
 _OWN_PATHS: Final = ("/api", "/healthz", "/readyz", "/selftest", "/metrics", "/metrics.json", "/metrics/history")
-_OWN_PREFIXES: Final = ("/api/v1", "/cells/applications", "/cells/events", "/console", "/in", "/portal")
+_OWN_PREFIXES: Final = ("/api/v1", "/console", "/in", "/portal")
 
 _MAX_PORTAL_NAME = 60
 _MAX_LOGO_BYTES: Final = 262_144
@@ -219,7 +219,7 @@ def is_own_path(path: str) -> bool:
 
 
 def is_own_prefix(path: str) -> bool:
-    """Return whether *path* is below boathook's API, console, portal, cells or sources."""
+    """Return whether *path* is below boathook's API, console, portal or sources."""
     path = f"{path.lower()}/"
     return any(path.startswith(f"{below}/") for below in _OWN_PREFIXES)
 

@@ -29,7 +29,7 @@ from boathook.console import (
     system,
 )
 from boathook.console.login import LoginPages
-from boathook.console.routes import build_route
+from boathook.console.routes import build_route, pages_of_packages
 from boathook.pages.application_pages import APPLICATION_PAGES
 from boathook.pages.rendering import PageRenderer
 
@@ -58,7 +58,8 @@ AREAS: Final = (
 
 def console_routes(renderer: PageRenderer) -> list[Route]:
     """Return the routes below /console."""
+    added = [pages.routes for pages in pages_of_packages(renderer.state.app_context.settings)]
     return [
         *LoginPages(renderer).routes,
-        *(build_route(renderer, entry) for area in AREAS for entry in area.entries),
+        *(build_route(renderer, entry) for area in (*AREAS, *added) for entry in area.entries),
     ]

@@ -128,14 +128,14 @@ async def show_application(context: ConsoleContext) -> Response:
     async with scope.work() as (work, application):
         rows, more = await list_rows(scope, work, application)
         recent = await messages.search(work, application, limit=_RECENT_LIMIT)
-    cell = context.app_context.settings.cells.members.get(application.cell or "")
+    elsewhere = context.app_context.elsewhere
     return scope.page(
         "applications/show.html",
         application=application,
         rows=rows,
         more=more,
         recent=recent.rows,
-        cell_url="" if cell is None else cell.url.rstrip("/"),
+        home_url="" if elsewhere is None else elsewhere.url_of(application.home or ""),
         lifetimes=LIFETIMES,
         capabilities=CAPABILITIES,
     )

@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from boathook.config import Settings
+from boathook.config.packages import resolve
 from boathook.domain.model import Role
 from boathook.pages.context import PageRegistry, PageSpec, RequestContext, read_verified_form
 from boathook.pages.notices import read_notice, write_notice
@@ -61,8 +63,6 @@ NAV: Final = (
     NavItem("Settings", "/settings", "i", Permission.SETTINGS_VIEW, "settings", "System"),
 )
 """The navigation; groups are in the order of their names."""
-CELLS: Final = NavItem("Cells", "/cells", "m", Permission.OVERVIEW_VIEW, "cells", "System")
-"""Shown if this installation is one of several cells."""
 
 
 class NavCount(msgspec.Struct, frozen=True):
@@ -127,8 +127,8 @@ class ConsoleContext(RequestContext):
     @property
     def navigation(self) -> list[NavItem]:
         """The entries of the navigation that the operator may open."""
-        items = (*NAV, CELLS) if self.app_context.settings.cells.name else NAV
-        return [item for item in items if self.may(item.permission)]
+        added = (item for pages in pages_of_packages(self.app_context.settings) for item in pages.navigation)
+        return [item for item in (*NAV, *added) if self.may(item.permission)]
 
     @asynccontextmanager
     async def work(self) -> AsyncIterator[UnitOfWork]:
@@ -177,6 +177,19 @@ class ConsoleContext(RequestContext):
 RouteSpec = PageSpec[ConsoleContext]
 """A page or an action; its path is relative to /console."""
 Routes = PageRegistry[ConsoleContext]
+
+
+class ConsolePages(msgspec.Struct, frozen=True):
+    """The pages that an optional package adds to the console; their templates are in its folder ``templates``."""
+
+    routes: Routes
+    navigation: tuple[NavItem, ...] = ()
+
+
+def pages_of_packages(settings: Settings) -> list[ConsolePages]:
+    """Return the pages of the packages in use."""
+    opened = (resolve(package.pages)(settings) for package in settings.packages if package.pages is not None)
+    return [pages for pages in opened if pages is not None]
 
 
 def cookie_name(request: Request) -> str:

@@ -1,17 +1,14 @@
-"""Pages of the installation itself: consistency checks, bulk jobs, settings and cells."""
+"""Pages of the installation itself: consistency checks, bulk jobs and settings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
 from starlette.responses import Response
 
-from boathook.console.routes import BASE, CELLS, ConsoleContext, Routes
+from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.errors import InvalidState
 from boathook.pages import query_params
-from boathook.service import cells
 from boathook.service.access.authorization import Permission
-from boathook.service.cells import CellStatus
 from boathook.service.operating import bulk_jobs, integrity
 from boathook.service.shown_settings import find_settings
 
@@ -40,7 +37,6 @@ _BALANCE_ROWS: Final = (
 """Rows of the totals in display order: field, label and indentation level."""
 JOBS_PATH: Final = f"{BASE}/jobs"
 _MAX_JOBS: Final = 50
-_MAX_SOURCES: Final = 12
 
 
 @routes.get("/verify", Permission.VERIFY_VIEW)
@@ -131,29 +127,3 @@ async def show_settings(context: ConsoleContext) -> Response:
         file=settings.file,
         app_sections=sorted(settings.extra),
     )
-
-
-class _CellRow(msgspec.Struct, frozen=True):
-    """A cell, with the sources that this cell has recorded for it."""
-
-    status: CellStatus
-    sources: Sequence[str]
-    """The first of their names."""
-    others: int
-    """How many more there are."""
-
-
-@routes.get(CELLS.path, CELLS.permission)
-async def list_cells(context: ConsoleContext) -> Response:
-    """Show all cells; queries their gateways."""
-    settings = context.app_context.settings
-    if not settings.cells.name:
-        return context.page("cells/list.html", rows=[])
-    statuses = await cells.read_statuses(settings)
-    async with context.work() as work:
-        homes = await cells.list_known(work)
-    rows = []
-    for status in statuses:
-        names = [source for source, cell in homes.items() if cell == status.name]
-        rows.append(_CellRow(status, names[:_MAX_SOURCES], len(names[_MAX_SOURCES:])))
-    return context.page("cells/list.html", rows=rows)

@@ -34,8 +34,8 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     is_operational: bool = False
     """Whether it receives the organization's operational events; only its own routes show it."""
-    cell: str | None = None
-    """The cell that it has moved to; None if it is here."""
+    home: str | None = None
+    """The installation that it has moved to; None if it is here."""
     created_at: datetime
     updated_at: datetime
 
@@ -64,8 +64,8 @@ class PublishingTarget(msgspec.Struct, frozen=True):
     id: UUID
     organization: str
     uid: str | None
-    cell: str | None = None
-    """The cell that it has moved to; None if it is here."""
+    home: str | None = None
+    """The installation that it has moved to; None if it is here."""
     imported_id: str | None = None
 
 
@@ -179,10 +179,10 @@ async def list_changed_targets(connection: Connection, since_us: int, *, limit: 
     return [ChangedTarget(PublishingTarget(*row[:5]), row["changed_us"], row["is_deleted"]) for row in rows]
 
 
-async def lock_cell(connection: Connection, id: UUID) -> str | None:
-    """Return the cell that an application has moved to; a move that begins now waits for this transaction."""
-    cell: str | None = await connection.fetchval(SQL["lock_cell"], id)
-    return cell
+async def lock_home(connection: Connection, id: UUID) -> str | None:
+    """Return the installation that an application has moved to; a move that begins now waits for this transaction."""
+    home: str | None = await connection.fetchval(SQL["lock_home"], id)
+    return home
 
 
 async def delete(connection: Connection, application: Application) -> None:

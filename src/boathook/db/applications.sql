@@ -20,9 +20,9 @@ order by (id = $2) is true desc
 limit 1
 for no key update
 
--- name: lock_cell
--- Returns the cell that an application has moved to, locked against a move until the transaction ends.
-select cell from boathook.application where id = $1 for key share
+-- name: lock_home
+-- Returns the installation that an application has moved to, locked against a move until the transaction ends.
+select home from boathook.application where id = $1 for key share
 
 -- name: save_application
 -- Stores an application's changed fields.
@@ -84,7 +84,7 @@ from (
 
 -- name: list_targets
 -- Lists the applications before an id, newest first, with the times of their changes in microseconds.
-select id, organization, uid, cell, imported_id, (extract(epoch from updated_at) * 1000000)::bigint as changed_us
+select id, organization, uid, home, imported_id, (extract(epoch from updated_at) * 1000000)::bigint as changed_us
 from boathook.application
 where deleted_at is null and not is_operational and id < $1
 order by id desc
@@ -92,7 +92,7 @@ limit $2
 
 -- name: list_changed_targets
 -- Lists the applications that have changed since a time in microseconds, deleted ones included.
-select id, organization, uid, cell, imported_id, (extract(epoch from updated_at) * 1000000)::bigint as changed_us,
+select id, organization, uid, home, imported_id, (extract(epoch from updated_at) * 1000000)::bigint as changed_us,
     deleted_at is not null as is_deleted
 from boathook.application
 where updated_at >= to_timestamp($1::bigint / 1000000.0) and not is_operational

@@ -73,7 +73,7 @@ new as (
 -- Finds the dedup entry of each key or, without one, of each replay key. An entry expires by the time in $3, or by now.
 select distinct on (i.position)
     i.position, d.event_id, d.body_sha256, d.key = i.key as is_same_key,
-    d.expires_at <= coalesce(i.accepted_at, now()) as is_expired, d.key as found, d.cell is not null as is_elsewhere
+    d.expires_at <= coalesce(i.accepted_at, now()) as is_expired, d.key as found, d.home is not null as is_elsewhere
 from unnest($1::uuid[], $2::uuid[], $3::timestamptz[]) with ordinality as i (key, replay_key, accepted_at, position)
 cross join lateral (
     select * from boathook.dedup where key = i.key

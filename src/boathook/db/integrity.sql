@@ -307,13 +307,13 @@ where expunged_at is not null and size > 0
 -- Reads the dedup keys of a range of events. $3 has one event of each source found so far, and $4 its key, which was
 -- stored: while an older key of a source is stored, a newer one cannot have expired. Days of retention: $5 has the
 -- sources, $6 their days, $7 the default. Rows in order are dropped early, because a range may be large. Keys of events
--- that another cell stores do not count; a message that was passed on to another cell may have such a key.
+-- that another installation stores do not count; a message that was passed on to one may have such a key.
 with keys as materialized (
     select key, event_id, item_path, body_sha256, expires_at > now() as is_kept
-    from boathook.dedup where event_id >= $1 and event_id < $2 and cell is null
+    from boathook.dedup where event_id >= $1 and event_id < $2 and home is null
 ),
 events as materialized (
-    select id, coalesce(source, '') as source, source is null as is_published, origin, accepted_at, dedup_key, body_sha256, cell
+    select id, coalesce(source, '') as source, source is null as is_published, origin, accepted_at, dedup_key, body_sha256, home
     from boathook.event where id >= $1 and id < $2
 ),
 all_deliveries as materialized (
@@ -364,7 +364,7 @@ select f.id, f.ordinal, 'a dedup key' || coalesce(' of item ' || f.item_path, ''
     'none; ' || case when f.is_published then 'published' else 'source ' || f.source end as found
 from (
     select id, null::integer as ordinal, null as item_path, source, is_published, origin, accepted_at, dedup_key
-    from unlike where event_id is null and cell is null
+    from unlike where event_id is null and home is null
     union all
     select e.id, o.ordinal, o.item_path, e.source, e.is_published, e.origin, e.accepted_at, e.dedup_key
     from (select * from all_deliveries where item_path is not null and not is_replay) as o

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from boathook.db.database import Connection, Database, Record, translate_errors
 from boathook.db.statements import load
 from boathook.domain import ids
-from boathook.domain.cells import Assignment
 from boathook.domain.filters import Router
+from boathook.domain.homes import Assignment
 from boathook.domain.model import DEFAULT_ORGANIZATION, Route
 from boathook.observability.log import get_logger
 
@@ -26,7 +26,7 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     routes: tuple[Route, ...]
     assignments: tuple[Assignment, ...] = ()
-    """The cells of the sources that have been assigned to one."""
+    """The homes of the sources that have been assigned to one."""
 
 
 class RoutedApplication(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,10 +40,10 @@ class RoutedApplication(msgspec.Struct, frozen=True, kw_only=True):
     """Version of its endpoints, like `Routing.registry`."""
     is_operational: bool = False
     """Whether it receives the organization's operational events; the API does not show it."""
-    cell: str | None = None
-    """The cell that it has moved to; None if it is here. Its only route then leads to that cell."""
+    home: str | None = None
+    """The installation that it has moved to; None if it is here. Its only route then leads there."""
     revision: int = 0
-    """Of two cells that disagree about its cell, the one with the higher revision is right."""
+    """Of two installations that disagree about its home, the one with the higher revision is right."""
 
 
 class Routing(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,10 +4,10 @@ BoathookError
 ├── ConfigError                 the configuration is wrong: names the key and the fix
 ├── DatabaseError               PostgreSQL
 │   ├── DatabaseUnavailable     cannot be reached, or does not answer in time
-│   │   ├── CellUnavailable     another cell's: events of its sources wait in the spool of this host
+│   │   ├── HomeUnavailable     another installation's: events that belong to it wait in the spool of this host
 │   │   └── DatabaseUrlRejected database.url, its user, password or database is wrong: waiting does not help
 │   ├── ValueRejected           PostgreSQL can never store this value; a retry does not help
-│   │   ├── NotPassedOn         an event of another cell's source goes neither there nor into a spool
+│   │   ├── NotPassedOn         an event of another installation goes neither there nor into a spool
 │   │   └── ApplicationDeleted  the application of a message that waited was deleted meanwhile
 │   ├── UnsafeDatabase          its settings or version do not guarantee that committed data survives a crash
 │   └── RoutesChanged           routes changed between reading them and accepting an event
@@ -34,7 +34,7 @@ BoathookError
 ├── FetchFailed                 a URL at a sender could not be fetched, or is not allowed
 ├── InvalidTransition           a delivery cannot go from this state to that one
 ├── NotAllowed                  the caller of an operation lacks its permission, or may not reach its rows
-├── WrongCell                   an application has moved to another cell: names it
+├── ServedElsewhere             an application has moved to another installation: names it
 └── NotFound                    no such event, delivery, rejection, source, key, application, endpoint ...
     └── ApplicationNotFound     a message is for no application, and for no handler of that name
 """
@@ -63,8 +63,11 @@ class DatabaseUnavailable(DatabaseError):
     """PostgreSQL cannot be reached, or does not answer in time."""
 
 
-class CellUnavailable(DatabaseUnavailable):
-    """Another cell does not accept events of its sources; they wait in the spool of this host."""
+class HomeUnavailable(DatabaseUnavailable):
+    """Another installation does not accept events that belong to it; they wait in the spool of this host."""
+
+    reason = "home_unavailable"
+    """Why a request is answered 503, for the log and the metrics."""
 
 
 class DatabaseUrlRejected(DatabaseUnavailable):
@@ -76,7 +79,16 @@ class ValueRejected(DatabaseError):
 
 
 class NotPassedOn(ValueRejected):
-    """An event of another cell's source goes neither to that cell nor into a spool; no other event is affected."""
+    """An event that belongs to another installation goes neither there nor into a spool; no other event is affected.
+
+    Args:
+        message: why.
+        reason: why a request is answered 503, for the log and the metrics.
+    """
+
+    def __init__(self, message: str, reason: str = HomeUnavailable.reason) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class ApplicationDeleted(ValueRejected):
@@ -261,20 +273,20 @@ class NotAllowed(BoathookError):
     """The caller may not run an operation: it lacks the permission, or the operation reaches beyond its tenant."""
 
 
-class WrongCell(BoathookError):
-    """An application belongs to another cell, to which the request must be sent instead.
+class ServedElsewhere(BoathookError):
+    """An application belongs to another installation, to which the request must be sent instead.
 
     Args:
         application: its public id, or the name in the request.
-        cell: the name of its cell.
-        revision: the version of its routes that names the cell: of two cells that disagree, the one with the higher
-            revision is right. 0 if it is unknown.
+        home: the name of that installation.
+        revision: the version of its routes that names its home: of two installations that disagree, the one with the
+            higher revision is right. 0 if it is unknown.
     """
 
-    def __init__(self, application: str, cell: str, revision: int = 0) -> None:
-        super().__init__(f"the application {application} belongs to the cell {cell}; do this there")
+    def __init__(self, application: str, home: str, revision: int = 0) -> None:
+        super().__init__(f"the application {application} belongs to the cell {home}; do this there")
         self.application = application
-        self.cell = cell
+        self.home = home
         self.revision = revision
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from boathook.domain.cells import Assignment
+from boathook.domain.homes import Assignment
 from boathook.domain.json_document import UNREADABLE, get_path, parse, scalar_text, short_key, split_path
 from boathook.domain.model import MAX_DELIVERIES, NewDelivery, Route
 
@@ -327,7 +327,7 @@ class Router:
         """
         self.version = version
         self.assignments: Mapping[str, Assignment] = {assignment.source: assignment for assignment in assignments}
-        """The cells of the sources that have been assigned to one, as of this version."""
+        """The homes of the sources that have been assigned to one, as of this version."""
         self._parse = parse
         self._lines: dict[_Origin, list[tuple[int, _CompiledRoute]]] = {}
         for position, route in enumerate(routes):

@@ -185,8 +185,8 @@ class Accepted:
     """Whether it has deliveries, if known."""
     is_new: bool = field(default=True, compare=False)
     """Whether this call stored it; else an earlier call with the same event did."""
-    cell: str | None = field(default=None, compare=False)
-    """The cell that a message is passed on to, because its application has moved there."""
+    home: str | None = field(default=None, compare=False)
+    """The installation that a message is passed on to, because its application has moved there."""
 
 
 class Duplicate(msgspec.Struct, frozen=True):

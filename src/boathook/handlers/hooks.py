@@ -1,9 +1,8 @@
 """The `Boathook` objects of one process: the user's own and those of the loaded apps."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from boathook.domain.cells import CELLS_APP, CELLS_MODULE
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Route
 from boathook.domain.policy import RetryDefaults
@@ -15,21 +14,27 @@ from boathook.handlers.handler import Handler
 class Hooks:
     """All `Boathook` objects by owner: a module's name, or ``module:attribute`` for the user's own.
 
+    Args:
+        owners: the objects.
+        packages: the owners that are optional packages; no other handler has a name that begins with that of their app.
+
     Raises:
         ConfigError: two of them have the same name, or handlers with the same name or with one of boathook's own.
     """
 
     owners: Mapping[str, Boathook]
+    packages: Collection[str] = ()
     handlers: dict[str, Handler] = field(init=False, default_factory=dict)
     """All handlers by name."""
 
     def __post_init__(self) -> None:
         seen: dict[str, str] = {}
+        reserved = {self.owners[owner].name: owner for owner in self.packages}
         for owner, hook in self.owners.items():
             if hook.name and (other := seen.setdefault(hook.name, owner)) != owner:
                 raise ConfigError(f"{other} and {owner} are both called {hook.name!r}; load one of them")
             for name, handler in hook.handlers.items():
-                if name.startswith(f"{CELLS_APP}.") and owner != CELLS_MODULE:
+                if reserved.get(name.partition(".")[0], owner) != owner:
                     raise ConfigError(f"{owner}: {name} is a name of boathook's own handlers; take another name=")
                 if self.handlers.setdefault(name, handler) is not handler:
                     raise ConfigError(f"{owner}: the handler {name} already exists; give one of the two another name=")

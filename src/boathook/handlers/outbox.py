@@ -4,7 +4,7 @@ Messages are routed in memory, by routes that were read through the publisher's 
 connection of its own and no set-up, in a worker or elsewhere. When PostgreSQL stores the
 message, it rejects outdated routes. So every endpoint that existed before the call receives the message.
 
-A message to an application that has moved to another cell is stored with one delivery, which passes it on to that cell.
+A message to an application that has moved to another installation is stored with one delivery, which passes it on.
 """
 
 import hashlib
@@ -32,8 +32,8 @@ from boathook.domain.errors import (
     DuplicateMessage,
     InvalidMessage,
     RoutesChanged,
+    ServedElsewhere,
     TooManyDeliveries,
-    WrongCell,
 )
 from boathook.domain.filters import Router
 from boathook.domain.ids import message_key
@@ -129,9 +129,9 @@ class CompiledRoutes(msgspec.Struct, frozen=True):
     """The given name if it is a uid or an imported id, which another application can take over; None for an id."""
 
     @property
-    def cell(self) -> str | None:
-        """The cell that the application has moved to; None if it is here."""
-        return None if self.routing.application is None else self.routing.application.cell
+    def home(self) -> str | None:
+        """The installation that the application has moved to; None if it is here."""
+        return None if self.routing.application is None else self.routing.application.home
 
     def recipients(self, draft: Draft) -> tuple[NewDelivery, ...]:
         """Return the deliveries of *draft*. Raises TooManyDeliveries."""
@@ -150,8 +150,8 @@ class CompiledRoutes(msgspec.Struct, frozen=True):
 
     def due(self, draft: Draft) -> datetime | None:
         """Return when the deliveries of *draft* are due; None is at once."""
-        # The other cell gets the message at once: until it is due, it is looked for there.
-        return None if self.cell else draft.message.deliver_at
+        # Its home gets the message at once: until it is due, it is looked for there.
+        return None if self.home else draft.message.deliver_at
 
     def arguments(self, draft: Draft, deliveries: Sequence[NewDelivery]) -> tuple[str, str, str]:
         """Return the arguments of `PUBLISH_MESSAGE`."""
@@ -205,14 +205,14 @@ class Outbox:
         Args:
             session: a session of a supported library.
             message: the message.
-            passes_on: whether a message to an application that has moved is passed on to its cell, or refused.
+            passes_on: whether a message to an application that has moved is passed on to its home, or refused.
 
         Raises:
             InvalidMessage: a field breaks a rule; the message names it.
             ApplicationNotFound: no application has this id, uid or imported id, and no handler names it.
             TooManyDeliveries: it matches more endpoints than one event can have deliveries.
             RoutesChanged: the routes kept changing.
-            WrongCell: the application has moved to another cell, and the message is not to be passed on.
+            ServedElsewhere: the application has moved to another installation, and the message is not to be passed on.
         """
         steps = self._steps(session, message, passes_on=passes_on)
         step = next(steps)
@@ -267,7 +267,7 @@ class Outbox:
         key = message.organization, message.application
         compiled = self._route_cache.get(key)
         for _ in range(_MAX_ROUNDS):
-            if compiled is None or (compiled.cell and not passes_on):
+            if compiled is None or (compiled.home and not passes_on):
                 routing = decode_routing((yield ROUTES_FOR, key))
                 if not passes_on:
                     require_here(message.application, routing)
@@ -275,7 +275,7 @@ class Outbox:
             deliveries = compiled.recipients(draft)
             answer: str = yield PUBLISH_MESSAGE, compiled.arguments(draft, deliveries)
             if answer not in {"outdated", "missing"}:
-                outcome = _outcome(draft, answer, compiled.cell)
+                outcome = _outcome(draft, answer, compiled.home)
                 if isinstance(outcome, Accepted):
                     add_due(
                         session, due_recipients([delivery.recipient for delivery in deliveries], compiled.due(draft))
@@ -370,10 +370,10 @@ def receipt_of(message: Message, published: Published) -> Receipt:
 
 
 def require_here(name: str, routing: Routing) -> None:
-    """Raise WrongCell if the application with this name has moved to another cell."""
+    """Raise ServedElsewhere if the application with this name has moved."""
     found = routing.application
-    if found is not None and found.cell is not None:
-        raise WrongCell(name, found.cell, found.revision)
+    if found is not None and found.home is not None:
+        raise ServedElsewhere(name, found.home, found.revision)
 
 
 def is_application_id(name: str) -> bool:
@@ -473,11 +473,11 @@ def _text(value: Mapping[str, Any] | Iterable[NewDelivery]) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _outcome(draft: Draft, answer: str, cell: str | None) -> Published:
+def _outcome(draft: Draft, answer: str, home: str | None) -> Published:
     verdict, _, first = answer.partition(" ")
     match verdict:
         case "accepted":
-            return Accepted(draft.id, cell=cell)
+            return Accepted(draft.id, home=home)
         case "duplicate" | "conflict":
             return Duplicate(UUID(first), conflict=verdict == "conflict")
         case "repeated":

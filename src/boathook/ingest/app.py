@@ -24,9 +24,9 @@ from boathook.config import Network
 from boathook.domain.errors import (
     BoathookError,
     BufferUnavailable,
-    CellUnavailable,
     DatabaseError,
     DatabaseUnavailable,
+    HomeUnavailable,
     IngestError,
     NotPassedOn,
     Overloaded,
@@ -554,8 +554,8 @@ def _unavailable(error: IngestError | DatabaseError) -> str:
             return "spool_unavailable"
         case BufferUnavailable():
             return "buffer_unavailable"
-        case NotPassedOn() | CellUnavailable():
-            return "cell_unavailable"
+        case NotPassedOn() | HomeUnavailable():
+            return error.reason
         case _:
             return "database_unavailable"
 

@@ -16,9 +16,9 @@ from boathook.domain.errors import (
     IngestError,
     NotPassedOn,
     RoutesChanged,
+    ServedElsewhere,
     TooManyDeliveries,
     ValueRejected,
-    WrongCell,
 )
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.ingest.spool_records import UnreadableRecord, decode
@@ -31,7 +31,7 @@ Reroute = Callable[[Sequence[NewEvent]], Awaitable[list[NewEvent]]]
 _MAX_REROUTES: Final = 5
 _MAX_MOVES: Final = 3
 _PASS_ON_S: Final = 10.0
-"""How long another cell may take, or its spool."""
+"""How long another installation may take, or its spool."""
 
 
 ReceiptWaiter = Waiter[Receipt]
@@ -49,13 +49,16 @@ class EventAcceptor(Protocol):
 class EventSink(EventAcceptor, Protocol):
     """Makes events durable without a task for each; `boathook.ingest.intake.Intake` is the real one."""
 
+    unavailable: str
+    """Why a request is answered 503 if the sink cannot store its event, for the log and the metrics."""
+
     def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
         """Accept an event for *waiter*, which gets its receipt or the reason why there is none."""
         ...
 
 
 Elsewhere = Callable[[NewEvent], EventSink | None]
-"""Returns the intake for another cell that an event belongs to, or None."""
+"""Returns the intake for the home of an event, or None if it is stored here."""
 
 
 class Store(Protocol):
@@ -96,7 +99,7 @@ class EventWriter:
         store: stores the events.
         reroute: returns events with their deliveries under the current routes; None if routes never change.
         messages: stores published messages, and routes them; None refuses them.
-        elsewhere: finds events that belong to another cell; None if all events are stored here.
+        elsewhere: finds events that are stored elsewhere; None if all events are stored here.
     """
 
     def __init__(
@@ -137,7 +140,9 @@ class EventWriter:
         for _ in range(_MAX_MOVES):
             try:
                 return await self._append_routed(self._messages, messages, within_s)
-            except WrongCell as error:  # the store has noted it where it can, so that `elsewhere` finds the cell now
+            except (
+                ServedElsewhere
+            ) as error:  # the store has noted it where it can, so that `elsewhere` finds its home now
                 reason = str(error)
         raise NotPassedOn(reason)
 
@@ -152,7 +157,7 @@ class EventWriter:
         raise RoutesChanged("the routes kept changing while events were stored")
 
     async def _append_routed(self, store: Store, events: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
-        """Store events in *store*, or in the cells that they belong to under the current routes."""
+        """Store events in *store*, or in the homes that they have under the current routes."""
         if self._elsewhere is None or not events:
             return await store.append(events, within_s=within_s)
         # All are decided by the same assignments, before anything is awaited.
@@ -217,11 +222,11 @@ def _is_message(event: NewEvent) -> bool:
 
 
 async def _pass_on(other: EventSink, event: NewEvent, within_s: float | None) -> Receipt:
-    """Put an event into the intake for another cell. Raises NotPassedOn."""
+    """Put an event into the intake for its home. Raises NotPassedOn."""
     try:
         async with asyncio.timeout(within_s or _PASS_ON_S):
             return await other.accept(event)
     except TimeoutError:
-        raise NotPassedOn("its cell did not accept it in time") from None
+        raise NotPassedOn("its cell did not accept it in time", other.unavailable) from None
     except (IngestError, DatabaseError) as error:
-        raise NotPassedOn(str(error)) from error
+        raise NotPassedOn(str(error), other.unavailable) from error

@@ -131,8 +131,9 @@ class Intake:
         batch: maximum number of events in one commit.
         queue: maximum number of waiting events.
         dedup_cache_size: minimum number of recently accepted keys that are answered from memory; 0: none are.
-        elsewhere: returns the intake for another cell that an event belongs to; None if all events are stored here.
+        elsewhere: returns the intake for the home of an event; None if all events are stored here.
         report_unavailable: called with 1 when the store is found to be unavailable, and with 0 when it is not.
+        unavailable: why a request is answered 503 if its event is stored neither in the store nor in the buffer.
     """
 
     def __init__(
@@ -150,10 +151,12 @@ class Intake:
         dedup_cache_size: int = 65_536,
         elsewhere: Elsewhere | None = None,
         report_unavailable: Callable[[int], None] | None = None,
+        unavailable: str = "database_unavailable",
     ) -> None:
         self._store = EventWriter(store, reroute, messages, elsewhere)
         self._elsewhere = elsewhere
         self._report_unavailable = report_unavailable or _report_database
+        self.unavailable = unavailable
         self._announcer = None if announce is None else DueNotifier(announce)
         self.buffer = buffer
         self._within_s = within_s

@@ -155,12 +155,6 @@ TABLE: Final = (
     Metric("boathook_database_unavailable", _GAUGE,
            "1 while a gateway writes events to the spool because PostgreSQL does not accept them.",
            merge=Merge.MAX),
-    Metric("boathook_cell_unavailable", _GAUGE,
-           "1 while a gateway writes events to a spool because the cell of their sources does not accept them.",
-           ("cell",), merge=Merge.MAX),
-    Metric("boathook_cell_events_waiting", _GAUGE, "Events in a spool that wait for the cell of their sources.",
-           ("cell",)),
-    Metric("boathook_cell_events_received_total", _COUNTER, "Events that gateways of other cells have posted here."),
     Metric("boathook_database_unsafe", _GAUGE, "1 while PostgreSQL could lose what it has committed: its settings say "
            "so, or commits wait for a synchronous standby.", merge=Merge.MAX),
     Metric("boathook_dedup_window_seconds", _GAUGE, "How long the key of an event is remembered.", ("source",),

@@ -12,7 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from boathook.config import Logo
+from boathook.config import Logo, Settings
+from boathook.config.packages import folder_of
 from boathook.domain.errors import (
     AdminError,
     BoathookError,
@@ -69,7 +70,7 @@ class PageRenderer:
         """Whether there is a static file ``logo``."""
         logo_file = {} if logo is None else {"logo": StaticFile.of(logo.content, logo.media_type)}
         self._files = StaticFiles({**read_files(KIT_FILES), **logo_file}, static)
-        self._templates = _templates()
+        self._templates = _templates(_template_folders(state.app_context.settings))
         self._headers = security_headers(embed_origins, CSP_REPORT_PATH)
 
     def warm(self) -> None:
@@ -112,11 +113,16 @@ class PageRenderer:
         return self.with_security_headers(await self._files.serve(request))
 
 
+def _template_folders(settings: Settings) -> tuple[Path, ...]:
+    """Return the folders with templates: boathook's own, then those of packages in use."""
+    added = (Path(str(folder_of(package))) / "templates" for package in settings.packages if package.pages is not None)
+    return (_FOLDER / "templates", *added)
+
+
 @functools.cache
-def _templates() -> Environment:
+def _templates(folders: tuple[Path, ...]) -> Environment:
     """Return the template environment, shared by the process, because compiling templates is slow."""
-    folder = _FOLDER / "templates"
-    environment = make_environment(FileSystemLoader(folder), _FOLDER / "__pycache__")
+    environment = make_environment(FileSystemLoader(folders), _FOLDER / "__pycache__")
     environment.install_null_translations(newstyle=True)  # type: ignore[attr-defined]
     environment.filters |= {"timestamp": _format_time, "count": _format_number, "short_id": _shorten_id}
     environment.filters["spark_points"] = spark_points

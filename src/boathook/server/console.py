@@ -314,7 +314,6 @@ class AppBuilder:
     def __init__(self, settings: Settings, live_metrics: LiveMetrics, closing: asyncio.Event, intake: "Intake") -> None:
         from boathook.db.secret_box import open_secret_box
         from boathook.handlers.outbox import Outbox
-        from boathook.service.cells import ApplicationFinder
         from boathook.service.unit_of_work import AppContext
 
         self._settings = settings
@@ -323,7 +322,6 @@ class AppBuilder:
         self._make_context = AppContext
         self._secret_box = open_secret_box(settings)
         self._outbox = Outbox.of(settings.retention)
-        self._finder = ApplicationFinder(settings)
         self.buffered = self._open_buffered(intake)
         """Publishes messages while PostgreSQL is unavailable; None if that is not possible."""
 
@@ -338,9 +336,7 @@ class AppBuilder:
 
     def context(self, database: Database, notify_due: NotifyDue) -> "AppContext":
         """Return the dependencies of the service functions on *database*."""
-        return self._make_context(
-            self._settings, database, self._secret_box, self._outbox, notify_due, self._closing, self._finder.find
-        )
+        return self._make_context(self._settings, database, self._secret_box, self._outbox, notify_due, self._closing)
 
     def context_without_database(self) -> "AppContext":
         """Return them for the time until PostgreSQL is reached."""

@@ -12,8 +12,8 @@ from typing import Any, Final, Self, TypeVar
 from boathook.config import Settings
 from boathook.config.packages import resolve
 from boathook.delivery.due_receiver import open_notifier
-from boathook.domain.cells import ApplicationAssignment
 from boathook.domain.due import DueRecipient
+from boathook.domain.errors import ServedElsewhere
 from boathook.domain.filters import Router
 from boathook.handlers.outbox import Outbox
 from boathook.http.asgi import Asgi, Receive, Send
@@ -39,7 +39,6 @@ from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.log import get_logger
 from boathook.server import child_config
 from boathook.server.background import BackgroundTasks
-from boathook.server.cells_part import open_cells_part
 from boathook.server.child_config import ProcessContext
 from boathook.server.console import Console, answer_not_found, answer_root
 from boathook.server.gateway_database import GatewayDatabase
@@ -271,15 +270,14 @@ class IngestRuntime:
             get_intake=lambda: self.intake,
         )
         makers: list[OpenGatewayPart] = [resolve(one.gateway) for one in self._settings.packages if one.gateway]
-        makers.append(open_cells_part)
         return [part for make in makers if (part := make(gateway)) is not None]
 
     def _make_writer(self) -> EventWriter:
         return EventWriter(self._database.events, self._event_builder.reroute, self._messages, self._elsewhere)
 
-    def _note_move(self, assignment: ApplicationAssignment) -> None:
+    def _note_move(self, error: ServedElsewhere) -> None:
         for part in self._parts:
-            part.note_move(assignment)
+            part.note_move(error)
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:

@@ -7,7 +7,7 @@ import msgspec
 
 from boathook.config import Settings
 from boathook.db.database import Database
-from boathook.domain.cells import ApplicationAssignment
+from boathook.domain.errors import ServedElsewhere
 from boathook.domain.rate_leases import LeaseTokens
 from boathook.http.asgi import Asgi
 from boathook.ingest.buffer import Buffer
@@ -66,7 +66,7 @@ class GatewayPart:
     async def check_database(self, database: Database) -> None:
         """Check a database that has been reached, before anything is stored in it. Raises DatabaseError."""
 
-    def note_move(self, assignment: ApplicationAssignment) -> None:
+    def note_move(self, error: ServedElsewhere) -> None:
         """Note that a message's application has moved to another installation."""
 
     async def __aenter__(self) -> Self:

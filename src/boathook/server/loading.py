@@ -18,8 +18,7 @@ from pydantic import BaseModel, ValidationError
 from boathook.config import Settings, SourceSettings
 from boathook.config.faults import describe_error
 from boathook.config.loader import SOURCE_NAME, reserved_names
-from boathook.config.packages import resolve
-from boathook.domain.cells import CELLS_MODULE
+from boathook.config.packages import module_of_app, resolve
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.handlers.manifest import Mount
 from boathook.server.installed_apps import READY_MADE, installed_apps, module_of
@@ -72,23 +71,21 @@ _APP_ONLY_DECLARATIONS: Final = ("sources", "migrations", "commands", "alert_rul
 
 
 def load_hooks(settings: Settings) -> "Hooks":
-    """Import the apps, those of the packages in use, and the user's own handlers; with cells, add the app of cells.
+    """Import the apps, those of the packages in use, and the user's own handlers.
 
     Raises as `load_apps` and `load_app` do.
     """
     from boathook.handlers.hooks import Hooks
 
     owners = dict(zip(settings.apps.load, load_apps(settings), strict=True))
+    packages = []
     for package in settings.packages:
         if package.app is not None and (hook := resolve(package.app)(settings)) is not None:
-            owners[package.app.partition(":")[0]] = hook
+            owners[module_of_app(package)] = hook
+            packages.append(module_of_app(package))
     if settings.server.app:
         owners[settings.server.app] = load_app(settings)
-    if settings.cells.name:
-        from boathook.service.cells_app import make_cells_app
-
-        owners[CELLS_MODULE] = make_cells_app(settings)
-    return Hooks(owners)
+    return Hooks(owners, packages)
 
 
 def load_app(settings: Settings) -> "Boathook":
@@ -227,8 +224,7 @@ async def bound(
     settings: Settings, hooks: "Iterable[Boathook]", live_metrics: "LiveMetrics | None" = None
 ) -> AsyncIterator[None]:
     """Bind the apps for the duration of the block; see `bind`."""
-    has_hooks = settings.apps.load or settings.server.app or settings.cells.name
-    if not has_hooks and not any(package.app for package in settings.packages):
+    if not settings.apps.load and not settings.server.app and not settings.has_package_apps:
         yield  # without importing modules that only apps need
         return
     platform = bind(settings, hooks, live_metrics=live_metrics)

@@ -480,7 +480,7 @@ def _slots(settings: Settings) -> list[tuple[str, str]]:
     slots = []
     if "gateway" in server.roles:
         slots += [("gateway", f"gateway-{n}") for n in range(server.gateways)]
-    if "worker" in server.roles and (server.app or settings.apps.load or settings.cells.others):
+    if "worker" in server.roles and (server.app or settings.apps.load or settings.has_package_apps):
         slots += [("worker", f"worker-{n}") for n in range(server.workers)] + [("suspects", "suspects-0")]
     if "worker" in server.roles:
         slots += [("sender", f"sender-{n}") for n in range(server.senders)]

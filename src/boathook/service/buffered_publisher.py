@@ -21,7 +21,7 @@ from boathook.config import Settings
 from boathook.db.database import Database
 from boathook.db.messages import find_by_idempotency_key
 from boathook.db.secret_box import open_secret_box
-from boathook.domain.errors import AccessUnknown, ApplicationDeleted, DatabaseError, NotFound, WrongCell
+from boathook.domain.errors import AccessUnknown, ApplicationDeleted, DatabaseError, NotFound, ServedElsewhere
 from boathook.domain.model import Accepted, Duplicate, IdempotencyKey, Receipt
 from boathook.handlers.outbox import IDEMPOTENCY_DAYS, Message, Outbox, hash_key
 from boathook.ingest.intake import Intake
@@ -88,7 +88,7 @@ class BufferedPublisher:
             AccessUnknown: the application is not known here.
             InvalidMessage: a field breaks a rule.
             NotFound: the application was deleted.
-            WrongCell: the application has moved to another cell.
+            ServedElsewhere: the application has moved to another installation.
             AlreadyExists: another message has its id, or another request used its idempotency key.
             IngestError: neither PostgreSQL nor the buffer can take it.
             DatabaseError: as `Intake.accept`.
@@ -145,8 +145,8 @@ class BufferedPublisher:
             found = None if routes is None else routes.routing.application
             if found is None or found.is_operational:
                 raise
-            if found.cell is not None:
-                raise WrongCell(reference, found.cell) from None
+            if found.home is not None:
+                raise ServedElsewhere(reference, found.home) from None
             return found.id
 
     def _find(self, key: IdempotencyKey) -> UUID | None:
@@ -188,7 +188,7 @@ async def send_without_database(settings: Settings, message: Message) -> Receipt
 
     Raises:
         AccessUnknown: no gateway would drain the spool, or the local copy lacks the application.
-        WrongCell: the application has moved to another cell.
+        ServedElsewhere: the application has moved to another installation.
         InvalidMessage: as for `send`.
         SpoolUnavailable: the spool is full, fails, or belongs to another user.
     """

@@ -163,7 +163,7 @@ def connections_by_role(settings: Settings) -> dict[str, ConnectionNeed]:
         if "console" in server.roles:
             needs["console"] = ConnectionNeed(3 * server.gateways, 9 * server.gateways)
     if "worker" in server.roles:
-        has_handlers = bool(server.app or settings.apps.load or settings.cells.others)
+        has_handlers = bool(server.app or settings.apps.load or settings.has_package_apps)
         workers = server.workers + 1  # and the one for suspects
         needs["worker"] = ConnectionNeed(3 * workers * has_handlers, (database.worker_connections + 3 + apps) * workers)
         needs["sender"] = ConnectionNeed(2 * server.senders, 6 * server.senders)

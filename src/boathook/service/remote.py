@@ -21,7 +21,6 @@ from boathook.http_client.messages import HttpResponse as HttpResponse  # noqa: 
 if TYPE_CHECKING:
     import httpx
 
-    from boathook.ingest.cells import Post
 
 _CONNECT_S: Final = 10.0
 _MAX_ERROR_BYTES: Final = 4_096
@@ -150,19 +149,6 @@ class RemoteClient:
             return None
         proxy = self._outbound.proxy
         return httpx.Proxy(proxy, ssl_context=self._ssl if proxy.startswith("https:") else None)
-
-
-def post_with(settings: Settings | None = None) -> "Post":
-    """Return a function that posts to the gateways of other cells."""
-    client = RemoteClient(settings)
-
-    async def post(
-        url: str, headers: Mapping[str, str], body: bytes, timeout_s: float, max_bytes: int
-    ) -> tuple[int, bytes]:
-        answer = await client.request("POST", url, headers=headers, body=body, timeout_s=timeout_s, max_bytes=max_bytes)
-        return answer.status, answer.body
-
-    return post
 
 
 def _target(address: Address) -> str:

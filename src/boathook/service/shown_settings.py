@@ -21,10 +21,6 @@ def all_settings(settings: Settings) -> dict[str, Any]:
         mode="json", exclude={"file", "extra", "origins", "stored", "tables", "unknown_variables"}
     )
     plain["database"]["url"] = without_password(settings.database.url)
-    cells = plain["cells"]
-    cells["secret"] = cells["secret"] and reference(cells["secret"])
-    for cell in cells["members"].values():
-        cell["database"] = without_password(cell["database"])
     outbound = plain["outbound"]
     outbound["proxy"] = without_password(outbound["proxy"])
     outbound["encryption_keys"] = [reference(key) for key in outbound["encryption_keys"]]

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import UUID
@@ -22,21 +22,18 @@ from boathook.db.queries import listings
 from boathook.db.secret_box import SecretBox, open_secret_box
 from boathook.domain import ids
 from boathook.domain.due import ANY_DUE
-from boathook.domain.errors import AlreadyExists, NotFound, WrongCell
+from boathook.domain.errors import AlreadyExists, NotFound, ServedElsewhere
 from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.handlers.collector import collecting_due
 from boathook.handlers.outbox import Outbox
 from boathook.service.caller import UNKNOWN_CALLER, Caller
 from boathook.service.database import ProgressCallback, open_database
+from boathook.service.elsewhere import Elsewhere, elsewhere_of
 
 Row = TypeVar("Row")
 
 _COMMIT_TIMEOUT_S: Final = 3.0
 """How long a commit may wait for a synchronous standby: as long as until no further ones are begun."""
-
-
-async def _find_no_cell(_organization: str, _reference: str) -> str | None:
-    return None
 
 
 @dataclass(slots=True)
@@ -52,14 +49,21 @@ class AppContext:
     """Called once messages are committed, so that they are sent immediately and not at the next poll."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process begins to stop: endless responses must end."""
-    find_cell: Callable[[str, str], Awaitable[str | None]] = _find_no_cell
-    """Returns the other cell that has an organization's application, given by id or uid; None if none is known."""
     live_settings: LiveSettings = field(init=False, repr=False)
     """Replaces `settings`; run it to follow the stored sources, or call `refresh_settings`."""
+    _elsewhere: tuple[Mapping[str, object], Elsewhere | None] | None = field(init=False, repr=False, default=None)
+    """The sections of packages for which it was opened, and what knows the other installations."""
 
     def __post_init__(self) -> None:
         self.live_settings = LiveSettings(self.settings, self.secret_box)
         self.live_settings.subscribe(self._replace_settings)
+
+    @property
+    def elsewhere(self) -> Elsewhere | None:
+        """Knows what other installations serve; None if there are none."""
+        if self._elsewhere is None or self._elsewhere[0] is not self.settings.tables:
+            self._elsewhere = self.settings.tables, elsewhere_of(self.settings)
+        return self._elsewhere[1]
 
     def _replace_settings(self, settings: Settings) -> None:
         self.settings = settings
@@ -204,13 +208,13 @@ async def check_owner(work: UnitOfWork, name: str, application: str | None) -> N
 
 
 async def require_here(work: UnitOfWork, application: Application) -> None:
-    """Check that an application may be changed in this cell; a move that begins now waits for this transaction.
+    """Check that an application may be changed here; a move that begins now waits for this transaction.
 
     Raises:
-        WrongCell: it has moved to another cell.
+        ServedElsewhere: it has moved to another installation.
     """
-    if not work.app_context.settings.cells.name or application.is_operational:
+    if work.app_context.elsewhere is None or application.is_operational:
         return
-    cell = await applications.lock_cell(work.connection, application.id)
-    if cell is not None:
-        raise WrongCell(application.shown_id, cell)
+    home = await applications.lock_home(work.connection, application.id)
+    if home is not None:
+        raise ServedElsewhere(application.shown_id, home)

@@ -11,7 +11,7 @@ create function boathook.active_routes() returns json language sql stable as $$
              from boathook.route where is_active),
             '[]'),
         'assignments', coalesce(
-            (select json_agg(json_build_object('source', source, 'cell', cell, 'revision', revision))
-             from boathook.cell_assignment),
+            (select json_agg(json_build_object('source', source, 'home', home, 'revision', revision))
+             from boathook.source_assignment),
             '[]'))
 $$;

@@ -16,11 +16,11 @@ begin
         values (e.object, e.key, e.id, e.sha256, boathook.id_time(e.id) + e.memory)
         on conflict (key) do update set
             newest_key = excluded.newest_key, event_id = excluded.event_id, body_sha256 = excluded.body_sha256,
-            expires_at = excluded.expires_at, cell = null
+            expires_at = excluded.expires_at, home = null
         where d.newest_key is distinct from excluded.newest_key or d.expires_at <= boathook.id_time(excluded.event_id);
         id := e.id;
         is_new := found;
-        select d.event_id, d.body_sha256, d.cell is not null into first_id, first_sha256, is_elsewhere
+        select d.event_id, d.body_sha256, d.home is not null into first_id, first_sha256, is_elsewhere
         from boathook.dedup d where d.key = e.object;
         return next;
     end loop;

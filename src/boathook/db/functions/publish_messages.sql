@@ -9,7 +9,7 @@
 --   repeated ID       a message with this idempotency key exists, from the same request
 --   clash ID          a message with this idempotency key exists, from another request
 -- Versions are compared without a lock: a publisher's transaction may be long, and must not block a deployment. Where
--- there are cells, applications are locked, but against a move only, which waits for their publishers to end. A message
+-- there are others, applications are locked, but against a move only, which waits for their publishers to end. A message
 -- whose application has moved is stored with its only delivery, which passes it on; if it is published again under its
 -- id when the application has come back, it gets its other deliveries. Tokens are locked, so that a committed revocation
 -- is seen. A key that another transaction is storing is waited for, up to
@@ -26,22 +26,22 @@ create function boathook.publish_messages(
 ) language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     current_registry text;
-    has_cells boolean;
+    has_others boolean;
     refused text[];
-    cells text[];
+    homes text[];
     wanted integer;
     fresh uuid[] := '{}';
     taken uuid[] := '{}';
 begin
-    select version || '.' || xmin::text, exists (select from boathook.cell_name) into current_registry, has_cells
+    select version || '.' || xmin::text, exists (select from boathook.installation) into current_registry, has_others
     from boathook.route_version;
     if p_lock_timeout is not null then
         perform set_config('lock_timeout', p_lock_timeout, true);
     end if;
     perform from boathook.api_key where token_sha256 = any (t_tokens) order by id for share;
-    if has_cells then
+    if has_others then
         -- Not those that have moved: a steady stream of locks would keep the move waiting.
-        perform from boathook.application where id = any (t_applications) and cell is null order by id for key share;
+        perform from boathook.application where id = any (t_applications) and home is null order by id for key share;
     end if;
     select
         array_agg(case
@@ -62,8 +62,8 @@ begin
                 where n.organization = t.organization and (n.uid = t.uid or n.imported_id = t.uid) and n.deleted_at is null)
                 then 'outdated'
             end order by t.position),
-        array_agg(a.cell order by t.position)
-    into refused, cells
+        array_agg(a.home order by t.position)
+    into refused, homes
     from unnest(t_organizations, t_applications, t_uids, t_registries, t_routes, t_tokens)
         with ordinality as t (organization, application, uid, registry, routes, token, position)
     left join boathook.application a on a.id = t.application;
@@ -86,11 +86,11 @@ begin
         where (key = any (m_keys) or replay_key = any (m_replay_keys)) and expires_at < now();
         exit when not found;
     end loop;
-    if has_cells and exists (select from boathook.event where id = any (m_ids) and cell is not null) then
+    if has_others and exists (select from boathook.event where id = any (m_ids) and home is not null) then
         select boathook.take_back(array_agg(m.id), array_agg(m.key), d_events, d_ordinals, d_recipients, d_order_keys, d_due)
         into taken
         from unnest(m_targets, m_ids, m_keys) as m (target, id, key)
-        where refused[m.target] is null and cells[m.target] is null;
+        where refused[m.target] is null and homes[m.target] is null;
         fresh := array(select id from unnest(fresh) as f (id) where id <> all (taken));
     end if;
     if cardinality(fresh) > 0 then
@@ -103,10 +103,10 @@ begin
             p_has_unhandled => array_position(t_applications, null) is not null,
             d_events => d_events, d_ordinals => d_ordinals, d_recipients => d_recipients, d_order_keys => d_order_keys,
             d_due => d_due, p_has_order => p_has_order);
-        if array_remove(cells, null) <> '{}' then
-            update boathook.event e set cell = cells[m.target]
+        if array_remove(homes, null) <> '{}' then
+            update boathook.event e set home = homes[m.target]
             from unnest(m_targets, m_ids) as m (target, id)
-            where e.id = m.id and e.id = any (fresh) and cells[m.target] is not null;
+            where e.id = m.id and e.id = any (fresh) and homes[m.target] is not null;
         end if;
     end if;
     if cardinality(fresh) = cardinality(m_ids) then

@@ -1,5 +1,5 @@
--- Takes back messages that were passed on to another cell, whose application has come back: adds their deliveries here,
--- and returns these messages. It leaves those whose key shows that another cell has stored them, or an earlier message.
+-- Takes back messages that were passed on to another installation, whose application has come back: adds their deliveries here,
+-- and returns these messages. It leaves those whose key shows that another installation has stored them, or an earlier message.
 create function boathook.take_back(
     p_ids uuid[], p_keys uuid[], d_events uuid[], d_ordinals smallint[], d_recipients text[], d_order_keys text[],
     d_due timestamptz[]
@@ -8,10 +8,10 @@ declare
     taken uuid[];
 begin
     with found as (
-        update boathook.event e set cell = null
+        update boathook.event e set home = null
         from unnest(p_ids, p_keys) as m (id, key)
-        where e.id = m.id and e.id = any (p_ids) and e.cell is not null
-            and exists (select from boathook.dedup d where d.key = m.key and d.event_id = m.id and d.cell is null)
+        where e.id = m.id and e.id = any (p_ids) and e.home is not null
+            and exists (select from boathook.dedup d where d.key = m.key and d.event_id = m.id and d.home is null)
         returning e.id
     )
     select coalesce(array_agg(id), '{}') into taken from found;

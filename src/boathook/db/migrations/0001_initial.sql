@@ -2,7 +2,7 @@
 --
 -- The tables, in the order of the data flow:
 --   route, route_version   which recipient gets which events; the version increases with every change
---   cell_assignment, cell_name   the cell of each source, and the one that this database belongs to
+--   source_assignment, installation   the home of each source, and the one that this database belongs to
 --   dedup                  keys of known events, until they expire
 --   event                  one accepted fact, immutable                      (partitioned by id)
 --   event_cause            the delivery whose handler published an event     (partitioned by event id)
@@ -75,21 +75,23 @@ create table boathook.route (
 create trigger route_changed after insert or update or delete on boathook.route
     for each statement execute function boathook.raise_route_version();
 
--- The cell that each source was assigned to. A change raises the routes' version, so no gateway stores an event of a
--- source that has moved to another cell.
-create table boathook.cell_assignment (
+-- The home of each source that was assigned to an installation. A change raises the routes' version, so no gateway stores
+-- an event of a source that has moved to another installation.
+create table boathook.source_assignment (
     source text primary key check (source <> ''),
-    cell text not null check (cell <> ''),
+    home text not null check (home <> ''),
     revision bigint not null check (revision > 0),
     assigned_at timestamptz not null default now()
 );
-create trigger assignment_changed after insert or update or delete on boathook.cell_assignment
+create trigger assignment_changed after insert or update or delete on boathook.source_assignment
     for each row execute function boathook.raise_route_version();
 
--- The name of the cell that this database belongs to, if there are several.
-create table boathook.cell_name (
+-- The name of the installation that this database belongs to, if there are several.
+create table boathook.installation (
     singleton boolean primary key default true check (singleton),
-    name text not null check (name <> '')
+    name text not null check (name <> ''),
+    -- The app that passes messages on to the others, by one handler for each of them, called after it.
+    app text not null check (app <> '')
 );
 
 create table boathook.dedup (
@@ -100,8 +102,8 @@ create table boathook.dedup (
     expires_at timestamptz not null,
     item_path text,
     request_sha256 bytea,
-    -- The cell that stores the event, if another one does.
-    cell text,
+    -- The installation that stores the event, if another one does.
+    home text,
     -- Of a source with `dedup_object`: `key` identifies the object, and this is the key of its newest event.
     newest_key uuid
 );
@@ -137,9 +139,9 @@ create table boathook.event (
     items json default '[]',
     -- The first event with the same signed body, which came under another id.
     same_body_as uuid,
-    -- The cell that the application of a message had moved to when it was published here. Null if the deliveries of
+    -- The home that the application of a message had moved to when it was published here. Null if the deliveries of
     -- its recipients are here, also because the application has come back.
-    cell text,
+    home text,
     check (origin <> 'received' or source is not null),
     check (source is null or application is null)
 ) partition by range (id);
@@ -405,8 +407,8 @@ create table boathook.application (
     throttle_rate integer check (throttle_rate between 1 and 65535),
     metadata json not null default '{}',
     is_operational boolean not null default false,
-    -- The cell that it has moved to; null if it is here. Its messages and endpoints of before stay.
-    cell text check (cell <> ''),
+    -- The installation that it has moved to; null if it is here. Its messages and endpoints of before stay.
+    home text check (home <> ''),
     routes_version bigint not null default 1,
     created_at timestamptz not null default now(),
     updated_at timestamptz not null default now(),

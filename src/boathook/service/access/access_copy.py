@@ -28,7 +28,7 @@ from boathook.db.applications import PublishingTarget
 from boathook.db.database import Connection, Database, translate_errors
 from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
-from boathook.domain.errors import AccessUnknown, BoathookError, DatabaseError, WrongCell
+from boathook.domain.errors import AccessUnknown, BoathookError, DatabaseError, ServedElsewhere
 from boathook.domain.redaction import RedactedStruct
 from boathook.ingest.secrets_cache import replace_file
 from boathook.observability.log import get_logger
@@ -140,7 +140,7 @@ class AccessCopy:
 
         Raises:
             AccessUnknown: the copy does not have it.
-            WrongCell: it has moved to another cell.
+            ServedElsewhere: it has moved to another installation.
         """
         found = self._targets.find(organization, reference)
         if found is None:
@@ -150,8 +150,8 @@ class AccessCopy:
             raise AccessUnknown(
                 f"PostgreSQL is unavailable, and application {reference} cannot be found without it; try again later"
             )
-        if found.cell is not None:
-            raise WrongCell(reference, found.cell)
+        if found.home is not None:
+            raise ServedElsewhere(reference, found.home)
         return found.id
 
     async def follow(self, database: Database) -> None:
@@ -263,7 +263,7 @@ class AccessCopy:
         self._keys = {key.token_sha256: key for key in keys}
         self._targets.update(
             applications.ChangedTarget(
-                PublishingTarget(UUID(target.id), target.organization, target.uid, target.cell, target.imported_id), 0
+                PublishingTarget(UUID(target.id), target.organization, target.uid, target.home, target.imported_id), 0
             )
             for target in content.targets
         )
@@ -342,7 +342,7 @@ def _encode(confirmed: _Moment, keys: Sequence[PublishingKey], targets: Sequence
                     str(target.target.id),
                     target.target.organization,
                     target.target.uid,
-                    target.target.cell,
+                    target.target.home,
                     target.target.imported_id,
                 )
                 for target in targets[start : start + _PAGE]
@@ -379,7 +379,7 @@ class _Target(msgspec.Struct, frozen=True, array_like=True):
     id: str
     organization: str
     uid: str | None
-    cell: str | None = None
+    home: str | None = None
     imported_id: str | None = None
 
 

@@ -30,13 +30,13 @@ from boathook.domain.json_document import is_too_deep
 from boathook.domain.line_diff import DiffLine, SkippedLines, collapse_equal, compare
 from boathook.domain.model import Accepted, NewEvent, Origin, ProofStrength, Receipt
 from boathook.handlers.outbox import Message, receipt_of
-from boathook.ingest.cells import refuse_others
 from boathook.ingest.event_builder import EventBuilder, dedup_hashes, scoped_hash
 from boathook.ingest.event_writer import EventWriter
 from boathook.ingest.sources import dedup_days_by_source
 from boathook.ingest.spool_records import UNROUTED
 from boathook.service import body_view
 from boathook.service.body_view import BodyFormat
+from boathook.service.elsewhere import reject_elsewhere
 from boathook.service.limits import check_note
 from boathook.service.unit_of_work import AppContext, UnitOfWork, check_owner, new_id
 from boathook.verification.dedup_keys import KEY_PREFIX
@@ -140,7 +140,7 @@ async def _store(work: UnitOfWork, conflict: LockedConflict) -> Receipt:
     store = store_in(
         work.connection, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_by_source(settings)
     )
-    writer = EventWriter(store, builder.reroute, elsewhere=refuse_others(settings, lambda: builder.router))
+    writer = EventWriter(store, builder.reroute, elsewhere=reject_elsewhere(settings, lambda: builder.router))
     await builder.refresh()
     try:
         (receipt,) = await writer.append(await builder.reroute([event]))

@@ -27,7 +27,6 @@ from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Receipt
 from boathook.domain.verification import HEAD_REASONS, Reason
 from boathook.http_client.fetch import Fetcher
-from boathook.ingest.cells import refuse_others
 from boathook.ingest.content_encoding import Decoder, content_coding
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter
@@ -37,6 +36,7 @@ from boathook.ingest.sources import compile_verifier, follow_sources, largest_bo
 from boathook.ingest.spool_records import UNROUTED
 from boathook.ingest.verification_io import VerificationIO
 from boathook.service.database import with_stored_sources
+from boathook.service.elsewhere import reject_elsewhere
 from boathook.service.limits import check_action
 from boathook.verification.verifier import Challenge, KeyRequired, Rejected, Request, Verdict, Verified, Verifier
 
@@ -96,7 +96,9 @@ class _SourceReverifier:
         events = EventStore(database, dedup_days=settings.retention.dedup_days)
         follow_sources(events, settings)
         builder = self._event_builder = EventBuilder(Router((), UNROUTED), partial(read_router, database))
-        self._writer = EventWriter(events, builder.reroute, elsewhere=refuse_others(settings, lambda: builder.router))
+        self._writer = EventWriter(
+            events, builder.reroute, elsewhere=reject_elsewhere(settings, lambda: builder.router)
+        )
         self._database = database
 
     def can_read(self, request: Request) -> bool:

@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 
 from boathook.config import Settings
+from boathook.config.packages import packages_with_data, resolve
 from boathook.config.tables import SpoolSettings
 from boathook.db.database import Database, check_safety
 from boathook.db.due_notifier import notify_due
@@ -23,8 +24,6 @@ from boathook.domain.errors import AccessUnknown, SpoolUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.model import NewEvent
 from boathook.handlers.outbox import Outbox
-from boathook.ingest.cells import HELD as HELD  # noqa: PLC0414 - re-exported
-from boathook.ingest.cells import refuse_others
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter
 from boathook.ingest.spool_importer import ImportReport as ImportReport  # noqa: PLC0414 - re-exported
@@ -34,6 +33,8 @@ from boathook.ingest.spool_importer import SpoolImporter
 from boathook.ingest.spool_records import UNROUTED, UnreadableRecord, decode, encode
 from boathook.service import id_prefixes
 from boathook.service.database import with_stored_sources
+from boathook.service.elsewhere import NamedSpool as NamedSpool  # noqa: PLC0414 - re-exported
+from boathook.service.elsewhere import reject_elsewhere
 from boathook.service.sending.message_store import MessageStore
 from boathook.spool import inspection
 from boathook.spool.inspection import SegmentInfo, SpoolFolder, read_contents
@@ -149,19 +150,10 @@ def root_of(settings: Settings) -> Path:
     return settings.server.data_dir / "spool"
 
 
-def cell_root_of(settings: Settings, cell: str) -> Path:
-    """Return the folder of this host's spool for events of another cell."""
-    return _cells_root_of(settings) / cell
-
-
-def _cells_root_of(settings: Settings) -> Path:
-    return settings.server.data_dir / "cells"
-
-
-def cell_roots_of(settings: Settings) -> dict[str, Path]:
-    """Return the folders of this host's spools for events of other cells, by cell, in the order of their names."""
-    root = _cells_root_of(settings)
-    return {folder.name: folder for folder in sorted(root.iterdir())} if root.is_dir() else {}
+def other_spools(settings: Settings) -> list[NamedSpool]:
+    """Return the spools of this host whose events do not wait for its PostgreSQL."""
+    packages = dict.fromkeys((*settings.packages, *packages_with_data(settings.server.data_dir)))
+    return [spool for package in packages if package.spools for spool in resolve(package.spools)(settings)]
 
 
 def limits_of(settings: SpoolSettings) -> SpoolLimits:
@@ -309,7 +301,7 @@ async def import_events(
     store = EventStore(database, dedup_days=settings.retention.dedup_days)
     follow_sources(store, settings)
     builder = EventBuilder(Router((), UNROUTED), lambda: read_router(database))
-    elsewhere = refuse_others(settings, lambda: builder.router)
+    elsewhere = reject_elsewhere(settings, lambda: builder.router)
     importer = SpoolImporter(
         root,
         EventWriter(store, builder.reroute, MessageStore(lambda: database, Outbox.of(settings.retention)), elsewhere),

@@ -126,7 +126,7 @@ async def put(work: UnitOfWork, reference: str, new: NewApplication) -> tuple[Ap
     """Update an application with these values, or create it; and whether it was created.
 
     If *new* has no uid, the application gets or keeps *reference* as its uid if it is valid, so that the same request
-    finds it again. Raises WrongCell, AlreadyExists.
+    finds it again. Raises ServedElsewhere, AlreadyExists.
     """
     new = replace(new, uid=new.uid or uid_from(ids.APPLICATION, reference))
     check_values(asdict(new))

@@ -86,7 +86,7 @@ async def find_owner(work: UnitOfWork, reference: str) -> str:
 
 
 async def lock(work: UnitOfWork, application: Application, reference: str) -> Endpoint:
-    """Return an application's endpoint, locked for an update in this transaction. Raises NotFound, WrongCell."""
+    """Return an application's endpoint, locked for an update in this transaction. Raises NotFound, ServedElsewhere."""
     await require_here(work, application)
     return _found(await endpoints.lock(work.connection, application.id, reference), reference)
 
@@ -138,7 +138,7 @@ async def create(
         InvalidValue: a value is invalid.
         AlreadyExists: the uid is in use.
         LimitReached: the application has too many endpoints, or their event types and filters are too large.
-        WrongCell: the application has moved to another cell.
+        ServedElsewhere: the application has moved to another installation.
     """
     await require_here(work, application)
     kind = work.app_context.settings.outbound.signature_type

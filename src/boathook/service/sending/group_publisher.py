@@ -114,7 +114,7 @@ class GroupPublisher:
         if routes is None or routes.routing.application is None:
             routes = await self._load_routes(organization, application)
         found = None if routes is None else routes.routing.application
-        if routes is None or found is None or found.is_operational or found.cell is not None:
+        if routes is None or found is None or found.is_operational or found.home is not None:
             return None
         if self._commits.is_full:
             return None
@@ -154,7 +154,7 @@ class GroupPublisher:
     async def _read_routes(self, organization: str, application: str) -> CompiledRoutes | None:
         async with self._context.reading(self._within_s) as connection:
             routing = await read_routing(connection, organization, application)
-        if routing.application is None or routing.application.cell is not None:
+        if routing.application is None or routing.application.home is not None:
             return None
         return self._context.outbox.cache_routes(organization, application, routing)
 

@@ -20,14 +20,13 @@ from boathook.db.message_group import GroupRolledBack, MessageTarget, NewMessage
 from boathook.db.messages import record_conflict
 from boathook.db.route_registry import read_routing
 from boathook.domain import ids
-from boathook.domain.cells import ApplicationAssignment
 from boathook.domain.errors import (
     ApplicationDeleted,
     DatabaseError,
     DatabaseUnavailable,
     RoutesChanged,
+    ServedElsewhere,
     ValueRejected,
-    WrongCell,
 )
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Origin, ProofStrength, Publication, Receipt
 from boathook.handlers.operational import publish_operational_event
@@ -60,14 +59,14 @@ class MessageStore:
     Args:
         database: returns the database; raises DatabaseUnavailable while there is none.
         outbox: routes and stores the messages.
-        on_moved: called with the move of an application that belongs to another cell now.
+        on_moved: called with the error about an application that belongs to another installation now.
     """
 
     def __init__(
         self,
         database: Callable[[], Database],
         outbox: Outbox,
-        on_moved: Callable[[ApplicationAssignment], None] = lambda _assignment: None,
+        on_moved: Callable[[ServedElsewhere], None] = lambda _error: None,
     ) -> None:
         self._database = database
         self._on_moved = on_moved
@@ -78,7 +77,7 @@ class MessageStore:
 
         Raises:
             ApplicationDeleted: the application of a message was deleted; others may have been stored.
-            WrongCell: the application of a message has moved to another cell; others may have been stored.
+            ServedElsewhere: the application of a message has moved; others may have been stored.
             RoutesChanged: the routes changed too often meanwhile.
             TooManyDeliveries: a message has more deliveries than an event can have.
             DatabaseError: as for events.
@@ -128,17 +127,17 @@ class MessageStore:
     async def _route(self, wanted: Sequence[_Message], within_s: float | None) -> list[NewMessageRow]:
         routes = {one.key: self._outbox.cached_routes(*one.key) for one in wanted}
         missing = {one.key: one for one in wanted if routes[one.key] is None}
-        moved: list[WrongCell] = []
+        moved: list[ServedElsewhere] = []
         if missing:
             async with self._database().acquire(within_s=within_s) as connection:
                 with translate_errors():
                     for key, message in missing.items():
                         try:
                             routes[key] = await self._read_routes(connection, message)
-                        except WrongCell as error:
+                        except ServedElsewhere as error:
                             moved.append(error)
         for one in moved:
-            self._on_moved(ApplicationAssignment(application=one.application, cell=one.cell, revision=one.revision))
+            self._on_moved(one)
         if moved:
             raise moved[0]
         return [_row(one, found) for one in wanted if (found := routes[one.key]) is not None]

@@ -72,7 +72,7 @@ async def create(work: UnitOfWork, application: Application, message: Message) -
     Raises:
         AlreadyExists: another message has its id, or another request used its idempotency key.
         InvalidMessage: it violates its event type's schema, and schemas are enforced.
-        WrongCell: the application has moved to another cell.
+        ServedElsewhere: the application has moved to another installation.
     """
     await require_here(work, application)
     if work.app_context.settings.outbound.validate_payloads:
@@ -257,7 +257,7 @@ async def send_example(
     Raises:
         NotFound: there is no such endpoint or event type.
         InvalidState: the endpoint is disabled, or the event type has no such example.
-        WrongCell: the application has moved to another cell.
+        ServedElsewhere: the application has moved to another installation.
     """
     await require_here(work, application)
     target = await get_enabled_endpoint(work, application, endpoint)
@@ -294,7 +294,7 @@ async def has_subscribers(work: UnitOfWork, application: Application, type: str,
     """Return whether an enabled endpoint receives this type and these channels; content filters are ignored.
 
     Raises:
-        WrongCell: the application has moved to another cell.
+        ServedElsewhere: the application has moved to another installation.
     """
     await require_here(work, application)
     routes = await messages.list_endpoint_routes(work.connection, application.id)

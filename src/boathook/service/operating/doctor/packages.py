@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 
 from boathook.config import Settings
-from boathook.config.packages import resolve
+from boathook.config.packages import packages_with_data, resolve
 from boathook.db.database import Database
 from boathook.service.operating.doctor.handlers import Finding
 
@@ -19,8 +19,8 @@ def check(settings: Settings) -> None:
 
 
 async def examine(settings: Settings, database: Database | None) -> AsyncIterator[Finding]:
-    """Yield the findings of all packages; see `Examine`."""
-    for package in settings.packages:
+    """Yield the findings of all packages in use, and of those that have left files; see `Examine`."""
+    for package in dict.fromkeys((*settings.packages, *packages_with_data(settings.server.data_dir))):
         if package.doctor is not None:
             run: Examine = resolve(package.doctor)
             async for finding in run(settings, database):

@@ -1,4 +1,4 @@
-"""Diagnoses an installation: its settings, disk, cells and sources; other modules diagnose what it runs on."""
+"""Diagnoses an installation: its settings, disk and sources; other modules diagnose what it runs on."""
 
 import contextlib
 import math
@@ -11,26 +11,21 @@ from typing import Final
 
 from boathook.config import Settings
 from boathook.config.faults import is_secret
-from boathook.db import cells as cell_assignments
 from boathook.db.database import Database
-from boathook.domain.errors import BoathookError, CellUnavailable, ConfigError, DatabaseError, FetchFailed
+from boathook.domain.errors import BoathookError, ConfigError, DatabaseError, FetchFailed
 from boathook.domain.plurals import counted
 from boathook.domain.signing import describe_variable, variable_name
 from boathook.ingest.sources import compile_sources, compile_verifier, configured_spec, source_spec
 from boathook.providers.schemes import NoProof
 from boathook.service.access.user_tokens import UserTokens
-from boathook.service.cells import probe
 from boathook.service.database import Migrations, ProgressCallback, server_url
 from boathook.service.operating.doctor import database as database_checks
 from boathook.service.operating.doctor import packages, spool
 from boathook.service.operating.doctor.handlers import CheckStatus, Finding
 from boathook.service.operating.source_list import read_stored
 from boathook.service.receiving.sources import KnownSources, read_saved
-from boathook.service.receiving.spool import HELD, cell_roots_of, root_of, summarize_folder
-from boathook.spool.inspection import list_folders
 from boathook.verification.source import check_secret_forms
 
-_CELLS: Final = "cells"
 _NOT_SETTINGS: Final = frozenset({"extra", "file", "origins", "unknown_variables"})
 """What is not judged: the sections of apps, and where settings come from."""
 _MIB: Final = 1 << 20
@@ -65,8 +60,6 @@ def _check_references(settings: Settings) -> None:
     if settings.console.oidc_issuer:
         settings.resolve(settings.console.oidc_client_secret, "console.oidc_client_secret")
     packages.check(settings)
-    if settings.cells.name:
-        settings.cells_secret()
 
 
 def examine_settings(settings: Settings) -> Iterator[Finding]:
@@ -162,8 +155,6 @@ async def examine(
         yield finding
     async for finding in _user_tokens(settings):
         yield finding
-    async for finding in _cells(settings, database):
-        yield finding
     yield _files(settings)
     for finding in _sources(await _known_sources(settings, database)):
         yield finding
@@ -232,58 +223,6 @@ def _files(settings: Settings) -> Finding:
         fix = f"raise the limit (ulimit -n, LimitNOFILE) to {needed}, or lower limits.max_connections"
         return Finding("open files", CheckStatus.WARN, f"at most {hard}, and {needed} may be needed", fix)
     return Finding("open files", CheckStatus.OK, f"{'unlimited' if hard == resource.RLIM_INFINITY else hard} allowed")
-
-
-async def _cells(settings: Settings, database: Database | None) -> AsyncIterator[Finding]:
-    """Yield the findings about the cells; none if this installation is not one of several."""
-    for finding in _left_behind(settings):
-        yield finding
-    if not settings.cells.name:
-        return
-    for name, member in settings.cells.others.items():
-        try:
-            await probe(settings, name)
-        except CellUnavailable as error:
-            found = f"{error}; events of its sources wait in the spools of this cell"
-            yield Finding(_CELLS, CheckStatus.WARN, found, f"see that {member.url} leads to its gateways")
-    if not settings.spool.enabled:
-        found = "requests for sources of another cell are answered 503 while it does not accept events"
-        yield Finding(_CELLS, CheckStatus.WARN, found, "set spool.enabled = true")
-    if database is None:
-        return
-    try:
-        known = await cell_assignments.read_assignments(database)
-        moved = await cell_assignments.list_moved_applications(database)
-    except DatabaseError:
-        return  # reported as the state of the schema
-    unknown = sorted({one.cell for one in known.values()} - settings.cells.members.keys())
-    if unknown:
-        found = f"sources are assigned to {', '.join(unknown)}, which cells.members lacks; their events wait"
-        yield Finding(_CELLS, CheckStatus.FAIL, found, "add the cell, or move its sources")
-    lost = sorted({str(one.cell) for one in moved} - settings.cells.members.keys())
-    if lost:
-        found = f"applications have moved to {', '.join(lost)}, which cells.members lacks; their messages wait"
-        yield Finding(_CELLS, CheckStatus.FAIL, found, "add the cell, or move its applications")
-    missing = sorted(settings.sources.keys() - known.keys())
-    if missing:
-        found = f"{counted(len(missing), 'source')} not assigned to a cell: {', '.join(missing[:5])}"
-        yield Finding(_CELLS, CheckStatus.WARN, found, "run `boathook cells assign` before you add a cell")
-    else:
-        total = len(settings.cells.members)
-        yield Finding(_CELLS, CheckStatus.OK, f"this is {settings.cells.name} of {total}; all sources are assigned")
-
-
-def _left_behind(settings: Settings) -> Iterator[Finding]:
-    """Report accepted events in the spool for a cell that is no longer configured: no gateway opens it."""
-    opened = {*settings.cells.others, HELD} if settings.cells.name else set()
-    for cell, folder in cell_roots_of(settings).items():
-        if cell in opened:
-            continue
-        waiting = sum(summarize_folder(one).waiting for one in list_folders(folder))
-        if waiting:
-            found = f"{counted(waiting, 'accepted event')} in {folder} will reach no cell"
-            fix = f"add {cell} to cells.members again, or move the folders in it into {root_of(settings)}"
-            yield Finding(_CELLS, CheckStatus.FAIL, found, fix)
 
 
 def _sources(known: KnownSources) -> Iterator[Finding]:

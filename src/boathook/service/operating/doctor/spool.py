@@ -3,21 +3,20 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
-from uuid import UUID
 
 from msgspec.structs import replace
 
 from boathook.config import Settings
-from boathook.db import cells
 from boathook.db.database import Database
 from boathook.db.events import EventStore
 from boathook.domain.errors import BoathookError
 from boathook.domain.model import NewEvent
 from boathook.domain.plurals import counted
 from boathook.ingest.sources import follow_sources
+from boathook.service.elsewhere import elsewhere_of
 from boathook.service.operating.doctor.handlers import CheckStatus, Finding
 from boathook.service.receiving.spool import FolderSummary, events_of, root_of, summarize_folder
 from boathook.spool.inspection import SegmentState, SpoolFolder, list_folders
@@ -56,7 +55,9 @@ async def compare(settings: Settings, database: Database) -> Finding:
         return Finding(
             _DRAINED_CHECK, CheckStatus.WARN, f"{error.filename} cannot be read: {error.strerror}", "fix its disk"
         )
-    drained = await _stored_here(settings, database, drained)
+    elsewhere = elsewhere_of(settings)
+    if elsewhere is not None:
+        drained = await elsewhere.select_own(database, drained)
     store = EventStore(database)
     follow_sources(store, settings)
     missing = await store.find_unstored(drained)
@@ -68,25 +69,6 @@ async def compare(settings: Settings, database: Database) -> Finding:
     return Finding(
         _DRAINED_CHECK, CheckStatus.OK, f"the database has what was drained last: {counted(len(drained), 'event')}"
     )
-
-
-async def _stored_here(settings: Settings, database: Database, drained: list[NewEvent]) -> list[NewEvent]:
-    """Return the events that this cell has stored: those of what has moved may be in another one."""
-    if not settings.cells.name:
-        return drained
-    directory = settings.cells.directory
-    assignments = await cells.read_assignments(database)
-    targets = {one.publication.application_id for one in drained if one.publication is not None}
-    moved = {id for id, known in (await cells.read_applications(database, targets)).items() if known.cell is not None}
-    received = [one for one in drained if one.source is not None]
-    return [
-        *(one for one in received if directory.find(str(one.source), assignments) == directory.own),
-        *(one for one in drained if one.source is None and not _is_of(one, moved)),
-    ]
-
-
-def _is_of(event: NewEvent, applications: Collection[UUID]) -> bool:
-    return event.publication is not None and event.publication.application_id in applications
 
 
 def _drained_last(folders: Sequence[SpoolFolder]) -> list[NewEvent]:

@@ -13,11 +13,12 @@ import msgspec
 from boathook.db.database import Connection, Database, translate_unique_violation
 from boathook.db.statements import load
 from boathook.domain import ids
-from boathook.domain.cells import Assignment
 from boathook.domain.endpoints import parse_reference
 from boathook.domain.errors import DatabaseUrlRejected, InvalidState
+from boathook.domain.homes import Assignment
 from boathook.domain.ids import message_key
 from boathook.domain.model import Event, NewEvent, Origin, ProofStrength, Publication
+from boathook_cells.directory import APP
 
 SQL = load(__file__)
 REPLACED: Final = ("application", "endpoint", "api_key")
@@ -33,7 +34,7 @@ class CellApplication(msgspec.Struct, frozen=True, kw_only=True):
     organization: str
     uid: str | None
     name: str
-    cell: str | None
+    home: str | None
     """The cell that it has moved to; None if it is in the cell of the database."""
     revision: int
     """If databases disagree, the one with the highest revision is right."""
@@ -50,7 +51,7 @@ async def claim(database: Database, cell: str) -> None:
     Raises:
         DatabaseUrlRejected: it belongs to another one.
     """
-    owner = await database.fetchval(SQL["claim_database"], cell)
+    owner = await database.fetchval(SQL["claim_database"], cell, APP)
     if owner != cell:
         raise DatabaseUrlRejected(
             f"this database belongs to the cell {owner}, not to {cell}; correct cells.name or its URL"
@@ -64,7 +65,7 @@ async def assign(database: Database, assignments: Sequence[Assignment]) -> list[
     """
     columns = (
         [assignment.source for assignment in assignments],
-        [assignment.cell for assignment in assignments],
+        [assignment.home for assignment in assignments],
         [assignment.revision for assignment in assignments],
     )
     return [row["source"] for row in await database.fetch(SQL["assign_sources"], *columns)]
@@ -157,7 +158,7 @@ async def reserve_application(target: Database, id: UUID, document: str, columns
     """
     async with target.transaction() as connection:
         known = await connection.fetchrow(SQL["lock_application"], id)
-        if known is not None and known["cell"] is None:
+        if known is not None and known["home"] is None:
             return False
         with translate_unique_violation(
             "another application of the new cell has its uid or imported id; change or delete one of them"
@@ -172,11 +173,11 @@ async def close_application(origin: Database, id: UUID, cell: str) -> int:
 
     When this returns, all transactions that have published to it or changed it have ended there.
     """
-    await origin.execute(SQL["name_cell"], id, cell, 0)
+    await origin.execute(SQL["name_home"], id, cell, 0)
     async with origin.transaction() as connection:
         # Those that began before hold a lock. Those with an older snapshot fail from this second update on.
         await connection.fetchrow(SQL["lock_application"], id)
-        revision: int = await connection.fetchval(SQL["name_cell"], id, cell, 0)
+        revision: int = await connection.fetchval(SQL["name_home"], id, cell, 0)
     return revision
 
 
@@ -200,7 +201,7 @@ async def open_application(
             for table in tables:
                 done = await connection.execute(_fill(statement, table, columns), document)
                 copied[table] = int(done.split()[-1])
-        await connection.fetchval(SQL["name_cell"], id, None, revision)
+        await connection.fetchval(SQL["name_home"], id, None, revision)
     return copied
 
 

@@ -6,18 +6,10 @@ from typing import Final
 
 import msgspec
 
-CELLS_APP: Final = "cells"
-"""The name of boathook's own app, whose handlers pass messages on to other cells."""
-CELLS_MODULE: Final = "boathook.service.cells_app"
-"""The module of that app."""
+from boathook.domain.homes import Assignment
 
-
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """The cell that a source was assigned to. Cells may disagree for a moment: the highest revision is right."""
-
-    source: str
-    cell: str
-    revision: int
+APP: Final = "cells"
+"""The name of the package's app, whose handlers pass messages on to other cells."""
 
 
 class ApplicationAssignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +17,7 @@ class ApplicationAssignment(msgspec.Struct, frozen=True, kw_only=True):
 
     application: str
     """Its public id."""
-    cell: str
+    home: str
     revision: int
 
 
@@ -53,5 +45,5 @@ class CellDirectory:
         """Return the name of the cell that stores the events of *source*."""
         assigned = assignments.get(source)
         if assigned is not None:
-            return assigned.cell
+            return assigned.home
         return choose_cell(source, self._accepting) if self._accepting else self.own

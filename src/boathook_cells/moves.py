@@ -16,64 +16,28 @@ A move of an application does the same, in another order, as its row is its assi
 If a move is interrupted, events and messages wait until it is repeated.
 """
 
-import asyncio
 import contextlib
-import json
-import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import msgspec
-from msgspec.structs import replace
 
 from boathook.config import Settings
-from boathook.config.tables import CellSettings
-from boathook.db import cells, dedup, route_registry, source_secrets, stored_sources
-from boathook.db.cells import CellApplication
+from boathook.db import route_registry, source_secrets, stored_sources
 from boathook.db.database import Database, try_advisory_lock
 from boathook.domain import ids
-from boathook.domain.cells import ApplicationAssignment, Assignment
-from boathook.domain.errors import ConfigError, DatabaseError, FetchFailed, InvalidState, NotFound
+from boathook.domain.errors import ConfigError, DatabaseError, InvalidState, NotFound
+from boathook.domain.homes import Assignment
 from boathook.handlers.outbox import is_application_id as is_application_id  # noqa: PLC0414 - re-exported
-from boathook.ingest.cells import APPLICATIONS_PATH, ApplicationQuestion, CellStore, sign
 from boathook.ingest.sources import paths_of
 from boathook.service.database import open_database
-from boathook.service.remote import RemoteClient, post_with
 from boathook.service.unit_of_work import UnitOfWork
+from boathook_cells import keys, store
+from boathook_cells.settings import require_cells
+from boathook_cells.store import CellApplication
 
 _COPY_TIMEOUT_S: Final = 3_600.0
-_READ_TIMEOUT_S: Final = 3.0
-_MAX_METRICS: Final = 8 << 20
-_ASK_TIMEOUT_S: Final = 1.0
-"""How long a request for an unknown application may wait for the other cells."""
-_KNOWN_S: Final = 5.0
-"""How long their answer is remembered."""
-_MAX_KNOWN: Final = 10_000
-_MAX_ASKING: Final = 1_000
-_MAX_QUESTIONS: Final = 32
-_MAX_ANSWER: Final = 4_096
-_ACCEPTED: Final = ("boathook_events_accepted_total", "boathook_cell_events_received_total")
-
-
-class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a cell, as its gateways report it."""
-
-    name: str
-    url: str
-    is_own: bool
-    accepts_new: bool
-    problem: str = ""
-    """Why it does not work or cannot be reached; empty if it works."""
-    accepted_per_s: float = 0.0
-    """Events that its gateways accepted per second lately, from senders and from other cells."""
-    oldest_due_s: float = 0.0
-    """How long the oldest due delivery has been waiting."""
-    dead: int = 0
-    """Failed deliveries."""
-    waiting: int = 0
-    """Events that wait in its spools, for its PostgreSQL or for another cell."""
 
 
 class SourceCell(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,85 +103,17 @@ class ApplicationMove(msgspec.Struct, frozen=True, kw_only=True):
     """Deliveries in the old cell that have not ended."""
 
 
-def require_cells(settings: Settings) -> None:
-    """Raise ConfigError unless this installation is one of several cells."""
-    if not settings.cells.name:
-        raise ConfigError("there are no cells: cells.name is not set; see docs/how-to/cells.md")
-
-
 def _require_cell(settings: Settings, name: str) -> None:
-    require_cells(settings)
-    if name not in settings.cells.members:
-        raise NotFound(f"there is no cell {name}; there are {', '.join(settings.cells.members)}")
-
-
-async def read_statuses(settings: Settings) -> list[CellStatus]:
-    """Read the state of all cells from their gateways, each within a few seconds."""
-    require_cells(settings)
-    members = settings.cells.members.items()
-    return await asyncio.gather(*(_read_status(settings, name, cell) for name, cell in members))
-
-
-async def _read_status(settings: Settings, name: str, cell: CellSettings) -> CellStatus:
-    base = cell.url.rstrip("/")
-    plain = CellStatus(name=name, url=base, is_own=name == settings.cells.name, accepts_new=cell.accepts_new)
-    client = RemoteClient(settings)
-    try:
-        ready, metrics = await asyncio.gather(
-            client.request("GET", f"{base}/readyz", timeout_s=_READ_TIMEOUT_S, max_bytes=_MAX_METRICS),
-            client.request("GET", f"{base}/metrics.json", timeout_s=_READ_TIMEOUT_S, max_bytes=_MAX_METRICS),
-        )
-        problems = [*json.loads(ready.body)["problems"]]
-        figures = json.loads(metrics.body)["metrics"]
-        return replace(
-            plain,
-            problem="; ".join(problems),
-            accepted_per_s=sum(one.get("per_second", 0.0) for name in _ACCEPTED for one in _series(figures, name)),
-            oldest_due_s=max(
-                (series["value"] for series in _series(figures, "boathook_oldest_due_seconds")), default=0.0
-            ),
-            dead=int(_total(figures, "boathook_backlog", state="dead")),
-            waiting=int(_total(figures, "boathook_spool_events") + _total(figures, "boathook_cell_events_waiting")),
-        )
-    except FetchFailed as error:
-        return replace(plain, problem=f"its gateways do not answer: {error}")
-    except (ValueError, KeyError, TypeError):
-        return replace(plain, problem="its URL answers, but not as a gateway of boathook does")
-
-
-def _series(figures: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = figures.get(name, {}).get("series", [])
-    return found
-
-
-def _total(figures: Mapping[str, Any], name: str, **labels: str) -> float:
-    return sum(
-        float(series["value"])
-        for series in _series(figures, name)
-        if all(series.get("labels", {}).get(label) == value for label, value in labels.items())
-    )
-
-
-async def probe(settings: Settings, name: str) -> None:
-    """Post no events to a cell, as a gateway would post some: this proves that secret, clock and URL are right.
-
-    Raises:
-        CellUnavailable: the cell does not accept posts of this one; the message says why.
-    """
-
-    async def ignore(_assignment: Assignment | ApplicationAssignment) -> None:
-        return
-
-    url = settings.cells.members[name].url
-    store = CellStore(name, url, settings.cells_secret(), post=post_with(settings), on_refusal=ignore)
-    await store.append((), within_s=_READ_TIMEOUT_S)
+    members = require_cells(settings).members
+    if name not in members:
+        raise NotFound(f"there is no cell {name}; there are {', '.join(members)}")
 
 
 async def list_known(work: UnitOfWork) -> dict[str, str]:
     """Return the cell of each source, as recorded in this cell."""
     settings = work.app_context.settings
-    assignments = await cells.read_assignments(work.connection)
-    directory = settings.cells.directory
+    assignments = await store.read_assignments(work.connection)
+    directory = require_cells(settings).directory
     names = sorted({*settings.sources, *assignments})
     return {source: directory.find(source, assignments) for source in names}
 
@@ -234,12 +130,12 @@ async def list_sources(settings: Settings) -> list[SourceCell]:
 
 
 async def _list_sources(settings: Settings, databases: Mapping[str, Database]) -> list[SourceCell]:
-    known = {name: await cells.read_assignments(database) for name, database in databases.items()}
+    known = {name: await store.read_assignments(database) for name, database in databases.items()}
     paths = {name: source.paths for name, source in settings.configured_sources.items()}
     for database in databases.values():
         paths = {row.name: row.paths for row in await stored_sources.list_all(database)} | paths
     names = set(paths).union(*known.values())
-    directory = settings.cells.directory
+    directory = require_cells(settings).directory
     found = []
     for source in sorted(names):
         urls = paths_of(source, paths.get(source, ()))
@@ -252,7 +148,7 @@ async def _list_sources(settings: Settings, databases: Mapping[str, Database]) -
         found.append(
             SourceCell(
                 source=source,
-                cell=latest.cell,
+                cell=latest.home,
                 is_assigned=True,
                 revision=latest.revision,
                 disagreeing=others,
@@ -275,9 +171,9 @@ async def assign_sources(settings: Settings) -> list[SourceCell]:
         for name, database in databases.items():
             # Only the move itself may complete a move: it copies the keys of known events before.
             given = [one for one in changed if not (one.is_moving and one.cell == name)]
-            assignments = [Assignment(source=one.source, cell=one.cell, revision=one.revision or 1) for one in given]
+            assignments = [Assignment(source=one.source, home=one.cell, revision=one.revision or 1) for one in given]
             if assignments:
-                await cells.assign(database, assignments)
+                await store.assign(database, assignments)
     return changed
 
 
@@ -297,30 +193,30 @@ async def move_source(settings: Settings, source: str, target: str) -> Move:
             raise NotFound(f"there is no source {source} in any cell; `boathook cells routes` lists them")
         is_repeated = present.cell == target
         revision = max(1, present.revision) if is_repeated else present.revision + 1
-        moved = Assignment(source=source, cell=target, revision=revision)
+        moved = Assignment(source=source, home=target, revision=revision)
         # Which cell has stored the latest events is unknown if an earlier move was interrupted.
         is_unclear = is_repeated or bool(present.disagreeing)
-        needed = set(settings.cells.members) if is_unclear else {present.cell, target}
+        needed = set(require_cells(settings).members) if is_unclear else {present.cell, target}
         for name in needed & unreached.keys():
             raise unreached[name]
         senders = sorted(databases.keys() - {target}, key=lambda name: name != present.cell)
-        keys = 0
+        copied = 0
         for name in senders:
-            changed = await cells.assign(databases[name], [moved])
+            changed = await store.assign(databases[name], [moved])
             if name == present.cell and not changed:
                 raise InvalidState(
                     f"another move of {source} is running, or has ended; see `boathook cells routes`", "moving"
                 )
         for name in senders:
             await _copy_stored_source(databases[name], databases[target], source)
-            keys += await dedup.copy_keys(databases[name], databases[target], source, name)
-        await cells.assign(databases[target], [moved])
+            copied += await keys.copy_keys(databases[name], databases[target], source, name)
+        await store.assign(databases[target], [moved])
         handlers_missing = not is_repeated and await _lacks_handlers(databases, present.cell, target, source)
     return Move(
         source=source,
         origin=present.cell,
         target=target,
-        keys=keys,
+        keys=copied,
         unreached=tuple(unreached),
         handlers_missing=handlers_missing,
     )
@@ -334,12 +230,12 @@ async def list_moved_applications(settings: Settings) -> list[ApplicationHome]:
         DatabaseError: the database of a cell cannot be read.
     """
     async with _open_cells(settings) as (databases, _):
-        rows = {name: await cells.list_moved_applications(database) for name, database in databases.items()}
+        rows = {name: await store.list_moved_applications(database) for name, database in databases.items()}
         moved: dict[UUID, dict[str, CellApplication]] = {}
         for name, found in rows.items():
             for one in found:
                 moved.setdefault(one.id, {})[name] = one
-        homes = {name: await cells.read_applications(database, moved) for name, database in databases.items()}
+        homes = {name: await store.read_applications(database, moved) for name, database in databases.items()}
     return [_home_of(id, left, homes) for id, left in sorted(moved.items())]
 
 
@@ -347,14 +243,14 @@ def _home_of(
     id: UUID, left: Mapping[str, CellApplication], known: Mapping[str, Mapping[UUID, CellApplication]]
 ) -> ApplicationHome:
     latest = max(left.values(), key=lambda one: one.revision)
-    home = next((name for name, found in known.items() if id in found and found[id].cell is None), None)
+    home = next((name for name, found in known.items() if id in found and found[id].home is None), None)
     return ApplicationHome(
         application=latest.shown_id,
         organization=latest.organization,
         uid=latest.uid,
         name=latest.name,
-        cell=home or str(latest.cell),
-        left=tuple(name for name in left if name != latest.cell),
+        cell=home or str(latest.home),
+        left=tuple(name for name in left if name != latest.home),
         is_moving=home is None,
     )
 
@@ -382,7 +278,7 @@ async def move_application(settings: Settings, application: str, target: str) ->
 
 async def _read_applications(databases: Mapping[str, Database], id: UUID) -> dict[str, CellApplication]:
     """Return an application as recorded in each cell that has it or had it."""
-    found = {name: (await cells.read_applications(database, [id])).get(id) for name, database in databases.items()}
+    found = {name: (await store.read_applications(database, [id])).get(id) for name, database in databases.items()}
     return {name: one for name, one in found.items() if one is not None}
 
 
@@ -396,7 +292,7 @@ async def _find_origin(databases: Mapping[str, Database], id: UUID, target: str)
     known = await _read_applications(databases, id)
     if not known:
         raise NotFound(f"there is no application {ids.show(ids.APPLICATION, id)} in any cell")
-    homes = [name for name, one in known.items() if one.cell is None]
+    homes = [name for name, one in known.items() if one.home is None]
     latest = max(homes or known, key=lambda name: known[name].revision)
     if len(homes) > 1 and latest != target:
         raise InvalidState(
@@ -405,7 +301,7 @@ async def _find_origin(databases: Mapping[str, Database], id: UUID, target: str)
         )
     others = [name for name in homes or known if name != target]
     if not homes and not others:
-        raise InvalidState(f"its old cell {known[target].cell} has lost it; restore that cell's database", "lost")
+        raise InvalidState(f"its old cell {known[target].home} has lost it; restore that cell's database", "lost")
     return target if homes == [target] else max(others, key=lambda name: known[name].revision)
 
 
@@ -419,85 +315,24 @@ async def _move_application(
         return ApplicationMove(
             application=application, origin=target, target=target, keys=0, copied={}, open_deliveries=0
         )
-    columns = await cells.read_columns(databases[origin], there)
-    document = await cells.export_application(databases[origin], id)
-    is_there = not await cells.reserve_application(there, id, document, columns, origin)
-    revision = await cells.close_application(databases[origin], id, target)
-    keys = 0
+    columns = await store.read_columns(databases[origin], there)
+    document = await store.export_application(databases[origin], id)
+    is_there = not await store.reserve_application(there, id, document, columns, origin)
+    revision = await store.close_application(databases[origin], id, target)
+    copied_keys = 0
     for name in (await _read_applications(databases, id)).keys() - {target}:
         with_gone = name == origin and settings.retention.dedup_days > settings.retention.events_days
-        keys += await dedup.copy_message_keys(databases[name], there, application, name, with_gone=with_gone)
-    document = await cells.export_application(databases[origin], id)
-    copied = {} if is_there else await cells.open_application(there, id, document, columns, revision)
+        copied_keys += await keys.copy_message_keys(databases[name], there, application, name, with_gone=with_gone)
+    document = await store.export_application(databases[origin], id)
+    copied = {} if is_there else await store.open_application(there, id, document, columns, revision)
     return ApplicationMove(
         application=application,
         origin=origin,
         target=target,
-        keys=keys,
+        keys=copied_keys,
         copied=copied,
-        open_deliveries=await cells.count_open_deliveries(databases[origin], id),
+        open_deliveries=await store.count_open_deliveries(databases[origin], id),
     )
-
-
-class ApplicationFinder:
-    """Finds the other cell that has an application by querying the gateways of all at once; caches the answers.
-
-    Args:
-        settings: name the cells.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self._cells = settings.cells.others if settings.cells.name else {}
-        self._secret = settings.cells_secret() if self._cells else ""
-        self._client = RemoteClient(settings if self._cells else None)
-        self._known: OrderedDict[tuple[str, str], tuple[float, str | None]] = OrderedDict()
-        self._asking: dict[tuple[str, str], asyncio.Task[str | None]] = {}
-        self._questions = asyncio.Semaphore(_MAX_QUESTIONS)
-        self._silent_until: dict[str, float] = {}
-        """Cells that did not answer: they are not queried for a while."""
-
-    async def find(self, organization: str, reference: str) -> str | None:
-        """Return the cell that has an application, by any of its names; None if none reports it within a second."""
-        key = organization, reference
-        until, cell = self._known.get(key, (0.0, None))
-        if not self._cells or until > time.monotonic():
-            return cell
-        if key not in self._asking:
-            if len(self._asking) >= _MAX_ASKING:
-                return None
-            self._asking[key] = asyncio.create_task(self._ask(*key), name="cells:ask")
-            self._asking[key].add_done_callback(lambda _: self._asking.pop(key))
-        try:
-            async with asyncio.timeout(_ASK_TIMEOUT_S):
-                return await asyncio.shield(self._asking[key])
-        except TimeoutError:
-            return None
-
-    async def _ask(self, organization: str, reference: str) -> str | None:
-        body = msgspec.json.encode(ApplicationQuestion(organization, reference))
-        async with self._questions:
-            asked = [name for name in self._cells if self._silent_until.get(name, 0.0) <= time.monotonic()]
-            answers = await asyncio.gather(*(self._has_application(name, body) for name in asked))
-        found = next((name for name, has_it in zip(asked, answers, strict=True) if has_it), None)
-        self._known[organization, reference] = time.monotonic() + _KNOWN_S, found
-        self._known.move_to_end((organization, reference))
-        if len(self._known) > _MAX_KNOWN:
-            self._known.popitem(last=False)
-        return found
-
-    async def _has_application(self, cell: str, body: bytes) -> bool:
-        url = self._cells[cell].url.rstrip("/") + APPLICATIONS_PATH
-        headers = {"content-type": "application/json", **sign(self._secret, body)}
-        try:
-            answer = await self._client.request(
-                "POST", url, headers=headers, body=body, timeout_s=_ASK_TIMEOUT_S, max_bytes=_MAX_ANSWER
-            )
-            return answer.status == 200 and bool(json.loads(answer.body)["found"])
-        except FetchFailed:
-            self._silent_until[cell] = time.monotonic() + _KNOWN_S
-            return False
-        except (ValueError, KeyError, TypeError):
-            return False
 
 
 async def _copy_stored_source(origin: Database, target: Database, source: str) -> None:
@@ -526,15 +361,15 @@ async def _open_cells(
     settings: Settings, *, may_lack: bool = False
 ) -> AsyncIterator[tuple[dict[str, Database], dict[str, DatabaseError]]]:
     """Yield the databases of all cells by name, and why others cannot be reached, if they *may_lack*."""
-    require_cells(settings)
+    cells = require_cells(settings)
     databases: dict[str, Database] = {}
     unreached: dict[str, DatabaseError] = {}
     async with contextlib.AsyncExitStack() as stack:
-        for name, cell in settings.cells.members.items():
+        for name, cell in cells.members.items():
             key = f"cells.members.{name}.database"
             if cell.database:
                 url = settings.resolve(cell.database, key)
-            elif name == settings.cells.name:
+            elif name == cells.name:
                 url = settings.database_url()
             else:
                 raise ConfigError(f"{key}: is not set; this command needs the databases of all cells")
@@ -542,7 +377,7 @@ async def _open_cells(
             opening = open_database(there, purpose="cells", statement_timeout_s=_COPY_TIMEOUT_S)
             try:
                 databases[name] = await stack.enter_async_context(opening)
-                await cells.claim(databases[name], name)
+                await store.claim(databases[name], name)
             except DatabaseError as error:
                 unreached[name] = DatabaseError(f"cell {name}: {error}")
                 if not may_lack:
@@ -552,8 +387,8 @@ async def _open_cells(
 
 def to_nginx(found: Sequence[SourceCell], settings: Settings) -> list[str]:
     """Return locations for nginx that pass the requests of each source to its cell, so that no gateway has to."""
-    lines = []
+    members, lines = require_cells(settings).members, []
     for one in found:
-        base = settings.cells.members[one.cell].url.rstrip("/")
+        base = members[one.cell].url.rstrip("/")
         lines += [f"location = {path} {{ proxy_pass {base}; proxy_set_header Host $host; }}" for path in one.paths]
     return lines

@@ -9,10 +9,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from boathook.config import Settings
-from boathook.db import cells
 from boathook.domain import ids
-from boathook.domain.cells import CELLS_APP, ApplicationAssignment, Assignment
-from boathook.domain.errors import CellUnavailable, FetchFailed, NotFound, TooManyDeliveries, ValueRejected, WrongCell
+from boathook.domain.errors import FetchFailed, NotFound, ServedElsewhere, TooManyDeliveries, ValueRejected
+from boathook.domain.homes import Assignment
 from boathook.domain.model import Duplicate, IdempotencyConflict, NewEvent, Publication, Published, Receipt
 from boathook.domain.policy import Breaker, Dead, Retry, RetryPolicy
 from boathook.handlers.api import Boathook
@@ -20,8 +19,10 @@ from boathook.handlers.event import Event
 from boathook.handlers.outbox import Message, Outbox, is_application_id
 from boathook.handlers.sessions import BeginLate, LateSessions
 from boathook.handlers.transaction import connection_of
-from boathook.ingest.cells import CellStore, Post
-from boathook.service.remote import post_with
+from boathook_cells import store
+from boathook_cells.directory import APP, ApplicationAssignment
+from boathook_cells.forwarding import CellStore, CellUnavailable, Post, post_with
+from boathook_cells.settings import find_cells, read_secret, require_cells
 
 _MAX_AGE_DAYS: Final = 7
 _RETRY: Final = RetryPolicy(first_s=5, max_delay_s=300, max_attempts=10_000, max_age_s=_MAX_AGE_DAYS * 86_400)
@@ -35,16 +36,19 @@ _TIMEOUT_S: Final = 45.0
 Outcome = Dead | Retry | None
 
 
-def make_cells_app(settings: Settings, post: Post | None = None) -> Boathook:
-    """Return the app, with a handler for each other cell.
+def open_app(settings: Settings, post: Post | None = None) -> Boathook | None:
+    """Return the app, with a handler for each other cell; None if there is no other.
 
     Args:
         settings: name the cells.
         post: makes the requests; None makes real ones.
     """
-    hook = Boathook(CELLS_APP)
+    cells = find_cells(settings)
+    if cells is None or not cells.others:
+        return None
+    hook = Boathook(APP)
     passing = _Passing(settings, hook, post or post_with(settings))
-    for cell in settings.cells.others:
+    for cell in cells.others:
         register = hook.on(
             # A name that no application can have: deliveries come from `boathook.routes_for` only. The registered route
             # shows that the handler exists, and how it is retried.
@@ -52,7 +56,7 @@ def make_cells_app(settings: Settings, post: Post | None = None) -> Boathook:
             name=cell,
             retry=_RETRY,
             timeout=_TIMEOUT_S,
-            breaker=Breaker(dependency=f"{CELLS_APP}.{cell}", pause_s=_PAUSE_S, max_pause_s=_MAX_PAUSE_S),
+            breaker=Breaker(dependency=f"{APP}.{cell}", pause_s=_PAUSE_S, max_pause_s=_MAX_PAUSE_S),
             session=LateSessions(hook.transaction),
         )
         register(passing.handler(cell))
@@ -63,10 +67,10 @@ class _Passing:
     """Passes messages on to the cells of their applications."""
 
     def __init__(self, settings: Settings, hook: Boathook, post: Post) -> None:
-        self._settings = settings
         self._hook = hook
         self._post = post
-        self._secret = settings.cells_secret()
+        self._cells = require_cells(settings)
+        self._secret = read_secret(settings)
         self._outbox = Outbox.of(settings.retention)
 
     def handler(self, cell: str) -> Callable[[Event, BeginLate], Awaitable[Outcome]]:
@@ -87,14 +91,14 @@ class _Passing:
         if not is_application_id(event.application or ""):
             return Dead("NO_APPLICATION", f"{event.application!r} is not an application that belongs to a cell")
         async with self._hook.transaction() as transaction:
-            message = await cells.read_message(connection_of(transaction), event, min_memory_days=_MEMORY_DAYS)
+            message = await store.read_message(connection_of(transaction), event, min_memory_days=_MEMORY_DAYS)
         if message is None:
             return Dead("EXPUNGED", "its content was deleted before it was passed on")
         asked: set[str] = set()
         while cell not in asked:
-            if cell == self._settings.cells.name:
+            if cell == self._cells.name:
                 return await self._take_back(event, message, begin)
-            if cell not in self._settings.cells.members:
+            if cell not in self._cells.members:
                 raise FetchFailed(f"{event.application} belongs to the cell {cell}, which is not in cells.members")
             try:
                 answer = await self._send(cell, message)
@@ -119,13 +123,13 @@ class _Passing:
             if isinstance(assignment, ApplicationAssignment):
                 refusals.append(assignment)
 
-        url = self._settings.cells.members[cell].url
-        store = CellStore(cell, url, self._secret, post=self._post, on_refusal=on_refusal)
+        url = self._cells.members[cell].url
+        other = CellStore(cell, url, self._secret, post=self._post, on_refusal=on_refusal)
         try:
-            (receipt,) = await store.append([message])
+            (receipt,) = await other.append([message])
         except CellUnavailable:
             if refusals:
-                return refusals[0].cell
+                return refusals[0].home
             raise
         except ValueRejected as error:
             return Dead("REJECTED", str(error))
@@ -139,7 +143,7 @@ class _Passing:
             published = await self._outbox.publish(
                 await begin(), _to_message(event, message, publication), passes_on=False
             )
-        except WrongCell:
+        except ServedElsewhere:
             return Retry(code="MOVING")
         except (NotFound, TooManyDeliveries) as error:
             return Dead("REJECTED", str(error))

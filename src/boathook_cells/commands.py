@@ -13,7 +13,7 @@ from boathook.cli.options import Json
 from boathook.cli.output import Column, hint, say
 from boathook.config import Settings
 from boathook.domain.plurals import counted
-from boathook.service import cells as services
+from boathook_cells import moves, status
 
 cells = typer.Typer(no_args_is_help=True, help="Several installations that share sources and applications among them.")
 
@@ -59,7 +59,7 @@ def list_cells(ctx: typer.Context, as_json: Json = False) -> None:
     Asks the gateways of each cell. The one of this host is marked with a star. Exits with 1 if one has a problem.
     """
     settings = cli_context(ctx).plain_settings()
-    found = run(services.read_statuses(settings))
+    found = run(status.read_statuses(settings))
     if as_json:
         for one in found:
             output.print_json(one)
@@ -87,11 +87,11 @@ def list_routes(
     """
     settings = cli_context(ctx).plain_settings()
     if applications:
-        _print(_APPLICATIONS, run(services.list_moved_applications(settings)), as_json=as_json)
+        _print(_APPLICATIONS, run(moves.list_moved_applications(settings)), as_json=as_json)
         return
-    found = run(services.list_sources(settings))
+    found = run(moves.list_sources(settings))
     if format is RouteFormat.NGINX:
-        for line in services.to_nginx(found, settings):
+        for line in moves.to_nginx(found, settings):
             say(line)
     else:
         _print(_SOURCES, found, as_json=as_json)
@@ -105,7 +105,7 @@ def assign(ctx: typer.Context, as_json: Json = False) -> None:
     Run it before another cell accepts new sources: what is assigned stays where it is. Prints what it has changed.
     """
     settings = cli_context(ctx).plain_settings()
-    found = run(services.assign_sources(settings))
+    found = run(moves.assign_sources(settings))
     _print(_SOURCES, found, as_json=as_json)
     for one in found:
         if one.is_moving:
@@ -127,14 +127,14 @@ def move(
     Repeat the command if it was interrupted.
     """
     settings = cli_context(ctx).plain_settings()
-    if services.is_application_id(what):
+    if moves.is_application_id(what):
         _move_application(settings, what, to, as_json=as_json)
     else:
         _move_source(settings, what, to, as_json=as_json)
 
 
 def _move_source(settings: Settings, source: str, to: str, *, as_json: bool) -> None:
-    done = run(services.move_source(settings, source, to))
+    done = run(moves.move_source(settings, source, to))
     if as_json:
         output.print_json(done)
         return
@@ -146,7 +146,7 @@ def _move_source(settings: Settings, source: str, to: str, *, as_json: bool) -> 
 
 
 def _move_application(settings: Settings, application: str, to: str, *, as_json: bool) -> None:
-    done = run(services.move_application(settings, application, to))
+    done = run(moves.move_application(settings, application, to))
     if as_json:
         output.print_json(done)
         return

@@ -1,39 +1,39 @@
 -- name: assign_sources
 -- Assigns sources to cells, unless a later assignment is known. Returns those that have changed.
-insert into boathook.cell_assignment as a (source, cell, revision)
-select * from unnest($1::text[], $2::text[], $3::bigint[]) as given (source, cell, revision) order by source
-on conflict (source) do update set cell = excluded.cell, revision = excluded.revision, assigned_at = now()
+insert into boathook.source_assignment as a (source, home, revision)
+select * from unnest($1::text[], $2::text[], $3::bigint[]) as given (source, home, revision) order by source
+on conflict (source) do update set home = excluded.home, revision = excluded.revision, assigned_at = now()
 where a.revision < excluded.revision
 returning source
 
 -- name: claim_database
 -- Notes which cell the database belongs to, unless it is known, and returns it.
 with claimed as (
-    insert into boathook.cell_name (name) values ($1) on conflict do nothing returning name
+    insert into boathook.installation (name, app) values ($1, $2) on conflict do nothing returning name
 )
-select name from claimed union all select name from boathook.cell_name limit 1
+select name from claimed union all select name from boathook.installation limit 1
 
 -- name: list_assignments
 -- Lists the cells of all sources that were assigned to one.
-select source, cell, revision from boathook.cell_assignment order by source
+select source, home, revision from boathook.source_assignment order by source
 
 -- name: find_application
 -- Finds an organization's application by its id, uid or imported id, if it is here.
 select id from boathook.application
-where organization = $1 and deleted_at is null and not is_operational and cell is null
+where organization = $1 and deleted_at is null and not is_operational and home is null
     and (id = $2 or uid = $3 or imported_id = $3)
 
 -- name: read_applications
 -- Reads the cells of applications, as recorded in this one.
-select id, organization, uid, name, cell, routes_version as revision
+select id, organization, uid, name, home, routes_version as revision
 from boathook.application
 where id = any ($1::uuid[]) and deleted_at is null and not is_operational
 
 -- name: list_moved_applications
 -- Lists the applications that have moved to another cell, or are being moved from one.
-select id, organization, uid, name, cell, routes_version as revision
+select id, organization, uid, name, home, routes_version as revision
 from boathook.application
-where cell is not null and deleted_at is null
+where home is not null and deleted_at is null
 order by id
 
 -- name: export_application
@@ -88,16 +88,16 @@ where application_id = $1 and (uid is not null or imported_id is not null)
 -- name: lock_application
 -- Returns whether a database has an application, and the cell that it names, locked until the transaction ends. This
 -- waits for all transactions that have published to it or changed it.
-select cell from boathook.application where id = $1 for update
+select home from boathook.application where id = $1 for update
 
 -- name: mark_reserved
 -- Notes the old cell of an application that this cell gets. Its revision is lower than that of the old cell's row.
-update boathook.application set cell = $2, routes_version = routes_version - 1 where id = $1
+update boathook.application set home = $2, routes_version = routes_version - 1 where id = $1
 
--- name: name_cell
+-- name: name_home
 -- Notes the cell that an application belongs to, null for this one, and makes publishers read that.
 update boathook.application
-set cell = $2, routes_version = greatest(routes_version, $3) + 1, updated_at = now()
+set home = $2, routes_version = greatest(routes_version, $3) + 1, updated_at = now()
 where id = $1
 returning routes_version
 

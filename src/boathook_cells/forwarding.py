@@ -21,32 +21,32 @@ from uuid import UUID, uuid4
 import msgspec
 
 from boathook.config import Settings
-from boathook.domain.cells import ApplicationAssignment, Assignment, CellDirectory
 from boathook.domain.errors import (
     BoathookError,
-    CellUnavailable,
     DatabaseUnavailable,
     FetchFailed,
+    HomeUnavailable,
     NotPassedOn,
+    ServedElsewhere,
     TooManyDeliveries,
     ValueRejected,
-    WrongCell,
 )
 from boathook.domain.filters import Router
+from boathook.domain.homes import Assignment
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.domain.signing import encode_base64, equal_bytes_constant_time, sign_standard
 from boathook.http.asgi import Asgi, Receive, Send, read_body
 from boathook.ingest.event_builder import EventBuilder
-from boathook.ingest.event_writer import Elsewhere, MessageStore
+from boathook.ingest.event_writer import MessageStore
 from boathook.ingest.intake import Intake
 from boathook.ingest.spool_records import UNROUTED, UnreadableRecord, decode, encode
 from boathook.observability import meters
 from boathook.observability.log import get_logger
+from boathook.service.remote import RemoteClient
+from boathook_cells.directory import ApplicationAssignment, CellDirectory
+from boathook_cells.settings import APPLICATIONS_PATH, EVENTS_PATH
+from boathook_cells.spools import HELD
 
-EVENTS_PATH: Final = "/cells/events"
-APPLICATIONS_PATH: Final = "/cells/applications"
-HELD: Final = "_held"
-"""A reserved name in place of a cell's: its spool has the events that no cell accepts yet."""
 _MAX_PENDING: Final = 64 << 20
 """Bytes of posts that a gateway reads at the same time, above which it begins with no other."""
 _MAX_AGE_S: Final = 300
@@ -83,8 +83,8 @@ class _Refusal(msgspec.Struct):
     @property
     def assignment(self) -> Assignment | ApplicationAssignment:
         if self.application:
-            return ApplicationAssignment(application=self.application, cell=self.cell, revision=self.revision)
-        return Assignment(source=self.source, cell=self.cell, revision=self.revision)
+            return ApplicationAssignment(application=self.application, home=self.cell, revision=self.revision)
+        return Assignment(source=self.source, home=self.cell, revision=self.revision)
 
 
 class ApplicationQuestion(msgspec.Struct):
@@ -100,6 +100,19 @@ Post = Callable[[str, Mapping[str, str], bytes, float, int], Awaitable[tuple[int
 Raises FetchFailed."""
 OnRefusal = Callable[[Assignment | ApplicationAssignment], Awaitable[None]]
 """Called with the assignment by which another cell refuses events."""
+
+
+def post_with(settings: Settings | None = None) -> Post:
+    """Return a function that posts to the gateways of other cells."""
+    client = RemoteClient(settings)
+
+    async def post(
+        url: str, headers: Mapping[str, str], body: bytes, timeout_s: float, max_bytes: int
+    ) -> tuple[int, bytes]:
+        answer = await client.request("POST", url, headers=headers, body=body, timeout_s=timeout_s, max_bytes=max_bytes)
+        return answer.status, answer.body
+
+    return post
 
 
 class ApplicationReader(Protocol):
@@ -120,6 +133,12 @@ _read_refusal = msgspec.json.Decoder(_Refusal).decode
 _read_question = msgspec.json.Decoder(ApplicationQuestion).decode
 _write_json = msgspec.json.encode
 _LOG = get_logger("cells")
+
+
+class CellUnavailable(HomeUnavailable):
+    """Another cell does not accept events that belong to it; they wait in the spool of this host."""
+
+    reason = "cell_unavailable"
 
 
 class CellStore:
@@ -302,8 +321,8 @@ class CellIntakes:
         known = self._moved.get(application)
         if known is None:
             return None
-        is_reachable = known.cell == self.directory.own or known.cell in self._stores
-        home = known.cell if is_reachable and application not in self._refused else HELD
+        is_reachable = known.home == self.directory.own or known.home in self._stores
+        home = known.home if is_reachable and application not in self._refused else HELD
         return None if home == cell else self._intakes.get(home)
 
     def learn(self, assignment: ApplicationAssignment) -> None:
@@ -311,7 +330,7 @@ class CellIntakes:
         known = self._moved.get(assignment.application)
         if known is None or assignment.revision > known.revision:
             self._moved[assignment.application] = assignment
-        elif known.cell == self.directory.own != assignment.cell:
+        elif known.home == self.directory.own != assignment.home:
             self.hold(assignment.application)  # it is on its way back: this cell's database has not got it yet
 
     def hold(self, owner: str) -> None:
@@ -349,7 +368,7 @@ class CellIntakes:
     def _home_of_application(self, application: str) -> str:
         """Return the cell of an application. If no move is known, it is this cell, whose database decides."""
         known = self._moved.get(application)
-        return self.directory.own if known is None else known.cell
+        return self.directory.own if known is None else known.home
 
     async def _append_own(self, messages: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
         # Not through the intake of this cell: that would pass them on to here again while it refuses them.
@@ -357,7 +376,7 @@ class CellIntakes:
             raise ValueRejected("published messages are not stored here")
         try:
             return await self._messages.append(messages, within_s=within_s)
-        except WrongCell as error:
+        except ServedElsewhere as error:
             raise CellUnavailable(str(error)) from None
 
     async def report_duplicates(self, messages: Sequence[tuple[NewEvent, Duplicate]]) -> None:
@@ -376,30 +395,6 @@ class CellIntakes:
 
     def _others(self) -> list[Intake]:
         return [intake for cell, intake in self._intakes.items() if cell != self.directory.own]
-
-
-def refuse_others(settings: Settings, router: Callable[[], Router]) -> Elsewhere | None:
-    """Return a function that refuses events of other cells, if nothing can post them; None if there is only one cell.
-
-    Args:
-        settings: name the cells.
-        router: returns the routes last read.
-
-    Raises:
-        ValueRejected: by what is returned; the message names the cell.
-    """
-    if not settings.cells.name:
-        return None
-    directory = settings.cells.directory
-
-    def refuse(event: NewEvent) -> None:
-        if event.source is None or router().version == UNROUTED:
-            return
-        home = directory.find(event.source, router().assignments)
-        if home != directory.own:
-            raise ValueRejected(f"the source {event.source} belongs to the cell {home}; do this there")
-
-    return refuse
 
 
 class CellReceiver:
@@ -505,7 +500,7 @@ class CellReceiver:
             self._cells.learn(one)
         own = self._cells.directory.own
         return next(
-            (_Refusal(one.cell, one.revision, application=one.application) for one in known if one.cell != own), None
+            (_Refusal(one.home, one.revision, application=one.application) for one in known if one.home != own), None
         )
 
     def _foreign_source(self, events: Sequence[NewEvent]) -> str | None:
