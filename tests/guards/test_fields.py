@@ -23,6 +23,7 @@ from boathook.console.source_forms import _COMMON, ELSEWHERE, recipe_fields
 from boathook.pages import rendering
 from boathook.providers import RECIPES
 from boathook.service.catalogue.keys import NewKey
+from boathook.service.fields import fields_of
 from boathook.service.schemas.endpoints import EndpointIn, EndpointOut, EndpointPatch, EndpointUpdate
 from boathook.service.schemas.messages import (
     ApplicationIn,
@@ -75,10 +76,12 @@ def of_command(command: Any, *more: str) -> set[str]:
     return plain({*inspect.signature(command).parameters, *more} - own)
 
 
-def of_form(template: str) -> set[str]:
+def of_form(template: str, table: type[msgspec.Struct] | None = None) -> set[str]:
     text = (TEMPLATES / template).read_text()
+    sections = re.findall(r'parts\.section\(fields, "(\w+)"', text)
+    derived = [field.name for field in fields_of(table) if field.rule.section in sections] if table else []
     named = re.findall(r'parts\.(?:field|choice|checkbox)\("(\w+)"', text) + re.findall(r'name="(\w+)"', text)
-    return plain(named) - {"csrf", "check"}
+    return plain([*named, *derived]) - {"csrf", "check"}
 
 
 def of_page(template: str, record: str) -> set[str]:
@@ -109,7 +112,7 @@ RESOURCES: Final[Mapping[str, tuple[set[str], Mapping[str, Place]]]] = {
             "the options of endpoints": Place(
                 plain(ENDPOINT_OPTIONS) | {"url"}, {"is_disabled": _ENABLE, "api_version": _SVIX}
             ),
-            "the form": Place(of_form("endpoints/form.html"), {"api_version": _SVIX}),
+            "the form": Place(of_form("endpoints/form.html", NewEndpoint), {"api_version": _SVIX}),
             "the page": Place(
                 of_page("endpoints/show.html endpoints/parts.html", "endpoint"),
                 {"api_version": _SVIX, "auth": _COMPUTED, "retry": _COMPUTED},
@@ -123,7 +126,7 @@ RESOURCES: Final[Mapping[str, tuple[set[str], Mapping[str, Place]]]] = {
             "ApplicationPatch": Place(of_model(ApplicationPatch)),
             "ApplicationOut": Place(of_model(ApplicationOut)),
             "applications create": Place(of_command(applications.create_application)),
-            "the form": Place(of_form("applications/form.html")),
+            "the form": Place(of_form("applications/form.html", NewApplication)),
             "the page": Place(of_page("applications/show.html", "application")),
         },
     ),

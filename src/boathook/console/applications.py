@@ -12,7 +12,14 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
 from boathook.domain.json_document import describe_fault
 from boathook.pages.context import ApplicationScope, Page, Pages
-from boathook.pages.endpoint_forms import FORM_ERRORS, FormReader, form_problems, submitted_values
+from boathook.pages.endpoint_forms import (
+    FORM_ERRORS,
+    FormReader,
+    form_fields,
+    form_problems,
+    submitted_values,
+    table_values,
+)
 from boathook.pages.endpoints import list_rows, list_type_names
 from boathook.service.access import keys, portal_sessions
 from boathook.service.access.authorization import Capability, Permission
@@ -20,13 +27,14 @@ from boathook.service.access.portal_sessions import PortalAppearance
 from boathook.service.operating import recipient_stats
 from boathook.service.schemas.messages import ApplicationIn, ApplicationPatch, MessageIn
 from boathook.service.sending import applications, endpoints, messages
-from boathook.service.sending.applications import Application
+from boathook.service.sending.applications import Application, NewApplication
 from boathook.service.sending.messages import JSON_TYPE, Message
 
 APPLICATIONS_PATH: Final = f"{BASE}/applications"
 routes = Routes()
 
 _PAGE: Final = 50
+_FIELDS: Final = form_fields(NewApplication)
 _RECENT_LIMIT: Final = 10
 LIFETIMES: Final = (("3600", "one hour"), ("86400", "one day"), ("604800", "one week"))
 CAPABILITIES: Final = {
@@ -91,7 +99,7 @@ async def list_applications(context: ConsoleContext) -> Response:
 @routes.get("/applications/new", Permission.APPLICATION_MANAGE)
 async def show_form_for_new(context: ConsoleContext) -> Response:
     """Show the form for a new application."""
-    return context.page("applications/form.html", application=None, values={}, problems={})
+    return context.page("applications/form.html", application=None, values={}, problems={}, fields=_FIELDS)
 
 
 @routes.post("/applications", Permission.APPLICATION_MANAGE)
@@ -99,7 +107,7 @@ async def create_application(context: ConsoleContext) -> Response:
     """Create an application."""
     reader = FormReader(context.form)
     try:
-        new = reader.validate(ApplicationIn, _document_of(reader)).value()
+        new = reader.validate(ApplicationIn, reader.table(NewApplication)).value()
         async with context.work() as work:
             made = await applications.create(work, new)
     except FORM_ERRORS as error:
@@ -107,18 +115,11 @@ async def create_application(context: ConsoleContext) -> Response:
     return context.to(f"{APPLICATIONS_PATH}/{made.shown_id}", "Application created. Add an endpoint next.")
 
 
-def _document_of(reader: FormReader) -> dict[str, Any]:
-    return {
-        "name": reader.text("name"),
-        "uid": reader.text("uid") or None,
-        "throttleRate": reader.number("throttleRate"),
-        "metadata": reader.pairs("metadata", "="),
-    }
-
-
 def _form(context: ConsoleContext, application: Application | None, problems: Mapping[str, str]) -> Response:
     values = submitted_values(context.form)
-    return context.page("applications/form.html", 400, application=application, values=values, problems=problems)
+    return context.page(
+        "applications/form.html", 400, application=application, values=values, problems=problems, fields=_FIELDS
+    )
 
 
 @routes.get("/applications/{application}", Permission.APPLICATION_VIEW)
@@ -146,13 +147,8 @@ async def show_form(context: ConsoleContext) -> Response:
     """Show the form of an application."""
     async with context.work() as work:
         application = await applications.get(work, context.path["application"])
-    values = {
-        "name": application.name,
-        "uid": application.uid or "",
-        "throttleRate": "" if application.throttle_rate is None else str(application.throttle_rate),
-        "metadata": "\n".join(f"{name} = {value}" for name, value in application.metadata.items()),
-    }
-    return context.page("applications/form.html", application=application, values=values, problems={})
+    values = table_values(NewApplication, application)
+    return context.page("applications/form.html", application=application, values=values, problems={}, fields=_FIELDS)
 
 
 @routes.post("/applications/{application}/edit", Permission.APPLICATION_MANAGE)
@@ -162,7 +158,7 @@ async def change_application(context: ConsoleContext) -> Response:
     async with context.work() as work:
         application = await applications.get(work, context.path["application"])
     try:
-        changes = reader.validate(ApplicationPatch, _document_of(reader)).given()
+        changes = reader.validate(ApplicationPatch, reader.table(NewApplication)).given()
         async with context.work() as work:
             await applications.update(work, application.shown_id, changes)
     except FORM_ERRORS as error:

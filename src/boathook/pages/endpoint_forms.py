@@ -15,6 +15,8 @@ from starlette.datastructures import FormData
 
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached
 from boathook.domain.policy import RETRY_PRESETS
+from boathook.service.fields import Field, fields_of, parse_texts, show_text
+from boathook.service.sending.endpoint_fields import NewEndpoint
 from boathook.service.sending.endpoints import Endpoint
 from boathook.service.sending.event_types import EventType
 
@@ -105,6 +107,13 @@ class FormReader(msgspec.Struct):
             self.problems[name] = f"invalid JSON: {error}"
             return None
 
+    def table(self, table: type[msgspec.Struct]) -> dict[str, Any]:
+        """Return the values of a table's fields that are in a section of a form, by their public names."""
+        fields = {field.name: field.public_name for field in form_fields(table)}
+        values, problems = parse_texts(table, {name: self.text(name) for name in fields.values()})
+        self.problems |= {str(problem.where[0]): problem.text for problem in problems}
+        return {fields[name]: value for name, value in values.items()}
+
     def validate(self, model: type[Model], document: Mapping[str, Any]) -> Model:
         """Validate the document with the API's model. Raises InvalidForm."""
         try:
@@ -115,6 +124,16 @@ class FormReader(msgspec.Struct):
         if self.problems:
             raise InvalidForm(self.problems)
         return read
+
+
+def form_fields(table: type[msgspec.Struct]) -> list[Field]:
+    """Return the fields of a table that are in a section of a form."""
+    return [field for field in fields_of(table) if field.rule.section]
+
+
+def table_values(table: type[msgspec.Struct], record: object) -> dict[str, str]:
+    """Return the form values of a record's fields that are in a section of a form."""
+    return {field.public_name: show_text(field, getattr(record, field.name)) for field in form_fields(table)}
 
 
 def form_problems(error: FormError) -> Mapping[str, str]:
@@ -143,18 +162,9 @@ def _field_of(where: Sequence[str | int]) -> str:
 def endpoint_document(reader: FormReader) -> dict[str, Any]:
     """Return the values of an endpoint's form, without credentials, by the API's names."""
     return {
-        "url": reader.text("url"),
-        "description": reader.text("description"),
-        "uid": reader.text("uid") or None,
+        **reader.table(NewEndpoint),
         "eventTypes": [*without_covered(reader.texts("eventTypes")), *reader.words("patterns")] or None,
-        "channels": reader.words("channels") or None,
-        "filter": reader.json("filter"),
-        "orderBy": reader.text("orderBy") or None,
-        "throttleRate": reader.number("throttleRate"),
-        "concurrency": reader.number("concurrency"),
-        "timeoutSeconds": reader.number("timeoutSeconds"),
         "retrySchedule": _retry_of(reader),
-        "metadata": reader.pairs("metadata", "="),
     }
 
 
@@ -214,20 +224,11 @@ def endpoint_values(endpoint: Endpoint, known: Collection[str]) -> dict[str, Any
     preset = endpoint.retry_name or (CUSTOM_RETRY if endpoint.retry else "")
     waits = (endpoint.retry.delays_s or ()) if endpoint.retry and preset == CUSTOM_RETRY else ()
     return {
-        "url": endpoint.url,
-        "description": endpoint.description,
-        "uid": endpoint.uid or "",
+        **table_values(NewEndpoint, endpoint),
         "eventTypes": [name for name in types if name in known],
         "patterns": " ".join(name for name in types if name not in known),
-        "channels": " ".join(endpoint.channels or ()),
-        "filter": "" if endpoint.filter is None else json.dumps(endpoint.filter, indent=2),
-        "orderBy": endpoint.order_by or "",
-        "throttleRate": _format_number(endpoint.throttle_rate),
-        "concurrency": _format_number(endpoint.concurrency),
-        "timeoutSeconds": _format_number(endpoint.timeout_s),
         "retryPreset": preset,
-        "retryWaits": ", ".join(_format_number(wait) for wait in waits),
-        "metadata": "\n".join(f"{name} = {value}" for name, value in endpoint.metadata.items()),
+        "retryWaits": ", ".join(f"{wait:g}" for wait in waits),
         "removeHeaders": [],
         "authKind": KEEP,
         "mtlsKind": KEEP,
@@ -242,10 +243,6 @@ NEW_ENDPOINT_VALUES: Final[Mapping[str, Any]] = {
 }
 """The form values of a new endpoint."""
 RETRY_PRESET_NAMES: Final = tuple(RETRY_PRESETS)
-
-
-def _format_number(number: float | None) -> str:
-    return "" if number is None else f"{number:g}"
 
 
 class TypeNode(msgspec.Struct, frozen=True):

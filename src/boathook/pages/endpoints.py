@@ -22,6 +22,7 @@ from boathook.pages.endpoint_forms import (
     build_tree,
     endpoint_document,
     endpoint_values,
+    form_fields,
     form_problems,
     submitted_values,
     tree_values,
@@ -36,6 +37,7 @@ from boathook.service.schemas.endpoints import EndpointIn, EndpointPatch
 from boathook.service.sending import attempts, endpoint_secrets, endpoints, event_types, messages
 from boathook.service.sending.applications import Application, PageRequest
 from boathook.service.sending.attempts import AttemptRow
+from boathook.service.sending.endpoint_fields import NewEndpoint
 from boathook.service.sending.endpoints import Backlog, Endpoint
 from boathook.service.sending.event_types import EventType
 from boathook.service.unit_of_work import UnitOfWork
@@ -227,6 +229,7 @@ def _form(
         endpoint=endpoint,
         tree=build_tree(types),
         presets=RETRY_PRESET_NAMES,
+        fields=form_fields(NewEndpoint),
         values=values,
         problems=problems or {},
         is_advanced_wrong=not _MAIN_FIELDS.issuperset(problems or {}),

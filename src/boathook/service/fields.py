@@ -12,6 +12,7 @@ Rules nest, and the outer one takes precedence. The functions that store a value
 a limit holds at every interface; models, options, forms and documents are derived from `fields_of`.
 """
 
+import json
 import math
 import re
 import typing
@@ -24,7 +25,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import msgspec
-from msgspec import NODEFAULT
+from msgspec import NODEFAULT, structs
 from msgspec.structs import FieldInfo, asdict
 
 from boathook.domain import ids
@@ -33,6 +34,7 @@ from boathook.domain.errors import InvalidValue
 from boathook.domain.windows import parse_time
 
 Table = TypeVar("Table", bound=msgspec.Struct)
+Value = TypeVar("Value")
 _CONTROL: Final = re.compile(r"[\x00-\x08\ud800-\udfff]")
 """Characters that no text may contain; PostgreSQL stores neither NUL nor lone surrogates."""
 _WITH_UID: Final = frozenset({ids.APPLICATION, ids.ENDPOINT, ids.MESSAGE})
@@ -44,10 +46,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     help: str = ""
     """One sentence: the help of its option, the hint in its form, and its row in the documentation."""
+    description: str | None = ""
+    """The description in documents for programs: by default the help; None for none."""
     unit: str = ""
     """The unit of a number, such as ``seconds``."""
     example: Any = None
     """A valid value, as JSON has it."""
+    more_examples: tuple[Any, ...] = ()
     minimum: float | None = None
     maximum: float | None = None
     min_length: int | None = None
@@ -56,9 +61,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int | None = None
     """Bytes of the value as JSON."""
     pattern: str = ""
-    """A regular expression that the whole text has to match."""
+    """A regular expression that the whole text has to match, without alternatives at its top."""
     form: str = ""
-    """The pattern in words, such as ``1 to 64 letters, digits and @ _ - .``."""
+    """The values in words, such as ``1 to 64 letters, digits and @ _ - .``."""
     choices: tuple[str, ...] = ()
     """The values of a text; an enum and a Literal have them by themselves."""
     check: Callable[[Any], object] | None = None
@@ -102,7 +107,9 @@ class Kind(StrEnum):
     PAIRS = "pairs"
     """An object whose values are texts."""
     OBJECT = "object"
-    """Any other JSON value."""
+    """A JSON object."""
+    OTHER = "other"
+    """A value of a form of its own, which a text can have."""
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +130,25 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     rule: Rule
     item_rule: Rule
     """The rule of a list's items."""
+
+    @property
+    def description(self) -> str | None:
+        """The description in documents for programs; empty or None for none."""
+        return self.rule.help if self.rule.description == "" else self.rule.description
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a form shows it in several lines."""
+        return self.kind in {Kind.PAIRS, Kind.OBJECT}
+
+    @property
+    def hint(self) -> str:
+        """The hint in a form."""
+        if self.kind is Kind.PAIRS:
+            return f"{self.rule.help} One per line, such as name = value."
+        if self.kind is Kind.OBJECT and self.rule.example is not None:
+            return f"{self.rule.help} As JSON, such as {json.dumps(self.rule.example)}"
+        return self.rule.help
 
     @property
     def label(self) -> str:
@@ -165,7 +191,7 @@ class Problem(NamedTuple):
 def fields_of(table: type[msgspec.Struct]) -> tuple[Field, ...]:
     """Return the fields of a table in order."""
     hints = typing.get_type_hints(table, include_extras=True)
-    return tuple(_field(info, hints[info.name]) for info in msgspec.structs.fields(table))
+    return tuple(_field(info, hints[info.name]) for info in structs.fields(table))
 
 
 @cache
@@ -175,20 +201,31 @@ def fields_by_name(table: type[msgspec.Struct]) -> Mapping[str, Field]:
 
 
 def _field(info: FieldInfo, annotation: Any) -> Field:
+    field = field_of(annotation)
+    return structs.replace(
+        field,
+        name=info.name,
+        public_name=field.rule.name or _camel(info.encode_name),
+        is_required=info.required,
+        default=_default(info),
+    )
+
+
+def field_of(annotation: Any) -> Field:
+    """Return a field for single values of an annotated type; it has no name."""
     type, rules, is_nullable = _unwrap(annotation)
-    rule = _merge(rules)
     is_list = _is_a(type, Sequence) and not _is_a(type, str)
     item, item_rules, _ = _unwrap(get_args(type)[0]) if is_list else (type, (), False)
     return Field(
-        name=info.name,
-        public_name=rule.name or _camel(info.encode_name),
+        name="",
+        public_name="",
         type=list[item] if is_list else type,  # type: ignore[valid-type]
         kind=_kind(item),
         is_list=is_list,
         is_nullable=is_nullable,
-        is_required=info.required,
-        default=_default(info),
-        rule=rule,
+        is_required=True,
+        default=None,
+        rule=_merge(rules),
         item_rule=_merge(item_rules),
     )
 
@@ -233,10 +270,12 @@ def _kind(type: Any) -> Kind:
         return Kind.CHOICE
     if _is_a(type, Mapping) and get_args(type)[-1] is str:
         return Kind.PAIRS
-    return _KINDS.get(type, Kind.OBJECT)
+    if type is Any or _is_a(type, (Mapping, msgspec.Struct)):
+        return Kind.OBJECT
+    return _KINDS.get(type, Kind.OTHER)
 
 
-def _is_a(type: Any, base: type) -> bool:
+def _is_a(type: Any, base: type | tuple[type, ...]) -> bool:
     bare = get_origin(type) or type
     return isinstance(bare, _TYPE) and issubclass(bare, base)
 
@@ -269,6 +308,14 @@ def check_values(table: type[msgspec.Struct], values: Mapping[str, Any]) -> None
     _raise(problems_in(table, values))
 
 
+def check_value(annotation: Any, value: Value, *where: str | int) -> Value:
+    """Return a single value of an annotated type, which is at *where*. Raises InvalidValue."""
+    reason = find_fault(field_of(annotation), value)
+    if reason is not None:
+        raise InvalidValue(reason, *where)
+    return value
+
+
 def _raise(found: Sequence[Problem]) -> None:
     if found:
         first, *others = (InvalidValue(problem.text, *problem.where) for problem in found)
@@ -284,11 +331,12 @@ def _problems_of(field: Field | None, name: str, value: Any) -> Iterator[Problem
             yield Problem((field.public_name,), "write a value")
     elif isinstance(value, msgspec.Struct):
         yield from (Problem((field.public_name, *where), text) for where, text in problems(value))
-    elif (reason := _find_fault(field, value)) is not None:
+    elif (reason := find_fault(field, value)) is not None:
         yield Problem((field.public_name,), reason)
 
 
-def _find_fault(field: Field, value: Any) -> str | None:
+def find_fault(field: Field, value: Any) -> str | None:
+    """Return what to write instead of a value that is not None; None if it is valid."""
     try:
         msgspec.convert(value, field.type)
         if field.is_list:
@@ -340,9 +388,9 @@ def _check_text(rule: Rule, text: str) -> None:
 def _check_length(rule: Rule, value: Sequence[Any], unit: str) -> None:
     low, high = rule.min_length, rule.max_length
     if low is not None and len(value) < low:
-        raise ValueError(f"write {low:,} {unit} or more" if high is None else f"write {low:,} to {high:,} {unit}")
+        raise ValueError("it must not be empty" if high is None else f"write {low:,} to {high:,} {unit}")
     if high is not None and len(value) > high:
-        raise ValueError(f"write {high:,} {unit} at most" if not low else f"write {low:,} to {high:,} {unit}")
+        raise ValueError(f"write {low:,} to {high:,} {unit}" if low else f"write {high:,} {unit} at most")
 
 
 def _range(low: float | None, high: float | None) -> str:
@@ -362,6 +410,7 @@ _WORDS: Final[Mapping[Kind, tuple[str, str]]] = {
     Kind.TIME: ("a time such as 2026-01-31T12:00:00Z", "times"),
     Kind.PAIRS: ("an object whose values are texts", "objects whose values are texts"),
     Kind.OBJECT: ("a JSON object", "JSON objects"),
+    Kind.OTHER: ("another value", "other values"),
 }
 
 
@@ -369,6 +418,8 @@ def _expected(field: Field) -> str:
     """Return what to write into a field whose value has another type."""
     if field.kind is Kind.CHOICE:
         return f"write {'some' if field.is_list else 'one'} of {', '.join(field.choices)}"
+    if field.rule.form:
+        return f"write {field.rule.form}"
     single, several = _WORDS[field.kind]
     return f"write a list of {several}" if field.is_list else f"write {single}"
 
@@ -540,7 +591,7 @@ def json_schemas(tables: Sequence[type[msgspec.Struct]], ref_template: str) -> d
     _, components = msgspec.json.schema_components(tables, ref_template=ref_template)
     for table in _nested(tables):
         schema = components[table.__name__]
-        by_name = {info.name: info.encode_name for info in msgspec.structs.fields(table)}
+        by_name = {info.name: info.encode_name for info in structs.fields(table)}
         fields = fields_of(table)
         schema["properties"] = {
             field.public_name: describe(schema["properties"][by_name[field.name]], field) for field in fields
@@ -568,26 +619,26 @@ def describe(schema: Mapping[str, Any], field: Field) -> dict[str, Any]:
     if "$ref" in described and rule.help:
         described["allOf"] = [{"$ref": described.pop("$ref")}]
     branch = next((part for part in described.get("anyOf", ()) if part.get("type") != "null"), described)
-    branch |= _keywords(rule, "Items" if field.is_list else "Length")
+    branch |= keywords_of(rule, "Items" if field.is_list else "Length")
     if field.is_list:
-        branch["items"] = {**branch.get("items", {}), **_keywords(field.item_rule, "Length")}
-    if rule.help:
-        described["description"] = rule.help
+        branch["items"] = {**branch.get("items", {}), **keywords_of(field.item_rule)}
+    if field.description:
+        described["description"] = field.description
     if rule.example is not None:
-        described["examples"] = [rule.example]
+        described["examples"] = [rule.example, *rule.more_examples]
     if rule.is_deprecated:
         described["deprecated"] = True
     return described
 
 
-def _keywords(rule: Rule, size: str) -> dict[str, Any]:
-    """Return the keywords of JSON Schema for a rule; *size* is ``Length`` or ``Items``."""
+def keywords_of(rule: Rule, size: str = "Length") -> dict[str, Any]:
+    """Return the keywords of JSON Schema for a rule; *size* is ``Length``, or ``Items`` for a list."""
     keywords = {
         "minimum": rule.minimum,
         "maximum": rule.maximum,
         f"min{size}": rule.min_length,
         f"max{size}": rule.max_length,
-        "pattern": f"^(?:{rule.pattern})$" if rule.pattern else None,
+        "pattern": f"^{rule.pattern}$" if rule.pattern else None,
         "enum": list(rule.choices) or None,
     }
     return {

@@ -1,43 +1,27 @@
 """Request and response models of endpoints."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec.structs import replace
 from pydantic import AfterValidator, Field
 
 from boathook.domain.policy import RETRY_PRESETS
 from boathook.service import limits
+from boathook.service.schemas.derived import with_fields
 from boathook.service.schemas.fields import (
     DEPRECATED,
-    Description,
-    EndpointUid,
     Input,
-    Metadata,
     Output,
     Part,
-    PlainDescription,
-    Rate,
-    StrictBool,
-    StrictBoolOrNull,
-    StrictInt,
     Text,
     Timestamp,
     form,
     not_null_field,
     null_as,
-    renamed_alias,
 )
-from boathook.service.sending.endpoints import Backlog, NewEndpoint
+from boathook.service.sending.endpoint_fields import NewEndpoint
+from boathook.service.sending.endpoints import Backlog
 
-Seconds = Annotated[
-    float, AfterValidator(limits.check_timeout), form(minimum=limits.MIN_TIMEOUT_S, maximum=limits.MAX_TIMEOUT_S)
-]
-Version = Annotated[
-    StrictInt, AfterValidator(limits.check_api_version), form(minimum=1, maximum=limits.MAX_API_VERSION)
-]
-ConcurrencyLimit = Annotated[
-    StrictInt, AfterValidator(limits.check_concurrency), form(minimum=1, maximum=limits.MAX_CONCURRENCY)
-]
 UserName = Annotated[
     str, AfterValidator(limits.check_user_name), form(pattern="^[^:]*$", maxLength=limits.MAX_USER_NAME)
 ]
@@ -50,17 +34,6 @@ Schedule = Annotated[
         examples=["standard-webhooks", [5, 60, 3600]],
     ),
 ]
-_TYPES = Field(
-    default=None,
-    validation_alias=renamed_alias("eventTypes", "filterTypes"),
-    description="Names of event types, or patterns with *; null or none is all.",
-    examples=[["invoice.paid", "user.*"]],
-)
-_FILTER = Field(
-    default=None,
-    description="Conditions on the payload and its headers.",
-    examples=[{"body": {"amount": {"gte": 100}}}],
-)
 
 
 class BasicIn(Part):
@@ -98,20 +71,12 @@ class AuthIn(Part):
         return self.model_dump(by_alias=True, exclude_none=True)
 
 
+_BASICS: Final = ("url", "description", "uid", "throttle_rate", "is_disabled", "event_types", "metadata")
+
+
+@with_fields(NewEndpoint, _BASICS)
 class EndpointBasics(Input):
     """The fields of every kind of endpoint."""
-
-    url: Text = Field(min_length=1, examples=["https://example.com/hook"])
-    description: Description = ""
-    uid: EndpointUid | None = Field(default=None, examples=["crm"])
-    throttle_rate: Rate | None = Field(
-        default=None,
-        validation_alias=renamed_alias("throttleRate", "rateLimit"),
-        description="Maximum messages per second; null uses the application's rate.",
-    )
-    is_disabled: StrictBoolOrNull = Field(default=False, validation_alias="disabled")
-    event_types: list[str] | None = _TYPES
-    metadata: Metadata = Field(default_factory=dict)
 
     def value(self) -> NewEndpoint:
         """Return the value for the service functions."""
@@ -119,22 +84,10 @@ class EndpointBasics(Input):
         return NewEndpoint(**{name: getattr(self, name) for name in names})
 
 
+@with_fields(NewEndpoint, types={"retry": Schedule})
 class EndpointUpdate(EndpointBasics):
     """The values of an endpoint; omitted ones return to their defaults. Secret, headers and auth stay."""
 
-    channels: list[str] | None = Field(default=None, examples=[["eu", "us"]])
-    api_version: Annotated[Version, null_as(1, Version | None)] = Field(
-        default=1, validation_alias="version", json_schema_extra=DEPRECATED
-    )
-    filter: dict[str, Any] | None = _FILTER
-    order_by: Text | None = Field(
-        default=None,
-        description="A payload path: messages with the same value are sent in order; * orders all messages.",
-        examples=["customer.id", "*"],
-    )
-    concurrency: ConcurrencyLimit | None = Field(default=None, description="Maximum concurrent requests.")
-    retry: Schedule | None = Field(default=None, validation_alias="retrySchedule")
-    timeout_s: Seconds | None = Field(default=None, validation_alias="timeoutSeconds")
     auth: AuthIn | None = None
     backlog: Annotated[Backlog, null_as(Backlog.SEND, Backlog | None)] = Field(
         default=Backlog.SEND, description="What happens to pending messages when this enables the endpoint."
@@ -156,23 +109,10 @@ class EndpointIn(EndpointUpdate):
     headers: dict[str, str] | None = Field(default=None, description="Sent with each message.")
 
 
+@with_fields(NewEndpoint, types={"retry": Schedule}, is_partial=True)
 class EndpointPatch(Input):
     """Changes to an endpoint; null clears fields that may be empty."""
 
-    url: Text = not_null_field(min_length=1)
-    description: PlainDescription = not_null_field()
-    uid: EndpointUid | None = not_null_field()
-    throttle_rate: Rate | None = not_null_field(validation_alias=renamed_alias("throttleRate", "rateLimit"))
-    is_disabled: StrictBool = not_null_field(bool, validation_alias="disabled")
-    event_types: list[str] | None = not_null_field(list, validation_alias=renamed_alias("eventTypes", "filterTypes"))
-    channels: list[str] | None = not_null_field(list)
-    metadata: Metadata = not_null_field(dict)
-    api_version: Version = not_null_field(int, validation_alias="version", json_schema_extra=DEPRECATED)
-    filter: dict[str, Any] | None = not_null_field(dict)
-    order_by: Text | None = not_null_field()
-    concurrency: ConcurrencyLimit | None = not_null_field(int)
-    retry: Schedule | None = not_null_field(validation_alias="retrySchedule")
-    timeout_s: Seconds | None = not_null_field(float, validation_alias="timeoutSeconds")
     auth: AuthIn | None = not_null_field(lambda: None)
     backlog: Backlog = Field(
         default=Backlog.SEND, description="What happens to pending messages when this enables the endpoint."

@@ -9,60 +9,43 @@ from pydantic import AfterValidator, Field, model_validator
 
 from boathook.domain import ids
 from boathook.domain.endpoints import check_tags, check_uid
-from boathook.service import limits
+from boathook.service.schemas.derived import check_of, form_of, with_fields
 from boathook.service.schemas.fields import (
     DEPRECATED,
-    ApplicationName,
-    ApplicationUid,
     Channels,
     Input,
-    Metadata,
     Part,
-    PlainDescription,
-    Rate,
-    StrictBool,
-    StrictBoolOrNull,
     StrictInt,
     Timestamp,
     TypeName,
-    form,
     not_null_field,
     renamed_alias,
 )
 from boathook.service.sending.applications import NewApplication
-from boathook.service.sending.event_types import NewEventType
+from boathook.service.sending.event_types import Flag, NewEventType
 from boathook.service.sending.messages import JSON_TYPE
 
-FlagName = Annotated[str, AfterValidator(limits.check_flag), form(minLength=1, maxLength=limits.MAX_GROUP)]
-Group = Annotated[str, AfterValidator(limits.check_group), form(maxLength=limits.MAX_GROUP)]
+FlagName = Annotated[str, check_of(Flag), form_of(Flag)]
 Schemas = Annotated[
     dict[str, Any],
     Field(description="JSON Schemas, draft 7, of the payload, by version.", examples=[{"1": {"type": "object"}}]),
 ]
 
 
+@with_fields(NewEventType, types={"schemas": Schemas})
 class EventTypeUpdate(Input):
     """The values of an event type; omitted ones return to their defaults."""
 
-    description: PlainDescription = Field(examples=["An invoice was paid"])
-    is_archived: StrictBoolOrNull = Field(default=False, validation_alias="archived")
-    is_deprecated: StrictBoolOrNull = Field(default=False, validation_alias="deprecated")
-    schemas: Schemas | None = None
     feature_flag: FlagName | None = Field(default=None, json_schema_extra=DEPRECATED)
-    feature_flags: list[FlagName] | None = Field(
-        default=None, description="Portal users without one of these flags do not see the event type."
-    )
-    group_name: Group | None = Field(default=None, examples=["invoices"])
 
     def value(self) -> NewEventType:
         """Return the value for the service functions."""
+        values = dict(self)
+        flag = values.pop("feature_flag")
+        names = NewEventType.__struct_fields__
         return NewEventType(
-            description=self.description,
-            is_archived=self.is_archived,
-            is_deprecated=self.is_deprecated,
-            schemas=self.schemas,
-            feature_flags=_flags(self.feature_flag, self.feature_flags),
-            group_name=self.group_name,
+            **{name: values[name] for name in names if name != "feature_flags"},
+            feature_flags=_flags(flag, values["feature_flags"]),
         )
 
 
@@ -72,16 +55,11 @@ class EventTypeIn(EventTypeUpdate):
     name: TypeName = Field(examples=["invoice.paid"])
 
 
+@with_fields(NewEventType, is_partial=True, types={"schemas": Schemas})
 class EventTypePatch(Input):
     """Changes to an event type; null clears schemas, featureFlags and groupName."""
 
-    description: PlainDescription = not_null_field()
-    is_archived: StrictBool = not_null_field(bool, validation_alias="archived")
-    is_deprecated: StrictBool = not_null_field(bool, validation_alias="deprecated")
-    schemas: Schemas | None = not_null_field(dict)
     feature_flag: FlagName | None = not_null_field(json_schema_extra=DEPRECATED)
-    feature_flags: list[FlagName] | None = not_null_field(list)
-    group_name: Group | None = not_null_field()
 
     def value(self) -> dict[str, Any]:
         """Return the value for the service functions."""
@@ -98,26 +76,18 @@ def _flags(flag: str | None, flags: list[str] | None) -> list[str] | None:
     return None if flag is None else [flag]
 
 
+@with_fields(NewApplication)
 class ApplicationIn(Input):
     """An application."""
 
-    name: ApplicationName = Field(examples=["Acme"])
-    uid: ApplicationUid | None = Field(default=None, examples=["acme"])
-    throttle_rate: Rate | None = Field(default=None, validation_alias=renamed_alias("throttleRate", "rateLimit"))
-    metadata: Metadata = Field(default_factory=dict, examples=[{"plan": "pro"}])
-
     def value(self) -> NewApplication:
         """Return the value for the service functions."""
-        return NewApplication(name=self.name, uid=self.uid, throttle_rate=self.throttle_rate, metadata=self.metadata)
+        return NewApplication(**dict(self))
 
 
+@with_fields(NewApplication, is_partial=True, documented=("name", "uid"))
 class ApplicationPatch(Input):
     """Changes to an application; null clears uid and throttleRate."""
-
-    name: ApplicationName = not_null_field(examples=["Acme"])
-    uid: ApplicationUid | None = not_null_field(examples=["acme"])
-    throttle_rate: Rate | None = not_null_field(validation_alias=renamed_alias("throttleRate", "rateLimit"))
-    metadata: Metadata = not_null_field(dict)
 
 
 _FURTHEST: Final = timedelta(hours=24, minutes=1)

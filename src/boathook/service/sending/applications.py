@@ -1,8 +1,7 @@
 """Creates, reads, updates, lists and deletes applications."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
@@ -17,35 +16,31 @@ from boathook.db.queries.endpoint_stats import ApplicationSummary
 from boathook.domain import ids
 from boathook.domain.endpoints import check_uid
 from boathook.domain.errors import InvalidValue, NotFound
-from boathook.service import id_prefixes, limits
+from boathook.service import id_prefixes
+from boathook.service.fields import Rule, check, check_values
+from boathook.service.sending.common_fields import ApplicationUid, Metadata, ThrottleRate
 from boathook.service.unit_of_work import UnitOfWork, new_id, require_here
 
 
 class NewApplication(msgspec.Struct, frozen=True, kw_only=True):
     """The values of an application to create or replace."""
 
-    name: str
-    uid: str | None = None
-    throttle_rate: int | None = None
-    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
-
-
-_CHECKS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    "name": ("name", limits.check_name),
-    "uid": ("uid", partial(check_uid, prefix=ids.APPLICATION)),
-    "throttle_rate": ("throttleRate", limits.check_throttle_rate),
-    "metadata": ("metadata", limits.check_metadata),
-}
-"""The check of each value, with its name in the API."""
-
-
-def check_values(values: Mapping[str, Any]) -> None:
-    """Check values of an application, by their names in `NewApplication`. Raises InvalidValue."""
-    for name, value in values.items():
-        where, check = _CHECKS[name]
-        if value is not None:
-            with limits.field(where):
-                check(value)
+    name: Annotated[
+        str,
+        Rule(
+            help="Display name.", description=None, argument="NAME", section="all", min_length=1, max_length=1_000,
+            example="Acme",
+        ),
+    ]  # fmt: skip
+    uid: Annotated[ApplicationUid | None, Rule(section="all")] = None
+    throttle_rate: Annotated[
+        ThrottleRate | None,
+        Rule(
+            help="Maximum messages per second to each endpoint without its own rate.",
+            description=None, label="Rate", option="--rate", metavar="RATE", section="all",
+        ),
+    ] = None  # fmt: skip
+    metadata: Annotated[Metadata, Rule(section="all", example={"plan": "pro"})] = msgspec.field(default_factory=dict)
 
 
 async def get(work: UnitOfWork, reference: str) -> Application:
@@ -101,7 +96,7 @@ async def search(work: UnitOfWork, words: str | None, *, after: UUID | None, lim
 
 async def create(work: UnitOfWork, new: NewApplication) -> Application:
     """Create an application. Raises AlreadyExists if its uid is in use."""
-    check_values(asdict(new))
+    check(new)
     created = await applications.insert(
         work.connection,
         new_id(),
@@ -129,7 +124,7 @@ async def put(work: UnitOfWork, reference: str, new: NewApplication) -> tuple[Ap
     finds it again. Raises ServedElsewhere, AlreadyExists.
     """
     new = replace(new, uid=new.uid or uid_from(ids.APPLICATION, reference))
-    check_values(asdict(new))
+    check(new)
     found, is_created = await work.find_or_create(
         lambda: applications.lock(work.connection, work.organization, reference), lambda: create(work, new)
     )
@@ -149,7 +144,7 @@ async def update(work: UnitOfWork, reference: str, changes: Mapping[str, Any]) -
 
     Raises NotFound, AlreadyExists.
     """
-    check_values(changes)
+    check_values(NewApplication, changes)
     found = _found(await applications.lock(work.connection, work.organization, reference), reference)
     return await _save(work, found, replace(found, **changes))
 

@@ -6,26 +6,22 @@ Each check names the field as the API does and raises `InvalidValue`.
 import json
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from boathook.config import Settings
 from boathook.db import event_types
 from boathook.delivery.signer import read_signer
-from boathook.domain import ids
-from boathook.domain.endpoints import OPERATIONAL_TYPES, check_channels, check_header, check_uid
+from boathook.domain.endpoints import OPERATIONAL_TYPES, check_header
 from boathook.domain.errors import InvalidValue
-from boathook.domain.filters import WHOLE, compile_filter
-from boathook.domain.json_document import split_path
 from boathook.domain.policy import RETRY_PRESETS, read_retry
 from boathook.http_client.addresses import find_denial, read_address
 from boathook.service import limits
+from boathook.service.fields import check_values
 from boathook.service.limits import field
+from boathook.service.sending.endpoint_fields import NewEndpoint
 from boathook.service.unit_of_work import UnitOfWork
 
-_MAX_TYPES: Final = 500
-_MAX_TYPE_LENGTH: Final = 256
 _MAX_HEADERS: Final = 50
 _MAX_HEADER_BYTES: Final = 16_384
 """Total characters of names and values; headers are sent and recorded with each attempt."""
@@ -49,53 +45,19 @@ async def read_values(
     Raises:
         InvalidValue: a value is invalid.
     """
-    columns: Values = {}
-    for name, value in values.items():
-        columns |= _read_plain(work.app_context.settings, name, value)
+    check_values(NewEndpoint, values)
+    columns: Values = dict(values)
+    if "url" in values:
+        columns["url"] = read_url(work.app_context.settings, values["url"])[0]
+    for name in ("event_types", "channels"):
+        if name in values:
+            columns[name] = tuple(dict.fromkeys(values[name] or ())) or None
+    if "retry" in values:
+        columns |= _read_retry(values["retry"])
     if columns.get("event_types") is not None:
         added = [name for name in columns["event_types"] if name not in known_types]
         await _check_types(work, added, is_operational=is_operational)
     return columns
-
-
-def _read_plain(settings: Settings, name: str, value: Any) -> Values:
-    match name:
-        case "url":
-            return {"url": read_url(settings, value)[0]}
-        case "event_types":
-            return {"event_types": _read_types(value)}
-        case "channels":
-            with field("channels"):
-                return {"channels": None if value is None else check_channels(value)}
-        case "filter":
-            with field("filter"):
-                return {"filter": None if value is None else _read_filter(value)}
-        case "order_by":
-            with field("orderBy"):
-                return {"order_by": None if value is None else _read_order(value)}
-        case "retry":
-            with field("retrySchedule"):
-                return _read_retry(value)
-        case _:
-            return {name: _read_checked(name, value)}
-
-
-_CHECKS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    "uid": ("uid", partial(check_uid, prefix=ids.ENDPOINT)),
-    "description": ("description", limits.check_description),
-    "metadata": ("metadata", limits.check_metadata),
-    "throttle_rate": ("throttleRate", limits.check_throttle_rate),
-    "concurrency": ("concurrency", limits.check_concurrency),
-    "timeout_s": ("timeoutSeconds", limits.check_timeout),
-    "api_version": ("version", limits.check_api_version),
-}
-"""The checks of further values, each with its name in the API."""
-
-
-def _read_checked(name: str, value: Any) -> Any:
-    where, check = _CHECKS[name]
-    with field(where):
-        return None if value is None else check(value)
 
 
 def read_url(settings: Settings, url: str, *where: str) -> tuple[str, tuple[str, str] | None]:
@@ -131,23 +93,6 @@ def _fixed_addresses(host: str) -> tuple[str, ...]:
     return (str(addresses[0][4][0]),)
 
 
-def _read_types(names: Sequence[str] | None) -> tuple[str, ...] | None:
-    with field("eventTypes"):
-        for name in names or ():
-            if not 1 <= len(name) <= _MAX_TYPE_LENGTH or not _is_pattern(name):
-                raise ValueError(f"{name!r} is not an event type: use letters, digits, - _ . and * for any characters")
-        if names and len(names) > _MAX_TYPES:
-            raise ValueError(f"write at most {_MAX_TYPES} of them, or a pattern such as invoice.*")
-    return tuple(dict.fromkeys(names)) if names else None
-
-
-def _is_pattern(name: str) -> bool:
-    return name.isascii() and name.translate(_MARKS).isalnum()
-
-
-_MARKS: Final = str.maketrans("-_.*", "xxxx")
-
-
 async def _check_types(work: UnitOfWork, names: Sequence[str], *, is_operational: bool) -> None:
     plain = [name for name in names if "*" not in name]
     if is_operational:
@@ -156,19 +101,6 @@ async def _check_types(work: UnitOfWork, names: Sequence[str], *, is_operational
         missing = await event_types.list_missing(work.connection, work.organization, plain)
     if missing:
         raise InvalidValue(f"there is no event type {', '.join(missing)}; create it first", "eventTypes")
-
-
-def _read_filter(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    compile_filter(value)
-    return value
-
-
-def _read_order(path: str) -> str:
-    if path != WHOLE:
-        split_path(path)
-        if len(path) > _MAX_TYPE_LENGTH or "\x00" in path:
-            raise ValueError("it is too long, or contains control characters")
-    return path
 
 
 def _read_retry(value: str | Sequence[float] | None) -> Values:

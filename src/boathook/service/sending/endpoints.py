@@ -4,7 +4,7 @@ Each change publishes an operational webhook to the organization, in the same tr
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -16,7 +16,6 @@ from boathook.db.applications import Application, PageRequest
 from boathook.db.audit import record, record_change
 from boathook.db.due_notifier import notify_due
 from boathook.db.endpoints import Endpoint as Endpoint  # noqa: PLC0414 - re-exported
-from boathook.db.endpoints import EndpointSettings
 from boathook.db.queries import endpoint_stats
 from boathook.delivery.signer import make_secret
 from boathook.domain import ids
@@ -24,6 +23,7 @@ from boathook.domain.errors import InvalidState, InvalidValue, LimitReached, Not
 from boathook.handlers.operational import publish_operational_event
 from boathook.service import id_prefixes
 from boathook.service.sending.applications import uid_from
+from boathook.service.sending.endpoint_fields import NewEndpoint as NewEndpoint  # noqa: PLC0414 - re-exported
 from boathook.service.sending.endpoint_values import (
     Values,
     dump,
@@ -41,15 +41,6 @@ class Backlog(StrEnum):
 
     SEND = "send"
     CANCEL = "cancel"
-
-
-class NewEndpoint(EndpointSettings, frozen=True, kw_only=True):
-    """The values of an endpoint to create or replace."""
-
-    retry: str | Sequence[float] | None = None
-    """A preset's name, or delays in seconds."""
-    auth: Mapping[str, Any] | None = None
-    """Any of ``basic``, ``oauth2`` and ``mtls``."""
 
 
 MAX_ENDPOINTS: Final = 1_000

@@ -1,8 +1,8 @@
 """Creates, changes, lists and archives event types, and validates payloads against their schemas."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -16,6 +16,8 @@ from boathook.db.route_registry import read_schemas
 from boathook.domain.endpoints import check_type
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, NotFound
 from boathook.service import limits
+from boathook.service.fields import Rule, check_values
+from boathook.service.sending.common_fields import Description
 from boathook.service.unit_of_work import UnitOfWork
 
 
@@ -44,16 +46,33 @@ MAX_VERSIONS: Final = 20
 """Maximum number of schema versions of an event type."""
 
 
+Flag = Annotated[str, Rule(help="Feature flag.", min_length=1, max_length=256)]
+
+
 class NewEventType(msgspec.Struct, frozen=True, kw_only=True):
     """The values of an event type to create or replace."""
 
-    description: str
-    is_archived: bool = False
-    is_deprecated: bool = False
-    schemas: Mapping[str, Any] | None = None
-    """JSON Schemas, draft 7, by version."""
-    feature_flags: Sequence[str] | None = None
-    group_name: str | None = None
+    description: Annotated[Description, Rule(example="An invoice was paid")]
+    is_archived: Annotated[bool, Rule(name="archived")] = False
+    is_deprecated: Annotated[
+        bool, Rule(help="Mark as deprecated: still sent, no longer recommended.", description=None, name="deprecated")
+    ] = False
+    schemas: Annotated[
+        Mapping[str, Any] | None,
+        Rule(help="JSON Schemas, draft 7, of the payload, by version.", description=None),
+    ] = None
+    feature_flags: Annotated[
+        Sequence[Flag] | None,
+        Rule(
+            help="Only portal users with one of these flags see it.",
+            description="Portal users without one of these flags do not see the event type.",
+            option="--flag", metavar="FLAG",
+        ),
+    ] = None  # fmt: skip
+    group_name: Annotated[
+        str | None,
+        Rule(help="Group.", description=None, option="--group", metavar="GROUP", max_length=256, example="invoices"),
+    ] = None
 
 
 async def get(work: UnitOfWork, name: str, flags: Collection[str] | None = None) -> EventType:
@@ -140,14 +159,6 @@ async def delete(work: UnitOfWork, name: str, *, is_expunged: bool = False) -> N
     await record(work.connection, work.actor, "event_type.delete" if is_expunged else "event_type.archive", name)
 
 
-_CHECKS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    "description": ("description", limits.check_description),
-    "group_name": ("groupName", limits.check_group),
-    "feature_flags": ("featureFlags", lambda flags: [limits.check_flag(flag) for flag in flags]),
-}
-"""The checks of further values, each with its name in the API."""
-
-
 async def _new(work: UnitOfWork, name: str, new: NewEventType) -> EventType:
     with limits.field("name"):
         check_type(name)
@@ -173,10 +184,7 @@ def check_schemas(schemas: Mapping[str, Any], *where: str) -> None:
 
 
 async def _checked(columns: dict[str, Any]) -> dict[str, Any]:
-    for name, (where, check) in _CHECKS.items():
-        if columns.get(name) is not None:
-            with limits.field(where):
-                check(columns[name])
+    check_values(NewEventType, columns)
     schemas = columns.get("schemas") or {}
     if len(schemas) > MAX_VERSIONS:
         raise InvalidValue(f"an event type has at most {MAX_VERSIONS} versions; remove old ones", "schemas")
