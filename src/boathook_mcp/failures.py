@@ -9,8 +9,8 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, NotFound
 from boathook.domain.model import State
 from boathook.service.access.authorization import Permission
+from boathook.service.common_fields import Pace
 from boathook.service.fields import Input, Rule
-from boathook.service.limits import MAX_RATE, MIN_RATE
 from boathook.service.operating import bulk_jobs, dead_letters, listings, operations
 from boathook.service.operating.dead_letters import DeadLetterGroup
 from boathook.service.operating.listings import DeliveryRow, ListFilter
@@ -213,9 +213,7 @@ class Replay(Input, frozen=True, kw_only=True):
     """The preview to replay."""
 
     preview: Annotated[str, Rule(help="The preview of preview_replay (prv_...).", max_length=64)]
-    rate: Annotated[
-        float | None, Rule(help="Maximum deliveries per second; default: no limit.", minimum=MIN_RATE, maximum=MAX_RATE)
-    ] = None
+    rate: Annotated[Pace | None, Rule(help="Maximum deliveries per second; default: no limit.")] = None
     note: inputs.Note = ""
 
 

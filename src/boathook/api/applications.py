@@ -5,21 +5,22 @@ from datetime import timedelta
 from typing import Annotated, Final
 
 from fastapi import Query, Request, Response
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from boathook.api.pages import ApplicationPage, ListOf
 from boathook.api.route import AnyCall, ApplicationCall, ApplicationRef, Call, router
-from boathook.service import limits
 from boathook.service.access import keys, portal_sessions
 from boathook.service.access.authorization import Capability, Permission, Principal, requires
-from boathook.service.schemas.fields import DEPRECATED, Input, Output, StrictBool, Text, Timestamp, form, null_as
+from boathook.service.common_fields import SessionName
+from boathook.service.schemas.derived import check_of, form_of
+from boathook.service.schemas.fields import DEPRECATED, Input, Output, StrictBool, Text, Timestamp, null_as
 from boathook.service.schemas.messages import ApplicationIn, ApplicationPatch
 from boathook.service.sending import applications
 from boathook.service.sending.applications import Application
 
 routes = router("Application")
 tokens = router("Authentication")
-Session = Annotated[str, AfterValidator(limits.check_session_name), form(pattern=limits.SESSION_NAME)]
+Session = Annotated[str, check_of(SessionName), form_of(SessionName)]
 _DEFAULT_EXPIRY_S: Final = 604_800
 
 

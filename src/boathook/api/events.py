@@ -6,7 +6,7 @@ messages of its applications.
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -23,7 +23,8 @@ from boathook.domain.model import Attempt, Origin, State
 from boathook.domain.windows import clamp
 from boathook.service.access.authorization import Permission, requires
 from boathook.service.body_view import mask
-from boathook.service.limits import MAX_RATE, MIN_RATE
+from boathook.service.common_fields import Pace
+from boathook.service.fields import field_of
 from boathook.service.operating import bulk_jobs, listings, operations, search
 from boathook.service.operating.listings import EventRow, ListFilter, StoredRequest
 from boathook.service.operating.search import SearchQuery
@@ -59,6 +60,7 @@ RecipientParam = Annotated[
 BeforeParam = Annotated[Timestamp | None, Query(description="Only before this.")]
 AfterParam = Annotated[Timestamp | None, Query(description="Only then or later.")]
 CodeParam = Annotated[FilterText | None, Query(description="Only with this error code.", examples=["TIMEOUT"])]
+_PACE: Final = field_of(Pace).rule
 
 
 class ReplayEventIn(Input):
@@ -81,7 +83,7 @@ class BulkReplayEventsIn(Input):
     after: Timestamp | None = None
     rate: float | None = Field(
         default=None,
-        description=f"Deliveries a second, from {MIN_RATE:g} to {MAX_RATE:g}; by default without a limit.",
+        description=f"Deliveries a second, from {_PACE.minimum:g} to {_PACE.maximum:g}; by default without a limit.",
     )
     note: Text = Field(default="", description="Kept in the audit.", examples=["the handler is fixed"])
 

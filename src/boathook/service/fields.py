@@ -359,9 +359,9 @@ def find_fault(field: Field, value: Any) -> str | None:
 def _check_item(kind: Kind, rule: Rule, value: Any) -> None:
     match kind:
         case Kind.TEXT:
-            _check_text(rule, value)
+            check_text(rule, value)
         case Kind.PAIRS:
-            _check_text(Rule(), "".join(f"{key}{text}" for key, text in value.items()))
+            check_text(Rule(), "".join(f"{key}{text}" for key, text in value.items()))
         case Kind.INTEGER | Kind.NUMBER:
             low, high = rule.minimum, rule.maximum
             is_within = (low is None or value >= low) and (high is None or value <= high)
@@ -369,7 +369,8 @@ def _check_item(kind: Kind, rule: Rule, value: Any) -> None:
                 raise ValueError(f"write a number{_range(low, high)}")
 
 
-def _check_text(rule: Rule, text: str) -> None:
+def check_text(rule: Rule, text: str) -> str:
+    """Return a text that follows a rule. Raises ValueError."""
     if _CONTROL.search(text):
         raise ValueError("it must not contain control characters")
     _check_length(rule, text if text.strip() else "", "characters")
@@ -383,6 +384,7 @@ def _check_text(rule: Rule, text: str) -> None:
         ids.read_delivery(text)
     elif rule.prefix and rule.prefix not in _WITH_UID:
         ids.read(rule.prefix, text)
+    return text
 
 
 def _check_length(rule: Rule, value: Sequence[Any], unit: str) -> None:
@@ -390,7 +392,7 @@ def _check_length(rule: Rule, value: Sequence[Any], unit: str) -> None:
     if low is not None and len(value) < low:
         raise ValueError("it must not be empty" if high is None else f"write {low:,} to {high:,} {unit}")
     if high is not None and len(value) > high:
-        raise ValueError(f"write {low:,} to {high:,} {unit}" if low else f"write {high:,} {unit} at most")
+        raise ValueError(f"write {high:,} {unit} at most")
 
 
 def _range(low: float | None, high: float | None) -> str:

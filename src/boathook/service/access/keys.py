@@ -16,6 +16,8 @@ from boathook.domain import ids
 from boathook.domain.errors import NotFound
 from boathook.service import limits
 from boathook.service.access.authorization import Principal, principal_of
+from boathook.service.common_fields import Flag, SessionName
+from boathook.service.fields import check_value
 from boathook.service.unit_of_work import Connection, UnitOfWork, new_id, require_here
 
 PREFIX: Final = "bhk_"
@@ -64,10 +66,10 @@ async def create_for_portal(
         InvalidValue: the lifetime, the session's name or a feature flag is invalid.
     """
     limits.check_duration(lifetime, limits.MIN_PORTAL_LIFETIME, limits.MAX_PORTAL_LIFETIME, "expiry")
-    with limits.field("sessionId"):
-        session_id = session_id and limits.check_session_name(session_id)
-    with limits.field("featureFlags"):
-        feature_flags = [limits.check_flag(flag) for flag in feature_flags]
+    if session_id:
+        check_value(SessionName, session_id, "sessionId")
+    for flag in feature_flags:
+        check_value(Flag, flag, "featureFlags")
     key = ApiKey(
         id=new_id(),
         organization=work.organization,

@@ -22,6 +22,8 @@ from boathook.service.access.authorization import OperatorTokenCaller
 from boathook.service.access.keys import ENTROPY, hash_token
 from boathook.service.access.login_rate import OperatorTokenRates
 from boathook.service.access.operators import get
+from boathook.service.common_fields import KeyName
+from boathook.service.fields import check_value
 from boathook.service.unit_of_work import Connection, UnitOfWork, new_id
 
 PREFIX: Final = "bho_"
@@ -61,8 +63,7 @@ async def create(
         LimitReached: the operator has the maximum number of valid tokens.
     """
     owner = await _lock(work, operator)
-    with limits.field("name"):
-        limits.check_key_name(name)
+    check_value(KeyName, name, "name")
     if not limits.MIN_OPERATOR_TOKEN_LIFETIME <= lifetime <= limits.MAX_OPERATOR_TOKEN_LIFETIME:
         raise InvalidValue(f"write a minute to {limits.MAX_OPERATOR_TOKEN_LIFETIME.days} days", "lifetime")
     if role is not None and not Role(owner.role).covers(role):

@@ -8,7 +8,6 @@ from boathook.service.access.authorization import Permission
 from boathook.service.catalogue.operation import Http, Scope
 from boathook.service.catalogue.selection import Batch, DeadLetters, Note, Rate, on_dead_letters
 from boathook.service.fields import Rule
-from boathook.service.limits import MAX_NOTE
 
 
 class Replay(DeadLetters, frozen=True, kw_only=True):
@@ -27,9 +26,9 @@ class Ignore(DeadLetters, frozen=True, kw_only=True):
     """The dead letters to ignore, and why."""
 
     note: Annotated[
-        str,
+        Note,
         Rule(
-            help="Reason; stored as the outcome of the delivery.", max_length=MAX_NOTE, check=_require_note,
+            help="Reason; stored as the outcome of the delivery.", check=_require_note,
             example="refunded by hand",
         ),
     ]  # fmt: skip

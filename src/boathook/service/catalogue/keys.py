@@ -13,11 +13,11 @@ from boathook.db.audit import record
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotAllowed, NotFound
 from boathook.domain.model import DEFAULT_ORGANIZATION, MountRole
-from boathook.service import limits
 from boathook.service.access import keys
 from boathook.service.access.authorization import Permission
 from boathook.service.catalogue.operation import Http, Scope, operation
 from boathook.service.catalogue.values import PageInput, Result, read_id, read_iterator
+from boathook.service.common_fields import KeyName
 from boathook.service.fields import Input, Rule
 from boathook.service.sending import applications
 from boathook.service.unit_of_work import UnitOfWork, new_id
@@ -77,15 +77,13 @@ class NewKey(Input, frozen=True, kw_only=True):
     """An API key to create."""
 
     scope: Annotated[KeyScope, Rule(help="The whole organization, one application, or one app's path.")]
-    organization: Annotated[str, Rule(help="Organization of the key.", max_length=limits.MAX_NAME)] = (
-        DEFAULT_ORGANIZATION
-    )
+    organization: Annotated[str, Rule(help="Organization of the key.", max_length=1_000)] = DEFAULT_ORGANIZATION
     application: Annotated[str | None, Rule(help="The application's id or uid.", prefix=ids.APPLICATION)] = None
     mount: Annotated[
         str | None, Rule(help="The app's mounted path.", example="/api/rentprog", check=check_mount_path)
     ] = None
     role: Annotated[MountRole | None, Rule(help="With a mounted path: may read, or also change.")] = None
-    name: Annotated[str | None, Rule(help="Label.", min_length=1, max_length=limits.MAX_KEY_NAME)] = None
+    name: KeyName | None = None
     lifetime_seconds: Annotated[
         int | None,
         Rule(

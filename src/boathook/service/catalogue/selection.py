@@ -26,8 +26,9 @@ from boathook.domain.model import State
 from boathook.service.access.authorization import ACCESS_RULES, Permission
 from boathook.service.catalogue.operation import Http, OpenWork, Operation, Scope
 from boathook.service.catalogue.values import Result
+from boathook.service.common_fields import Note as Note  # noqa: PLC0414 - re-exported
+from boathook.service.common_fields import Pace
 from boathook.service.fields import Input, Problem, Rule
-from boathook.service.limits import MAX_NOTE, MAX_RATE, MIN_RATE
 from boathook.service.operating import tasks
 from boathook.service.operating.dead_letters import describe_group, escalation_reasons
 from boathook.service.unit_of_work import UnitOfWork
@@ -41,8 +42,7 @@ _APPLICATION: Final = ids.APPLICATION
 _GROUP: Final = ids.DEAD_GROUP
 _FILTERS: Final = ("source", "application", "type", "recipient", "code", "since", "until")
 
-Note = Annotated[str, Rule(help="Reason, kept in the audit.", max_length=MAX_NOTE, example="the receiver is back")]
-Rate = Annotated[float | None, Rule(help="Maximum per second.", minimum=MIN_RATE, maximum=MAX_RATE)]
+Rate = Pace | None
 Pattern = Annotated[str | None, Rule(help="Only these; * matches any characters.")]
 
 

@@ -3,11 +3,11 @@
 from typing import Annotated, Any, Final
 
 from msgspec.structs import replace
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from boathook.domain.policy import RETRY_PRESETS
-from boathook.service import limits
-from boathook.service.schemas.derived import with_fields
+from boathook.service.common_fields import Credential, Password, UserName
+from boathook.service.schemas.derived import check_of, form_of, with_fields
 from boathook.service.schemas.fields import (
     DEPRECATED,
     Input,
@@ -15,18 +15,12 @@ from boathook.service.schemas.fields import (
     Part,
     Text,
     Timestamp,
-    form,
     not_null_field,
     null_as,
 )
 from boathook.service.sending.endpoint_fields import NewEndpoint
 from boathook.service.sending.endpoints import Backlog
 
-UserName = Annotated[
-    str, AfterValidator(limits.check_user_name), form(pattern="^[^:]*$", maxLength=limits.MAX_USER_NAME)
-]
-Password = Annotated[str, AfterValidator(limits.check_password), form(maxLength=limits.MAX_PASSWORD)]
-Credential = Annotated[str, AfterValidator(limits.check_credential), form(minLength=1, maxLength=limits.MAX_PASSWORD)]
 Schedule = Annotated[
     Text | list[float],
     Field(
@@ -36,19 +30,22 @@ Schedule = Annotated[
 ]
 
 
+CredentialText = Annotated[str, check_of(Credential), form_of(Credential)]
+
+
 class BasicIn(Part):
     """A user name and password."""
 
-    username: UserName
-    password: Password
+    username: Annotated[str, check_of(UserName), form_of(UserName)]
+    password: Annotated[str, check_of(Password), form_of(Password)]
 
 
 class OAuth2In(Part):
     """OAuth 2.0 client credentials (RFC 6749, section 4.4)."""
 
     token_url: Text
-    client_id: Credential
-    client_secret: Credential
+    client_id: CredentialText
+    client_secret: CredentialText
     scope: Text | None = None
 
 

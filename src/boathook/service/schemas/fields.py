@@ -12,9 +12,8 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, C
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
-from boathook.domain import ids
-from boathook.domain.endpoints import check_channels, check_type, check_uid
-from boathook.service import limits
+from boathook.domain.endpoints import check_channels, check_type
+from boathook.service.fields import Rule, check_text
 
 _MAX_IGNORED_FIELDS: Final = 20
 _MAX_FIELD_NAME_LENGTH: Final = 100
@@ -151,35 +150,12 @@ Timestamp = Annotated[
 """A time; UTC if it has no offset."""
 
 
-def _plain(text: str) -> str:
-    return limits.check_text(text, len(text))
-
-
-def form(**keywords: Any) -> Any:
-    """Describe a check of the service in the OpenAPI document, by keywords of JSON Schema."""
-    return Field(json_schema_extra=keywords)
-
-
-Text = Annotated[str, AfterValidator(_plain)]
-Name = Annotated[Text, Field(min_length=1)]
-ApplicationName = Annotated[str, AfterValidator(limits.check_name), form(minLength=1, maxLength=limits.MAX_NAME)]
+Text = Annotated[str, AfterValidator(partial(check_text, Rule()))]
 StrictInt = Annotated[int, Field(strict=True)]
 StrictBool = Annotated[bool, Field(strict=True)]
-Rate = Annotated[
-    StrictInt, AfterValidator(limits.check_throttle_rate), form(minimum=1, maximum=limits.MAX_THROTTLE_RATE)
-]
 TypeName = Annotated[str, AfterValidator(check_type), Field(json_schema_extra={"pattern": NAME_PATTERN})]
 
 
-_UID_FORM: Final = Field(json_schema_extra={"pattern": NAME_PATTERN})
-ApplicationUid = Annotated[str, AfterValidator(partial(check_uid, prefix=ids.APPLICATION)), _UID_FORM]
-EndpointUid = Annotated[str, AfterValidator(partial(check_uid, prefix=ids.ENDPOINT)), _UID_FORM]
-
-
-Metadata = Annotated[dict[str, str], null_as({}, dict[str, str] | None), AfterValidator(limits.check_metadata)]
 StrictBoolOrNull = Annotated[StrictBool, null_as(False, bool | None)]
-PlainDescription = Annotated[str, AfterValidator(limits.check_description), form(maxLength=limits.MAX_DESCRIPTION)]
-Description = Annotated[PlainDescription, null_as("", str | None)]
-
 Channels = Annotated[list[str], AfterValidator(lambda names: list(check_channels(names)))]
 """1 to 10 channels."""

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from boathook.domain import ids
 from boathook.domain.endpoints import check_tags, check_uid
+from boathook.service.common_fields import Flag
 from boathook.service.schemas.derived import check_of, form_of, with_fields
 from boathook.service.schemas.fields import (
     DEPRECATED,
@@ -22,7 +23,7 @@ from boathook.service.schemas.fields import (
     renamed_alias,
 )
 from boathook.service.sending.applications import NewApplication
-from boathook.service.sending.event_types import Flag, NewEventType
+from boathook.service.sending.event_types import NewEventType
 from boathook.service.sending.messages import JSON_TYPE
 
 FlagName = Annotated[str, check_of(Flag), form_of(Flag)]

@@ -17,8 +17,8 @@ from boathook.domain import ids
 from boathook.domain.endpoints import check_uid
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.service import id_prefixes
+from boathook.service.common_fields import ApplicationUid, Metadata, ThrottleRate
 from boathook.service.fields import Rule, check, check_values
-from boathook.service.sending.common_fields import ApplicationUid, Metadata, ThrottleRate
 from boathook.service.unit_of_work import UnitOfWork, new_id, require_here
 
 

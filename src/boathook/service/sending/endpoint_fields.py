@@ -9,8 +9,8 @@ from boathook.domain.endpoints import check_channels
 from boathook.domain.filters import WHOLE, compile_filter
 from boathook.domain.json_document import split_path
 from boathook.domain.policy import read_retry
+from boathook.service.common_fields import Description, EndpointUid, Metadata, ThrottleRate
 from boathook.service.fields import Rule
-from boathook.service.sending.common_fields import Description, EndpointUid, Metadata, ThrottleRate
 
 _MAX_TYPES: Final = 500
 _MAX_NAME: Final = 256

@@ -16,8 +16,8 @@ from boathook.domain.endpoints import OPERATIONAL_TYPES, check_header
 from boathook.domain.errors import InvalidValue
 from boathook.domain.policy import RETRY_PRESETS, read_retry
 from boathook.http_client.addresses import find_denial, read_address
-from boathook.service import limits
-from boathook.service.fields import check_values
+from boathook.service.common_fields import Credential, Password, UserName
+from boathook.service.fields import check_value, check_values
 from boathook.service.limits import field
 from boathook.service.sending.endpoint_fields import NewEndpoint
 from boathook.service.unit_of_work import UnitOfWork
@@ -149,16 +149,14 @@ _TOKEN_URL: Final = ("auth", "oauth2", "tokenUrl")
 
 
 def _read_basic(value: Mapping[str, str]) -> Mapping[str, str]:
-    for name, check in (("username", limits.check_user_name), ("password", limits.check_password)):
-        with field("auth", "basic", name):
-            check(value[name])
+    check_value(UserName, value["username"], "auth", "basic", "username")
+    check_value(Password, value["password"], "auth", "basic", "password")
     return value
 
 
 def _read_oauth(settings: Settings, value: Mapping[str, str]) -> Mapping[str, str]:
     for name in ("clientId", "clientSecret"):
-        with field("auth", "oauth2", name):
-            limits.check_credential(value[name])
+        check_value(Credential, value[name], "auth", "oauth2", name)
     return {**value, "tokenUrl": read_url(settings, value["tokenUrl"], *_TOKEN_URL)[0]}
 
 

@@ -16,8 +16,8 @@ from boathook.db.route_registry import read_schemas
 from boathook.domain.endpoints import check_type
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, NotFound
 from boathook.service import limits
+from boathook.service.common_fields import Description, Flag
 from boathook.service.fields import Rule, check_values
-from boathook.service.sending.common_fields import Description
 from boathook.service.unit_of_work import UnitOfWork
 
 
@@ -44,9 +44,6 @@ def find_fault(payload: Any, schemas: Mapping[str, Any]) -> str | None:
 
 MAX_VERSIONS: Final = 20
 """Maximum number of schema versions of an event type."""
-
-
-Flag = Annotated[str, Rule(help="Feature flag.", min_length=1, max_length=256)]
 
 
 class NewEventType(msgspec.Struct, frozen=True, kw_only=True):

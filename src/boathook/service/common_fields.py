@@ -1,4 +1,4 @@
-"""Fields that several resources have."""
+"""Fields that several resources or actions have."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -24,3 +24,18 @@ _Uid = Annotated[
 ]
 ApplicationUid = Annotated[_Uid, Rule(check=partial(check_uid, prefix=ids.APPLICATION), example="acme")]
 EndpointUid = Annotated[_Uid, Rule(check=partial(check_uid, prefix=ids.ENDPOINT), example="crm")]
+KeyName = Annotated[str, Rule(help="Label.", min_length=1, max_length=200)]
+SessionName = Annotated[
+    str,
+    Rule(
+        help="Name of a portal session.", pattern=r"[a-zA-Z0-9@_\-.]{1,64}", form="1 to 64 letters, digits and @ _ - ."
+    ),
+]
+Flag = Annotated[str, Rule(help="Feature flag.", min_length=1, max_length=256)]
+Note = Annotated[str, Rule(help="Reason, kept in the audit.", max_length=2_000, example="the receiver is back")]
+Pace = Annotated[float, Rule(help="Maximum per second.", unit="a second", minimum=0.001, maximum=100_000)]
+"""Deliveries a second of a replay."""
+UserName = Annotated[str, Rule(pattern="[^:]*", form="a user name without a colon", max_length=1_024)]
+Password = Annotated[str, Rule(max_length=4_096, is_secret=True)]
+Credential = Annotated[str, Rule(min_length=1, max_length=4_096, is_secret=True)]
+"""An id or a secret of an OAuth client."""
