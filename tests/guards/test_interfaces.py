@@ -25,6 +25,7 @@ from boathook.service.unit_of_work import UnitOfWork
 EXEMPT: Final[Mapping[tuple[str, str], str]] = {
     ("key.get", "console"): "the list shows every field of a key",
     ("key.list", "console"): "the page lists the keys of the organization whole, with the names of their applications",
+    ("delivery.retry", "console"): "the button replays a delivery in any state, which retries one that waits",
 }
 """The operations that an interface lacks, with the reason."""
 

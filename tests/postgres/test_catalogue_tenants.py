@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import AsyncMock
 from uuid import UUID
 
 import pytest
@@ -22,7 +23,7 @@ from boathook.handlers.outbox import Outbox
 from boathook.service import catalogue, id_prefixes
 from boathook.service.access.authorization import OperatorCaller, OperatorTokenCaller, Permission, Principal
 from boathook.service.caller import HOST
-from boathook.service.catalogue import dead_letters, keys, selection
+from boathook.service.catalogue import dead_letters, deliveries, keys, selection
 from boathook.service.catalogue.operation import Operation, Scope
 from boathook.service.catalogue.selection import DeadLetters
 from boathook.service.unit_of_work import AppContext, new_id
@@ -141,6 +142,8 @@ def ways_of_dead_letters(world: World) -> Iterator[dict[str, Any]]:
 
 
 WAYS: dict[str, Ways] = {
+    "delivery.retry": lambda world: iter([{"id": name} for name in world.other.letters]),
+    "delivery.replay": lambda world: iter([{"id": name} for name in world.other.letters]),
     "key.create": lambda _world: iter([{"scope": "organization", "organization": OTHER}]),
     "key.list": lambda _world: iter([{}, {"organization": OTHER}]),
     "key.get": lambda world: iter([{"id": world.other.key}]),
@@ -245,6 +248,12 @@ async def test_mutant_a_job_without_the_tenant_is_seen(world: World, name: str, 
     found = await leaks(world, operation)
     assert found != []
     assert all(line.startswith("changed") for line in found)
+
+
+async def test_mutant_a_delivery_of_any_organization_is_retried(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(deliveries, "check_owner", AsyncMock())
+    monkeypatch.setattr(selection, "_tenant", lambda _work: None)
+    assert await leaks(world, deliveries.retry) != []
 
 
 async def test_mutant_a_key_of_any_organization_is_revoked(world: World, monkeypatch: pytest.MonkeyPatch):

@@ -31,7 +31,7 @@ from boathook.domain.model import Accepted, Duplicate, Receipt, Route
 from boathook.handlers.outbox import Message
 from boathook.service.caller import HOST
 from boathook.service.catalogue import dead_letters as actions
-from boathook.service.catalogue import selection
+from boathook.service.catalogue import deliveries, selection
 from boathook.service.operating import listings as service_listings
 from boathook.service.operating import operations
 from boathook.service.receiving.reverification import reverify
@@ -75,6 +75,11 @@ async def assert_balanced(store: Store) -> integrity.Balance:
     return found.balance
 
 
+async def retry(store: Store, key: Any) -> deliveries.DeliveredAgain:
+    async with make_context(store.db).work(actor="test", caller=HOST) as work:
+        return await deliveries.retry(work, deliveries.DeliveryNamed(id=ids.show_delivery(*key), note="because"))
+
+
 class TestRetryNow:
     async def test_a_delivery_that_waits_for_its_next_attempt_is_due(self, store: Store):
         event = await store.accept("one", "a")
@@ -82,8 +87,8 @@ class TestRetryNow:
         await store.db.execute("update boathook.delivery set due_at = now() + interval '1 hour'")
         key = (event, 0)
         before = await delivery(store, key)
-        _, due = await operations.replay_delivery(store.db, key, ACTION)
-        assert due == key
+        done = await retry(store, key)
+        assert (done.pending, done.is_due) == (ids.show_delivery(*key), True)
         after = await delivery(store, key)
         assert after["due_at"] < before["due_at"]
         assert {**after, "due_at": None} == {**before, "due_at": None}, "nothing else changes"
@@ -95,7 +100,9 @@ class TestRetryNow:
         event = await store.accept("one", "a")
         await store.claim(event)
         before = await delivery(store, (event, 0))
-        assert (await operations.replay_delivery(store.db, (event, 0), ACTION))[1] is None
+        done = await retry(store, (event, 0))
+        assert (done.pending, done.is_due) == (None, False)
+        assert "an attempt" in done.message
         assert await delivery(store, (event, 0)) == before
         assert await audit(store, "delivery.retry") == []
 

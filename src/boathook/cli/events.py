@@ -11,6 +11,7 @@ from rich.text import Text
 from boathook.cli import output
 from boathook.cli.commands import example
 from boathook.cli.context import UsageError, action, cli_context, err, open_database, out, run, run_with_database
+from boathook.cli.derived import add
 from boathook.cli.options import (
     FILTERS,
     After,
@@ -37,13 +38,13 @@ from boathook.domain import ids
 from boathook.domain.model import State
 from boathook.domain.plurals import counted
 from boathook.service import id_prefixes
+from boathook.service.catalogue import deliveries as actions
 from boathook.service.database import Database
 from boathook.service.operating import listings, operations, search
 from boathook.service.operating.listings import (
     AttemptDetail,
     ChainLink,
     DeliveryDetail,
-    DeliveryRow,
     EventDetail,
     EventRow,
     ListFilter,
@@ -322,21 +323,8 @@ def _print_chain(chain: Sequence[ChainLink], first: StoredRequest | None) -> Non
         output.print_request(first.headers, first.body)
 
 
-@deliveries.command("retry", epilog=example("boathook deliveries retry dlv_01h455vb4pex5vsknk084sn02q4_0"))
-def retry_delivery(ctx: typer.Context, delivery: Delivery, note: Note = None, as_json: Json = False) -> None:
-    """
-    Retry a delivery now, instead of at its next attempt; a dead letter gets its full number of attempts again.
-
-    To deliver an event again that a recipient has handled, use events replay.
-    """
-
-    async def retry(database: Database) -> tuple[DeliveryRow, bool, str]:
-        (key,) = await id_prefixes.find_deliveries(database, [delivery])
-        row, due = await operations.replay_delivery(database, key, action(note), is_retry=True)
-        return row, due is not None, await operations.describe_replay(database, row, due)
-
-    row, is_due, message = run_with_database(ctx, retry)
-    output.print_done({"delivery": row.id, "is_due": is_due, "message": message}, message, as_json=as_json)
+add(deliveries, actions.retry, "retry")
+add(deliveries, actions.replay, "replay")
 
 
 def _print_event(row: EventRow) -> None:

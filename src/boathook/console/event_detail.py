@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 from starlette.responses import Response
 
+from boathook.console.derived import read_form
 from boathook.console.routes import ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.endpoints import CUSTOM, REDACTED
@@ -21,6 +22,7 @@ from boathook.domain.plurals import counted
 from boathook.service import body_view
 from boathook.service.access.authorization import Permission
 from boathook.service.body_view import BodyView, CurlRequest, Shell
+from boathook.service.catalogue import deliveries as actions
 from boathook.service.operating import listings, operations
 from boathook.service.operating.listings import (
     AttemptDetail,
@@ -112,9 +114,12 @@ async def replay(context: ConsoleContext) -> Response:
     action = AuditContext(actor=context.actor, note=context.field("note"))
     only = context.field("delivery")
     if only:
-        return context.to(f"/console/events/{name}", await _replay_one(context, (event_id, _ordinal(only)), action))
-    done = await operations.replay_events(context.app_context.database, [event_id], action)
-    number = done.added + done.revived
+        delivery = ids.show_delivery(event_id, _ordinal(only))
+        async with context.work() as work:
+            done = await actions.replay(work, read_form(context, actions.replay, "note", id=delivery))
+        return context.to(f"/console/events/{name}", done.message)
+    result = await operations.replay_events(context.app_context.database, [event_id], action)
+    number = result.added + result.revived
     if number == 0:
         text = "Nothing to replay: every delivery is still pending, or its endpoint is disabled or deleted"
         return context.to(f"/console/events/{name}", text, kind="bad")
@@ -309,12 +314,6 @@ async def _request_of(
 
 def _attempt_of(attempts: Sequence[AttemptDetail], number: str) -> AttemptDetail | None:
     return next((attempt for attempt in attempts if str(attempt.number) == number and attempt.url), None)
-
-
-async def _replay_one(context: ConsoleContext, key: tuple[UUID, int], action: AuditContext) -> str:
-    """Replay one delivery; return a message about the result."""
-    delivery, replayed = await operations.replay_delivery(context.app_context.database, key, action)
-    return await operations.describe_replay(context.app_context.database, delivery, replayed)
 
 
 def _event_id(context: ConsoleContext) -> UUID:

@@ -331,19 +331,24 @@ async def retry_delivery(database: Database, key: Key, action: AuditContext) -> 
         InvalidTransition: an earlier delivery of its order key has not ended.
     """
     async with database.transaction() as connection:
-        row = await connection.fetchrow(SQL["retry_pending"], *key)
-        if row is None:
-            return False
-        name, recipient = ids.show_delivery(*key), row["recipient"]
-        if not row["takes"]:
-            text = f"{recipient} is deleted or disabled; enable the endpoint first, then retry {name}"
-            raise InvalidState(text, "endpoint_disabled")
-        if row["is_blocked"]:
-            raise InvalidTransition(f"{name} waits for an earlier delivery of its order key; retry that one")
-        await probe(connection, [recipient], key)
-        await record_each(connection, action, RETRY_DELIVERY, [name])
-        await notify_due(connection, due_recipients([recipient]))
-        return True
+        return await retry_delivery_in(connection, key, action)
+
+
+async def retry_delivery_in(connection: Connection, key: Key, action: AuditContext) -> bool:
+    """Run `retry_delivery` in the caller's transaction."""
+    row = await connection.fetchrow(SQL["retry_pending"], *key)
+    if row is None:
+        return False
+    name, recipient = ids.show_delivery(*key), row["recipient"]
+    if not row["takes"]:
+        text = f"{recipient} is deleted or disabled; enable the endpoint first, then retry {name}"
+        raise InvalidState(text, "endpoint_disabled")
+    if row["is_blocked"]:
+        raise InvalidTransition(f"{name} waits for an earlier delivery of its order key; retry that one")
+    await probe(connection, [recipient], key)
+    await record_each(connection, action, RETRY_DELIVERY, [name])
+    await notify_due(connection, due_recipients([recipient]))
+    return True
 
 
 async def make_due_now(connection: Connection, event_id: UUID, action: AuditContext) -> int:

@@ -123,7 +123,7 @@ def _combine_steps(rows: Iterable[Any], step_s: int, read: Callable[[str], Metri
     return [Sample(at, combine_hosts(one.snapshot for one in of), len(of)) for at, of in sorted(steps.items())]
 
 
-async def read_latest(database: Database, *, within_s: float) -> list[HostSample]:
+async def read_latest(database: Database | Connection, *, within_s: float) -> list[HostSample]:
     """Return the latest row of each host with a row within *within_s* seconds."""
     rows = await database.fetch(SQL["read_latest"], datetime.now(UTC) - timedelta(seconds=within_s))
     return list(_decode_rows(rows))

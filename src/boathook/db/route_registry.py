@@ -95,7 +95,7 @@ async def read_schemas(connection: Connection, organization: str, type: str) -> 
     return schemas
 
 
-async def read_routes(database: Database) -> Routes:
+async def read_routes(database: Database | Connection) -> Routes:
     """Return the active routes."""
     return decode_routes(await database.fetchval(READ_ROUTES))
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from boathook.service.catalogue.operation import Operation
 
-NOUNS: Final = ("key", "dead_letter")
-"""The nouns that have operations; the module of each has its plural."""
+NOUNS: Final = {"key": "keys", "dead_letter": "dead_letters", "delivery": "deliveries"}
+"""The nouns that have operations, each with its module."""
 
 
 def load(*nouns: str) -> tuple[Operation[Any, Any], ...]:
@@ -31,5 +31,5 @@ def find(name: str) -> Operation[Any, Any]:
 
 @functools.cache
 def _declared(noun: str) -> tuple[Operation[Any, Any], ...]:
-    module = importlib.import_module(f"{__name__}.{noun}s")
+    module = importlib.import_module(f"{__name__}.{NOUNS[noun]}")
     return tuple(value for value in vars(module).values() if isinstance(value, Operation) and value.noun == noun)

@@ -8,7 +8,7 @@ repeated.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, assert_never
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -18,7 +18,7 @@ from boathook.config import Settings
 from boathook.db import delivery_commands
 from boathook.db import rerouting as routing
 from boathook.db.audit import record
-from boathook.db.database import Database
+from boathook.db.database import Connection, Database
 from boathook.db.delivery_commands import AuditContext as AuditContext  # noqa: PLC0414 - re-exported
 from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - re-exported
 from boathook.db.delivery_commands import ReplayOutcomes as ReplayOutcomes  # noqa: PLC0414 - re-exported
@@ -34,7 +34,7 @@ from boathook.db.rerouting import RerouteResult
 from boathook.db.route_registry import read_routes
 from boathook.domain import ids
 from boathook.domain.endpoints import RECIPIENT
-from boathook.domain.errors import InvalidMessage, InvalidState, InvalidTransition
+from boathook.domain.errors import InvalidMessage
 from boathook.domain.health import Health, HealthState
 from boathook.domain.json_document import describe_fault
 from boathook.domain.model import Accepted, Receipt, State
@@ -62,57 +62,13 @@ count_dead = delivery_commands.count_dead
 read_clock = delivery_commands.read_clock
 
 
-def _replay_hint(ended: DeliveryRow) -> str:
-    return f"to run it again, replay its event {ended.event_id}"
-
-
-async def replay_delivery(
-    database: Database, key: Key, action: AuditContext, *, is_retry: bool = False
-) -> tuple[DeliveryRow, Key | None]:
-    """Deliver the event of one delivery to its recipient again; one that waits for its next attempt is due now.
-
-    Args:
-        database: the database.
-        key: the delivery.
-        action: the actor and note for the audit.
-        is_retry: refuse a delivery that has succeeded or was ignored, instead of adding one.
-
-    Returns:
-        The delivery before the replay, and the key of the delivery that is pending now. That is a new delivery if it
-        had ended, otherwise the same one. It is None if an attempt is running.
-
-    Raises:
-        NotFound: there is no such delivery.
-        InvalidState: the recipient is deleted or disabled, or the event's content was deleted.
-        InvalidTransition: another delivery to the recipient is pending, or the event cannot have more deliveries; or
-            it has ended, and this is a retry.
-    """
-    action = check_action(action)
-    delivery = await listings.get_delivery(database, *key)
-    match State(delivery.state):
-        case State.DEAD:
-            chosen, pace = Selection(ListFilter(), [key]), ReplaySchedule(await delivery_commands.read_clock(database))
-            if not await delivery_commands.replay_dead(database, chosen, action, pace=pace, limit=1):
-                text = f"{delivery.recipient} is deleted or disabled, or the event's content is gone"
-                raise InvalidState(text, "endpoint_disabled")
-            return delivery, key
-        case State.SUCCEEDED | State.IGNORED if is_retry:
-            raise InvalidTransition(f"{delivery.id} is {delivery.state}; {_replay_hint(delivery)}")
-        case State.SUCCEEDED | State.IGNORED:
-            return delivery, await delivery_commands.replay_delivery(database, key, action)
-        case State.PENDING | State.LEASED:
-            return delivery, key if await delivery_commands.retry_delivery(database, key, action) else None
-        case _ as never:
-            assert_never(never)
-
-
-async def describe_replay(database: Database, delivery: DeliveryRow, replayed: Key | None) -> str:
+async def describe_replay(database: Database | Connection, delivery: DeliveryRow, replayed: Key | None) -> str:
     """Return what a replay of one delivery did, and what its attempt waits for.
 
     Args:
         database: the database.
         delivery: the delivery before the replay.
-        replayed: the delivery that is pending now, as `replay_delivery` returns both.
+        replayed: the delivery that is pending now, None if an attempt is running.
     """
     if replayed is None:
         return f"an attempt of {delivery.id} is running; nothing changed"
@@ -130,7 +86,7 @@ async def describe_replay(database: Database, delivery: DeliveryRow, replayed: K
     return f"{delivery.recipient} has a new delivery, {name}"
 
 
-async def _find_obstacle(database: Database, recipient: str) -> str:
+async def _find_obstacle(database: Database | Connection, recipient: str) -> str:
     """Return why no worker runs a handler now; empty if none is known."""
     if recipient.startswith(RECIPIENT):
         return ""
