@@ -90,8 +90,8 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "service/schemas/fields.py": {"_model_in": (OURS,), "_unknown": (API,)},  # no deeper than our models are
     "service/shown_settings.py": {"_flatten": (OURS,), "_without_secrets": (OURS,)},
     "config/packages.py": {"toml": (OURS,)},
-    "service/svix_import/fields.py": {"_validate": ("boathook.service.svix_import.reader:_MAX_ANSWER",)},
-    "service/svix_import/reader.py": {"json": ("boathook.service.svix_import.reader:_MAX_ANSWER",)},
+    "boathook_svix_import/fields.py": {"_validate": ("boathook_svix_import.reader:_MAX_ANSWER",)},
+    "boathook_svix_import/reader.py": {"json": ("boathook_svix_import.reader:_MAX_ANSWER",)},
     "boathook_billing/payload.py": {"json": (BODY,)},
     "boathook_billing/receipts.py": {"json": (OURS,)},
     "boathook_billing/simulator.py": {"json": (OURS,)},

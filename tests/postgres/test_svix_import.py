@@ -24,12 +24,12 @@ from boathook.domain.model import Route
 from boathook.handlers.api import Boathook
 from boathook.server.loading import bind
 from boathook.service.sending import applications, endpoint_secrets, endpoints, event_types
-from boathook.service.svix_import.endpoints import Options
-from boathook.service.svix_import.importer import SvixImporter
-from boathook.service.svix_import.reader import SvixClient
-from boathook.service.svix_import.report import Outcome, Report
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 from boathook_cells import store
+from boathook_svix_import.endpoints import Options
+from boathook_svix_import.importer import SvixImporter
+from boathook_svix_import.reader import SvixClient
+from boathook_svix_import.report import Outcome, Report
 from tests.postgres.api_client import ApiClient, make_context, make_token
 from tests.support import sampled
 from tests.svix_server import NOT_FOUND, TOKEN, Answer, SvixServer, make_private_key, make_secret, public_half, serve

@@ -20,11 +20,11 @@ from boathook.domain.redaction import RedactedStruct
 from boathook.domain.verification import Request, SourceSpec
 from boathook.service.access.oidc import AuthorizationRequest
 from boathook.service.access.operators import NewSession
-from boathook.service.svix_import.endpoints import Options, _DesiredEndpoint
-from boathook.service.svix_import.reader import RemoteEndpoint
 from boathook.testing.server_process import ServerProcess
 from boathook.verification.handshakes import _CompiledHandshake
 from boathook.verification.provider_keys import Keys
+from boathook_svix_import.endpoints import Options, _DesiredEndpoint
+from boathook_svix_import.reader import RemoteEndpoint
 
 MARKER = "marker-c0ffee"
 SHOWN = "shown-value"

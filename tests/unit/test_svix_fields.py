@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from boathook.delivery.signer import read_signer
 from boathook.domain.errors import InvalidValue
-from boathook.service.svix_import import fields
-from boathook.service.svix_import.reader import RemoteEndpoint
+from boathook_svix_import import fields
+from boathook_svix_import.reader import RemoteEndpoint
 from tests.support import examples
 from tests.svix_server import make_private_key, make_secret
 

@@ -14,7 +14,6 @@ check     the consistency check
 listen    events as they are accepted, forwarded to a local server: event_feed, forwarding
 top       live statistics
 spool     events on disk that wait for PostgreSQL
-import_   configuration of another system
 config    settings, Grafana dashboards
 apps      the loaded apps: app_commands adds their commands, and those of optional packages
 """

@@ -126,7 +126,6 @@ _SENDING: Final[Mapping[str, CommandEntry]] = {
     "applications": CommandEntry("applications:applications", "Applications: the tenants that you send webhooks to."),
     "endpoints": CommandEntry("endpoints:endpoints", "Endpoints: the URLs that receive an application's messages."),
     "event-types": CommandEntry("event_types:event_types", "Event types of messages."),
-    "import": CommandEntry("import_:importing", "Import the configuration of another system."),
 }
 _APPS: Final = "Apps"
 COMMAND_GROUPS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {

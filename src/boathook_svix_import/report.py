@@ -13,8 +13,8 @@ from boathook.db.audit import find_records, record
 from boathook.db.endpoints import Endpoint
 from boathook.domain import ids
 from boathook.domain.errors import AdminError, InvalidValue, NotFound, SecretUnreadable
-from boathook.service.svix_import.fields import id_from_uid
 from boathook.service.unit_of_work import UnitOfWork
+from boathook_svix_import.fields import id_from_uid
 
 Row = TypeVar("Row", Application, Endpoint)
 

@@ -20,7 +20,7 @@ from boathook.service.schemas.messages import ApplicationIn, EventTypeIn
 from boathook.service.sending.applications import NewApplication
 from boathook.service.sending.endpoints import NewEndpoint
 from boathook.service.sending.event_types import NewEventType
-from boathook.service.svix_import.reader import JsonObject, RemoteEndpoint
+from boathook_svix_import.reader import JsonObject, RemoteEndpoint
 
 Model = TypeVar("Model", bound=BaseModel)
 Value = TypeVar("Value")

@@ -19,11 +19,11 @@ from boathook.domain.signing import PUBLIC_PREFIX
 from boathook.service.sending import endpoint_secrets, endpoints
 from boathook.service.sending.endpoint_values import read_url, read_values
 from boathook.service.sending.endpoints import NewEndpoint
-from boathook.service.svix_import import report
-from boathook.service.svix_import.fields import read_endpoint, read_headers, read_secret, why_no_secret
-from boathook.service.svix_import.reader import RemoteEndpoint
-from boathook.service.svix_import.report import Kind, Outcome, Report, draft_report
 from boathook.service.unit_of_work import UnitOfWork
+from boathook_svix_import import report
+from boathook_svix_import.fields import read_endpoint, read_headers, read_secret, why_no_secret
+from boathook_svix_import.reader import RemoteEndpoint
+from boathook_svix_import.report import Kind, Outcome, Report, draft_report
 
 _NEW_KEY: Final = (
     "{}: the endpoint is created disabled, with a new key; "

@@ -16,8 +16,8 @@ from boathook.domain.model import DEFAULT_ORGANIZATION
 
 if TYPE_CHECKING:
     from boathook.config import Settings
-    from boathook.service.svix_import.endpoints import Options
-    from boathook.service.svix_import.report import ImportIssue, Report
+    from boathook_svix_import.endpoints import Options
+    from boathook_svix_import.report import ImportIssue, Report
 
 importing = typer.Typer(no_args_is_help=True, help="Import the configuration of another system.")
 
@@ -73,7 +73,7 @@ def import_svix(
 
     Safe to repeat: differences are updated and nothing is duplicated. Exits with 1 if something failed.
     """
-    from boathook.service.svix_import.endpoints import Options
+    from boathook_svix_import.endpoints import Options
 
     settings = cli_context(ctx).settings()
     options = Options(
@@ -95,8 +95,8 @@ def import_svix(
 
 
 async def _import(settings: "Settings", url: str, token: str, options: "Options") -> "Report":
-    from boathook.service.svix_import.importer import SvixImporter
-    from boathook.service.svix_import.reader import SvixClient
+    from boathook_svix_import.importer import SvixImporter
+    from boathook_svix_import.reader import SvixClient
 
     reader = SvixClient(settings, url, token, say=_say)
     try:

@@ -13,11 +13,12 @@ from boathook.domain.errors import BoathookError, ConfigError, FetchFailed, Inva
 from boathook.service.sending import applications, event_types, openapi_import
 from boathook.service.sending.applications import NewApplication
 from boathook.service.sending.event_types import NewEventType
-from boathook.service.svix_import import report
-from boathook.service.svix_import.endpoints import EndpointImporter, Options, list_imported
-from boathook.service.svix_import.fields import Converted, read_application, read_event_type
-from boathook.service.svix_import.reader import OPERATIONAL, JsonObject, RemoteEndpoint, SvixClient, application_path
-from boathook.service.svix_import.report import (
+from boathook.service.unit_of_work import AppContext, UnitOfWork
+from boathook_svix_import import report
+from boathook_svix_import.endpoints import EndpointImporter, Options, list_imported
+from boathook_svix_import.fields import Converted, read_application, read_event_type
+from boathook_svix_import.reader import OPERATIONAL, JsonObject, RemoteEndpoint, SvixClient, application_path
+from boathook_svix_import.report import (
     EXPECTED_ERRORS,
     ImportIssue,
     Kind,
@@ -26,7 +27,6 @@ from boathook.service.svix_import.report import (
     changed_fields,
     draft_report,
 )
-from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 _PAGE = 1_000
 _OPERATIONAL = "operational webhooks"
