@@ -53,6 +53,7 @@ _OIDC: Final = ("tests/unit/test_oidc.py",)
 _USER_TOKENS: Final = ("tests/unit/test_user_tokens.py",)
 _MOUNT_ACCESS: Final = ("tests/postgres/test_mount_access.py",)
 _OPERATOR_TOKENS: Final = ("tests/postgres/test_operator_tokens.py",)
+_REMOTE: Final = ("tests/unit/test_remote_server.py",)
 _OPERATORS: Final = ("tests/postgres/test_operators.py",)
 _CONSOLE: Final = ("tests/security/test_console.py",)
 _CALLS: Final = ("tests/postgres/test_api_calls.py",)
@@ -539,6 +540,16 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "application_id is null and revoked_at is null and not",
             "application_id is null and not",
             _ACCESS,
+        ),
+        ChosenMutant(
+            "cli/remote.py", 'if parts.scheme != "https" and not _is_loopback(address.host):', "if False:", _REMOTE
+        ),
+        ChosenMutant("cli/remote.py", 'if host == "localhost":', 'if host.startswith(("localhost", "127.")):', _REMOTE),
+        ChosenMutant("cli/remote.py", "if usual and check_url(usual, SERVER_VARIABLE) != url:", "if False:", _REMOTE),
+        ChosenMutant("cli/remote.py", "stat.S_IMODE(status.st_mode) & 0o077 or", "", _REMOTE),
+        ChosenMutant("cli/remote.py", " or status.st_uid != os.geteuid()", "", _REMOTE),
+        ChosenMutant(
+            "cli/remote.py", "if options.server is not None or options.api_key is not None:", "if False:", _REMOTE
         ),
         ChosenMutant("db/operators.sql", "s.expires_at > now() and s.seen_at", "s.seen_at", _OPERATORS),
         ChosenMutant(

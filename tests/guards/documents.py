@@ -13,6 +13,7 @@ import typer.main
 
 from boathook.cli import app
 from boathook.cli.app_commands import with_package_commands
+from boathook.cli.commands import hoist_global_options
 
 ROOT = Path(__file__).parents[2]
 SOURCES = (ROOT / "src", *sorted(ROOT.glob("packages/*/src")))
@@ -92,7 +93,7 @@ def parse_command(words: Sequence[str]) -> None:
     Raises:
         Misunderstood: it does not understand it.
     """
-    _read(_command_line(), "boathook", list(words[1:]))
+    _read(_command_line(), "boathook", hoist_global_options(words[1:]))
 
 
 @functools.cache

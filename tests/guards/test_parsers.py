@@ -63,6 +63,10 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "user_webhooks/pages.py": {"form": (FORM, "boathook.pages.security:_MAX_FORM_FIELDS")},
     "pages/kit/api.py": {"json": ("boathook.pages.kit.api:_MAX_BODY",)},
     "pages/security.py": {"form": (FORM, "boathook.pages.security:_MAX_FORM_FIELDS")},
+    "cli/remote.py": {
+        "json": ("boathook.cli.remote:_MAX_ANSWER",),
+        "toml": ("boathook.cli.remote:_MAX_PROFILES",),
+    },
     "console/login.py": {"json": (HEAD,)},
     "portal.py": {"form": (HEAD,)},
     "service/sending/endpoint_values.py": {"key": ("boathook.service.sending.endpoint_values:MAX_PEM",)},

@@ -5,22 +5,30 @@ runs the operation in the transaction of the request, and returns the result. Id
 errors are those of every other route.
 """
 
-import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, cast
 
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from boathook.api.errors import answer_json, invalid, not_found
+from boathook.api.errors import ApiError, answer_json, invalid, not_found
 from boathook.api.idempotency import CanonicalForm, canonical_of_input
 from boathook.api.route import AnyCall, ApiRoute
-from boathook.domain.errors import BoathookError, InvalidValue
+from boathook.domain.errors import BoathookError, InvalidValue, NotFound
+from boathook.http.asgi import IS_AUTHENTICATED
 from boathook.service import catalogue
 from boathook.service.access.authorization import requires
 from boathook.service.catalogue.operation import Http, Operation
 from boathook.service.catalogue.values import name_fields
+from boathook.service.catalogue.wire import (
+    BASE,
+    CLIENT_HEADER,
+    PATH_FIELD,
+    QUERY_METHODS,
+    VERSION_HEADER,
+    own_version,
+)
 from boathook.service.fields import (
     Field,
     json_schemas,
@@ -29,9 +37,6 @@ from boathook.service.fields import (
     unknown_names,
 )
 
-BASE: Final = "/api/v1"
-_PART: Final = re.compile(r"{(\w+)}")
-_QUERY_METHODS: Final = frozenset({"GET", "DELETE"})
 _REFERENCE: Final = "#/components/schemas/"
 _MAX_IGNORED: Final = 20
 _MAX_NAME: Final = 100
@@ -43,7 +48,7 @@ class DerivedRoute(ApiRoute):
     def __init__(self, operation: Operation[Any, Any], http: Http) -> None:
         self.operation: Final = operation
         self.http: Final = http
-        self.parts = frozenset(_PART.findall(http.path))
+        self.parts = frozenset(PATH_FIELD.findall(http.path))
 
         @requires(operation.permission)
         async def act(call: AnyCall, request: Request) -> Response:
@@ -51,7 +56,11 @@ class DerivedRoute(ApiRoute):
                 value = self.read(request, await request.json() if self.takes_body else None)
                 return answer_json(http.status, await operation(call.work, value))
             except InvalidValue as error:
-                raise self.locate(error) from error
+                raise self.locate(error, is_named=CLIENT_HEADER not in request.headers) from error
+            except NotFound as error:
+                if CLIENT_HEADER not in request.headers:
+                    raise
+                raise ApiError(404, "not_found", str(error)) from error
 
         super().__init__(
             BASE + http.path,
@@ -69,7 +78,7 @@ class DerivedRoute(ApiRoute):
     @property
     def takes_body(self) -> bool:
         """Whether it takes a JSON body: its method has one, and not all of the input is in the path."""
-        return self.http.method not in _QUERY_METHODS and len(self.operation.fields) > len(self.parts)
+        return self.http.method not in QUERY_METHODS and len(self.operation.fields) > len(self.parts)
 
     def read(self, request: Request, document: Any) -> msgspec.Struct:
         """Return the input of the operation. Raises InvalidValue."""
@@ -82,14 +91,32 @@ class DerivedRoute(ApiRoute):
             raise InvalidValue("write an object")
         return cast("msgspec.Struct", read_json(self.operation.input, {**(document or {}), **path}))
 
-    def locate(self, error: InvalidValue) -> Exception:
-        """Return an error of the input with its place in the request, and the fields' names in the API."""
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
+        """Return the function that handles a request; it tells the remote command line the server's version."""
+        handle = super().get_route_handler()
+
+        async def handle_with_version(request: Request) -> Response:
+            response = await handle(request)
+            if CLIENT_HEADER in request.headers and request.scope.get(IS_AUTHENTICATED):
+                response.headers[VERSION_HEADER] = own_version()
+            return response
+
+        return handle_with_version
+
+    def locate(self, error: InvalidValue, *, is_named: bool = True) -> Exception:
+        """Return an error of the input with its place in the request.
+
+        Args:
+            error: the error.
+            is_named: whether its text names fields as the API does; else in backticks, as the service does.
+        """
         names = {field.name: field.public_name for field in self.operation.fields}
         where = [names.get(str(part), str(part)) for part in error.where]
         if where and where[0] in self.parts:
             return not_found()
         place = "body" if self.takes_body else "query"
-        return invalid(name_fields(str(error), lambda name: names.get(name, name)), place, *where, kind=error.kind)
+        text = name_fields(str(error), lambda name: names.get(name, name)) if is_named else str(error)
+        return invalid(text, place, *where, kind=error.kind)
 
     @property
     def canonicalizer(self) -> CanonicalForm:

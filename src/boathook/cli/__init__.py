@@ -75,19 +75,33 @@ def start(
             "--data-dir", metavar="PATH", help="Folder of the embedded PostgreSQL, the spool and the metrics."
         ),
     ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option("--server", metavar="URL", help="Run against this server; BOATHOOK_SERVER by default."),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            "--api-key", metavar="KEY", help="The key: env:NAME, file:PATH or itself; BOATHOOK_API_KEY by default."
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", metavar="NAME", help="Server and key of ~/.config/boathook/profiles.toml."),
+    ] = None,
     _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Set up the log and the context that all commands share."""
     # Imported only here, as help and completion do not need it.
-    from boathook.cli.context import CliContext, fit_output
+    from boathook.cli.context import CliContext, RemoteOptions, fit_output
     from boathook.observability import log
 
     log.configure("warning", "text")
     fit_output()
     overrides: dict[str, object] = {"server.data_dir": str(data_dir)} if data_dir else {}
-    ctx.obj = CliContext(file=config, overrides=overrides)
+    ctx.obj = CliContext(file=config, overrides=overrides, remote=RemoteOptions(server, api_key, profile))
     # Freeze the imported objects, so that the garbage collector does not traverse them.
     gc.freeze()
     gc.enable()

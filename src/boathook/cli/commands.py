@@ -183,7 +183,18 @@ class Command(typer.core.TyperCommand):
     """A command whose errors about a value name the option or the argument that gave it, not the service's field."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. Raises UsageError for a value of an option."""
+        """Run the command.
+
+        Raises:
+            UsageError: the value of an option is invalid, or the command runs on the host only.
+        """
+        if ctx.obj is not None and ctx.obj.is_remote and not getattr(self.callback, "runs_remotely", False):
+            from boathook.cli.context import SERVER_VARIABLE, UsageError
+
+            raise UsageError(
+                f"`{ctx.command_path}` runs on the host only; leave out --server and --profile,"
+                f" and unset {SERVER_VARIABLE}"
+            )
         try:
             return super().invoke(ctx)
         except InvalidValue as error:
@@ -278,7 +289,11 @@ class _LazyCommands(UserDict[str, Any]):
         return found
 
 
-_GLOBAL_OPTIONS: Final = {"--config": "--config", "-c": "--config", "--data-dir": "--data-dir"}
+_GLOBAL_OPTIONS: Final = {
+    "--config": "--config",
+    "-c": "--config",
+    **{name: name for name in ("--data-dir", "--server", "--api-key", "--profile")},
+}
 
 
 def hoist_global_options(arguments: Sequence[str]) -> list[str]:

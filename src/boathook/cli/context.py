@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
 import msgspec
 import typer
@@ -17,6 +17,7 @@ from rich.console import Console
 from boathook import config
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.domain.model import DEFAULT_ORGANIZATION
+from boathook.domain.redaction import RedactedStruct
 
 if TYPE_CHECKING:
     from boathook.service.database import Database
@@ -43,12 +44,32 @@ class UsageError(BoathookError):
     """The command line is invalid; the message says how to write it."""
 
 
+SERVER_VARIABLE: Final = "BOATHOOK_SERVER"
+API_KEY_VARIABLE: Final = "BOATHOOK_API_KEY"
+
+
+class RemoteOptions(RedactedStruct, frozen=True):
+    """What the command line says about a server to run the command against."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"api_key"})
+
+    server: str | None = None
+    api_key: str | None = None
+    profile: str | None = None
+
+
 class CliContext(msgspec.Struct):
     """One run of the command line."""
 
     file: Path | None = None
     """The configuration file given; None reads ``boathook.toml`` if it exists."""
     overrides: dict[str, object] = msgspec.field(default_factory=dict)
+    remote: RemoteOptions = RemoteOptions()
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the command runs against a server instead of on the database."""
+        return bool(self.remote.server or self.remote.profile or os.environ.get(SERVER_VARIABLE))
 
     def settings(self, **overrides: object) -> config.Settings:
         """Read the settings, with the sources of the apps; warn about apps that cannot be loaded, and skip them.

@@ -1,11 +1,11 @@
 """Commands that derive from the catalogue of operations: their options, help, questions, output and errors."""
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Annotated, Any, Final, cast, get_args
+from typing import Annotated, Any, Final, Protocol, cast, get_args
 
 import msgspec
 import typer
@@ -64,6 +64,7 @@ def add(group: typer.Typer, operation: Operation[Any, Any], name: str, *, view: 
             confirm(operation.warns.format(**asdict(value)), yes=yes)
         _print(operation, _run(ctx, operation, value), view, as_json=as_json)
 
+    cast("Any", command).runs_remotely = operation.http is not None
     parameters = [*map(_parameter, own)]
     if is_list:
         parameters += [_fixed("limit", Limit, 50), _fixed("after", After, None)]
@@ -261,13 +262,49 @@ def _input(operation: Operation[Any, Any], values: Mapping[str, Any]) -> Any:
 
 
 def _run(ctx: typer.Context, operation: Operation[Any, Any], value: Any) -> Any:
-    """Run an operation in one transaction of the configured database."""
+    """Run an operation in one transaction of the configured database, or on the server of the command line."""
+
+    async def act(runner: Runner) -> Any:
+        return await runner.act(operation, await runner.complete(value))
+
     with naming_options(operation):
-        return run_in_transaction(ctx, partial(_act, operation, value))
+        return _run_with(ctx, act)
 
 
-async def _act(operation: Operation[Any, Any], value: Any, work: UnitOfWork) -> Any:
-    return await operation(work, await complete(work, value))
+class Runner(Protocol):
+    """Runs operations."""
+
+    async def complete(self, value: msgspec.Struct) -> Any:
+        """Return an input with the whole ids that its ids begin. Raises InvalidValue, NotFound."""
+        ...
+
+    async def act(self, operation: Operation[Any, Any], value: Any) -> Any:
+        """Return the result of an operation. Raises as the operation does."""
+        ...
+
+
+class _DatabaseRunner(msgspec.Struct, frozen=True):
+    """Runs operations in one transaction."""
+
+    work: UnitOfWork
+
+    async def complete(self, value: msgspec.Struct) -> Any:
+        return await complete(self.work, value)
+
+    async def act(self, operation: Operation[Any, Any], value: Any) -> Any:
+        return await operation(self.work, value)
+
+
+def _run_with(ctx: typer.Context, do: Callable[[Runner], Coroutine[Any, Any, Any]]) -> Any:
+    """Return the result of *do*, which runs operations on the server of the command line, or on the database."""
+    context = cli_context(ctx)
+    if not context.is_remote:
+        return run_in_transaction(ctx, lambda work: do(_DatabaseRunner(work)))
+    # Imported only here, as most commands run on the database.
+    from boathook.cli.remote import RemoteRunner, choose_server
+
+    settings = context.plain_settings()
+    return run_async(do(RemoteRunner(choose_server(context.remote, settings), settings)))
 
 
 async def complete(work: UnitOfWork, value: msgspec.Struct) -> Any:
@@ -327,22 +364,21 @@ def _print_list(
     limit, after = values.pop("limit"), values.pop("after")
     value = _input(operation, {**values, "iterator": after})
 
-    async def read(work: UnitOfWork) -> None:
-        await view.print_pages(
-            _pages(operation, work, await complete(work, value), limit), limit=limit, as_json=as_json
-        )
+    async def read(runner: Runner) -> None:
+        found = _pages(operation, runner, await runner.complete(value), limit)
+        await view.print_pages(found, limit=limit, as_json=as_json)
 
     with naming_options(operation):
-        run_in_transaction(ctx, read)
+        _run_with(ctx, read)
 
 
 async def _pages(
-    operation: Operation[Any, Any], work: UnitOfWork, value: Any, limit: int
+    operation: Operation[Any, Any], runner: Runner, value: Any, limit: int
 ) -> AsyncIterator[Sequence[object]]:
     """Yield the pages of a list, at most *limit* rows; 0 means all."""
     left = limit
     while True:
-        page = await operation(work, replace(value, limit=min(left or _PAGE, _PAGE)))
+        page = await runner.act(operation, replace(value, limit=min(left or _PAGE, _PAGE)))
         if page.data:
             yield page.data
         left -= len(page.data)

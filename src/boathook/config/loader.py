@@ -33,7 +33,9 @@ _SHORT_NAMES = {
 }
 CONFIG_VARIABLE: Final = "BOATHOOK_CONFIG"
 """The environment variable with the path of the file, where no flag names it."""
-_OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "BOATHOOK_API_KEY", "BOATHOOK_CRASH_POINT", "BOATHOOK_DEBUG"})
+_OTHER_VARIABLES: Final = frozenset(
+    {CONFIG_VARIABLE, "BOATHOOK_API_KEY", "BOATHOOK_CRASH_POINT", "BOATHOOK_DEBUG", "BOATHOOK_SERVER"}
+)
 """Variables that boathook and its documentation use, besides settings."""
 _TEST_PREFIX: Final = "BOATHOOK_TEST_"
 _SERVICE_LINK: Final = re.compile(

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from boathook.config import Settings
 from boathook.domain.errors import FetchFailed
-from boathook.http_client.addresses import Address, read_address
+from boathook.http_client.addresses import Address
+from boathook.http_client.addresses import read_address as read_address  # noqa: PLC0414 - re-exported
 from boathook.http_client.messages import HttpResponse as HttpResponse  # noqa: PLC0414 - re-exported
 
 if TYPE_CHECKING:

@@ -1,0 +1,265 @@
+"""Runs the commands of operations against a server, over its API, instead of on the database."""
+
+import os
+import stat
+import tomllib
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, ClassVar, Final
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from boathook.cli.context import API_KEY_VARIABLE, SERVER_VARIABLE, RemoteOptions, UsageError, warn_once
+from boathook.config import Settings
+from boathook.domain.errors import BoathookError, ConfigError, FetchFailed, InvalidValue
+from boathook.domain.redaction import RedactedStruct
+from boathook.service.catalogue.operation import Operation
+from boathook.service.catalogue.wire import (
+    BASE,
+    CLIENT_HEADER,
+    PATH_FIELD,
+    QUERY_METHODS,
+    VERSION_HEADER,
+    own_version,
+)
+from boathook.service.fields import Field, check, fields_of
+from boathook.service.id_prefixes import read_range
+from boathook.service.remote import HttpResponse, RemoteClient, read_address
+
+_TIMEOUT_S: Final = 60.0
+_MAX_ANSWER: Final = 16_777_216
+_MAX_PROFILES: Final = 65_536
+"""Maximum bytes of the file of profiles."""
+_SUCCESS: Final = range(200, 300)
+_REDIRECTS: Final = range(300, 400)
+
+
+class RemoteError(BoathookError):
+    """The server rejected the request, or could not be asked; the message is the server's, or says why."""
+
+
+class RemoteServer(RedactedStruct, frozen=True):
+    """A server, and the key that is sent to it and to no other."""
+
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"key"})
+
+    url: str
+    key: str
+
+
+class _Profile(RedactedStruct, frozen=True, forbid_unknown_fields=True):
+    hidden_fields: ClassVar[frozenset[str]] = frozenset({"api_key"})
+
+    server: str
+    api_key: str
+
+
+class _Profiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    profiles: dict[str, _Profile] = {}
+
+
+def profiles_file(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the path of the file of profiles."""
+    folder = environment.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(folder).expanduser() / "boathook" / "profiles.toml"
+
+
+def choose_server(
+    options: RemoteOptions, settings: Settings, environment: Mapping[str, str] = os.environ
+) -> RemoteServer:
+    """Return the server of a command, and its key.
+
+    Args:
+        options: what the command line says.
+        settings: resolve keys that are ``env:NAME`` or ``file:PATH``.
+        environment: has ``BOATHOOK_SERVER`` and ``BOATHOOK_API_KEY``, which belong together.
+
+    Raises:
+        UsageError: the options contradict each other, the key is missing, or the URL is not safe to send it to.
+        ConfigError: the profile or the key cannot be read.
+    """
+    if options.profile is not None:
+        if options.server is not None or options.api_key is not None:
+            raise UsageError("--profile has a server and a key of its own; leave out --server and --api-key")
+        profile = _read_profile(profiles_file(environment), options.profile)
+        where = f"profile {options.profile}"
+        return RemoteServer(
+            check_url(profile.server, f"{where}: server"), _resolve(settings, profile.api_key, f"{where}: api_key")
+        )
+    usual = environment.get(SERVER_VARIABLE)
+    label = "--server" if options.server is not None else SERVER_VARIABLE
+    url = check_url(options.server or usual or "", label)
+    if options.api_key is not None:
+        return RemoteServer(url, _resolve(settings, options.api_key, "--api-key"))
+    if API_KEY_VARIABLE not in environment:
+        raise UsageError(f"a server needs a key: add --api-key, or set {API_KEY_VARIABLE}")
+    if usual and check_url(usual, SERVER_VARIABLE) != url:
+        raise UsageError(f"{API_KEY_VARIABLE} is the key of {SERVER_VARIABLE}, which is another server; add --api-key")
+    return RemoteServer(url, _resolve(settings, environment[API_KEY_VARIABLE], API_KEY_VARIABLE))
+
+
+def _resolve(settings: Settings, reference: str, label: str) -> str:
+    key = settings.resolve(reference, label).strip()
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise UsageError(f"{label}: invalid key; write the key, env:NAME or file:PATH")
+    return key
+
+
+def check_url(url: str, label: str) -> str:
+    """Return the base URL of a server without a slash at its end. Raises UsageError if a key must not be sent there."""
+    try:
+        address = read_address(url)
+        parts = urlsplit(address.url)
+    except ValueError as error:
+        raise UsageError(f"{label}: {error}") from None
+    if address.user or "@" in urlsplit(url).netloc:
+        raise UsageError(f"{label}: the URL must not have a user; the key goes into --api-key")
+    if parts.query or parts.fragment or "?" in url or "#" in url:
+        raise UsageError(f"{label}: the URL must not have a query or a fragment")
+    if parts.scheme != "https" and not _is_loopback(address.host):
+        raise UsageError(f"{label}: the key would be readable on the way to {address.host}; use https")
+    return address.url.rstrip("/")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _read_profile(file: Path, name: str) -> _Profile:
+    try:
+        with file.open("rb") as opened:
+            status = os.fstat(opened.fileno())
+            if stat.S_IMODE(status.st_mode) & 0o077 or status.st_uid != os.geteuid():
+                raise ConfigError(f"{file}: others could read its keys; it must be yours, with mode 0600: chmod 600")
+            text = opened.read(_MAX_PROFILES + 1)
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}; write [profiles.{name}] with server and api_key there") from None
+    if len(text) > _MAX_PROFILES:
+        raise ConfigError(f"{file}: it is larger than {_MAX_PROFILES:,} bytes")
+    try:
+        profiles = msgspec.convert(tomllib.loads(text.decode()), _Profiles).profiles
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{file}: {error}") from None
+    if name not in profiles:
+        raise ConfigError(f"{file}: there is no profile {name}; there are: {', '.join(profiles) or 'none'}")
+    return profiles[name]
+
+
+class RemoteRunner:
+    """Runs operations over the API of a server.
+
+    Args:
+        server: the server.
+        settings: the proxy and the certificates.
+
+    Raises:
+        ConfigError: the proxy cannot be read.
+    """
+
+    def __init__(self, server: RemoteServer, settings: Settings) -> None:
+        self._server = server
+        self._client = RemoteClient(settings)
+
+    async def complete(self, value: msgspec.Struct) -> Any:
+        """Return an input whose ids are whole. Raises UsageError for the beginning of one."""
+        for field in fields_of(type(value)):
+            given, prefix = getattr(value, field.name), field.rule.prefix
+            if not prefix or given is None:
+                continue
+            for word in given if field.is_list else [given]:
+                if word.startswith(f"{prefix}_"):
+                    first, last = read_range(prefix, word)
+                    if first != last:
+                        raise UsageError(f"{word} is the beginning of an id; a server takes whole ids")
+        return value
+
+    async def act(self, operation: Operation[Any, Any], value: Any) -> Any:
+        """Return the result of an operation.
+
+        Raises:
+            InvalidValue: a field of the input is invalid; names the field.
+            RemoteError: the server rejected the request, or did not answer as boathook does.
+        """
+        check(value)
+        assert operation.http is not None, "an operation without a route has no command that runs remotely"
+        target, body = _request(operation, value)
+        headers = {"authorization": f"Bearer {self._server.key}", CLIENT_HEADER: own_version()}
+        if body:
+            headers["content-type"] = "application/json"
+        method, url = operation.http.method, self._server.url + target
+        try:
+            answer = await self._client.request(
+                method, url, headers=headers, body=body, timeout_s=_TIMEOUT_S, max_bytes=_MAX_ANSWER
+            )
+        except FetchFailed as error:
+            raise RemoteError(str(error)) from None
+        self._compare_versions(answer)
+        if answer.status not in _SUCCESS:
+            raise self._error(answer, f"{method} {target.partition('?')[0]}")
+        try:
+            return msgspec.json.decode(answer.body, type=operation.result)
+        except (msgspec.DecodeError, RecursionError):
+            raise RemoteError(f"{self._server.url} did not answer as boathook {own_version()} does") from None
+
+    def _compare_versions(self, answer: HttpResponse) -> None:
+        version = answer.headers.get(VERSION_HEADER)
+        if version is not None and version != own_version():
+            warn_once(f"{self._server.url} runs boathook {version}, this is {own_version()}; they may differ")
+
+    def _error(self, answer: HttpResponse, request: str) -> BoathookError:
+        """Return the error that the operation would have raised on the database, by the response."""
+        if answer.status in _REDIRECTS:
+            return RemoteError(f"{self._server.url} redirects, which is not followed: set the URL that it redirects to")
+        try:
+            document = msgspec.json.decode(answer.body, type=_ErrorAnswer)
+        except (msgspec.DecodeError, RecursionError):
+            return RemoteError(f"{self._server.url} answered with status {answer.status}, not as boathook does")
+        if isinstance(document.detail, str):
+            if document.detail == "unknown route":
+                return RemoteError(f"{self._server.url} has no {request}: it runs another version of boathook")
+            text = document.detail
+            return RemoteError(f"{self._server.url}: {text}" if answer.status in {401, 403} else text)
+        problem = document.detail[0] if document.detail else _Problem(loc=[], msg=f"status {answer.status}")
+        return InvalidValue(problem.msg, *problem.loc[1:])
+
+
+class _Problem(msgspec.Struct, frozen=True):
+    loc: list[str]
+    msg: str
+
+
+class _ErrorAnswer(msgspec.Struct, frozen=True):
+    detail: str | list[_Problem]
+
+
+def _request(operation: Operation[Any, Any], value: Any) -> tuple[str, bytes]:
+    """Return path and query, and the body, of the request for an operation."""
+    assert operation.http is not None, "checked by the caller"
+    parts = set(PATH_FIELD.findall(operation.http.path))
+    path = PATH_FIELD.sub(lambda found: quote(str(getattr(value, found[1])), safe=""), operation.http.path)
+    rest = [field for field in operation.fields if field.name not in parts and _is_set(field, value)]
+    if operation.http.method in QUERY_METHODS:
+        pairs = [f"{field.public_name}={quote(_text(getattr(value, field.name)), safe='')}" for field in rest]
+        return f"{BASE}{path}" + (f"?{'&'.join(pairs)}" if pairs else ""), b""
+    document = msgspec.to_builtins(value)
+    body = msgspec.json.encode({field.public_name: document[field.public_name] for field in rest})
+    return f"{BASE}{path}", body if len(operation.fields) > len(parts) else b""
+
+
+def _is_set(field: Field, value: Any) -> bool:
+    return getattr(value, field.name) is not None
+
+
+def _text(value: Any) -> str:
+    """Return a value as the query of a route has it."""
+    plain = msgspec.to_builtins(value)
+    if isinstance(plain, list):
+        return ",".join(map(str, plain))
+    return str(plain).lower() if isinstance(plain, bool) else str(plain)

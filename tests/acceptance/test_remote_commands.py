@@ -1,0 +1,188 @@
+"""Each command of the catalogue does the same on the database and against a real server: texts, JSON, exit codes."""
+
+import itertools
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+import typer
+
+from boathook import cli
+from boathook.cli.commands import COMMAND_ENTRIES
+from tests.acceptance.conftest import BoathookProcess
+from tests.commands import boathook_command
+from tests.support import until
+
+UNKNOWN: Final = "key_01h455vb4pex5vsknk084sn02q4"
+ENVIRONMENT: Final = {name: value for name, value in os.environ.items() if not name.startswith("BOATHOOK_")}
+LISTS: Final[tuple[list[str], ...]] = (
+    [],
+    ["--json"],
+    ["--limit", "1"],
+    ["--limit", "0", "--json"],
+    ["--after", "nonsense"],
+)
+KEYS: Final[tuple[list[str], ...]] = (
+    ["--organization", "nobody"],
+    ["--portal"],
+    ["--after", "{key}", "--json"],
+    ["--limit", "-1"],
+)
+MATRIX: Final[dict[str, tuple[list[str], ...]]] = {
+    "keys create": (
+        ["--scope", "organization", "--name", "backend"],
+        ["--scope", "organization", "--expires", "30d", "--json"],
+        ["--scope", "application", "--application", "acme", "--json"],
+        ["--scope", "mount", "--mount", "/api/yard", "--role", "reader", "--json"],
+        ["--scope", "application"],
+        ["--scope", "application", "--application", "nobody"],
+        ["--scope", "organization", "--mount", "/x"],
+        ["--scope", "mount", "--mount", "x", "--role", "reader"],
+        ["--scope", "organization", "--name", ""],
+        ["--scope", "organization", "--expires", "soon"],
+        ["--scope", "everything"],
+        [],
+    ),
+    "keys list": (*LISTS, *KEYS),
+    "keys show": (["{key}"], ["{key}", "--json"], [UNKNOWN], ["nonsense"], ["key_!"], []),
+    "keys revoke": (["{key}"], ["{key}", "--json"], [UNKNOWN], ["nonsense"]),
+}
+"""The command lines of each command; ``{key}`` is a new key."""
+READING: Final = {"keys list", "keys show"}
+"""Commands that change nothing, so both ways show the same objects."""
+ON_HOST: Final = (
+    ["serve"], ["migrate"], ["check"], ["spool", "status"], ["operators", "list"], ["events", "list"], ["listen"],
+    ["operators", "tokens", "create", "anna", "--name", "ci"],
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def running(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
+    process = shared_boathook(roles="gateway,keeper,console")
+    until(lambda: httpx.get(f"{process.base}/api/v1/health/ping").status_code == 204)
+    process.cli("applications", "create", "Acme", "--uid", "acme")
+    process.cli("operators", "create", "anna", "--role", "admin", "--no-password")
+    return process
+
+
+@pytest.fixture(scope="module")
+def token(running: BoathookProcess) -> str:
+    return running.cli("operators", "tokens", "create", "anna", "--name", "laptop").stdout.strip()
+
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def remotely(running: BoathookProcess, token: str, tmp_path: Path) -> Run:
+    """Run a command against the server, in a folder without a configuration."""
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        more = {"BOATHOOK_SERVER": running.base, "BOATHOOK_API_KEY": token, **environment}
+        return boathook_command(*arguments, cwd=tmp_path, env={**ENVIRONMENT, **more})
+
+    return run
+
+
+def derived_commands() -> Iterator[str]:
+    """Yield the commands that run against a server, by walking the whole tree of commands."""
+    root: Any = typer.main.get_command(cli.app)
+
+    def walk(command: Any, words: tuple[str, ...]) -> Iterator[str]:
+        for name in getattr(command, "commands", ()):
+            yield from walk(command.commands[name], (*words, name))
+        if getattr(command.callback, "runs_remotely", False):
+            yield " ".join(words)
+
+    for name in COMMAND_ENTRIES:
+        yield from walk(root.commands[name], (name,))
+
+
+def test_the_matrix_has_each_derived_command():
+    assert sorted(MATRIX) == sorted(derived_commands())
+
+
+def plain(text: str) -> str:
+    """Return an output with the ids, tokens and times of a run replaced; ids by their order."""
+    names = itertools.count()
+    known: dict[str, str] = {}
+    text = re.sub(r"key_[0-9a-z]{27}", lambda key: known.setdefault(key[0], f"key {next(names)}"), text)
+    text = re.sub(r"bhk_[\w-]{43}", "TOKEN", text)
+    text = re.sub(r"20\d\d-\d\d-\d\d[T ][\d:.]+(Z|\+00:00)", "TIME", text)
+    return re.sub(r" +", " ", re.sub(r"\b\d+[smh]\b", "AGE", text)).replace(" \n", "\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [(command, arguments) for command, lines in MATRIX.items() for arguments in lines],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value) or "nothing",
+)
+def test_a_command_does_the_same_against_a_server(running: BoathookProcess, remotely: Run, command: str, arguments):
+    def new_key() -> str:
+        return str(running.listing("keys", "create", "--scope", "organization", "--name", "matrix")[0]["id"])
+
+    outputs, key = [], new_key()
+    for run in (lambda *words: running.cli(*words, check=False), remotely):
+        done = run(*command.split(), *(word.replace("{key}", key) for word in arguments))
+        assert "Traceback" not in done.stderr
+        outputs.append((done.returncode, plain(done.stdout), plain(done.stderr)))
+        if command not in READING:
+            key = new_key()
+    assert outputs[0] == outputs[1]
+    assert any(outputs[0][1:]) or command == "keys list"
+
+
+def test_the_audit_names_the_operator_and_the_token(running: BoathookProcess, remotely: Run):
+    created = json.loads(remotely("keys", "create", "--scope", "organization", "--json").stdout)
+    import psycopg
+
+    with psycopg.connect(running.database_url) as connection:
+        row = connection.execute("select actor from boathook.audit where subject = %s", (created["id"],)).fetchone()
+    assert row is not None
+    assert re.fullmatch(r"operator:anna/otk_\w{27}", row[0])
+
+
+@pytest.mark.parametrize("arguments", ON_HOST, ids=" ".join)
+def test_other_commands_say_that_they_run_on_the_host(remotely: Run, arguments: list[str]):
+    done = remotely(*arguments)
+    assert done.returncode == 2
+    assert re.fullmatch(r"boathook: `boathook [\w ]+` runs on the host only; leave out --server .*\n", done.stderr)
+
+
+def test_the_beginning_of_an_id_needs_the_database(remotely: Run):
+    done = remotely("keys", "show", UNKNOWN[:-3])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is the beginning of an id; a server takes whole ids" in done.stderr
+
+
+def test_an_insufficient_or_wrong_key_is_an_error(running: BoathookProcess, remotely: Run):
+    organization = running.cli("keys", "create", "--scope", "organization").stdout.strip()
+    done = remotely("keys", "list", BOATHOOK_API_KEY=organization)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"boathook: {running.base}: ")
+    done = remotely("keys", "list", "--api-key", "bho_wrong")
+    assert (done.returncode, done.stderr) == (1, f"boathook: {running.base}: Invalid token\n")
+
+
+def test_a_profile_has_a_server_and_its_key(running: BoathookProcess, token: str, tmp_path: Path):
+    file = tmp_path / "boathook" / "profiles.toml"
+    file.parent.mkdir()
+    file.write_text(f'[profiles.prod]\nserver = "{running.base}"\napi_key = "file:{tmp_path}/key"\n')
+    file.chmod(0o600)
+    (tmp_path / "key").write_text(f"{token}\n")
+    environment = {**ENVIRONMENT, "XDG_CONFIG_HOME": str(tmp_path)}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return boathook_command(*arguments, cwd=tmp_path, env=environment)
+
+    assert run("--profile", "prod", "keys", "list").returncode == 0
+    assert run("keys", "list", "--profile", "prod", "--json").returncode == 0
+    assert "there is no profile test; there are: prod" in run("keys", "list", "--profile", "test").stderr
+    file.chmod(0o640)
+    assert "others could read its keys" in run("keys", "list", "--profile", "prod").stderr
