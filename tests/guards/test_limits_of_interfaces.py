@@ -1,0 +1,94 @@
+"""Limits of stored values are in the tables of fields, not in an interface, where the others would not have them.
+
+An interface may limit what it alone reads: pages of lists, queries and files. Those places are listed with the reason.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import boathook
+
+ROOT: Final = Path(boathook.__file__).parent
+INTERFACES: Final = ("api", "cli", "console", "pages", "portal.py")
+KEYWORDS: Final = frozenset({"ge", "gt", "le", "lt", "max_length", "min_length", "max", "min"})
+CALLS: Final = frozenset({"Field", "Query", "Path", "Option", "Argument"})
+_PAGES: Final = "the size of a page or a query"
+_BODY: Final = "bytes that are read of a request"
+_RUN: Final = "how this command runs; nothing is stored"
+_DURATION: Final = "seconds that the service checks as a duration; here for the OpenAPI document"
+ALLOWED: Final[Mapping[str, tuple[int, str]]] = {
+    "api/applications.py": (3, f"{_DURATION}; the number of sessions in one request"),
+    "api/derived.py": (1, "parts of a request"),
+    "api/endpoints.py": (3, f"{_DURATION}; an index of an example; counts of a response"),
+    "api/event_types.py": (1, "event types of one import"),
+    "api/events.py": (1, "a filter"),
+    "api/messages.py": (1, "ids of one request"),
+    "api/pages.py": (1, _PAGES),
+    "api/route.py": (1, _BODY),
+    "api/tasks.py": (2, "endpoints and a filter of one request"),
+    "api/time_ranges.py": (1, _PAGES),
+    "cli/alerts.py": (1, _PAGES),
+    "cli/apps.py": (1, _PAGES),
+    "cli/event_feed.py": (1, _RUN),
+    "cli/import_.py": (1, "seconds that the service checks as a duration"),
+    "cli/listen.py": (2, _RUN),
+    "cli/options.py": (1, _PAGES),
+    "cli/serve.py": (6, _RUN),
+    "cli/sources.py": (1, _RUN),
+    "cli/top.py": (1, _RUN),
+    "console/alerts.py": (1, _PAGES),
+    "console/event_types.py": (2, _PAGES),
+    "console/keys.py": (1, _PAGES),
+    "console/rejections.py": (1, _PAGES),
+    "pages/endpoint_lists.py": (1, _PAGES),
+    "pages/kit/api.py": (2, _BODY),
+    "pages/security.py": (1, _BODY),
+    "pages/site.py": (1, _BODY),
+}
+"""The number of limits in a module that are not of a stored value, or that service has too, with the reason."""
+
+
+def limits(text: str) -> Iterator[str]:
+    """Yield the limits of values in a module: keywords of declared fields, and comparisons of a length."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            keywords = {word.arg for word in node.keywords} & KEYWORDS
+            if name in CALLS and keywords:
+                yield ast.unparse(node)
+        if isinstance(node, ast.Compare) and any(isinstance(part, (ast.Gt, ast.GtE)) for part in node.ops):
+            left, right = node.left, node.comparators[0]
+            is_length = isinstance(left, ast.Call) and getattr(left.func, "id", "") == "len"
+            if is_length and not (isinstance(right, ast.Constant) and right.value in {0, 1}):
+                yield ast.unparse(node)
+
+
+def places() -> dict[str, list[str]]:
+    """Return the limits in each module of the interfaces."""
+    files = [
+        file
+        for name in INTERFACES
+        for file in ([ROOT / name] if name.endswith(".py") else sorted((ROOT / name).rglob("*.py")))
+    ]
+    found = {str(file.relative_to(ROOT)): list(limits(file.read_text(encoding="utf-8"))) for file in files}
+    return {name: texts for name, texts in found.items() if texts}
+
+
+def test_no_interface_has_a_limit_of_a_stored_value():
+    assert {name: (len(texts), texts) for name, texts in places().items()} == {
+        name: (number, places()[name]) for name, (number, _) in ALLOWED.items()
+    }
+
+
+def test_mutant_a_limit_in_an_interface_is_found():
+    planted = """
+class KeyIn(Input):
+    name: str = Field(max_length=200)
+
+def create(name, rate: Annotated[int, typer.Option(max=1_000)]):
+    if len(name) > 200:
+        raise InvalidValue("too long", "name")
+"""
+    assert len(list(limits(planted))) == 3
