@@ -159,6 +159,12 @@ async def test_a_wrong_value_is_named(api: ApiClient, method: str, path: str, bo
     assert text in problem["msg"]
 
 
+async def test_all_that_is_wrong_is_named_at_once(api: ApiClient):
+    body = {"scope": "all", "name": "", "lifetimeSeconds": 0}
+    problems = (await api.ask(422, "POST", "/key", body))["detail"]
+    assert {problem["loc"][1] for problem in problems} == {"scope", "name", "lifetimeSeconds"}
+
+
 async def test_keys_of_another_organization_are_not_found(db: Database):
     """The functions below the operations are limited to a tenant, whoever may call them one day."""
     context = make_context(db)

@@ -110,10 +110,15 @@ class DerivedRoute(ApiRoute):
             error: the error.
             is_named: whether its text names fields as the API does; else in backticks, as the service does.
         """
+        if any(each.where and each.where[0] in self.parts for each in (error, *error.others)):
+            return not_found()
+        located, *others = (self._locate_one(each, is_named=is_named) for each in (error, *error.others))
+        located.others = tuple(others)
+        return located
+
+    def _locate_one(self, error: InvalidValue, *, is_named: bool) -> InvalidValue:
         names = {field.name: field.public_name for field in self.operation.fields}
         where = [names.get(str(part), str(part)) for part in error.where]
-        if where and where[0] in self.parts:
-            return not_found()
         place = "body" if self.takes_body else "query"
         text = name_fields(str(error), lambda name: names.get(name, name)) if is_named else str(error)
         return invalid(text, place, *where, kind=error.kind)

@@ -92,7 +92,7 @@ def to_response(error: Exception, elsewhere: Elsewhere | None = None) -> Respons
         case RequestValidationError():
             return answer_json(422, {"detail": [_problem(problem) for problem in error.errors()]})
         case _Located():
-            return _invalid_values([error])
+            return _invalid_values([error, *error.others])
         case InvalidValue():
             return _invalid_values([error, *error.others], "body")
         case InvalidMessage():
