@@ -588,6 +588,8 @@ async def _check(url: str, hook: Boathook, sign_in: SignIn[User], password: str)
         ("-- include: sign_in 1 Staff", "must look like `-- include: sign_in 1`"),
         ("-- include: sign_in 7", "nothing to include as sign_in 7; known are: sign_in 1"),
         ("-- include: ../secret 1", "must look like"),
+        ("-- include: absent_tools.orders 1", "absent_tools is not an installed package with a folder `included`"),
+        ("-- include: boathook_app_tools.orders 1", "nothing to include as orders 1; known are: imported_row 1"),
     ],
 )
 async def test_a_wrong_include_is_an_error_that_names_the_file(tmp_path: Path, pg_url: str, line: str, message: str):

@@ -7,7 +7,7 @@ rolling upgrade therefore runs ``migrate(url, only_pre=True)``, replaces the pro
 
 A file with the first line ``-- concurrently`` builds indexes of tables in use. It is applied outside a transaction, and
 can be repeated after any interruption (`concurrent_indexes`). A line ``-- function: ...`` in boathook's own
-files stands for an SQL function, and ``-- include: ...`` in an app's for tables of a kit (`included_migrations`).
+files stands for an SQL function, and ``-- include: ...`` in an app's for tables that apps share (`included_migrations`).
 """
 
 import contextlib

@@ -164,16 +164,7 @@ comment on column billing.receipts.external_id is 'By which the cash desk knows 
 comment on column billing.receipts.operation is 'The cash desk''s id of the operation.';
 create index receipts_state on billing.receipts (state, created_at);
 
-create table billing.imported_row (
-    table_name text not null,
-    source_key text not null,
-    target_key text not null,
-    source_sha256 bytea not null,
-    target_sha256 bytea not null,
-    imported_at timestamptz not null default now(),
-    primary key (table_name, source_key),
-    unique (table_name, target_key)
-);
+-- include: boathook_app_tools.imported_row 1
 comment on table billing.imported_row is 'The rows that `boathook billing import` has brought, by their own keys.';
 
 create table billing.imported_events (

@@ -10,16 +10,7 @@ alter table cashdesk.users
     add check (num_nonnulls(owner_uuid, owner_id) <= 1);
 
 -- The rows that `boathook cashdesk import` has brought, by their own keys.
-create table cashdesk.imported_row (
-    table_name text not null,
-    source_key text not null,
-    target_key text not null,
-    source_sha256 bytea not null,
-    target_sha256 bytea not null,
-    imported_at timestamptz not null default now(),
-    primary key (table_name, source_key),
-    unique (table_name, target_key)
-);
+-- include: boathook_app_tools.imported_row 1
 
 -- Every object has a revision, 1 when it is made and one more with each change, so that a consumer that gets changes out of
 -- order knows which is the latest. Keys with user_id in them keep one user's objects from pointing at another's.

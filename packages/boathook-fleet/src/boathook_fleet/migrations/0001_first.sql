@@ -234,16 +234,7 @@ create table fleet.branch_watch (
 );
 
 -- The rows that `boathook fleet import` has brought, by their own keys.
-create table fleet.imported_row (
-    table_name text not null,
-    source_key text not null,
-    target_key text not null,
-    source_sha256 bytea not null,
-    target_sha256 bytea not null,
-    imported_at timestamptz not null default now(),
-    primary key (table_name, source_key),
-    unique (table_name, target_key)
-);
+-- include: boathook_app_tools.imported_row 1
 
 -- Events and dead letters of the system before this one; `document` is the whole row.
 create table fleet.imported_events (

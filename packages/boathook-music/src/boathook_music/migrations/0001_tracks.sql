@@ -109,16 +109,7 @@ create table music.link_key (
 );
 comment on table music.link_key is 'The key that signs links to files in a folder. Deleting it ends all links; the next one makes another.';
 
-create table music.imported_row (
-    table_name text not null,
-    source_key text not null,
-    target_key text not null,
-    source_sha256 bytea not null,
-    target_sha256 bytea not null,
-    imported_at timestamptz not null default now(),
-    primary key (table_name, source_key),
-    unique (table_name, target_key)
-);
+-- include: boathook_app_tools.imported_row 1
 comment on table music.imported_row is 'The rows that `boathook music import` has brought, by their own keys.';
 
 create table music.webhook_log (
