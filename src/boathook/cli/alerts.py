@@ -28,6 +28,7 @@ _VIEW: Final = View(
         Column("subject", is_optional=True),
         Column("severity"),
         STATE,
+        Column("summary", may_wrap=True, is_optional=True),
         Column("figure", lambda one: show_number(one["value"])),
         Column("worst", lambda one: show_number(one["worst"])),
         Column("since", output.moment_of("fired_at"), is_optional=True),
