@@ -122,7 +122,6 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "boathook_music/callbacks.py": {"json": (OURS,)},
     "boathook_music/client_events.py": {"json": (OURS,)},
     "boathook_music/commands.py": {"json": (OWNER,)},
-    "boathook_app_tools/json_api.py": {"json": ("boathook_app_tools.json_api:MAX_BODY",)},
     "boathook_app_tools/simulation.py": {"json": (OURS,)},
     "boathook_music/lookup.py": {"json": ("boathook_music.lookup:MAX_BYTES",)},
     "boathook_music/owner_tables.py": {"json": ("boathook_music.owner_tables:MAX_METADATA",)},

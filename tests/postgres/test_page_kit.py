@@ -23,7 +23,7 @@ from boathook.db.operators import ClientInfo
 from boathook.domain.errors import AlreadyExists, ConfigError, InvalidState, InvalidValue, NotFound
 from boathook.handlers.api import Boathook
 from boathook.languages import Languages
-from boathook.pages import PageRequest, Pages, Refusal
+from boathook.pages import ApiRequest, JsonApi, PageRequest, Pages, Refusal
 from boathook.pages.kit import site
 from boathook.server.loading import bind, bound
 from boathook.service.access import passwords
@@ -162,6 +162,69 @@ async def csrf(browser: httpx.AsyncClient) -> str:
     found = re.search(r'name="csrf" value="([0-9a-f]+)"', (await browser.get("/desk/")).text)
     assert found is not None
     return found[1]
+
+
+# An API
+
+
+class NotesQuery(BaseModel):
+    limit: int = Field(default=50, ge=1)
+    text: str | None = None
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "error"),
+    [
+        ("/notes?limit=7", 200, None),
+        ("/notes?limit=0", 400, {"code": "bad_field", "field": "limit", "message": "limit: it must be at least 1"}),
+        ("/notes?text=%00", 400, {"code": "bad_field", "field": "text", "message": "text: it must not contain NUL"}),
+        ("/absent", 404, {"code": "not_found", "message": "there is no note 7"}),
+        ("/wrong", 400, {"code": "bad_field", "field": "notes.0", "message": "notes.0: it is too long"}),
+        ("/nowhere", 404, {"code": "not_found", "message": "Not Found"}),
+    ],
+)
+async def test_an_api_without_users_leaves_them_to_its_mount(
+    tmp_path: Path, pg_url: str, path: str, status: int, error: Any
+):
+    hook = Boathook("desk")
+    api = JsonApi(hook, None, Languages(tmp_path), "/notes-api")
+
+    async def list_notes(request: ApiRequest) -> Any:
+        assert request.user is None
+        return 200, {"limit": request.read_query(NotesQuery).limit}
+
+    async def absent(_request: ApiRequest) -> Any:
+        raise NotFound("there is no note 7")
+
+    async def wrong(_request: ApiRequest) -> Any:
+        raise InvalidValue("it is too long", "notes", 0)
+
+    async def download(_request: ApiRequest) -> Any:
+        return Response(b"notes", headers={"content-security-policy": "sandbox"})
+
+    api.add("/notes", GET=list_notes)
+    api.add("/absent", GET=absent)
+    api.add("/wrong", GET=wrong)
+    api.add("/download", GET=download)
+    api.mount()
+    (mount,) = hook.manifest.mounts
+    assert (mount.path, mount.is_open) == ("/notes-api", False)
+    transport = httpx.ASGITransport(app=mount.app, root_path="/notes-api")
+    async with (
+        bound(load(overrides={"database.url": pg_url, "apps.load": ["desk"]}), [hook]),
+        httpx.AsyncClient(transport=transport, base_url=BASE) as client,
+    ):
+        answer = await client.get(f"/notes-api{path}")
+        downloaded = await client.get("/notes-api/download")
+    assert (answer.status_code, answer.json().get("error")) == (status, error)
+    assert error is not None or answer.json() == {"limit": 7}
+    assert (downloaded.content, downloaded.headers["content-security-policy"]) == (b"notes", "sandbox")
+
+
+def test_an_api_with_users_is_open_to_their_tokens(tmp_path: Path):
+    hook, sign_in, pages = declare(tmp_path)
+    JsonApi(hook, sign_in, pages.languages, "/notes-api").mount()
+    assert hook.manifest.mounts[-1].is_open
 
 
 # Signing in

@@ -69,13 +69,17 @@ def test_commands_speak_the_language_of_the_settings(russian_server: MusicServer
     ],
 )
 def test_the_api_answers_in_the_language_of_the_request(server: MusicServer, wishes: str, text: str):
-    assert server.api("GET", "/tracks/absent", language=wishes).json() == {"error": text}
+    assert server.api("GET", "/tracks/absent", language=wishes).json() == {
+        "error": {"code": "not_found", "message": text}
+    }
 
 
 def test_a_refused_field_is_named_in_the_language_of_the_request(server: MusicServer):
     response = server.api("POST", "/tracks", language="ru", json={"task_id": "t", "title": "x" * 501})
-    assert (response.status_code, response.json()["error"]) == (422, "title: не больше 500 символов, без NUL")
-    assert server.api("GET", "/tracks?limit=0", language="ru").json()["error"].startswith("limit: ")
+    text = "title: не больше 500 символов, без NUL"
+    assert (response.status_code, response.json()["error"]["message"]) == (400, text)
+    assert response.json()["error"]["field"] == "title"
+    assert server.api("GET", "/tracks?limit=0", language="ru").json()["error"]["message"].startswith("limit: ")
 
 
 def test_an_unknown_language_is_refused(tmp_path):

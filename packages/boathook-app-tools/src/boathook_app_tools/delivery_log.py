@@ -12,18 +12,15 @@ from uuid import UUID
 
 import typer
 from msgspec.structs import asdict
-from pydantic import BaseModel, Field, create_model
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from boathook import Boathook, BoathookError, Transaction
 from boathook.languages import Languages, gettext_noop
-from boathook_app_tools.json_api import Body, JsonApi, QueryText, respond
-from boathook_app_tools.terminal import Json, print_json, print_rows, say
+from boathook.pages import ApiRequest, Conflict, JsonApi
+from boathook_app_tools.ids import read_uuid
+from boathook_app_tools.terminal import Json, plain, print_json, print_rows, say
 
 MAX_LISTED: Final = 250
-_DIGITS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids as `deliveries list` shows them.")]
 
 
@@ -37,6 +34,7 @@ class DeliveryStatus(StrEnum):
     """Given up; an operator should check it."""
 
 
+Reply = tuple[int, Any]
 _STATES: Final = {
     DeliveryStatus.REGISTERED: ("pending", "leased"),
     DeliveryStatus.COMPLETED: ("succeeded", "ignored"),
@@ -45,14 +43,18 @@ _STATES: Final = {
 _STATUSES: Final = {state: status for status, states in _STATES.items() for state in states}
 
 
-class NoteBody(Body):
+class NoteBody(BaseModel):
     """The reason for an action."""
+
+    model_config = ConfigDict(extra="forbid")
 
     note: str = Field(min_length=1, max_length=500)
 
 
-class DaysBody(Body):
+class DaysBody(BaseModel):
     """The age limit in days."""
+
+    model_config = ConfigDict(extra="forbid")
 
     days: float = Field(gt=0, le=36_500)
 
@@ -60,7 +62,7 @@ class DaysBody(Body):
 class Page(BaseModel):
     """The query of a list that continues after the last row seen."""
 
-    after: QueryText | None = None
+    after: str | None = None
     limit: int = Field(default=50, ge=1, le=MAX_LISTED)
 
 
@@ -141,29 +143,30 @@ class DeliveryLog:
         fields: dict[str, Any] = {"status": (DeliveryStatus | None, None), "kind": (type(self._default), self._default)}
         query_model: Any = create_model("DeliveryQuery", __base__=Page, **fields)
 
-        @api.route("GET", "/deliveries")
-        async def list_deliveries(request: Request) -> Response:
-            query = api.query(request, query_model)
+        async def list_deliveries(request: ApiRequest) -> Reply:
+            query = request.read_query(query_model)
             rows = await self.listed(**query.model_dump())
-            return respond({"data": rows, "next": rows[-1]["id"] if len(rows) == query.limit else None})
+            return 200, {"data": plain(rows), "next": rows[-1]["id"] if len(rows) == query.limit else None}
 
-        @api.route("POST", "/deliveries/cleanup")
-        async def clean_up(request: Request) -> Response:
-            return respond({"forgotten": await self.clean_up((await api.body(request, DaysBody)).days)})
+        async def clean_up(request: ApiRequest) -> Reply:
+            return 200, {"forgotten": await self._forget(request.tx, request.read(DaysBody).days)}
 
-        @api.route("GET", "/deliveries/{id}")
-        async def show(request: Request) -> Response:
-            return respond(await self.shown(request.path_params["id"]))
+        async def show(request: ApiRequest) -> Reply:
+            return 200, plain(await self.shown(request.path["id"]))
 
-        @api.route("POST", "/deliveries/{id}/replay")
-        async def replay(request: Request) -> Response:
+        async def replay(request: ApiRequest) -> Reply:
             note = f"POST /api/{self._hook.name}"
-            return self._decided(await self._hook.operations.replay([request.path_params["id"]], note=note))
+            return self._reply(await self._hook.operations.replay([request.path["id"]], note=note))
 
-        @api.route("POST", "/deliveries/{id}/giveup")
-        async def give_up(request: Request) -> Response:
-            note = (await api.body(request, NoteBody)).note
-            return self._decided(await self._hook.operations.ignore([request.path_params["id"]], note=note))
+        async def give_up(request: ApiRequest) -> Reply:
+            note = request.read(NoteBody).note
+            return self._reply(await self._hook.operations.ignore([request.path["id"]], note=note))
+
+        api.add("/deliveries", GET=list_deliveries)
+        api.add("/deliveries/cleanup", POST=clean_up)
+        api.add("/deliveries/{id}", GET=show)
+        api.add("/deliveries/{id}/replay", POST=replay)
+        api.add("/deliveries/{id}/giveup", POST=give_up)
 
     def add_commands(self, commands: typer.Typer, columns: Sequence[str]) -> None:
         """Add ``deliveries`` with its commands; the list shows *columns*."""
@@ -209,18 +212,18 @@ class DeliveryLog:
             say(self._texts.gettext("%(number)d callbacks forgotten", number=hook.run(self.clean_up(days))))
 
     async def _described(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
-        records: dict[UUID, list[Mapping[str, Any]]] = {_uuid(row.event_id): [] for row in rows}
+        records: dict[UUID, list[Mapping[str, Any]]] = {read_uuid(row.event_id): [] for row in rows}
         async with self._hook.transaction() as tx:
             for record in await self._find(tx, list(records)):
                 values = dict(record)
                 records[values.pop("event_id")].append(values)
-        return [self._describe(_row(row), row.type, records[_uuid(row.event_id)]) for row in rows]
+        return [self._describe(_row(row), row.type, records[read_uuid(row.event_id)]) for row in rows]
 
-    def _decided(self, ids: list[str]) -> Response:
+    def _reply(self, ids: list[str]) -> Reply:
         if not ids:
             text = gettext_noop("this delivery has not failed; only failed ones can be replayed or given up")
-            raise HTTPException(409, self._texts.gettext(text))
-        return respond({"ok": True, "id": ids[0]})
+            raise Conflict(self._texts.gettext(text))
+        return 200, {"ok": True, "id": ids[0]}
 
     def _report(self, asked: list[str], done: list[str], text: str) -> None:
         if not done:
@@ -232,14 +235,6 @@ class DeliveryLog:
 def _row(row: Any) -> dict[str, Any]:
     kept = ("id", "attempts", "code", "note", "due_at", "ended_at", "event_id", "state")
     # An id begins with the milliseconds since 1970.
-    received_at = datetime.fromtimestamp((_uuid(row.event_id).int >> 80) / 1000, UTC)
+    received_at = datetime.fromtimestamp((read_uuid(row.event_id).int >> 80) / 1000, UTC)
     values = {name: getattr(row, name) for name in kept}
     return {**values, "standing": _STATUSES[row.state].value, "received_at": received_at}
-
-
-def _uuid(shown: str) -> UUID:
-    """Return an id as the database stores it: the part after its prefix is Crockford's base 32."""
-    number = 0
-    for digit in shown.rpartition("_")[2]:
-        number = number << 5 | _DIGITS.index(digit)
-    return UUID(int=number)

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse
 
 from boathook import Boathook, Transaction
 from boathook.languages import Languages
-from boathook_app_tools.json_api import JsonApi
+from boathook.pages import ApiRequest, JsonApi, Missing, Refusal
 from boathook_app_tools.statements import load_statements
 from boathook_app_tools.storage import LocalFolder, Storage
 
@@ -62,9 +60,9 @@ class FileLinks:
         # The schema is the app's name, which boathook has checked.
         self._sql = {name: sql.replace("{schema}", hook.name) for name, sql in load_statements(__file__).items()}
         # Open, because the link is the permission.
-        api = JsonApi(hook, path, languages, is_open=True)
-        api.route("GET", "/{key:path}")(self._serve)
-        api.mount()
+        api = JsonApi(hook, None, languages, path)
+        api.add("/{key:path}", GET=self._serve)
+        api.mount(is_open=True)
 
     async def with_links(self, tx: Transaction, files: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return files with ``link`` and ``link_expires_at``, which are None for those that are not stored.
@@ -106,17 +104,16 @@ class FileLinks:
             secret = await tx.fetchval(self._sql["get_key"])
         return bytes(secret)
 
-    async def _serve(self, request: Request) -> Response:
+    async def _serve(self, request: ApiRequest) -> FileResponse:
         """Send a stored file to the holder of a link; parts of it on request."""
-        key, place, query = request.path_params["key"], self._storage(), request.query_params
-        async with self._hook.transaction() as tx:
-            if not await self._is_valid(tx, key, query.get("expires", ""), query.get("signature", "")):
-                text = self._texts.gettext("this link is not valid or has expired; ask for a new one")
-                raise HTTPException(403, text)
-            content_type = await self._content_type(tx, key)
-        if content_type is None or not isinstance(place, LocalFolder) or await place.head(key) is None:
-            raise HTTPException(404, self._texts.gettext("there is no such file"))
-        return FileResponse(place.path(key), media_type=content_type, headers=_HEADERS)
+        key, storage = request.path["key"], self._storage()
+        if not await self._is_valid(request.tx, key, request.query("expires") or "", request.query("signature") or ""):
+            text = self._texts.gettext("this link is not valid or has expired; ask for a new one")
+            raise Refusal(text, status=403, code="invalid_link")
+        content_type = await self._content_type(request.tx, key)
+        if content_type is None or not isinstance(storage, LocalFolder) or await storage.head(key) is None:
+            raise Missing(self._texts.gettext("there is no such file"))
+        return FileResponse(storage.path(key), media_type=content_type, headers=_HEADERS)
 
 
 def _signature(secret: bytes, key: str, expires: str) -> str:

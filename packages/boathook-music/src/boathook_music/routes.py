@@ -2,24 +2,24 @@
 
 from typing import Any
 
-from pydantic import Field
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
 
+from boathook.pages import ApiRequest, InvalidForm, JsonApi, Missing
 from boathook_app_tools.delivery_log import Page
-from boathook_app_tools.json_api import Body, JsonApi, QueryText, respond
+from boathook_app_tools.terminal import plain
 from boathook_music import status, tracks
 from boathook_music.app import gettext, hook, languages
 from boathook_music.delivery_log import log as delivery_log
 from boathook_music.stages import Status
 from boathook_music.tracks import NewTrack
 
-api = JsonApi(hook, "/api/music", languages)
+Reply = tuple[int, Any]
 
 
-class TrackBody(Body):
+class TrackBody(BaseModel):
     """The body that registers a track."""
+
+    model_config = ConfigDict(extra="forbid")
 
     task_id: str
     owner: str = ""
@@ -32,54 +32,49 @@ class TrackQuery(Page):
     """The query that lists tracks."""
 
     status: Status | None = None
-    owner: QueryText | None = None
+    owner: str | None = None
 
 
-@api.route("POST", "/tracks")
-async def add_track(request: Request) -> Response:
+async def add_track(request: ApiRequest) -> Reply:
     """Register a track; 201 if it is new, else 200."""
-    track = NewTrack(**(await api.body(request, TrackBody)).model_dump())
+    track = NewTrack(**request.read(TrackBody).model_dump())
     if problem := tracks.problem_of(track):
-        raise HTTPException(422, problem)
-    async with hook.transaction() as tx:
-        is_new = await tracks.register(tx, track)
-        return respond(await tracks.shown(tx, track.task_id), 201 if is_new else 200)
+        field, _, text = problem.partition(": ")
+        raise InvalidForm({field: text})
+    is_new = await tracks.register(request.tx, track)
+    return 201 if is_new else 200, plain(await tracks.shown(request.tx, track.task_id))
 
 
-@api.route("GET", "/tracks")
-async def list_tracks(request: Request) -> Response:
+async def list_tracks(request: ApiRequest) -> Reply:
     """List tracks, newest first."""
-    query = api.query(request, TrackQuery)
-    async with hook.transaction() as tx:
-        rows = await tracks.listed(tx, **query.model_dump())
-    return respond({"data": rows, "next": rows[-1]["task_id"] if len(rows) == query.limit else None})
+    query = request.read_query(TrackQuery)
+    rows = await tracks.listed(request.tx, **query.model_dump())
+    return 200, {"data": plain(rows), "next": rows[-1]["task_id"] if len(rows) == query.limit else None}
 
 
-@api.route("GET", "/tracks/{task_id:path}")
-async def show_track(request: Request) -> Response:
+async def show_track(request: ApiRequest) -> Reply:
     """Return a track with its clips, files and callbacks."""
-    async with hook.transaction() as tx:
-        found = await tracks.shown(tx, request.path_params["task_id"])
-    if found is None:
-        raise HTTPException(404, gettext("there is no such track"))
-    return respond(found)
+    track = await tracks.shown(request.tx, request.path["task_id"])
+    if track is None:
+        raise Missing(gettext("there is no such track"))
+    return 200, plain(track)
 
 
-@api.route("DELETE", "/tracks/{task_id:path}")
-async def delete_track(request: Request) -> Response:
+async def delete_track(request: ApiRequest) -> Reply:
     """Mark a track as deleted."""
-    async with hook.transaction() as tx:
-        if not await tracks.mark_deleted(tx, request.path_params["task_id"]):
-            raise HTTPException(404, gettext("there is no such track, or it is deleted already"))
-    return Response(status_code=204)
+    if not await tracks.mark_deleted(request.tx, request.path["task_id"]):
+        raise Missing(gettext("there is no such track, or it is deleted already"))
+    return 204, None
 
 
-@api.route("GET", "/status")
-async def show_status(_request: Request) -> Response:
+async def show_status(request: ApiRequest) -> Reply:
     """Return the state of the app in numbers."""
-    async with hook.transaction() as tx:
-        return respond(await status.read(tx))
+    return 200, plain(await status.read(request.tx))
 
 
+api = JsonApi(hook, None, languages, "/api/music")
+api.add("/tracks", GET=list_tracks, POST=add_track)
+api.add("/tracks/{task_id:path}", GET=show_track, DELETE=delete_track)
+api.add("/status", GET=show_status)
 delivery_log.add_routes(api)
 api.mount()

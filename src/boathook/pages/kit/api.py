@@ -1,4 +1,6 @@
-"""A JSON API of an app, beside its pages: authenticated by the users' tokens, one transaction a request.
+"""A JSON API of an app, beside its pages or by itself, with one transaction a request.
+
+Clients are authenticated by the tokens of the app's users, or by the mount: an API key or a user of ``[jwt]``.
 
 A response is sent after the commit, so a 2xx means that the change and its events are committed. Refusals are answered
 as ``{"error": {"code": "...", "message": "..."}}``, with the field if one is invalid.
@@ -16,18 +18,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from boathook.domain.errors import BoathookError
+from boathook.domain.errors import BoathookError, InvalidValue, NotFound
 from boathook.handlers.api import Boathook
 from boathook.handlers.transaction import Transaction
 from boathook.languages import Languages, gettext_noop
-from boathook.pages.kit.errors import InvalidForm, Refusal
+from boathook.pages.kit.errors import InvalidForm, Missing, Refusal
 from boathook.pages.kit.forms import read_model
 from boathook.pages.kit.request import SignedInUser
 from boathook.pages.security import security_headers, with_headers
 
 Model = TypeVar("Model", bound=BaseModel)
-Reply = tuple[int, Any]
-"""A status and the document of the body; None for no body."""
+Reply = tuple[int, Any] | Response
+"""A status and the document of the body, None for no body; or a response, which is sent as it is."""
 Answer = Callable[["ApiRequest"], Awaitable[Reply]]
 
 _MAX_BODY: Final = 262_144
@@ -46,10 +48,11 @@ class TokenUsers(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRequest:
-    """A request of an authenticated user, in its transaction."""
+    """A request of an authenticated client, in its transaction."""
 
     tx: Transaction
     user: Any
+    """The user with the token; None where the mount authenticates."""
     request: Request
     body: bytes
     languages: Languages
@@ -74,8 +77,15 @@ class ApiRequest:
         return document
 
     def query(self, name: str) -> str | None:
-        """Return a parameter of the query; None if it is missing."""
-        return self.request.query_params.get(name)
+        """Return a parameter of the query; None if it is missing. Raises InvalidForm."""
+        text = self.request.query_params.get(name)
+        if text is not None and "\x00" in text:
+            raise InvalidForm({name: self.languages.gettext("it must not contain NUL")})
+        return text
+
+    def read_query(self, model: type[Model]) -> Model:
+        """Validate the query, and return the model. Raises InvalidForm."""
+        return read_model(model, {name: self.query(name) for name in self.request.query_params}, self.languages)
 
     def number(self, name: str, default: int, maximum: int) -> int:
         """Return a number of the query, such as ``?limit=50``. Raises InvalidForm."""
@@ -93,16 +103,16 @@ class ApiRequest:
 
 
 class JsonApi:
-    """The routes of an API below one path of the app's mount, for ``pages.mount(routes=api.routes())``.
+    """The routes of an API below one path: of the pages' mount, by ``pages.mount(routes=api.routes())``, or its own.
 
     Args:
         hook: The app.
-        users: The users, whose tokens authenticate requests.
+        users: The users, whose tokens authenticate requests; None where the mount authenticates.
         languages: The languages of the app, for messages.
-        path: The path in the mount.
+        path: The path.
     """
 
-    def __init__(self, hook: Boathook, users: TokenUsers, languages: Languages, path: str = "/api") -> None:
+    def __init__(self, hook: Boathook, users: TokenUsers | None, languages: Languages, path: str = "/api") -> None:
         self._hook = hook
         self._users = users
         self._languages = languages
@@ -120,8 +130,19 @@ class JsonApi:
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes; every other path of the API is refused in JSON too."""
-        app = Starlette(routes=self._routes, exception_handlers={HTTPException: refuse_unknown})
+        app = self._app()
         return [Mount(self._path, app), Route(self._path, app)]
+
+    def mount(self, *, is_open: bool = False) -> None:
+        """Mount the API at its path, after all routes were added; see `Boathook.mount`.
+
+        Args:
+            is_open: Whether clients need no token. With users, their tokens are always required.
+        """
+        self._hook.mount(self._path, self._app(), is_open=is_open or self._users is not None)
+
+    def _app(self) -> Starlette:
+        return Starlette(routes=self._routes, exception_handlers={HTTPException: refuse_unknown})
 
     async def _respond(self, answer: Answer, request: Request) -> Response:
         accepted = request.headers.get("accept-language", "")
@@ -129,25 +150,34 @@ class JsonApi:
             try:
                 body = await self._read_body(request)
                 async with self._hook.transaction() as tx:
-                    user = await self._authenticate(tx, request)
-                    with self._languages.using(self._languages.choose(user.language, accepted)):
-                        status, document = await answer(
+                    user = None if self._users is None else await self._authenticate(self._users, tx, request)
+                    with self._languages.using(
+                        self._languages.choose(None if user is None else user.language, accepted)
+                    ):
+                        reply = await answer(
                             ApiRequest(tx=tx, user=user, request=request, body=body, languages=self._languages)
                         )
             except Refusal as refusal:
                 return _refuse(refusal)
+            except NotFound as error:
+                return _refuse(Missing(str(error)))
+            except InvalidValue as error:
+                return _refuse(InvalidForm({".".join(map(str, error.where)): str(error)}))
             except BoathookError as error:
                 # Refusals are the app's own errors; another error here means that it is unavailable.
                 self._hook.log.warning("request_failed", path=request.url.path, exc_info=error)
                 text = self._languages.gettext(_UNAVAILABLE)
                 return _refuse(Refusal(text, status=503, code="unavailable"), {"retry-after": "2"})
+        if isinstance(reply, Response):
+            return reply
+        status, document = reply
         content = b"" if document is None else msgspec.json.encode(document)
         media_type = None if document is None else "application/json"
         return with_headers(Response(content, status, media_type=media_type), _HEADERS)
 
-    async def _authenticate(self, tx: Transaction, request: Request) -> SignedInUser:
+    async def _authenticate(self, users: TokenUsers, tx: Transaction, request: Request) -> SignedInUser:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        user = await self._users.find_by_token(tx, token.strip()) if scheme.lower() == "bearer" else None
+        user = await users.find_by_token(tx, token.strip()) if scheme.lower() == "bearer" else None
         if user is None:
             raise Refusal(self._languages.gettext(_NO_TOKEN), status=401, code="unknown_token")
         return user
