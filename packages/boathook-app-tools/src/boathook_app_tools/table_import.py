@@ -92,6 +92,9 @@ class Source:
         return {row["source_key"]: row["target_key"] for row in rows}
 
 
+Convert = Callable[[Transaction, Source, Sequence[Row]], Awaitable[Sequence[Converted]]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTable:
     """One table of the owner, and how its rows are imported."""
@@ -103,7 +106,7 @@ class SourceTable:
     """Columns that it may have; rows have None without them."""
     target: str
     """The app's table, with its schema."""
-    convert: Callable[[Transaction, Source, Sequence[Row]], Awaitable[Sequence[Converted]]]
+    convert: Convert
     """Returns the values for the app's table, or why there are none, for each row."""
     key: str = "id"
     target_key: str = "id"
@@ -202,6 +205,35 @@ def converted(rows: Sequence[Row], convert: Callable[[Row], Values]) -> list[Con
         except BadValue as error:
             results.append(error)
     return results
+
+
+def by_row(convert: Callable[[Row], Values]) -> Convert:
+    """Return the `SourceTable.convert` of a table whose rows are converted each by itself."""
+
+    async def convert_all(_tx: Transaction, _source: Source, rows: Sequence[Row]) -> Sequence[Converted]:
+        return converted(rows, convert)
+
+    return convert_all
+
+
+def require(row: Row, *columns: str) -> None:
+    """Check that columns are not null. Raises BadValue for the first that is."""
+    for column in columns:
+        if row[column] is None:
+            raise BadValue(column, "it is null")
+
+
+def without_nulls(**values: Any) -> dict[str, Any]:
+    """Return the values that are not null; the others get the column's default."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def read_json(row: Row, column: str, *, name: str | None = None) -> Any:
+    """Return the document in a column. Raises BadValue, of *name*, if it is nested too deeply."""
+    try:
+        return json.loads(row[column])
+    except (ValueError, RecursionError):
+        raise BadValue(name or column, "it cannot be read as JSON") from None
 
 
 class _DryRunEnd(Exception):

@@ -6,11 +6,12 @@ plan whenever the period or the status changes, for example by a payment, so tha
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from boathook import Event, Ignore, RetryPolicy, Transaction
 from boathook_app_tools.statements import load_statements
+from boathook_app_tools.terminal import plain
 from boathook_billing.app import STEPS, gettext, hook, settings
 from boathook_billing.payload import Status
 from boathook_billing.payment_store import StoredPayment
@@ -155,11 +156,4 @@ async def publish_event(tx: Transaction, type: str, data: Mapping[str, Any]) -> 
         return
     await hook.operations.put_application(tx, rules.application, name=rules.application)
     await hook.operations.declare_types(tx, EVENT_TYPES)
-    payload = {"type": type, "data": {name: _plain(value) for name, value in data.items()}}
-    await hook.publish(tx, application=rules.application, type=type, payload=payload)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return value if isinstance(value, str | float | int | dict | None) else str(value)
+    await hook.publish(tx, application=rules.application, type=type, payload={"type": type, "data": plain(data)})

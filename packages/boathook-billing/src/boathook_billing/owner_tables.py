@@ -30,9 +30,12 @@ from boathook_app_tools.table_import import (
     Source,
     SourceTable,
     Values,
+    by_row,
     choice,
     converted,
+    require,
     text,
+    without_nulls,
 )
 from boathook_app_tools.table_import import UUID as UUID_TYPE
 from boathook_billing.app import IMPORTED, hook, settings, shop
@@ -58,16 +61,13 @@ _FOREIGN_KEY: Final = (
 )
 
 
-async def _users(_tx: Transaction, _source: Source, rows: Sequence[Row]) -> Sequence[Converted]:
-    def convert(row: Row) -> Values:
-        try:
-            email = check_email(row["email"] or "")
-        except BoathookError as error:
-            raise BadValue("email", str(error)) from None
-        owner = "owner_uuid" if isinstance(row["id"], UUID) else "owner_id"
-        return {"email": email, owner: row["id"], **_given(created_at=row["created_at"])}
-
-    return converted(rows, convert)
+def _user(row: Row) -> Values:
+    try:
+        email = check_email(row["email"] or "")
+    except BoathookError as error:
+        raise BadValue("email", str(error)) from None
+    owner = "owner_uuid" if isinstance(row["id"], UUID) else "owner_id"
+    return {"email": email, owner: row["id"], **without_nulls(created_at=row["created_at"])}
 
 
 async def _subscriptions(tx: Transaction, source: Source, rows: Sequence[Row]) -> Sequence[Converted]:
@@ -90,7 +90,7 @@ async def _subscriptions(tx: Transaction, source: Source, rows: Sequence[Row]) -
             "status": status,
             "current_period_end": end,
             "active_since": end and _active_since(end, row["created_at"], applied[row["user_id"]]),
-            **_given(created_at=row["created_at"], updated_at=row["updated_at"]),
+            **without_nulls(created_at=row["created_at"], updated_at=row["updated_at"]),
         }
 
     return converted(rows, convert)
@@ -156,7 +156,7 @@ async def _payments(tx: Transaction, source: Source, rows: Sequence[Row]) -> Seq
             "subscription_id": subscription and applied_at and subscription["id"],
             "applied_days": applied_at and _days(row),
             "applied_stretch": None,
-            **_given(created_at=row["created_at"]),
+            **without_nulls(created_at=row["created_at"]),
         }
         if subscription and applied_at and subscription["active_since"]:
             is_current = applied_at >= subscription["active_since"]
@@ -216,31 +216,21 @@ def _currency(row: Row) -> str | None:
 
 def _reference(keys: Mapping[str, str], row: Row, column: str, table: str) -> int:
     """Return the app's key of a row of another table."""
-    if row[column] is None:
-        raise BadValue(column, "it is null")
+    require(row, column)
     key = keys.get(str(row[column]))
     if key is None:
         raise BadValue(column, f"{row[column]} is not among the imported rows of {table}")
     return int(key)
 
 
-def _given(**values: Any) -> Values:
-    """Return the values that are not null; the others get the column's default."""
-    return {name: value for name, value in values.items() if value is not None}
-
-
-async def _events(_tx: Transaction, _source: Source, rows: Sequence[Row]) -> Sequence[Converted]:
-    def convert(row: Row) -> Values:
-        status = choice(row, "status", _EVENT_STATUSES)
-        if row["received_at"] is None:
-            raise BadValue("received_at", "it is null")
-        if status in _OPEN and row["signature_valid"]:
-            _check_provider(row)
-            if row["payload"] is None:
-                raise BadValue("payload", f"it is null, although the status is {status}")
-        return {**row, "provider": text(row, "provider", max_length=100), "status": status}
-
-    return converted(rows, convert)
+def _event(row: Row) -> Values:
+    status = choice(row, "status", _EVENT_STATUSES)
+    require(row, "received_at")
+    if status in _OPEN and row["signature_valid"]:
+        _check_provider(row)
+        if row["payload"] is None:
+            raise BadValue("payload", f"it is null, although the status is {status}")
+    return {**row, "provider": text(row, "provider", max_length=100), "status": status}
 
 
 async def _continue_payment(tx: Transaction, source: Source, row: Row, _key: str) -> None:
@@ -258,7 +248,7 @@ async def _continue_payment(tx: Transaction, source: Source, row: Row, _key: str
         "currency": row["currency"],
         "paid_at": row["paid_at"] and row["paid_at"].astimezone(UTC).isoformat(),
     }
-    await _publish(tx, f"payment:{row['id']}", json.dumps(_given(**notice)).encode())
+    await _publish(tx, f"payment:{row['id']}", json.dumps(without_nulls(**notice)).encode())
 
 
 async def _continue_event(tx: Transaction, _source: Source, row: Row, _key: str) -> None:
@@ -339,7 +329,7 @@ IMPORT: Final = Import(
             name="users",
             columns={"id": ID, "email": TEXT, "created_at": TIME},
             target="billing.users",
-            convert=_users,
+            convert=by_row(_user),
             existing="lower(email) = lower($1)",
             match=("email",),
             adopt=("owner_uuid", "owner_id"),
@@ -380,7 +370,7 @@ IMPORT: Final = Import(
                 "processed_at": TIME, "error_code": TEXT, "error_message": TEXT,
             },
             target="billing.imported_events",
-            convert=_events,
+            convert=by_row(_event),
             stored=_continue_event,
         ),
     ),

@@ -21,7 +21,8 @@ from boathook_app_tools.table_import import (
     Row,
     Source,
     SourceTable,
-    Values,
+    require,
+    without_nulls,
 )
 from boathook_cashdesk import users
 from boathook_cashdesk.app import User, webhooks
@@ -41,19 +42,13 @@ async def _webhooks(tx: Transaction, _source: Source, rows: Sequence[Row]) -> Se
             results.append(error)
             continue
         user = await _user(tx, row["userId"])
-        results.append({"user_id": user.id, "url": form.url, "types": row["subscribes"], **_rest(row)})
+        values = {"user_id": user.id, "url": form.url, "types": row["subscribes"], "is_active": row["isActive"]}
+        results.append(values | without_nulls(created_at=row["createdAt"], updated_at=row["updatedAt"]))
     return results
 
 
-def _rest(row: Row) -> Values:
-    times = {"created_at": row["createdAt"], "updated_at": row["updatedAt"]}
-    return {"is_active": row["isActive"], **{name: value for name, value in times.items() if value is not None}}
-
-
 def _form(row: Row) -> Any:
-    for column in ("userId", "isActive", "subscribes", "url"):
-        if row[column] is None:
-            raise BadValue(column, "it is null")
+    require(row, "userId", "isActive", "subscribes", "url")
     if not 0 <= row["subscribes"] <= _EVERYTHING:
         raise BadValue("subscribes", f"{row['subscribes']} has bits of unknown kinds; known are 0 to {_EVERYTHING}")
     fields: Mapping[str, Any] = {

@@ -9,11 +9,11 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final, assert_never
-from uuid import UUID
 
 from msgspec.structs import asdict
 
 from boathook import Boathook, BoathookError, Transaction
+from boathook_app_tools.ids import read_uuid
 from boathook_app_tools.statements import load_statements
 from boathook_fleet.log import Kind, Phase, log_error, to_jsonb
 from boathook_fleet.parse import Change, Unknown, effective_timestamp, read
@@ -25,7 +25,6 @@ MAX_RETRIED: Final = 5_000
 _OLDEST_DAYS: Final = 7_300.0
 """An upper bound; no id can contain a time before 1970."""
 _PAGE: Final = 200
-_DIGITS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID: Final = re.compile(r"dlv_0[0-7][0-9a-hjkmnp-tv-z]{25}_[0-9]{1,4}")
 """128 bits in Crockford's base 32, and the position among its event's deliveries."""
 _NO_PLAN: Final = {"replays_by_itself": 0, "next_replay_at": None, "given_up_at": None}
@@ -84,17 +83,9 @@ async def _described(hook: Boathook, shown: Mapping[str, Any]) -> dict[str, Any]
     body = shown["body"] if shown["first_body"] is None else shown["first_body"]
     request = None
     if first.source is not None:
-        names = {"event_id": _read_id(first.event_id), "source": first.source, "type": first.type}
+        names = {"event_id": read_uuid(first.event_id), "source": first.source, "type": first.type}
         request = names | {"payload": json.loads(to_jsonb(body))}
     return row | (_NO_PLAN if plan is None else dict(plan)) | {"request": request}
-
-
-def _read_id(event_id: str) -> UUID:
-    """Return the 128 bits of an event's id."""
-    number = 0
-    for digit in event_id.partition("_")[2]:
-        number = number * len(_DIGITS) + _DIGITS.index(digit)
-    return UUID(int=number)
 
 
 async def replay(hook: Boathook, id: str) -> None:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from boathook import Boathook, BoathookError, Transaction
 from boathook_app_tools.compatibility_views import Views
@@ -20,13 +20,14 @@ from boathook_app_tools.table_import import (
     TEXT,
     TIME,
     BadValue,
-    Converted,
     Import,
     Row,
     Source,
     SourceTable,
     Values,
-    converted,
+    by_row,
+    read_json,
+    require,
 )
 from boathook_fleet.handlers import announce
 from boathook_fleet.parse import MAX_ID
@@ -56,11 +57,8 @@ def make_import(hook: Boathook) -> Import:
 
 
 def _objects(hook: Boathook, name: str, entity: Entity) -> SourceTable:
-    async def convert(_tx: Transaction, _source: Source, rows: Sequence[Row]) -> Sequence[Converted]:
-        return converted(rows, one)
-
-    def one(row: Row) -> Values:
-        data = _document(row)
+    def convert(row: Row) -> Values:
+        data = read_json(row, "document", name="row")
         stamp = row["updated_at"] or row["created_at"]
         odd = TABLES[entity].unparsed(data, hook.settings.zone)
         return {
@@ -98,7 +96,7 @@ def _objects(hook: Boathook, name: str, entity: Entity) -> SourceTable:
         is_whole_row=True,
         target="fleet.change",
         target_key="event_id",
-        convert=convert,
+        convert=by_row(convert),
         stored=stored,
     )
 
@@ -111,36 +109,18 @@ def _object_id(row: Row) -> str:
     return identifier
 
 
-def _document(row: Row) -> dict[str, Any]:
-    try:
-        document: dict[str, Any] = json.loads(row["document"])
-    except (ValueError, RecursionError):
-        raise BadValue("row", "it cannot be read as JSON") from None
-    return document
-
-
 def _words(row: Row, names: Sequence[str]) -> Mapping[str, str | None]:
     return {name: None if row[name] is None else str(row[name]) for name in names}
 
 
-async def _events(_tx: Transaction, _source: Source, rows: Sequence[Row]) -> Sequence[Converted]:
-    return converted(rows, _event)
-
-
 def _event(row: Row) -> Values:
-    if row["received_at"] is None:
-        raise BadValue("received_at", "it is null")
+    require(row, "received_at")
     words = _words(row, ("id", "entity", "action", "branch", "actor_id", "description"))
     return {**words, "received_at": row["received_at"], "document": row["document"]}
 
 
-async def _dead(_tx: Transaction, _source: Source, rows: Sequence[Row]) -> Sequence[Converted]:
-    return converted(rows, _dead_letter)
-
-
 def _dead_letter(row: Row) -> Values:
-    if row["created_at"] is None:
-        raise BadValue("created_at", "it is null")
+    require(row, "created_at")
     return {
         **_words(row, ("id", "error", "status", "event_id", "event_name")),
         **{name: row[name] for name in ("created_at", "payload", "retry_count", "last_retry_at", "document")},
@@ -165,7 +145,7 @@ _EVENTS: Final = SourceTable(
     },
     is_whole_row=True,
     target="fleet.imported_events",
-    convert=_events,
+    convert=by_row(_event),
     existing="id = $1",
     match=("id",),
 )  # fmt: skip
@@ -177,7 +157,7 @@ _DEAD: Final = SourceTable(
     },
     is_whole_row=True,
     target="fleet.imported_dead",
-    convert=_dead,
+    convert=by_row(_dead_letter),
     existing="id = $1",
     match=("id",),
 )  # fmt: skip

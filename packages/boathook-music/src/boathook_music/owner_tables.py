@@ -4,11 +4,9 @@ They are ``tracks`` and ``webhook_delivery_log``. A track's task is in ``metadat
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from boathook import Transaction
 from boathook_app_tools.compatibility_views import Views
 from boathook_app_tools.table_import import (
     ID,
@@ -16,15 +14,16 @@ from boathook_app_tools.table_import import (
     TEXT,
     TIME,
     BadValue,
-    Converted,
     Import,
     Row,
-    Source,
     SourceTable,
     Values,
+    by_row,
     choice,
-    converted,
+    read_json,
+    require,
     text,
+    without_nulls,
 )
 from boathook_app_tools.table_import import UUID as UUID_TYPE
 from boathook_music.stages import Status
@@ -46,10 +45,6 @@ MAX_METADATA: Final = 1_000_000
 """Characters of a track's metadata."""
 
 
-async def _tracks(_tx: Transaction, _source: Source, rows: Sequence[Row]) -> Sequence[Converted]:
-    return converted(rows, _track)
-
-
 def _track(row: Row) -> Values:
     status = _TRACK_STATUSES[choice(row, "status", _TRACK_STATUSES)]
     metadata = _metadata(row)
@@ -64,9 +59,7 @@ def _track(row: Row) -> Values:
         raise BadValue({"owner": "user_id", "task_id": "suno_id"}.get(column, column), why)
     is_failed = status is Status.FAILED
     is_open = status is Status.PENDING and row["archived_at"] is None
-    for column in ("created_at", "updated_at"):
-        if row[column] is None:
-            raise BadValue(column, "it is null")
+    require(row, "created_at", "updated_at")
     return {
         "task_id": track.task_id,
         "owner": track.owner,
@@ -89,10 +82,7 @@ def _metadata(row: Row) -> dict[str, Any]:
         return {}
     if len(row["metadata"]) > MAX_METADATA:
         raise BadValue("metadata", f"it has more than {MAX_METADATA} characters")
-    try:
-        metadata = json.loads(row["metadata"])
-    except (ValueError, RecursionError):
-        raise BadValue("metadata", "it cannot be read as JSON") from None
+    metadata = read_json(row, "metadata")
     if not isinstance(metadata, dict):
         raise BadValue("metadata", "it is not a JSON object")
     return metadata
@@ -105,20 +95,15 @@ def _task_id(row: Row, metadata: dict[str, Any]) -> str:
     return task
 
 
-async def _deliveries(_tx: Transaction, _source: Source, rows: Sequence[Row]) -> Sequence[Converted]:
-    def convert(row: Row) -> Values:
-        status = _DELIVERY_STATUSES[choice(row, "status", _DELIVERY_STATUSES)]
-        times = {name: row[name] for name in ("created_at", "updated_at") if row[name] is not None}
-        return {
-            "webhook_id": text(row, "webhook_id", max_length=1_000),
-            "status": status,
-            "headers": row["headers"],
-            "payload": row["payload"],
-            "reason": row["error_message"],
-            **times,
-        }
-
-    return converted(rows, convert)
+def _delivery(row: Row) -> Values:
+    return {
+        "webhook_id": text(row, "webhook_id", max_length=1_000),
+        "status": _DELIVERY_STATUSES[choice(row, "status", _DELIVERY_STATUSES)],
+        "headers": row["headers"],
+        "payload": row["payload"],
+        "reason": row["error_message"],
+        **without_nulls(created_at=row["created_at"], updated_at=row["updated_at"]),
+    }
 
 
 IMPORT: Final = Import(
@@ -133,7 +118,7 @@ IMPORT: Final = Import(
             optional={"suno_id": TEXT, "archived_at": TIME},
             target="music.track",
             target_key="task_id",
-            convert=_tracks,
+            convert=by_row(_track),
             existing="task_id = $1",
             match=("task_id",),
             adopt=("owner_id",),
@@ -145,7 +130,7 @@ IMPORT: Final = Import(
             key="webhook_id",
             target="music.webhook_log",
             target_key="webhook_id",
-            convert=_deliveries,
+            convert=by_row(_delivery),
             existing="webhook_id = $1",
             match=("webhook_id",),
             same=("status",),
