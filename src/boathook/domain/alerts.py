@@ -87,8 +87,8 @@ class AlertMessage(msgspec.Struct, frozen=True):
     @property
     def firing(self) -> list[AlertEntry]:
         """The alerts that are not recovered, critical ones first."""
-        found = [alert for alert in self.alerts if alert.kind is not AlertMessageKind.RECOVERED]
-        return sorted(found, key=lambda one: (one.severity != "critical", one.rule, one.subject))
+        entries = [alert for alert in self.alerts if alert.kind is not AlertMessageKind.RECOVERED]
+        return sorted(entries, key=lambda entry: (entry.severity != "critical", entry.rule, entry.subject))
 
     @property
     def recovered(self) -> list[AlertEntry]:
@@ -101,13 +101,13 @@ class AlertMessage(msgspec.Struct, frozen=True):
         if any(alert.kind is AlertMessageKind.TEST for alert in self.alerts):
             return "boathook: test message"
         parts = [
-            f"{len(found)} {word}"
-            for word, found in (
-                ("critical", [one for one in self.firing if one.severity == "critical"]),
-                ("warning", [one for one in self.firing if one.severity != "critical"]),
+            f"{len(entries)} {word}"
+            for word, entries in (
+                ("critical", [entry for entry in self.firing if entry.severity == "critical"]),
+                ("warning", [entry for entry in self.firing if entry.severity != "critical"]),
                 ("recovered", self.recovered),
             )
-            if found
+            if entries
         ]
         only = f": {self.alerts[0].sentence}" if len(self.alerts) == 1 else ""
         return f"boathook: {', '.join(parts)}{only}"
@@ -119,7 +119,7 @@ class AlertMessage(msgspec.Struct, frozen=True):
 
 def fill(text: str, words: Mapping[str, str]) -> str:
     """Return *text* with each ``{name}`` replaced by its word; other braces stay, and words are not filled again."""
-    return _PLACEHOLDER.sub(lambda found: words.get(found[1], found[0]), text)
+    return _PLACEHOLDER.sub(lambda match: words.get(match[1], match[0]), text)
 
 
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
@@ -141,12 +141,12 @@ def show_period(seconds: float) -> str:
 
 def collapse(alerts: Sequence[AlertEntry]) -> list[AlertEntry]:
     """Return one entry per alert; an alert that has since recovered is reported as recovered."""
-    found: dict[str, AlertEntry] = {}
+    entries: dict[str, AlertEntry] = {}
     for alert in alerts:
-        known = found.get(alert.id)
-        if known is None or known.kind is not AlertMessageKind.RECOVERED:
-            found[alert.id] = alert
-    return list(found.values())
+        earlier = entries.get(alert.id)
+        if earlier is None or earlier.kind is not AlertMessageKind.RECOVERED:
+            entries[alert.id] = alert
+    return list(entries.values())
 
 
 def clean(text: str, max_length: int = 120) -> str:
@@ -164,11 +164,11 @@ def show_number(value: float) -> str:
 
 def show_length(seconds: float) -> str:
     """Format a duration in its two largest units."""
-    left, parts = int(max(0, seconds)), list[str]()
+    remaining_s, parts = int(max(0, seconds)), list[str]()
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        if left >= size or (unit == "s" and not parts):
-            parts.append(f"{left // size} {unit}")
-            left %= size
+        if remaining_s >= size or (unit == "s" and not parts):
+            parts.append(f"{remaining_s // size} {unit}")
+            remaining_s %= size
     return " ".join(parts[:2])
 
 
@@ -315,8 +315,8 @@ def matches_pattern(pattern: str, text: str) -> bool:
         return False
     start, end = len(first), len(text) - len(last)
     for part in middle:
-        found = text.find(part, start, end)
-        if found < 0:
+        position = text.find(part, start, end)
+        if position < 0:
             return False
-        start = found + len(part)
+        start = position + len(part)
     return True

@@ -30,8 +30,8 @@ class PathCondition(msgspec.Struct, frozen=True):
         # Parsing is slow. A body without this text, and without escapes, cannot contain the value.
         if self.value.encode("utf-8", "surrogatepass") not in body and b"\\" not in body:
             return False
-        found = json_document.get_path(json_document.parse(body), self.path, _ABSENT)
-        return self.value == ("null" if found is None else json_document.scalar_text(found))
+        value = json_document.get_path(json_document.parse(body), self.path, _ABSENT)
+        return self.value == ("null" if value is None else json_document.scalar_text(value))
 
 
 def parse_condition(text: str) -> PathCondition | None:

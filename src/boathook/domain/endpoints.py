@@ -95,13 +95,13 @@ def check_tags(tags: Iterable[str], limit: int = 5) -> tuple[str, ...]:
 
 
 def _names(names: Iterable[str], form: re.Pattern[str], limit: int, rule: str) -> tuple[str, ...]:
-    kept = tuple(dict.fromkeys(names))
-    if not 1 <= len(kept) <= limit:
+    distinct = tuple(dict.fromkeys(names))
+    if not 1 <= len(distinct) <= limit:
         raise ValueError(f"write 1 to {limit} of them")
-    for name in kept:
+    for name in distinct:
         if not form.fullmatch(name):
             raise ValueError(f"{rule}; not {name!r}")
-    return kept
+    return distinct
 
 
 SENSITIVE_HEADERS: Final = frozenset({

@@ -59,10 +59,10 @@ class Pattern:
         # The leftmost match of each part leaves the most text for the next one, so no backtracking is needed.
         start, end = len(self._head), len(type) - len(self._tail)
         for part in self._middle:
-            found = type.find(part, start, end)
-            if found < 0:
+            position = type.find(part, start, end)
+            if position < 0:
                 return False
-            start = found + len(part)
+            start = position + len(part)
         return True
 
 
@@ -86,11 +86,11 @@ class _Budget:
     def __init__(self) -> None:
         self.left = MAX_CONDITIONS
 
-    def spend(self, where: str) -> None:
+    def spend(self, location: str) -> None:
         """Subtract one condition. Raises ValueError when none is left."""
         self.left -= 1
         if self.left < 0:
-            raise ValueError(f"{where}: a filter has at most {MAX_CONDITIONS} conditions")
+            raise ValueError(f"{location}: a filter has at most {MAX_CONDITIONS} conditions")
 
 
 def compile_filter(filter: Mapping[str, Any]) -> Test:
@@ -102,49 +102,55 @@ def compile_filter(filter: Mapping[str, Any]) -> Test:
     return _compile(filter, "filter", _Budget(), 0)
 
 
-def _compile(filter: Any, where: str, budget: _Budget, depth: int) -> Test:
+def _compile(filter: Any, location: str, budget: _Budget, depth: int) -> Test:
     if not isinstance(filter, Mapping) or not filter:
-        raise ValueError(f'{where}: write a mapping with "body", "headers", "any", "all" or "not", not {filter!r}')
+        raise ValueError(f'{location}: write a mapping with "body", "headers", "any", "all" or "not", not {filter!r}')
     if depth > MAX_NESTING:
-        raise ValueError(f"{where}: a filter nests at most {MAX_NESTING} deep")
-    return _all([_compile_part(key, value, f"{where}.{key}", budget, depth) for key, value in filter.items()])
+        raise ValueError(f"{location}: a filter nests at most {MAX_NESTING} deep")
+    return _all([_compile_part(key, value, f"{location}.{key}", budget, depth) for key, value in filter.items()])
 
 
-def _compile_part(key: str, value: Any, where: str, budget: _Budget, depth: int) -> Test:
+def _compile_part(key: str, value: Any, location: str, budget: _Budget, depth: int) -> Test:
     match key:
         case "body":
             return _all(
-                [_body_condition(path, wanted, f"{where}[{path!r}]", budget) for path, wanted in _items(value, where)]
+                [
+                    _body_condition(path, condition, f"{location}[{path!r}]", budget)
+                    for path, condition in _items(value, location)
+                ]
             )
         case "headers":
             return _all(
-                [_header_condition(name, wanted, f"{where}.{name}", budget) for name, wanted in _items(value, where)]
+                [
+                    _header_condition(name, condition, f"{location}.{name}", budget)
+                    for name, condition in _items(value, location)
+                ]
             )
         case "any":
-            return _any(_branches(value, where, budget, depth))
+            return _any(_branches(value, location, budget, depth))
         case "all":
-            return _all(_branches(value, where, budget, depth))
+            return _all(_branches(value, location, budget, depth))
         case "not":
-            inner = _compile(value, where, budget, depth + 1)
+            inner = _compile(value, location, budget, depth + 1)
             return lambda subject: not inner(subject)
         case _:
             parts = '"body", "headers", "any", "all" or "not"'
-            raise ValueError(f'{where}: there is no such part; write {parts}, such as {{"body": {{"amount": 5}}}}')
+            raise ValueError(f'{location}: there is no such part; write {parts}, such as {{"body": {{"amount": 5}}}}')
 
 
-def _items(value: Any, where: str) -> Iterable[tuple[str, Any]]:
+def _items(value: Any, location: str) -> Iterable[tuple[str, Any]]:
     if not isinstance(value, Mapping) or not value:
-        raise ValueError(f'{where}: write a mapping such as {{"name": "value"}}, not {value!r}')
-    for key, wanted in value.items():
+        raise ValueError(f'{location}: write a mapping such as {{"name": "value"}}, not {value!r}')
+    for key, condition in value.items():
         if not isinstance(key, str) or not key:
-            raise ValueError(f"{where}: {key!r} is not a name; write text")
-        yield key, wanted
+            raise ValueError(f"{location}: {key!r} is not a name; write text")
+        yield key, condition
 
 
-def _branches(value: Any, where: str, budget: _Budget, depth: int) -> list[Test]:
+def _branches(value: Any, location: str, budget: _Budget, depth: int) -> list[Test]:
     if not _is_list(value) or not value:
-        raise ValueError(f"{where}: write a list of filters, not {value!r}")
-    return [_compile(branch, f"{where}[{position}]", budget, depth + 1) for position, branch in enumerate(value)]
+        raise ValueError(f"{location}: write a list of filters, not {value!r}")
+    return [_compile(branch, f"{location}[{position}]", budget, depth + 1) for position, branch in enumerate(value)]
 
 
 def _all(tests: Sequence[Test]) -> Test:
@@ -157,12 +163,12 @@ def _any(tests: Sequence[Test]) -> Test:
     return lambda subject: any(test(subject) for test in tests)
 
 
-def _body_condition(path: str, wanted: Any, where: str, budget: _Budget) -> Test:
+def _body_condition(path: str, operand: Any, location: str, budget: _Budget) -> Test:
     try:
         parts = split_path(path)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
-    condition = _compile_condition(wanted, where, budget)
+        raise ValueError(f"{location}: {error}") from None
+    condition = _compile_condition(operand, location, budget)
 
     def test(subject: FilterInput) -> bool:
         return subject.body is not UNREADABLE and condition(get_path(subject.body, parts, ABSENT))
@@ -170,71 +176,71 @@ def _body_condition(path: str, wanted: Any, where: str, budget: _Budget) -> Test
     return test
 
 
-def _header_condition(name: str, wanted: Any, where: str, budget: _Budget) -> Test:
-    condition, lower = _compile_condition(wanted, where, budget), name.lower()
+def _header_condition(name: str, operand: Any, location: str, budget: _Budget) -> Test:
+    condition, lower = _compile_condition(operand, location, budget), name.lower()
     return lambda subject: condition(subject.headers.get(lower, ABSENT))
 
 
-def _compile_condition(wanted: Any, where: str, budget: _Budget) -> _Condition:
+def _compile_condition(expected: Any, location: str, budget: _Budget) -> _Condition:
     """Return a predicate: equality for a bare value, or the conjunction of all operators of a mapping.
 
     Raises:
-        ValueError: *wanted* is neither; the message starts with its location, *where*.
+        ValueError: *expected* is neither; the message starts with its location, *location*.
     """
-    if not isinstance(wanted, Mapping):
-        budget.spend(where)
-        return _equal(_scalar(wanted, where))
-    if not wanted:
-        raise ValueError(f'{where}: write a value or operators such as {{"gt": 100}}')
-    conditions = [_operator(name, operand, f"{where}.{name}", budget) for name, operand in wanted.items()]
+    if not isinstance(expected, Mapping):
+        budget.spend(location)
+        return _equal(_scalar(expected, location))
+    if not expected:
+        raise ValueError(f'{location}: write a value or operators such as {{"gt": 100}}')
+    conditions = [_operator(name, operand, f"{location}.{name}", budget) for name, operand in expected.items()]
     return conditions[0] if len(conditions) == 1 else lambda value: all(condition(value) for condition in conditions)
 
 
-def _operator(name: str, operand: Any, where: str, budget: _Budget) -> _Condition:
-    budget.spend(where)
+def _operator(name: str, operand: Any, location: str, budget: _Budget) -> _Condition:
+    budget.spend(location)
     match name:
         case "eq":
-            return _equal(_scalar(operand, where))
+            return _equal(_scalar(operand, location))
         case "ne":
-            return _negate(_equal(_scalar(operand, where)))
+            return _negate(_equal(_scalar(operand, location)))
         case "in":
-            return _member(operand, where)
+            return _member(operand, location)
         case "nin":
-            return _negate(_member(operand, where))
+            return _negate(_member(operand, location))
         case "gt" | "gte" | "lt" | "lte":
-            return _ordered(name, operand, where)
+            return _ordered(name, operand, location)
         case "exists":
             if not isinstance(operand, bool):
-                raise ValueError(f"{where}: write true or false, not {operand!r}")  # noqa: TRY004 - all errors in a filter are ValueErrors
+                raise ValueError(f"{location}: write true or false, not {operand!r}")  # noqa: TRY004 - all errors in a filter are ValueErrors
             return lambda value: (value is not ABSENT) is operand
         case "contains":
-            return _contains(_scalar(operand, where))
+            return _contains(_scalar(operand, location))
         case "starts_with":
-            start = _text(operand, where)
+            start = _text(operand, location)
             return lambda value: isinstance(value, str) and value.startswith(start)
         case "ends_with":
-            end = _text(operand, where)
+            end = _text(operand, location)
             return lambda value: isinstance(value, str) and value.endswith(end)
         case _:
-            known = "eq, ne, in, nin, gt, gte, lt, lte, exists, contains, starts_with, ends_with"
-            raise ValueError(f"{where}: there is no such operator; write one of {known}")
+            operators = "eq, ne, in, nin, gt, gte, lt, lte, exists, contains, starts_with, ends_with"
+            raise ValueError(f"{location}: there is no such operator; write one of {operators}")
 
 
-def _equal(wanted: Any) -> _Condition:
+def _equal(expected: Any) -> _Condition:
     # In Python True equals 1; in JSON they are different values.
-    is_bool = isinstance(wanted, bool)
-    return lambda value: value is not ABSENT and isinstance(value, bool) is is_bool and bool(value == wanted)
+    is_bool = isinstance(expected, bool)
+    return lambda value: value is not ABSENT and isinstance(value, bool) is is_bool and bool(value == expected)
 
 
 def _negate(condition: _Condition) -> _Condition:
     return lambda value: not condition(value)
 
 
-def _member(operand: Any, where: str) -> _Condition:
+def _member(operand: Any, location: str) -> _Condition:
     if not _is_list(operand):
-        raise ValueError(f"{where}: write a list of values, not {operand!r}")
+        raise ValueError(f"{location}: write a list of values, not {operand!r}")
     # Same comparison as `_equal`, but in constant time for lists of any length.
-    members = frozenset((isinstance(wanted, bool), _scalar(wanted, where)) for wanted in operand)
+    members = frozenset((isinstance(element, bool), _scalar(element, location)) for element in operand)
     return lambda value: not isinstance(value, (list, dict)) and (isinstance(value, bool), value) in members
 
 
@@ -246,34 +252,34 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 }
 
 
-def _ordered(name: str, bound: Any, where: str) -> _Condition:
+def _ordered(name: str, bound: Any, location: str) -> _Condition:
     if not _is_finite(bound) and not isinstance(bound, str):
-        raise ValueError(f"{where}: write a number or text to compare with, not {bound!r}")
+        raise ValueError(f"{location}: write a number or text to compare with, not {bound!r}")
     compare, kind = _COMPARE[name], _is_number if _is_number(bound) else _is_text
     return lambda value: kind(value) and compare(value, bound)
 
 
-def _contains(wanted: Any) -> _Condition:
-    equal = _equal(wanted)
+def _contains(part: Any) -> _Condition:
+    equal = _equal(part)
 
     def condition(value: Any) -> bool:
         if isinstance(value, str):
-            return isinstance(wanted, str) and wanted in value
+            return isinstance(part, str) and part in value
         return isinstance(value, list) and any(equal(item) for item in value)
 
     return condition
 
 
-def _scalar(value: Any, where: str) -> Any:
+def _scalar(value: Any, location: str) -> Any:
     if value is None or isinstance(value, (str, bool)) or _is_finite(value):
         return value
-    raise ValueError(f"{where}: write text, a number, true, false or null, not {value!r}")
+    raise ValueError(f"{location}: write text, a number, true, false or null, not {value!r}")
 
 
-def _text(value: Any, where: str) -> str:
+def _text(value: Any, location: str) -> str:
     if isinstance(value, str):
         return value
-    raise ValueError(f"{where}: write text, not {value!r}")
+    raise ValueError(f"{location}: write text, not {value!r}")
 
 
 def _is_number(value: Any) -> bool:
@@ -414,8 +420,8 @@ class Router:
             origins |= {(source, None), (None, None)}
         if application is not None:
             origins.add((None, application))
-        found = (placed for origin in origins for placed in self._lines.get(origin, ()))
-        return [line for _, line in sorted(found, key=itemgetter(0))]
+        placed_lines = (placed for origin in origins for placed in self._lines.get(origin, ()))
+        return [line for _, line in sorted(placed_lines, key=itemgetter(0))]
 
     @staticmethod
     def _match_routes(
@@ -423,8 +429,8 @@ class Router:
     ) -> tuple[NewDelivery, ...]:
         matched: dict[str, NewDelivery] = {}
         for line in lines:
-            recipient, wanted, fits, parts = line.recipient, line.channels, line.filter, line.order_parts
-            if recipient in matched or (wanted is not None and wanted.isdisjoint(channels)):
+            recipient, line_channels, fits, parts = line.recipient, line.channels, line.filter, line.order_parts
+            if recipient in matched or (line_channels is not None and line_channels.isdisjoint(channels)):
                 continue
             if fits is None or fits(subject):
                 key = line.order_key if parts is None else _order_key(parts, subject.body)

@@ -66,10 +66,10 @@ def make(now_ms: int, entropy: int) -> UUID:
     )
 
 
-def first_of(moment: datetime) -> UUID:
-    """Return the smallest id with the creation time *moment*, as a bound for ranges and partitions."""
+def first_of(time: datetime) -> UUID:
+    """Return the smallest id with the creation time *time*, as a bound for ranges and partitions."""
     # Integer arithmetic: a float of this many milliseconds can be too small by one.
-    return UUID(int=(moment - _EPOCH) // timedelta(milliseconds=1) << 80)
+    return UUID(int=(time - _EPOCH) // timedelta(milliseconds=1) << 80)
 
 
 def created_at(identifier: UUID) -> datetime:

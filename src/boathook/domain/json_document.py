@@ -185,8 +185,8 @@ def describe_fault(body: bytes) -> str:
     if surrogate is not None:
         return f"the escape \\{surrogate.decode()} is half of a surrogate pair, so it is not a character"
     if numbers:
-        shown = numbers[0] if len(numbers[0]) <= _MAX_SHOWN else f"{numbers[0][:_MAX_SHOWN]}…"
-        return f"the number {shown} is out of the range that receivers can read; send it as a string"
+        number_text = numbers[0] if len(numbers[0]) <= _MAX_SHOWN else f"{numbers[0][:_MAX_SHOWN]}…"
+        return f"the number {number_text} is out of the range that receivers can read; send it as a string"
     return "it is not JSON that every receiver can read"
 
 
@@ -236,8 +236,11 @@ def without(document: Any, parts: Sequence[str]) -> Any:
     if isinstance(document, list):
         is_named = [name in {"*", str(index)} for index in range(len(document))]
         if rest:
-            return [without(one, rest) if named else one for one, named in zip(document, is_named, strict=True)]
-        return [one for one, named in zip(document, is_named, strict=True) if not named]
+            return [
+                without(element, rest) if has_name else element
+                for element, has_name in zip(document, is_named, strict=True)
+            ]
+        return [element for element, has_name in zip(document, is_named, strict=True) if not has_name]
     return document
 
 

@@ -45,11 +45,13 @@ def compare(left: Sequence[str], right: Sequence[str]) -> list[DiffLine] | None:
 
 def collapse_equal(lines: Sequence[DiffLine], around: int = CONTEXT_LINES) -> list[DiffLine | SkippedLines]:
     """Return *lines* without runs of unchanged lines, except those near differences."""
-    kept = {index for at, line in enumerate(lines) if line.mark != " " for index in range(at - around, at + around + 1)}
+    indexes = {
+        index for at, line in enumerate(lines) if line.mark != " " for index in range(at - around, at + around + 1)
+    }
     folded: list[DiffLine | SkippedLines] = []
     gap = 0
     for index, line in enumerate(lines):
-        if index not in kept:
+        if index not in indexes:
             gap += 1
             continue
         folded += _left_out(lines, index, gap)

@@ -115,8 +115,8 @@ _VARIABLE: Final = re.compile(r"\$\{?(?P<marked>[A-Za-z_]\w*)\}?|(?P<plain>[A-Z]
 
 def variable_name(secret: str) -> str | None:
     """Return the name of an environment variable in place of a secret; None if the text is something else."""
-    found = _VARIABLE.fullmatch(secret.strip())
-    return None if found is None else found["marked"] or found["plain"]
+    match = _VARIABLE.fullmatch(secret.strip())
+    return None if match is None else match["marked"] or match["plain"]
 
 
 def describe_variable(name: str) -> str:

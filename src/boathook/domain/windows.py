@@ -24,40 +24,40 @@ _BEGINNING: Final = datetime(_FIRST_YEAR, 1, 1, tzinfo=UTC)
 """In time zones east of Greenwich, the first hours of that year are before it."""
 
 
-def parse_time(text: str, now: datetime, *where: str) -> datetime:
+def parse_time(text: str, now: datetime, *location: str) -> datetime:
     """Parse a time: ISO 8601 (UTC by default), or a duration before *now*, such as ``90s``, ``2h``, ``7d``.
 
     Args:
-        where: the field that contains it, for the error.
+        location: the field that contains it, for the error.
 
     Raises:
         InvalidValue: *text* is not a time, or an id cannot represent it.
     """
-    if found := _AGO.fullmatch(text):
-        return now - timedelta(seconds=min(int(found[1]) * _UNITS[found[2]], _MAX_AGO_S))
+    if match := _AGO.fullmatch(text):
+        return now - timedelta(seconds=min(int(match[1]) * _UNITS[match[2]], _MAX_AGO_S))
     try:
-        moment = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidValue(f"invalid time {text!r}; use 2h, 7d or 2026-01-31T12:00", *where) from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    if not _FIRST_YEAR <= moment.year < _LAST_YEAR:
-        raise InvalidValue(f"{text!r} is not between {_FIRST_YEAR} and {_LAST_YEAR}", *where)
-    return max(moment, _BEGINNING)
+        raise InvalidValue(f"invalid time {text!r}; use 2h, 7d or 2026-01-31T12:00", *location) from None
+    time = time if time.tzinfo else time.replace(tzinfo=UTC)
+    if not _FIRST_YEAR <= time.year < _LAST_YEAR:
+        raise InvalidValue(f"{text!r} is not between {_FIRST_YEAR} and {_LAST_YEAR}", *location)
+    return max(time, _BEGINNING)
 
 
-def parse_duration(text: str, *where: str) -> float:
+def parse_duration(text: str, *location: str) -> float:
     """Parse a duration such as ``90s``, ``2h`` or ``7d``, and return its seconds.
 
     Args:
-        where: the field that contains it, for the error.
+        location: the field that contains it, for the error.
 
     Raises:
         InvalidValue: *text* is not a duration.
     """
-    found = _AGO.fullmatch(text.strip())
-    if found is None:
-        raise InvalidValue(f"invalid duration {text!r}; use 90s, 2h, 7d or 1w", *where)
-    return float(int(found[1]) * _UNITS[found[2]])
+    match = _AGO.fullmatch(text.strip())
+    if match is None:
+        raise InvalidValue(f"invalid duration {text!r}; use 90s, 2h, 7d or 1w", *location)
+    return float(int(match[1]) * _UNITS[match[2]])
 
 
 MAX_WINDOW: Final = timedelta(days=90)
@@ -128,10 +128,10 @@ def resume_at(last: UUID, now: datetime) -> UUID:
     return min(last, first_from(now - LATEST_COMMIT))
 
 
-def first_from(moment: datetime) -> UUID:
-    """Return the lower bound of ids created at *moment* or later."""
+def first_from(time: datetime) -> UUID:
+    """Return the lower bound of ids created at *time* or later."""
     # Ids have millisecond precision: an id created within the millisecond of a bound sorts before the bound.
-    return ids.first_of(_EPOCH - (_EPOCH - clamp(moment)) // _MILLISECOND * _MILLISECOND)
+    return ids.first_of(_EPOCH - (_EPOCH - clamp(time)) // _MILLISECOND * _MILLISECOND)
 
 
 def _created_at(identifier: UUID) -> datetime:
@@ -139,9 +139,9 @@ def _created_at(identifier: UUID) -> datetime:
     return clamp(_EPOCH + min(identifier.int >> 80, _MAX_MS) * _MILLISECOND)
 
 
-def clamp(moment: datetime) -> datetime:
+def clamp(time: datetime) -> datetime:
     """Return the nearest time that a window can begin or end at."""
-    return min(max(moment, _FIRST), _LAST)
+    return min(max(time, _FIRST), _LAST)
 
 
 def _successor(identifier: UUID) -> UUID:
