@@ -26,9 +26,9 @@ def prepare_data_dir(folder: Path) -> None:
     Raises OSError if it cannot be created.
     """
     folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-    found = folder.stat()
-    mode = stat.S_IMODE(found.st_mode)
-    if mode in {_PRIVATE, PASSABLE} or found.st_uid != os.geteuid() or _has_other_uses(folder, mode):
+    status = folder.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if mode in {_PRIVATE, PASSABLE} or status.st_uid != os.geteuid() or _has_other_uses(folder, mode):
         return
     folder.chmod(_PRIVATE)
 
@@ -45,8 +45,8 @@ def open_lock(path: Path) -> IO[str]:
     """Open a lock file that only its owner may open; it is created if missing. Raises OSError."""
     # Path.open takes no mode for a new file.
     lock = open(path, "a", encoding="ascii", opener=lambda name, flags: os.open(name, flags, _PRIVATE_FILE))  # noqa: SIM115
-    found = os.fstat(lock.fileno())
-    if found.st_mode & 0o077 and found.st_uid == os.geteuid():
+    status = os.fstat(lock.fileno())
+    if status.st_mode & 0o077 and status.st_uid == os.geteuid():
         os.fchmod(lock.fileno(), _PRIVATE_FILE)
     return lock
 

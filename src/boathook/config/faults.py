@@ -37,10 +37,10 @@ def describe_error(
     message = _describe(first["type"], first["msg"], first.get("ctx", {}))
     if not key:
         return f"{origin}: {message}"
-    given = repr(first["input"])
-    shown = "" if is_hidden or given in message else f" (it is {given})"
+    input_text = repr(first["input"])
+    suffix = "" if is_hidden or input_text in message else f" (it is {input_text})"
     fix = _fix(key, first["type"], first["input"], is_hidden=is_hidden)
-    return f"{origin}: {key}: {message}{shown}{fix}"
+    return f"{origin}: {key}: {message}{suffix}{fix}"
 
 
 def _describe(kind: str, message: str, context: Mapping[str, Any]) -> str:

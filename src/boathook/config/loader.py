@@ -121,10 +121,10 @@ def find_file(path: Path | None = None) -> Path | None:
     """
     if path is not None:
         return path
-    if named := os.environ.get(CONFIG_VARIABLE):
-        if not Path(named).is_file():
-            raise ConfigError(f"environment variable {CONFIG_VARIABLE}: there is no file {named}; correct or unset it")
-        return Path(named)
+    if file := os.environ.get(CONFIG_VARIABLE):
+        if not Path(file).is_file():
+            raise ConfigError(f"environment variable {CONFIG_VARIABLE}: there is no file {file}; correct or unset it")
+        return Path(file)
     return Path(FILE_NAME) if Path(FILE_NAME).is_file() else None
 
 
@@ -397,8 +397,8 @@ def _refuse_near_miss(name: str, path: Path) -> None:
         raise ConfigError(f"{path}: unknown section [{name}]{hint}")
 
 
-def _did_you_mean(name: str, known: Any, *, prefix: str = "", cutoff: float = 0.6) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+def _did_you_mean(name: str, candidates: Any, *, prefix: str = "", cutoff: float = 0.6) -> str:
+    near = difflib.get_close_matches(name, list(candidates), n=1, cutoff=cutoff)
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
@@ -447,13 +447,13 @@ def _is_foreign(variable: str, environment: Mapping[str, str]) -> bool:
     return variable.endswith("_PORT") and bool(_SERVICE_URL.match(environment[variable]))
 
 
-def _suggest_variable(variable: str, known: Collection[str]) -> str:
+def _suggest_variable(variable: str, variables: Collection[str]) -> str:
     name = variable.removeprefix(_PREFIX)
     section, _, key = name.lower().rpartition("_")
     if _USUAL_NAMES.get(section or "server", {}).get(key):
         return f"; did you mean {_PREFIX}{'DATABASE_URL' if section == 'database' else 'BIND'}?"
     # Without their common beginning, which would make all names alike.
-    return _did_you_mean(name, [other.removeprefix(_PREFIX) for other in known], prefix=_PREFIX)
+    return _did_you_mean(name, [other.removeprefix(_PREFIX) for other in variables], prefix=_PREFIX)
 
 
 def _misspells_prefix(variable: str) -> bool:
@@ -463,7 +463,7 @@ def _misspells_prefix(variable: str) -> bool:
     return bool(underscore and near) and not variable.startswith(_PREFIX)
 
 
-def _misspells_section(variable: str, known: Collection[str]) -> bool:
+def _misspells_section(variable: str, sections: Collection[str]) -> bool:
     """Return whether a variable has a setting's key after almost its section, such as ``BOATHOOK_DATABSE_URL``."""
     section, _, key = variable.removeprefix(_PREFIX).partition("_")
     near = difflib.get_close_matches(section.lower(), sorted(reserved_names()), n=1, cutoff=_NEAR)

@@ -273,12 +273,12 @@ class NotificationSettings(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _add_own_rules(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or not isinstance(given.get("rules"), dict):
-            return given
-        rules = given["rules"]
+    def _add_own_rules(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not isinstance(values.get("rules"), dict):
+            return values
+        rules = values["rules"]
         own = {name: {**rule, **rules.get(name, {})} for name, rule in default_rules().items()}
-        return {**given, "rules": {**own, **{name: rule for name, rule in rules.items() if name not in own}}}
+        return {**values, "rules": {**own, **{name: rule for name, rule in rules.items() if name not in own}}}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -294,8 +294,8 @@ class NotificationSettings(Table):
     @property
     def quiet(self) -> tuple[time, time] | None:
         """The local times at which the quiet hours begin and end."""
-        found = _QUIET.fullmatch(self.quiet_hours)
-        return (time(int(found[1]), int(found[2])), time(int(found[3]), int(found[4]))) if found else None
+        match = _QUIET.fullmatch(self.quiet_hours)
+        return (time(int(match[1]), int(match[2])), time(int(match[3]), int(match[4]))) if match else None
 
     @property
     def error_share(self) -> float:
@@ -305,9 +305,9 @@ class NotificationSettings(Table):
 
     def channels_of(self, rule: RuleSettings) -> tuple[str, ...]:
         """Return the names of the channels that receive a rule's alerts."""
-        named = tuple(self.channels) if rule.channels is None else rule.channels
+        channels = tuple(self.channels) if rule.channels is None else rule.channels
         return tuple(
-            name for name in named if rule.severity == "critical" or self.channels[name].min_severity == "warning"
+            name for name in channels if rule.severity == "critical" or self.channels[name].min_severity == "warning"
         )
 
 

@@ -70,8 +70,8 @@ def write_stored_source(source: SourceSettings) -> str:
 
 def stored_values(source: SourceSettings) -> dict[str, Any]:
     """Return the keys that a source sets as plain values, the provider first."""
-    given = source.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"secrets"})
-    return {"provider": source.provider, **given}
+    values = source.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"secrets"})
+    return {"provider": source.provider, **values}
 
 
 def _check_key(name: str, key: str) -> None:

@@ -456,16 +456,16 @@ class Settings(Table):
         Raises:
             ValidationError: a channel is invalid.
         """
-        given = self.notifications.rules
+        own_rules = self.notifications.rules
         rules = {
-            name: RuleSettings.model_validate({**rule.model_dump(), **given[name].model_dump(exclude_unset=True)})
-            if name in given
+            name: RuleSettings.model_validate({**rule.model_dump(), **own_rules[name].model_dump(exclude_unset=True)})
+            if name in own_rules
             else rule
             for name, rule in declared.items()
         }
         of_apps = {name: read_channel(table) for name, table in (channels or {}).items()}
         notifications = self.notifications.model_copy(
-            update={"rules": {**given, **rules}, "channels": {**of_apps, **self.notifications.channels}}
+            update={"rules": {**own_rules, **rules}, "channels": {**of_apps, **self.notifications.channels}}
         )
         return self.model_copy(update={"notifications": notifications})
 
@@ -473,7 +473,7 @@ class Settings(Table):
         """Return whether the configuration file sets a dotted key, or a table that contains it."""
         names = key.partition("[")[0].split(".")
         origins = (self.origins.get(".".join(names[:end])) for end in range(len(names), 0, -1))
-        origin = next((one for one in origins if one is not None), None)
+        origin = next((candidate for candidate in origins if candidate is not None), None)
         return origin is not None and self.file is not None and Path(origin).name == self.file.name
 
     def texts(self, *, without: Collection[str] = ()) -> Iterator[tuple[str, str]]:
@@ -495,8 +495,8 @@ class Settings(Table):
             return reference
         value = self._read_variable(name, key) if scheme == "env" else self._read_file(name, key)
         if not value:
-            what = f"the environment variable {name}" if scheme == "env" else f"the file {self._path(name)}"
-            raise ConfigError(f"{key}: {what} is empty; write the value into it")
+            secret_place = f"the environment variable {name}" if scheme == "env" else f"the file {self._path(name)}"
+            raise ConfigError(f"{key}: {secret_place} is empty; write the value into it")
         return value
 
     def _read_variable(self, name: str, key: str) -> str:
@@ -520,8 +520,8 @@ class Settings(Table):
     def source(self, name: str) -> SourceSettings:
         """Return the settings of one source. Raises NotFound, which lists the configured ones."""
         if name not in self.sources:
-            known = ", ".join(sorted(self.sources)) or "none"
-            raise NotFound(f"unknown source {name!r}; configured: {known}")
+            names = ", ".join(sorted(self.sources)) or "none"
+            raise NotFound(f"unknown source {name!r}; configured: {names}")
         return self.sources[name]
 
     def secrets_of(self, source: str) -> tuple[str, ...]:
@@ -551,14 +551,14 @@ class Settings(Table):
         Raises:
             ConfigError: the file cannot be read, or is not JSON; the message names the key.
         """
-        given = self.sources[source].body_schema
-        if not isinstance(given, str):
-            return given
+        schema = self.sources[source].body_schema
+        if not isinstance(schema, str):
+            return schema
         key = f"sources.{source}.schema"
         try:
-            return json.loads(self._read_file(given, key))
+            return json.loads(self._read_file(schema, key))
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{key}: {given} is not JSON: {error}") from None
+            raise ConfigError(f"{key}: {schema} is not JSON: {error}") from None
 
     def portal_logo(self) -> Logo | None:
         """Return the portal's logo; None if there is none.
@@ -566,24 +566,24 @@ class Settings(Table):
         Raises:
             ConfigError: the file cannot be read, or is not an image; the message names the key.
         """
-        given, key = self.console.portal_logo, "console.portal_logo"
-        if not given:
+        logo, key = self.console.portal_logo, "console.portal_logo"
+        if not logo:
             return None
-        is_data = given.startswith(DATA_SCHEME)
+        is_data = logo.startswith(DATA_SCHEME)
         try:
-            return read_logo(read_data_url(given) if is_data else self._path(given).read_bytes())
+            return read_logo(read_data_url(logo) if is_data else self._path(logo).read_bytes())
         except OSError as error:
-            raise ConfigError(f"{key}: cannot read {self._path(given)}: {error.strerror}") from None
+            raise ConfigError(f"{key}: cannot read {self._path(logo)}: {error.strerror}") from None
         except ValueError as error:
-            raise ConfigError(f"{key}: {'the data URL' if is_data else given} {error}") from None
+            raise ConfigError(f"{key}: {'the data URL' if is_data else logo} {error}") from None
 
     def _path(self, name: str) -> Path:
         return (self.file.parent if self.file else Path()) / name
 
     def retry_defaults(self) -> RetryDefaults:
         """Return the retry policies of handlers and endpoints that set none."""
-        given = {name: source.retry for name, source in self.sources.items() if source.retry is not None}
-        by_source = {name: read_retry(schedule) for name, schedule in given.items()}
+        schedules = {name: source.retry for name, source in self.sources.items() if source.retry is not None}
+        by_source = {name: read_retry(schedule) for name, schedule in schedules.items()}
         return RetryDefaults(
             policy=read_retry(self.worker.retry), by_source=by_source, endpoints=read_retry(self.outbound.retry)
         )

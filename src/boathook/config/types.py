@@ -308,13 +308,13 @@ class Logo:
 
 def read_data_url(url: str) -> bytes:
     """Return the content of a data URL of an image. Raises ValueError."""
-    found = _DATA_URL.fullmatch(url)
-    if found is None:
+    match = _DATA_URL.fullmatch(url)
+    if match is None:
         raise ValueError(
             'is not a data URL of an image; use one such as "data:image/png;base64,...", or a file\'s path'
         )
     try:
-        return base64.b64decode(found[2], validate=True) if found[1] else unquote_to_bytes(found[2])
+        return base64.b64decode(match[2], validate=True) if match[1] else unquote_to_bytes(match[2])
     except binascii.Error:
         raise ValueError("is not base64 after the comma") from None
 
