@@ -100,8 +100,8 @@ def _read_family(read: MetricSnapshot, metric: Metric, family: "MetricFamily") -
             totals[key] = sample.value
     for key, counts in below.items():
         if len(counts) == len(metric.bounds) + 1:
-            found = tuple(b - a for a, b in pairwise((0, *counts)))
-            read.histograms.setdefault(metric.name, {})[key] = Buckets(found, totals.get(key, 0.0))
+            bucket_counts = tuple(b - a for a, b in pairwise((0, *counts)))
+            read.histograms.setdefault(metric.name, {})[key] = Buckets(bucket_counts, totals.get(key, 0.0))
 
 
 def to_json(now: MetricSnapshot, lately: MetricSnapshot) -> dict[str, Any]:
@@ -148,9 +148,9 @@ def history_to_json(samples: Iterable[tuple[float, MetricSnapshot]]) -> list[dic
         | {name: sample.counter(name) for name in sample.counters if name in METRICS}
         | {name: sum(of.values()) for name, of in sample.gauges.items() if name in METRICS}
         | {
-            name: _observed(METRICS[name], found)
+            name: _observed(METRICS[name], buckets)
             for name in sample.histograms
-            if (found := sample.histogram(name)) and name in METRICS
+            if (buckets := sample.histogram(name)) and name in METRICS
         }
         for at, sample in samples
     ]

@@ -60,7 +60,7 @@ def arm(setting: str | None) -> Callable[[str], None]:
     """
     if not setting:
         return _pass
-    points = [_arm_one(one) for one in setting.split(",")]
+    points = [_arm_one(point) for point in setting.split(",")]
 
     def armed(passed: str) -> None:
         for point in points:
@@ -75,13 +75,13 @@ def _arm_one(setting: str) -> Callable[[str], None]:
     action, _, path = rest.partition(":")
     if name not in FAILPOINTS or not hits.isdecimal() or int(hits) < 1 or action not in _ACTIONS:
         raise ValueError(f"{VARIABLE} must be point:count:{'|'.join(_ACTIONS)} with one of {', '.join(FAILPOINTS)}")
-    left = int(hits)
+    hits_left = int(hits)
 
     def armed(passed: str) -> None:
-        nonlocal left
+        nonlocal hits_left
         if passed == name:
-            left -= 1
-            if left == 0 and _is_first(path):
+            hits_left -= 1
+            if hits_left == 0 and _is_first(path):
                 _ACTIONS[action](name)
 
     return armed

@@ -103,8 +103,8 @@ def _add_series(gathered: MetricSnapshot, metric: Metric, labels: SeriesKey, val
             counts, total = values
             if len(counts) == len(metric.bounds) + 1:
                 table = gathered.histograms.setdefault(metric.name, {})
-                found = Buckets(tuple(counts), total)
-                table[labels] = table[labels] + found if labels in table else found
+                buckets = Buckets(tuple(counts), total)
+                table[labels] = table[labels] + buckets if labels in table else buckets
         case MetricKind.COUNTER:
             counters = gathered.counters.setdefault(metric.name, {})
             counters[labels] = counters.get(labels, 0) + values[0]
@@ -127,9 +127,9 @@ def _apply_mirror(gathered: MetricSnapshot, mirror: Mirror) -> None:
     translate = mirror.translator()
     for tables in (gathered.counters, gathered.gauges, gathered.histograms):
         for labels, value in list(tables.get(mirror.of, {}).items()):
-            if (shown := translate(labels)) is not None:
+            if (translated := translate(labels)) is not None:
                 table: dict[SeriesKey, Any] = tables.setdefault(mirror.metric.name, {})
-                table[shown] = table[shown] + value if shown in table else value
+                table[translated] = table[translated] + value if translated in table else value
 
 
 class LiveMetrics:

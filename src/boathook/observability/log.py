@@ -260,8 +260,8 @@ def _redact_value(key: str, value: Any, longest: int) -> Any:
         case list() | tuple():
             return [_redact_text(_safe_str(element), longest) for element in value[:_MAX_ELEMENTS]]
         case dict():
-            shown = ((_safe_str(name), _safe_str(element)) for name, element in islice(value.items(), _MAX_ELEMENTS))
-            return {_redact_text(name, longest): _redact_value(name, element, longest) for name, element in shown}
+            pairs = ((_safe_str(name), _safe_str(element)) for name, element in islice(value.items(), _MAX_ELEMENTS))
+            return {_redact_text(name, longest): _redact_value(name, element, longest) for name, element in pairs}
         case _:
             return _redact_text(_safe_str(value), longest)
 
@@ -317,9 +317,9 @@ def _sentence(fields: Mapping[str, Any]) -> tuple[str, str, str]:
     if fields.get("part") == "ingest" and "status" in fields:
         detail = _escape(str(fields.get("event_id") or fields.get("detail") or fields.get("reason") or ""))
         return f"{_value(fields.get('source'))}  ", event, f"  {fields['status']}{_took(fields)}  {detail}"
-    left = ("at", "level", "event", "part", "traceback")
-    shown = " ".join(f"{key}={_value(value)}" for key, value in fields.items() if key not in left)
-    return "", f"{fields['level']!s:7}", f" {_escape(event)}  {shown}"
+    printed_keys = ("at", "level", "event", "part", "traceback")
+    rest = " ".join(f"{key}={_value(value)}" for key, value in fields.items() if key not in printed_keys)
+    return "", f"{fields['level']!s:7}", f" {_escape(event)}  {rest}"
 
 
 def _not_found(fields: Mapping[str, Any]) -> str:

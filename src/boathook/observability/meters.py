@@ -86,18 +86,18 @@ _series_cache: dict[tuple[object, ...], Counter] = {}
 
 def count(name: str, n: float = 1, /, **labels: object) -> None:
     """Increase a counter by *n*. Raises KeyError for a name or labels that are not in `metrics.METRICS`."""
-    found = _series_cache.get((name, *labels.items()))
-    if found is None:
-        found = _cache_series(_counters, name, labels)
-    found.value += n
+    series = _series_cache.get((name, *labels.items()))
+    if series is None:
+        series = _cache_series(_counters, name, labels)
+    series.value += n
 
 
 def gauge(name: str, value: float, /, **labels: object) -> None:
     """Set a gauge. Raises KeyError for a name or labels that are not in `metrics.METRICS`."""
-    found = _series_cache.get((name, *labels.items()))
-    if found is None:
-        found = _cache_series(_gauges, name, labels)
-    found.value = value
+    series = _series_cache.get((name, *labels.items()))
+    if series is None:
+        series = _cache_series(_gauges, name, labels)
+    series.value = value
 
 
 def observe(name: str, value: float, /, **labels: object) -> None:
@@ -119,17 +119,17 @@ def histogram(name: str, /, **labels: object) -> Histogram:
     """Return the histogram for a name and labels, to be kept by a hot path."""
     table = _histograms[name]
     key = _key(table, name, labels)
-    found = table.get(key)
-    if found is None:
-        found = table[key] = Histogram(METRICS[name].bounds)
-    return found
+    series = table.get(key)
+    if series is None:
+        series = table[key] = Histogram(METRICS[name].bounds)
+    return series
 
 
 def _cache_series(tables: dict[str, dict[SeriesKey, Counter]], name: str, labels: dict[str, object]) -> Counter:
-    found = _series(tables[name], name, labels)
+    series = _series(tables[name], name, labels)
     if len(_series_cache) < MAX_SERIES and all(len(str(value)) <= MAX_LABEL_LENGTH for value in labels.values()):
-        _series_cache[(name, *labels.items())] = found
-    return found
+        _series_cache[(name, *labels.items())] = series
+    return series
 
 
 def drop_series(name: str) -> None:
@@ -146,22 +146,22 @@ def app_gauges() -> list[str]:
 
 def _series(table: dict[SeriesKey, Counter], name: str, labels: dict[str, object]) -> Counter:
     key = _key(table, name, labels)
-    found = table.get(key)
-    if found is None:
-        found = table[key] = Counter()
-    return found
+    counter = table.get(key)
+    if counter is None:
+        counter = table[key] = Counter()
+    return counter
 
 
 def _key(
     table: dict[SeriesKey, Counter] | dict[SeriesKey, Histogram], name: str, labels: dict[str, object]
 ) -> SeriesKey:
-    wanted = METRICS[name].labels
-    if len(labels) != len(wanted):
-        raise KeyError(f"{name} has the labels {wanted}, not {tuple(labels)}")
-    key = tuple(_label_text(labels[label]) for label in wanted)
+    label_names = METRICS[name].labels
+    if len(labels) != len(label_names):
+        raise KeyError(f"{name} has the labels {label_names}, not {tuple(labels)}")
+    key = tuple(_label_text(labels[label]) for label in label_names)
     if key in table or len(table) < MAX_SERIES:
         return key
-    return ("other",) * len(wanted)
+    return ("other",) * len(label_names)
 
 
 def _label_text(value: object) -> str:
@@ -205,10 +205,10 @@ def _restore_series(name: str, labels: dict[str, object], values: list[object]) 
         case [int() | float() as value] if METRICS[name].kind is MetricKind.COUNTER:
             counter(name, **labels).value += value
         case [list() as counts, int() | float() as total] if METRICS[name].kind is MetricKind.HISTOGRAM:
-            found = histogram(name, **labels)
-            if len(counts) == len(found.counts):
-                found.counts[:] = [a + b for a, b in zip(found.counts, counts, strict=True)]
-                found.total += total
+            series = histogram(name, **labels)
+            if len(counts) == len(series.counts):
+                series.counts[:] = [a + b for a, b in zip(series.counts, counts, strict=True)]
+                series.total += total
 
 
 def reset() -> None:

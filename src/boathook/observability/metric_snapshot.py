@@ -56,13 +56,13 @@ class Buckets(msgspec.Struct, frozen=True):
 
     def quantile(self, bounds: tuple[float, ...], share: float) -> float | None:
         """Return the value below which *share* of the observations lie, interpolated within its bucket."""
-        wanted, seen = share * sum(self.counts), 0
+        target, seen = share * sum(self.counts), 0
         if not any(self.counts) or len(self.counts) != len(bounds) + 1:
             return None
         for i, n in enumerate(self.counts[:-1]):
-            if n and seen + n >= wanted:
+            if n and seen + n >= target:
                 low = bounds[i - 1] if i else 0.0
-                return low + (bounds[i] - low) * (wanted - seen) / n
+                return low + (bounds[i] - low) * (target - seen) / n
             seen += n
         return bounds[-1]
 
@@ -169,8 +169,8 @@ class MetricSnapshot(msgspec.Struct):
 
     def only(self, metrics: Iterable[str]) -> "MetricSnapshot":
         """Return a snapshot of only these metrics."""
-        wanted = frozenset(metrics)
-        return self._with(lambda series: {name: of for name, of in series.items() if name in wanted})
+        names = frozenset(metrics)
+        return self._with(lambda series: {name: of for name, of in series.items() if name in names})
 
     def totals(self) -> "MetricSnapshot":
         """Return a snapshot summed over sources and recipients, whose names become `OTHERS`."""
@@ -204,8 +204,8 @@ class MetricSnapshot(msgspec.Struct):
 
     def quantile(self, name: str, share: float) -> float | None:
         """Return the value below which *share* of the observations of a histogram lie."""
-        found = self.histogram(name)
-        return None if found is None else found.quantile(METRICS[name].bounds, share)
+        buckets = self.histogram(name)
+        return None if buckets is None else buckets.quantile(METRICS[name].bounds, share)
 
     @property
     def sources(self) -> dict[str, SourceCounts]:
@@ -236,13 +236,13 @@ class MetricSnapshot(msgspec.Struct):
     @property
     def backlogs(self) -> dict[str, BacklogCounts]:
         """Unfinished deliveries and dead letters by recipient."""
-        found: dict[str, dict[str, int]] = {}
+        by_recipient: dict[str, dict[str, int]] = {}
         for (recipient, state), value in self.gauges.get("boathook_backlog", {}).items():
-            found.setdefault(recipient, {})[state] = int(value)
+            by_recipient.setdefault(recipient, {})[state] = int(value)
         for (recipient, age), value in self.gauges.get("boathook_backlog_due", {}).items():
-            if recipient in found and age in _AGE_FIELDS:
-                found[recipient][_AGE_FIELDS[age]] = int(value)
-        return {recipient: BacklogCounts(**one) for recipient, one in found.items()}
+            if recipient in by_recipient and age in _AGE_FIELDS:
+                by_recipient[recipient][_AGE_FIELDS[age]] = int(value)
+        return {recipient: BacklogCounts(**counts) for recipient, counts in by_recipient.items()}
 
     @property
     def arrived(self) -> SourceCounts:
@@ -310,14 +310,14 @@ def _combine(
     def merge(kind: str, rule: Callable[[str], Reducer]) -> dict[str, dict[SeriesKey, Any]]:
         by_metric = _grouped(getattr(snapshot, kind) for snapshot in snapshots)
         return {
-            name: {key: rule(name)(found) for key, found in _grouped(tables).items()}
+            name: {key: rule(name)(values) for key, values in _grouped(tables).items()}
             for name, tables in by_metric.items()
         }
 
     return MetricSnapshot(
         at=max(snapshot.at for snapshot in snapshots),
         span_s=span([snapshot.span_s for snapshot in snapshots]),
-        roles={role: roles(found) for role, found in _grouped(snapshot.roles for snapshot in snapshots).items()},
+        roles={role: roles(counts) for role, counts in _grouped(snapshot.roles for snapshot in snapshots).items()},
         counters=merge("counters", lambda _name: sum),
         gauges=merge("gauges", gauge),
         histograms=merge("histograms", lambda _name: _add_buckets),
@@ -337,18 +337,22 @@ def _grouped(tables: Iterable[Mapping[Any, Value]]) -> dict[Any, list[Value]]:
     return groups
 
 
-def _add_buckets(found: Sequence[Buckets]) -> Buckets:
+def _add_buckets(buckets: Sequence[Buckets]) -> Buckets:
     """Return the sum of histograms, all at once, which is faster for many; those with other buckets are left out."""
-    same = [one for one in found if len(one.counts) == len(found[-1].counts)]
-    counts = tuple(map(sum, zip(*(one.counts for one in same), strict=True)))
-    return Buckets(counts, sum(one.total for one in same))
+    same = [item for item in buckets if len(item.counts) == len(buckets[-1].counts)]
+    counts = tuple(map(sum, zip(*(item.counts for item in same), strict=True)))
+    return Buckets(counts, sum(item.total for item in same))
 
 
 def _observed_since(
     series: Mapping[SeriesKey, Buckets], before: Mapping[SeriesKey, Buckets]
 ) -> dict[SeriesKey, Buckets]:
-    risen = {labels: found.since(before.get(labels)) for labels, found in series.items()}
-    return {labels: Buckets(one.counts, round(one.total, 6)) for labels, one in risen.items() if any(one.counts)}
+    risen = {labels: buckets.since(before.get(labels)) for labels, buckets in series.items()}
+    return {
+        labels: Buckets(buckets.counts, round(buckets.total, 6))
+        for labels, buckets in risen.items()
+        if any(buckets.counts)
+    }
 
 
 def _without_names(name: str) -> Callable[[SeriesKey], SeriesKey]:
@@ -371,8 +375,8 @@ def _fold(series: Mapping[SeriesKey, Any], key_of: Callable[[SeriesKey], SeriesK
 def _limit_series(series: Mapping[SeriesKey, Any]) -> Mapping[SeriesKey, Any]:
     if len(series) <= MAX_SERIES:
         return series
-    kept = frozenset(sorted(series, key=lambda key: -_weight(series[key]))[:MAX_SERIES])
-    return _fold(series, lambda key: key if key in kept else (OTHERS,) * len(key))
+    heaviest = frozenset(sorted(series, key=lambda key: -_weight(series[key]))[:MAX_SERIES])
+    return _fold(series, lambda key: key if key in heaviest else (OTHERS,) * len(key))
 
 
 def _weight(value: float | Buckets) -> float:
@@ -399,18 +403,18 @@ _DECODER: Final = msgspec.json.Decoder(_Stored)
 
 def encode(snapshot: MetricSnapshot) -> str:
     """Encode a snapshot as JSON, without its time."""
-    stored = _Stored(
+    record = _Stored(
         span_s=snapshot.span_s,
         roles=snapshot.roles,
         counters={name: _as_rows(of) for name, of in snapshot.counters.items() if of},
         gauges={name: _as_rows(of) for name, of in snapshot.gauges.items() if of},
         histograms={
-            name: [(key, found.counts, found.total) for key, found in of.items()]
+            name: [(key, buckets.counts, buckets.total) for key, buckets in of.items()]
             for name, of in snapshot.histograms.items()
             if of
         },
     )
-    return msgspec.json.encode(stored).decode()
+    return msgspec.json.encode(record).decode()
 
 
 def _as_rows(series: Series) -> list[tuple[SeriesKey, float]]:
@@ -422,14 +426,14 @@ def _as_rows(series: Series) -> list[tuple[SeriesKey, float]]:
 
 def decode(text: str | bytes, at: float = 0.0) -> MetricSnapshot:
     """Decode the output of `encode`. Raises msgspec.DecodeError for anything else."""
-    stored = _DECODER.decode(text)
+    record = _DECODER.decode(text)
     return MetricSnapshot(
         at=at,
-        span_s=stored.span_s,
-        roles=stored.roles,
-        counters=_read(stored.counters, lambda row: row[1]),
-        gauges=_read(stored.gauges, lambda row: row[1]),
-        histograms=_read(stored.histograms, lambda row: Buckets(row[1], row[2])),
+        span_s=record.span_s,
+        roles=record.roles,
+        counters=_read(record.counters, lambda row: row[1]),
+        gauges=_read(record.gauges, lambda row: row[1]),
+        histograms=_read(record.histograms, lambda row: Buckets(row[1], row[2])),
     )
 
 
@@ -454,13 +458,13 @@ def decode_only(text: str | bytes, metrics: Collection[str], names: Collection[s
         metrics: the metrics to decode.
         names: the sources or recipients to decode, which are the first labels; None decodes all.
     """
-    stored = _NAMES_DECODER.decode(text)
+    record = _NAMES_DECODER.decode(text)
     starts = None if names is None else tuple(b"[[" + msgspec.json.encode(name) for name in names)
-    wanted = (
+    selected = (
         {name: rows if starts is None else _only_rows(rows, starts) for name, rows in tables.items() if name in metrics}
-        for tables in (stored.counters, stored.gauges, stored.histograms)
+        for tables in (record.counters, record.gauges, record.histograms)
     )
-    return decode(msgspec.json.encode(_Undecoded(stored.span_s, *wanted)))
+    return decode(msgspec.json.encode(_Undecoded(record.span_s, *selected)))
 
 
 def _only_rows(rows: msgspec.Raw, starts: tuple[bytes, ...]) -> msgspec.Raw:
@@ -469,9 +473,9 @@ def _only_rows(rows: msgspec.Raw, starts: tuple[bytes, ...]) -> msgspec.Raw:
     )
 
 
-def _read(stored: Mapping[str, list[Any]], value_of: Callable[[Any], Value]) -> dict[str, dict[SeriesKey, Value]]:
+def _read(tables: Mapping[str, list[Any]], value_of: Callable[[Any], Value]) -> dict[str, dict[SeriesKey, Value]]:
     """Return stored series, without those whose labels do not match this version's metric."""
     return {
         name: {row[0]: value_of(row) for row in rows if name not in METRICS or len(row[0]) == len(METRICS[name].labels)}
-        for name, rows in stored.items()
+        for name, rows in tables.items()
     }

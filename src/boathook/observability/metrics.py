@@ -60,12 +60,12 @@ class Mirror(msgspec.Struct, frozen=True):
     def translator(self) -> Callable[[tuple[str, ...]], tuple[str, ...] | None]:
         """Return a function that maps original label values to the exposed ones, or to None if not exposed."""
         old = METRICS[self.of].labels
-        wanted = [(old.index(label), _resolve_labels(words)) for label, words in self.where]
+        filters = [(old.index(label), _resolve_labels(words)) for label, words in self.where]
         constants = {label: resolve_label(word) for label, word in self.constants}
         indexes = {label: old.index(name) for label, name in self.labels}
 
         def translate(values: tuple[str, ...]) -> tuple[str, ...] | None:
-            if any(values[index] not in allowed for index, allowed in wanted):
+            if any(values[index] not in allowed for index, allowed in filters):
                 return None
             return tuple(
                 constants[label] if label in constants else values[indexes[label]] for label in self.metric.labels
@@ -276,7 +276,7 @@ def register_mirror(
     name: str,
     help: str,
     of: str,
-    where: Mapping[str, LabelValues],
+    filters: Mapping[str, LabelValues],
     labels: Mapping[str, str],
     constants: Mapping[str, LabelValue],
 ) -> None:
@@ -285,19 +285,20 @@ def register_mirror(
     Raises:
         ValueError: there is no metric *of*, it has no such label, or the name is invalid or belongs to another metric.
     """
-    shown = METRICS.get(of)
-    if shown is None:
+    source_metric = METRICS.get(of)
+    if source_metric is None:
         raise ValueError(f"there is no metric {of}")
-    if unknown := [label for label in (*where, *labels.values()) if label not in shown.labels]:
-        raise ValueError(f"{of} has the labels {', '.join(shown.labels) or 'none'}, not {', '.join(unknown)}")
+    if unknown := [label for label in (*filters, *labels.values()) if label not in source_metric.labels]:
+        raise ValueError(f"{of} has the labels {', '.join(source_metric.labels) or 'none'}, not {', '.join(unknown)}")
     if twice := labels.keys() & constants.keys():
         raise ValueError(f"{name}: {', '.join(sorted(twice))} is filled from a label or has one value, not both")
-    metric = Metric(name, shown.kind, help, (*constants, *labels), shown.bounds, shown.merge)
-    kept = tuple(
-        (label, words if isinstance(words, str) or callable(words) else tuple(words)) for label, words in where.items()
+    metric = Metric(name, source_metric.kind, help, (*constants, *labels), source_metric.bounds, source_metric.merge)
+    conditions = tuple(
+        (label, words if isinstance(words, str) or callable(words) else tuple(words))
+        for label, words in filters.items()
     )
-    mirror = Mirror(metric, of, kept, tuple(labels.items()), tuple(constants.items()))
-    if name not in {known.metric.name for known in MIRRORS} and name in METRICS:
+    mirror = Mirror(metric, of, conditions, tuple(labels.items()), tuple(constants.items()))
+    if name not in {mirror.metric.name for mirror in MIRRORS} and name in METRICS:
         raise ValueError(f"{name} is a built-in metric; boathook updates it")
     register(metric)
     if mirror not in MIRRORS:

@@ -89,8 +89,12 @@ class OtlpExporter:
 
     def present(self) -> Context | None:
         """Return the current span of this task, even if another library created it."""
-        found = trace.get_current_span().get_span_context()
-        return Context(found.trace_id, found.span_id, found.trace_flags.sampled) if found.is_valid else None
+        span_context = trace.get_current_span().get_span_context()
+        return (
+            Context(span_context.trace_id, span_context.span_id, span_context.trace_flags.sampled)
+            if span_context.is_valid
+            else None
+        )
 
     def close(self) -> None:
         """Export the queued spans, for at most two seconds."""
