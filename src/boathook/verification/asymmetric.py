@@ -70,13 +70,15 @@ class AsymmetricCheck:
     @property
     def proof_headers(self) -> frozenset[str]:
         """The headers needed to check a request again later."""
-        named = {name for names in self._proof.headers for name in (names.signature, names.timestamp, names.id) if name}
+        named_headers = {
+            name for names in self._proof.headers for name in (names.signature, names.timestamp, names.id) if name
+        }
         selectors: list[Selector] = [self._proof.timestamp.selector] if self._proof.timestamp else []
         if isinstance(self._proof.key, FetchedKey):
             selectors.append(self._proof.key.selector)
         return (
             frozenset(self._proof.proof_headers)
-            | named
+            | named_headers
             | {selector.name for selector in selectors if isinstance(selector, Header)}
         )
 
@@ -113,10 +115,10 @@ class AsymmetricCheck:
         if isinstance(scheme, SignatureAlgorithm):
             return scheme
         try:
-            chosen = scheme(reader)
+            algorithm = scheme(reader)
         except Exception as error:  # noqa: BLE001 - whatever was sent, it is rejected
             return reject(Reason.UNKNOWN_SCHEME, f"the scheme cannot be read ({type(error).__name__})")
-        return chosen if isinstance(chosen, SignatureAlgorithm) else reject(Reason.UNKNOWN_SCHEME, chosen)
+        return algorithm if isinstance(algorithm, SignatureAlgorithm) else reject(Reason.UNKNOWN_SCHEME, algorithm)
 
     def _keys_for(
         self, reader: RequestReader, scheme: SignatureAlgorithm, now: float
@@ -135,12 +137,12 @@ class AsymmetricCheck:
         return reject(Reason.KEY_UNAVAILABLE, f"no key can be used: {troubles[0]}", may_reverify=True)
 
     def _fetched(self, fetched: FetchedKey, reader: RequestReader, now: float) -> PublicKey | KeyRequired | Rejected:
-        where = describe_selector(fetched.selector)
+        location = describe_selector(fetched.selector)
         url = reader.text(fetched.selector)
         if url is None:
-            return reject(Reason.SIGNATURE_MISSING, f"there is no certificate URL in {where}")
+            return reject(Reason.SIGNATURE_MISSING, f"there is no certificate URL in {location}")
         if not is_allowed_url(url, fetched):
-            detail = f"the URL in {where} is not a certificate URL of this sender, so it was not fetched"
+            detail = f"the URL in {location} is not a certificate URL of this sender, so it was not fetched"
             return reject(Reason.SIGNATURE_MALFORMED, detail)
         content = self._ring.get(url, now)
         if content is None:
@@ -148,21 +150,21 @@ class AsymmetricCheck:
         try:
             return read_pem(content)
         except ValueError as error:
-            return reject(Reason.KEY_UNAVAILABLE, f"the content of the URL in {where} is not a key: {error}")
+            return reject(Reason.KEY_UNAVAILABLE, f"the content of the URL in {location} is not a key: {error}")
 
     def _check_keys(
         self, claims: Sequence[SignedMessage], keys: Sequence[PublicKey], scheme: SignatureAlgorithm
     ) -> Rejected | None:
         """Return why one of the claims is not validly signed, or None if all are."""
-        left = MAX_SIGNATURES
+        budget = MAX_SIGNATURES
         for claim in claims:
-            signatures = [raw for raw in map(self._decode, dict.fromkeys(claim.signatures)) if raw][:left]
+            signatures = [raw for raw in map(self._decode, dict.fromkeys(claim.signatures)) if raw][:budget]
             if not signatures:
                 detail = (
                     f"no signature is {_ENCODING_NAMES[self._proof.encoding]}, or there are more than {MAX_SIGNATURES}"
                 )
                 return reject(Reason.SIGNATURE_MALFORMED, detail)
-            left -= len(signatures)
+            budget -= len(signatures)
             if not any(
                 is_valid_signature(key.key, scheme, raw, claim.signed) for raw, key in product(signatures, keys)
             ):
@@ -188,14 +190,14 @@ def _configured_keys(proof: Asymmetric, spec: SourceSpec) -> tuple[PublicKey, ..
         return ()
     keys = []
     for position, secret in enumerate(required_secrets(spec)):
-        where = f"sources.{spec.name}.secrets[{position}]"
+        location = f"sources.{spec.name}.secrets[{position}]"
         try:
             key = read_public_key(secret, proof.key.text)
         except ValueError as error:
             want = f"{spec.provider} needs a public key as {proof.key.text.value}"
-            raise ConfigError(f"{where}: {error}; {want}; copy it from the sender") from None
+            raise ConfigError(f"{location}: {error}; {want}; copy it from the sender") from None
         if isinstance(proof.scheme, SignatureAlgorithm) and (trouble := _key_type_error(key, proof.scheme)):
-            raise ConfigError(f"{where}: {trouble}; copy the sender's own public key")
+            raise ConfigError(f"{location}: {trouble}; copy the sender's own public key")
         keys.append(key)
     return tuple(keys)
 

@@ -126,13 +126,13 @@ def _refuse_needless_secrets(recipe: Recipe, spec: SourceSpec) -> None:
     """Reject secrets that no check would use, so that the operator does not rely on them."""
     match recipe.proof:
         case Addresses():
-            why = "does not sign and is identified by its addresses"
+            reason = "does not sign and is identified by its addresses"
         case Asymmetric(key=FetchedKey()) | Jwt(key_set=str()):
-            why = "signs with keys that boathook fetches automatically"
+            reason = "signs with keys that boathook fetches automatically"
         case _:
             return
     if spec.secrets:
-        raise ConfigError(f"sources.{spec.name}.secrets: {recipe.title} {why}; remove them")
+        raise ConfigError(f"sources.{spec.name}.secrets: {recipe.title} {reason}; remove them")
 
 
 def signature_headers(proof: Proof) -> frozenset[str]:
@@ -143,8 +143,8 @@ def signature_headers(proof: Proof) -> frozenset[str]:
         case FieldMac(proof_headers=proof_headers):
             return frozenset(proof_headers)
         case Asymmetric(headers=sets, proof_headers=proof_headers):
-            named = {name for names in sets for name in (names.signature, names.id) if name}
-            return frozenset(proof_headers) | named
+            names_of_headers = {name for names in sets for name in (names.signature, names.id) if name}
+            return frozenset(proof_headers) | names_of_headers
         case Token(selector=Header(name=name)) | Jwt(header=name):
             return frozenset({name})
         case _:

@@ -95,8 +95,8 @@ class DedupKeyExtractor:
         if self._recipe.id.is_repeatable:
             # The same bytes can mean a different event next time; only the time of receipt distinguishes them.
             return f"moment:{now!r}:{hashlib.sha256(content).hexdigest()}"
-        named = [(name, request.headers[name]) for name in self._headers if name in request.headers]
-        told_apart = json.dumps(named).encode() + content if named else content
+        pairs = [(name, request.headers[name]) for name in self._headers if name in request.headers]
+        told_apart = json.dumps(pairs).encode() + content if pairs else content
         return "sha256:" + hashlib.sha256(_with_type(type, told_apart)).hexdigest()
 
     def replayed(self, body: bytes, type: str) -> bytes:
@@ -141,9 +141,9 @@ def first_key_not_in(besides: tuple[str, ...], keys: Iterable[str]) -> str | Non
 def json_paths(selectors: Iterable[Selector | tuple[Selector, ...]]) -> Iterator[str]:
     """Yield the JSON paths among the selectors."""
     for selector in selectors:
-        for one in selector if isinstance(selector, tuple) else (selector,):
-            if isinstance(one, Json):
-                yield one.path
+        for selector_part in selector if isinstance(selector, tuple) else (selector,):
+            if isinstance(selector_part, Json):
+                yield selector_part.path
 
 
 def _keys(body: bytes) -> Iterable[str]:
@@ -216,13 +216,13 @@ class BatchSplitter:
             now: when it was received, in seconds since 1970.
         """
         document, exact = parse_with_exact(request.body)
-        found = list(islice(self._find(exact), MAX_ITEMS + 1))
-        if len(found) > MAX_ITEMS:
+        matches = list(islice(self._find(exact), MAX_ITEMS + 1))
+        if len(matches) > MAX_ITEMS:
             return _too_many()
         items: dict[tuple[str, bytes], BatchItem] = {}
-        for one in found:
-            value = one.value if exact is document else get_path(document, one.path.split("."))
-            item = self._item(request, exact, one, value, type, now)
+        for match in matches:
+            value = match.value if exact is document else get_path(document, match.path.split("."))
+            item = self._item(request, exact, match, value, type, now)
             items.setdefault((item.dedup_key, item.digest), item)
         return tuple(items.values())
 
@@ -232,17 +232,17 @@ class BatchSplitter:
                 if value is not None:
                     yield _Found(rule, path, value)
 
-    def _item(self, request: Request, exact: Any, found: _Found, value: Any, type: str, now: float) -> BatchItem:
+    def _item(self, request: Request, exact: Any, match: _Found, value: Any, type: str, now: float) -> BatchItem:
         """Return an item with the parsed *value*; its content is that of the document with *exact* numbers."""
-        content = _canonical(found.value, found.rule.volatile)
+        content = _canonical(match.value, match.rule.volatile)
         extracted = {path: get_path(value, parts) for path, parts in self._fields.items()}
         name = self._id_of(request, extracted)
         type = self._type_in(request, extracted, value) or type
-        made = self._made(exact, found, type, content, now) if name is None else make_dedup_key(name)
+        key = self._made(exact, match, type, content, now) if name is None else make_dedup_key(name)
         return BatchItem(
-            path=found.path,
+            path=match.path,
             type=type,
-            dedup_key=KEY_PREFIX + made,
+            dedup_key=KEY_PREFIX + key,
             digest=hashlib.sha256(content).digest(),
             document=value,
         )
@@ -254,15 +254,15 @@ class BatchSplitter:
             name = first_key_not_in(besides, value)
         return None if name is None else printable_type(name)
 
-    def _made(self, document: Any, found: _Found, type: str, content: bytes, now: float) -> str:
+    def _made(self, document: Any, match: _Found, type: str, content: bytes, now: float) -> str:
         """Return the key of an item without an id."""
-        if found.rule.around and found.rule.holder is not None:
-            holder = get_path(document, found.path.split(".")[: found.rule.holder])
+        if match.rule.around and match.rule.holder is not None:
+            holder = get_path(document, match.path.split(".")[: match.rule.holder])
             if isinstance(holder, dict):
-                content += _canonical([holder.get(key) for key in found.rule.around], ())
-        made = f"sha256:{hashlib.sha256(_with_type(type, content)).hexdigest()}"
+                content += _canonical([holder.get(key) for key in match.rule.around], ())
+        digest = f"sha256:{hashlib.sha256(_with_type(type, content)).hexdigest()}"
         # If the same content can mean a different event next time, only path and time distinguish items.
-        return f"moment:{now!r}:{found.path}:{made}" if self._items.id.is_repeatable else made
+        return f"moment:{now!r}:{match.path}:{digest}" if self._items.id.is_repeatable else digest
 
 
 def batch_type(items: tuple[BatchItem, ...]) -> str:
@@ -274,7 +274,11 @@ def batch_type(items: tuple[BatchItem, ...]) -> str:
 def _rule(path: str, volatile: tuple[str, ...], around: tuple[str, ...]) -> _Rule:
     parts = split_path(path)
     stars = [position for position, part in enumerate(parts) if part == "*"]
-    inside = tuple(split_path(one.removeprefix(path + ".")) for one in volatile if one.startswith(path + "."))
+    inside = tuple(
+        split_path(volatile_path.removeprefix(path + "."))
+        for volatile_path in volatile
+        if volatile_path.startswith(path + ".")
+    )
     return _Rule(path, inside, stars[-1] - 1 if stars and stars[-1] > 0 else None, around)
 
 

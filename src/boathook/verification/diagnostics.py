@@ -155,9 +155,9 @@ def _bodies(case: RejectedRequest) -> Iterator[tuple[str, bytes]]:
     document = parse(body)
     if document is UNREADABLE:
         return
-    for words, how in _JSON_STYLES:
+    for words, style in _JSON_STYLES:
         for is_ascii in (True, False):
-            text = json.dumps(document, ensure_ascii=is_ascii, **how)
+            text = json.dumps(document, ensure_ascii=is_ascii, **style)
             hint = f"it would match the body's JSON written {words}: a proxy parsed and rewrote it"
             yield hint, text.encode("utf-8", "surrogatepass")
 
@@ -186,7 +186,9 @@ def _find_scheme(case: RejectedRequest) -> str | None:
 
 
 def _schemes(case: RejectedRequest) -> Iterator[tuple[Recipe, str]]:
-    registered = next((one for one in RECIPES if case.spec.provider.strip().lower() in (one.name, *one.aliases)), None)
+    registered = next(
+        (recipe for recipe in RECIPES if case.spec.provider.strip().lower() in (recipe.name, *recipe.aliases)), None
+    )
     if registered is None:
         return
     yield registered, f"{registered.title} without the setting scheme"
@@ -198,8 +200,8 @@ def _senders() -> dict[str, str]:
     """Return provider titles by header name, for headers that few providers use."""
     titles: dict[str, list[str]] = {}
     for recipe in RECIPES:
-        for one in (recipe, *recipe.schemes.values()):
-            for name in signature_headers(one.proof) - _COMMON_HEADERS:
+        for recipe_or_scheme in (recipe, *recipe.schemes.values()):
+            for name in signature_headers(recipe_or_scheme.proof) - _COMMON_HEADERS:
                 titles.setdefault(name, []).append(recipe.title)
     return {name: " or ".join(list(dict.fromkeys(those))[:3]) for name, those in titles.items()}
 

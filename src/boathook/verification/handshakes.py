@@ -127,7 +127,7 @@ class Handshakes:
 
 def handshake_selectors(handshake: Handshake) -> Iterator[Selector]:
     """Yield every selector that a handshake reads."""
-    yield from (one[0] if isinstance(one, tuple) else one for one in handshake.when)
+    yield from (condition[0] if isinstance(condition, tuple) else condition for condition in handshake.when)
     yield from handshake.unless
     if handshake.token is not None:
         yield handshake.token[0]
@@ -145,7 +145,7 @@ def _json_paths(handshakes: Iterator[Handshake]) -> list[str]:
 
 
 def _compile(handshake: Handshake, spec: SourceSpec, settings: Mapping[str, str]) -> _CompiledHandshake:
-    pairs = (one if isinstance(one, tuple) else (one, None) for one in handshake.when)
+    pairs = (condition if isinstance(condition, tuple) else (condition, None) for condition in handshake.when)
     token = None
     if handshake.token is not None:
         selector, setting = handshake.token
@@ -164,8 +164,8 @@ def _reply(question: _CompiledHandshake, request: Request, extracted: ExtractedF
         read, expected, setting = question.token
         if not expected:
             return _refuse(401, f"{setting} is not set, so no token can be valid")
-        given = scalar_text(read(request, extracted)) or ""
-        prints = (signing.fingerprint(text.encode("utf-8", "surrogatepass")) for text in (given, expected))
+        sent_text = scalar_text(read(request, extracted)) or ""
+        prints = (signing.fingerprint(text.encode("utf-8", "surrogatepass")) for text in (sent_text, expected))
         if not signing.equal_bytes_constant_time(*prints):
             return _refuse(401, f"its token is not {setting}")
     return question.answer(request, extracted)
@@ -212,8 +212,8 @@ def _echo(status: int, wrap: str, text: str) -> Challenge:
     return Challenge(status=status, body=text.encode("utf-8", "replace"), content_type=PLAIN_TEXT)
 
 
-def _done(status: int, **what: str) -> Challenge:
-    return Challenge(status=status, body=b"", content_type=PLAIN_TEXT, **what)
+def _done(status: int, **texts: str) -> Challenge:
+    return Challenge(status=status, body=b"", content_type=PLAIN_TEXT, **texts)
 
 
 def _static_answer(
@@ -260,7 +260,7 @@ def _fill(template: str, words: Mapping[str, Any], *, is_json: bool) -> str:
     return _PLACEHOLDER.sub(word, template)
 
 
-def _refuse(status: int, why: str) -> Rejected:
+def _refuse(status: int, reason: str) -> Rejected:
     return Rejected(
-        status=status, reason=Reason.CHALLENGE_REFUSED, detail=f"a handshake was refused: {why}", may_reverify=False
+        status=status, reason=Reason.CHALLENGE_REFUSED, detail=f"a handshake was refused: {reason}", may_reverify=False
     )

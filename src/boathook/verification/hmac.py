@@ -92,9 +92,11 @@ class FieldCheck:
 
     def _fits(self, key: _Key, claim: SignedMessage) -> bool:
         expected = [self._expect(key, signed) for signed in (claim.signed, *claim.alternatives)]
-        signatures = (given.lower() if self._is_hex else given for given in claim.signatures)
+        signatures = (signature.lower() if self._is_hex else signature for signature in claim.signatures)
         return any(
-            given.isascii() and signing.equal_constant_time(one, given) for given in signatures for one in expected
+            signature.isascii() and signing.equal_constant_time(digest, signature)
+            for signature in signatures
+            for digest in expected
         )
 
     def _expect(self, key: _Key, signed: bytes) -> str:
@@ -167,7 +169,7 @@ class HmacCheck:
         if isinstance(reading, Rejected):
             return reading
         requests = _url_forms(self.proof, request)
-        forms = [self.template.fill(one, reading.timestamp, reading.identifier) for one in requests]
+        forms = [self.template.fill(body, reading.timestamp, reading.identifier) for body in requests]
         if any(self._fits(signed, reading.signatures) for signed in forms):
             return ValidProof(reading.moment, forms[0], reading.identifier or None)
         return self._mismatch(len(reading.signatures))
@@ -179,26 +181,26 @@ class HmacCheck:
             if value is not None:
                 break
         else:
-            known = [known.signature for known in self._headers[:3]]
-            return reject(Reason.SIGNATURE_MISSING, f"there is no header {' or '.join(known)}")
+            header_names = [header.signature for header in self._headers[:3]]
+            return reject(Reason.SIGNATURE_MISSING, f"there is no header {' or '.join(header_names)}")
         parsed = self._read_form(value[:MAX_HEADER])
         if self._any_header:
             parsed = self._read_others(request, names, parsed)
         if parsed.problem or not parsed.signatures or not all(map(str.isascii, parsed.signatures)):
             return _unreadable(names, self.proof.form, parsed)
-        timestamp, moment = "", None
+        timestamp, sent_at = "", None
         if self._needs_stamp:
-            found = parsed.timestamp if names.timestamp is None else request.headers.get(names.timestamp)
-            if found is None:
+            text = parsed.timestamp if names.timestamp is None else request.headers.get(names.timestamp)
+            if text is None:
                 return _timestamp_missing(names)
-            result = self._window.check(found, now)
+            result = self._window.check(text, now)
             if isinstance(result, Rejected):
                 return result
-            timestamp, moment = found, result
+            timestamp, sent_at = text, result
         identifier = self._read_id(request, names) if self._needs_id else ""
         if isinstance(identifier, Rejected):
             return identifier
-        return ParsedHeaders(parsed.signatures, timestamp, moment, identifier)
+        return ParsedHeaders(parsed.signatures, timestamp, sent_at, identifier)
 
     def _fits(self, chunks: list[bytes], signatures: tuple[str, ...]) -> bool:
         for mac in self._macs:
@@ -255,8 +257,8 @@ def _url_forms(proof: Hmac, request: Request) -> tuple[Request, ...]:
 
 
 def _timestamp_missing(names: SignatureHeaders) -> Rejected:
-    where = f"header {names.timestamp}" if names.timestamp else f"timestamp in {names.signature}"
-    return reject(Reason.TIMESTAMP_MISSING, f"there is no {where}")
+    location = f"header {names.timestamp}" if names.timestamp else f"timestamp in {names.signature}"
+    return reject(Reason.TIMESTAMP_MISSING, f"there is no {location}")
 
 
 def _unreadable(names: SignatureHeaders, form: SignatureFormat, parsed: ParsedSignatures) -> Rejected:

@@ -113,8 +113,8 @@ def _patterns(schema: Any) -> Iterator[str]:
         part = parts.pop()
         if isinstance(part, Mapping):
             parts += part.values()
-            named = part.get("patternProperties")
-            yield from named if isinstance(named, Mapping) else ()
+            patterns = part.get("patternProperties")
+            yield from patterns if isinstance(patterns, Mapping) else ()
             if isinstance(part.get("pattern"), str):
                 yield part["pattern"]
         elif isinstance(part, list):
@@ -263,32 +263,32 @@ def _pattern_properties(validator: Any, patterns: Mapping[str, Any], instance: A
                 yield from validator.descend(value, schema, path=name, schema_path=pattern)
 
 
-def _multiple_of(validator: Any, wanted: float, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+def _multiple_of(validator: Any, divisor: float, instance: Any, _schema: Any) -> Iterator[ValidationError]:
     # Compared as decimals: in binary floating point, 19.99 is not a multiple of 0.01.
-    if validator.is_type(instance, "number") and (Fraction(str(instance)) / Fraction(str(wanted))).denominator != 1:
-        yield ValidationError(f"{instance!r} is not a multiple of {wanted!r}")
+    if validator.is_type(instance, "number") and (Fraction(str(instance)) / Fraction(str(divisor))).denominator != 1:
+        yield ValidationError(f"{instance!r} is not a multiple of {divisor!r}")
 
 
-def _additional_properties(validator: Any, wanted: Any, instance: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
+def _additional_properties(validator: Any, rule: Any, instance: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
     if not validator.is_type(instance, "object"):
         return
-    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     for name, value in instance.items():
-        if name in known or any(_matches(pattern, name) for pattern in patterns):
+        if name in properties or any(_matches(pattern, name) for pattern in patterns):
             continue
-        if wanted is False:
+        if rule is False:
             yield ValidationError(f"the property {name!r} is not allowed")
         else:
-            yield from validator.descend(value, wanted, path=name)
+            yield from validator.descend(value, rule, path=name)
 
 
 def _metered(keyword: str, check: Check) -> Check:
-    def metered(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterable[ValidationError] | None:
-        _count_steps(1 + _size(wanted) // 10 + _size(instance) // 10)
+    def metered(validator: Any, rule: Any, instance: Any, schema: Any) -> Iterable[ValidationError] | None:
+        _count_steps(1 + _size(rule) // 10 + _size(instance) // 10)
         if keyword == "uniqueItems" and isinstance(instance, list) and any(map(_size, instance)):
             # Lists and objects cannot be sorted, so every pair of elements is compared.
             _count_steps(len(instance) ** 2 // 10)
-        return _count_message_steps(check(validator, wanted, instance, schema) or ())
+        return _count_message_steps(check(validator, rule, instance, schema) or ())
 
     return metered
 
@@ -305,9 +305,9 @@ def _size(value: Any) -> int:
 
 
 def _count_steps(steps: int) -> None:
-    left = _steps.get()
-    left[0] -= steps
-    if left[0] < 0:
+    budget = _steps.get()
+    budget[0] -= steps
+    if budget[0] < 0:
         raise _StepLimitExceeded
 
 

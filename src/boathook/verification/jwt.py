@@ -110,8 +110,8 @@ class JwtCheck:
         except (PyJWTError, ValueError, TypeError, RecursionError):
             return reject(Reason.SIGNATURE_MALFORMED, "the token is not a JSON Web Token")
         if header.get("alg") not in self._algorithms:
-            wanted = " or ".join(self._algorithms)
-            return reject(Reason.UNKNOWN_SCHEME, f"the token is not signed with {wanted}")
+            algorithms = " or ".join(self._algorithms)
+            return reject(Reason.UNKNOWN_SCHEME, f"the token is not signed with {algorithms}")
         url = self._proof.key_set
         if url is None:
             return self._secrets
@@ -122,9 +122,9 @@ class JwtCheck:
         if not keys:
             return reject(Reason.KEY_UNAVAILABLE, "the issuer's key set contains no usable key")
         kid = header.get("kid")
-        named = tuple(key.key for key in keys if kid is None or key.kid == kid)
-        if named:
-            return named[:MAX_SIGNATURES]
+        matching = tuple(key.key for key in keys if kid is None or key.kid == kid)
+        if matching:
+            return matching[:MAX_SIGNATURES]
         if self._ring.is_older(url, REFETCH_S, now):
             return KeyRequired(url=url)
         return reject(Reason.SIGNATURE_MISMATCH, "the token names a key that is not in the issuer's set")
@@ -149,13 +149,13 @@ class JwtCheck:
         for name in ("exp", "nbf", "iat"):
             if name in claims and _numeric_date(claims, name) is None:
                 return reject(Reason.TIMESTAMP_MALFORMED, f"the token's {name} is not a number of seconds since 1970")
-        expires, starts, made = (_numeric_date(claims, name) for name in ("exp", "nbf", "iat"))
+        expires, starts, issued = (_numeric_date(claims, name) for name in ("exp", "nbf", "iat"))
         if expires is None and self._proof.must_expire:
             return reject(Reason.TIMESTAMP_MISSING, "the token has no exp, so it would never expire")
         if expires is not None and now > expires + self._leeway_s:
             detail = f"the token expired {now - expires:.0f} s ago"
             return reject(Reason.TIMESTAMP_TOO_OLD, detail, may_reverify=True)
-        if max(starts or 0.0, made or 0.0) > now + self._leeway_s:
+        if max(starts or 0.0, issued or 0.0) > now + self._leeway_s:
             detail = "the token's issue or start time is in the future by this machine's clock"
             return reject(Reason.TIMESTAMP_IN_FUTURE, detail, may_reverify=True)
         return None
@@ -175,17 +175,17 @@ class JwtCheck:
 def read_key_set(content: bytes) -> tuple[_NamedKey, ...]:
     """Return the RSA signature keys of a JWK set (RFC 7517); other kinds of keys and weak ones are skipped."""
     document = parse(content)
-    found = document.get("keys") if isinstance(document, dict) else None
-    keys = found[:_MAX_KEYS] if isinstance(found, list) else []
-    return tuple(named for key in keys if isinstance(key, dict) and (named := _read_jwk(key)) is not None)
+    entries = document.get("keys") if isinstance(document, dict) else None
+    keys = entries[:_MAX_KEYS] if isinstance(entries, list) else []
+    return tuple(named_key for key in keys if isinstance(key, dict) and (named_key := _read_jwk(key)) is not None)
 
 
-def _read_jwk(one: dict[str, Any]) -> _NamedKey | None:
-    if one.get("kty") != "RSA" or one.get("use", "sig") != "sig" or one.get("alg", "RS256") != "RS256":
+def _read_jwk(jwk: dict[str, Any]) -> _NamedKey | None:
+    if jwk.get("kty") != "RSA" or jwk.get("use", "sig") != "sig" or jwk.get("alg", "RS256") != "RS256":
         return None
-    kid = one.get("kid")
+    kid = jwk.get("kid")
     try:
-        key = PyJWK(one, algorithm="RS256")
+        key = PyJWK(jwk, algorithm="RS256")
     except (PyJWKError, PyJWTError, ValueError, TypeError):
         return None
     if not isinstance(key.key, RSAPublicKey) or key.key.key_size < MIN_RSA_BITS:
@@ -196,8 +196,8 @@ def _read_jwk(one: dict[str, Any]) -> _NamedKey | None:
 def _read_secrets(spec: SourceSpec) -> tuple[str, ...]:
     for position, secret in enumerate(required_secrets(spec)):
         if "-----BEGIN" in secret:
-            where = f"sources.{spec.name}.secrets[{position}]"
-            raise ConfigError(f"{where}: this is a PEM key, but {spec.provider} signs with a shared secret")
+            location = f"sources.{spec.name}.secrets[{position}]"
+            raise ConfigError(f"{location}: this is a PEM key, but {spec.provider} signs with a shared secret")
     return spec.secrets
 
 

@@ -44,12 +44,12 @@ class KeyRing:
         """
         if len(content) > MAX_BYTES:
             raise ValueError(f"{len(content)} bytes are too many for a key; the maximum is {MAX_BYTES}")
-        held = self._entries.pop(url, None)
+        entry = self._entries.pop(url, None)
         # Identical bytes keep the same object, so that the cache of parsed keys still matches.
-        content = held.content if held is not None and held.content == content else content
+        content = entry.content if entry is not None and entry.content == content else content
         if len(self._entries) >= MAX_KEYS:
             # Iterate over a copy and ignore missing entries: as a library this runs in many threads.
-            oldest, _ = min(list(self._entries.items()), key=lambda held: held[1].fetched_at)
+            oldest, _ = min(list(self._entries.items()), key=lambda item: item[1].fetched_at)
             self._entries.pop(oldest, None)
         self._entries[url] = _Entry(content, now, now + self._fresh_s)
 

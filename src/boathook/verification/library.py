@@ -102,9 +102,9 @@ def verify(
     """
     if not isinstance(body, bytes | bytearray | memoryview):
         raise TypeError(f"body: pass the raw bytes as received, not {type(body).__name__}")
-    chosen = tuple(sorted((name, _hashable(name, value)) for name, value in settings.items()))
+    options = tuple(sorted((name, _hashable(name, value)) for name, value in settings.items()))
     received_at = time.time() if now is None else now
-    spec = provider, _secrets(secrets), tolerance_s, chosen, _written(schema)
+    spec = provider, _secrets(secrets), tolerance_s, options, _written(schema)
     verifier = _compile(*spec) if keys is None else _make(*spec, _ring_of(keys, received_at))
     if verifier.recipe.signs_url and not url:
         raise ConfigError(f"url: {verifier.recipe.title} signs the URL; pass all of it, with its query")
@@ -173,9 +173,9 @@ def _reword_for_library(complaint: str, provider: str, secrets: tuple[str, ...])
 
 
 def _secrets(secrets: str | Sequence[str]) -> tuple[str, ...]:
-    known: tuple[object, ...] = (secrets,) if isinstance(secrets, str | None) else tuple(secrets)
-    texts = tuple(one for one in known if isinstance(one, str))
-    if texts != known:
+    values: tuple[object, ...] = (secrets,) if isinstance(secrets, str | None) else tuple(secrets)
+    texts = tuple(value for value in values if isinstance(value, str))
+    if texts != values:
         raise TypeError("secrets: pass a string or a list of strings; None means that a variable is not set")
     return tuple(filter(None, texts))
 

@@ -58,11 +58,11 @@ def make_keys(provider: str, **settings: Any) -> Keys:
     Raises:
         ConfigError: the provider is unknown, or it does not sign with a key pair.
     """
-    recipe, known = _resolve(provider, settings)
+    recipe, options = _resolve(provider, settings)
     match recipe.proof:
         case Asymmetric() as proof:
             return keys.make_keys(
-                proof, _scheme(proof, RequestReader(_unsigned_request(recipe, None, DEFAULT_URL, None, None), known))
+                proof, _scheme(proof, RequestReader(_unsigned_request(recipe, None, DEFAULT_URL, None, None), options))
             )
         case Jwt(key_set=str()) as proof:
             return keys.make_keys(proof, SignatureAlgorithm.RSA_SHA256)
@@ -115,8 +115,8 @@ def sign(
         **settings,
     )
     if signed.body != body or signed.url != url:
-        where = "body" if signed.body != body else "address"
-        raise ValueError(f"{provider} puts its signature into the {where}; send what signed_request returns")
+        part = "body" if signed.body != body else "address"
+        raise ValueError(f"{provider} puts its signature into the {part}; send what signed_request returns")
     return dict(signed.headers)
 
 
@@ -140,12 +140,12 @@ def signed_request(
     """
     if body is None:
         settings = {**find_recipe(provider).sample.settings, **settings}
-    recipe, known = _resolve(provider, settings)
+    recipe, options = _resolve(provider, settings)
     secrets = [secret] if isinstance(secret, str) else list(secret)
     now = time.time() if timestamp is None else timestamp
     blank = _unsigned_request(recipe, body, url, method, content_type)
     request = _set_id_and_type(recipe, replace(blank, headers={**blank.headers, **(headers or {})}), id, type)
-    proven = _add_proof(recipe, known, secrets, request, now, id)
+    proven = _add_proof(recipe, options, secrets, request, now, id)
     return Signed(proven.method, proven.url, proven.headers, proven.body)
 
 
@@ -219,7 +219,9 @@ def _set_new_id(recipe: Recipe, request: Request) -> Request:
 def _set_type(recipe: Recipe, request: Request, type: str) -> Request:
     items = recipe.items
     if items is not None and items.type.selectors and parse(request.body) is not UNREADABLE:
-        selectors = [Json(f"{path}.{one.path}") for path in items.paths for one in _flat(items.type.selectors[:1])]
+        selectors = [
+            Json(f"{path}.{selector.path}") for path in items.paths for selector in _flat(items.type.selectors[:1])
+        ]
     else:
         selectors = list(_flat(recipe.type.selectors[:1]))
     if not selectors:
@@ -337,8 +339,8 @@ def _add_field_macs(proof: FieldMac, settings: Mapping[str, str], secrets: list[
     by_secret = [_state(proof, reader, secret) for secret in secrets]
     for together in zip(*by_secret, strict=True):
         macs = [
-            signing.ENCODERS[proof.encoding](_digest(proof, secret, one.signed))
-            for secret, one in zip(secrets, together, strict=True)
+            signing.ENCODERS[proof.encoding](_digest(proof, secret, content.signed))
+            for secret, content in zip(secrets, together, strict=True)
         ]
         request = _put(request, together[0].selector, proof.form.write(macs, None))
     return request
@@ -353,9 +355,11 @@ def _digest(proof: FieldMac, secret: str, signed: bytes) -> bytes:
 def _add_signatures(proof: Asymmetric, settings: Mapping[str, str], privates: list[str], request: Request) -> Request:
     reader = RequestReader(request, settings)
     scheme = _scheme(proof, reader)
-    for one in _state(proof, reader, ""):
-        signatures = [signing.ENCODERS[proof.encoding](keys.sign(scheme, private, one.signed)) for private in privates]
-        request = _put(request, one.selector, proof.form.write(signatures, None))
+    for content in _state(proof, reader, ""):
+        signatures = [
+            signing.ENCODERS[proof.encoding](keys.sign(scheme, private, content.signed)) for private in privates
+        ]
+        request = _put(request, content.selector, proof.form.write(signatures, None))
     return request
 
 

@@ -24,8 +24,8 @@ def parse_timestamp(text: str, unit: TimestampFormat) -> float | None:
         return None
     if unit is TimestampFormat.ISO:
         try:
-            moment = datetime.fromisoformat(text)
-            return None if moment.tzinfo is None else moment.timestamp()
+            time = datetime.fromisoformat(text)
+            return None if time.tzinfo is None else time.timestamp()
         except (ValueError, OverflowError):
             return None
     if not text.isdigit():
@@ -51,12 +51,12 @@ class TimestampWindow:
 
     def check(self, text: str, now: float) -> float | Rejected:
         """Return the time in *text*, in seconds since 1970, or a rejection if it is malformed or too far from *now*."""
-        moment = parse_timestamp(text, self._unit)
-        if moment is None:
+        sent_at = parse_timestamp(text, self._unit)
+        if sent_at is None:
             return reject(Reason.TIMESTAMP_MALFORMED, f"the timestamp {_quote(text)} is not {_UNITS[self._unit]}")
-        skew_s = now - moment
+        skew_s = now - sent_at
         if -self.tolerance_s <= skew_s <= self.tolerance_s:
-            return moment
+            return sent_at
         return self._off_time(text, skew_s)
 
     def _off_time(self, text: str, skew_s: float) -> Rejected:
@@ -114,16 +114,16 @@ def read_signed_messages(
 def _read_signed_message(
     form: SignatureFormat, reader: RequestReader, statement: SignedPart
 ) -> SignedMessage | Rejected:
-    where = describe_selector(statement.selector)
+    location = describe_selector(statement.selector)
     text = reader.text(statement.selector)
     if text is None:
-        return reject(Reason.SIGNATURE_MISSING, f"there is no signature in {where}")
+        return reject(Reason.SIGNATURE_MISSING, f"there is no signature in {location}")
     parsed = form.read(text[:MAX_SIGNATURE_TEXT])
     if parsed.problem:
-        return reject(Reason.SIGNATURE_MALFORMED, f"the signature in {where} cannot be read: {parsed.problem}")
+        return reject(Reason.SIGNATURE_MALFORMED, f"the signature in {location} cannot be read: {parsed.problem}")
     if not parsed.signatures:
         there = ", ".join(dict.fromkeys(parsed.seen)) or "nothing"
-        detail = f"{where} contains no {form.expected_text}, but {there}"
+        detail = f"{location} contains no {form.expected_text}, but {there}"
         return reject(Reason.UNKNOWN_SCHEME, detail, may_reverify=True)
     return SignedMessage(statement.signed, parsed.signatures, statement.alternatives)
 

@@ -70,8 +70,8 @@ def resolve_source(spec: SourceSpec) -> ResolvedSource:
         password = options.text("password")
         spec = replace(spec, secrets=(*spec.secrets, password) if password else spec.secrets)
     options.finish(recipe.name)
-    named = spec.volatile or (_ATTEMPT_FIELDS if spec.dedup_fields else ())
-    volatile = tuple(_volatile_path(options, path) for path in named)
+    names = spec.volatile or (_ATTEMPT_FIELDS if spec.dedup_fields else ())
+    volatile = tuple(_volatile_path(options, path) for path in names)
     recipe = replace(recipe, volatile=(*recipe.volatile, *volatile))
     if recipe.signs_url and not (spec.public_url or spec.unsigned):
         raise options.error(

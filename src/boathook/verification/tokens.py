@@ -75,8 +75,8 @@ def _is_blank(secret: str) -> bool:
     """Return whether a secret holds nothing that an attacker would have to guess."""
     # A key of NULs signs like an empty one, and files can be all NULs after a power failure. A bare prefix can be what
     # a template leaves of an unset variable.
-    shown = secret.strip().removeprefix(signing.VERSION_PREFIX).removeprefix(signing.STANDARD_PREFIX)
-    return not any(char.isprintable() and not char.isspace() for char in shown)
+    content = secret.strip().removeprefix(signing.VERSION_PREFIX).removeprefix(signing.STANDARD_PREFIX)
+    return not any(char.isprintable() and not char.isspace() for char in content)
 
 
 class TokenCheck:
@@ -103,8 +103,8 @@ class TokenCheck:
         for token in self._tokens_of(request):
             if token is None:
                 return reject(Reason.TOKEN_MISSING, f"there is no {self._where()}")
-            found = signing.fingerprint(token)
-            if not any(signing.equal_bytes_constant_time(found, accepted) for accepted in self._accepted):
+            fingerprint = signing.fingerprint(token)
+            if not any(signing.equal_bytes_constant_time(fingerprint, accepted) for accepted in self._accepted):
                 secrets = describe_secrets(len(self._accepted))
                 return reject(Reason.TOKEN_MISMATCH, f"the {self._where()} does not match {secrets}")
             is_any = True
@@ -137,8 +137,8 @@ class TokenCheck:
                 yield _behind(prefix, scalar_text(read_form_field(form_of(request), selector)))
             case Json(path=path):
                 document = parse(request.body)
-                found = iter(()) if document is UNREADABLE else expand_path(document, path)
-                yield from (_behind(prefix, scalar_text(value)) for _, value in found)
+                matches = iter(()) if document is UNREADABLE else expand_path(document, path)
+                yield from (_behind(prefix, scalar_text(value)) for _, value in matches)
             case BasicPassword(username=username):
                 yield _basic_password(request.headers.get("authorization", ""), username)
             case _ as never:
@@ -181,10 +181,10 @@ class AddressCheck:
         """Check one request."""
         if is_within(request.client, self._networks):
             return ValidProof(None)
-        shown = ascii(request.client[:60])
+        address = ascii(request.client[:60])
         return reject(
             Reason.ADDRESS_NOT_ALLOWED,
-            f"the sender's address {shown} is in none of the {len(self._networks)} allowed networks; "
+            f"the sender's address {address} is in none of the {len(self._networks)} allowed networks; "
             "behind a proxy, add the proxy to server.trusted_proxies",
             may_reverify=True,
         )

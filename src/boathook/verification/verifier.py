@@ -275,7 +275,7 @@ class Verifier:
         items: tuple[BatchItem, ...] = (),
         query: bytes | None = None,
     ) -> Verified:
-        headers, wanted = request.headers, self.recipe.reply
+        headers, reply = request.headers, self.recipe.reply
         return Verified(
             grade=self._grade,
             type=type,
@@ -287,16 +287,16 @@ class Verifier:
             timestamp=None if proven.sent_at is None else datetime.fromtimestamp(proven.sent_at, UTC),
             items=items,
             query=query,
-            reply=self._reply if wanted is None or self._reply is not None else self._render(wanted, request),
+            reply=self._reply if reply is None or self._reply is not None else self._render(reply, request),
         )
 
-    def _render(self, wanted: ExpectedReply, request: Request) -> Reply | None:
+    def _render(self, reply: ExpectedReply, request: Request) -> Reply | None:
         reader = RequestReader(request, self._settings)
-        if wanted.only_with and not any(reader.text(selector) for selector in wanted.only_with):
+        if reply.only_with and not any(reader.text(selector) for selector in reply.only_with):
             return None
-        texts = (part if isinstance(part, str) else reader.text(part) or "" for part in wanted.body)
+        texts = (part if isinstance(part, str) else reader.text(part) or "" for part in reply.body)
         body = "".join(texts).encode("utf-8", "replace")
-        return Reply(status=wanted.status, body=body, content_type=wanted.content_type)
+        return Reply(status=reply.status, body=body, content_type=reply.content_type)
 
 
 def _check_dedup(recipe: Recipe, spec: SourceSpec) -> None:
@@ -323,12 +323,12 @@ def _is_id_plain(proof: Proof) -> bool:
     return not isinstance(proof, Hmac) or "{id}" not in proof.template or bool(_ID_FIRST.match(proof.template))
 
 
-def _static_reply(wanted: ExpectedReply | None) -> Reply | None:
+def _static_reply(reply: ExpectedReply | None) -> Reply | None:
     """Return the reply that does not depend on the request, or None."""
-    if wanted is None or wanted.only_with or not all(isinstance(part, str) for part in wanted.body):
+    if reply is None or reply.only_with or not all(isinstance(part, str) for part in reply.body):
         return None
-    body = "".join(map(str, wanted.body)).encode()
-    return Reply(status=wanted.status, body=body, content_type=wanted.content_type)
+    body = "".join(map(str, reply.body)).encode()
+    return Reply(status=reply.status, body=body, content_type=reply.content_type)
 
 
 def _selectors(recipe: Recipe) -> Iterator[Selector]:
@@ -338,11 +338,11 @@ def _selectors(recipe: Recipe) -> Iterator[Selector]:
 
 def _kept_headers(recipe: Recipe, besides: tuple[str, ...]) -> tuple[str, ...]:
     """Return the headers that are stored with an event, which exclude credentials and signatures."""
-    named = [selector.name for selector in _selectors(recipe) if isinstance(selector, Header)]
+    names = [selector.name for selector in _selectors(recipe) if isinstance(selector, Header)]
     # The recipe may use a header that is part of the signed fields as the event's id or type.
-    shown = frozenset(named if isinstance(recipe.proof, FieldMac | Asymmetric) else ())
-    hidden = CREDENTIAL_HEADERS | (signature_headers(recipe.proof) - shown)
-    return tuple(name for name in dict.fromkeys((*_ALWAYS_KEPT, *named, *recipe.keep, *besides)) if name not in hidden)
+    kept_names = frozenset(names if isinstance(recipe.proof, FieldMac | Asymmetric) else ())
+    hidden = CREDENTIAL_HEADERS | (signature_headers(recipe.proof) - kept_names)
+    return tuple(name for name in dict.fromkeys((*_ALWAYS_KEPT, *names, *recipe.keep, *besides)) if name not in hidden)
 
 
 def _not_json(recipe: Recipe) -> Rejected:
