@@ -121,8 +121,8 @@ def check_pubsub_claims(claims: Mapping[str, Any], reader: RequestReader) -> str
     https://cloud.google.com/pubsub/docs/authenticate-push-subscriptions
     """
     for name in ("audience", "email"):
-        claim, wanted = claims.get("aud" if name == "audience" else name), reader.settings.get(name, "")
-        if not wanted or claim != wanted:
+        claim, expected = claims.get("aud" if name == "audience" else name), reader.settings.get(name, "")
+        if not expected or claim != expected:
             return f"the token's {name} is {str(claim)[:300]!r}, which is not the configured one"
     return None if claims.get("email_verified") is True else "the token's email is not verified"
 

@@ -87,10 +87,10 @@ def _escape(text: str) -> str:
 
 def check_connect_claims(claims: Mapping[str, Any], reader: RequestReader) -> str | None:
     """Check that Atlassian's claims match this request line and come from the configured site."""
-    request, wanted = reader.request, reader.settings.get("client_key", "")
+    request, client_key = reader.request, reader.settings.get("client_key", "")
     if claims.get("qsh") != hash_request(request.method, request.url, reader.settings.get("base_url", "")):
         return f"the claim qsh is not the hash of {request.method} {request.url[:_MANY]}; check public_url and base_url"
-    if wanted and claims.get("iss") != wanted:
+    if client_key and claims.get("iss") != client_key:
         return f"the claim iss names the site {str(claims.get('iss'))[:_MANY]!r}, not client_key"
     return None
 

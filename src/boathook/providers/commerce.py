@@ -175,7 +175,7 @@ def _twilio_urls(url: str) -> tuple[str, ...]:
     path, mark, query = url.partition("?")
     escaped = query.replace("'", "%27")
     queries = dict.fromkeys((decode_escapes(query, "'@:"), query, decode_escapes(query, "'"), escaped))
-    return tuple(one for text in queries for one in _with_and_without_port(f"{path}{mark}{text}"))
+    return tuple(variant for text in queries for variant in _with_and_without_port(f"{path}{mark}{text}"))
 
 
 def _with_and_without_port(url: str) -> tuple[str, ...]:

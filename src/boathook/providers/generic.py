@@ -80,10 +80,10 @@ def configure_hmac(options: Options, base: Recipe) -> Recipe:
         time_unit=options.choice("timestamp_unit", TimestampFormat.SECONDS),
     )
     signed = _check_template(options, proof)
-    named = configure_id_and_type(options, base)
-    selector = named.id.selectors[0] if named.id.selectors else None
+    recipe = configure_id_and_type(options, base)
+    selector = recipe.id.selectors[0] if recipe.id.selectors else None
     is_signed = not isinstance(selector, Header) or "id" in signed
-    return replace(named, proof=proof, id=replace(named.id, is_signed=is_signed))
+    return replace(recipe, proof=proof, id=replace(recipe.id, is_signed=is_signed))
 
 
 def _check_template(options: Options, proof: Hmac) -> frozenset[str]:
@@ -132,14 +132,14 @@ def _token(options: Options, usual: Token | None) -> Token:
     header, query, username = options.header("header"), options.text("query"), options.text("username")
     options.text("password")
     prefix = options.text("prefix")
-    named = [bool(header), bool(query), bool(username)].count(True)
-    if named > 1 or not (named or usual):
+    place_count = [bool(header), bool(query), bool(username)].count(True)
+    if place_count > 1 or not (place_count or usual):
         raise options.error(
             "header", 'set the location of the token, one of header = "X-Token", query = "token" or username = "..."'
         )
     if prefix and not header:
         raise options.error("prefix", "only a token in a header can have a prefix; remove it")
-    if usual and not named:
+    if usual and not place_count:
         return usual
     return Token(selector=header or (Query(query) if query else BasicPassword(username)), prefix=prefix)
 

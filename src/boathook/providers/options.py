@@ -76,14 +76,14 @@ class Options:
         except ValueError as error:
             raise self.error(key, str(error)) from None
 
-    def selector(self, what: str) -> Header | Json | None:
-        """Return the selector for *what*, from the setting WHAT_header or WHAT_path; only one may be set."""
-        header, path = self.header(f"{what}_header"), self.path(f"{what}_path")
+    def selector(self, prefix: str) -> Header | Json | None:
+        """Return the selector for *prefix*, from the setting WHAT_header or WHAT_path; only one may be set."""
+        header, path = self.header(f"{prefix}_header"), self.path(f"{prefix}_path")
         if header and path:
-            raise self.error(f"{what}_path", f"{what}_header is set too; remove one of the two")
+            raise self.error(f"{prefix}_path", f"{prefix}_header is set too; remove one of the two")
         if header and header.name in CREDENTIAL_HEADERS:
             raise self.error(
-                f"{what}_header", f"{header.name} contains credentials, which are never stored; use another header"
+                f"{prefix}_header", f"{header.name} contains credentials, which are never stored; use another header"
             )
         return header or path
 
@@ -101,7 +101,7 @@ class Options:
         for key in self._values:
             if key not in self._read:
                 near = ["secrets"] if "secret" in key else difflib.get_close_matches(key, self._read, n=1)
-                known = ", ".join(sorted(self._read))
-                hint = f"its settings are {known}" if known else "remove it, or use provider hmac or token"
+                names = ", ".join(sorted(self._read))
+                hint = f"its settings are {names}" if names else "remove it, or use provider hmac or token"
                 guess = f"perhaps {near[0]}? " if near else ""
                 raise self.error(key, f"the provider {provider} has no such setting; {guess}{hint}")

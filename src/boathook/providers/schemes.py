@@ -38,11 +38,11 @@ def fields_of(template: str) -> frozenset[str]:
         ValueError: it uses an unknown field, or has an unmatched brace.
     """
     names = frozenset(_HOLE.findall(template))
-    known = ", ".join(f"{{{name}}}" for name in _FIELDS)
+    fields = ", ".join(f"{{{name}}}" for name in _FIELDS)
     for name in names - _FIELDS.keys():
-        raise ValueError(f"there is no field {{{name}}}; write {known} and literal text")
+        raise ValueError(f"there is no field {{{name}}}; write {fields} and literal text")
     if {"{", "}"} & set(_HOLE.sub("", template)):
-        raise ValueError(f"unmatched brace; write {known} and literal text")
+        raise ValueError(f"unmatched brace; write {fields} and literal text")
     return names
 
 
