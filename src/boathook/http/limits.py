@@ -271,26 +271,26 @@ def client_key(address: str) -> str:
     A client with one IPv6 address usually controls its whole /64. IPv4-mapped IPv6 addresses count as IPv4.
     """
     try:
-        found = ip_address(address)
+        ip = ip_address(address)
     except ValueError:
         return address
-    if isinstance(found, IPv6Address):
-        if found.ipv4_mapped is None:
-            return str(IPv6Network((found.packed, _IPV6_BITS), strict=False))
-        found = found.ipv4_mapped
-    return str(found)
+    if isinstance(ip, IPv6Address):
+        if ip.ipv4_mapped is None:
+            return str(IPv6Network((ip.packed, _IPV6_BITS), strict=False))
+        ip = ip.ipv4_mapped
+    return str(ip)
 
 
 @lru_cache(maxsize=4096)
 def is_within(address: str, networks: Sequence[Network]) -> bool:
     """Return whether an address is in one of the networks; false if it is not an IP address."""
     try:
-        found = ip_address(address)
+        ip = ip_address(address)
     except ValueError:
         return False
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    return any(found in network for network in networks)
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return any(ip in network for network in networks)
 
 
 def client_address(peer: str, forwarded_for: str | None, trusted: tuple[Network, ...]) -> str:

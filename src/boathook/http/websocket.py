@@ -240,14 +240,14 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _read_frames(self) -> None:
         """Parse some of the received frames; the rest waits for other connections or for the application."""
-        left = _MAX_FRAMES_PER_TURN
-        while self._more and left > 0 and self._may_read() and not self._is_broken():
+        budget = _MAX_FRAMES_PER_TURN
+        while self._more and budget > 0 and self._may_read() and not self._is_broken():
             self._frames.receive_data(bytes(self._more[:_READ_CHUNK]))
             del self._more[:_READ_CHUNK]
             for frame in self._frames.events_received():
                 assert isinstance(frame, Frame)
                 self._take(frame)
-                left -= 1
+                budget -= 1
         if self._phase is not _Phase.GONE:
             self._after_frames()
 
@@ -392,8 +392,10 @@ class WebSocketConnection(asyncio.Protocol):
 
 
 def _socket_scope(scope: Message) -> Message:
-    named = b",".join(value for name, value in scope["headers"] if name == b"sec-websocket-protocol").decode("latin-1")
-    subprotocols = [name.strip() for name in named.split(",") if name.strip()]
+    offered = b",".join(value for name, value in scope["headers"] if name == b"sec-websocket-protocol").decode(
+        "latin-1"
+    )
+    subprotocols = [name.strip() for name in offered.split(",") if name.strip()]
     more = {"type": "websocket", "scheme": "ws", "subprotocols": subprotocols}
     return {**scope, **more, "extensions": {"websocket.http.response": {}}}
 
@@ -405,6 +407,6 @@ def _header(name: bytes, value: bytes) -> bytes:
 
 
 def _http_response(status: int, headers: Any, body: bytes, date_line: bytes) -> bytes:
-    kept = [_header(name, value) for name, value in headers if name.lower() not in {b"connection", b"content-length"}]
+    lines = [_header(name, value) for name, value in headers if name.lower() not in {b"connection", b"content-length"}]
     end = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-    return b"".join((STATUS_LINE[status], date_line, *kept, end, body))
+    return b"".join((STATUS_LINE[status], date_line, *lines, end, body))
