@@ -77,8 +77,8 @@ def read_segment(data: bytes) -> SegmentContents:
     records: list[Record] = []
     expected, synced, end, is_sealed = first, first - 1, HEADER_BYTES, False
     gaps: list[tuple[int, int]] = []
-    for start, record, known in _frames(data, marker):
-        synced = max(synced, known)
+    for start, record, synced_until in _frames(data, marker):
+        synced = max(synced, synced_until)
         is_sealed = not record.payload
         last = record.sequence if is_sealed else record.sequence - 1
         if last >= expected:
@@ -104,11 +104,11 @@ def _frames(data: bytes, marker: bytes) -> Iterator[tuple[int, Record, int]]:
     """Yield each complete record with its offset and its *synced* value, in file order."""
     offset, last = HEADER_BYTES, -1
     while (offset := data.find(marker, offset)) >= 0:
-        found = _frame_at(data, offset)
-        if found is None or found[0].sequence < last:
+        frame = _frame_at(data, offset)
+        if frame is None or frame[0].sequence < last:
             offset += 1
             continue
-        record, synced = found
+        record, synced = frame
         last = record.sequence
         yield offset, record, synced
         offset += FRAME_BYTES + len(record.payload)

@@ -121,15 +121,16 @@ class SegmentStore:
     @property
     def records(self) -> int:
         """Number of waiting events; estimated for adopted segments that have not been read yet."""
-        known = sum(
-            one.size // _TYPICAL_EVENT_BYTES + 1 if one.records is None else one.records for one in self._waiting()
+        records = sum(
+            segment.size // _TYPICAL_EVENT_BYTES + 1 if segment.records is None else segment.records
+            for segment in self._waiting()
         )
-        return known + (self._open.records if self._open is not None else 0)
+        return records + (self._open.records if self._open is not None else 0)
 
     @property
     def size(self) -> int:
         """Number of waiting bytes."""
-        return sum(one.size for one in self._waiting()) + (self._open.size if self._open is not None else 0)
+        return sum(segment.size for segment in self._waiting()) + (self._open.size if self._open is not None else 0)
 
     @property
     def filled(self) -> float:
@@ -139,7 +140,7 @@ class SegmentStore:
     @property
     def oldest_at(self) -> float | None:
         """When the oldest waiting event was written, in seconds since 1970; for adopted segments at the latest."""
-        times = [one.since for one in self._waiting()]
+        times = [segment.since for segment in self._waiting()]
         return min([*times, self._open.since] if self._open is not None else times, default=None)
 
     @property
@@ -191,9 +192,9 @@ class SegmentStore:
         return len(frames)
 
     def _room_for(self, size: int) -> _OpenSegment:
-        found = self._open
-        if found is not None and found.size + size + FRAME_BYTES <= found.room:
-            return found
+        segment = self._open
+        if segment is not None and segment.size + size + FRAME_BYTES <= segment.room:
+            return segment
         self.seal()
         return self._begin(size)
 
@@ -283,18 +284,18 @@ class SegmentStore:
         Raises:
             OSError: one of them cannot be read; the others are adopted.
         """
-        held = {life.folder.name for life in self._folders()}
-        found, failed = 0, None
+        in_use = {life.folder.name for life in self._folders()}
+        adopted, failed = 0, None
         for name in self._names():
-            if name == REJECTED_FOLDER or name in held or name == self._name:
+            if name == REJECTED_FOLDER or name in in_use or name == self._name:
                 continue
             try:
-                found += self._adopt(self._root / name)
+                adopted += self._adopt(self._root / name)
             except OSError as error:
                 failed = error
         if failed is not None:
             raise failed
-        return found
+        return adopted
 
     def _adopt(self, folder: Path) -> bool:
         if not self._left_in(folder):

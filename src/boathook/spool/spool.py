@@ -157,17 +157,17 @@ class Spool:
 
         The future raises `SpoolUnavailable` if the spool is full or its disk fails or hangs.
         """
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         if self._writer is None or len(self._pending) >= self._queue_size:
-            done.set_exception(SpoolUnavailable("too many events are waiting to be written to the spool"))
-            return done
+            written.set_exception(SpoolUnavailable("too many events are waiting to be written to the spool"))
+            return written
         if self.is_stuck:
-            done.set_exception(SpoolUnavailable("the spool's disk does not respond"))
-            return done
-        self._pending.append((payload, done))
+            written.set_exception(SpoolUnavailable("the spool's disk does not respond"))
+            return written
+        self._pending.append((payload, written))
         self._is_idle.clear()
         self._has_work.set()
-        return done
+        return written
 
     async def flush(self) -> None:
         """Wait until everything appended so far is written or rejected."""
@@ -241,16 +241,16 @@ class Spool:
             failure = (
                 error if isinstance(error, SpoolUnavailable) else SpoolUnavailable(str(error) or type(error).__name__)
             )
-            for _, done in group:
-                if not done.done():
-                    done.set_exception(failure)
+            for _, written in group:
+                if not written.done():
+                    written.set_exception(failure)
         else:
             self._refused_at = -_REJECTING_FOR_S
             meters.observe("boathook_spool_sync_seconds", time.perf_counter() - began)
             meters.count("boathook_spool_appended_total", len(group))
-            for _, done in group:
-                if not done.done():
-                    done.set_result(True)
+            for _, written in group:
+                if not written.done():
+                    written.set_result(True)
 
     async def _call(self, call: Callable[[], T]) -> T:
         """Run *call* in the disk thread and update the status; only that thread may use the store."""
