@@ -84,8 +84,8 @@ def dependency_of(error: BaseException, breaker: Breaker | None) -> str | None:
         if not isinstance(name, str) and breaker is not None and is_failure_of(breaker, leaf):
             name = breaker.dependency
         name = name if isinstance(name, str) else next(_hosts(leaf), None)
-        if name and (shown := clean_name(name)):
-            return shown
+        if name and (cleaned := clean_name(name)):
+            return cleaned
     return None
 
 

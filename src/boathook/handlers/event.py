@@ -41,9 +41,9 @@ class SideEffects:
             ends_with_handler: whether *do* is cancelled with the handler; a thread cannot be.
         """
         async with self._locks[name]:
-            known = await self._store.find_side_effect(self._claim, name)
-            if known is not None:
-                return json.loads(known)
+            value = await self._store.find_side_effect(self._claim, name)
+            if value is not None:
+                return json.loads(value)
             if ends_with_handler:
                 return await asyncio.shield(self._save(name, await do()))
 
@@ -59,9 +59,9 @@ class SideEffects:
 
     def once_sync(self, name: str, do: Callable[[], Any]) -> Any:
         """Do the same from a thread, running *do* in that thread."""
-        known = self._wait(self._store.find_side_effect(self._claim, name))
-        if known is not None:
-            return json.loads(known)
+        value = self._wait(self._store.find_side_effect(self._claim, name))
+        if value is not None:
+            return json.loads(value)
         result = _encode(name, do())
         self._wait(self._store.save_side_effect(self._claim, name, result))
         return json.loads(result)
@@ -151,10 +151,10 @@ class Event(model.Event, frozen=True, kw_only=True, dict=True):
         """
         if self.item_path is None:
             return self.json
-        found = get_path(self.json, split_path(self.item_path), ABSENT)
-        if found is ABSENT:
+        value = get_path(self.json, split_path(self.item_path), ABSENT)
+        if value is ABSENT:
             raise ValueError(f"the body of {ids.show(ids.EVENT, self.id)} has no item at {self.item_path!r}")
-        return found
+        return value
 
     def idempotency_key(self, name: str) -> str:
         """Return a key for external services that is the same for every attempt and replay."""
@@ -216,10 +216,10 @@ _PUBLIC_FIELDS = tuple(name for name in Event.__struct_fields__ if not name.star
 
 def make_event(event: model.Event, claim: Claim, store: DeliveryStore, slot: ReplySlot | None = None) -> Event:
     """Return *event* as the handler of *claim* receives it."""
-    known = asdict(event) | {"attempt": claim.attempt, "recipient": claim.recipient, "item_path": claim.item_path}
+    fields = asdict(event) | {"attempt": claim.attempt, "recipient": claim.recipient, "item_path": claim.item_path}
     if claim.item_type is not None:
-        known["type"] = claim.item_type
-    return Event(**known, _effects=SideEffects(store, claim), _slot=slot)
+        fields["type"] = claim.item_type
+    return Event(**fields, _effects=SideEffects(store, claim), _slot=slot)
 
 
 def _takes_key(function: Callable[..., Any]) -> bool:

@@ -105,10 +105,10 @@ def make_route_spec(
         raise ConfigError('hook.on needs its parentheses: write @hook.on("stripe", "payment_intent.*")')
     place = f"hook.on({source or application!r})"
     arguments = [("source", source), ("application", application), ("order_by", order_by)]
-    for argument, text in arguments + [("types", one) for one in types]:
+    for argument, text in arguments + [("types", type) for type in types]:
         _check_text(place, argument, text)
     checks: dict[str, Callable[[], object]] = {
-        "types": lambda: [Pattern(one) for one in types],
+        "types": lambda: [Pattern(type) for type in types],
         "order_by": lambda: order_by in {None, WHOLE} or split_path(str(order_by)),
         "filter": lambda: filter is None or compile_filter(filter),
     }
@@ -180,7 +180,11 @@ def _check_parameters(
     name: str, parameters: Sequence[inspect.Parameter], needed: Sequence[inspect.Parameter], *, is_async: bool
 ) -> None:
     """Raise ConfigError for parameters that would get something else than they are annotated with."""
-    unset = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
+    unset = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+    ]
     if unset:
         raise ConfigError(f"handler {name}: {unset[0]} gets no value: write ({name}(event, {unset[0]})) without *")
     for position, parameter in enumerate(needed):
@@ -188,8 +192,8 @@ def _check_parameters(
         if (position == 0 and kind in _TRANSACTIONS) or (position == 1 and kind == "Event"):
             raise ConfigError(f"handler {name}: the event is the first argument: ({name}(event, tx))")
         if kind in _TRANSACTIONS and kind != (usual := _TRANSACTIONS[0 if is_async else 1]):
-            what = "an async function" if is_async else "a function without async"
-            raise ConfigError(f"handler {name} is {what}, which gets a {usual}: write {parameter.name}: {usual}")
+            form = "an async function" if is_async else "a function without async"
+            raise ConfigError(f"handler {name} is {form}, which gets a {usual}: write {parameter.name}: {usual}")
 
 
 def _annotated(parameter: inspect.Parameter) -> str:
@@ -204,24 +208,24 @@ _TRANSACTIONS: Final = ("Transaction", "SyncTransaction")
 """The classes of the second argument: of async functions, and of others."""
 
 
-def combine(known: Handler | None, more: Handler, options: Mapping[str, Any]) -> Handler:
+def combine(earlier: Handler | None, more: Handler, options: Mapping[str, Any]) -> Handler:
     """Merge a handler and its *options* with the handler that earlier decorators declared; None means not set.
 
     Raises:
         ConfigError: the options contradict each other, or two functions have the same name.
     """
     set_options = {key: value for key, value in options.items() if value is not None and (key, value) != ("final", ())}
-    return _with_options(more if known is None else _joined(known, more), set_options)
+    return _with_options(more if earlier is None else _joined(earlier, more), set_options)
 
 
-def _joined(known: Handler, more: Handler) -> Handler:
-    if known.function is not more.function:
+def _joined(earlier: Handler, more: Handler) -> Handler:
+    if earlier.function is not more.function:
         raise ConfigError(
-            f"two functions are named {known.name}: {_place(known.function)} and {_place(more.function)}. "
+            f"two functions are named {earlier.name}: {_place(earlier.function)} and {_place(more.function)}. "
             "Give one of them another name=."
         )
     # Decorators apply from the bottom up; the routes keep their order in the source code.
-    return replace(known, lines=more.lines + known.lines)
+    return replace(earlier, lines=more.lines + earlier.lines)
 
 
 def _place(function: Callable[..., Any]) -> str:

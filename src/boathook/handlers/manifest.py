@@ -105,11 +105,11 @@ class Manifest(msgspec.Struct):
 
     def add_alert_rule(self, name: str, keys: Mapping[str, Any]) -> None:
         """Add an alert rule. Raises ConfigError if a key is invalid or the name is taken."""
-        known = self.alert_rules or {}
-        if name in known:
+        rules = self.alert_rules or {}
+        if name in rules:
             raise ConfigError(f"hook.alert_rule: two rules are named {name}; give one of them another name")
         try:
-            self.alert_rules = {**known, name: RuleSettings.model_validate(keys)}
+            self.alert_rules = {**rules, name: RuleSettings.model_validate(keys)}
         except ValidationError as error:
             raise ConfigError(describe_error(error, lambda _key: "hook.alert_rule", name)) from None
 
@@ -124,7 +124,7 @@ class Manifest(msgspec.Struct):
             raise ConfigError(
                 f"hook.every: the chore {chore.name} needs a number of seconds above 0, not {interval_s!r}"
             )
-        if any(known.name == chore.name for known in self.chores):
+        if any(other.name == chore.name for other in self.chores):
             raise ConfigError(f"hook.every: two chores are named {chore.name}; give one of them another name=")
         self.chores.append(chore)
 
@@ -134,7 +134,7 @@ class Manifest(msgspec.Struct):
             raise ConfigError(f'hook.mount: {mount.path!r} must start with "/", not end with one, and be a plain path')
         if not callable(mount.app):
             raise ConfigError(f"hook.mount: {mount.path or '/'} needs an ASGI application, not {mount.app!r}")
-        if any(known.path == mount.path for known in self.mounts):
+        if any(other.path == mount.path for other in self.mounts):
             raise ConfigError(f"hook.mount: {mount.path or '/'} is mounted twice")
         self.mounts.append(mount)
 
@@ -163,13 +163,13 @@ def make_mirror(
     name: str,
     help: str,
     of: str,
-    where: Mapping[str, LabelValues],
+    filters: Mapping[str, LabelValues],
     labels: Mapping[str, str],
     constants: Mapping[str, LabelValue],
 ) -> None:
     """Export a metric under a second name. Raises ConfigError if that is not possible."""
     try:
-        register_mirror(name, help, of, where, labels, constants)
+        register_mirror(name, help, of, filters, labels, constants)
     except ValueError as error:
         raise ConfigError(f"hook.mirror: {error}") from None
     APP_METRICS.setdefault(app, {})[name] = METRICS[name]

@@ -60,8 +60,8 @@ class MetricPoint(msgspec.Struct, frozen=True):
         name = metric if isinstance(metric, str) else metric.metric.name
         declared = self._metrics.get(name)
         if declared is None:
-            known = ", ".join(sorted(self._metrics)) or "none"
-            raise ConfigError(f"the app declares no metric {name}; it declares {known}")
+            names = ", ".join(sorted(self._metrics)) or "none"
+            raise ConfigError(f"the app declares no metric {name}; it declares {names}")
         if unknown := labels.keys() - set(declared.labels):
             raise ConfigError(f"{name} has the labels {', '.join(declared.labels) or 'none'}, not {min(unknown)}")
         return declared
@@ -78,5 +78,5 @@ Value = TypeVar("Value")
 
 
 def _matching(declared: Metric, series: Mapping[SeriesKey, Value], labels: Mapping[str, object]) -> list[Value]:
-    chosen = {declared.labels.index(label): str(value) for label, value in labels.items()}
-    return [value for key, value in series.items() if all(key[index] == text for index, text in chosen.items())]
+    values = {declared.labels.index(label): str(value) for label, value in labels.items()}
+    return [value for key, value in series.items() if all(key[index] == text for index, text in values.items())]

@@ -434,30 +434,30 @@ def _check_storable(field: str, text: Any) -> None:
 _RULES: Final = {"channels": check_channels, "tags": check_tags}
 
 
-def _names(field: str, given: Iterable[str]) -> tuple[str, ...]:
-    names = tuple(given)
+def _names(field: str, values: Iterable[str]) -> tuple[str, ...]:
+    names = tuple(values)
     try:
         return _RULES[field](names) if names else ()
     except (TypeError, ValueError) as error:
         raise InvalidMessage(str(error), field) from None
 
 
-def _headers(given: Mapping[Any, Any]) -> dict[str, str]:
-    for name, value in given.items():
+def _headers(values: Mapping[Any, Any]) -> dict[str, str]:
+    for name, value in values.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidMessage(f"use strings, not {name!r}: {value!r}", "headers")
         _check_storable("headers", name)
         _check_storable("headers", value)
-    return {name.lower(): value for name, value in given.items()}
+    return {name.lower(): value for name, value in values.items()}
 
 
-def _moment(field: str, moment: datetime | None) -> datetime | None:
-    if moment is not None and moment.tzinfo is None:
-        raise InvalidMessage(f"{moment} has no time zone; write one with it, such as UTC", field)
+def _moment(field: str, time: datetime | None) -> datetime | None:
+    if time is not None and time.tzinfo is None:
+        raise InvalidMessage(f"{time} has no time zone; write one with it, such as UTC", field)
     try:
-        return moment and moment.astimezone(UTC)
+        return time and time.astimezone(UTC)
     except OverflowError:
-        raise InvalidMessage(f"{moment} is not within the years 1 to 9999 in UTC", field) from None
+        raise InvalidMessage(f"{time} is not within the years 1 to 9999 in UTC", field) from None
 
 
 def _encoded(payload: Any) -> tuple[bytes, str]:

@@ -280,11 +280,13 @@ class Runner:
         with as_cause(work.claim):
             return await self._run(handler, running, run_slot, work.event)
 
-    async def _run(self, handler: Handler, running: RunningAttempt, run_slot: RunSlot, stored: model.Event) -> Result:
+    async def _run(
+        self, handler: Handler, running: RunningAttempt, run_slot: RunSlot, event_row: model.Event
+    ) -> Result:
         work = running.work
         for _ in range(_MAX_RUNS):
-            slot = self._slot(stored.source)
-            event = make_event(stored, work.claim, self._store, slot)
+            slot = self._slot(event_row.source)
+            event = make_event(event_row, work.claim, self._store, slot)
             completion = Completion(transaction_mark(work.claim), functools.partial(self._conclude, running, slot))
             ending: Result | None
             try:

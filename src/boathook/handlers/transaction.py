@@ -40,10 +40,10 @@ def to_number(stamp: Stamp) -> Decimal:
     return number
 
 
-def _seconds_since_1970(moment: datetime) -> Decimal:
-    if moment.tzinfo is None:
-        raise ValueError(f"the stamp {moment} has no time zone, so it cannot be ordered")
-    since = moment - _EPOCH
+def _seconds_since_1970(time: datetime) -> Decimal:
+    if time.tzinfo is None:
+        raise ValueError(f"the stamp {time} has no time zone, so it cannot be ordered")
+    since = time - _EPOCH
     return Decimal((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) / 1_000_000
 
 
@@ -52,12 +52,12 @@ def _read_stamp(text: str) -> Decimal:
     try:
         if _NUMBER.fullmatch(text):
             return Decimal(text)
-        moment = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except (ValueError, InvalidOperation):
         raise ValueError(f"the stamp {text!r} is neither a number nor a moment such as 2026-01-31T12:00:00Z") from None
     # A `datetime` drops what is beyond microseconds, so that two stamps in nanoseconds would look equal.
     beyond = _BEYOND_MICROSECONDS.search(text)
-    return _seconds_since_1970(moment) + Decimal(f"0.000000{beyond[1]}" if beyond else 0)
+    return _seconds_since_1970(time) + Decimal(f"0.000000{beyond[1]}" if beyond else 0)
 
 
 def newer_arguments(claim: Claim, kind: str, key: str, stamp: Stamp) -> Arguments:
