@@ -44,16 +44,16 @@ class AlertDispatcher:
 
     async def run_once(self) -> None:
         """Start to send the messages that are due. Raises DatabaseError."""
-        chosen = self._settings.notifications
-        idle = [name for name in chosen.channels if name not in self._busy]
+        notifications = self._settings.notifications
+        idle = [name for name in notifications.channels if name not in self._busy]
         if not idle:
             return
         due = await alert_store.find_due_channels(
             self._database,
             idle,
-            group_wait_s=chosen.group_wait_s,
-            min_interval_s=chosen.min_interval_s,
-            max_per_hour=chosen.max_per_hour,
+            group_wait_s=notifications.group_wait_s,
+            min_interval_s=notifications.min_interval_s,
+            max_per_hour=notifications.max_per_hour,
         )
         for name in due:
             task = self._busy[name] = asyncio.create_task(self._notify(name), name=f"notify:{name}")

@@ -101,14 +101,14 @@ class AlertEvaluator:
 
     async def _catch_up(self, connection: Connection, now: datetime) -> None:
         if self._read_until is None:
-            stored = await read_window(connection, now, self._lookback_s)
+            window = await read_window(connection, now, self._lookback_s)
         else:
-            stored = await read_stored_since(connection, min(now, self._read_until) - _OVERLAP)
+            window = await read_stored_since(connection, min(now, self._read_until) - _OVERLAP)
         # The window cannot recognize late samples, because it has merged them.
-        fresh = [sample for sample in stored.samples if (sample.host, sample.at) not in self._last_read]
+        fresh = [sample for sample in window.samples if (sample.host, sample.at) not in self._last_read]
         await asyncio.to_thread(self._take_in, fresh, now)
-        self._last_read = {(sample.host, sample.at) for sample in stored.samples}
-        self._read_until = stored.until or self._read_until
+        self._last_read = {(sample.host, sample.at) for sample in window.samples}
+        self._read_until = window.until or self._read_until
 
     def _take_in(self, samples: Sequence[HostSample], now: datetime) -> None:
         self._window.add(samples)
@@ -162,8 +162,8 @@ class AlertEvaluator:
         silences: Sequence[Silence],
         now: datetime,
     ) -> None:
-        by_subject = {one.subject: one for one in readings}
-        news = [subject for subject, one in by_subject.items() if subject not in opened and one.is_raised]
+        by_subject = {reading.subject: reading for reading in readings}
+        news = [subject for subject, reading in by_subject.items() if subject not in opened and reading.is_raised]
         for subject in (*opened, *news[: max(0, MAX_SUBJECTS - len(opened))]):
             alert, reading = opened.get(subject), by_subject.get(subject)
             status = transition(alert.status if alert is not None else None, reading, rule.delays, now)
@@ -187,8 +187,8 @@ class AlertEvaluator:
         self, connection: Connection, opened: OpenAlerts, silences: Sequence[Silence], now: datetime
     ) -> None:
         """Close the alerts of rules that no longer exist."""
-        gone = opened.keys() - {rule.name for rule in self._rules}
-        for alert in (alert for name in gone for alert in opened[name].values()):
+        orphaned = opened.keys() - {rule.name for rule in self._rules}
+        for alert in (alert for name in orphaned for alert in opened[name].values()):
             if alert.state is AlertState.PENDING:
                 await alert_store.delete(connection, alert)
                 continue
@@ -228,7 +228,9 @@ class AlertEvaluator:
     def _show(self, opened: Iterable[Alert]) -> None:
         firing = [alert for alert in opened if alert.state is not AlertState.PENDING]
         for severity in ("warning", "critical"):
-            meters.gauge("boathook_alerts_firing", sum(one.severity == severity for one in firing), severity=severity)
+            meters.gauge(
+                "boathook_alerts_firing", sum(alert.severity == severity for alert in firing), severity=severity
+            )
 
 
 class LocalEvaluator:
@@ -259,11 +261,11 @@ class LocalEvaluator:
         self._window.add([HostSample(self._host, now, snapshot)])
         self._window.tidy(now)
         for rule in self._rules:
-            found = {one.subject: one for one in evaluate_rule(rule, self._window, now, WINDOW_S)}
-            known = {subject for name, subject in self._statuses if name == rule.name}
-            for subject in known | {subject for subject, one in found.items() if one.is_raised}:
+            readings = {reading.subject: reading for reading in evaluate_rule(rule, self._window, now, WINDOW_S)}
+            subjects = {subject for name, subject in self._statuses if name == rule.name}
+            for subject in subjects | {subject for subject, reading in readings.items() if reading.is_raised}:
                 key = rule.name, subject
-                status = transition(self._statuses.pop(key, None), found.get(subject), rule.delays, now)
+                status = transition(self._statuses.pop(key, None), readings.get(subject), rule.delays, now)
                 if status is not None and status.state is not AlertState.RECOVERED:
                     self._statuses[key] = status
                     self._note(rule, key, status)
@@ -299,29 +301,29 @@ class LocalEvaluator:
         async with database.transaction() as connection:
             if self._unsaved:
                 now = await alert_store.lock_evaluation(connection)
-                opened = {(one.rule, one.subject): one for one in await alert_store.list_open(connection)}
+                opened = {(alert.rule, alert.subject): alert for alert in await alert_store.list_open(connection)}
                 for key, alert in self._unsaved.items():
                     await self._write(connection, key, alert, opened.get(key), now)
-            mine = [one for one in await alert_store.list_open(connection) if self._is_mine(one)]
+            mine = [alert for alert in await alert_store.list_open(connection) if self._is_mine(alert)]
         self._unsaved.clear()
         self._pending_channels.clear()
-        self._statuses = {(one.rule, one.subject): one.status for one in mine}
-        self._notified = {(one.rule, one.subject): one for one in mine if one.notified_at is not None}
+        self._statuses = {(alert.rule, alert.subject): alert.status for alert in mine}
+        self._notified = {(alert.rule, alert.subject): alert for alert in mine if alert.notified_at is not None}
 
     def _is_mine(self, alert: Alert) -> bool:
         return any(rule.name == alert.rule for rule in self._rules) and self._host in alert.subject.split(", ")
 
     async def _write(
-        self, connection: Connection, key: AlertKey, alert: Alert, known: Alert | None, now: datetime
+        self, connection: Connection, key: AlertKey, alert: Alert, earlier: Alert | None, now: datetime
     ) -> None:
         """Insert or update an alert in the database; entries that are unsent are left to the keeper."""
-        if known is not None and known.notified_at is not None:
+        if earlier is not None and earlier.notified_at is not None:
             return
-        wanted = self._settings.notifications.channels_of(self._rule(key).settings)
+        channels = self._settings.notifications.channels_of(self._rule(key).settings)
         unsent = self._pending_channels.get(key, set())
-        notified_at = now if wanted and unsent != set(wanted) else None
-        updated = replace(alert, id=known.id if known is not None else alert.id, notified_at=notified_at)
-        await (alert_store.insert if known is None else alert_store.save)(connection, updated)
+        notified_at = now if channels and unsent != set(channels) else None
+        updated = replace(alert, id=earlier.id if earlier is not None else alert.id, notified_at=notified_at)
+        await (alert_store.insert if earlier is None else alert_store.save)(connection, updated)
         if unsent and notified_at is not None:
             await alert_store.insert_entries(connection, updated, "firing", dict.fromkeys(unsent, now))
 
@@ -392,10 +394,10 @@ def _updated(alert: Alert, status: AlertStatus) -> Alert:
 
 
 def _sorted(alerts: Iterable[Alert]) -> OpenAlerts:
-    found: OpenAlerts = {}
+    by_rule: OpenAlerts = {}
     for alert in alerts:
-        found.setdefault(alert.rule, {})[alert.subject] = alert
-    return found
+        by_rule.setdefault(alert.rule, {})[alert.subject] = alert
+    return by_rule
 
 
 def _shown(seen: Mapping[str, list[Reading]]) -> dict[str, list[dict[str, Any]]]:

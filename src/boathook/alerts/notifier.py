@@ -204,21 +204,21 @@ async def _send_mail(server: _SmtpServer, message: EmailMessage, *, timeout_s: f
     this server and these recipients.
     """
     key = server, str(message["To"])
-    if (left := _LEFT.get(key)) is not None and left.is_alive():
+    if (earlier := _LEFT.get(key)) is not None and earlier.is_alive():
         return f"{server.host} has not answered an earlier message yet"
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[str | None] = loop.create_future()
+    sent: asyncio.Future[str | None] = loop.create_future()
 
     def run() -> None:
         outcome = _attempt(server, message, min(timeout_s, _STEP_S))
         if not loop.is_closed():
-            loop.call_soon_threadsafe(lambda: None if done.done() else done.set_result(outcome))
+            loop.call_soon_threadsafe(lambda: None if sent.done() else sent.set_result(outcome))
 
     thread = threading.Thread(target=run, name="boathook-mail", daemon=True)
     thread.start()
     try:
         async with asyncio.timeout(timeout_s):
-            return await done
+            return await sent
     except TimeoutError:
         _LEFT[key] = thread
         return f"{server.host} did not accept the message within {timeout_s:g} s"

@@ -114,21 +114,21 @@ def document(alert_message: AlertMessage) -> bytes:
     )
 
 
-def _object(one: AlertEntry, alert_message: AlertMessage) -> Mapping[str, Any]:
+def _object(entry: AlertEntry, alert_message: AlertMessage) -> Mapping[str, Any]:
     return {
-        "id": one.id,
-        "kind": one.kind.value,
-        "rule": one.rule,
-        "subject": clean(one.subject),
-        "severity": one.severity,
-        "summary": one.sentence,
-        "advice": one.advice,
-        "details": {name: clean(text) for name, text in one.details.items()},
-        "value": one.value,
-        "worst": one.worst,
-        "fired_at": _moment(one.fired_at),
-        "recovered_at": None if one.recovered_at is None else _moment(one.recovered_at),
-        "url": alert_message.link(one.page) or None,
+        "id": entry.id,
+        "kind": entry.kind.value,
+        "rule": entry.rule,
+        "subject": clean(entry.subject),
+        "severity": entry.severity,
+        "summary": entry.sentence,
+        "advice": entry.advice,
+        "details": {name: clean(text) for name, text in entry.details.items()},
+        "value": entry.value,
+        "worst": entry.worst,
+        "fired_at": _moment(entry.fired_at),
+        "recovered_at": None if entry.recovered_at is None else _moment(entry.recovered_at),
+        "url": alert_message.link(entry.page) or None,
     }
 
 
@@ -137,22 +137,24 @@ def _entries(alert_message: AlertMessage) -> Sequence[AlertEntry]:
 
 
 def _rest(alert_message: AlertMessage) -> Iterator[str]:
-    if (left := len(alert_message.alerts) - MAX_ENTRIES) > 0:
-        yield f"and {left} more"
+    if (rest := len(alert_message.alerts) - MAX_ENTRIES) > 0:
+        yield f"and {rest} more"
     if link := alert_message.link("/console/alerts"):
         yield f"All alerts: {link}"
 
 
-def _line(one: AlertEntry, now: datetime) -> str:
+def _line(entry: AlertEntry, now: datetime) -> str:
     """Format one alert as a line, such as ``handler:pay has new dead letters (3), for 4 min``."""
-    if one.kind is AlertMessageKind.TEST:
-        return one.sentence
-    until = one.recovered_at if one.kind is AlertMessageKind.RECOVERED and one.recovered_at is not None else now
-    length = show_length((until - one.fired_at).total_seconds())
-    figure = f"worst {show_number(one.worst)}" if one.kind is AlertMessageKind.RECOVERED else show_number(one.value)
-    figure = "" if one.has_value else f" ({figure})"
-    ending = f"after {length}" if one.kind is AlertMessageKind.RECOVERED else f"since {_moment(one.fired_at)}"
-    return f"{_WORDS[one.kind]}{one.sentence}{figure}, {ending}"
+    if entry.kind is AlertMessageKind.TEST:
+        return entry.sentence
+    until = entry.recovered_at if entry.kind is AlertMessageKind.RECOVERED and entry.recovered_at is not None else now
+    length = show_length((until - entry.fired_at).total_seconds())
+    figure = (
+        f"worst {show_number(entry.worst)}" if entry.kind is AlertMessageKind.RECOVERED else show_number(entry.value)
+    )
+    figure = "" if entry.has_value else f" ({figure})"
+    ending = f"after {length}" if entry.kind is AlertMessageKind.RECOVERED else f"since {_moment(entry.fired_at)}"
+    return f"{_WORDS[entry.kind]}{entry.sentence}{figure}, {ending}"
 
 
 _MARKS: Final = {

@@ -41,7 +41,7 @@ class SeriesSelector(msgspec.Struct, frozen=True):
     def subject(self, host: str, labels: SeriesKey) -> str | None:
         """Return the subject of a series; None if the series is not selected."""
         values = dict(zip(METRICS[self.metric].labels, labels, strict=False)) | {HOST: host}
-        if any(values.get(label) not in wanted for label, wanted in self.labels.items()):
+        if any(values.get(label) not in allowed for label, allowed in self.labels.items()):
             return None
         return ", ".join(values.get(label, "") for label in self.by)
 
@@ -62,10 +62,10 @@ class MetricWindow:
     def add(self, samples: Iterable[HostSample]) -> None:
         """Add samples in any order; known samples are ignored unless `tidy` has merged them."""
         for sample in samples:
-            known = self._hosts.setdefault(sample.host, [])
-            index = bisect_left(known, sample.at, key=_AT)
-            if index == len(known) or known[index].at != sample.at:
-                insort(known, HostSample(sample.host, sample.at, sample.snapshot.only(self._metrics)), key=_AT)
+            of_host = self._hosts.setdefault(sample.host, [])
+            index = bisect_left(of_host, sample.at, key=_AT)
+            if index == len(of_host) or of_host[index].at != sample.at:
+                insort(of_host, HostSample(sample.host, sample.at, sample.snapshot.only(self._metrics)), key=_AT)
 
     def tidy(self, now: datetime) -> None:
         """Drop samples that rules no longer need, and samples with a time in the future."""
@@ -90,7 +90,7 @@ class MetricWindow:
                 groups.setdefault(int(sample.at.timestamp() // step_s), []).append(sample)
             if len(groups) < old:
                 samples[:old] = [
-                    HostSample(host, of[0].at, concatenate(one.snapshot for one in of)) for of in groups.values()
+                    HostSample(host, of[0].at, concatenate(sample.snapshot for sample in of)) for of in groups.values()
                 ]
 
     @property
@@ -103,25 +103,27 @@ class MetricWindow:
 
         This happens while one keeper has stopped and the next has not reported yet. The gauge then says nothing.
         """
-        lately = [one for samples in self._hosts.values() for one in samples[bisect_right(samples, since, key=_AT) :]]
+        lately = [
+            sample for samples in self._hosts.values() for sample in samples[bisect_right(samples, since, key=_AT) :]
+        ]
         latest = [samples[-1] for samples in self._hosts.values()]
-        return any(metric in one.snapshot.gauges for one in lately) and not any(
-            metric in one.snapshot.gauges for one in latest if one.at > since
+        return any(metric in sample.snapshot.gauges for sample in lately) and not any(
+            metric in sample.snapshot.gauges for sample in latest if sample.at > since
         )
 
     def values(self, selector: SeriesSelector, since: datetime) -> dict[str, float]:
         """Return a gauge's latest values by subject, for hosts with a sample since a time."""
         is_highest = METRICS[selector.metric].merge is Merge.MAX
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for host, samples in self._hosts.items():
             if samples[-1].at < since:
                 continue
             for labels, value in samples[-1].snapshot.gauges.get(selector.metric, {}).items():
                 subject = selector.subject(host, labels)
                 if subject is not None:
-                    before = found.get(subject)
-                    found[subject] = value if before is None else max(before, value) if is_highest else before + value
-        return found
+                    before = values.get(subject)
+                    values[subject] = value if before is None else max(before, value) if is_highest else before + value
+        return values
 
     def increases(self, selector: SeriesSelector, since: datetime, until: datetime | None = None) -> dict[str, float]:
         """Return the increase of a counter by subject, between two times."""
@@ -132,7 +134,7 @@ class MetricWindow:
         return self._sums("histograms", selector, since, None)
 
     def _sums(self, kind: str, selector: SeriesSelector, since: datetime, until: datetime | None) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        sums: dict[str, Any] = {}
         for host, samples in self._hosts.items():
             first = bisect_right(samples, since, key=_AT)
             last = len(samples) if until is None else bisect_right(samples, until, key=_AT)
@@ -140,8 +142,8 @@ class MetricWindow:
                 for labels, value in getattr(sample.snapshot, kind).get(selector.metric, {}).items():
                     subject = selector.subject(host, labels)
                     if subject is not None:
-                        found[subject] = found[subject] + value if subject in found else value
-        return found
+                        sums[subject] = sums[subject] + value if subject in sums else value
+        return sums
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -200,25 +202,25 @@ def compile_rules(settings: Settings) -> tuple[Rule, ...]:
     Raises:
         ConfigError: a rule is invalid; the message names the key.
     """
-    found = settings.notifications.rules
-    return tuple(_compile(name, rule) for name, rule in found.items() if rule.enabled)
+    rules = settings.notifications.rules
+    return tuple(_compile(name, rule) for name, rule in rules.items() if rule.enabled)
 
 
 def known_rules(settings: Settings) -> tuple[Rule, ...]:
     """Compile the rules that are valid in this process; log the others, such as those of an app that is not loaded."""
-    found: list[Rule] = []
+    rules: list[Rule] = []
     for name, rule in settings.notifications.rules.items():
         try:
             if rule.enabled:
-                found.append(_compile(name, rule))
+                rules.append(_compile(name, rule))
         except ConfigError as error:
             _LOG.warning("rule_left_out", rule=name, error=str(error))
-    return tuple(found)
+    return tuple(rules)
 
 
 def _compile(name: str, rule: RuleSettings) -> Rule:
-    def refuse(key: str, what: str) -> ConfigError:
-        return ConfigError(f"notifications.rules.{name}.{key}: {what}")
+    def refuse(key: str, problem: str) -> ConfigError:
+        return ConfigError(f"notifications.rules.{name}.{key}: {problem}")
 
     if bool(rule.metric) == bool(rule.rows):
         raise refuse("metric", "set either metric or rows")
@@ -233,8 +235,8 @@ def _compile(name: str, rule: RuleSettings) -> Rule:
         "increase": (MetricKind.COUNTER,),
         "share": (MetricKind.COUNTER,),
     }
-    wanted = kinds.get(rule.measure, (MetricKind.HISTOGRAM,))
-    problem = _wrong(rule, rule.by, wanted)
+    allowed_kinds = kinds.get(rule.measure, (MetricKind.HISTOGRAM,))
+    problem = _wrong(rule, rule.by, allowed_kinds)
     if problem:
         raise refuse(*problem)
     for key, selections in (("against", rule.against), ("unless", rule.unless)):
@@ -243,8 +245,8 @@ def _compile(name: str, rule: RuleSettings) -> Rule:
                 raise refuse(f"{key}.{wrong[0]}", wrong[1])
     if rule.measure == "share" and not rule.against:
         raise refuse("against", "is missing; a share needs a total")
-    against = tuple(SeriesSelector(one.metric, _plain(one), rule.by) for one in rule.against)
-    unless = tuple(SeriesSelector(one.metric, _plain(one)) for one in rule.unless)
+    against = tuple(SeriesSelector(selector.metric, _plain(selector), rule.by) for selector in rule.against)
+    unless = tuple(SeriesSelector(selector.metric, _plain(selector)) for selector in rule.unless)
     return Rule(name, rule, SeriesSelector(rule.metric, _plain(rule), rule.by), against, unless)
 
 

@@ -114,16 +114,16 @@ async def _tidy(database: Database, keep: timedelta) -> None:
         meters.count("boathook_retention_dropped_total", dropped, kind="alert")
 
 
-async def run_every(what: str, every_s: float, do: Callable[[], Awaitable[object]]) -> None:
+async def run_every(name: str, every_s: float, do: Callable[[], Awaitable[object]]) -> None:
     """Call *do* every *every_s* seconds; an error is logged, and the next call follows as usual."""
     while True:
         began = time.monotonic()
         try:
             await do()
         except DatabaseError as error:
-            _LOG.warning("alerts_put_off", what=what, error=str(error))
+            _LOG.warning("alerts_put_off", what=name, error=str(error))
         except Exception as error:  # noqa: BLE001 - an error in one run must not end the loop
-            _LOG.error("alerts_fault", what=what, exc_info=error)
+            _LOG.error("alerts_fault", what=name, exc_info=error)
         spent = time.monotonic() - began
         # Run slow work less often, so that alerts never keep PostgreSQL busy.
         await asyncio.sleep(max(every_s - spent, 4 * spent, 0.05))
