@@ -38,7 +38,7 @@ class SenderHarness:
     def __init__(self, settings):
         self.batches = []
         self._waiting = {}
-        self.sender = HttpSender(settings, done=self._done)
+        self.sender = HttpSender(settings, on_results=self._done)
 
     async def __call__(self, url, **fields):
         return (await self.many([url], **fields))[0]

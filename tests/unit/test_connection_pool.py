@@ -486,7 +486,7 @@ async def test_an_early_response_to_an_unread_body_is_returned():
     ],
 )
 async def test_unsupported_requests_are_left_to_libcurl(changes, request_fields):
-    pool = ConnectionPool(outbound(**changes), done=lambda _: None, pass_on=lambda _: None)
+    pool = ConnectionPool(outbound(**changes), on_results=lambda _: None, pass_on=lambda _: None)
     usual = {"url": "http://receiver.test:8080/", "headers": (("x-a", "b"),), "body": b"", "timeout_s": 1.0}
     assert not pool.send(OutgoingRequest(**(usual | request_fields)))
     pool.close()
@@ -557,7 +557,7 @@ def test_tls_connections_are_kept_and_verified_in_production_s_loop(tmp_path):
 async def test_closing_cancels_pending_connects():
     with socket.create_server(("127.0.0.1", 0)) as server:
         results: list[RequestResult] = []
-        pool = ConnectionPool(outbound(), done=results.extend, pass_on=lambda _: None)
+        pool = ConnectionPool(outbound(), on_results=results.extend, pass_on=lambda _: None)
         url = f"https://127.0.0.1:{server.getsockname()[1]}/"
         assert pool.send(OutgoingRequest(url=url, headers=(), body=b"", timeout_s=60.0))
         accepted, _ = await asyncio.get_running_loop().run_in_executor(None, server.accept)

@@ -400,4 +400,4 @@ async def test_an_unreachable_proxy_is_a_proxy_failure(resolver):
 
 async def test_an_unresolved_proxy_reference_is_refused():
     with pytest.raises(ConfigError, match=r"outbound\.proxy"):
-        HttpSender(outbound(proxy="env:PROXY"), done=lambda _: None)
+        HttpSender(outbound(proxy="env:PROXY"), on_results=lambda _: None)

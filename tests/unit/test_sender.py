@@ -373,7 +373,7 @@ async def test_hundreds_at_once_are_each_answered_once_in_batches():
 async def test_results_arrive_in_the_creating_event_loop():
     seen = asyncio.get_running_loop().create_future()
     async with Receiver() as receiver:
-        sender = HttpSender(outbound(), done=lambda _: seen.set_result(threading.current_thread()))
+        sender = HttpSender(outbound(), on_results=lambda _: seen.set_result(threading.current_thread()))
         sender.send([OutgoingRequest(url=receiver.url, headers=(), body=b"", timeout_s=5.0)])
         assert await asyncio.wait_for(seen, 300) is threading.current_thread()
         sender.close()
@@ -387,7 +387,7 @@ async def test_requests_added_while_the_queue_drains_are_started(monkeypatch):
         for one in answers:
             answered.put_nowait(one.request.url)
 
-    sender = HttpSender(outbound(), done=note)
+    sender = HttpSender(outbound(), on_results=note)
     more = [OutgoingRequest(url="nowhere:2", headers=(), body=b"", timeout_s=5.0)]
     turn = curl_multi.CurlMultiClient.turn
 

@@ -50,7 +50,7 @@ class HttpExecutor(Executor[EndpointAttempt]):
         proxy = settings.resolve(settings.outbound.proxy, "outbound.proxy")
         self._settings = settings.outbound.model_copy(update={"proxy": proxy})
         self._message_headers = read_message_headers(self._settings)
-        self._http_sender = HttpSender(self._settings, done=self._answered)
+        self._http_sender = HttpSender(self._settings, on_results=self._answered)
         self._outgoing: list[OutgoingRequest] = []
         """Requests of this event-loop iteration, which are sent together."""
         self._given_up: set[EndpointAttempt] = set()

@@ -49,8 +49,8 @@ _PUBLIC_6: Final = IPv6Network("2000::/3")
 """All publicly allocated addresses; everything else is denied."""
 
 _DENIED_4: Final = tuple(
-    (IPv4Network(network), why)
-    for network, why in (
+    (IPv4Network(network), reason)
+    for network, reason in (
         ("0.0.0.0/8", "this network"),
         ("10.0.0.0/8", "private"),
         ("100.64.0.0/10", "shared by a provider's customers"),
@@ -74,8 +74,8 @@ _DENIED_4: Final = tuple(
 )
 
 _DENIED_6: Final = tuple(
-    (IPv6Network(network), why)
-    for network, why in (
+    (IPv6Network(network), reason)
+    for network, reason in (
         # First the ranges that embed an IPv4 address: they reach it where a router translates.
         ("::ffff:0:0/96", "an IPv4 address in disguise"),
         ("64:ff9b::/96", "an IPv4 address behind a translator (NAT64)"),
@@ -155,9 +155,9 @@ def read_address(url: str, *, ports: frozenset[int] = frozenset(), require_https
     port = port or _PORTS[scheme]
     _check_port(port, ports)
     tail = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    shown = host if port == _PORTS[scheme] else f"{host}:{port}"
+    authority = host if port == _PORTS[scheme] else f"{host}:{port}"
     bare = host.strip("[]").lower()
-    return Address(f"{scheme}://{shown}{tail}", scheme, bare, port, _is_number(bare), user)
+    return Address(f"{scheme}://{authority}{tail}", scheme, bare, port, _is_number(bare), user)
 
 
 def _encode(url: str) -> str:
@@ -248,14 +248,14 @@ def find_denial(address: str, allow: Sequence[Network] = ()) -> str | None:
     if _is_allowed(number, allow):
         return None
     if isinstance(number, IPv4Address):
-        return next((why for network, why in _DENIED_4 if number in network), None)
+        return next((reason for network, reason in _DENIED_4 if number in network), None)
     return _check_ipv6(number)
 
 
 def _check_ipv6(number: IPv6Address) -> str | None:
-    for network, why in _DENIED_6:
+    for network, reason in _DENIED_6:
         if number in network:
-            return why
+            return reason
     return None if number in _PUBLIC_6 else "not handed out to the public"
 
 
@@ -264,10 +264,10 @@ def find_denial_on_host(address: str, allow: Sequence[Network] = ()) -> str | No
 
     Services that a firewall hides from the internet often answer clients on the same machine.
     """
-    why = find_denial(address, allow)
-    if why is None and not _is_allowed(ip_address(address), allow) and _is_own(address):
+    reason = find_denial(address, allow)
+    if reason is None and not _is_allowed(ip_address(address), allow) and _is_own(address):
         return "this machine's own"
-    return why
+    return reason
 
 
 def _is_allowed(number: IPv4Address | IPv6Address, allow: Sequence[Network]) -> bool:

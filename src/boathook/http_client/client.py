@@ -245,12 +245,12 @@ class Client:
                 raise FetchFailed(
                     f"the header {name} contains a line break or another control character", is_final=True
                 )
-        given = {name.lower() for name in headers}
+        own_names = {name.lower() for name in headers}
         usual = {"Accept-Encoding": "identity", "User-Agent": self._settings.user_agent or "boathook"}
         return OutgoingRequest(
             method=method,
             url=url,
-            headers=(*headers.items(), *[pair for pair in usual.items() if pair[0].lower() not in given]),
+            headers=(*headers.items(), *[pair for pair in usual.items() if pair[0].lower() not in own_names]),
             body=body,
             timeout_s=timeout_s,
             sink=sink,
@@ -268,7 +268,7 @@ class Client:
 
     def _get_thread(self) -> CurlThread:
         if self._thread is None:
-            self._thread = CurlThread(self._settings, done=self._end)
+            self._thread = CurlThread(self._settings, on_results=self._end)
         return self._thread
 
     def _send_waiting(self) -> None:
@@ -286,7 +286,7 @@ class Client:
     def _end(self, results: list[RequestResult]) -> None:
         """End the sinks of finished responses, in the thread that read them."""
         # First, so that the caller of a finished request can make another one at once.
-        self._count_out(len(results), sum(isinstance(one.request.sink, ResponseFuture) for one in results))
+        self._count_out(len(results), sum(isinstance(result.request.sink, ResponseFuture) for result in results))
         for result in results:
             assert result.request.sink is not None
             result.request.sink.end(result)

@@ -264,7 +264,7 @@ class ConnectionPool:
         self,
         settings: OutboundSettings,
         *,
-        done: Callable[[list[RequestResult]], None],
+        on_results: Callable[[list[RequestResult]], None],
         pass_on: Callable[[OutgoingRequest], None],
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -272,7 +272,7 @@ class ConnectionPool:
         """Maximum bytes of a response's body that are stored."""
         self.opened: set[_Connection] = set()
         self._settings = settings
-        self._done = done
+        self._done = on_results
         self._send_by_libcurl = pass_on
         self._proxy = ProxyPolicy(settings)
         self._read = functools.lru_cache(4_096)(self._read_target)
@@ -351,14 +351,14 @@ class ConnectionPool:
     def _take_out(self, connection: _Connection) -> None:
         if connection in self._idle_order:
             del self._idle_order[connection]
-            kept = self._idle[connection.origin]
-            del kept[connection]
-            if not kept:
+            idle = self._idle[connection.origin]
+            del idle[connection]
+            if not idle:
                 del self._idle[connection.origin]
 
     def _begin(self, exchange: _Exchange) -> None:
-        while kept := self._idle.get(exchange.target.origin):
-            connection = next(reversed(kept))
+        while idle := self._idle.get(exchange.target.origin):
+            connection = next(reversed(idle))
             self._take_out(connection)
             # A response that is there before its request would be taken for the response to this one.
             if not connection.has_input():
@@ -388,13 +388,13 @@ class ConnectionPool:
         try:
             await self._connect(exchange)
         except _ConnectFailed as error:
-            failure, why = error.failure, str(error)
+            failure, error_text = error.failure, str(error)
         except Exception as error:  # noqa: BLE001 - a bug fails this request, never the next ones
-            failure, why = TransportFailure.FAULT, _note(error)
+            failure, error_text = TransportFailure.FAULT, _note(error)
         else:
             return
         if not exchange.is_started:
-            self.fail(exchange, failure, why)
+            self.fail(exchange, failure, error_text)
 
     async def _connect(self, exchange: _Exchange) -> None:
         """Make a connection, which carries the request. Raises _ConnectFailed."""
@@ -420,13 +420,13 @@ class ConnectionPool:
             raise _ConnectFailed(TransportFailure.TLS, _describe_tls(error, address.host)) from error
 
     async def _look_up(self, host: str) -> Sequence[str]:
-        found = self._resolver.find(host)
-        if found is None:
+        resolution = self._resolver.find(host)
+        if resolution is None:
             lookup = self._lookups.setdefault(host, self.loop.create_future())
-            found = await asyncio.shield(lookup)
-        if found.failure is not None:
-            raise _ConnectFailed(found.failure, found.error)
-        return found.addresses
+            resolution = await asyncio.shield(lookup)
+        if resolution.failure is not None:
+            raise _ConnectFailed(resolution.failure, resolution.error)
+        return resolution.addresses
 
     def _wake(self) -> None:
         try:
@@ -435,10 +435,10 @@ class ConnectionPool:
             return
 
     def _end_lookups(self) -> None:
-        for host, found in self._resolver.ended():
+        for host, resolution in self._resolver.ended():
             lookup = self._lookups.pop(host, None)
             if lookup is not None:
-                lookup.set_result(found)
+                lookup.set_result(resolution)
 
     async def _open(self, exchange: _Exchange, numbers: Sequence[str]) -> socket.socket:
         """Return a socket that is connected to one of these addresses. Raises _ConnectFailed."""
@@ -461,9 +461,9 @@ class ConnectionPool:
                 raise _ConnectFailed(TransportFailure.FAULT, guard.fault) from error
             if guard.refusal is not None:
                 raise _ConnectFailed(TransportFailure.BLOCKED, guard.refusal) from error
-            where = f"{_show_host(address.host)}:{address.port} after {exchange.elapsed_ms()} ms"
+            target_text = f"{_show_host(address.host)}:{address.port} after {exchange.elapsed_ms()} ms"
             raise _ConnectFailed(
-                TransportFailure.CONNECT, f"Failed to connect to {where}: Could not connect to server"
+                TransportFailure.CONNECT, f"Failed to connect to {target_text}: Could not connect to server"
             ) from error
 
     def _tls_context(self) -> ssl.SSLContext:
@@ -472,9 +472,11 @@ class ConnectionPool:
             try:
                 self._tls = tls_context(self._settings), now + _TRUST_S
             except OSError as error:
-                where = f" in {self._settings.ca_file}" if self._settings.ca_file else ""
-                why = f"the trusted certificates{where} cannot be read: {error.strerror or _describe_reason(error)}"
-                raise _ConnectFailed(TransportFailure.TLS, why) from error
+                file_text = f" in {self._settings.ca_file}" if self._settings.ca_file else ""
+                error_text = (
+                    f"the trusted certificates{file_text} cannot be read: {error.strerror or _describe_reason(error)}"
+                )
+                raise _ConnectFailed(TransportFailure.TLS, error_text) from error
         return self._tls[0]
 
     def _read_target(self, url: str) -> _Target | None:

@@ -133,15 +133,15 @@ class CurlMultiClient:
         if address.is_number and not self._proxy.applies_to(address):
             self._start(request, address, None, 0.0)
             return
-        found = self._resolver.find(address.host)
-        if found is None:
+        resolution = self._resolver.find(address.host)
+        if resolution is None:
             self._park(request, address)
         else:
-            self._start(request, address, found, 0.0)
+            self._start(request, address, resolution, 0.0)
 
     def resume(self, request: OutgoingRequest) -> None:
         """Continue a response that its sink has paused, or end it if it is to be stopped."""
-        for exchange in [one for one in self._running.values() if one.request is request]:
+        for exchange in [running for running in self._running.values() if running.request is request]:
             if exchange.is_over(0.0):
                 self._end(exchange.handle, pycurl.E_ABORTED_BY_CALLBACK, _CANCELLED)
             else:
@@ -179,8 +179,8 @@ class CurlMultiClient:
         for exchange in self._running.values():
             self._refuse(exchange.request, failure, error)
         for parked in self._parked.values():
-            for one in parked:
-                self._refuse(one.request, failure, error)
+            for lookup in parked:
+                self._refuse(lookup.request, failure, error)
         self._free()
         self._open()
         return self._take_answers()
@@ -194,8 +194,8 @@ class CurlMultiClient:
     def _free(self) -> None:
         for exchange in (*self._running.values(), *self._idle[False], *self._idle[True]):
             exchange.close()
-        for held in (self._running, self._parked, self._idle[False], self._idle[True]):
-            held.clear()
+        for table in (self._running, self._parked, self._idle[False], self._idle[True]):
+            table.clear()
         self._multi.close()
         self._poll.close()
         self._close_opened()
@@ -224,21 +224,21 @@ class CurlMultiClient:
         self._parked.setdefault(address.host, []).append(_Parked(request, address, now, ends_at))
 
     def _unpark(self) -> None:
-        for name, found in self._resolver.ended():
-            for one in self._parked.pop(name, ()):
+        for name, resolution in self._resolver.ended():
+            for exchange in self._parked.pop(name, ()):
                 try:
-                    self._start(one.request, one.address, found, time.monotonic() - one.began_at)
+                    self._start(exchange.request, exchange.address, resolution, time.monotonic() - exchange.began_at)
                 except Exception as error:  # noqa: BLE001 - as above
-                    self._fail(one.request, error)
+                    self._fail(exchange.request, error)
 
     # Transfer handles.
 
-    def _start(self, request: OutgoingRequest, address: Address, found: Resolution | None, spent_s: float) -> None:
-        """Pass a request to libcurl; *found* is None if the host is an IP address, *spent_s* is the lookup time."""
-        if found is not None and found.failure is not None:
-            self._refuse(request, found.failure, found.error, spent_s)
+    def _start(self, request: OutgoingRequest, address: Address, resolution: Resolution | None, spent_s: float) -> None:
+        """Pass a request to libcurl; *resolution* is None for an IP address, *spent_s* is the time of the lookup."""
+        if resolution is not None and resolution.failure is not None:
+            self._refuse(request, resolution.failure, resolution.error, spent_s)
             return
-        pinned, is_proxied = self._pin(address, found)
+        pinned, is_proxied = self._pin(address, resolution)
         try:
             exchange = self._pick(request, is_proxied)
         except pycurl.error:
@@ -260,19 +260,19 @@ class CurlMultiClient:
         self._running[exchange.handle] = exchange
         self._multi.add_handle(exchange.handle)
 
-    def _pin(self, address: Address, found: Resolution | None) -> tuple[Options, bool]:
+    def _pin(self, address: Address, resolution: Resolution | None) -> tuple[Options, bool]:
         """Return the options that make libcurl connect to the checked addresses, and whether through the proxy."""
-        if found is None:
+        if resolution is None:
             return [], False
-        if self._proxy.applies_to(address) and not self._proxy.is_bypassed(found.addresses):
-            return tunnel_options(address, found.addresses[0]), True
+        if self._proxy.applies_to(address) and not self._proxy.is_bypassed(resolution.addresses):
+            return tunnel_options(address, resolution.addresses[0]), True
         key = address.host, address.port
-        if self._pinned.get(key) is found:
+        if self._pinned.get(key) is resolution:
             return [], False
         if len(self._pinned) >= _MAX_PINNED:
             self._pinned.clear()
-        self._pinned[key] = found
-        return resolve_options(address, found.addresses), False
+        self._pinned[key] = resolution
+        return resolve_options(address, resolution.addresses), False
 
     def _pick(self, request: OutgoingRequest, is_proxied: bool) -> CurlTransfer:
         if request.sink is not None:
@@ -309,10 +309,10 @@ class CurlMultiClient:
     # Finished requests.
 
     def _collect(self) -> None:
-        left = 1
-        while left:
-            left, done, failed = self._multi.info_read()
-            for handle in done:
+        remaining = 1
+        while remaining:
+            remaining, finished, failed = self._multi.info_read()
+            for handle in finished:
                 self._end(handle, 0, "")
             for handle, error, message in failed:
                 self._end(handle, error, message)
@@ -333,18 +333,18 @@ class CurlMultiClient:
         if now < self._look_at:
             return
         self._look_at = now + _LOOK_S
-        for exchange in [one for one in self._running.values() if one.is_over(now - BODY_S)]:
+        for exchange in [running for running in self._running.values() if running.is_over(now - BODY_S)]:
             self._end(exchange.handle, pycurl.E_OPERATION_TIMEDOUT, _CANCELLED)
         for name, parked in list(self._parked.items()):
-            for one in parked:
-                if one.ends_at <= now:
+            for lookup in parked:
+                if lookup.ends_at <= now:
                     self._refuse(
-                        one.request,
+                        lookup.request,
                         TransportFailure.TIMEOUT,
                         f"the name {name} was not found in time",
-                        now - one.began_at,
+                        now - lookup.began_at,
                     )
-            self._parked[name] = [one for one in parked if one.ends_at > now]
+            self._parked[name] = [exchange for exchange in parked if exchange.ends_at > now]
             if not self._parked[name]:
                 del self._parked[name]
 
@@ -361,22 +361,22 @@ class CurlMultiClient:
     def _set_timer(self, after_ms: int) -> None:
         self._timer_at = None if after_ms < 0 else time.monotonic() + after_ms / 1_000
 
-    def _watch(self, what: int, descriptor: int, _multi: object, _data: object) -> None:
+    def _watch(self, event: int, descriptor: int, _multi: object, _data: object) -> None:
         """Register or unregister a socket for the events that libcurl waits for."""
-        if what == pycurl.POLL_REMOVE:
+        if event == pycurl.POLL_REMOVE:
             self._resting.add(descriptor)
             return
         self._resting.discard(descriptor)
         try:
-            self._poll.modify(descriptor, _MASKS[what])
+            self._poll.modify(descriptor, _MASKS[event])
         except FileNotFoundError:  # closed since, or never registered
-            self._poll.register(descriptor, _MASKS[what])
+            self._poll.register(descriptor, _MASKS[event])
 
 
 def _conditions(bits: int) -> int:
-    wanted = 0
+    mask = 0
     if bits & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
-        wanted |= pycurl.CSELECT_IN
+        mask |= pycurl.CSELECT_IN
     if bits & (select.EPOLLOUT | select.EPOLLERR):
-        wanted |= pycurl.CSELECT_OUT
-    return wanted
+        mask |= pycurl.CSELECT_OUT
+    return mask

@@ -136,12 +136,12 @@ def _begin(response: ResponseStream, spec: DownloadSpec, part: "PartialDownload"
         case 416 if part.size:
             raise _Changed
         case 200:
-            why = f"the server compressed the file ({packed[:20]!r}), although the request forbids it"
+            problem = f"the server compressed the file ({packed[:20]!r}), although the request forbids it"
         case 301 | 302 | 303 | 307 | 308:
-            why = f"the server answered with status {status}; redirects are not followed"
+            problem = f"the server answered with status {status}; redirects are not followed"
         case _:
-            why = f"the server answered with status {status}"
-    raise FetchFailed(f"{response.origin}: {why}", status=status, host=host_of(response.origin), headers=headers)
+            problem = f"the server answered with status {status}"
+    raise FetchFailed(f"{response.origin}: {problem}", status=status, host=host_of(response.origin), headers=headers)
 
 
 def _go_on(headers: Mapping[str, str], part: "PartialDownload") -> int | None:
@@ -153,8 +153,8 @@ def _go_on(headers: Mapping[str, str], part: "PartialDownload") -> int | None:
     # Some servers honour Range and ignore If-Range. A partial response must have the file's ETag (RFC 9110, section
     # 15.3.7), but need not have its Last-Modified.
     is_etag = note.validator.startswith('"')
-    named = headers.get("etag", "") if is_etag else headers.get("last-modified", note.validator)
-    if named != note.validator or note.total not in {None, total}:
+    validator = headers.get("etag", "") if is_etag else headers.get("last-modified", note.validator)
+    if validator != note.validator or note.total not in {None, total}:
         raise _Changed
     return total
 
@@ -273,8 +273,8 @@ class PartialDownload:
         self._hash = hashlib.sha256()
         self.size = 0
         self.note = self._read_note()
-        wanted = make_metadata(url, validator="", total=None, content_type="")
-        is_same = self.note is not None and (self.note.url, self.note.boot) == (wanted.url, wanted.boot)
+        metadata = make_metadata(url, validator="", total=None, content_type="")
+        is_same = self.note is not None and (self.note.url, self.note.boot) == (metadata.url, metadata.boot)
         if self.note is None or not is_same or not self.note.validator:
             self.clear()
             return
@@ -317,9 +317,9 @@ class PartialDownload:
     def add(self, piece: bytes) -> None:
         """Append a piece."""
         with _writing(self._target.name):
-            left = memoryview(piece)
-            while left:
-                left = left[self._file.write(left) :]
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[self._file.write(rest) :]
         self._hash.update(piece)
         self.size += len(piece)
 

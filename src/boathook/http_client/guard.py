@@ -122,8 +122,8 @@ class ConnectGuard:
     def _check_address(self, address: Any) -> str | None:
         if address.family not in {socket.AF_INET, socket.AF_INET6}:
             return "the name resolves to no internet address"
-        why = find_denial_on_host(address.addr[0], self._allow)
-        return None if why is None else f"the name resolves to a blocked address: {why}"
+        reason = find_denial_on_host(address.addr[0], self._allow)
+        return None if reason is None else f"the name resolves to a blocked address: {reason}"
 
 
 class ProxyPolicy:

@@ -69,11 +69,11 @@ class TokenCache:
             FetchFailed: the token request failed, now or within the last `FAILED_S` seconds.
         """
         key = (token_url, client_id, hashlib.sha256(client_secret.encode()).digest(), scope or "")
-        kept = self._kept.get(key)
-        if kept is not None and time.monotonic() < kept.until:
-            if kept.error:
-                raise FetchFailed(f"{kept.error} (a moment ago; not tried again)")
-            return kept.token
+        entry = self._kept.get(key)
+        if entry is not None and time.monotonic() < entry.until:
+            if entry.error:
+                raise FetchFailed(f"{entry.error} (a moment ago; not tried again)")
+            return entry.token
         asking = self._asking.get(key)
         if asking is None:
             asking = asyncio.create_task(self._request_token(key, client_secret))
@@ -84,7 +84,7 @@ class TokenCache:
 
     def drop(self, token: str) -> None:
         """Forget a token that an endpoint rejected, so that the next attempt requests a new one."""
-        for key in [key for key, kept in self._kept.items() if kept.token == token]:
+        for key in [key for key, entry in self._kept.items() if entry.token == token]:
             del self._kept[key]
 
     def close(self) -> None:
@@ -121,11 +121,11 @@ class TokenCache:
         except FetchFailed as error:
             raise FetchFailed(f"the request to the token server failed: {error}") from None
 
-    def _keep(self, key: _Key, kept: _Kept) -> None:
+    def _keep(self, key: _Key, entry: _Kept) -> None:
         self._kept.pop(key, None)
         if len(self._kept) >= _MAX_KEPT:
             self._kept.popitem(last=False)
-        self._kept[key] = kept
+        self._kept[key] = entry
 
 
 def _basic(client_id: str, client_secret: str) -> str:

@@ -52,9 +52,9 @@ class Resolver:
 
     def find(self, name: str) -> Resolution | None:
         """Return the resolution of *name*; None if its lookup was started, whose result `ended` returns."""
-        known = self._known.get(name)
-        if known is not None and time.monotonic() < known[0]:
-            return known[1]
+        entry = self._known.get(name)
+        if entry is not None and time.monotonic() < entry[0]:
+            return entry[1]
         if name not in self._asked:
             self._asked.add(name)
             if self._threads < min(_THREADS, len(self._asked)):
@@ -65,34 +65,34 @@ class Resolver:
 
     def ended(self) -> list[tuple[str, Resolution]]:
         """Return the lookups that ended since the last call."""
-        ended: list[tuple[str, Resolution]] = []
+        resolved: list[tuple[str, Resolution]] = []
         while self._ended:
-            name, found = self._ended.popleft()
+            name, resolution = self._ended.popleft()
             self._asked.discard(name)
-            if found.failure is None:
-                self._remember(name, found)
-            ended.append((name, found))
-        return ended
+            if resolution.failure is None:
+                self._remember(name, resolution)
+            resolved.append((name, resolution))
+        return resolved
 
     def close(self) -> None:
         """End the threads, each after its current lookup."""
         for _ in range(self._threads):
             self._questions.put(None)
 
-    def _remember(self, name: str, found: Resolution) -> None:
+    def _remember(self, name: str, resolution: Resolution) -> None:
         self._known.pop(name, None)
         if len(self._known) >= _MAX_KEPT:
             del self._known[next(iter(self._known))]
-        self._known[name] = (time.monotonic() + FRESH_S, found)
+        self._known[name] = (time.monotonic() + FRESH_S, resolution)
 
     def _run(self) -> None:
         while (name := self._questions.get()) is not None:
             try:
-                found = _look_up(name, self._allow)
+                resolution = _look_up(name, self._allow)
             except Exception as error:  # noqa: BLE001 - a bug fails requests, never the thread
                 _LOG.error("resolver_fault", exc_info=error)
-                found = Resolution((), TransportFailure.FAULT, f"boathook failed: {type(error).__name__}")
-            self._ended.append((name, found))
+                resolution = Resolution((), TransportFailure.FAULT, f"boathook failed: {type(error).__name__}")
+            self._ended.append((name, resolution))
             self._wake()
 
 
@@ -106,7 +106,7 @@ def _look_up(name: str, allow: Sequence[Network]) -> Resolution:
         )
     addresses = tuple(dict.fromkeys(str(address[0]) for *_, address in answers))
     for address in addresses:
-        why = find_denial_on_host(address, allow)
-        if why is not None:
-            return Resolution((), TransportFailure.BLOCKED, f"the name resolves to a blocked address: {why}")
+        reason = find_denial_on_host(address, allow)
+        if reason is not None:
+            return Resolution((), TransportFailure.BLOCKED, f"the name resolves to a blocked address: {reason}")
     return Resolution(addresses)

@@ -79,14 +79,14 @@ class ResponseReader:
         while buffer:
             if not b"HTTP/".startswith(buffer[:5].upper()):
                 raise InvalidResponse("Received HTTP/0.9 when not allowed")
-            found = _END_OF_HEAD.search(buffer, searched)
-            end = found.end() if found is not None else len(buffer)
+            match = _END_OF_HEAD.search(buffer, searched)
+            end = match.end() if match is not None else len(buffer)
             if self._head_size + end > MAX_HEAD:
                 raise InvalidResponse(f"the answer's headers are larger than {MAX_HEAD} bytes")
-            if found is None:
+            if match is None:
                 break
             self._head_size += end
-            head, buffer, searched = buffer[: found.start()], buffer[end:], 0
+            head, buffer, searched = buffer[: match.start()], buffer[end:], 0
             if self._read_head(head):
                 self._read_body(buffer)
                 buffer = b""
@@ -176,13 +176,13 @@ class ResponseReader:
         elif not self.has_length:
             self.on_body(data)
         else:
-            wanted = data[: self._left]
-            self._left -= len(wanted)
-            if wanted:
-                self.on_body(wanted)
+            part = data[: self._left]
+            self._left -= len(part)
+            if part:
+                self.on_body(part)
             if self._left == 0:
                 self.is_complete = True
-                self.keeps_alive = self.keeps_alive and len(wanted) == len(data)
+                self.keeps_alive = self.keeps_alive and len(part) == len(data)
         if self._body_size > MAX_BODY_READ or (self._chunks is not None and self._left > _MAX_ENCODED):
             self._break_off()
 

@@ -32,8 +32,8 @@ class CurlThread:
         ConfigError: the proxy is written as a reference.
     """
 
-    def __init__(self, settings: OutboundSettings, *, done: Callable[[list[RequestResult]], None]) -> None:
-        self._done = done
+    def __init__(self, settings: OutboundSettings, *, on_results: Callable[[list[RequestResult]], None]) -> None:
+        self._done = on_results
         self._curl = CurlMultiClient(settings)
         self._inbox: deque[Sequence[OutgoingRequest]] = deque()
         self._resumed: deque[OutgoingRequest] = deque()
@@ -114,13 +114,15 @@ class HttpSender:
         ConfigError: the proxy is written as a reference.
     """
 
-    def __init__(self, settings: OutboundSettings, *, done: Callable[[list[RequestResult]], None]) -> None:
+    def __init__(self, settings: OutboundSettings, *, on_results: Callable[[list[RequestResult]], None]) -> None:
         self._settings = settings
-        self._done = done
+        self._done = on_results
         self._loop = asyncio.get_running_loop()
         self._results: deque[list[RequestResult]] = deque()
         self._is_scheduled = self._is_closed = False
-        self._pool = ConnectionPool(settings, done=done, pass_on=lambda request: self._send_by_libcurl([request]))
+        self._pool = ConnectionPool(
+            settings, on_results=on_results, pass_on=lambda request: self._send_by_libcurl([request])
+        )
         self._thread: CurlThread | None = None
 
     def send(self, batch: Sequence[OutgoingRequest]) -> None:
@@ -140,7 +142,7 @@ class HttpSender:
 
     def _send_by_libcurl(self, batch: Sequence[OutgoingRequest]) -> None:
         if self._thread is None:
-            self._thread = CurlThread(self._settings, done=self._hand_over)
+            self._thread = CurlThread(self._settings, on_results=self._hand_over)
         self._thread.send(batch)
 
     def _hand_over(self, results: list[RequestResult]) -> None:

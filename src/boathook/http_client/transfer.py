@@ -213,8 +213,8 @@ class CurlTransfer:
                 is_cut=error != 0 or len(body) > self._keep or self._body_size > len(body),
             )
         else:
-            failure, why = self._classify_failure(error, message)
-            answer = RequestResult(request, 0, {}, b"", time.monotonic() - self._began_at, failure, why)
+            failure, error_text = self._classify_failure(error, message)
+            answer = RequestResult(request, 0, {}, b"", time.monotonic() - self._began_at, failure, error_text)
         self._lines.clear()
         self._body.clear()
         if isinstance(request.body, bytes) and len(request.body) > _LONG_BODY:
@@ -334,11 +334,11 @@ class SinkTransfer(CurlTransfer):
 
     def finish(self, error: int, message: str) -> RequestResult:
         """Return the result without what the sink received; a response that broke off is a failure."""
-        failure, why = None, ""
+        failure, error_text = None, ""
         if error != 0 or self._answered_at is None:
-            failure, why = self._classify_failure(error, message)
+            failure, error_text = self._classify_failure(error, message)
         duration_s = (self._answered_at or time.monotonic()) - self._began_at
-        return RequestResult(self.request, self._status, {}, b"", duration_s, failure, why)
+        return RequestResult(self.request, self._status, {}, b"", duration_s, failure, error_text)
 
     def close(self) -> None:
         """Free the handle, and close the file."""
@@ -398,20 +398,20 @@ def encode_line(line: str) -> bytes:
 
 def _read_headers(lines: Sequence[bytes]) -> dict[str, str]:
     """Return the first headers by name; of repeated headers the last."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for line in lines[1 : MAX_HEADERS + 1]:
         name, colon, value = line.partition(b":")
         if colon:
-            found[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
-    return found
+            fields[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
+    return fields
 
 
 def _join_headers(lines: Sequence[bytes]) -> dict[str, str]:
     """Return all headers by name; repeated headers are joined by a comma and a space."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for line in lines[1:]:
         raw_name, colon, raw_value = line.partition(b":")
         if colon:
             name, value = raw_name.decode("latin-1").strip().lower(), raw_value.strip().decode("latin-1")
-            found[name] = f"{found[name]}, {value}" if name in found else value
-    return found
+            fields[name] = f"{fields[name]}, {value}" if name in fields else value
+    return fields
