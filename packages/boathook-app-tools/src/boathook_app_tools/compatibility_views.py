@@ -50,19 +50,19 @@ async def create(tx: Transaction, views: Views, schema: str) -> list[str]:
     """
     if not await tx.fetchval(_HAS_SCHEMA, schema):
         raise BoathookError(f"there is no schema {schema}; create it, or name another with --schema")
-    taken = [
+    existing = [
         f"{_KINDS.get(row['kind'], 'table')} {row['name']}"
         for row in await tx.fetch(_RELATIONS, schema, list(views.names))
         if not _is_ours(views, row["kind"], row["comment"])
     ]
-    taken += [
+    existing += [
         f"function {row['signature']}"
         for row in await tx.fetch(_FUNCTIONS, schema, list(views.functions))
         if row["comment"] != views.mark
     ]
-    if taken:
+    if existing:
         raise BoathookError(
-            f"{schema} has these already: {', '.join(taken)}. Nothing was created; move them to another schema first "
+            f"{schema} has these already: {', '.join(existing)}. Nothing was created; move them to another schema first "
             f"(create schema before_boathook; alter table {quoted(schema)}.NAME set schema before_boathook), "
             "or create the views elsewhere with --schema"
         )

@@ -124,11 +124,11 @@ class DeliveryLog:
 
     async def shown(self, id: str) -> dict[str, Any]:
         """Return a delivery with its attempts, headers and body. Raises NotFound, InvalidValue."""
-        found = await self._hook.operations.delivery(id)
-        (row,) = await self._described([found["delivery"]])
-        attempts = [asdict(attempt) for attempt in found["attempts"]]
-        body = found["body"].decode("utf-8", "replace")
-        return {**row, "attempts": attempts, "headers": dict(found["headers"]), "body": body}
+        detail = await self._hook.operations.delivery(id)
+        (row,) = await self._described([detail["delivery"]])
+        attempts = [asdict(attempt) for attempt in detail["attempts"]]
+        body = detail["body"].decode("utf-8", "replace")
+        return {**row, "attempts": attempts, "headers": dict(detail["headers"]), "body": body}
 
     async def clean_up(self, days: float) -> int:
         """Delete the app's records older than *days*; return their number.
@@ -195,14 +195,14 @@ class DeliveryLog:
         @group.command("replay", epilog=f"Example: boathook {name} deliveries replay dlv_01kaz3...")
         def replay(ids: _Ids, note: Annotated[str | None, note_option] = None) -> None:
             """Retry failed deliveries."""
-            done = hook.run(hook.operations.replay(ids, note=note))
-            self._report(ids, done, gettext_noop("%(done)d of %(asked)d are tried again"))
+            changed = hook.run(hook.operations.replay(ids, note=note))
+            self._report(ids, changed, gettext_noop("%(done)d of %(asked)d are tried again"))
 
         @group.command("giveup", epilog=f'Example: boathook {name} deliveries giveup dlv_01kaz3... --note "too old"')
         def give_up(ids: _Ids, note: Annotated[str, note_option]) -> None:
             """Settle failed deliveries permanently."""
-            done = hook.run(hook.operations.ignore(ids, note=note))
-            self._report(ids, done, gettext_noop("%(done)d of %(asked)d are settled"))
+            changed = hook.run(hook.operations.ignore(ids, note=note))
+            self._report(ids, changed, gettext_noop("%(done)d of %(asked)d are settled"))
 
         @group.command("cleanup", epilog=f"Example: boathook {name} deliveries cleanup --days 30")
         def clean_up(
@@ -225,16 +225,16 @@ class DeliveryLog:
             raise Conflict(self._texts.gettext(text))
         return 200, {"ok": True, "id": ids[0]}
 
-    def _report(self, asked: list[str], done: list[str], text: str) -> None:
-        if not done:
+    def _report(self, requested: list[str], changed: list[str], text: str) -> None:
+        if not changed:
             words = gettext_noop("none of them has failed; see `boathook %(app)s deliveries list --status failed`")
             raise BoathookError(self._texts.gettext(words, app=self._hook.name))
-        say(self._texts.gettext(text, done=len(done), asked=len(asked)))
+        say(self._texts.gettext(text, done=len(changed), asked=len(requested)))
 
 
 def _row(row: Any) -> dict[str, Any]:
-    kept = ("id", "attempts", "code", "note", "due_at", "ended_at", "event_id", "state")
+    names = ("id", "attempts", "code", "note", "due_at", "ended_at", "event_id", "state")
     # An id begins with the milliseconds since 1970.
     received_at = datetime.fromtimestamp((read_uuid(row.event_id).int >> 80) / 1000, UTC)
-    values = {name: getattr(row, name) for name in kept}
+    values = {name: getattr(row, name) for name in names}
     return {**values, "standing": _STATUSES[row.state].value, "received_at": received_at}

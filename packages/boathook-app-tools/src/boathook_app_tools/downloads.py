@@ -104,10 +104,10 @@ async def _keep(work: Download) -> StoredFile:
         code = f"NOT_{work.kind.upper()}"
         raise DownloadFailed(f"the content at the address is not {work.kind}", code, is_final=True)
     content_type = work.formats[extension]
-    kept = StoredFile(key=f"{work.stem}.{extension}", size=size, sha256=sha256, content_type=content_type)
-    await work.storage.put(work.path, kept.key, content_type=kept.content_type, sha256=sha256)
+    file = StoredFile(key=f"{work.stem}.{extension}", size=size, sha256=sha256, content_type=content_type)
+    await work.storage.put(work.path, file.key, content_type=file.content_type, sha256=sha256)
     await asyncio.to_thread(work.path.unlink, missing_ok=True)
-    return kept
+    return file
 
 
 def _judge(error: BoathookError) -> DownloadFailed:

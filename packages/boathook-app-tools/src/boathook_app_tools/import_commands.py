@@ -35,10 +35,10 @@ def add_import(hook: Boathook, app: typer.Typer, plan: Import) -> None:
         with Progress(*columns, console=Console(stderr=True), disable=as_json, transient=True) as progress:
             bars: dict[str, TaskID] = {}
 
-            def notify(table: str, done: int, total: int) -> None:
+            def notify(table: str, rows: int, total: int) -> None:
                 if table not in bars:
                     bars[table] = progress.add_task(table, total=total)
-                progress.update(bars[table], completed=done, total=total)
+                progress.update(bars[table], completed=rows, total=total)
 
             report = hook.run(
                 table_import.run(hook.transaction, plan, schema=schema, batch=batch, is_dry=dry_run, notify=notify)
@@ -90,9 +90,9 @@ def add_views(hook: Boathook, app: typer.Typer, views: Views) -> None:
         _list(schema, names, "dropped", as_json=as_json)
 
 
-def _list(schema: str, names: list[str], what: str, *, as_json: bool) -> None:
+def _list(schema: str, names: list[str], result: str, *, as_json: bool) -> None:
     if as_json:
         for name in names:
-            print_json({"schema": schema, "name": name, "result": what})
+            print_json({"schema": schema, "name": name, "result": result})
         return
-    say(f"{what} in {schema}: {', '.join(names) or 'nothing'}")
+    say(f"{result} in {schema}: {', '.join(names) or 'nothing'}")

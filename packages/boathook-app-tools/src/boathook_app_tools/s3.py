@@ -75,13 +75,13 @@ class S3:
     async def put(self, path: Path, key: str, *, content_type: str, sha256: str) -> None:  # noqa: ARG002 - see Storage
         """Store a file atomically, replacing the object with the same key."""
         with await asyncio.to_thread(path.open, "rb") as body:
-            what = f"{key} cannot be stored"
-            await self._call(what, "put_object", Key=key, Body=body, ContentType=content_type)
+            problem = f"{key} cannot be stored"
+            await self._call(problem, "put_object", Key=key, Body=body, ContentType=content_type)
 
     async def head(self, key: str) -> Stored | None:
         """Return an object, or None if it does not exist."""
-        found = await self._call(f"{key} cannot be read", "head_object", may_be_missing=True, Key=key)
-        return None if found is None else _stored(key, found, "ContentLength")
+        head = await self._call(f"{key} cannot be read", "head_object", may_be_missing=True, Key=key)
+        return None if head is None else _stored(key, head, "ContentLength")
 
     async def delete(self, key: str) -> None:
         """Delete an object; it may already be gone."""
@@ -89,13 +89,13 @@ class S3:
 
     async def pages(self, prefix: str, *, size: int = PAGE) -> AsyncIterator[Sequence[Stored]]:
         """Yield all objects whose keys start with *prefix*, page by page in the order of their keys."""
-        what = f"the bucket {self._bucket.name} cannot be listed"
+        problem = f"the bucket {self._bucket.name} cannot be listed"
         query: dict[str, Any] = {"Prefix": prefix, "MaxKeys": size}
         while True:
-            page = await self._call(what, "list_objects_v2", **query)
+            page = await self._call(problem, "list_objects_v2", **query)
             if "IsTruncated" not in page:
                 raise StorageFailed("the storage did not answer with a listing", "BAD_ANSWER")
-            if objects := [_stored(str(one.get("Key")), one, "Size") for one in page.get("Contents", ())]:
+            if objects := [_stored(str(entry.get("Key")), entry, "Size") for entry in page.get("Contents", ())]:
                 yield objects
             token = page.get("NextContinuationToken")
             if not page["IsTruncated"] or not token:
@@ -110,7 +110,7 @@ class S3:
         client = await asyncio.to_thread(self._connect)
         return str(client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=expires_s))
 
-    async def _call(self, what: str, operation: str, *, may_be_missing: bool = False, **parameters: Any) -> Any:
+    async def _call(self, problem: str, operation: str, *, may_be_missing: bool = False, **parameters: Any) -> Any:
         """Call an operation of botocore's client; all of them are idempotent, and retried by it."""
         self._loop = asyncio.get_running_loop()
         try:
@@ -121,12 +121,12 @@ class S3:
             if may_be_missing and status == 404:
                 return None
             code, message = (str(error.response["Error"].get(name, "")) for name in ("Code", "Message"))
-            raise StorageFailed(f"{what}: status {status}, {code[:60]} {message[:200]}".strip(), code[:60]) from None
+            raise StorageFailed(f"{problem}: status {status}, {code[:60]} {message[:200]}".strip(), code[:60]) from None
         except HTTPClientError as error:
             words = f"the storage cannot be reached: {error.kwargs['error']}"
             raise StorageFailed(words, "STORAGE_UNREACHABLE") from None
         except (BotoCoreError, ResponseParserError, ValueError) as error:
-            raise StorageFailed(f"{what}: {str(error)[:200]}", "BAD_ANSWER") from None
+            raise StorageFailed(f"{problem}: {str(error)[:200]}", "BAD_ANSWER") from None
 
     def _connect(self) -> Any:
         if self._client is None:

@@ -43,10 +43,10 @@ def _example_text(file: Path) -> str:
     return file.read_text(encoding="utf-8")
 
 
-def require_fields(what: str, example: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Raise ValueError if *values* have a field that the example does not have, named *what*: it would be invented."""
+def require_fields(example_name: str, example: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Raise ValueError if *values* have a field that the example *example_name* does not have: it would be invented."""
     if unknown := values.keys() - example.keys():
-        raise ValueError(f"{what} has no field {', '.join(sorted(unknown))}")
+        raise ValueError(f"{example_name} has no field {', '.join(sorted(unknown))}")
 
 
 def interleave(histories: Sequence[Sequence[Step]], dice: random.Random) -> Iterator[Step]:
@@ -106,12 +106,12 @@ class ResponseCounts:
     unexpected: list[str] = field(default_factory=list)
     """A sentence for each unexpected response."""
 
-    def note(self, request: Request, status: int, wanted: Collection[int]) -> None:
-        """Count a response; *wanted* holds its expected statuses."""
+    def note(self, request: Request, status: int, expected_statuses: Collection[int]) -> None:
+        """Count a response; *expected_statuses* holds its expected statuses."""
         self.statuses[status] += 1
-        if status not in wanted:
+        if status not in expected_statuses:
             # The query may contain a secret.
-            path, expected = request.path.partition("?")[0], " or ".join(map(str, sorted(wanted)))
+            path, expected = request.path.partition("?")[0], " or ".join(map(str, sorted(expected_statuses)))
             self.unexpected.append(f"{request.method} {path} was answered {status}, not {expected}")
 
 
@@ -147,9 +147,9 @@ class SimulationResult:
         }
 
 
-def pick_seed(given: int | None) -> int:
-    """Return *given*, or a random seed."""
-    return random.SystemRandom().randrange(2**31) if given is None else given
+def pick_seed(seed: int | None) -> int:
+    """Return *seed*, or a random seed."""
+    return random.SystemRandom().randrange(2**31) if seed is None else seed
 
 
 async def send(hook: Boathook, url: str, request: Request) -> tuple[int, bytes]:

@@ -142,7 +142,9 @@ class LocalFolder:
         try:
             # Folders sort like their keys: with a slash after the name.
             with os.scandir(folder) as entries:
-                names = sorted(one.name + "/" if one.is_dir(follow_symlinks=False) else one.name for one in entries)
+                names = sorted(
+                    entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in entries
+                )
         except FileNotFoundError:
             return
         except OSError as error:
@@ -153,19 +155,19 @@ class LocalFolder:
                 if key.startswith(prefix) or prefix.startswith(key):
                     yield from self._walk(folder / name, key, prefix)
             elif key.startswith(prefix) and not name.startswith(_UNFINISHED):
-                found = _look(folder / name, key)
-                if found is not None:
-                    yield found
+                entry = _look(folder / name, key)
+                if entry is not None:
+                    yield entry
 
 
 def _look(path: Path, key: str) -> Stored | None:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise StorageFailed(f"{key} cannot be read: {error.strerror or error}") from None
-    return Stored(key, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+    return Stored(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
 
 
 def _sync(folder: Path) -> None:

@@ -247,7 +247,7 @@ async def run(
     schema: str,
     batch: int = BATCH,
     is_dry: bool = False,
-    notify: Notify = lambda _table, _done, _total: None,
+    notify: Notify = lambda _table, _rows, _total: None,
 ) -> Report:
     """Import all tables of a schema.
 
@@ -441,8 +441,10 @@ class _Run:
                 outcomes[place] = converted
             else:
                 good.append((place, converted))
-        stored = await self._store_all(tx, [(rows[place], values, imported.get(keys[place])) for place, values in good])
-        for (place, _), outcome in zip(good, stored, strict=True):
+        outcomes_of_good = await self._store_all(
+            tx, [(rows[place], values, imported.get(keys[place])) for place, values in good]
+        )
+        for (place, _), outcome in zip(good, outcomes_of_good, strict=True):
             outcomes[place] = outcome
         return outcomes
 
@@ -496,10 +498,10 @@ class _Run:
             await self._table.stored(tx, self._source, row, target_key)
         return "imported"
 
-    async def _enter(self, tx: Transaction, row: Row, target_key: str, stored: Values) -> None:
+    async def _enter(self, tx: Transaction, row: Row, target_key: str, target_values: Values) -> None:
         key = str(row[self._table.key])
         await tx.execute(
-            _ADD.format(ledger=self._ledger), self._table.name, key, target_key, _sha256(row), _sha256(stored)
+            _ADD.format(ledger=self._ledger), self._table.name, key, target_key, _sha256(row), _sha256(target_values)
         )
 
     async def _adopt(self, tx: Transaction, row: Row, values: Values) -> str | BadValue:
@@ -526,8 +528,8 @@ class _Run:
         adopted = {name: values[name] for name in table.adopt if name in values}
         if adopted:
             await self._write(tx, target_key, adopted)
-        stored = {name: adopted.get(name, target[name]) for name in values}
-        await self._enter(tx, row, target_key, stored)
+        target_values = {name: adopted.get(name, target[name]) for name in values}
+        await self._enter(tx, row, target_key, target_values)
         return "adopted"
 
     async def _update(self, tx: Transaction, row: Row, values: Values, imported: _ImportedRow) -> str | BadValue:
@@ -569,8 +571,8 @@ class _Run:
 
 def _sha256(row: Row) -> bytes:
     """Return a hash of a row's values that does not depend on the connection's settings."""
-    shown = json.dumps({name: _plain(value) for name, value in row.items()}, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(shown.encode("utf-8", "surrogatepass")).digest()
+    document = json.dumps({name: _plain(value) for name, value in row.items()}, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(document.encode("utf-8", "surrogatepass")).digest()
 
 
 def _plain(value: Any) -> Any:
