@@ -105,7 +105,9 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             '    if row["status"] in _OPEN:\n        event_id',
             _CONTINUED,
         ),
-        ChosenMutant("boathook_app_tools/compatibility_views.py", "    if taken:\n", "    if not taken:\n", _VIEWS),
+        ChosenMutant(
+            "boathook_app_tools/compatibility_views.py", "    if existing:\n", "    if not existing:\n", _VIEWS
+        ),
     ),
     "payments": (
         ChosenMutant("boathook_billing/yookassa.py", 'if document.get("id") != id:', "if not document:", _YOOKASSA),
@@ -117,7 +119,7 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ),
         ChosenMutant(
             "boathook_billing/dunning.py",
-            "if done is None or step.at > done",
+            "if planned_until is None or step.at > planned_until",
             "if done is None or step.at >= done",
             _DUNNING,
         ),
@@ -135,8 +137,8 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
         ),
         ChosenMutant(
             "boathook_billing/operator_actions.py",
-            '    if found["status"] != Status.SUCCEEDED:',
-            '    if found["status"] == Status.FAILED:',
+            '    if row["status"] != Status.SUCCEEDED:\n        raise',
+            '    if row["status"] == Status.FAILED:\n        raise',
             _SUPPORT,
         ),
     ),

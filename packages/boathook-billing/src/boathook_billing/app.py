@@ -37,14 +37,14 @@ gettext, ngettext = languages.gettext, languages.ngettext
 
 def settings() -> BillingSettings:
     """Return the table ``[billing]``. Raises ConfigError before boathook has loaded the app."""
-    found: BillingSettings = hook.settings
-    return found
+    values: BillingSettings = hook.settings
+    return values
 
 
 def shop() -> Shop:
     """Return the plans for sale. Raises ConfigError before boathook has loaded the app."""
-    found = settings()
-    return Shop(found.offers, found.currency, found.require_amount)
+    values = settings()
+    return Shop(values.offers, values.currency, values.require_amount)
 
 
 def read(event: Event) -> Notice:

@@ -184,5 +184,5 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Send simulated payments, signed with the configured secret, add their users, and check the results."""
-    done = hook.run(sending.simulate(url, settings(), count=count, seed=seed, wait_s=wait))
-    simulation.finish(done, as_json=as_json)
+    result = hook.run(sending.simulate(url, settings(), count=count, seed=seed, wait_s=wait))
+    simulation.finish(result, as_json=as_json)

@@ -53,8 +53,8 @@ def next_step(rules: DunningSettings, row: Mapping[str, Any]) -> Step | None:
     if row["status"] == "CANCELED":
         return last
     reminders = [Step(end + timedelta(days=days), days) for days in sorted(rules.reminder_days)]
-    done: datetime | None = row["done_until"]
-    return next((step for step in reminders if done is None or step.at > done), last)
+    planned_until: datetime | None = row["done_until"]
+    return next((step for step in reminders if planned_until is None or step.at > planned_until), last)
 
 
 def access_until(rules: DunningSettings, row: Mapping[str, Any]) -> datetime:
@@ -91,10 +91,10 @@ async def plan_changed() -> None:
         await tx.execute(SQL["forget_plans"], settings().dunning_rules.model_dump_json())
     while True:
         async with hook.transaction() as tx:
-            found = await tx.fetch(SQL["find_changed"], HORIZON)
-            for id in sorted(row["id"] for row in found):
+            changed = await tx.fetch(SQL["find_changed"], HORIZON)
+            for id in sorted(row["id"] for row in changed):
                 await plan(tx, await _lock(tx, id))
-        if not found:
+        if not changed:
             return
 
 
@@ -126,12 +126,12 @@ async def follow_up(event: Event, tx: Transaction) -> Ignore | None:
     return None
 
 
-async def report_failure(tx: Transaction, stored: StoredPayment, external_payment_id: str) -> None:
+async def report_failure(tx: Transaction, stored_payment: StoredPayment, external_payment_id: str) -> None:
     """Publish that a payment has failed, with the subscription of its user, if it has just become FAILED."""
-    payment = stored.payment
-    if payment.status is not Status.FAILED or stored.status_before not in {None, Status.RECEIVED}:
+    payment = stored_payment.payment
+    if payment.status is not Status.FAILED or stored_payment.status_before not in {None, Status.RECEIVED}:
         return
-    found = await tx.fetchrow(SQL["find_period"], payment.user_id, payment.email)
+    period = await tx.fetchrow(SQL["find_period"], payment.user_id, payment.email)
     about = {
         "provider": payment.provider,
         "external_payment_id": external_payment_id,
@@ -139,7 +139,7 @@ async def report_failure(tx: Transaction, stored: StoredPayment, external_paymen
         "currency": payment.currency,
     }
     await publish_event(
-        tx, "payment.failed", {"email": payment.email, **(_fields_of(dict(found)) if found else {}), "payment": about}
+        tx, "payment.failed", {"email": payment.email, **(_fields_of(dict(period)) if period else {}), "payment": about}
     )
 
 

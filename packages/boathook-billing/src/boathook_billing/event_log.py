@@ -89,15 +89,15 @@ def _reported(event: Event, notice: Notice | None) -> Mapping[str, Any]:
 
 
 def _changes(
-    stored: StoredPayment | None, end_before: datetime | None, end_after: datetime | None, *, is_applied: bool
+    stored_payment: StoredPayment | None, end_before: datetime | None, end_after: datetime | None, *, is_applied: bool
 ) -> Mapping[str, Any]:
-    if stored is None:
+    if stored_payment is None:
         return {}
-    payment = stored.payment
+    payment = stored_payment.payment
     return {
         "payment_id": payment.id,
         "user_id": payment.user_id,
-        "payment_status_before": stored.status_before,
+        "payment_status_before": stored_payment.status_before,
         "payment_status_after": payment.status,
         "subscription_end_before": end_before and end_before.isoformat(),
         "subscription_end_after": end_after and end_after.isoformat(),

@@ -37,13 +37,13 @@ async def record(event: Event, tx: Transaction) -> Ignore | None:
         notice = read(event)
     except ValueError as error:
         return Ignore(f"BROKEN_PAYLOAD: {error}")
-    stored = await _store(event, tx, notice)
-    _count_findings(stored)
+    stored_payment = await _store(event, tx, notice)
+    _count_findings(stored_payment)
     if notice.status is Status.FAILED:
-        await dunning.report_failure(tx, stored, notice.external_payment_id)
-    await receipts.arrange(tx, event, notice, stored.payment)
-    if stored.is_released or notice.status is Status.REFUNDED:
-        await wake(tx, stored.payment.id)
+        await dunning.report_failure(tx, stored_payment, notice.external_payment_id)
+    await receipts.arrange(tx, event, notice, stored_payment.payment)
+    if stored_payment.is_released or notice.status is Status.REFUNDED:
+        await wake(tx, stored_payment.payment.id)
     return None
 
 
@@ -61,14 +61,14 @@ async def apply(event: Event, tx: Transaction) -> Outcome:
         except ValueError as error:
             attempt.log_failure("refused", "BROKEN_PAYLOAD", str(error))
             return Dead("BROKEN_PAYLOAD", str(error))
-        stored = attempt.stored = await _store(event, tx, notice)
-        verdict = shop().decide(notice, stored.payment)
-        before = attempt.end_before = await payment_store.period_end(tx, stored.payment)
-        after = await _carry_out(tx, stored, verdict, before)
+        stored_payment = attempt.stored = await _store(event, tx, notice)
+        verdict = shop().decide(notice, stored_payment.payment)
+        before = attempt.end_before = await payment_store.period_end(tx, stored_payment.payment)
+        after = await _carry_out(tx, stored_payment, verdict, before)
         if isinstance(verdict, Extend):  # also of a payment that has become right since it was recorded
-            await receipts.arrange(tx, event, notice, stored.payment)
+            await receipts.arrange(tx, event, notice, stored_payment.payment)
         attempt.log_verdict(verdict, after)
-        return _outcome(event, stored, verdict, provider)
+        return _outcome(event, stored_payment, verdict, provider)
 
 
 async def wake(tx: Transaction, payment_id: int) -> None:
@@ -90,20 +90,20 @@ async def _store(event: Event, tx: Transaction, notice: Notice) -> StoredPayment
 
 
 async def _carry_out(
-    tx: Transaction, stored: StoredPayment, verdict: Verdict, before: datetime | None
+    tx: Transaction, stored_payment: StoredPayment, verdict: Verdict, before: datetime | None
 ) -> datetime | None:
     """Carry out the verdict and return the subscription's new end."""
     match verdict:
         case Extend(plan=plan):
-            end = await payment_store.extend(tx, stored.payment, plan.days, plan.id)
+            end = await payment_store.extend(tx, stored_payment.payment, plan.days, plan.id)
             assert end is not None, "the payment is locked and was not applied, so the guard cannot be shut"
-            await dunning.plan_of_user(tx, stored.payment.user_id)
-            if stored.is_released:
-                await wake(tx, stored.payment.id)
+            await dunning.plan_of_user(tx, stored_payment.payment.user_id)
+            if stored_payment.is_released:
+                await wake(tx, stored_payment.payment.id)
             return end
         case Reverse():
-            end = await payment_store.reverse(tx, stored.payment)
-            await dunning.plan_of_user(tx, stored.payment.user_id)
+            end = await payment_store.reverse(tx, stored_payment.payment)
+            await dunning.plan_of_user(tx, stored_payment.payment.user_id)
             return end
         case NoChange() | Blocked():
             return before
@@ -111,12 +111,12 @@ async def _carry_out(
             assert_never(verdict)
 
 
-def _outcome(event: Event, stored: StoredPayment, verdict: Verdict, provider: str) -> Outcome:
+def _outcome(event: Event, stored_payment: StoredPayment, verdict: Verdict, provider: str) -> Outcome:
     match verdict:
         case Extend() | Reverse():
             is_applied = isinstance(verdict, Extend)
             _count_end(event, provider, "applied" if is_applied else "reversed")
-            if is_applied and (event.attempt > 1 or stored.problem_before is not None):
+            if is_applied and (event.attempt > 1 or stored_payment.problem_before is not None):
                 metrics.recovered.add(provider=provider)
             return None
         case NoChange(reason=reason):
@@ -136,11 +136,11 @@ def _count_end(event: Event, provider: str, result: str) -> None:
     metrics.lag.observe((datetime.now(UTC) - event.accepted_at).total_seconds(), provider=provider)
 
 
-def _count_findings(stored: StoredPayment) -> None:
+def _count_findings(stored_payment: StoredPayment) -> None:
     """Count problems of a payment exactly once; only `record` is certain to commit."""
-    if stored.payment.is_late and not stored.was_late:
-        metrics.late.add(provider=stored.payment.provider)
-    _count_problem(stored.payment, stored.problem_before)
+    if stored_payment.payment.is_late and not stored_payment.was_late:
+        metrics.late.add(provider=stored_payment.payment.provider)
+    _count_problem(stored_payment.payment, stored_payment.problem_before)
 
 
 def _count_problem(payment: Payment, before: Problem | None) -> None:

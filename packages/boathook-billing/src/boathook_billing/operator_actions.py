@@ -70,9 +70,9 @@ async def link(tx: Transaction, payment: str | int, email: str, *, author: str =
             to another user.
     """
     user = await _user(tx, email)
-    found = await _payment(tx, payment)
-    if found["is_applied"]:
-        if found["user_id"] != user["id"]:
+    row = await _payment(tx, payment)
+    if row["is_applied"]:
+        if row["user_id"] != user["id"]:
             raise BoathookError(
                 gettext(
                     "payment %(payment)s was applied to another user already; refund it at the provider",
@@ -80,11 +80,11 @@ async def link(tx: Transaction, payment: str | int, email: str, *, author: str =
                 )
             )
     else:
-        await tx.execute(SQL["link"], found["id"], user["id"], user["email"])
-        await tx.execute(SQL["add_note"], found["id"], author, "linked", user["email"])
-        await wake(tx, found["id"])
+        await tx.execute(SQL["link"], row["id"], user["id"], user["email"])
+        await tx.execute(SQL["add_note"], row["id"], author, "linked", user["email"])
+        await wake(tx, row["id"])
     names = ("id", "provider", "external_payment_id", "status", "is_applied", "problem")
-    return {**{name: found[name] for name in names}, "email": user["email"]}
+    return {**{name: row[name] for name in names}, "email": user["email"]}
 
 
 def describe_link(row: Mapping[str, Any]) -> str:
@@ -123,32 +123,32 @@ async def refund(
     Raises:
         BoathookError: the payment does not exist or was not paid, or the amount is larger than its own.
     """
-    found = await _payment(tx, payment)
-    if found["status"] != Status.SUCCEEDED:
+    row = await _payment(tx, payment)
+    if row["status"] != Status.SUCCEEDED:
         raise BoathookError(
             gettext(
                 "payment %(payment)s is %(status)s: there is nothing to refund",
-                payment=found["external_payment_id"],
-                status=found["status"],
+                payment=row["external_payment_id"],
+                status=row["status"],
             )
         )
-    if amount is not None and found["amount"] is not None and amount > found["amount"]:
-        raise BoathookError(gettext("amount: the payment was %(amount)s", amount=found["amount"]))
+    if amount is not None and row["amount"] is not None and amount > row["amount"]:
+        raise BoathookError(gettext("amount: the payment was %(amount)s", amount=row["amount"]))
     payload = {
-        "provider": found["provider"],
-        "external_payment_id": found["external_payment_id"],
+        "provider": row["provider"],
+        "external_payment_id": row["external_payment_id"],
         "status": "refunded",
         **({} if amount is None else {"refund_amount": f"{amount:f}"}),
     }
     await hook.publish(tx, application=STAFF, type="payment.refunded", payload=payload)
-    await tx.execute(SQL["add_note"], found["id"], author, "refunded", note)
-    return {"id": found["id"], "provider": found["provider"], "external_payment_id": found["external_payment_id"]}
+    await tx.execute(SQL["add_note"], row["id"], author, "refunded", note)
+    return {"id": row["id"], "provider": row["provider"], "external_payment_id": row["external_payment_id"]}
 
 
 async def add_note(tx: Transaction, payment: str | int, note: str, *, author: str = COMMAND) -> None:
     """Add a note to a payment. Raises BoathookError if it does not exist."""
-    found = await _payment(tx, payment)
-    await tx.execute(SQL["add_note"], found["id"], author, "note", note)
+    row = await _payment(tx, payment)
+    await tx.execute(SQL["add_note"], row["id"], author, "note", note)
 
 
 async def reissue_receipt(tx: Transaction, receipt: int, *, author: str = COMMAND) -> Mapping[str, Any]:
@@ -198,13 +198,13 @@ async def _user(tx: Transaction, email: str) -> Mapping[str, Any]:
 
 async def _payment(tx: Transaction, name: str | int) -> Mapping[str, Any]:
     number = name if isinstance(name, int) else None
-    found = await tx.fetch(SQL["find_payments"], _storable(str(name)), number)
-    if not found:
+    matching = await tx.fetch(SQL["find_payments"], _storable(str(name)), number)
+    if not matching:
         raise BoathookError(gettext("there is no payment %(name)s: `boathook billing payments` lists them", name=name))
-    if len(found) > 1:
-        names = " or ".join(f"{row['provider']}/{row['external_payment_id']}" for row in found)
+    if len(matching) > 1:
+        names = " or ".join(f"{row['provider']}/{row['external_payment_id']}" for row in matching)
         raise BoathookError(gettext("%(name)s names several payments: write %(names)s", name=name, names=names))
-    return dict(found[0])
+    return dict(matching[0])
 
 
 def _storable(text: str) -> str:
@@ -251,11 +251,11 @@ async def list_receipts(tx: Transaction, *, state: str | None, limit: int) -> Se
 async def list_plans(tx: Transaction) -> Sequence[Mapping[str, Any]]:
     """Return the plans of the settings, and those that are no longer offered."""
     offers = {plan.id: plan for plan in settings().offers}
-    kept = [dict(row) for row in await tx.fetch(SQL["list_plans"]) if row["id"] not in offers]
+    former = [dict(row) for row in await tx.fetch(SQL["list_plans"]) if row["id"] not in offers]
     return [
         *(
             {"id": p.id, "price": p.price, "currency": p.currency, "days": p.days, "is_offered": True}
             for p in offers.values()
         ),
-        *({**row, "is_offered": False} for row in kept),
+        *({**row, "is_offered": False} for row in former),
     ]

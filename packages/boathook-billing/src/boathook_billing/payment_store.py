@@ -38,11 +38,13 @@ async def store(
 ) -> StoredPayment:
     """Store a notice and return its payment, which stays locked; repeated calls change nothing."""
     row, is_new = await _lock(tx, provider, notice)
-    known = None if is_new else Status(row["status"])
-    await tx.execute(SQL["add_event"], event.id, row["id"], notice.status, known, event.accepted_at)
+    former_status = None if is_new else Status(row["status"])
+    await tx.execute(SQL["add_event"], event.id, row["id"], notice.status, former_status, event.accepted_at)
     before = _payment(row)
-    is_newer = known is None or notice.status.rank > known.rank
-    facts = combine(row, notice, is_newer=is_newer, is_correction=known is notice.status and not shop.can_apply(before))
+    is_newer = former_status is None or notice.status.rank > former_status.rank
+    facts = combine(
+        row, notice, is_newer=is_newer, is_correction=former_status is notice.status and not shop.can_apply(before)
+    )
     is_late = facts.is_newer and notice.is_late(event.accepted_at, late)
     payment = replace(before, **facts.changes, is_late=before.is_late or is_late)
     # Only a payment that is paid and fits is linked; before that the e-mail may still change.
@@ -104,8 +106,8 @@ def combine(row: Mapping[str, Any], notice: Notice, *, is_newer: bool, is_correc
     return PaymentChanges(is_newer, {**merged, **({"status": notice.status} if is_newer else {})}, paid_at)
 
 
-def _first(one: Any, other: Any) -> Any:
-    return other if one is None else one
+def _first(value: Any, other: Any) -> Any:
+    return other if value is None else value
 
 
 def _payment(row: Mapping[str, Any]) -> Payment:

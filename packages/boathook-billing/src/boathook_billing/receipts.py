@@ -87,8 +87,8 @@ async def arrange(tx: Transaction, event: Event, notice: Notice, payment: Paymen
         return
     history = await tx.fetchrow(SQL["see_history"], payment.id)
     assert history is not None, "the payment is stored"
-    known = json.loads(history["customer"]) if history["customer"] else {}
-    contact = payment.email or notice.phone or known.get("email") or known.get("phone") or desk.contact
+    customer = json.loads(history["customer"]) if history["customer"] else {}
+    contact = payment.email or notice.phone or customer.get("email") or customer.get("phone") or desk.contact
     amount = plan.price if payment.amount is None else payment.amount
 
     async def add(kind: str, refund_id: str, amount: Decimal) -> None:

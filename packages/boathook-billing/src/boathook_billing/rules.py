@@ -101,8 +101,8 @@ class Shop:
 
     def plan_of(self, payment: Payment) -> Plan | None:
         """Return the plan that a payment pays; None if it fits none, or it is not known which."""
-        found = self._bought(payment)
-        return None if isinstance(found, Blocked) else found
+        plan = self._bought(payment)
+        return None if isinstance(plan, Blocked) else plan
 
     def can_apply(self, payment: Payment) -> bool:
         """Return whether a payment is what one of the plans costs, or need not be applied."""
@@ -117,11 +117,11 @@ class Shop:
         return verdict.problem if isinstance(verdict, Blocked) else None
 
     def _claim(self, payment: Payment) -> Extend | Blocked:
-        found = self._bought(payment)
-        if isinstance(found, Blocked):
-            return found
+        plan = self._bought(payment)
+        if isinstance(plan, Blocked):
+            return plan
         if payment.user_id is not None:
-            return Extend(found)
+            return Extend(plan)
         if payment.email is None:
             return Blocked(Problem.UNLINKED_PAYMENT, "it names no e-mail; link it by hand")
         return Blocked(Problem.USER_MISSING, "no user has its e-mail yet")

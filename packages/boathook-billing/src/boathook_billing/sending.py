@@ -114,9 +114,9 @@ def _account(email: str, account: Account, row: Mapping[str, Any] | None, now: d
     if row["payments_applied"] != account.payments_applied:
         return f"{email}: {row['payments_applied']} payments applied, not {account.payments_applied}"
     end: datetime | None = row["current_period_end"]
-    wanted = now + timedelta(days=account.days)
-    if account.days and (end is None or abs(end - wanted) > TOLERANCE or row["status"] != "ACTIVE"):
-        return f"{email}: {row['status']} until {end}, not ACTIVE until about {wanted:%Y-%m-%d}"
+    expected_end = now + timedelta(days=account.days)
+    if account.days and (end is None or abs(end - expected_end) > TOLERANCE or row["status"] != "ACTIVE"):
+        return f"{email}: {row['status']} until {end}, not ACTIVE until about {expected_end:%Y-%m-%d}"
     if not account.days and end is not None and end > now + TOLERANCE:
         return f"{email}: lasts until {end}, though no payment of theirs is left"
     return None
@@ -129,11 +129,11 @@ def _entry(name: str, entry: Entry, row: Mapping[str, Any] | None) -> str | None
     if row is None:
         return f"{name}: there is no such payment"
     is_applied, is_reversed = row["subscription_applied_at"] is not None, row["reversed_at"] is not None
-    found = (row["status"], is_applied and not is_reversed, row["problem"], row["is_late"])
-    wanted = (entry.status, entry.is_applied, entry.problem, entry.is_late)
+    actual_values = (row["status"], is_applied and not is_reversed, row["problem"], row["is_late"])
+    expected_values = (entry.status, entry.is_applied, entry.problem, entry.is_late)
     wrong = [
         f"{title} is {actual}, not {required}"
-        for title, actual, required in zip(_ENTRY, found, wanted, strict=True)
+        for title, actual, required in zip(_ENTRY, actual_values, expected_values, strict=True)
         if actual != required
     ]
     return f"{name}: {', '.join(wrong)}" if wrong else None

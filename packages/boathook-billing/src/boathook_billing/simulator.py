@@ -126,8 +126,8 @@ class Simulation:
 
     def _notice(self, payment: Mapping[str, Any], status: str, **changes: Any) -> SimulatedRequest:
         """Return a request about a payment with its own event id or, in one of four cases, without one."""
-        named = {} if self._rng.random() < 0.25 else {"event_id": f"evt-{self._run}-{next(self._numbers)}"}
-        return self._request({**payment, "status": status, **named, **changes})
+        id_field = {} if self._rng.random() < 0.25 else {"event_id": f"evt-{self._run}-{next(self._numbers)}"}
+        return self._request({**payment, "status": status, **id_field, **changes})
 
     def _payment(self, email: str | None) -> tuple[dict[str, Any], Plan]:
         plan = self._rng.choice(self._plans)

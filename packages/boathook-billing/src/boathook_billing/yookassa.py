@@ -91,16 +91,16 @@ async def confirm(event: Event, tx: Transaction) -> Ignore | Retry | Dead | None
         notified = read_notification(event.body)
         if notified.kind not in {"payment", "refund"}:
             return Ignore(f"OTHER_EVENT: {notified.kind}")
-        found = await fetch(keys, notified.kind, notified.id)
-        status = str(found.get("status"))
+        document = await fetch(keys, notified.kind, notified.id)
+        status = str(document.get("status"))
         if _PROGRESS.get(status, 0) < _PROGRESS.get(notified.status, 0):
             return Retry(code="YOOKASSA_BEHIND", dependency="yookassa")
         if notified.kind == "refund":
             if status != "succeeded":
                 return Ignore(f"REFUND_{status.upper()}")
-            fields = await _refunded(keys, found)
+            fields = await _refunded(keys, document)
         else:
-            fields = read_payment(found, keys)
+            fields = read_payment(document, keys)
     except Unconfirmed as error:
         return Dead(error.code, str(error), "yookassa")
     except ValueError as error:
