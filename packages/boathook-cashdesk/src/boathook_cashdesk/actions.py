@@ -52,10 +52,10 @@ async def add(tx: Transaction, user: User, entity: Entity, form: Any) -> Object:
     rules = RULES[entity]
     if rules.check_new is not None:
         await rules.check_new(tx, user, form)
-    made = await ledger.create(tx, user, entity, form.model_dump())
-    if made is None:
+    added = await ledger.create(tx, user, entity, form.model_dump())
+    if added is None:
         raise Conflict(gettext(rules.taken))
-    return made
+    return added
 
 
 async def change(tx: Transaction, user: User, entity: Entity, id: int, form: Any) -> Object:
@@ -91,8 +91,8 @@ async def _check_new_device(tx: Transaction, user: User, _form: DeviceForm) -> N
 async def _check_device(tx: Transaction, user: User, id: int, form: DeviceForm) -> None:
     await webhooks.lock(tx, user)
     await ledger.get(tx, user, Entity.DEVICES, id)
-    taken = "select exists (select from cashdesk.devices where user_id = $1 and serial = $2 and id <> $3)"
-    if await tx.fetchval(taken, user.id, form.serial, id):
+    statement = "select exists (select from cashdesk.devices where user_id = $1 and serial = $2 and id <> $3)"
+    if await tx.fetchval(statement, user.id, form.serial, id):
         raise Conflict(gettext(_SERIAL_TAKEN))
 
 
@@ -188,8 +188,8 @@ async def _add_receipt(tx: Transaction, user: User, form: ReceiptForm) -> Object
         Conflict: the shift is closed, or another receipt has the external id.
         BadField: the shift or a product is not the user's.
     """
-    if known := await _known_receipt(tx, user, form):
-        return known
+    if earlier := await _known_receipt(tx, user, form):
+        return earlier
     shift_id = await _shift_at(tx, user, form.device_id) if form.shift_id is None else form.shift_id
     await _check_shift_of_form(tx, user, shift_id)
     items = await _priced(tx, user, form)
@@ -199,8 +199,8 @@ async def _add_receipt(tx: Transaction, user: User, form: ReceiptForm) -> Object
     receipt = await ledger.create(tx, user, Entity.RECEIPTS, values)
     if receipt is None:  # the same request was sent twice concurrently
         return _sure(await _known_receipt(tx, user, form))
-    wanted = {"receipt_id": receipt["id"], "kind": FISCALISE, "state": "PENDING"}
-    operation = _sure(await ledger.create(tx, user, Entity.OPERATIONS, wanted))
+    fields = {"receipt_id": receipt["id"], "kind": FISCALISE, "state": "PENDING"}
+    operation = _sure(await ledger.create(tx, user, Entity.OPERATIONS, fields))
     await hook.publish(tx, application=OWN, type=FISCALISE, payload={"user": user.id, "operation": operation["id"]})
     return {"receipt": receipt, "operation": operation}
 
@@ -288,6 +288,6 @@ def _same_items(receipt: Object, form: ReceiptForm) -> bool:
     )
 
 
-def _sure(made: Object | None) -> Object:
-    assert made is not None, "these have no unique values that could be taken"
-    return made
+def _sure(row: Object | None) -> Object:
+    assert row is not None, "these have no unique values that could be taken"
+    return row

@@ -71,5 +71,5 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Run simulated shops, receive their webhooks, and compare these with the changes they made."""
-    done = hook.run(sending.simulate(url, count=count, shops=shops, seed=seed, wait_s=wait))
-    simulation.finish(done, as_json=as_json)
+    result = hook.run(sending.simulate(url, count=count, shops=shops, seed=seed, wait_s=wait))
+    simulation.finish(result, as_json=as_json)

@@ -76,10 +76,10 @@ async def end_ignored() -> None:
 
 
 async def _set_aside(delivery: str) -> None:
-    found = await hook.operations.delivery(delivery)
-    if found["event"].expunged_at is not None:
+    detail = await hook.operations.delivery(delivery)
+    if detail["event"].expunged_at is not None:
         return
-    work = msgspec.json.decode(found["body"])
+    work = msgspec.json.decode(detail["body"])
     user = User(id=work["user"], name="")
     async with hook.transaction() as tx:
         operation = await _pending(tx, user, work["operation"], "for update")

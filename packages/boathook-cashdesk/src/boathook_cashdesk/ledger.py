@@ -41,8 +41,8 @@ _MAX_ID: Final = 2**63 - 1
 
 async def get(tx: Transaction, user: User, entity: Entity, id: int, lock: Lock = "") -> Object:
     """Return an object of the user; with *lock* it cannot change until the transaction ends. Raises Missing."""
-    found = id <= _MAX_ID and await tx.fetchval(_FIND.format(table=entity, lock=lock), user.id, id)
-    return _object(found or None, entity, id)
+    document = id <= _MAX_ID and await tx.fetchval(_FIND.format(table=entity, lock=lock), user.id, id)
+    return _object(document or None, entity, id)
 
 
 async def page(tx: Transaction, user: User, entity: Entity, after: int, limit: int) -> list[Object]:
@@ -54,27 +54,27 @@ async def page(tx: Transaction, user: User, entity: Entity, after: int, limit: i
 async def create(tx: Transaction, user: User, entity: Entity, values: Object) -> Object | None:
     """Store an object and publish its CREATE; return None if one with the same unique values exists."""
     statement = _INSERT.format(table=entity, columns=_columns(values))
-    stored = await tx.fetchval(statement, user.id, msgspec.json.encode(values).decode())
-    if stored is None:
+    document = await tx.fetchval(statement, user.id, msgspec.json.encode(values).decode())
+    if document is None:
         return None
-    made: Object = msgspec.json.decode(stored)
-    await _publish(tx, user, entity, Action.CREATE, made)
-    return made
+    added: Object = msgspec.json.decode(document)
+    await _publish(tx, user, entity, Action.CREATE, added)
+    return added
 
 
 async def change(tx: Transaction, user: User, entity: Entity, id: int, values: Object) -> Object:
     """Change an object and publish its UPDATE with the new state. Raises Missing."""
     statement = _UPDATE.format(table=entity, columns=_columns(values))
-    stored = id <= _MAX_ID and await tx.fetchval(statement, user.id, id, msgspec.json.encode(values).decode())
-    changed = _object(stored or None, entity, id)
+    document = id <= _MAX_ID and await tx.fetchval(statement, user.id, id, msgspec.json.encode(values).decode())
+    changed = _object(document or None, entity, id)
     await _publish(tx, user, entity, Action.UPDATE, changed)
     return changed
 
 
 async def remove(tx: Transaction, user: User, entity: Entity, id: int) -> Object:
     """Delete an object and publish its DELETE with its last state. Raises Missing."""
-    gone = id <= _MAX_ID and await tx.fetchval(_DELETE.format(table=entity), user.id, id)
-    removed = _object(gone or None, entity, id)
+    document = id <= _MAX_ID and await tx.fetchval(_DELETE.format(table=entity), user.id, id)
+    removed = _object(document or None, entity, id)
     await _publish(tx, user, entity, Action.DELETE, removed)
     return removed
 
@@ -82,8 +82,8 @@ async def remove(tx: Transaction, user: User, entity: Entity, id: int) -> Object
 def _object(document: Any, entity: Entity, id: int) -> Object:
     if document is None:
         raise Missing(gettext("You have nothing with the id %(id)s among your %(kind)s.", id=id, kind=entity))
-    found: Object = msgspec.json.decode(document)
-    return found
+    row: Object = msgspec.json.decode(document)
+    return row
 
 
 def _columns(names: Iterable[str]) -> str:

@@ -26,8 +26,8 @@ def _add_objects(entity: Entity) -> None:
         return 200, {"data": await ledger.page(request.tx, request.user, entity, after, request.limit())}
 
     async def create(request: ApiRequest) -> Reply:
-        made = await actions.add(request.tx, request.user, entity, read(_sure(rules.form), request.body))
-        return 202 if entity is Entity.RECEIPTS else 201, made
+        added = await actions.add(request.tx, request.user, entity, read(_sure(rules.form), request.body))
+        return 202 if entity is Entity.RECEIPTS else 201, added
 
     async def get(request: ApiRequest) -> Reply:
         return 200, await ledger.get(request.tx, request.user, entity, request.path["id"])

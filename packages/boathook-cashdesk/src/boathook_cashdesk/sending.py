@@ -63,9 +63,11 @@ async def _open(url: str, receiver: Receiver, index: int, seed: int) -> ShopRun:
     mask = 0b111111 if index == 0 else 0b010101 << index % 2
     types = {Entity(kind): is_wanted for kind, is_wanted in webhooks.types_of(mask).items()}
     path = f"/shop/{index}"
-    made = await _ask(url, token, "POST", "webhooks", {"url": receiver.base + path, "types": types, "isActive": True})
-    receiver.secrets[path] = (await _ask(url, token, "GET", f"webhooks/{made['id']}/secret"))["secret"]
-    return ShopRun(Shop(token, seed), path, made["id"], types)
+    webhook = await _ask(
+        url, token, "POST", "webhooks", {"url": receiver.base + path, "types": types, "isActive": True}
+    )
+    receiver.secrets[path] = (await _ask(url, token, "GET", f"webhooks/{webhook['id']}/secret"))["secret"]
+    return ShopRun(Shop(token, seed), path, webhook["id"], types)
 
 
 async def _work(url: str, shop: Shop, count: int, answers: ResponseCounts) -> None:

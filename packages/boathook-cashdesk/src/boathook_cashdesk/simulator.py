@@ -109,10 +109,10 @@ class Shop:
             (self._rename_device, 3), (self._change_cashier, 3), (self._close_shift, 4), (self._clear_operation, 6),
             (self._forget_token, 2), (self._name_strange, 2), (self._misspell, 2),
         ]  # fmt: skip
-        chosen: list[Callable[[], SimulatedRequest]] = self._luck.choices(
-            [one for one, _ in work], [weight for _, weight in work]
+        picked: list[Callable[[], SimulatedRequest]] = self._luck.choices(
+            [request for request, _ in work], [weight for _, weight in work]
         )
-        return chosen[0]
+        return picked[0]
 
     def _request(self, method: str, path: str, document: object = None, *, expect: int | set[int]) -> SimulatedRequest:
         body = b"" if document is None else json.dumps(document).encode()
@@ -121,7 +121,7 @@ class Shop:
         return SimulatedRequest(method, f"{_API}/{path}", body, headers, statuses)
 
     def _add(self, entity: Entity, document: object) -> SimulatedRequest:
-        self._hear = lambda made: self._note(entity, Action.CREATE, made)
+        self._hear = lambda answer: self._note(entity, Action.CREATE, answer)
         return self._request("POST", entity, document, expect=201)
 
     def _patch(self, entity: Entity, id: int, document: object) -> SimulatedRequest:
@@ -154,9 +154,9 @@ class Shop:
     def _open_shift(self) -> SimulatedRequest:
         request = self._add(Entity.SHIFTS, {"device_id": max(self._known[Entity.DEVICES]), "cashier": "Anna"})
 
-        def hear(made: Mapping[str, Any]) -> None:
-            self._note(Entity.SHIFTS, Action.CREATE, made)
-            self._shift = made["id"]
+        def hear(answer: Mapping[str, Any]) -> None:
+            self._note(Entity.SHIFTS, Action.CREATE, answer)
+            self._shift = answer["id"]
 
         self._hear = hear
         return request
@@ -190,11 +190,11 @@ class Shop:
         return self._delete(Entity.PRODUCTS, id)
 
     def _sell(self) -> SimulatedRequest:
-        chosen = self._luck.sample(sorted(self._known[Entity.PRODUCTS]), 2)
+        product_ids = self._luck.sample(sorted(self._known[Entity.PRODUCTS]), 2)
         receipt = {
             "shift_id": self._shift,
             "items": [
-                *({"product_id": id, "quantity": self._luck.randrange(1, 5)} for id in chosen),
+                *({"product_id": id, "quantity": self._luck.randrange(1, 5)} for id in product_ids),
                 {"name": self._luck.choice(_GOODS), "price": self._luck.randrange(1, 1_000), "quantity": 1},
             ],
             "payment": self._luck.choice(("cash", "card")),
