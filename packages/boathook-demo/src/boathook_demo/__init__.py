@@ -177,19 +177,19 @@ class _Demo:
                     recipients = {} if is_left else await customer.set_up(database, self._folder, receiver)
                     if not is_left:
                         password = await customer.create_operator(database, self._folder)
-                        where = f"http://127.0.0.1:{port}/console"
-                        self._say(f"watch it on {where} (name {customer.OPERATOR_NAME}, password {password})")
+                        console_url = f"http://127.0.0.1:{port}/console"
+                        self._say(f"watch it on {console_url} (name {customer.OPERATOR_NAME}, password {password})")
                     sender_log = SenderLog(PROVIDERS)
                     rng = random.Random(time.time_ns())
                     traffic = Traffic(port, secrets, sender_log, rng)
-                    shown = Screen(self._console, database, sender_log)
+                    screen = Screen(self._console, database, sender_log)
                     systems = None if outage else AppSimulators(self._folder, port, self._length_s, self._say)
                     yield _Resources(
                         database=database,
                         serving=process,
                         traffic=traffic,
                         sender_log=sender_log,
-                        screen=shown,
+                        screen=screen,
                         receiver=receiver,
                         systems=systems,
                         outage=outage,
@@ -214,11 +214,11 @@ class _Demo:
 
     async def _play(self, resources: _Resources) -> None:
         """Run the senders for the configured time, and wait until everything they caused has ended."""
-        done = asyncio.Event()
-        what = f"playing {self._length_s:.0f} seconds of real life"
-        self._say(f"{what}; Ctrl-C ends it early, and the consistency check still runs")
+        is_over = asyncio.Event()
+        title = f"playing {self._length_s:.0f} seconds of real life"
+        self._say(f"{title}; Ctrl-C ends it early, and the consistency check still runs")
         resources.screen.footer = "Ctrl-C stops the senders, runs the consistency check and stops everything"
-        shown = asyncio.create_task(resources.screen.show(done))
+        showing = asyncio.create_task(resources.screen.show(is_over))
         playing = asyncio.create_task(resources.traffic.play())
         systems = asyncio.create_task(_play_systems(resources))
         outage = asyncio.create_task(_play_outage(resources))
@@ -232,31 +232,31 @@ class _Demo:
             resources.screen.footer = "all have stopped; waiting for what is still to be retried"
             await self._drain(resources)
         finally:
-            done.set()
+            is_over.set()
             tasks = (playing, systems, outage)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await shown
+            await showing
 
     async def _wait_for_end(self, resources: _Resources, length_s: float | None) -> None:
         """Wait until the time is over, or until the user asks to stop."""
-        ended = asyncio.create_task(resources.serving.wait())
+        exited = asyncio.create_task(resources.serving.wait())
         leave = asyncio.create_task(self._stop_requested.wait())
-        await asyncio.wait({ended, leave}, timeout=length_s, return_when=asyncio.FIRST_COMPLETED)
-        is_over = ended.done()
-        for task in (ended, leave):
+        await asyncio.wait({exited, leave}, timeout=length_s, return_when=asyncio.FIRST_COMPLETED)
+        is_over = exited.done()
+        for task in (exited, leave):
             task.cancel()
-        await asyncio.gather(ended, leave, return_exceptions=True)
+        await asyncio.gather(exited, leave, return_exceptions=True)
         if is_over:
             raise BoathookError(f"boathook serve ended while it was being used:\n{resources.serving.log_tail()}")
 
     async def _drain(self, resources: _Resources) -> None:
         """Wait until no delivery is open, or until none has ended for a minute; the check reports those still open."""
-        left, deadline = -1, time.monotonic() + _DRAIN_S
+        open_count, deadline = -1, time.monotonic() + _DRAIN_S
         while (still_open := await reconciliation.count_open(resources.database)) and time.monotonic() < deadline:
-            if still_open != left:
-                left, deadline = still_open, time.monotonic() + _DRAIN_S
+            if still_open != open_count:
+                open_count, deadline = still_open, time.monotonic() + _DRAIN_S
             await asyncio.sleep(_DRAIN_POLL_S)
 
     async def _check(self, resources: _Resources) -> bool:
@@ -272,9 +272,9 @@ class _Demo:
                 0, f"not finished yet: {still_open} deliveries are open, and none has ended for {_DRAIN_S:.0f} seconds"
             )
         settings, _ = with_apps(config.load(self._folder.configuration))
-        found = await integrity.check(resources.database, settings, is_deep=True)
-        screen.print_books(self._console, found, resources.sender_log, complaints, resources.receiver.records)
-        is_right = found.is_consistent and not complaints
+        report = await integrity.check(resources.database, settings, is_deep=True)
+        screen.print_books(self._console, report, resources.sender_log, complaints, resources.receiver.records)
+        is_right = report.is_consistent and not complaints
         if resources.systems is not None:
             screen.print_systems(self._console, resources.systems.outcomes)
             is_right = is_right and resources.systems.are_right
@@ -294,8 +294,8 @@ class _Demo:
             self._console.print(Text(line, style="dim" if line.startswith("#") else ""), soft_wrap=True)
         self._console.print()
 
-    def _say(self, what: str) -> None:
-        self._console.print(Text(f"· {what}"), soft_wrap=True)
+    def _say(self, line: str) -> None:
+        self._console.print(Text(f"· {line}"), soft_wrap=True)
 
 
 async def _play_systems(resources: _Resources) -> None:

@@ -135,11 +135,11 @@ async def set_up(database: Database, folder: Folder, receiver: Receiver) -> dict
         new = applications.NewApplication(name="A customer of the shop", uid=APPLICATION)
         application = await applications.create(work, new)
         for path, record in receiver.records.items():
-            made = await endpoints.create(
+            endpoint = await endpoints.create(
                 work, application, endpoints.NewEndpoint(url=receiver.url(path), retry=_QUICK)
             )
-            record.secret = await endpoint_secrets.get_secret(work, application, made.shown_id)
-            recipients[path] = made.recipient
+            record.secret = await endpoint_secrets.get_secret(work, application, endpoint.shown_id)
+            recipients[path] = endpoint.recipient
     return recipients
 
 

@@ -165,14 +165,14 @@ class Folder:
             redis: the URL of Redis, which leases the rates of sources, or empty.
             has_apps: whether the four systems are loaded.
         """
-        made = {source: make_secret(provider) for source, provider in PROVIDERS.items()}
+        by_source = {source: make_secret(provider) for source, provider in PROVIDERS.items()}
         (self.path / "secrets").mkdir(mode=0o700)
-        for name, secret in {**made, **{app: secrets.token_hex(16) for app in _APP_SECRETS}}.items():
+        for name, secret in {**by_source, **{app: secrets.token_hex(16) for app in _APP_SECRETS}}.items():
             file = self.secret_file(name)
             file.touch(mode=0o600)
             file.write_text(secret + "\n", encoding="utf-8")
         self.configuration.write_text(self._configuration(port, broker, redis, has_apps=has_apps), encoding="utf-8")
-        return made
+        return by_source
 
     def _configuration(self, port: int, broker: str, redis: str, *, has_apps: bool) -> str:
         settings = _CONFIGURATION.format(host=_HOST, port=port)
@@ -235,8 +235,8 @@ async def empty(folder: Folder, progress: Callable[[str], None]) -> None:
     )
     if is_served(folder.data):
         raise in_use
-    left = [path for path in folder.path.iterdir() if path.name != MARKER]
-    if left:
+    entries = [path for path in folder.path.iterdir() if path.name != MARKER]
+    if entries:
         progress("removing what the last demo left")
     if (folder.data / "postgres").exists():
         # A killed demo leaves its PostgreSQL running; attaching to it and stopping it again ends it.
@@ -246,25 +246,25 @@ async def empty(folder: Folder, progress: Callable[[str], None]) -> None:
         shutil.rmtree(server.home)
     rabbitmq.end_left_over(folder.broker)
     redis_server.end_left_over(folder.redis)
-    for path in left:
+    for path in entries:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
 
 
-def find_port(wanted: int) -> int:
-    """Return *wanted* if it is free, else the next free port; 0 returns any free port.
+def find_port(first: int) -> int:
+    """Return *first* if it is free, else the next free port; 0 returns any free port.
 
     Raises:
         ConfigError: no port is free.
     """
-    for port in range(wanted, min(wanted + _PORTS_TRIED, 65_536)) if wanted else (0,):
+    for port in range(first, min(first + _PORTS_TRIED, 65_536)) if first else (0,):
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((_HOST, port))
             return int(probe.getsockname()[1])
-    raise ConfigError(f"no port from {wanted} on is free on {_HOST}; choose another with --port")
+    raise ConfigError(f"no port from {first} on is free on {_HOST}; choose another with --port")
 
 
 _READY_S = 90.0
@@ -348,8 +348,8 @@ class ServerProcess:
 
 def environment(folder: Folder) -> dict[str, str]:
     """Return the environment of the demo's processes: this process's, without the settings of a user's boathook."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTING_PREFIXES)}
-    return {**kept, MAILBOX: str(folder.mailbox)}
+    own_variables = {name: value for name, value in os.environ.items() if not name.startswith(_SETTING_PREFIXES)}
+    return {**own_variables, MAILBOX: str(folder.mailbox)}
 
 
 @contextlib.asynccontextmanager

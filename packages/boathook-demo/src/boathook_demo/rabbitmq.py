@@ -109,8 +109,8 @@ def server_program() -> Path:
     """
     if _PACKAGED.exists():
         return _PACKAGED
-    if found := shutil.which("rabbitmq-server"):
-        return Path(found)
+    if path := shutil.which("rabbitmq-server"):
+        return Path(path)
     raise ConfigError("rabbitmq-server is not installed; install it, for example by: apt-get install rabbitmq-server")
 
 

@@ -82,27 +82,27 @@ def _count_mails(mailbox: Path) -> Counter[str]:
     return Counter(line.split()[0] for line in lines)
 
 
-def compare(sender_log: SenderLog, stored: Stored) -> list[str]:
+def compare(sender_log: SenderLog, database_state: Stored) -> list[str]:
     """Return one sentence for each difference; an empty list if everything matches."""
-    found = list(sender_log.unexpected)
+    differences = list(sender_log.unexpected)
     handlers = defaultdict(set)
-    for key, handler in stored.effects:
+    for key, handler in database_state.effects:
         handlers[key].add(handler)
     for sent in sender_log.sent.values():
-        found += _compare_event(sent, stored)
-        found += _compare_effects(sent, stored, handlers[sent.sample.key])
-        found += _compare_mails(sent, stored, may_repeat=sender_log.had_outage)
+        differences += _compare_event(sent, database_state)
+        differences += _compare_effects(sent, database_state, handlers[sent.sample.key])
+        differences += _compare_mails(sent, database_state, may_repeat=sender_log.had_outage)
     for address, bodies in sender_log.forged.items():
         genuine = sender_log.sent.get(address)
-        for event_id, sha256 in stored.events.get(address, ()):
+        for event_id, sha256 in database_state.events.get(address, ()):
             if sha256 in bodies or genuine is None:
-                found.append(f"{event_id} is stored, but {address[0]} {address[1]} was forged")
-    return found
+                differences.append(f"{event_id} is stored, but {address[0]} {address[1]} was forged")
+    return differences
 
 
-def _compare_event(sent: SentEvent, stored: Stored) -> Iterator[str]:
+def _compare_event(sent: SentEvent, database_state: Stored) -> Iterator[str]:
     name = f"{sent.sample.source} {sent.sample.key}"
-    events = stored.events.get((sent.sample.source, sent.sample.key), [])
+    events = database_state.events.get((sent.sample.source, sent.sample.key), [])
     if not sent.is_acknowledged:
         yield f"{name} was never answered 2xx"
         return
@@ -119,24 +119,24 @@ def _compare_event(sent: SentEvent, stored: Stored) -> Iterator[str]:
         return
     if sent.accepted > 1 or (sent.accepted == 0 and not sent.is_uncertain):
         yield f"{name} was answered as new {_times(sent.accepted)}"
-    if not sent.is_uncertain and stored.conflicts[sent.sample.source, sent.sample.key] != sent.conflicts:
+    if not sent.is_uncertain and database_state.conflicts[sent.sample.source, sent.sample.key] != sent.conflicts:
         yield f"{name} was answered as a conflict {_times(sent.conflicts)}, but recorded a different number of times"
 
 
-def _compare_effects(sent: SentEvent, stored: Stored, handlers: set[str]) -> Iterator[str]:
+def _compare_effects(sent: SentEvent, database_state: Stored, handlers: set[str]) -> Iterator[str]:
     if not sent.is_acknowledged:
         return
     name = f"{sent.sample.source} {sent.sample.key}"
     for handler in sent.sample.effects:
-        if (number := stored.effects[sent.sample.key, handler]) != 1:
+        if (number := database_state.effects[sent.sample.key, handler]) != 1:
             yield f"{handler} has had its effect for {name} {_times(number)}"
     for handler in sorted(handlers - set(sent.sample.effects)):
         yield f"{handler} must leave no effect for {name}, but has"
 
 
-def _compare_mails(sent: SentEvent, stored: Stored, *, may_repeat: bool) -> Iterator[str]:
+def _compare_mails(sent: SentEvent, database_state: Stored, *, may_repeat: bool) -> Iterator[str]:
     is_mailed = "remind" in sent.sample.effects
-    number = stored.mails[sent.sample.key]
+    number = database_state.mails[sent.sample.key]
     if sent.is_acknowledged and number != is_mailed and not (may_repeat and is_mailed and number > 1):
         yield f"the mail for {sent.sample.source} {sent.sample.key} was sent {_times(number)}"
 

@@ -58,7 +58,9 @@ class EventFactory:
     def _id(self, prefix: str) -> str:
         return f"{prefix}_{self._run}{next(self._numbers):06d}"
 
-    def stripe(self, kind: str, thing: Mapping[str, Any], *effects: str, created: float | None = None) -> SampleEvent:
+    def stripe(
+        self, kind: str, stripe_object: Mapping[str, Any], *effects: str, created: float | None = None
+    ) -> SampleEvent:
         """Create an event in Stripe's format."""
         key = self._id("evt")
         payload = {
@@ -67,14 +69,14 @@ class EventFactory:
             "type": kind,
             "created": int(created or time.time()),
             "pending_webhooks": 1,
-            "data": {"object": dict(thing)},
+            "data": {"object": dict(stripe_object)},
         }
         return SampleEvent("stripe", key, payload, effects=effects)
 
     def payment(self) -> SampleEvent:
         """Create a payment event, which leads to an order to ship."""
-        thing = {"id": self._id("pi"), "amount": self._rng.randrange(500, 90_000), "currency": "eur"}
-        return self.stripe("payment_intent.succeeded", thing, "book_payment", "ship_order")
+        intent = {"id": self._id("pi"), "amount": self._rng.randrange(500, 90_000), "currency": "eur"}
+        return self.stripe("payment_intent.succeeded", intent, "book_payment", "ship_order")
 
     def subscription_updates(self) -> tuple[SampleEvent, SampleEvent]:
         """Create two updates of one subscription, the newer one first; the older should have no effect."""
@@ -334,10 +336,14 @@ class SenderLog:
                 self._record_unexpected(sent.sample, reply, answer)
 
     def _record_unexpected(
-        self, sample: SampleEvent, reply: SendResult, answer: TimedResponse | None, what: str = "a genuine request"
+        self,
+        sample: SampleEvent,
+        reply: SendResult,
+        answer: TimedResponse | None,
+        request_text: str = "a genuine request",
     ) -> None:
         status = "nothing" if answer is None else f"{answer.status} {answer.body[:80]!r}"
-        self.unexpected.append(f"{what} for {sample.source} {sample.key} was answered {status} ({reply})")
+        self.unexpected.append(f"{request_text} for {sample.source} {sample.key} was answered {status} ({reply})")
 
     def wait_ms(self, share: float) -> float:
         """Return a quantile of the latest acknowledged requests' response times, in milliseconds."""

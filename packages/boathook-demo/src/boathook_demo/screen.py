@@ -96,8 +96,8 @@ def _relative(path: Path) -> str:
 def _program() -> str:
     """Return the command that starts this boathook in the current shell."""
     script = Path(sys.executable).parent / "boathook"
-    found = shutil.which("boathook")
-    if found is not None and Path(found).absolute() == script:
+    path = shutil.which("boathook")
+    if path is not None and Path(path).absolute() == script:
         return "boathook"
     return _relative(script) if script.exists() else f"{shlex.quote(sys.executable)} -m boathook"
 
@@ -176,16 +176,16 @@ class Screen:
         rate = (after - before) / max(end - start, _REFRESH_INTERVAL_S)
         return ScreenData(self._sender_log, *self._stored, rate)
 
-    async def show(self, done: asyncio.Event) -> None:
-        """Show the figures until *done* is set, then the final figures."""
+    async def show(self, is_over: asyncio.Event) -> None:
+        """Show the figures until *is_over* is set, then the final figures."""
         self._marks.append((time.monotonic(), self._sender_log.answered))
         if self._console.is_terminal:
             with Live(await self._frame(), console=self._console, auto_refresh=False) as live:
-                while not await _is_set(done, _REFRESH_INTERVAL_S):
+                while not await _is_set(is_over, _REFRESH_INTERVAL_S):
                     live.update(await self._frame(), refresh=True)
                 live.update(_table(await self.read_figures()), refresh=True)
             return
-        while not await _is_set(done, _LINE_INTERVAL_S):
+        while not await _is_set(is_over, _LINE_INTERVAL_S):
             self._console.print(_line(await self.read_figures()), soft_wrap=True)
         self._console.print(_table(await self.read_figures()))
 
@@ -235,8 +235,9 @@ def print_books(
     if not complaints:
         console.print(_sent(records, is_once=not sender_log.had_outage))
     _print_complaints(console, "ledger", complaints)
-    for found in books.violations:
-        text = f"  check: {found.check}: {found.count}. {found.meaning} {', '.join(map(str, found.examples))}"
+    for violation in books.violations:
+        examples = ", ".join(map(str, violation.examples))
+        text = f"  check: {violation.check}: {violation.count}. {violation.meaning} {examples}"
         console.print(Text(text), soft_wrap=True)
 
 
@@ -283,17 +284,17 @@ def _books_of(outcome: SimulationResult) -> Text:
     return Text("differ", style="bold red") if outcome.complaints else Text("agree", style="green")
 
 
-def _print_complaints(console: Console, where: str, complaints: Sequence[str]) -> None:
+def _print_complaints(console: Console, server: str, complaints: Sequence[str]) -> None:
     for complaint in complaints[:_MAX_COMPLAINTS]:
-        shown = complaint if len(complaint) <= _MAX_COMPLAINT_CHARS else complaint[: _MAX_COMPLAINT_CHARS - 1] + "…"
-        console.print(Text(f"  {where}: {shown}"), soft_wrap=True)
+        text = complaint if len(complaint) <= _MAX_COMPLAINT_CHARS else complaint[: _MAX_COMPLAINT_CHARS - 1] + "…"
+        console.print(Text(f"  {server}: {text}"), soft_wrap=True)
     if len(complaints) > _MAX_COMPLAINTS:
-        console.print(f"  {where}: and {len(complaints) - _MAX_COMPLAINTS} more")
+        console.print(f"  {server}: and {len(complaints) - _MAX_COMPLAINTS} more")
 
 
 def _balance(report: IntegrityReport) -> Table:
     balance = report.balance
-    ended = balance.succeeded + balance.ignored + balance.dead
+    finished = balance.succeeded + balance.ignored + balance.dead
     table = Table(title="Totals", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, justify in (("what came in", "left"), ("", "right"), ("what became of it", "left"), (" ", "right")):
         table.add_column(name, justify="right" if justify == "right" else "left")
@@ -304,27 +305,27 @@ def _balance(report: IntegrityReport) -> Table:
         ("conflicts kept", balance.conflicting_requests, "still open", balance.pending + balance.leased),
         ("attempts made", balance.attempts, "missing", balance.missing),
     )
-    for left, number, right, other in rows:
-        table.add_row(left, str(number), right, str(other))
+    for label, number, right, other in rows:
+        table.add_row(label, str(number), right, str(other))
     table.add_section()
     created = balance.deliveries + balance.replayed
-    there = ended + balance.pending + balance.leased + balance.purged
+    there = finished + balance.pending + balance.leased + balance.purged
     table.add_row("deliveries created", str(created), "deliveries there", str(there), style="bold")
     return table
 
 
 def _sent(records: Mapping[str, ReceiverLog], *, is_once: bool) -> Text:
-    taken = sum(len(record.taken) for record in records.values())
+    accepted = sum(len(record.taken) for record in records.values())
     unavailable_count = sum(record.unavailable_count for record in records.values())
     return Text(
-        f"A customer's server has verified {taken} messages at {len(records)} addresses{', each once' * is_once};\n"
+        f"A customer's server has verified {accepted} messages at {len(records)} addresses{', each once' * is_once};\n"
         f"while one of them was down it turned {unavailable_count} requests away.",
         style="green",
     )
 
 
 def _verdict(report: IntegrityReport, sender_log: SenderLog, complaints: list[str]) -> Text:
-    sent, forged = sum(one.is_acknowledged for one in sender_log.sent.values()), len(sender_log.forged)
+    sent, forged = sum(sent_event.is_acknowledged for sent_event in sender_log.sent.values()), len(sender_log.forged)
     if report.is_consistent and not complaints:
         return Text(
             f"The store is consistent ({report.checks} checks) and matches the senders' own record:\n"

@@ -39,26 +39,26 @@ class SimulationResult:
     @property
     def summary(self) -> str:
         """The effects as text."""
-        return ", ".join(f"{number} {what}" for what, number in self.effects.items()) or "nothing"
+        return ", ".join(f"{number} {effect}" for effect, number in self.effects.items()) or "nothing"
 
 
 def read_result(code: int, output: str, errors: str) -> SimulationResult:
     """Parse the output of a `simulate` that ended with the exit code *code*."""
     try:
         row: dict[str, Any] = json.loads(output)
-        taken = sum(number for status, number in row["answers"].items() if status.startswith("2"))
+        accepted = sum(number for status, number in row["answers"].items() if status.startswith("2"))
         complaints = (*row["surprises"], *row["differences"])
-        found = SimulationResult(
+        result = SimulationResult(
             sent=row["sent"],
-            taken=taken,
+            taken=accepted,
             effects=row["effects"],
             complaints=complaints,
             is_finished=row.get("finished", True),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
-        found = SimulationResult()
-    if (code == 0 and found.sent) or found.complaints:
-        return found
+        result = SimulationResult()
+    if (code == 0 and result.sent) or result.complaints:
+        return result
     message = " ".join([line.strip() for line in errors.splitlines() if line.strip()][-_ERROR_LINES:])
     return SimulationResult(complaints=(f"its simulate ended with exit code {code}: {message}",))
 
@@ -81,7 +81,9 @@ class AppSimulators:
     @property
     def are_right(self) -> bool:
         """Whether all have ended without a complaint."""
-        return self._ended.keys() == EVENTS_PER_S.keys() and not any(one.complaints for one in self._ended.values())
+        return self._ended.keys() == EVENTS_PER_S.keys() and not any(
+            result.complaints for result in self._ended.values()
+        )
 
     async def play(self) -> None:
         """Run all simulators until their results are right or they time out; no process outlives this call."""
