@@ -120,8 +120,8 @@ def clean_up_dead(
     ] = None,
 ) -> None:
     """Settle old dead letters as ignored, with a note; nothing is deleted."""
-    done = hook.run(dead_letters.ignore_old(hook, days=hook.settings.dead_days if days is None else days))
-    say(f"{len(done)} dead letters are ignored")
+    ignored = hook.run(dead_letters.ignore_old(hook, days=hook.settings.dead_days if days is None else days))
+    say(f"{len(ignored)} dead letters are ignored")
 
 
 app.add_typer(dead, name="dead")
@@ -137,8 +137,8 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Send simulated requests with the configured secrets, and compare the tables with the expected results."""
-    done = hook.run(sending.simulate(hook, url, count=count, seed=seed, wait_s=wait))
-    simulation.finish(done, as_json=as_json)
+    result = hook.run(sending.simulate(hook, url, count=count, seed=seed, wait_s=wait))
+    simulation.finish(result, as_json=as_json)
 
 
 add_import(hook, app, owner_tables.make_import(hook))

@@ -68,19 +68,19 @@ async def list_dead(
 
 async def show_dead(hook: Boathook, id: str) -> dict[str, Any]:
     """Return a dead letter as `list_dead` does, with its attempts as ``tries``. Raises NoDeadLetter."""
-    shown = await _find(hook, id)
-    if shown["delivery"].state != "dead":
+    detail = await _find(hook, id)
+    if detail["delivery"].state != "dead":
         raise NoDeadLetter(id)
-    return await _described(hook, shown) | {"tries": [asdict(attempt) for attempt in shown["attempts"]]}
+    return await _described(hook, detail) | {"tries": [asdict(attempt) for attempt in detail["attempts"]]}
 
 
-async def _described(hook: Boathook, shown: Mapping[str, Any]) -> dict[str, Any]:
+async def _described(hook: Boathook, detail: Mapping[str, Any]) -> dict[str, Any]:
     """Return a delivery with its plan, and the request of a sender that its chain of events began with."""
-    row, first = asdict(shown["delivery"]), shown["chain"][0]
+    row, first = asdict(detail["delivery"]), detail["chain"][0]
     del row["first"]
     async with hook.transaction() as tx:
         plan = await tx.fetchrow(SQL["read_plan"], row["id"])
-    body = shown["body"] if shown["first_body"] is None else shown["first_body"]
+    body = detail["body"] if detail["first_body"] is None else detail["first_body"]
     request = None
     if first.source is not None:
         names = {"event_id": read_uuid(first.event_id), "source": first.source, "type": first.type}
@@ -111,14 +111,14 @@ async def _require_dead(hook: Boathook, id: str) -> None:
 async def _find(hook: Boathook, id: str) -> dict[str, Any]:
     """Return a delivery of this app, as `Operations.delivery` does. Raises NoDeadLetter."""
     try:
-        shown = await hook.operations.delivery(id) if is_id(id) else None
+        detail = await hook.operations.delivery(id) if is_id(id) else None
     except BoathookError as error:
         if error.name not in {"NotFound", "InvalidValue"}:
             raise
-        shown = None
-    if shown is None or not shown["delivery"].recipient.startswith(f"handler:{hook.name}."):
+        detail = None
+    if detail is None or not detail["delivery"].recipient.startswith(f"handler:{hook.name}."):
         raise NoDeadLetter(id)
-    return shown
+    return detail
 
 
 class _Undo(Exception):

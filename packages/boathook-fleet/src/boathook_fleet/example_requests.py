@@ -23,8 +23,8 @@ def vary(name: str, values: Mapping[str, Any], *, event: str | None = None) -> d
     payload = document["payload"]
     fields = payload if isinstance(payload, dict) else _decoded(payload)
     require_fields(name, fields, values)
-    chosen = {field: values[field] for field in fields if field in values}
-    return {**document, "event": event or document["event"], "payload": _encoded_like(payload, chosen)}
+    overrides = {field: values[field] for field in fields if field in values}
+    return {**document, "event": event or document["event"], "payload": _encoded_like(payload, overrides)}
 
 
 def read(name: str) -> dict[str, Any]:
@@ -36,9 +36,9 @@ def _decoded(text: str) -> dict[str, Any]:
     if "=>" not in text:
         fields: dict[str, Any] = json.loads(text)
         return fields
-    found = read_hash(text)
-    assert found is not None, text
-    return found
+    parsed = read_hash(text)
+    assert parsed is not None, text
+    return parsed
 
 
 def _encoded_like(payload: Any, fields: dict[str, Any]) -> Any:

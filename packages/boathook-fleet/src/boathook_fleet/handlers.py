@@ -85,8 +85,8 @@ async def _report_unparsed(tx: Transaction, event: Event, change: Change, field:
         tx, Phase.PARSE, "UNPARSED_FIELD", text, kind=Kind.WARN, payload=event.body, meta=_meta(event),
         event_id=event.id, entity=change.entity, entity_id=change.id,
     )  # fmt: skip
-    where = f"{change.entity} {change.id}"
-    sentence = gettext("%(field)s of %(where)s was not understood; the former value stays", field=field, where=where)
+    subject = f"{change.entity} {change.id}"
+    sentence = gettext("%(field)s of %(where)s was not understood; the former value stays", field=field, where=subject)
     await alerts.unparsed.fire(tx, f"{change.entity}.{field}", text=sentence)
 
 
@@ -123,8 +123,8 @@ async def _write(tx: Transaction, entity: Entity, identifier: str) -> Ignore | N
 async def fetch(event: Event, tx: Transaction) -> Retry | None:
     """Fetch an unknown object from RentProg, and apply its updates."""
     entity, identifier, at = Entity(event.json["entity"]), event.json["id"], datetime.now(UTC)
-    where = {"event_id": event.id, "payload": event.body, "entity": entity, "entity_id": identifier}
-    async with logged(hook, Phase.FETCH, **where):
+    context = {"event_id": event.id, "payload": event.body, "entity": entity, "entity_id": identifier}
+    async with logged(hook, Phase.FETCH, **context):
         try:
             fields = await api.fetch(entity, identifier, await fetching.branch_of(tx, entity, identifier))
         except RateReached as reached:
@@ -134,7 +134,7 @@ async def fetch(event: Event, tx: Transaction) -> Retry | None:
         await fetching.finish_request(tx, entity, identifier, result)
         if fields is None:
             text = "no company of fleet.branches has it; its updates are applied without it"
-            await add_error(tx, Phase.FETCH, "NOT_FOUND", text, kind=Kind.WARN, **where)
+            await add_error(tx, Phase.FETCH, "NOT_FOUND", text, kind=Kind.WARN, **context)
         else:
             await fetching.note_object(tx, event.id, entity, identifier, fields, at, hook.settings.zone)
         fetched.add(entity=entity, result=result)

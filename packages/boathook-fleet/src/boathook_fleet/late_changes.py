@@ -56,12 +56,12 @@ class Decisions:
     """The fields of changes that were applied though the value before differs: a change in between was missed."""
 
 
-def decide(state: ObjectState, open_changes: Sequence[RecordedChange], known: Sequence[RecordedChange]) -> Decisions:
-    """Decide about *open_changes*, in order; *known* are the recent changes of the object, these included."""
+def decide(state: ObjectState, open_changes: Sequence[RecordedChange], recent: Sequence[RecordedChange]) -> Decisions:
+    """Decide about *open_changes*, in order; *recent* are the recent changes of the object, these included."""
     decisions = Decisions()
     for change in open_changes:
         differing = [name for name in change.before if _differs(change, state.data, name)]
-        if _is_late(change, state, differing, list(_earlier(change, known))):
+        if _is_late(change, state, differing, list(_earlier(change, recent))):
             decisions.late.append(change.event_id)
             if change.action is Action.CREATE:
                 state.data = {**change.data, **state.data}
@@ -74,10 +74,10 @@ def decide(state: ObjectState, open_changes: Sequence[RecordedChange], known: Se
     return decisions
 
 
-def _earlier(change: RecordedChange, known: Sequence[RecordedChange]) -> Iterator[RecordedChange]:
-    for one in known:
-        if one.event_id != change.event_id and change.accepted_at - LATE <= one.accepted_at <= change.accepted_at:
-            yield one
+def _earlier(change: RecordedChange, recent: Sequence[RecordedChange]) -> Iterator[RecordedChange]:
+    for other in recent:
+        if other.event_id != change.event_id and change.accepted_at - LATE <= other.accepted_at <= change.accepted_at:
+            yield other
 
 
 def _differs(change: RecordedChange, data: Mapping[str, Any], name: str) -> bool:
@@ -90,7 +90,7 @@ def _is_late(
 ) -> bool:
     if change.is_stamped:
         return False
-    is_repeated = any(change.is_equal(one) for one in earlier)
+    is_repeated = any(change.is_equal(other) for other in earlier)
     match change.action:
         case Action.CREATE:
             # An object is created once: what a second creation says was so before everything else.
@@ -98,7 +98,7 @@ def _is_late(
         case Action.UPDATE if state.is_deleted:
             return is_repeated
         case Action.UPDATE:
-            return bool(differing) and (is_repeated or any(_follows(one, change, differing) for one in earlier))
+            return bool(differing) and (is_repeated or any(_follows(other, change, differing) for other in earlier))
         case Action.DELETE:
             return False
 

@@ -35,15 +35,15 @@ async def serve_live(hook: Boathook, socket: WebSocket) -> None:
         return
     async with logged(hook, Phase.LIVE):
         telling = asyncio.create_task(_report(hook, socket, since))
-        gone = asyncio.create_task(_wait_until_gone(socket))
+        disconnected = asyncio.create_task(_wait_until_gone(socket))
         try:
-            await asyncio.wait({telling, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({telling, disconnected}, return_when=asyncio.FIRST_COMPLETED)
             if telling.done():
                 telling.result()
         finally:
-            for task in (telling, gone):
+            for task in (telling, disconnected):
                 task.cancel()
-            await asyncio.gather(telling, gone, return_exceptions=True)
+            await asyncio.gather(telling, disconnected, return_exceptions=True)
 
 
 def _read_since(text: str | None) -> int | None:

@@ -54,20 +54,20 @@ errors = hook.counter("fleet_errors_total", "Entries of the error log.", "phase"
 
 
 @asynccontextmanager
-async def logged(hook: Boathook, phase: Phase, **where: Any) -> AsyncIterator[None]:
-    """Log an error that leaves the block, then re-raise it; *where* is what `add_error` takes besides."""
+async def logged(hook: Boathook, phase: Phase, **context: Any) -> AsyncIterator[None]:
+    """Log an error that leaves the block, then re-raise it; *context* is what `add_error` takes besides."""
     try:
         yield
     except Exception as error:
-        await log_error(hook, phase, type(error).__name__, str(error), **where)
+        await log_error(hook, phase, type(error).__name__, str(error), **context)
         raise
 
 
-async def log_error(hook: Boathook, phase: Phase, code: str, error: str, **where: Any) -> None:
+async def log_error(hook: Boathook, phase: Phase, code: str, error: str, **context: Any) -> None:
     """Write one row in its own transaction; if that fails, write to the process's log."""
     try:
         async with hook.transaction() as tx:
-            await add_error(tx, phase, code, error, **where)
+            await add_error(tx, phase, code, error, **context)
     except BoathookError as failure:
         hook.log.warning("fleet_error_not_kept", phase=phase, code=code, because=str(failure))
 

@@ -139,10 +139,10 @@ _MAX_NUMBER: Final = 10**300
 
 
 def _entity(document: Mapping[str, Any]) -> Entity | None:
-    named = (find_entity(text) for text in _texts(document, (*_ENTITIES, *_NAMES)))
+    by_name = (find_entity(text) for text in _texts(document, (*_ENTITIES, *_NAMES)))
     described = (find_entity(text) for text in _texts(document, _SENTENCES))
-    held = (Entity(key) for key in document if key in _KINDS and isinstance(document[key], dict))
-    return next((entity for way in (named, held, described) for entity in way if entity is not None), None)
+    by_key = (Entity(key) for key in document if key in _KINDS and isinstance(document[key], dict))
+    return next((entity for way in (by_name, by_key, described) for entity in way if entity is not None), None)
 
 
 def _action(document: Mapping[str, Any], data: Mapping[str, Any]) -> Action | None:
@@ -152,15 +152,15 @@ def _action(document: Mapping[str, Any], data: Mapping[str, Any]) -> Action | No
 
 def _data(document: dict[str, Any], entity: Entity) -> dict[str, Any] | None:
     """Return the object's fields: unwrapped, and decoded if they are a text."""
-    found = _unwrap(document, entity)
-    if found is document:
+    data = _unwrap(document, entity)
+    if data is document:
         # Nothing is wrapped: the fields are next to the event's name, or there is only a sentence.
-        found = {key: value for key, value in document.items() if key not in _ENVELOPE}
-        if not found:
+        data = {key: value for key, value in document.items() if key not in _ENVELOPE}
+        if not data:
             return None
-        if found.keys() <= set(_SENTENCES):
+        if data.keys() <= set(_SENTENCES):
             return {}
-    return found
+    return data
 
 
 def _unwrap(document: dict[str, Any], entity: Entity) -> dict[str, Any]:
@@ -193,9 +193,9 @@ def _decoded(text: str) -> Any:
         return clean(json.loads(text))
     except (ValueError, RecursionError):
         pass
-    found = read_hash(text)
+    parsed = read_hash(text)
     try:
-        return clean(found)
+        return clean(parsed)
     except RecursionError:
         return None
 

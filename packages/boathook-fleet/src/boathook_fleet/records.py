@@ -96,9 +96,9 @@ async def note_change(
     """
     data = {name: value for name, value in change.data.items() if name not in unparsed}
     table = TABLES[change.entity]
-    known = f"select branch_id from fleet.{table.name} where id = $4"  # noqa: S608 names of our own
+    branch_query = f"select branch_id from fleet.{table.name} where id = $4"  # noqa: S608 names of our own
     await tx.execute(
-        SQL["note"].format(known_branch=known if BRANCH in table.references else "null"),
+        SQL["note"].format(known_branch=branch_query if BRANCH in table.references else "null"),
         arrival.event_id, arrival.source, change.entity, change.id, change.action, stamp, arrival.accepted_at,
         change.branch, change.actor, change.description, json.dumps(data), json.dumps(dict(change.before)),
         json.dumps(dict(unparsed)), change.stamp is not None, table.values(data).get(BRANCH),
@@ -189,16 +189,16 @@ async def _decide(
         else []
     )
     if log:
-        open_changes, known, state = log, log, ObjectState(data={}, exists=False, is_deleted=False)
+        open_changes, recent, state = log, log, ObjectState(data={}, exists=False, is_deleted=False)
     else:
         since = min(change["accepted_at"] for change in open_changes) - LATE
-        known = await tx.fetch(SQL["list_recent"], entity, identifier, since, MAX_LOG)
+        recent = await tx.fetch(SQL["list_recent"], entity, identifier, since, MAX_LOG)
         state = ObjectState(
             data=json.loads(row["data"]) if row else {},
             exists=row is not None and row["stamp"] is not None,
             is_deleted=row is not None and row["deleted_at"] is not None,
         )
-    decisions = decide(state, list(map(_recorded, open_changes)), list(map(_recorded, known)))
+    decisions = decide(state, list(map(_recorded, open_changes)), list(map(_recorded, recent)))
     await tx.execute(SQL["decide"], decisions.late, decisions.in_time)
     undecided = {change["event_id"]: change for change in open_changes if change["is_late"] is None}
 

@@ -74,9 +74,9 @@ class RentProgApi:
             FetchFailed, UnusableResponse: a request failed.
         """
         companies = [company for company, settings in self._hook.settings.branches.items() if settings.token]
-        known = self._paths.get(entity)
+        known_path = self._paths.get(entity)
         for company in sorted(companies, key=lambda company: company != branch):
-            for path in sorted(PATHS[entity], key=lambda path: path != known):
+            for path in sorted(PATHS[entity], key=lambda path: path != known_path):
                 document = await self._get(company, path.format(id=quote(id, safe="")), "search" in path)
                 for fields in _objects(document, entity):
                     if str(fields.get("id")) == id:

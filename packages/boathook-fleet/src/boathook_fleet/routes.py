@@ -35,10 +35,10 @@ class BadRequest(Exception):
 async def list_dead(request: Request) -> Response:
     """List dead letters, newest events first."""
     limit = _whole(request, "limit", 50, 1, MAX_LIMIT)
-    asked = {key: _text(request, key) for key in ("source", "type", "after")}
-    if asked["after"] is not None and not dead_letters.is_id(asked["after"]):
+    filters = {key: _text(request, key) for key in ("source", "type", "after")}
+    if filters["after"] is not None and not dead_letters.is_id(filters["after"]):
         raise BadRequest("after must be the id of a dead letter, such as the `next` of the page before")
-    rows = await dead_letters.list_dead(hook, **asked, limit=limit)
+    rows = await dead_letters.list_dead(hook, **filters, limit=limit)
     return _json({"data": rows, "next": rows[-1]["id"] if len(rows) == limit else None})
 
 
@@ -87,9 +87,9 @@ async def history(request: Request) -> Response:
 async def errors(request: Request) -> Response:
     """List the error log, newest first, with the counts of the last hour."""
     limit = _whole(request, "limit", 50, 1, MAX_LIMIT)
-    asked = {key: _text(request, key) for key in ("phase", "kind", "code")}
+    filters = {key: _text(request, key) for key in ("phase", "kind", "code")}
     async with hook.transaction() as tx:
-        rows = await list_errors(tx, **asked, limit=limit)
+        rows = await list_errors(tx, **filters, limit=limit)
         return _json({"data": rows, "last_hour": await count_errors(tx, minutes=60)})
 
 

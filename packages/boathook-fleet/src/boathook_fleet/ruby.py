@@ -70,21 +70,21 @@ class _Reader:
                 return self._scalar()
 
     def _hash(self, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        pairs: dict[str, Any] = {}
         self._skip("{")
         while not self._skip("}"):
             key = self._key(depth)
-            found[key] = self.value(depth + 1)
+            pairs[key] = self.value(depth + 1)
             self._separate("}")
-        return found
+        return pairs
 
     def _list(self, depth: int) -> list[Any]:
-        found: list[Any] = []
+        values: list[Any] = []
         self._skip("[")
         while not self._skip("]"):
-            found.append(self.value(depth + 1))
+            values.append(self.value(depth + 1))
             self._separate("]")
-        return found
+        return values
 
     def _key(self, depth: int) -> str:
         if label := self._take(_LABEL):
@@ -121,16 +121,16 @@ class _Reader:
         return True
 
     def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        found = pattern.match(self._text, self._at)
-        if found is not None:
-            self._at = found.end()
-        return found
+        match = pattern.match(self._text, self._at)
+        if match is not None:
+            self._at = match.end()
+        return match
 
     def _required(self, pattern: re.Pattern[str]) -> re.Match[str]:
-        found = self._take(pattern)
-        if found is None:
+        match = self._take(pattern)
+        if match is None:
             raise _NotRuby
-        return found
+        return match
 
 
 def _unescaped(escape: re.Match[str]) -> str:

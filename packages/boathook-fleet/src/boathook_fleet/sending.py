@@ -57,31 +57,31 @@ def make_sender(hook: Boathook) -> Sender:
 
 async def compare(tx: Transaction, expected: Expected) -> list[str]:
     """Return the differences between the tables and *expected*, one line per object."""
-    found: list[str] = []
+    differences: list[str] = []
     for entity, table in TABLES.items():
-        wanted = {id: thing for (one, id), thing in expected.things.items() if one is entity}
+        objects = {id: expected_object for (kind, id), expected_object in expected.things.items() if kind is entity}
         rows = await tx.fetch(
             f"select id, data, deleted_at, stamp from fleet.{table.name} where id = any($1)",  # noqa: S608 our own name
-            list(wanted),
+            list(objects),
         )
-        kept = {row["id"]: row for row in rows}
-        for id, thing in wanted.items():
-            row = kept.get(id)
-            wrong = ["missing"] if row is None else list(_wrong(row, thing))
+        by_id = {row["id"]: row for row in rows}
+        for id, expected_object in objects.items():
+            row = by_id.get(id)
+            wrong = ["missing"] if row is None else list(_wrong(row, expected_object))
             if wrong:
-                found.append(f"{entity} {id}: {', '.join(wrong)}")
-    return found
+                differences.append(f"{entity} {id}: {', '.join(wrong)}")
+    return differences
 
 
-def _wrong(row: Any, thing: ExpectedObject) -> Iterator[str]:
+def _wrong(row: Any, expected_object: ExpectedObject) -> Iterator[str]:
     """Yield the differences between a row and the expected object, by field."""
     data = json.loads(row["data"])
-    for name in sorted(data.keys() | thing.data.keys()):
-        if data.get(name) != thing.data.get(name):
-            yield f"{name} is {json.dumps(data.get(name))}, not {json.dumps(thing.data.get(name))}"
+    for name in sorted(data.keys() | expected_object.data.keys()):
+        if data.get(name) != expected_object.data.get(name):
+            yield f"{name} is {json.dumps(data.get(name))}, not {json.dumps(expected_object.data.get(name))}"
     for name, actual, required in (
-        ("deleted", row["deleted_at"] is not None, thing.is_deleted),
-        ("only named by others", row["stamp"] is None, thing.is_stub),
+        ("deleted", row["deleted_at"] is not None, expected_object.is_deleted),
+        ("only named by others", row["stamp"] is None, expected_object.is_stub),
     ):
         if actual != required:
             yield f"{name}, and should not be" if actual else f"not {name}, and should be"

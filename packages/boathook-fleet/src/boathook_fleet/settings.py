@@ -86,11 +86,11 @@ class TelegramSettings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _check_former(cls, given: Any) -> Any:
-        for name in given if isinstance(given, Mapping) else ():
+    def _check_former(cls, values: Any) -> Any:
+        for name in values if isinstance(values, Mapping) else ():
             if name in _FORMER_LIMITS:
                 raise ValueError(f"{name} is now {_FORMER_LIMITS[name]}, for messages of all alerts; write it there")
-        return given
+        return values
 
     @model_validator(mode="after")
     def _check_both(self) -> "TelegramSettings":
@@ -181,10 +181,10 @@ class FleetSettings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_from_environment(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping):
-            return given
-        return with_preset(given, os.environ)
+    def _fill_from_environment(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        return with_preset(values, os.environ)
 
     def channels(self) -> dict[str, dict[str, Any]]:
         """Return the channel to Telegram, in the format of boathook.toml; without a chat, none."""
@@ -221,7 +221,7 @@ def find_zone(name: str) -> tzinfo:
     return UTC if name == "UTC" else ZoneInfo(name)
 
 
-def with_preset(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def with_preset(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the keys of the table, with missing ones added from the environment.
 
     Raises:
@@ -232,12 +232,12 @@ def with_preset(given: Mapping[str, Any], environment: Mapping[str, str]) -> dic
         text = environment.get(name, "").strip()
         if text:
             value = _read(name, text, read)
-            if key not in given:
+            if key not in values:
                 preset[key] = value
-    if "telegram" not in given and all(environment.get(name) for name in TELEGRAM):
+    if "telegram" not in values and all(environment.get(name) for name in TELEGRAM):
         token, chat = TELEGRAM
         preset["telegram"] = {"token": f"env:{token}", "chat_id": environment[chat]}
-    return {**preset, **given}
+    return {**preset, **values}
 
 
 def _read(name: str, text: str, read: Callable[[str], Any]) -> Any:

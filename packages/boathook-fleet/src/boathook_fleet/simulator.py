@@ -85,16 +85,16 @@ class Simulation:
         self._named: set[tuple[Entity, str]] = set()
         self._unknown = 0
         kinds = [kind for kind in _CHANCES if sender.umnico_token or kind is not Simulation._message]
-        chosen = [*kinds, *self._rng.choices(kinds, [_CHANCES[kind] for kind in kinds], k=histories)][:histories]
-        self.histories: tuple[tuple[SimulatedRequest, ...], ...] = tuple(tuple(kind(self)) for kind in chosen)
+        drawn = [*kinds, *self._rng.choices(kinds, [_CHANCES[kind] for kind in kinds], k=histories)][:histories]
+        self.histories: tuple[tuple[SimulatedRequest, ...], ...] = tuple(tuple(kind(self)) for kind in drawn)
         self.requests: tuple[SimulatedRequest, ...] = tuple(interleave(self.histories, self._rng))
 
     def expected(self) -> Expected:
         """Return the expected table contents once every request is handled."""
-        things = {key: ExpectedObject(data={}, is_stub=True) for key in self._named}
+        objects = {key: ExpectedObject(data={}, is_stub=True) for key in self._named}
         for key, data in self._kept.items():
-            things[key] = ExpectedObject(data=data, is_deleted=key in self._deleted)
-        return Expected(things=things, unknown=self._unknown, changes=self._changes, late=self._late_changes)
+            objects[key] = ExpectedObject(data=data, is_deleted=key in self._deleted)
+        return Expected(things=objects, unknown=self._unknown, changes=self._changes, late=self._late_changes)
 
     def _id(self) -> str:
         return str(next(self._numbers))

@@ -47,8 +47,8 @@ class Figures:
 
     def series(self, name: str) -> Series:
         """Return all series of a metric."""
-        found: Series = self.status["metrics"].get(name, {}).get("series", ())
-        return found
+        series: Series = self.status["metrics"].get(name, {}).get("series", ())
+        return series
 
     def recent_increase(self, name: str, is_wanted: Callable[[Mapping[str, str]], bool] = lambda _labels: True) -> int:
         """Return the increase of a counter of this app's sources in the last minute."""
@@ -76,7 +76,7 @@ class Figures:
     def dedup_window_s(self) -> float | None:
         """Return how long RentProg's requests are recognized by what is in force; None until a gateway reports it."""
         series = self.series("boathook_dedup_window_seconds")
-        return next((one["value"] for one in series if one["labels"]["source"] == SOURCES[0]), None)
+        return next((row["value"] for row in series if row["labels"]["source"] == SOURCES[0]), None)
 
     def gauge(self, name: str) -> float | None:
         """Return the value of a gauge of this host, without labels; None if it is not reported."""

@@ -47,10 +47,10 @@ def _since_1970(number: float) -> datetime:
 
 
 def _as_iso(text: str) -> str:
-    if found := _DAY_FIRST.fullmatch(text):
-        day, _, month, year, _, hour, rest = found.groups()
+    if match := _DAY_FIRST.fullmatch(text):
+        day, _, month, year, _, hour, rest = match.groups()
         text = f"{year}-{month}-{day}" + (f" {hour:0>2}{rest}" if hour else "")
-    elif (found := _RUBY.fullmatch(text)) and found[2] in _MONTHS:
-        text = f"{found[3]}-{_MONTHS.index(found[2]) // 3 + 1:02}-{int(found[1]):02}{found[4]}"
+    elif (match := _RUBY.fullmatch(text)) and match[2] in _MONTHS:
+        text = f"{match[3]}-{_MONTHS.index(match[2]) // 3 + 1:02}-{int(match[1]):02}{match[4]}"
     text = _ZONE.sub(r"\1:\2", text) if _ZONE.search(text) and ":" in text else text
     return re.sub(r"\s*(?:UTC|GMT)$", "+00:00", text)

@@ -66,9 +66,9 @@ def find_action(text: str) -> Action | None:
 
 def find_number(text: str) -> str | None:
     """Return the number of an object in a sentence: after ``№``, ``#`` or ``id`` if there is one, else the first."""
-    found = list(_NUMBER.finditer(text[:_MAX_LENGTH]))
-    marked = next((match[1] for match in found if match[1]), None)
-    return marked or next((match[2] for match in found), None)
+    matches = list(_NUMBER.finditer(text[:_MAX_LENGTH]))
+    marked = next((match[1] for match in matches if match[1]), None)
+    return marked or next((match[2] for match in matches), None)
 
 
 def _is_one(word: str, names: tuple[str, ...]) -> bool:
