@@ -41,8 +41,8 @@ gettext, ngettext = languages.gettext, languages.ngettext
 
 def settings() -> MusicSettings:
     """Return the table ``[music]``. Raises ConfigError before boathook has loaded the app."""
-    found: MusicSettings = hook.settings
-    return found
+    config: MusicSettings = hook.settings
+    return config
 
 
 def incoming() -> Path:

@@ -89,9 +89,7 @@ def read_callbacks(document: object, *, kind: str = "", max_clips: int = 20) -> 
         return ()
     data = document.get("data")
     inner = data if isinstance(data, Mapping) else {}
-    task_id = next(
-        (found for holder in (inner, document) for key in _TASK_KEYS if (found := read_id(holder.get(key)))), ""
-    )
+    task_id = next((id for holder in (inner, document) for key in _TASK_KEYS if (id := read_id(holder.get(key)))), "")
     code, message = read_code(document.get("code")), _message(document, inner)
     if not task_id:
         return tuple(_by_clip(data, code, message, kind, max_clips))
@@ -160,11 +158,11 @@ def _by_clip(data: object, code: int | None, message: str, kind: str, limit: int
 
 def _clips(holder: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Clip]]:
     for path in _CLIP_LISTS:
-        found: Any = holder
+        value: Any = holder
         for part in path.split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        if isinstance(found, list):
-            yield from ((raw, _clip(raw, number)) for number, raw in enumerate(found, 1) if isinstance(raw, Mapping))
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if isinstance(value, list):
+            yield from ((raw, _clip(raw, number)) for number, raw in enumerate(value, 1) if isinstance(raw, Mapping))
             return
 
 

@@ -77,10 +77,10 @@ class Report:
     """Unfinished downloads that were abandoned."""
 
 
-def decide(found: Stored, owner: Row | None, rules: Rules, now: datetime) -> CleanupAction:
+def decide(stored_object: Stored, owner: Row | None, rules: Rules, now: datetime) -> CleanupAction:
     """Return what happens to an object, seen at *now*; *owner* is the row of the file with its name."""
-    age = now - found.modified_at
-    if not is_own(found.key):
+    age = now - stored_object.modified_at
+    if not is_own(stored_object.key):
         return CleanupAction.FOREIGN
     if age < rules.min_age:
         return CleanupAction.YOUNG
@@ -88,15 +88,17 @@ def decide(found: Stored, owner: Row | None, rules: Rules, now: datetime) -> Cle
         return CleanupAction.KEPT
     if owner is not None and owner["status"] in _DONE:
         return CleanupAction.DONE_WITH if now - owner["updated_at"] >= rules.done else CleanupAction.KEPT
-    return CleanupAction.ORPHAN if not _is_claimed(found, owner) and age >= rules.orphans else CleanupAction.KEPT
+    return (
+        CleanupAction.ORPHAN if not _is_claimed(stored_object, owner) and age >= rules.orphans else CleanupAction.KEPT
+    )
 
 
-def _is_claimed(found: Stored, owner: Row | None) -> bool:
+def _is_claimed(stored_object: Stored, owner: Row | None) -> bool:
     if owner is None:
         return False
     # A missing object may reappear, for example with its disk.
     is_back = owner["was_stored"] and owner["state"] in {"missing", "failed"}
-    return owner["key"] == found.key or owner["state"] in {"wanted", "retrying"} or is_back
+    return owner["key"] == stored_object.key or owner["state"] in {"wanted", "retrying"} or is_back
 
 
 @dataclass(slots=True)
@@ -119,7 +121,7 @@ class Cleaner:
         last = ""
         async for page in self.storage.pages(PREFIX, size=PAGE):
             await self._judge_page(page)
-            await self._find_missing(last, page[-1].key, {one.key for one in page})
+            await self._find_missing(last, page[-1].key, {stored_object.key for stored_object in page})
             last = page[-1].key
             self.report.pages += 1
             self.notify(self.report)
@@ -127,15 +129,15 @@ class Cleaner:
         return self.report
 
     async def _judge_page(self, page: Sequence[Stored]) -> None:
-        owners = await self._owners([one.key for one in page])
-        for found in page:
-            fate = decide(found, owners.get(found.key), self.rules, self.now)
+        owners = await self._owners([stored_object.key for stored_object in page])
+        for stored_object in page:
+            fate = decide(stored_object, owners.get(stored_object.key), self.rules, self.now)
             self.report.seen += 1
-            if fate in _REMOVAL and not await self._remove(found):
+            if fate in _REMOVAL and not await self._remove(stored_object):
                 fate = CleanupAction.KEPT
-            owner = owners.get(found.key)
+            owner = owners.get(stored_object.key)
             if fate is CleanupAction.KEPT and owner is not None and owner["key"] is None and not self.is_dry:
-                await self._find_again(found)
+                await self._find_again(stored_object)
             setattr(self.report, fate.value, getattr(self.report, fate.value) + 1)
 
     async def _owners(self, keys: Sequence[str]) -> dict[str, Row]:
@@ -143,28 +145,32 @@ class Cleaner:
         names = {key: split_key(key) for key in keys if is_own(key)}
         async with self.begin() as tx:
             rows = await tx.fetch(SQL["list_owners"], list({stem for stem, _ in names.values()}))
-        known = {(row["stem"], row["kind"]): row for row in rows}
-        return {key: known[stem, kind] for key, (stem, kind) in names.items() if (stem, kind) in known}
+        rows_by_name = {(row["stem"], row["kind"]): row for row in rows}
+        return {key: rows_by_name[stem, kind] for key, (stem, kind) in names.items() if (stem, kind) in rows_by_name}
 
-    async def _remove(self, found: Stored) -> bool:
+    async def _remove(self, stored_object: Stored) -> bool:
         """Remove an object, unless it was changed or claimed since it was listed."""
         if not self.is_dry:
-            present = await self.storage.head(found.key)
-            if present is None or present.size != found.size or present.modified_at > found.modified_at + _TICK:
+            present = await self.storage.head(stored_object.key)
+            if (
+                present is None
+                or present.size != stored_object.size
+                or present.modified_at > stored_object.modified_at + _TICK
+            ):
                 return False
-            owner = (await self._owners([found.key])).get(found.key)
-            if decide(found, owner, self.rules, self.now) not in _REMOVAL:
+            owner = (await self._owners([stored_object.key])).get(stored_object.key)
+            if decide(stored_object, owner, self.rules, self.now) not in _REMOVAL:
                 return False
-            await self.storage.delete(found.key)
+            await self.storage.delete(stored_object.key)
             async with self.begin() as tx:
-                await tx.execute(SQL["mark_removed"], found.key)
-        self.report.bytes_freed += found.size
+                await tx.execute(SQL["mark_removed"], stored_object.key)
+        self.report.bytes_freed += stored_object.size
         return True
 
-    async def _find_again(self, found: Stored) -> None:
+    async def _find_again(self, stored_object: Stored) -> None:
         """Record that an object exists after all, if its size matches its row."""
         async with self.begin() as tx:
-            await tx.execute(SQL["mark_found"], *split_key(found.key), found.key, found.size)
+            await tx.execute(SQL["mark_found"], *split_key(stored_object.key), stored_object.key, stored_object.size)
 
     async def _find_missing(self, after: str, until: str | None, present: set[str]) -> None:
         """Find rows in a range of keys whose objects do not exist."""
@@ -209,9 +215,9 @@ async def remove_leftovers(incoming: Path, older_than: timedelta, *, is_dry: boo
     limit = (datetime.now(UTC) - older_than).timestamp()
 
     def remove() -> int:
-        files = [one for one in incoming.glob("*") if one.is_file() and one.lstat().st_mtime < limit]
-        for one in () if is_dry else files:
-            one.unlink(missing_ok=True)
+        files = [file for file in incoming.glob("*") if file.is_file() and file.lstat().st_mtime < limit]
+        for file in () if is_dry else files:
+            file.unlink(missing_ok=True)
         return len(files)
 
     return await asyncio.to_thread(remove)

@@ -49,8 +49,8 @@ async def announce(tx: Transaction, task_id: str) -> None:
 
 
 async def _clips(tx: Transaction, task_id: str) -> list[dict[str, Any]]:
-    stored = await links.with_links(tx, await files.of_track(tx, task_id))
-    by_name = {(row["clip_id"], row["kind"]): _file(row) for row in stored if row["state"] == "stored"}
+    linked = await links.with_links(tx, await files.of_track(tx, task_id))
+    by_name = {(row["clip_id"], row["kind"]): _file(row) for row in linked if row["state"] == "stored"}
     return [
         {
             "id": row["clip_id"],
@@ -64,5 +64,5 @@ async def _clips(tx: Transaction, task_id: str) -> list[dict[str, Any]]:
 
 
 def _file(row: Mapping[str, Any]) -> dict[str, Any]:
-    wanted = ("content_type", "size", "sha256")
-    return {"url": row["link"], "expires_at": row["link_expires_at"], **{name: row[name] for name in wanted}}
+    columns = ("content_type", "size", "sha256")
+    return {"url": row["link"], "expires_at": row["link_expires_at"], **{name: row[name] for name in columns}}

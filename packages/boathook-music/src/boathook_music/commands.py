@@ -48,19 +48,19 @@ def add_track(
 ) -> None:
     """Register a track; callbacks that wait for it are applied immediately."""
     try:
-        wish = json.loads(prompt)
+        parameters = json.loads(prompt)
     except (ValueError, RecursionError):
         text = gettext("--prompt: this is not JSON; write an object such as '%(example)s'", example='{"style": "rock"}')
         raise BoathookError(text) from None
-    track = NewTrack(task_id=task, owner=owner, title=title, prompt=wish, application=application)
+    track = NewTrack(task_id=task, owner=owner, title=title, prompt=parameters, application=application)
     if problem := tracks.problem_of(track):
         raise BoathookError(problem)
 
     async def work(tx: Transaction) -> dict[str, Any]:
         is_new = await tracks.register(tx, track)
-        found = await tracks.shown(tx, task)
-        assert found is not None
-        return {"is_new": is_new, **found}
+        row = await tracks.shown(tx, task)
+        assert row is not None
+        return {"is_new": is_new, **row}
 
     row = ask(hook, work)
     if as_json:

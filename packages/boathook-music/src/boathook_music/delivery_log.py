@@ -27,9 +27,9 @@ async def _find(tx: Transaction, events: Sequence[UUID]) -> Sequence[Any]:
 
 def _describe(row: dict[str, Any], type: str, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = records[0] if records else {}
-    named = {name: first.get(name) for name in ("delivery_id", "task_id", "result")}
+    fields = {name: first.get(name) for name in ("delivery_id", "task_id", "result")}
     note = row["note"] or first.get("note") or None
-    return {**row, **named, "stage": first.get("stage", type), "note": note, "tracks": list(records)}
+    return {**row, **fields, "stage": first.get("stage", type), "note": note, "tracks": list(records)}
 
 
 async def _forget(tx: Transaction, days: float) -> int:

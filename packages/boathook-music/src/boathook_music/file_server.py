@@ -49,10 +49,10 @@ class FileServer:
         self._server.shutdown()
         self._server.server_close()
 
-    def note(self, path: str, asked: str | None) -> None:
+    def note(self, path: str, byte_range: str | None) -> None:
         """Record a request."""
         with self._lock:
-            self.asked.append((path, asked))
+            self.asked.append((path, byte_range))
 
     def content(self, path: str) -> bytes:
         """Return the content of a path."""
@@ -81,8 +81,8 @@ class _Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         file_server: FileServer = self.server.file_server  # type: ignore[attr-defined]
-        asked = self.headers.get("range")
-        file_server.note(self.path, asked)
+        range_header = self.headers.get("range")
+        file_server.note(self.path, range_header)
         folder, extension = self.path[1:].partition("/")[0], self.path.rpartition(".")[2]
         if folder == "gone" or extension not in _TYPES:
             self._answer(404, b"", {})
@@ -90,11 +90,11 @@ class _Answers(BaseHTTPRequestHandler):
         content = file_server.content(self.path)
         tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
         headers = {"content-type": _TYPES[extension], "etag": tag, "accept-ranges": "bytes"}
-        found = _RANGE.fullmatch(asked or "")
-        if found is None or self.headers.get("if-range", tag) != tag or int(found[1]) >= len(content):
+        match = _RANGE.fullmatch(range_header or "")
+        if match is None or self.headers.get("if-range", tag) != tag or int(match[1]) >= len(content):
             self._answer(200, content, headers)
             return
-        start = int(found[1])
+        start = int(match[1])
         headers["content-range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
         self._answer(206, content[start:], headers)
 

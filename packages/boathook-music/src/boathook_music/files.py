@@ -67,9 +67,9 @@ async def find(tx: Transaction, ref: FileRef) -> tuple[str, str] | None:
     return None if row is None else (row["url"], row["stem"])
 
 
-async def mark_stored(tx: Transaction, ref: FileRef, kept: StoredFile) -> bool:
+async def mark_stored(tx: Transaction, ref: FileRef, file: StoredFile) -> bool:
     """Record where a file is stored; return whether it was still wanted."""
-    tag = await tx.execute(SQL["mark_stored"], *ref.row, kept.key, kept.size, kept.sha256, kept.content_type)
+    tag = await tx.execute(SQL["mark_stored"], *ref.row, file.key, file.size, file.sha256, file.content_type)
     return tag != "UPDATE 0"
 
 

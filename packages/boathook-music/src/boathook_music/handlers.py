@@ -45,10 +45,10 @@ async def receive(event: Event, tx: Transaction) -> Ignore | Dead | None:
         hook.log.warning("music_clips_left_out", delivery=delivery.delivery_id, listed=listed, max=settings().max_clips)
     if any(callback.stage is Stage.UNKNOWN for callback in callbacks):
         return await _fail_unknown(delivery, callbacks)
-    taken = _counted(await tracks.take(tx, delivery, callbacks))
-    is_waiting = any(one.result == "waiting" for one in taken)
-    results = [{"task_id": one.task_id, "stage": one.stage.value, "status": one.result} for one in taken]
-    body = {"ok": True, "status": "waiting" if is_waiting else taken[0].result, "tracks": results}
+    applied = _counted(await tracks.take(tx, delivery, callbacks))
+    is_waiting = any(result.result == "waiting" for result in applied)
+    results = [{"task_id": result.task_id, "stage": result.stage.value, "status": result.result} for result in applied]
+    body = {"ok": True, "status": "waiting" if is_waiting else applied[0].result, "tracks": results}
     event.reply(body, status=202 if is_waiting else 200)
     return None
 
@@ -64,14 +64,14 @@ async def _fail_unknown(delivery: Delivery, callbacks: Sequence[Callback]) -> De
     tasks = [callback.task_id for callback in unknown]
     hook.log.warning("music_stage_unknown", delivery=delivery.delivery_id, stage=unknown[0].word, tasks=tasks)
     stages = ", ".join(stage.value for stage in Stage if stage is not Stage.UNKNOWN)
-    said = f"{unknown[0].word[:100]!r} is none of the stages" if unknown[0].word else "it names none of the stages"
-    return Dead("UNKNOWN_STAGE", f"{said} {stages}; the track {tasks[0][:100]} is unchanged")
+    problem = f"{unknown[0].word[:100]!r} is none of the stages" if unknown[0].word else "it names none of the stages"
+    return Dead("UNKNOWN_STAGE", f"{problem} {stages}; the track {tasks[0][:100]} is unchanged")
 
 
-def _counted(taken: list[CallbackResult]) -> list[CallbackResult]:
-    for callback in taken:
+def _counted(results: list[CallbackResult]) -> list[CallbackResult]:
+    for callback in results:
         callbacks_total.add(stage=callback.stage, result=callback.result)
-    return taken
+    return results
 
 
 @hook.on(
@@ -87,22 +87,22 @@ def _counted(taken: list[CallbackResult]) -> list[CallbackResult]:
 )
 async def store(event: Event, tx: Transaction) -> Ignore | Retry | Dead | None:
     """Fetch a wanted file, put it into storage, and record that."""
-    wanted = event.json
-    ref = FileRef(**{**wanted, "kind": Kind(wanted["kind"])})
-    found = await files.find(tx, ref)
-    if found is None:
+    request = event.json
+    ref = FileRef(**{**request, "kind": Kind(request["kind"])})
+    source = await files.find(tx, ref)
+    if source is None:
         return Ignore("the file is no longer needed")
     try:
-        kept = StoredFile(**await event.once("put", _keep, ref.kind, *found))
+        file = StoredFile(**await event.once("put", _keep, ref.kind, *source))
     except DownloadFailed as error:
         return await _download_failed(event, ref, error)
     # The lock of its track first: two transactions that store its last two files do not see each other's.
     await tracks.lock(tx, ref.task_id)
-    if not await files.mark_stored(tx, ref, kept):
+    if not await files.mark_stored(tx, ref, file):
         return Ignore("the file is no longer needed")
     await client_events.announce(tx, ref.task_id)
     files_total.add(kind=ref.kind, result="stored")
-    file_bytes_total.add(kept.size, kind=ref.kind)
+    file_bytes_total.add(file.size, kind=ref.kind)
     return None
 
 

@@ -28,8 +28,8 @@ SQL: Final = load_statements(__file__)
 async def catch_up() -> None:
     """Apply callbacks that wait for tracks that were inserted by plain SQL."""
     async with hook.transaction() as tx:
-        known = await tracks.with_waiting(tx)
-    for task_id in known:
+        task_ids = await tracks.with_waiting(tx)
+    for task_id in task_ids:
         async with hook.transaction() as tx:
             await tracks.catch_up(tx, task_id)
 

@@ -64,8 +64,10 @@ def data_of(document: Mapping[str, Any]) -> object:
     """Return the ``data`` of a response. Raises LookupFailed: its code is not 200."""
     code = read_code(document.get("code"))
     if code != 200:
-        said = gettext("the response has the code %(code)s: %(said)s", code=code, said=read_text(document.get("msg")))
-        raise LookupFailed(said, concerns_all=_concerns_all(code or 500))
+        problem = gettext(
+            "the response has the code %(code)s: %(said)s", code=code, said=read_text(document.get("msg"))
+        )
+        raise LookupFailed(problem, concerns_all=_concerns_all(code or 500))
     return document.get("data")
 
 
@@ -99,19 +101,19 @@ async def ask_due() -> int:
     config = settings().lookup
     if not config.key:
         return 0
-    asked = 0
-    while asked < MAX_ASKS:
+    count = 0
+    while count < MAX_ASKS:
         async with hook.transaction() as tx:
             row = await tx.fetchrow(SQL["claim_due"], config.after_s, config.max_interval_s, config.stop_after_h)
         if row is None:
             break
-        asked += 1
+        count += 1
         try:
             await _ask_for(row["task_id"], row["asks"], config)
         except LookupFailed as error:
             if error.concerns_all:
                 break
-    return asked
+    return count
 
 
 async def ask_now(task_id: str) -> Result:
@@ -158,8 +160,8 @@ async def fetch(path: str, config: LookupSettings) -> bytes:
     except BoathookError as error:
         raise LookupFailed(str(error), concerns_all=True) from None
     if response.status != 200:
-        said = gettext("the response has the status %(status)d", status=response.status)
-        raise LookupFailed(said, concerns_all=_concerns_all(response.status))
+        problem = gettext("the response has the status %(status)d", status=response.status)
+        raise LookupFailed(problem, concerns_all=_concerns_all(response.status))
     return bytes(response.body)
 
 

@@ -55,8 +55,8 @@ def _track(row: Row) -> Values:
         prompt={"prompt": row["prompt"], "metadata": metadata},
     )
     if problem := problem_of(track):
-        column, _, why = problem.partition(": ")
-        raise BadValue({"owner": "user_id", "task_id": "suno_id"}.get(column, column), why)
+        column, _, reason = problem.partition(": ")
+        raise BadValue({"owner": "user_id", "task_id": "suno_id"}.get(column, column), reason)
     is_failed = status is Status.FAILED
     is_open = status is Status.PENDING and row["archived_at"] is None
     require(row, "created_at", "updated_at")

@@ -74,14 +74,16 @@ async def differences(books: ExpectedState) -> list[str]:
     async with hook.transaction() as tx:
         standings = {(row["task_id"], row["status"]) for row in await tx.fetch(_TASKS, tasks)}
         files = {(row["task_id"], row["clip_id"], row["kind"]): row for row in await tx.fetch(_FILES, tasks)}
-    wanted = {(task, status.value) for task, status in books.tracks.items()} | {(t, "waiting") for t in books.waiting}
-    wrong = [f"{task} is {status}, and should not be" for task, status in sorted(standings - wanted)]
-    wrong += [f"{task} is not {status}" for task, status in sorted(wanted - standings)]
+    expected_pairs = {(task, status.value) for task, status in books.tracks.items()} | {
+        (t, "waiting") for t in books.waiting
+    }
+    wrong = [f"{task} is {status}, and should not be" for task, status in sorted(standings - expected_pairs)]
+    wrong += [f"{task} is not {status}" for task, status in sorted(expected_pairs - standings)]
     wrong += [f"{'/'.join(name)} should not be there" for name in files if name not in books.files]
     for name, sha256 in books.files.items():
         row = files.get(name)
-        found = None if row is None else (row["state"], row["sha256"])
+        actual = None if row is None else (row["state"], row["sha256"])
         expected = ("failed", None) if sha256 is None else ("stored", sha256)
-        if found != expected:
-            wrong.append(f"{'/'.join(name)} is {found and found[0]}, and should be {expected[0]}")
+        if actual != expected:
+            wrong.append(f"{'/'.join(name)} is {actual and actual[0]}, and should be {expected[0]}")
     return wrong

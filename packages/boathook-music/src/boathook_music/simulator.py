@@ -90,11 +90,11 @@ class Simulator:
 
     def expected(self) -> ExpectedState:
         """Return the expected data once all steps are handled."""
-        known = [task for task in self._tasks if task.status is not None]
+        known_tasks = [task for task in self._tasks if task.status is not None]
         return ExpectedState(
-            tracks={task.task_id: task.status for task in known if task.status is not None},
+            tracks={task.task_id: task.status for task in known_tasks if task.status is not None},
             waiting=frozenset(task.task_id for task in self._tasks if task.status is None),
-            files={name: digest for task in known for name, digest in task.files.items()},
+            files={name: digest for task in known_tasks for name, digest in task.files.items()},
         )
 
     def _make_task(self, number: int) -> _SimulatedTask:

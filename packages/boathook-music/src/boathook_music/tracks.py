@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -94,9 +95,9 @@ async def lock(tx: Transaction, task_id: str) -> None:
 
 async def take(tx: Transaction, delivery: Delivery, callbacks: Sequence[Callback]) -> list[CallbackResult]:
     """Record callbacks, and apply them to known tracks; the others wait for their track."""
-    taken: list[CallbackResult] = []
+    results: list[CallbackResult] = []
     # In the order of task ids, to avoid deadlocks.
-    for callback in sorted(callbacks, key=lambda one: one.task_id):
+    for callback in sorted(callbacks, key=attrgetter("task_id")):
         task_id, stage, clips = callback.task_id, callback.stage, encode_clips(callback.clips)
         await lock(tx, task_id)
         await tx.execute(
@@ -105,8 +106,8 @@ async def take(tx: Transaction, delivery: Delivery, callbacks: Sequence[Callback
         )  # fmt: skip
         await _apply_waiting(tx, task_id)
         result = await tx.fetchval(SQL["get_result"], delivery.event_id, task_id)
-        taken.append(CallbackResult(task_id, stage, result))
-    return taken
+        results.append(CallbackResult(task_id, stage, result))
+    return results
 
 
 async def take_record(tx: Transaction, callback: Callback, *, name: str) -> bool:
