@@ -216,17 +216,17 @@ class _Layers:
             self.origins |= {f"mounts.{mount}": str(path)} | {f"mounts.{mount}.{key}": str(path) for key in keys}
 
     def add_environment(self, environment: Mapping[str, str]) -> None:
-        known = self._variables()
-        if any(name.startswith(_PREFIX) and name not in known for name in environment):
+        variables = self._variables()
+        if any(name.startswith(_PREFIX) and name not in variables for name in environment):
             for section in packages.own_sections():
                 if any(name.startswith(f"{_PREFIX}{section.upper()}_") for name in environment):
                     self._open(section)
-            known = self._variables()
+            variables = self._variables()
         references = set(_references([self.merged, self.extra]))
         # Long names last, so that BOATHOOK_SERVER_BIND takes precedence over BOATHOOK_BIND.
         for variable in sorted(environment, key=lambda name: (name not in _SHORT_NAMES, name)):
-            if variable in known:
-                key = known[variable]
+            if variable in variables:
+                key = variables[variable]
                 self._set(key, self._parse(key, environment[variable]), f"environment variable {variable}")
             elif variable in references or _is_foreign(variable, environment):
                 continue
@@ -234,9 +234,9 @@ class _Layers:
                 if _misspells_prefix(variable):
                     self.unknown_variables[variable] = f"environment variable {variable} begins almost as {_PREFIX}"
             else:
-                all_known = {*known, *_variables(all_sections())}
-                fault = f"environment variable {variable} is not a setting{_suggest_variable(variable, all_known)}"
-                if _is_ours(variable) or _misspells_section(variable, all_known):
+                all_variables = {*variables, *_variables(all_sections())}
+                fault = f"environment variable {variable} is not a setting{_suggest_variable(variable, all_variables)}"
+                if _is_ours(variable) or _misspells_section(variable, all_variables):
                     raise ConfigError(fault)
                 self.unknown_variables[variable] = fault
 
@@ -321,9 +321,9 @@ class _Layers:
             self._open(section)
             names = [own, *(package.name for package in self.packages)]
             if choice not in names:
-                shown = " or ".join(json.dumps(name) for name in names)
+                choices = " or ".join(json.dumps(name) for name in names)
                 origin = self.origins.get(key, "settings")
-                raise ConfigError(f"{origin}: {key}: must be {shown} (it is {choice!r})")
+                raise ConfigError(f"{origin}: {key}: must be {choices} (it is {choice!r})")
 
     def _add_alert_rules(self) -> None:
         """Add the alert rules of the packages in use, whose keys the settings may change as those of boathook's own."""
@@ -414,8 +414,8 @@ def _outside(name: str) -> str:
 
 def _elsewhere(section: str, key: str) -> str:
     """Return a hint at the setting that is meant by a key which its section lacks."""
-    if meant := _USUAL_NAMES.get(section, {}).get(key):
-        return f"; write {meant}"
+    if usual_name := _USUAL_NAMES.get(section, {}).get(key):
+        return f"; write {usual_name}"
     sections = [other for other, keys in all_sections().items() if key in keys]
     if sections:
         return f"; did you mean {sections[0]}.{key}?"
@@ -463,11 +463,11 @@ def _misspells_prefix(variable: str) -> bool:
     return bool(underscore and near) and not variable.startswith(_PREFIX)
 
 
-def _misspells_section(variable: str, sections: Collection[str]) -> bool:
+def _misspells_section(variable: str, variables: Collection[str]) -> bool:
     """Return whether a variable has a setting's key after almost its section, such as ``BOATHOOK_DATABSE_URL``."""
     section, _, key = variable.removeprefix(_PREFIX).partition("_")
     near = difflib.get_close_matches(section.lower(), sorted(reserved_names()), n=1, cutoff=_NEAR)
-    return variable.startswith(_PREFIX) and bool(near) and f"{_PREFIX}{near[0].upper()}_{key}" in known
+    return variable.startswith(_PREFIX) and bool(near) and f"{_PREFIX}{near[0].upper()}_{key}" in variables
 
 
 def _references(value: object) -> Iterator[str]:

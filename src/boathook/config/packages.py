@@ -114,10 +114,10 @@ def _foreign_section(section: str) -> str | None:
     """Return the declaration of a section in another distribution's package, which is searched in all distributions."""
     from importlib.metadata import entry_points
 
-    found = sorted({point.value for point in entry_points(group=GROUP, name=section)})
-    if len(found) > 1:
-        raise ConfigError(f"[{section}] is declared by two installed packages, {' and '.join(found)}: remove one")
-    return found[0] if found else None
+    modules = sorted({point.value for point in entry_points(group=GROUP, name=section)})
+    if len(modules) > 1:
+        raise ConfigError(f"[{section}] is declared by two installed packages, {' and '.join(modules)}: remove one")
+    return modules[0] if modules else None
 
 
 @functools.cache

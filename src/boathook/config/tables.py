@@ -374,8 +374,8 @@ class Settings(Table):
     @property
     def packages(self) -> tuple[Package, ...]:
         """The optional packages whose sections are used, each once."""
-        found = (find_package(section) for section in self.tables)
-        return tuple(dict.fromkeys(package for package in found if package is not None))
+        packages = (find_package(section) for section in self.tables)
+        return tuple(dict.fromkeys(package for package in packages if package is not None))
 
     @property
     def has_package_apps(self) -> bool:

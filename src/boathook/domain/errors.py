@@ -191,7 +191,7 @@ class InvalidValue(AdminError):
         others: "tuple[InvalidValue, ...]" = (),
     ) -> None:
         super().__init__(message)
-        self.where = location
+        self.where = where
         self.kind = kind
         self.others = others
 

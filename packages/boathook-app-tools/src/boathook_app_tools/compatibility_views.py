@@ -62,8 +62,8 @@ async def create(tx: Transaction, views: Views, schema: str) -> list[str]:
     ]
     if existing:
         raise BoathookError(
-            f"{schema} has these already: {', '.join(existing)}. Nothing was created; move them to another schema first "
-            f"(create schema before_boathook; alter table {quoted(schema)}.NAME set schema before_boathook), "
+            f"{schema} has these already: {', '.join(existing)}. Nothing was created; move them to another schema "
+            f"first (create schema before_boathook; alter table {quoted(schema)}.NAME set schema before_boathook), "
             "or create the views elsewhere with --schema"
         )
     await drop(tx, views, schema)
