@@ -85,8 +85,8 @@ class PortalContext(RequestContext):
         notice, kind = (
             ("", "") if self.is_fragment else read_notice(self.request, _cookie_name(self.request, _NOTICE_COOKIE))
         )
-        shown = {**self.values, "notice": notice, "notice_kind": kind}
-        response = allow_icon_origin(self.renderer.show(template, status, **shown, **values), self.values["look"])
+        all_values = {**self.values, "notice": notice, "notice_kind": kind}
+        response = allow_icon_origin(self.renderer.show(template, status, **all_values, **values), self.values["look"])
         if notice:
             set_cookie(response, self.request, self.app_context, _NOTICE_COOKIE, "", lifetime_s=0)
         return response
@@ -209,8 +209,10 @@ def end_session(context: PortalContext, response: Response) -> Response:
 
 def read_appearance(request: Request) -> PortalAppearance:
     """Return the appearance from the link's parameters, or from the cookie of an earlier visit."""
-    kept = request.cookies.get(_cookie_name(request, _APPEARANCE_COOKIE), "")
-    return PortalAppearance.of(request.query_params) or PortalAppearance.of(dict(parse_qsl(kept))) or PortalAppearance()
+    cookie = request.cookies.get(_cookie_name(request, _APPEARANCE_COOKIE), "")
+    return (
+        PortalAppearance.of(request.query_params) or PortalAppearance.of(dict(parse_qsl(cookie))) or PortalAppearance()
+    )
 
 
 def set_cookie(
@@ -332,13 +334,13 @@ async def list_types(scope: ApplicationScope) -> Response:
 async def show_type(scope: ApplicationScope) -> Response:
     """Show an event type with its schema and its example."""
     async with scope.work() as (work, application):
-        found = await event_types.get(work, scope.context.path["name"], scope.flags)
-    version, schema = _latest_schema(found)
+        event_type = await event_types.get(work, scope.context.path["name"], scope.flags)
+    version, schema = _latest_schema(event_type)
     examples = schema.get("examples") if isinstance(schema, dict) else None
     return scope.page(
         "portal/event_type.html",
         application=application,
-        type=found,
+        type=event_type,
         version=version,
         schema=schema,
         example=examples[0] if isinstance(examples, list) and examples else None,

@@ -25,8 +25,8 @@ async def examine(settings: Settings, database: Database | None) -> AsyncIterato
         if url := read_url(settings):
             yield Finding(_REDIS, CheckStatus.OK, await _probe(url))
     except (RedisUnavailable, ConfigError) as error:
-        found = f"{error}; until it does, each gateway enforces its share of each rate"
-        yield Finding(_REDIS, CheckStatus.WARN, found, "see that shared.redis is right, and that it runs")
+        problem = f"{error}; until it does, each gateway enforces its share of each rate"
+        yield Finding(_REDIS, CheckStatus.WARN, problem, "see that shared.redis is right, and that it runs")
 
 
 async def _probe(url: str) -> str:

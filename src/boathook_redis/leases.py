@@ -70,16 +70,16 @@ class RedisLeases:
             if not isinstance(granted, list) or len(granted) != len(requests):
                 self._drop()
                 raise RedisUnavailable("Redis sent an unexpected answer")
-        return {one.source: tokens for one, tokens in zip(requests, granted, strict=True)}
+        return {request.source: tokens for request, tokens in zip(requests, granted, strict=True)}
 
     async def check(self) -> str:
         """Return the server's name and version. Raises RedisUnavailable."""
         async with self._turn:
-            found = await self._call("info", "server")
-        found = found if isinstance(found, dict) else {}
+            information = await self._call("info", "server")
+        information = information if isinstance(information, dict) else {}
         for name, key in (("Valkey", "valkey_version"), ("Redis", "redis_version")):
-            if key in found:
-                return f"{name} {found[key]}"
+            if key in information:
+                return f"{name} {information[key]}"
         return "a server without a version"
 
     async def close(self) -> None:

@@ -55,43 +55,45 @@ def _is_postgresql() -> bool:
 
 def database_url() -> str:
     """Return the URL of the project's database, which is that of the tests while they run."""
-    given: dict[str, Any] = connections[_ALIAS].settings_dict
-    user, password = (quote(str(given.get(key) or ""), safe="") for key in ("USER", "PASSWORD"))
+    options: dict[str, Any] = connections[_ALIAS].settings_dict
+    user, password = (quote(str(options.get(key) or ""), safe="") for key in ("USER", "PASSWORD"))
     login = f"{user}:{password}@" if password else f"{user}@" if user else ""
-    host, port = str(given.get("HOST") or ""), str(given.get("PORT") or "")
-    query = {key: str(value) for key, value in (given.get("OPTIONS") or {}).items() if key in _OPTIONS}
+    host, port = str(options.get("HOST") or ""), str(options.get("PORT") or "")
+    query = {key: str(value) for key, value in (options.get("OPTIONS") or {}).items() if key in _OPTIONS}
     if host.startswith("/"):  # the folder of a Unix socket
         query["host"], host = host, ""
         query |= {"port": port} if port else {}
     elif port:
         host = f"{host or 'localhost'}:{port}"
     tail = f"?{urlencode(query, safe='/')}" if query else ""
-    return f"postgresql://{login}{host}/{quote(str(given.get('NAME') or ''), safe='')}{tail}"
+    return f"postgresql://{login}{host}/{quote(str(options.get('NAME') or ''), safe='')}{tail}"
 
 
 @checks.register("boathook")  # type: ignore[untyped-decorator]  # Django carries no types
 def check_project(**_: Any) -> list[checks.CheckMessage]:
     """Return what keeps boathook from working in this project."""
-    found: list[checks.CheckMessage] = []
+    messages: list[checks.CheckMessage] = []
     if not _is_postgresql():
         hint = 'Set its ENGINE to "django.db.backends.postgresql".'
-        found.append(
+        messages.append(
             checks.Error(f"boathook needs PostgreSQL in DATABASES[{_ALIAS!r}].", hint=hint, id="boathook.E001")
         )
     try:
         settings = config.load()
     except ConfigError as error:
-        return [*found, checks.Error(str(error), hint="Correct the setting.", id="boathook.E002")]
+        return [*messages, checks.Error(str(error), hint="Correct the setting.", id="boathook.E002")]
     if settings.file is None:
         hint = "Write one beside manage.py, with a table [sources.NAME] for each sender, and run manage.py there."
-        found.append(checks.Warning(f"There is no {config.FILE_NAME} in {Path.cwd()}.", hint=hint, id="boathook.W001"))
-        return found
+        messages.append(
+            checks.Warning(f"There is no {config.FILE_NAME} in {Path.cwd()}.", hint=hint, id="boathook.W001")
+        )
+        return messages
     settings = with_url(settings, "postgresql://")  # the project's own database counts
     try:
         check_settings(settings)
     except ConfigError as error:
-        return [*found, checks.Error(str(error), hint="Correct the setting.", id="boathook.E002")]
-    return [*found, *map(_message, examine_settings(settings)), *_check_handlers(settings)]
+        return [*messages, checks.Error(str(error), hint="Correct the setting.", id="boathook.E002")]
+    return [*messages, *map(_message, examine_settings(settings)), *_check_handlers(settings)]
 
 
 def _check_handlers(settings: Settings) -> list[checks.CheckMessage]:

@@ -23,4 +23,4 @@ def read_accept_language(header: str) -> list[str]:
             continue
         language, weight = matched["language"].lower(), float(matched["weight"] or 1)
         weights[language] = max(weight, weights.get(language, 0.0))
-    return sorted((language for language, weight in weights.items() if weight), key=lambda one: -weights[one])
+    return sorted((language for language, weight in weights.items() if weight), key=lambda name: -weights[name])

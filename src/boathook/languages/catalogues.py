@@ -94,8 +94,8 @@ class Languages:
         """
         if self.is_fixed:
             return self._setting()
-        wishes = (own, *read_accept_language(accept_language))
-        return next((wish for wish in wishes if wish in self.available), SOURCE_LANGUAGE)
+        candidates = (own, *read_accept_language(accept_language))
+        return next((candidate for candidate in candidates if candidate in self.available), SOURCE_LANGUAGE)
 
     @contextlib.contextmanager
     def using(self, language: str | None) -> Iterator[None]:
@@ -138,9 +138,9 @@ class Languages:
         """Return a time in the app's zone, with the zone's name."""
         from babel.dates import format_datetime, get_timezone, get_timezone_name
 
-        shown = value.astimezone(get_timezone(self._time_zone()))
-        name = get_timezone_name(shown, width="short", locale=self.current)
-        return f"{format_datetime(shown, 'medium', locale=self.current)} {name}"
+        local_time = value.astimezone(get_timezone(self._time_zone()))
+        name = get_timezone_name(local_time, width="short", locale=self.current)
+        return f"{format_datetime(local_time, 'medium', locale=self.current)} {name}"
 
     def format_date(self, value: date) -> str:
         """Return a date; that of a time is the day in the app's zone."""

@@ -32,11 +32,11 @@ def make_commands(users: "Users[Any]", group: str) -> typer.Typer:  # noqa: PLR0
         result: Result = users.hook.run(inside())
         return result
 
-    def change(name: str, how: Callable[[Transaction, "User"], Awaitable[object]], *, as_json: bool) -> None:
+    def change(name: str, action: Callable[[Transaction, "User"], Awaitable[object]], *, as_json: bool) -> None:
         async def work(tx: Transaction) -> "User":
-            found = await users.find(tx, name)
-            await how(tx, found)
-            changed: User = await users.find(tx, str(found.id))
+            user = await users.find(tx, name)
+            await action(tx, user)
+            changed: User = await users.find(tx, str(user.id))
             return changed
 
         _print(_shown(run(work)), as_json=as_json)
@@ -67,9 +67,9 @@ def make_commands(users: "Users[Any]", group: str) -> typer.Typer:  # noqa: PLR0
         password = _new_password()
 
         async def work(tx: Transaction) -> "User":
-            found: User = await users.find(tx, user)
-            await users.set_password(tx, found, password)
-            return found
+            found_user: User = await users.find(tx, user)
+            await users.set_password(tx, found_user, password)
+            return found_user
 
         _print(_shown(run(work)) | {"password": password}, as_json=as_json)
 
@@ -80,16 +80,16 @@ def make_commands(users: "Users[Any]", group: str) -> typer.Typer:  # noqa: PLR0
             """Replace a lost or leaked token, print the new one once, and end all sessions."""
 
             async def work(tx: Transaction) -> tuple["User", str]:
-                found: User = await users.find(tx, user)
-                return found, await users.renew_token(tx, found)
+                found_user: User = await users.find(tx, user)
+                return found_user, await users.renew_token(tx, found_user)
 
-            found, token = run(work)
-            _print(_shown(found) | {"token": token}, as_json=as_json)
+            user_row, token = run(work)
+            _print(_shown(user_row) | {"token": token}, as_json=as_json)
 
     @commands.command("roles", epilog=f"Example: {command} roles anna --role {next(iter(users.roles), 'ROLE')}")
     def set_roles(user: Who, *, role: Roles = None, as_json: Json = False) -> None:
         """Replace a user's roles."""
-        change(user, lambda tx, found: users.set_roles(tx, found, role or ()), as_json=as_json)
+        change(user, lambda tx, member: users.set_roles(tx, member, role or ()), as_json=as_json)
 
     @commands.command("disable", epilog=f"Example: {command} disable anna")
     def disable(user: Who, *, as_json: Json = False) -> None:

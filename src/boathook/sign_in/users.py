@@ -152,8 +152,8 @@ class Users(Generic[AnyUser]):
         if namesake is not None and namesake["id"] != user.id:
             raise AlreadyExists(f"another user signs in as {user.name}; create one with another name")
         await app_users.set_password(connection_of(tx), self._tables, user.id, await hash_password(password))
-        kept = None if keep is None else hash_token(keep)
-        await app_users.end_sessions(connection_of(tx), self._tables, user.id, but=kept)
+        kept_session = None if keep is None else hash_token(keep)
+        await app_users.end_sessions(connection_of(tx), self._tables, user.id, but=kept_session)
 
     async def renew_token(self, tx: Transaction, user: User) -> str:
         """Replace a user's token, end all sessions, and return the new token, which is not stored."""
@@ -205,14 +205,14 @@ class Users(Generic[AnyUser]):
         """
         async with self.hook.transaction() as tx:
             row = await app_users.find_by_name(connection_of(tx), self._tables, name)
-        known = None if row is None or row["disabled_at"] is not None else row["password_hash"]
-        if not await is_password(known, password) or row is None or known is None:
+        password_hash = None if row is None or row["disabled_at"] is not None else row["password_hash"]
+        if not await is_password(password_hash, password) or row is None or password_hash is None:
             return None
-        renewed = await rehash_if_weak(known, password)
+        renewed = await rehash_if_weak(password_hash, password)
         async with self.hook.transaction() as tx:
             # Locked, so that a concurrent change of the password ends this session too.
             current = await app_users.lock(connection_of(tx), self._tables, row["id"])
-            if current is None or current["password_hash"] != known or current["disabled_at"] is not None:
+            if current is None or current["password_hash"] != password_hash or current["disabled_at"] is not None:
                 return None
             if renewed is not None:
                 await app_users.set_password(connection_of(tx), self._tables, row["id"], renewed)
@@ -241,8 +241,8 @@ class Users(Generic[AnyUser]):
 
     def _check_roles(self, roles: Sequence[str]) -> None:
         if unknown := [role for role in roles if role not in self.roles]:
-            known = ", ".join(self.roles) or "none"
-            raise InvalidValue(f"there is no role {unknown[0]}; roles here are: {known}", "roles")
+            role_names = ", ".join(self.roles) or "none"
+            raise InvalidValue(f"there is no role {unknown[0]}; roles here are: {role_names}", "roles")
 
     def _new_token(self) -> str:
         return self._token_prefix + secrets.token_urlsafe(32)

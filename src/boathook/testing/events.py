@@ -92,18 +92,20 @@ def event(
             send such a request.
     """
     body = choose_body("event", json, body)
-    given = {name.lower(): value for name, value in (headers or {}).items()}
+    own_headers = {name.lower(): value for name, value in (headers or {}).items()}
     if application is not None:
         if source is not None:
             raise ConfigError("event takes a source or application=, not both")
-        return _published(application, type, body or b"{}", given, id, attempt)
+        return _published(application, type, body or b"{}", own_headers, id, attempt)
     if source is None:
         raise ConfigError('event needs a source, such as event("stripe", ...), or application=')
     recipe = _recipe_of(source, provider)
     options = {**recipe.sample.settings, **settings}
     spec = SourceSpec(name=source, provider=recipe.name, options=options, unsigned=True)
     resolved = resolve_source(spec)
-    request = to_request(sample_request(resolved, source, id=id, type=type, fields=fields, body=body, headers=given))
+    request = to_request(
+        sample_request(resolved, source, id=id, type=type, fields=fields, body=body, headers=own_headers)
+    )
     verified = Verifier(spec).verify(request, time.time())
     if not isinstance(verified, Verified):
         detail = getattr(verified, "detail", "it is a handshake, not an event")
@@ -111,26 +113,27 @@ def event(
     number = max(1, len(verified.items))
     if not 0 <= item < number:
         raise ConfigError(f"event({source!r}): this request has items 0 to {number - 1}, and not {item}")
-    chosen = verified.items[item] if verified.items else None
-    found = verified.type if chosen is None else chosen.type
-    if type is not None and found != type:
+    item_event = verified.items[item] if verified.items else None
+    actual_type = verified.type if item_event is None else item_event.type
+    if type is not None and actual_type != type:
         raise ConfigError(
-            f"event({source!r}): the type of this request is {found!r}, not {type!r}: {resolved.recipe.title} states it"
+            f"event({source!r}): the type of this request is {actual_type!r}, not {type!r}:"
+            f" {resolved.recipe.title} states it"
             " elsewhere; leave type= out, and set it in json= or headers="
         )
     is_form = verified.query is not None
     return _event(
         source=source,
         application=None,
-        type=found,
-        dedup_key=verified.dedup_key if chosen is None else chosen.dedup_key,
+        type=actual_type,
+        dedup_key=verified.dedup_key if item_event is None else item_event.dedup_key,
         grade=resolved.recipe.grade,
         origin=Origin.RECEIVED,
         headers=verified.kept_headers,
         content_type=FORM_CONTENT_TYPE if is_form else request.headers.get("content-type", ""),
         body=request.body if verified.query is None else verified.query,
         attempt=attempt,
-        item_path=None if chosen is None else chosen.path,
+        item_path=None if item_event is None else item_event.path,
     )
 
 

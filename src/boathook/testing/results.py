@@ -63,8 +63,8 @@ class HandlerResult:
 
     def __repr__(self) -> str:
         parts = [self.handler, self.outcome, self.error or self.code, self.note]
-        where = f" at {self.location}" if self.location else ""
-        return f"<{' '.join(filter(None, parts))}{where}>"
+        place = f" at {self.location}" if self.location else ""
+        return f"<{' '.join(filter(None, parts))}{place}>"
 
 
 def print_failures(results: Iterable[HandlerResult]) -> None:
@@ -85,10 +85,10 @@ class EventResult:
 
     def __getitem__(self, handler: str) -> HandlerResult:
         """Return the result of the handler with this name. Raises KeyError, which names those that ran."""
-        found = next((one for one in self.handlers if one.handler == handler), None)
-        if found is None:
-            raise KeyError(f"{handler} did not run; {', '.join(one.handler for one in self.handlers)} did")
-        return found
+        result = next((result for result in self.handlers if result.handler == handler), None)
+        if result is None:
+            raise KeyError(f"{handler} did not run; {', '.join(result.handler for result in self.handlers)} did")
+        return result
 
     @property
     def _first(self) -> HandlerResult:

@@ -213,8 +213,8 @@ class _Attempt:
             _check_schema(error, session)
             self._error = HandlerMisuse(_HAS_ENDED) if _is_ended(session) else error
             self._outcome = make_failure(self._error, self.handler)
-        stored = self._outbox.messages[first:]
-        self.messages = stored if isinstance(self._outcome, Success | Ignore) else []
+        messages = self._outbox.messages[first:]
+        self.messages = messages if isinstance(self._outcome, Success | Ignore) else []
 
     def _claim(self) -> Claim:
         event = self._event
@@ -297,7 +297,7 @@ def _matching(hook: Boathook, event: Event) -> list[Handler]:
         items = [(event.type, event.item)]
         matched = router.route_items(source=str(event.source), headers=event.headers, items=items)
     by_recipient = {handler.recipient: handler for handler in hook.handlers.values()}
-    handlers = [by_recipient[one.recipient] for one in matched]
+    handlers = [by_recipient[run.recipient] for run in matched]
     if not handlers:
         raise NotFound(_describe_missing(hook, event, router))
     return handlers
@@ -312,8 +312,8 @@ def _describe_missing(hook: Boathook, event: Event, router: Router) -> str:
         for handler in hook.handlers.values()
         for line in handler.lines
     ]
-    known = "; ".join(lines) if lines else "it has none: import the module that defines them"
-    return f"no handler of this Boathook takes {event.type!r} of {origin}; {known}"
+    handlers = "; ".join(lines) if lines else "it has none: import the module that defines them"
+    return f"no handler of this Boathook takes {event.type!r} of {origin}; {handlers}"
 
 
 def _wanted(handler: Handler) -> str:

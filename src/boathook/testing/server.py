@@ -165,8 +165,8 @@ class BoathookServer:
         """Return a signed request of a source's sender."""
         resolved = self._resolve(source)
         body = choose_body("deliver", json, body)
-        given = {name.lower(): value for name, value in (headers or {}).items()}
-        request = sample_request(resolved, source, id=id, type=type, fields=fields, body=body, headers=given)
+        own_headers = {name.lower(): value for name, value in (headers or {}).items()}
+        request = sample_request(resolved, source, id=id, type=type, fields=fields, body=body, headers=own_headers)
         return sign_request(resolved, request, self._secrets.get(source, ""))
 
     def _send(self, source: str, signed: Signed, timeout_s: float) -> DeliverResult:
@@ -203,12 +203,12 @@ class BoathookServer:
 
     async def _create_application(self, uid: str, name: str) -> str:
         async with (await self._open()).transaction() as connection:
-            found = await applications.find(connection, DEFAULT_ORGANIZATION, uid)
-            if found is None:
-                found = await applications.insert(
+            application = await applications.find(connection, DEFAULT_ORGANIZATION, uid)
+            if application is None:
+                application = await applications.insert(
                     connection, new_id(), DEFAULT_ORGANIZATION, uid=uid, name=name, throttle_rate=None, metadata={}
                 )
-            return found.shown_id
+            return application.shown_id
 
     def published(
         self, *, application: str | None = None, type: str | None = None, since: datetime | None = None
@@ -261,8 +261,8 @@ class BoathookServer:
             if details and not waiting:
                 return tuple(map(_handler_result, details))
             if time.monotonic() > deadline:
-                what = ", ".join(waiting) or "the event"
-                raise TimeoutError(f"{what} did not end within {timeout_s:g} s; the log is {self.log}")
+                names = ", ".join(waiting) or "the event"
+                raise TimeoutError(f"{names} did not end within {timeout_s:g} s; the log is {self.log}")
             await asyncio.sleep(_POLL_S)
 
     async def _read_deliveries(self, database: Database, event_id: UUID) -> list[DeliveryDetail]:
@@ -278,18 +278,18 @@ class BoathookServer:
 
     async def _describe_missing(self, database: Database, event: EventDetail) -> str:
         routes = (await read_routes(database)).routes
-        known = "; ".join(
+        handlers = "; ".join(
             f"{route.recipient.removeprefix(_HANDLER)} takes {route.source or route.application or 'any source'}:"
             f" {', '.join(route.types)}{' (with a filter)' if route.filter else ''}"
             for route in routes
             if route.recipient.startswith(_HANDLER)
         )
-        what = known or 'there are none: set `boathook_app = "module:attribute"` for pytest, or server.app'
-        return f"no handler takes {event.row.type!r} of {event.row.source}; {what}"
+        recipients = handlers or 'there are none: set `boathook_app = "module:attribute"` for pytest, or server.app'
+        return f"no handler takes {event.row.type!r} of {event.row.source}; {recipients}"
 
-    async def _published(self, wanted: ListFilter) -> list[PublishedMessage]:
+    async def _published(self, filter_: ListFilter) -> list[PublishedMessage]:
         database = await self._open()
-        rows = [row for row in await listings.list_events(database, wanted) if row.source is None]
+        rows = [row for row in await listings.list_events(database, filter_) if row.source is None]
         return [await _read_message(database, row) for row in reversed(rows)]
 
 
@@ -301,23 +301,23 @@ def _known(caller: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     return arguments
 
 
-def _has_ended(found: DeliveryDetail) -> bool:
+def _has_ended(detail: DeliveryDetail) -> bool:
     """Return whether a delivery has ended, or waits for another attempt after one that failed."""
-    return found.row.state in {"succeeded", "ignored", "dead"} or (
-        found.row.state == "pending" and bool(found.attempts)
+    return detail.row.state in {"succeeded", "ignored", "dead"} or (
+        detail.row.state == "pending" and bool(detail.attempts)
     )
 
 
-def _handler_result(found: DeliveryDetail) -> HandlerResult:
-    name = found.row.recipient.removeprefix(_HANDLER)
-    effects = {effect.name: msgspec.json.decode(effect.result) for effect in found.side_effects}
-    if found.row.state == "succeeded":
+def _handler_result(detail: DeliveryDetail) -> HandlerResult:
+    name = detail.row.recipient.removeprefix(_HANDLER)
+    effects = {effect.name: msgspec.json.decode(effect.result) for effect in detail.side_effects}
+    if detail.row.state == "succeeded":
         return HandlerResult(handler=name, outcome="succeeded", effects=effects)
-    if found.row.state == "ignored":
-        return HandlerResult(handler=name, outcome="ignored", note=found.row.note, effects=effects)
-    if not found.attempts:
-        return HandlerResult(handler=name, outcome="dead", code=found.row.code, note=found.row.note, effects=effects)
-    last = max(found.attempts, key=lambda attempt: attempt.number)
+    if detail.row.state == "ignored":
+        return HandlerResult(handler=name, outcome="ignored", note=detail.row.note, effects=effects)
+    if not detail.attempts:
+        return HandlerResult(handler=name, outcome="dead", code=detail.row.code, note=detail.row.note, effects=effects)
+    last = max(detail.attempts, key=lambda attempt: attempt.number)
     outcome = _OUTCOMES.get(last.outcome, "failed")
     is_error = outcome == "failed"
     return HandlerResult(

@@ -96,13 +96,13 @@ def running(folder: Path, file: Path | None, overrides: Mapping[str, Any]) -> It
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, data_dir, ignore_errors=True)
         loop = stack.enter_context(EventLoop.running())
-        given = _settings_of_tests(dict(_flat(overrides)), data_dir)
-        tables, secrets = _new_secrets(with_apps(config.load(file, given))[0])
-        given = {f"sources.{name}.retry": "none" for name in secrets} | given | tables
-        settings = with_apps(config.load(file, given))[0]
-        database_url = given["database.url"] or stack.enter_context(_embedded(data_dir, loop))
+        test_settings = _settings_of_tests(dict(_flat(overrides)), data_dir)
+        tables, secrets = _new_secrets(with_apps(config.load(file, test_settings))[0])
+        test_settings = {f"sources.{name}.retry": "none" for name in secrets} | test_settings | tables
+        settings = with_apps(config.load(file, test_settings))[0]
+        database_url = test_settings["database.url"] or stack.enter_context(_embedded(data_dir, loop))
         server = ServerProcess(settings, secrets, database_url, data_dir / "serve.log", loop)
-        stack.enter_context(_process(folder, file, given, server))
+        stack.enter_context(_process(folder, file, test_settings, server))
         yield server
 
 

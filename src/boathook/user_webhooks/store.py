@@ -269,9 +269,9 @@ class UserWebhooks:
 
     async def delivery(self, tx: Transaction, user: Any, id: int, name: str) -> dict[str, Any]:
         """Return one delivery with the sent body and all its attempts. Raises Missing."""
-        found = await self._own_delivery(tx, user, id, name)
-        tries = [_fields(row, _TRY_FIELDS) for row in found["attempts"]]
-        return _fields(found["delivery"], _DELIVERY_FIELDS) | {"body": _text(found["body"]), "tries": tries}
+        detail = await self._own_delivery(tx, user, id, name)
+        tries = [_fields(row, _TRY_FIELDS) for row in detail["attempts"]]
+        return _fields(detail["delivery"], _DELIVERY_FIELDS) | {"body": _text(detail["body"]), "tries": tries}
 
     async def replay(self, tx: Transaction, user: Any, id: int, name: str) -> bool:
         """Replay a dropped delivery; return whether it was dropped. Raises Missing."""
@@ -300,15 +300,15 @@ class UserWebhooks:
         """Return a delivery if it belongs to this webhook."""
         webhook = await self.get(tx, user, id)
         try:
-            found = await self.hook.operations.delivery(name)
+            detail = await self.hook.operations.delivery(name)
         except BoathookError as error:
             if not isinstance(error, NotFound | InvalidValue):
                 raise
-            found = None
-        if found is None or found["delivery"].recipient != _recipient(webhook):
+            detail = None
+        if detail is None or detail["delivery"].recipient != _recipient(webhook):
             text = self.languages.gettext("Your webhook %(id)s has no delivery %(name)s.", id=id, name=name)
             raise Missing(text)
-        return found
+        return detail
 
     def _mask(self, form: Any) -> int:
         return self.mask_of({kind: getattr(form.types, kind) for kind in self.kinds})
