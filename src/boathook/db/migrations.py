@@ -6,8 +6,8 @@ new one. One of boathook's own files may be named ``NNNN_post_what.sql``: it is 
 rolling upgrade therefore runs ``migrate(url, only_pre=True)``, replaces the processes, and runs ``migrate(url)``.
 
 A file with the first line ``-- concurrently`` builds indexes of tables in use. It is applied outside a transaction, and
-can be repeated after any interruption (`concurrent_indexes`). A line ``-- function: ...`` in boathook's own files stands
-for an SQL function, and ``-- include: ...`` in an app's for tables that apps share (`included_migrations`).
+can be repeated after any interruption (`concurrent_indexes`). A line ``-- function: ...`` in boathook's own files
+stands for an SQL function, and ``-- include: ...`` in an app's for tables that apps share (`included_migrations`).
 """
 
 import contextlib
