@@ -17,21 +17,23 @@ from benchmarks.handlers import hook
 from benchmarks.load import SECRET
 from boathook.config import load
 from boathook.domain.filters import Router
-from boathook.domain.model import Accepted, NewEvent, Receipt
+from boathook.domain.model import Accepted, NewEvent
 from boathook.http.asgi import Receive, Send
 from boathook.http.connection import ConnectionRegistry
 from boathook.http.limits import ConnectionLimiter
 from boathook.http.listener import Listener
 from boathook.ingest.app import IngestApp
 from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.event_writer import ReceiptWaiter
+from boathook.ingest.pipeline import IngestPipeline
 from boathook.ingest.sources import compile_sources
 
 
 class _NullEventWriter:
     """Says that every event is accepted."""
 
-    async def accept(self, event: NewEvent) -> Receipt:
-        return Accepted(event.id)
+    def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
+        waiter.set_result(Accepted(event.id))
 
 
 async def _serve(port: int) -> None:
@@ -45,9 +47,9 @@ async def _serve(port: int) -> None:
     registry = ConnectionRegistry(
         _not_found, limits, ConnectionLimiter(limits.max_connections, limits.max_connections_per_client), ()
     )
-    registry.app = IngestApp(
-        compile_sources(settings), _NullEventWriter(), EventBuilder(router, reload), quarantine=None, others=_not_found
-    )
+    events = EventBuilder(router, reload)
+    pipeline = IngestPipeline(compile_sources(settings), _NullEventWriter(), events, quarantine=None)
+    registry.app = IngestApp(pipeline, others=_not_found)
     listener = Listener(registry)
     await listener.start(socket.create_server(("127.0.0.1", port), backlog=1024))
     stop = asyncio.Event()

@@ -25,6 +25,7 @@ from boathook.ingest.app import IngestApp
 from boathook.ingest.direct import DirectIngest
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.health import HealthEndpoints
+from boathook.ingest.pipeline import IngestPipeline
 from boathook.ingest.sources import compile_sources
 from boathook.observability import log
 from boathook.observability.live_metrics import LiveMetrics
@@ -36,10 +37,6 @@ class MemoryIntake:
     def __init__(self, commit_s: float) -> None:
         self.commit_s = commit_s
         self.seen: dict[UUID, NewEvent] = {}
-
-    async def accept(self, event):
-        await asyncio.sleep(self.commit_s)
-        return self._store(event)
 
     def put(self, event, waiter):
         asyncio.get_running_loop().call_later(self.commit_s, lambda: waiter.set_result(self._store(event)))
@@ -77,16 +74,20 @@ async def main() -> None:
         settings.server.trusted_proxies,
     )
     memory = MemoryIntake(options.get("commit_s", 0))
-    connections_registry.app = app = IngestApp(
+    pipeline = IngestPipeline(
         compile_sources(settings),
         memory,
         EventBuilder(router, read_router),
         quarantine=None,
-        others=HealthEndpoints(LiveMetrics(None, ""), is_draining=lambda: connections_registry.is_draining),
         client_rate=RateLimiter(limits.client_rate, limits.client_burst) if limits.client_rate else None,
         trusted_proxies=settings.server.trusted_proxies,
     )
-    connections_registry.direct = DirectIngest(app, memory)
+    connections_registry.app = IngestApp(
+        pipeline,
+        others=HealthEndpoints(LiveMetrics(None, ""), is_draining=lambda: connections_registry.is_draining),
+        has_proxies=bool(settings.server.trusted_proxies),
+    )
+    connections_registry.direct = DirectIngest(pipeline)
     listener = Listener(connections_registry)
     await listener.start(socket.socket(fileno=descriptor))
     await stop.wait()

@@ -31,6 +31,7 @@ from boathook.ingest.app import IngestApp
 from boathook.ingest.direct import DirectIngest
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import ReceiptWaiter
+from boathook.ingest.pipeline import IngestPipeline
 from boathook.ingest.sources import compile_sources
 from boathook.observability import log
 
@@ -40,9 +41,6 @@ class MemoryIntake:
 
     def __init__(self) -> None:
         self.stored: dict[UUID, NewEvent] = {}
-
-    async def accept(self, event: NewEvent) -> Receipt:
-        return self._store(event)
 
     def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
         waiter.set_result(self._store(event))
@@ -160,18 +158,18 @@ async def main() -> None:
     bounds, memory = settings.limits, MemoryIntake()
     inspection = InspectionApp(memory)
     count_macs(inspection)
-    app = IngestApp(
+    pipeline = IngestPipeline(
         compile_sources(settings),
         memory,
         EventBuilder(router, read_router),
         quarantine=None,
-        others=inspection,
         client_rate=RateLimiter(bounds.client_rate, bounds.client_burst) if bounds.client_rate else None,
         trusted_proxies=settings.server.trusted_proxies,
     )
+    app = IngestApp(pipeline, others=inspection, has_proxies=bool(settings.server.trusted_proxies))
     connections = ConnectionLimiter(bounds.max_connections, bounds.max_connections_per_client)
     registry = ConnectionRegistry(app, bounds, connections, settings.server.trusted_proxies)
-    registry.direct = DirectIngest(app, memory)
+    registry.direct = DirectIngest(pipeline)
     listener = Listener(registry)
     await listener.start(socket.socket(fileno=int(sys.argv[1])))
     await asyncio.Event().wait()

@@ -145,16 +145,17 @@ quarantine.Quarantine = Generous
 
 TRUSTING = """
 import json
-from boathook.ingest import app, direct
-seen, handle = set(), direct.DirectIngest._handle
-def trusting(self, pending):
-    key = json.loads(pending.exchange.body)["id"]
+from boathook.ingest import pipeline
+seen, process = set(), pipeline.IngestPipeline.process
+def trusting(self, request, body):
+    key = json.loads(body)["id"]
     if key in seen:
-        pending.send(app.Response(200, b'{"ok":true,"duplicate":true}', "duplicate"))
-        return
-    handle(self, pending)
+        request.respond(pipeline.Response(200, b'{"ok":true,"duplicate":true}', "duplicate"))
+        return None
+    rest = process(self, request, body)
     seen.add(key)
-direct.DirectIngest._handle = trusting
+    return rest
+pipeline.IngestPipeline.process = trusting
 """
 
 CURIOUS = """

@@ -20,11 +20,13 @@ from boathook.domain.errors import BoathookError, ConfigError
 from boathook.domain.filters import Pattern, Router
 from boathook.domain.model import Accepted, NewEvent
 from boathook.http.limits import RateLimiter
-from boathook.ingest import app as ingest
 from boathook.ingest import handshake_secrets
+from boathook.ingest import pipeline as ingest
 from boathook.ingest.app import IngestApp
 from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.event_writer import ReceiptWaiter
 from boathook.ingest.handshake_secrets import HandshakeSecrets
+from boathook.ingest.pipeline import IngestPipeline
 from boathook.ingest.reply_waiter import PendingReply, ReplyOutcome
 from boathook.ingest.responses import Response, error_response
 from boathook.ingest.sources import compile_sources
@@ -213,9 +215,9 @@ class Sink:
     def __init__(self) -> None:
         self.taken: list[NewEvent] = []
 
-    async def accept(self, event: NewEvent) -> Accepted:
+    def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
         self.taken.append(event)
-        return Accepted(event.id)
+        waiter.set_result(Accepted(event.id))
 
 
 class Door:
@@ -233,10 +235,10 @@ class Door:
         async def read() -> Router:
             return router
 
-        self.app = IngestApp(
-            compile_sources(settings), self.sink, EventBuilder(router, read), quarantine=None, others=None,
-            client_rate=self.rate, reply_waiter=self,
-        )  # fmt: skip
+        pipeline = IngestPipeline(
+            compile_sources(settings), self.sink, EventBuilder(router, read), quarantine=None, client_rate=self.rate
+        )
+        self.app = IngestApp(pipeline, others=None, reply_waiter=self)
 
     async def ask(self, question: PendingReply, _seconds: float, _receive: object) -> tuple[None, ReplyOutcome]:
         self.asked.append(question)

@@ -17,6 +17,8 @@ from boathook.domain.model import Accepted, NewEvent
 from boathook.domain.verification import Request
 from boathook.ingest.app import IngestApp
 from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.event_writer import ReceiptWaiter
+from boathook.ingest.pipeline import IngestPipeline
 from boathook.ingest.sources import CompiledSource
 from boathook.observability import meters
 from boathook.providers import schemes
@@ -65,8 +67,8 @@ def frozen_clock() -> Iterator[None]:
 class Takes:
     """Says that everything is stored."""
 
-    async def accept(self, event: NewEvent) -> Accepted:
-        return Accepted(event.id)
+    def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
+        waiter.set_result(Accepted(event.id))
 
 
 async def _nobody(_scope: Any, _receive: Any, _send: Any) -> None:
@@ -88,7 +90,8 @@ def app_of(provider_source: ProviderSource) -> IngestApp:
     async def read_router() -> Router:
         return router
 
-    return IngestApp({"/in": compiled}, Takes(), EventBuilder(router, read_router), quarantine=None, others=_nobody)
+    pipeline = IngestPipeline({"/in": compiled}, Takes(), EventBuilder(router, read_router), quarantine=None)
+    return IngestApp(pipeline, others=_nobody)
 
 
 async def answered(app: IngestApp, request: Request, headers: dict[str, bytes]) -> int:

@@ -5,8 +5,11 @@ import hashlib
 import hmac
 import json
 import re
+import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -19,11 +22,12 @@ from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.http.connection import Connection, ConnectionRegistry
 from boathook.http.limits import ConnectionLimiter, RateLimiter
-from boathook.ingest import direct
+from boathook.ingest import pipeline
 from boathook.ingest.app import IngestApp
 from boathook.ingest.direct import DirectIngest
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.intake import Intake
+from boathook.ingest.pipeline import IngestPipeline
 from boathook.ingest.responses import Response, accepted
 from boathook.ingest.sources import compile_sources
 from boathook.observability import meters
@@ -109,14 +113,14 @@ class Side:
         self.router = Router((), 1)
         self.store = Store(errors)
         self.intake = Intake(self.store, queue=queue)
-        app = IngestApp(
+        self.pipeline = IngestPipeline(
             compile_sources(settings), self.intake, EventBuilder(self.router, self._read_router), quarantine=None,
-            others=self._not_found, client_rate=RateLimiter(rate, 1) if rate else None,
+            client_rate=RateLimiter(rate, 1) if rate else None,
         )  # fmt: skip
-        self.app = app
-        self.registry = ConnectionRegistry(app, settings.limits, ConnectionLimiter(100, 100))
+        self.app = IngestApp(self.pipeline, others=self._not_found)
+        self.registry = ConnectionRegistry(self.app, settings.limits, ConnectionLimiter(100, 100))
         self.registry.date_line = b"date: today\r\n"
-        self.direct = DirectIngest(app, self.intake)
+        self.direct = DirectIngest(self.pipeline)
         if is_direct:
             self.registry.direct = self.direct
 
@@ -298,7 +302,7 @@ async def test_a_failing_response_does_not_affect_others_of_its_commit(monkeypat
             raise RuntimeError("a fault")
         return accepted(_compiled, event, *rest)
 
-    monkeypatch.setattr(direct, "accepted", failing)
+    monkeypatch.setattr(pipeline, "accepted", failing)
     side = Side(is_direct=True)
     await side.intake.start()
     wires = []
@@ -311,6 +315,37 @@ async def test_a_failing_response_does_not_affect_others_of_its_commit(monkeypat
     await side.intake.drain()
 
 
+async def entered(*, is_direct: bool) -> Counter[str]:
+    """Return how often one accepted request enters each module of its way into the intake, from another one."""
+    side = Side(is_direct=is_direct)
+    await side.intake.start()
+    await side.talk([request(key="1")], 1)  # with imports and empty caches
+    counts: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        file, caller = frame.f_code.co_filename, frame.f_back
+        if event == "call" and (caller is None or caller.f_code.co_filename != file):
+            counts[Path(file).name] += file.startswith(str(Path(pipeline.__file__).parent))
+
+    sys.setprofile(note)
+    try:
+        assert "200 OK" in await side.talk([request(key="2")], 1)
+    finally:
+        sys.setprofile(None)
+    await side.intake.drain()
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("is_direct", "limits"),
+    [(True, {"direct.py": 4, "pipeline.py": 4, "app.py": 0}), (False, {"app.py": 4, "pipeline.py": 5, "direct.py": 0})],
+)
+async def test_a_request_passes_the_stages_in_one_direction(is_direct: bool, limits: dict[str, int]) -> None:
+    counts = await entered(is_direct=is_direct)
+    assert {name: counts[name] for name in limits if counts[name] > limits[name]} == {}
+    assert counts["pipeline.py"] > 0
+
+
 def test_sync_reply_sources_use_the_asgi_application() -> None:
     settings = load(Path("/dev/null"), {"sources": SOURCES})
     router = Router((), 1)
@@ -318,10 +353,8 @@ def test_sync_reply_sources_use_the_asgi_application() -> None:
     async def read_router() -> Router:
         return router
 
-    app = IngestApp(
-        compile_sources(settings), Intake(Store()), EventBuilder(router, read_router), quarantine=None, others=None
-    )  # fmt: skip
-    handler = DirectIngest(app, Intake(Store()))
+    events = EventBuilder(router, read_router)
+    handler = DirectIngest(IngestPipeline(compile_sources(settings), Intake(Store()), events, quarantine=None))
     assert [handler.max_body(path) for path in ("/in/github", "/in/inline", "/elsewhere")] == [2_000, -1, -1]
 
 
@@ -334,14 +367,14 @@ async def test_sources_are_replaced_between_two_requests(is_direct: bool):
     await side.intake.start()
     compiled_sources = compile_sources(load(Path("/dev/null"), {"sources": SOURCES}))
     assert "200 OK" in await side.talk([request(key="1")], 1)
-    side.app.set_sources({"/in/slack": compiled_sources["/in/slack"]}, {"/in/github": "github"})
+    side.pipeline.set_sources({"/in/slack": compiled_sources["/in/slack"]}, {"/in/github": "github"})
     answer = await side.talk([request(key="2")], 1)
     assert "503 Service Unavailable" in answer
     assert "retry-after: 30" in answer
     assert "401 Unauthorized" in await side.talk([request("/in/slack")], 1)
-    side.app.set_sources({})
+    side.pipeline.set_sources({})
     assert "404 Not Found" in await side.talk([request(key="3")], 1)
-    side.app.set_sources(compiled_sources)
+    side.pipeline.set_sources(compiled_sources)
     assert "200 OK" in await side.talk([request(key="4")], 1)
     await side.intake.drain()
     assert len(side.store.rows) == 2
@@ -352,11 +385,11 @@ async def test_until_all_sources_are_known_an_unknown_one_is_answered_503(is_dir
     side = Side(is_direct=is_direct)
     await side.intake.start()
     compiled_sources = compile_sources(load(Path("/dev/null"), {"sources": SOURCES}))
-    side.app.set_sources(compiled_sources, has_all_sources=False)
+    side.pipeline.set_sources(compiled_sources, has_all_sources=False)
     assert "503 Service Unavailable" in await side.talk([request("/in/nothing")], 1)
     assert "404 Not Found" in await side.talk([request("/elsewhere")], 1)
     assert "200 OK" in await side.talk([request()], 1)
-    side.app.set_sources(compiled_sources)
+    side.pipeline.set_sources(compiled_sources)
     assert "404 Not Found" in await side.talk([request("/in/nothing")], 1)
     await side.intake.drain()
 
@@ -367,7 +400,7 @@ async def test_a_source_removed_before_the_body_arrived_answers_503():
     path = whole.split()[1].decode()
     connection, wire = side.connect()
     connection.data_received(whole[:-3])
-    side.app.set_sources({}, {path: "broken"})
+    side.pipeline.set_sources({}, {path: "broken"})
     connection.data_received(whole[-3:])
     await eventually(lambda: b"HTTP/1.1 " in wire.written)
     assert b"503 Service Unavailable" in wire.written

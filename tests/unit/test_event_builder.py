@@ -16,6 +16,8 @@ from boathook.domain.model import MAX_DELIVERIES, Accepted, NewDelivery, NewEven
 from boathook.domain.verification import BatchItem, Verified
 from boathook.ingest.app import IngestApp
 from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.event_writer import ReceiptWaiter
+from boathook.ingest.pipeline import IngestPipeline
 from boathook.ingest.sources import compile_sources
 
 
@@ -124,9 +126,9 @@ class Shelf:
     def __init__(self) -> None:
         self.events: list[NewEvent] = []
 
-    async def accept(self, event: NewEvent) -> Accepted:
+    def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
         self.events.append(event)
-        return Accepted(event.id, conflict=True)
+        waiter.set_result(Accepted(event.id, conflict=True))
 
 
 async def ask(app: IngestApp) -> tuple[int, bytes]:
@@ -152,8 +154,8 @@ async def test_the_gateway_refuses_a_batch_too_large_and_stores_nothing(number: 
     stand_in: Any = SimpleNamespace(verify=lambda *_: found, secret_query=None, has_schema=False, recipe=recipe)
     compiled_sources["/in/mail"].verifier = stand_in
     shelf = Shelf()
-    app = IngestApp(compiled_sources, shelf, arrivals(route()), quarantine=None, others=None)
-    answered, body = await ask(app)
+    pipeline = IngestPipeline(compiled_sources, shelf, arrivals(route()), quarantine=None)
+    answered, body = await ask(IngestApp(pipeline, others=None))
     assert answered == status
     assert len(shelf.events) == (status == 200)
     assert (b'"conflict":true' in body) == (status == 200), "a conflict beside what is new is told"

@@ -15,8 +15,8 @@ from boathook.domain.verification import HEAD_REASONS, Reason, Rejected, Request
 from boathook.http.limits import ByteBudget, RateLimiter
 from boathook.ingest import intake as intake_module
 from boathook.ingest import quarantine as quarantine_module
-from boathook.ingest.app import MAX_BODY_IN_LOOP
 from boathook.ingest.content_encoding import Decoder
+from boathook.ingest.pipeline import MAX_BODY_IN_LOOP
 from boathook.ingest.quarantine import Quarantine
 from boathook.ingest.sources import largest_body
 from boathook.observability import meters
@@ -33,10 +33,10 @@ class KeptSide(Side):
         super().__init__(is_direct=is_direct, **more)
         self.kept: list[NewRejection] = []
         self.quarantine = Quarantine(self._write, per_second=100)
-        self.app._quarantine = self.app.heads._quarantine = self.quarantine
-        self.registry.on_refusal = self.app.note_refusal
+        self.pipeline._quarantine = self.pipeline.heads._quarantine = self.quarantine
+        self.registry.on_refusal = self.pipeline.note_refusal
         if unverified is not None:
-            self.app.unverified = self.registry.unverified = ByteBudget(unverified)
+            self.pipeline.unverified = self.registry.unverified = ByteBudget(unverified)
 
     async def _write(self, batch: Sequence[NewRejection]) -> None:
         self.kept += batch
@@ -185,10 +185,10 @@ async def test_a_trailing_slash_is_accepted() -> None:
 @pytest.mark.parametrize("is_direct", [False, True])
 async def test_a_source_that_was_removed_meanwhile_is_a_path_of_none(is_direct: bool) -> None:
     side = KeptSide(is_direct=is_direct)
-    compiled = side.app._by_name["github"]
+    compiled = side.pipeline._by_name["github"]
 
     async def find_it_removed() -> None:
-        side.app.set_sources({})
+        side.pipeline.set_sources({})
 
     compiled.ensure_fresh, compiled.fresh_until = find_it_removed, 0.0
     text, rejection = await side.refuse(request("/in/github?key=abc"))
@@ -206,13 +206,13 @@ async def test_bodies_that_wait_for_their_verification_are_limited_together() ->
     await side.intake.start()
     first, kept_open = side.connect()
     first.data_received(request(key="1", body=b'"' + b"x" * 1_000 + b'"')[:-1])
-    assert side.app.unverified.used == 1_001
+    assert side.pipeline.unverified.used == 1_001
     text = await side.talk([request(key="2", body=b'"' + b"y" * 1_000 + b'"')], 1)
     assert text.startswith("HTTP/1.1 503 ")
     assert "retry-after: 1" in text
     first.data_received(b'"')
     await eventually(lambda: b"HTTP/1.1 200 " in kept_open.written)
-    assert side.app.unverified.used == 0
+    assert side.pipeline.unverified.used == 0
     await side.quarantine.drain()
     assert [(one.source, one.status, one.reason) for one in side.kept] == [("github", 503, Reason.UNVERIFIED_BYTES)]
     assert "200" in await side.talk([request(key="3", body=b'"' + b"y" * 1_000 + b'"')], 1)
@@ -224,13 +224,13 @@ async def test_so_are_those_that_the_application_reads() -> None:
     await side.intake.start()
     first, kept_open = side.connect()
     first.data_received(request(key="1", body=b'"' + b"x" * 1_000 + b'"')[:-1])
-    await eventually(lambda: side.app.unverified.used == 1_001)
+    await eventually(lambda: side.pipeline.unverified.used == 1_001)
     text = await side.talk([request(key="2", body=b'"' + b"y" * 1_000 + b'"')], 1)
     assert text.startswith("HTTP/1.1 503 ")
     assert "retry-after: 1" in text
     first.data_received(b'"')
     await eventually(lambda: b"HTTP/1.1 200 " in kept_open.written)
-    await eventually(lambda: side.app.unverified.used == 0)
+    await eventually(lambda: side.pipeline.unverified.used == 0)
     await side.intake.drain()
 
 
@@ -240,9 +240,9 @@ async def test_a_client_that_leaves_gives_its_bytes_back(is_direct: bool) -> Non
     await side.intake.start()
     connection, _ = side.connect()
     connection.data_received(request(body=b"x" * 1_000)[:-1])
-    await eventually(lambda: side.app.unverified.used == 999)
+    await eventually(lambda: side.pipeline.unverified.used == 999)
     connection.connection_lost(None)
-    await eventually(lambda: side.app.unverified.used == 0)
+    await eventually(lambda: side.pipeline.unverified.used == 0)
     await side.intake.drain()
 
 
@@ -285,14 +285,14 @@ class CountingExecutor:
     [
         (100, []),
         (MAX_BODY_IN_LOOP - 2, []),
-        (MAX_BODY_IN_LOOP, ["verify", "build_event"]),
-        (MIB - 2, ["verify", "build_event"]),
+        (MAX_BODY_IN_LOOP, ["verify", "_build"]),
+        (MIB - 2, ["verify", "_build"]),
     ],
 )
 async def test_a_thread_verifies_large_bodies_and_builds_their_events(size: int, expected: list[str]) -> None:
     side = KeptSide()
-    executor = side.app._threads = CountingExecutor()  # type: ignore[assignment]
-    side.app._by_name["github"].max_body = 2 * MIB
+    executor = side.pipeline._threads = CountingExecutor()  # type: ignore[assignment]
+    side.pipeline._by_name["github"].max_body = 2 * MIB
     await side.intake.start()
     assert "200" in await side.talk([request(body=b'"' + b"x" * size + b'"')], 1)
     assert executor.submitted == expected

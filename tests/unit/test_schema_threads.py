@@ -14,7 +14,7 @@ import pytest
 from boathook.config import load
 from boathook.domain.errors import InvalidMessage
 from boathook.ingest import health
-from boathook.ingest.app import MAX_BODY_IN_LOOP, IngestApp
+from boathook.ingest.pipeline import MAX_BODY_IN_LOOP, IngestPipeline
 from boathook.ingest.sources import compile_sources
 from boathook.service.sending import event_types
 from boathook.verification import json_schema
@@ -117,12 +117,12 @@ async def test_the_loop_goes_on_while_a_body_is_validated(
 async def test_mutant_a_body_validated_on_the_loop_is_detected(
     validated: list[str], files: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compute = IngestApp._compute
+    compute = IngestPipeline._compute
 
-    async def compute_in_loop(self: IngestApp, _is_long: bool, function: Any, *args: Any) -> Any:
+    async def compute_in_loop(self: IngestPipeline, _is_long: bool, function: Any, *args: Any) -> Any:
         return await compute(self, False, function, *args)
 
-    monkeypatch.setattr(IngestApp, "_compute", compute_in_loop)
+    monkeypatch.setattr(IngestPipeline, "_compute", compute_in_loop)
     await send(monkeypatch, files["usual"], BODIES["above the limit"], is_direct=True)
     assert validated == [IN_LOOP]
 

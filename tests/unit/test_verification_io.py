@@ -19,6 +19,7 @@ from boathook.ingest import handshake_secrets, verification_io
 from boathook.ingest.app import IngestApp
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.handshake_secrets import HandshakeSecrets
+from boathook.ingest.pipeline import IngestPipeline
 from boathook.ingest.sources import compile_sources, dedup_days_by_source
 from boathook.ingest.verification_io import VerificationIO
 from boathook.testing import make_keys, sign, signed_request
@@ -53,20 +54,20 @@ class Gateway:
         self.compiled_sources = compile_sources(self.settings)
         self.events: list[NewEvent] = []
         self.rejected: list[tuple] = []
-        shelf = SimpleNamespace(accept=self._accept)
+        shelf = SimpleNamespace(put=self._put)
         quarantine = SimpleNamespace(admit=lambda *_: True, add=lambda *args, size: self.rejected.append((*args, size)))
-        self.app = IngestApp(
+        pipeline = IngestPipeline(
             self.compiled_sources,
             shelf,
             EventBuilder(Router((), 1), None),
             quarantine=quarantine,
-            others=None,
             verification_io=None if web is None else VerificationIO(web, HandshakeSecrets(folder)),
         )
+        self.app = IngestApp(pipeline, others=None)
 
-    async def _accept(self, event):
+    def _put(self, event, waiter):
         self.events.append(event)
-        return Accepted(event.id)
+        waiter.set_result(Accepted(event.id))
 
     async def post(self, source, body, headers):
         said = []

@@ -38,26 +38,26 @@ ReceiptWaiter = Waiter[Receipt]
 """Waits for the receipt of one event, or the reason why it is not stored; see `EventAcceptor.accept`."""
 
 
-class EventAcceptor(Protocol):
-    """Makes events durable."""
-
-    async def accept(self, event: NewEvent) -> Receipt:
-        """Store the event; return once it, or the original that it duplicates, is durable."""
-        ...
-
-
-class EventSink(EventAcceptor, Protocol):
-    """Makes events durable without a task for each; `boathook.ingest.intake.Intake` is the real one."""
-
-    unavailable: str
-    """Why a request is answered 503 if the sink cannot store its event, for the log and the metrics."""
+class EventSink(Protocol):
+    """Makes events durable without a task for each."""
 
     def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
         """Accept an event for *waiter*, which gets its receipt or the reason why there is none."""
         ...
 
 
-Elsewhere = Callable[[NewEvent], EventSink | None]
+class EventAcceptor(EventSink, Protocol):
+    """Makes events durable; `boathook.ingest.intake.Intake` is the real one."""
+
+    unavailable: str
+    """Why a request is answered 503 if the sink cannot store its event, for the log and the metrics."""
+
+    async def accept(self, event: NewEvent) -> Receipt:
+        """Store the event; return once it, or the original that it duplicates, is durable."""
+        ...
+
+
+Elsewhere = Callable[[NewEvent], EventAcceptor | None]
 """Returns the intake for the home of an event, or None if it is stored here."""
 
 
@@ -221,7 +221,7 @@ def _is_message(event: NewEvent) -> bool:
     return event.publication is not None
 
 
-async def _pass_on(other: EventSink, event: NewEvent, within_s: float | None) -> Receipt:
+async def _pass_on(other: EventAcceptor, event: NewEvent, within_s: float | None) -> Receipt:
     """Put an event into the intake for its home. Raises NotPassedOn."""
     try:
         async with asyncio.timeout(within_s or _PASS_ON_S):

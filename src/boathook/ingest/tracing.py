@@ -10,7 +10,7 @@ from boathook.domain import ids
 from boathook.domain.errors import BoathookError
 from boathook.domain.model import Accepted, NewEvent, Receipt
 from boathook.http.asgi import Asgi, Receive, Send, read_headers
-from boathook.ingest.event_writer import EventAcceptor
+from boathook.ingest.event_writer import EventSink, ReceiptWaiter
 from boathook.observability.tracing import (
     HEADER,
     EntrySpan,
@@ -43,24 +43,37 @@ class _RequestTrace:
 _current_trace: ContextVar[_RequestTrace] = ContextVar("boathook_request_trace")
 
 
+class _TracedWaiter:
+    """Records when an event became durable, and passes its receipt on."""
+
+    def __init__(self, request_trace: _RequestTrace, waiter: ReceiptWaiter) -> None:
+        self._trace = request_trace
+        self._waiter = waiter
+
+    def done(self) -> bool:
+        return self._waiter.done()
+
+    def set_result(self, receipt: Receipt, /) -> None:
+        self._trace.receipt, self._trace.ended_ns = receipt, time.time_ns()
+        self._waiter.set_result(receipt)
+
+    def set_exception(self, error: BaseException, /) -> None:
+        self._trace.error = error.name if isinstance(error, BoathookError) else None
+        self._trace.ended_ns = time.time_ns()
+        self._waiter.set_exception(error)
+
+
 class TracedIntake:
     """An intake that records when each event became durable."""
 
-    def __init__(self, intake: EventAcceptor) -> None:
+    def __init__(self, intake: EventSink) -> None:
         self._intake = intake
 
-    async def accept(self, event: NewEvent) -> Receipt:
-        """Store the event; see `boathook.ingest.intake.Intake.accept`."""
+    def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
+        """Accept an event for *waiter*; see `boathook.ingest.intake.Intake.put`."""
         request_trace = _current_trace.get()
         request_trace.event, request_trace.committing_ns = event, time.time_ns()
-        try:
-            request_trace.receipt = await self._intake.accept(event)
-        except BoathookError as error:
-            request_trace.error = error.name
-            raise
-        finally:
-            request_trace.ended_ns = time.time_ns()
-        return request_trace.receipt
+        self._intake.put(event, _TracedWaiter(request_trace, waiter))
 
 
 class TracedApp:

@@ -28,6 +28,7 @@ from boathook.ingest.event_writer import EventWriter
 from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.health import HealthEndpoints
 from boathook.ingest.intake import Intake
+from boathook.ingest.pipeline import IngestPipeline
 from boathook.ingest.quarantine import Quarantine
 from boathook.ingest.reply_waiter import ReplyWaiter
 from boathook.ingest.source_paths import SOURCE_PREFIX
@@ -212,11 +213,20 @@ class IngestRuntime:
         """The bytes of all bodies that are not verified yet."""
         self._fetcher = Fetcher(settings.outbound.allow)
         tracer = tracing.current()
-        app = IngestApp(
+        pipeline = IngestPipeline(
             sources.compiled.by_path,
             self.intake if tracer is None else TracedIntake(self.intake),
             event_builder,
             quarantine=self._quarantine,
+            client_rate=RateLimiter(limits.client_rate, limits.client_burst) if limits.client_rate > 0 else None,
+            trusted_proxies=settings.server.trusted_proxies,
+            verification_io=VerificationIO(self._fetcher.fetch, HandshakeSecrets(settings.server.data_dir)),
+            unverified=self.unverified,
+        )
+        self.note_refusal = pipeline.note_refusal
+        """Records a request that its connection refused."""
+        app = IngestApp(
+            pipeline,
             others=HealthEndpoints(
                 live_metrics,
                 is_draining=is_draining,
@@ -229,20 +239,15 @@ class IngestRuntime:
                 connections=connections,
                 console_problem=lambda: None if console is None else console.problem,
             ),
-            client_rate=RateLimiter(limits.client_rate, limits.client_burst) if limits.client_rate > 0 else None,
-            trusted_proxies=settings.server.trusted_proxies,
-            verification_io=VerificationIO(self._fetcher.fetch, HandshakeSecrets(settings.server.data_dir)),
+            has_proxies=bool(settings.server.trusted_proxies),
             reply_waiter=self._reply_waiter,
-            unverified=self.unverified,
         )
-        self.note_refusal = app.note_refusal
-        """Records a request that its connection refused."""
         self._source_follower = SourceFollower(
             settings,
             sources,
             database,
             intake=self.intake,
-            app=app,
+            pipeline=pipeline,
             lease_tokens=_first(part.lease_tokens for part in self._parts) or database.lease_tokens,
             reply_waiter=self._reply_waiter,
         )
@@ -251,7 +256,7 @@ class IngestRuntime:
         for part in self._parts:
             self.app = part.wrap(self.app)
         # A trace belongs to the task of its request.
-        self.direct = DirectIngest(app, self.intake) if tracer is None else None
+        self.direct = DirectIngest(pipeline) if tracer is None else None
         """Answers small requests without ASGI; None if it cannot."""
         self._tasks = BackgroundTasks(
             {"gateway:measure": self._measure} | ({} if self.notifier is None else {"due:notify": self.notifier.run})

@@ -8,9 +8,9 @@ from boathook.config import Settings
 from boathook.db import replies, source_secrets, stored_sources
 from boathook.db.live_settings import LiveSettings
 from boathook.domain.rate_leases import LeaseTokens
-from boathook.ingest.app import IngestApp
 from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.intake import Intake
+from boathook.ingest.pipeline import IngestPipeline
 from boathook.ingest.reply_waiter import ReplyWaiter
 from boathook.ingest.secret_reloader import SecretReloader
 from boathook.ingest.secrets_cache import SecretsCache
@@ -53,7 +53,7 @@ class SourceFollower:
         sources: the sources.
         database: where sources and secrets are stored.
         intake: remembers the keys of events for as long as the sources say.
-        app: serves the paths of the sources.
+        pipeline: serves the paths of the sources.
         lease_tokens: leases tokens of their rates.
         reply_waiter: waits for handlers if the senders of a source do.
     """
@@ -65,7 +65,7 @@ class SourceFollower:
         database: GatewayDatabase,
         *,
         intake: Intake,
-        app: IngestApp,
+        pipeline: IngestPipeline,
         lease_tokens: LeaseTokens,
         reply_waiter: ReplyWaiter,
     ) -> None:
@@ -73,7 +73,7 @@ class SourceFollower:
         self._sources = sources
         self._database = database
         self._intake = intake
-        self._app = app
+        self._pipeline = pipeline
         self._reply_waiter = reply_waiter
         self._removed: set[str] = set()
         """Removed sources whose handshake secrets have not been deleted yet."""
@@ -132,7 +132,7 @@ class SourceFollower:
 
     def _set_sources(self) -> None:
         compiled = self._sources.compiled
-        self._app.set_sources(compiled.by_path, compiled.unavailable, has_all_sources=compiled.is_known)
+        self._pipeline.set_sources(compiled.by_path, compiled.unavailable, has_all_sources=compiled.is_known)
 
     def _save_sources(self) -> None:
         """Save what a start without PostgreSQL needs, and delete handshake secrets of removed sources; in a thread."""
