@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from boathook.cli.commands import package_entries
 from boathook.config import packages
 from boathook.config.packages import Package, PackageTable
 from boathook.domain.errors import ConfigError
+from boathook.server.supervisor import preloaded
 from tests.guards.documents import ROOT
 
 KERNEL = ROOT / "src/boathook"
@@ -129,9 +131,25 @@ class TestADeclaration:
             with pytest.raises(ConfigError, match=rf"x.y: needs more: pip install 'boathook\[{package.name}\]'"):
                 packages.require_extra(package, "x.y:")
 
+    def test_each_module_for_child_processes_exists(self, package: Package):
+        assert package.preload.keys() <= {"gateway", "worker", "console", "keeper"}
+        for module in chain.from_iterable(package.preload.values()):
+            assert import_module(module).__name__ == module
+
     def test_its_parts_are_in_a_package_of_its_own(self, package: Package):
         assert packages.folder_of(package).name == f"boathook_{package.name}"
         assert package is import_module(f"boathook_{package.name}").package
+
+
+def test_the_fork_server_imports_modules_of_packages_in_use(tmp_path: Path):
+    file = tmp_path / "boathook.toml"
+    file.write_text("[cells]\n")
+    assert preloaded(config.load(file)) == ["boathook_cells.elsewhere"]
+    file.write_text('[server]\nroles = ["worker"]\n[cells]\n')
+    assert preloaded(config.load(file)) == []
+    code = "import sys; from boathook.server.fork_server import import_modules; import_modules((), ['boathook_cells.elsewhere'])"
+    run = [sys.executable, "-c", f"{code}; assert 'boathook_cells.elsewhere' in sys.modules"]
+    subprocess.run(run, check=True)
 
 
 def test_every_command_of_a_package_exists():

@@ -109,8 +109,13 @@ class ForkServer:
         self._processes: dict[int, Process] = {}
 
     @classmethod
-    def start(cls, roles: Iterable[str]) -> Self:
-        """Fork the fork server for these roles of `server.roles`; the calling process must be single-threaded."""
+    def start(cls, roles: Iterable[str], added: Iterable[str] = ()) -> Self:
+        """Fork the fork server for these roles of `server.roles`; the calling process must be single-threaded.
+
+        Args:
+            roles: the roles.
+            added: modules of optional packages that the children need besides.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # Each process would write the buffered output.
         sys.stdout.flush()
@@ -118,12 +123,12 @@ class ForkServer:
         pid = os.fork()
         if pid == 0:
             ours.close()
-            _serve(theirs, roles)
+            _serve(theirs, roles, added)
         theirs.close()
         ours.setblocking(False)
         return cls(pid, ours)
 
-    def restart(self, roles: Iterable[str]) -> None:
+    def restart(self, roles: Iterable[str], added: Iterable[str] = ()) -> None:
         """Replace a fork server that has ended: start a new interpreter, as the calling process has threads by now.
 
         Raises:
@@ -137,7 +142,8 @@ class ForkServer:
         self._connection.setblocking(False)
         with theirs:
             theirs.set_inheritable(True)
-            code = f"from boathook.server import fork_server; fork_server.serve({theirs.fileno()}, {[*roles]!r})"
+            arguments = f"{theirs.fileno()}, {[*roles]!r}, {[*added]!r}"
+            code = f"from boathook.server import fork_server; fork_server.serve({arguments})"
             self.pid = os.posix_spawn(sys.executable, [sys.executable, "-c", code], os.environ)
         self.has_ended = False
         self.attach()
@@ -213,13 +219,13 @@ class ForkServer:
             os.waitpid(self.pid, 0)
 
 
-def serve(descriptor: int, roles: Iterable[str]) -> NoReturn:
+def serve(descriptor: int, roles: Iterable[str], added: Iterable[str]) -> NoReturn:
     """Serve the supervisor at the other end of this socket; the entry point of `ForkServer.restart`."""
     os.set_inheritable(descriptor, False)
-    _serve(socket.socket(fileno=descriptor), roles)
+    _serve(socket.socket(fileno=descriptor), roles, added)
 
 
-def _serve(connection: socket.socket, roles: Iterable[str]) -> NoReturn:
+def _serve(connection: socket.socket, roles: Iterable[str], added: Iterable[str]) -> NoReturn:
     """Fork a child for each request until the supervisor closes the connection."""
     # Ctrl-C signals the terminal's foreground process group; the supervisor stops the children itself.
     os.setpgid(0, 0)
@@ -227,7 +233,7 @@ def _serve(connection: socket.socket, roles: Iterable[str]) -> NoReturn:
     for number in _HANDLED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     gc.disable()  # no garbage to collect during imports; a child enables it, see server/child_config
-    import_modules(roles)
+    import_modules(roles, added)
     gc.freeze()
     awake, waker = os.pipe()
     for descriptor in (awake, waker):
@@ -254,9 +260,9 @@ def _serve(connection: socket.socket, roles: Iterable[str]) -> NoReturn:
     _become_child(start, descriptors)
 
 
-def import_modules(roles: Iterable[str]) -> None:
-    """Import the modules that children of these roles need."""
-    for module in (*_SHARED_MODULES, *(module for role in roles for module in _MODULES[role])):
+def import_modules(roles: Iterable[str], added: Iterable[str] = ()) -> None:
+    """Import the modules that children of these roles need, and those of optional packages."""
+    for module in (*_SHARED_MODULES, *(module for role in roles for module in _MODULES[role]), *added):
         import_module(module)
 
 

@@ -56,7 +56,9 @@ Prepare = Callable[[], Awaitable[None]]
 
 def supervise(settings: Settings) -> int:
     """Run boathook; see `boathook.server.serve`."""
-    fork_server = ForkServer.start(settings.server.roles)  # before any thread exists, such as the logger's
+    fork_server = ForkServer.start(
+        settings.server.roles, preloaded(settings)
+    )  # before any thread exists, such as the logger's
     log.configure(settings.log.level, settings.log.format, process="supervisor")
     try:
         return asyncio.run(_serve(settings, fork_server))
@@ -409,7 +411,7 @@ class Supervisor:
         if is_last:
             return False
         try:
-            self._fork_server.restart(self._settings.server.roles)
+            self._fork_server.restart(self._settings.server.roles, preloaded(self._settings))
         except OSError as error:
             _LOG.error("fork_server_not_started", error=str(error))
             return False
@@ -473,6 +475,12 @@ class Supervisor:
 def _gateways_first(children: Sequence[ChildProcess]) -> tuple[list[ChildProcess], list[ChildProcess]]:
     gateways = [child for child in children if child.role == "gateway"]
     return gateways, [child for child in children if child.role != "gateway"]
+
+
+def preloaded(settings: Settings) -> list[str]:
+    """Return the modules of packages in use that children of this host's roles need."""
+    roles = settings.server.roles
+    return [module for package in settings.packages for role in roles for module in package.preload.get(role, ())]
 
 
 def _slots(settings: Settings) -> list[tuple[str, str]]:
