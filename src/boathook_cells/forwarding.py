@@ -340,7 +340,7 @@ class CellIntakes:
         self._refused.add(owner)
 
     async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
-        """Offer events that are kept apart to their cells again; the store of their intake.
+        """Offer rejected events to their cells again; the intake calls this as its store.
 
         Raises:
             CellUnavailable: a cell does not accept them yet.

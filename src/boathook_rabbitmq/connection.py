@@ -288,7 +288,7 @@ async def first_connection(access: BrokerAccess, *, purpose: str, avoid: str = "
 
     Raises:
         BrokerUnavailable: none answers; the message has the reason of each.
-        BrokerMisconfigured: none lets this connect, and one refuses it for good.
+        BrokerMisconfigured: no node accepts the connection, and one rejects it permanently.
     """
     hosts = random.sample(access.hosts, len(access.hosts))
     hosts.sort(key=lambda host: f"{host[0]}:{host[1]}" == avoid)

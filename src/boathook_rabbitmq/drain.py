@@ -54,7 +54,7 @@ class BufferDrain:
         access: the brokers.
         writer: stores events under the current routes.
         advance_mark: records what is stored.
-        is_available: whether PostgreSQL was available a moment ago.
+        is_available: whether PostgreSQL answered the latest check.
         note_stored: called for each stored event.
         batch: maximum number of events in one commit.
     """

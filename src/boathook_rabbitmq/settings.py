@@ -40,7 +40,7 @@ class BrokerTable(PackageTable):
             raise ValueError('buffer.hosts: is empty; list the brokers, such as ["mq1:5672", "mq2:5672", "mq3:5672"]')
         if holds_events(settings) and not (self.user and self.password):
             raise ValueError(
-                'buffer.user: and password are needed, such as user = "boathook" and password = "env:BROKER_PASSWORD"'
+                'set buffer.user and buffer.password, such as user = "boathook" and password = "env:BROKER_PASSWORD"'
             )
         if notifies(settings) and not (self.hosts and self.user and self.password):
             raise ValueError('delivery.lane: "rabbitmq" needs buffer.hosts, buffer.user and buffer.password')

@@ -222,7 +222,7 @@ class SvixClient:
             where = answer.headers.get("location", "elsewhere")
             raise FetchFailed(f"{self._root} redirects to {where}; use that URL for --from", status=answer.status)
         raise FetchFailed(
-            f"{method} {path.partition('?')[0]} is answered {answer.status}: {_detail(answer)}", status=answer.status
+            f"{method} {path.partition('?')[0]} returned {answer.status}: {_detail(answer)}", status=answer.status
         )
 
 

@@ -67,7 +67,7 @@ def test_a_body_from_a_file_is_sent_as_it_is_signed(running: BoathookProcess) ->
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("paypal",), "only PayPal itself can sign its requests"),
+        (("paypal",), "boathook cannot sign as PayPal"),
         (("githb",), "unknown source 'githb'; configured: github, paypal, stripe, telegram, vk"),
         (("github", "--file", "nowhere.json"), "cannot read nowhere.json"),
         (("github", "--set", "issue"), "--set: write NAME=VALUE"),

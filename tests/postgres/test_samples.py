@@ -308,7 +308,7 @@ async def test_a_long_outage_is_kept_in_coarser_samples(tmp_path: Path) -> None:
     assert sum(one.snapshot.arrived.accepted for one in sampler._unsent) >= 360, "an hour of it is kept"
 
 
-async def test_of_two_on_one_data_directory_one_samples(db: Database, tmp_path: Path) -> None:
+async def test_one_of_two_servers_on_a_data_directory_samples(db: Database, tmp_path: Path) -> None:
     meters.reset()
     both = [Sampler(settings(db.url, tmp_path), slot, step_s=0.2) for slot in ("supervisor-0", "2-supervisor-0")]
     for one in both:

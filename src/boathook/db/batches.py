@@ -49,7 +49,7 @@ async def append_batch(connection: Connection, event: NewEvent, memory: timedelt
             await delete_expired(connection, stored["expired"])
         elif (receipt := await _receipt(connection, event, stored)) is not None:
             return receipt
-    raise DatabaseError("the dedup memory of these items kept changing while they were stored")
+    raise DatabaseError("dedup keys of these items changed concurrently; retry")
 
 
 def _first_positions(items: Sequence[NewBatchItem]) -> dict[UUID, int]:

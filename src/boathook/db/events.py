@@ -161,7 +161,7 @@ class EventStore:
                 await self._explain(connection, run, receipts, same_body)
             if None not in receipts:
                 return cast("list[Receipt]", receipts)
-        raise DatabaseError("the dedup memory of these events kept changing while they were stored")
+        raise DatabaseError("dedup keys of these events changed concurrently; retry")
 
     async def _insert_or_find(
         self, connection: Connection, events: Sequence[NewEvent], same_body: Mapping[UUID, UUID]

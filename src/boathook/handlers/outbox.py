@@ -453,7 +453,7 @@ def _headers(values: Mapping[Any, Any]) -> dict[str, str]:
 
 def _moment(field: str, time: datetime | None) -> datetime | None:
     if time is not None and time.tzinfo is None:
-        raise InvalidMessage(f"{time} has no time zone; write one with it, such as UTC", field)
+        raise InvalidMessage(f"{time} has no time zone; add one, such as UTC", field)
     try:
         return time and time.astimezone(UTC)
     except OverflowError:

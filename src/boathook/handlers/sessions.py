@@ -252,7 +252,7 @@ def psycopg_sync(connect: Callable[[], Any]) -> SyncSessions:
 
 def _refuse_busy(connection: Any) -> None:
     if connection.info.transaction_status != 0:
-        raise HandlerMisuse("the connection is inside a transaction already, so boathook's would be a savepoint of it")
+        raise HandlerMisuse("the connection is inside a transaction; end it first: boathook needs its own")
 
 
 def _refuse_open_block(connection: Any) -> None:
@@ -273,7 +273,7 @@ def django(using: str = "default") -> SyncSessions:
         connection.close_if_unusable_or_obsolete()
         if connection.in_atomic_block:
             raise HandlerMisuse(
-                "this thread is inside transaction.atomic already, so boathook's would be a savepoint of it"
+                "this thread is inside transaction.atomic; leave it first: boathook needs a transaction of its own"
             )
         with transaction.atomic(using, durable=True):
             yield connection

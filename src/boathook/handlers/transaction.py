@@ -33,7 +33,7 @@ def to_number(stamp: Stamp) -> Decimal:
     if isinstance(stamp, datetime):
         return _seconds_since_1970(stamp)
     if isinstance(stamp, bool) or not isinstance(stamp, int | float | Decimal):
-        raise ValueError(f"a stamp is a number, a moment or a text of one, not {type(stamp).__name__}")  # noqa: TRY004 one error for all wrong stamps
+        raise ValueError(f"stamp must be a number, datetime or ISO 8601 string, not {type(stamp).__name__}")  # noqa: TRY004 one error for all wrong stamps
     number = Decimal(str(stamp)) if isinstance(stamp, float) else Decimal(stamp)
     if not number.is_finite():
         raise ValueError(f"the stamp {stamp} cannot be ordered")

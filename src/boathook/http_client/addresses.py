@@ -218,7 +218,7 @@ def _read_authority(authority: str) -> tuple[str, tuple[str, str] | None]:
         raise ValueError("the address contains more than one @ before its path")
     host = _PORT.sub("", location)
     if not _HOST.fullmatch(host):
-        raise ValueError("the address has no plain host: a name of letters, digits, - and ., or an IP address")
+        raise ValueError("invalid host: write a name of letters, digits, - and ., or an IP address")
     if not at:
         return host, None
     name, _, password = info.partition(":")

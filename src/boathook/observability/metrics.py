@@ -264,7 +264,7 @@ def register(metric: Metric) -> None:
         raise ValueError(f"{metric.name}: names of metrics and labels are letters, digits and underscores")
     if len(set(metric.labels)) < len(metric.labels) or not _RESERVED_LABELS.isdisjoint(metric.labels):
         raise ValueError(
-            f"{metric.name}: its labels must differ, and none may be called {' or '.join(sorted(_RESERVED_LABELS))}"
+            f"{metric.name}: duplicate or reserved label; reserved are {' or '.join(sorted(_RESERVED_LABELS))}"
         )
     if not all(map(math.isfinite, metric.bounds)) or any(a >= b for a, b in pairwise(metric.bounds)):
         raise ValueError(f"{metric.name}: its bounds must be numbers in ascending order")

@@ -70,7 +70,7 @@ class GatewayDatabase:
         return await replies.find(self.require_database(), event_ids)
 
     def is_available(self) -> bool:
-        """Return whether PostgreSQL was available a moment ago."""
+        """Return whether PostgreSQL answered the latest check."""
         return self.database is not None and not self.database.monitor.is_unavailable
 
     async def lease_tokens(self, requests: Sequence[LeaseRequest]) -> Mapping[str, object]:

@@ -69,7 +69,7 @@ class AppContext:
         self.settings = settings
 
     async def refresh_settings(self, where: Connection | None = None) -> Settings:
-        """Return the settings with the stored sources of this moment.
+        """Return the settings with the current stored sources.
 
         Args:
             where: the connection to read with; None takes one of its own.

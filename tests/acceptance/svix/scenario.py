@@ -79,7 +79,7 @@ DIFFERENCES: Final[dict[str, tuple[str, str]]] = {
         "there is a portal, and it keeps to them",
     ),
     "authentication.dashboard_access": ("the newest clients do not have it", "older clients still call it"),
-    "authentication.logout": ("the open server answers 501", "a token that leaked must end"),
+    "authentication.logout": ("the open server answers 501", "a leaked token must be revocable"),
     "endpoint.create": (
         "the open server answers 422 to `eventTypes: []`, and drops `headers`",
         f"Svix's own portal kit sends an empty list and means all types; {_DROPPED}",
@@ -117,7 +117,7 @@ DIFFERENCES: Final[dict[str, tuple[str, str]]] = {
     "message_attempt.list_by_msg": ("the open server drops `tag` and `expanded_statuses`", _DROPPED),
     "message_attempt.resend": (
         "a resend that fails ends the automatic retries",
-        "it leaves them alone: to try by hand should cost nothing",
+        "it leaves them alone: a manual attempt should not cost automatic ones",
     ),
 } | dict.fromkeys(
     (

@@ -180,4 +180,4 @@ def _stored(key: str, values: Mapping[str, Any], size: str) -> Stored:
         modified_at = modified_at if modified_at.tzinfo else modified_at.replace(tzinfo=UTC)
         return Stored(key, int(values[size]), modified_at)
     except KeyError:
-        raise StorageFailed(f"the storage shows {key[:100]!r} without size or time", "BAD_ANSWER") from None
+        raise StorageFailed(f"the storage lists {key[:100]!r} without its size or LastModified", "BAD_ANSWER") from None

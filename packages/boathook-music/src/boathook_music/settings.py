@@ -148,8 +148,8 @@ class MusicSettings(BaseModel):
     def _check_secret(self) -> Self:
         if self.provider != "unsigned" and not self.secret:
             raise ValueError(
-                f'secret: the provider {self.provider} proves callbacks with one; add secret = "env:NAME", '
-                'or write provider = "unsigned" if anybody may send them'
+                f'secret: the provider {self.provider} needs a secret; add secret = "env:NAME", '
+                'or write provider = "unsigned" to accept callbacks of any sender'
             )
         return self
 

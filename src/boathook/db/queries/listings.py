@@ -382,7 +382,7 @@ async def list_conflicts(
 
 
 async def find_owner(connection: Connection, application: str | None) -> str:
-    """Return the organization that events of an application belong to, or inbound ones if it is None."""
+    """Return the organization of an application; for None, the one that received events belong to."""
     owner: str = await connection.fetchval(SQL["find_owner"], application)
     return owner
 

@@ -89,7 +89,7 @@ async def trigger_source(
     resolved = _resolve(settings, name, added)
     if _only_sender_can_sign(resolved):
         raise ConfigError(
-            f"only {resolved.recipe.title} itself can sign its requests; "
+            f"boathook cannot sign as {resolved.recipe.title}; "
             f"configure a source of the provider hmac to try your handlers"
         )
     gateway, path = _split_url(url or gateway_url(settings), [_path(name), *settings.source(name).paths])
@@ -313,7 +313,7 @@ async def _send_unsigned(gateway: str, resolved: ResolvedSource, name: str) -> S
         recipe.sample.body,
     )
     answer = await send_request(gateway, request)
-    description = f"an unverified sample is rejected (only {recipe.title} itself can sign a valid one)"
+    description = f"an unverified sample is rejected (boathook cannot sign a valid one as {recipe.title})"
     return SourceTestStep(
         what=description, ok=answer.status == 401, found=f"{answer.status} {_shown(answer)}", sent=_line(request)
     )

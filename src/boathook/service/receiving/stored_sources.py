@@ -167,7 +167,7 @@ async def remove(work: UnitOfWork, name: str) -> None:
 
 
 async def _lock(work: UnitOfWork) -> Settings:
-    """Lock the stored sources and read those of this moment; return the settings without them."""
+    """Lock and reread the stored sources; return the settings without them."""
     await stored_sources.lock(work.connection)
     settings = await work.app_context.refresh_settings(work.connection)
     return settings.with_stored_sources({})
