@@ -15,10 +15,11 @@ import typer
 
 from boathook import cli
 from boathook.cli.commands import COMMAND_ENTRIES
-from tests.acceptance.conftest import BoathookProcess
+from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.commands import boathook_command
 from tests.support import until
 
+NO_DELIVERY: Final = "dlv_01h455vb4pex5vsknk084sn02q4_0"
 UNKNOWN: Final = "key_01h455vb4pex5vsknk084sn02q4"
 ENVIRONMENT: Final = {name: value for name, value in os.environ.items() if not name.startswith("BOATHOOK_")}
 LISTS: Final[tuple[list[str], ...]] = (
@@ -35,6 +36,32 @@ KEYS: Final[tuple[list[str], ...]] = (
     ["--limit", "-1"],
 )
 MATRIX: Final[dict[str, tuple[list[str], ...]]] = {
+    "dead replay": (
+        ["{dead}"],
+        ["{dead}", "--json"],
+        ["{dead}", "--dry-run"],
+        ["--type", "{type}", "--yes"],
+        ["--type", "{type}", "--yes", "--json", "--rate", "100", "--note", "mended"],
+        ["--type", "{type}", "--dry-run"],
+        ["--type", "{type}"],
+        ["--type", "nothing", "--yes"],
+        ["--group", "grp_01h455vb4pex5vsknk084sn02q4", "--yes"],
+        [NO_DELIVERY],
+        ["nonsense"],
+        ["{dead}", "--all"],
+        ["--type", "{type}", "--since", "yesterday"],
+        ["--all", "--yes", "--rate", "-1"],
+        [],
+    ),
+    "dead ignore": (
+        ["{dead}", "--note", "refunded"],
+        ["{dead}"],
+        ["{dead}", "--note", " "],
+        ["--type", "{type}", "--note", "refunded", "--yes"],
+    ),
+    "dead purge": (["{dead}"], ["--type", "{type}", "--yes", "--json"], ["--type", "{type}"]),
+    "deliveries replay": (["{dead}"], ["{dead}", "--json", "--note", "again"], [NO_DELIVERY], ["nonsense"], []),
+    "deliveries retry": (["{dead}"], ["{dead}", "--json"], [NO_DELIVERY], ["nonsense"]),
     "keys create": (
         ["--scope", "organization", "--name", "backend"],
         ["--scope", "organization", "--expires", "30d", "--json"],
@@ -53,7 +80,7 @@ MATRIX: Final[dict[str, tuple[list[str], ...]]] = {
     "keys show": (["{key}"], ["{key}", "--json"], [UNKNOWN], ["nonsense"], ["key_!"], []),
     "keys revoke": (["{key}"], ["{key}", "--json"], [UNKNOWN], ["nonsense"]),
 }
-"""The command lines of each command; ``{key}`` is a new key."""
+"""The command lines of each command; ``{key}`` is a new key, ``{dead}`` one of two new dead letters with ``{type}``."""
 READING: Final = {"keys list", "keys show"}
 """Commands that change nothing, so both ways show the same objects."""
 ON_HOST: Final = (
@@ -64,7 +91,7 @@ ON_HOST: Final = (
 
 @pytest.fixture(scope="module")
 def running(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
-    process = shared_boathook(roles="gateway,keeper,console")
+    process = shared_boathook(roles="gateway,worker,keeper,console")
     until(lambda: httpx.get(f"{process.base}/api/v1/health/ping").status_code == 204)
     process.cli("applications", "create", "Acme", "--uid", "acme")
     process.cli("operators", "create", "anna", "--role", "admin", "--no-password")
@@ -112,10 +139,24 @@ def plain(text: str) -> str:
     """Return an output with the ids, tokens and times of a run replaced; ids by their order."""
     names = itertools.count()
     known: dict[str, str] = {}
-    text = re.sub(r"key_[0-9a-z]{27}", lambda key: known.setdefault(key[0], f"key {next(names)}"), text)
+    text = re.sub(r"broken\.t\d+", "TYPE", text)
+    text = re.sub(r"(key|evt|dlv)_[0-9a-z]{27}", lambda key: known.setdefault(key[0], f"key {next(names)}"), text)
     text = re.sub(r"bhk_[\w-]{43}", "TOKEN", text)
     text = re.sub(r"20\d\d-\d\d-\d\d[T ][\d:.]+(Z|\+00:00)", "TIME", text)
     return re.sub(r" +", " ", re.sub(r"\b\d+[smh]\b", "AGE", text)).replace(" \n", "\n")
+
+
+_types = itertools.count()
+
+
+def new_dead_letters(running: BoathookProcess) -> dict[str, str]:
+    """Let two events of a new type die; return their type, and the delivery of one."""
+    kind = f"broken.t{next(_types)}"
+    for number in range(2):
+        body, headers = signed(payload(f"{kind}-{number}", kind))
+        assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=300).status_code == 200
+    until(lambda: len(running.listing("dead", "list", "--type", kind)) == 2)
+    return {"{type}": kind, "{dead}": running.listing("dead", "list", "--type", kind)[0]["id"]}
 
 
 @pytest.mark.parametrize(
@@ -127,13 +168,14 @@ def test_a_command_does_the_same_against_a_server(running: BoathookProcess, remo
     def new_key() -> str:
         return str(running.listing("keys", "create", "--scope", "organization", "--name", "matrix")[0]["id"])
 
+    letters = new_dead_letters(running) if "{dead}" in arguments or "{type}" in arguments else {}
     outputs, key = [], new_key()
     for run in (lambda *words: running.cli(*words, check=False), remotely):
-        done = run(*command.split(), *(word.replace("{key}", key) for word in arguments))
+        done = run(*command.split(), *({"{key}": key, **letters}.get(word, word) for word in arguments))
         assert "Traceback" not in done.stderr
         outputs.append((done.returncode, plain(done.stdout), plain(done.stderr)))
         if command not in READING:
-            key = new_key()
+            key, letters = new_key(), letters and new_dead_letters(running)
     assert outputs[0] == outputs[1]
     assert any(outputs[0][1:]) or command == "keys list"
 
@@ -153,6 +195,13 @@ def test_other_commands_say_that_they_run_on_the_host(remotely: Run, arguments: 
     done = remotely(*arguments)
     assert done.returncode == 2
     assert re.fullmatch(r"boathook: `boathook [\w ]+` runs on the host only; leave out --server .*\n", done.stderr)
+
+
+@pytest.mark.parametrize("option", ["--follow", "--first"])
+def test_an_option_that_needs_the_database_says_so(remotely: Run, option: str):
+    done = remotely("dead", "replay", NO_DELIVERY, option)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{option} needs the database" in done.stderr
 
 
 def test_the_beginning_of_an_id_needs_the_database(remotely: Run):

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Annotated, Any, Final, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, cast, get_args
 
 import msgspec
 import typer
@@ -14,6 +14,7 @@ from msgspec.structs import asdict, replace
 from boathook.cli import output
 from boathook.cli.commands import example
 from boathook.cli.context import (
+    CliContext,
     UsageError,
     actor,
     cli_context,
@@ -34,6 +35,9 @@ from boathook.service.catalogue.selection import Acted, first_error, read_clock
 from boathook.service.catalogue.values import PageInput, name_fields
 from boathook.service.fields import Field, Kind, fields_of
 from boathook.service.unit_of_work import AppContext, UnitOfWork
+
+if TYPE_CHECKING:
+    from boathook.cli.remote import RemoteRunner
 
 _PAGE: Final = 250
 Follow = Callable[[AppContext, Any, datetime, int], Awaitable[Any]]
@@ -102,6 +106,8 @@ def add_selection(
 
     def command(ctx: typer.Context, **values: Any) -> None:
         own = {option: values.pop(option) for option in extra}
+        if cli_context(ctx).is_remote and (needing := [option for option, value in own.items() if value]):
+            raise UsageError(f"--{needing[0]} needs the database; leave it out, or run the command on the host")
         if instead(ctx, {**values, **own}):
             return
         as_json, yes = values.pop("as_json"), values.pop("yes")
@@ -111,6 +117,7 @@ def add_selection(
         if not is_well:
             raise typer.Exit(1)
 
+    cast("Any", command).runs_remotely = operation.http is not None
     parameters = [_parameter(field) for field in operation.fields]
     parameters += [_fixed("yes", Yes, default=False), _fixed("as_json", Json, default=False)]
     parameters += [_fixed(option, annotation, default) for option, (annotation, default) in extra.items()]
@@ -134,25 +141,52 @@ class _SelectionRun(msgspec.Struct, frozen=True):
 
     async def act(self, ctx: typer.Context, wanted: Any) -> bool:
         """Count, show, confirm and change what is selected; return False if any failed again while it was followed."""
-        async with open_app_context(cli_context(ctx).settings()) as opened:
+        if (context := cli_context(ctx)).is_remote:
+            remote = _remote_runner(context)
+            act, drive = partial(remote.act, self.operation), partial(remote.drive, self.operation)
+            return await self._act_with(await remote.complete(wanted), act, drive)
+        async with open_app_context(context.settings()) as opened:
             async with self._open(opened) as work:
                 wanted = await complete(work, wanted)
                 since = await read_clock(work.connection)
-                found = await self.operation(work, replace(wanted, dry_run=True))
-            if (error := first_error(found)) is not None:
-                raise error
-            if pending := sum(item.code == "pending" for item in found.skipped):
-                hint(f"{pending} still pending, so not {self.noun}s: `boathook deliveries retry` makes one due now")
-            done = await self._change(opened, wanted, found)
-            if done is not None:
-                self._say(f"{self.operation.says} {counted(done, self.noun)}")
-            outcome = await self.follow(opened, wanted, since, done) if done and self.follow else None
-            if self.as_json:
-                fields = {"action": self.verb, "dry_run": wanted.dry_run, "matching": found.matching, "done": done or 0}
-                output.print_json(fields | ({} if outcome is None else {"outcome": asdict(outcome)}))
-            return outcome is None or not outcome.dead
 
-    async def _change(self, opened: AppContext, wanted: Any, found: Acted) -> int | None:
+            async def act_in_transaction(value: Any) -> Acted:
+                async with self._open(opened) as work:
+                    return cast("Acted", await self.operation(work, value))
+
+            follow = None if self.follow is None else partial(self.follow, opened, wanted, since)
+            drive = partial(self.operation.drive, partial(self._open, opened))
+            return await self._act_with(wanted, act_in_transaction, drive, follow)
+
+    async def _act_with(
+        self,
+        wanted: Any,
+        act: Callable[[Any], Awaitable[Acted]],
+        drive: Callable[[Any], AsyncIterator[int]],
+        follow: Callable[[int], Awaitable[Any]] | None = None,
+    ) -> bool:
+        """Do so where *act* runs the operation, and *drive* runs it on many objects."""
+        found = await act(replace(wanted, dry_run=True))
+        if (error := first_error(found)) is not None:
+            raise error
+        if pending := sum(item.code == "pending" for item in found.skipped):
+            hint(f"{pending} still pending, so not {self.noun}s: `boathook deliveries retry` makes one due now")
+        done = await self._change(wanted, found, act, drive)
+        if done is not None:
+            self._say(f"{self.operation.says} {counted(done, self.noun)}")
+        outcome = await follow(done) if done and follow else None
+        if self.as_json:
+            fields = {"action": self.verb, "dry_run": wanted.dry_run, "matching": found.matching, "done": done or 0}
+            output.print_json(fields | ({} if outcome is None else {"outcome": asdict(outcome)}))
+        return outcome is None or not outcome.dead
+
+    async def _change(
+        self,
+        wanted: Any,
+        found: Acted,
+        act: Callable[[Any], Awaitable[Acted]],
+        drive: Callable[[Any], AsyncIterator[int]],
+    ) -> int | None:
         """Return how many were changed; None if that was not confirmed, or is a dry run."""
         if found.counts and not self.as_json and (wanted.dry_run or not wanted.ids):
             output.print_table(_COUNTS, found.counts)
@@ -165,15 +199,14 @@ class _SelectionRun(msgspec.Struct, frozen=True):
             if not found.matching or not confirm_selection(what, dry_run=wanted.dry_run, yes=self.yes):
                 return None
         if wanted.ids:
-            async with self._open(opened) as work:
-                acted = await self.operation(work, wanted)
+            acted = await act(wanted)
             for item in acted.skipped:
                 if item.code != "pending":
                     hint(item.why)
             return int(acted.done)
         done = 0
         with Progress(self.verb, found.matching) as report:
-            async for done in self.operation.drive(partial(self._open, opened), wanted):
+            async for done in drive(wanted):
                 report(done)
         return done
 
@@ -300,11 +333,15 @@ def _run_with(ctx: typer.Context, do: Callable[[Runner], Coroutine[Any, Any, Any
     context = cli_context(ctx)
     if not context.is_remote:
         return run_in_transaction(ctx, lambda work: do(_DatabaseRunner(work)))
+    return run_async(do(_remote_runner(context)))
+
+
+def _remote_runner(context: CliContext) -> "RemoteRunner":
     # Imported only here, as most commands run on the database.
     from boathook.cli.remote import RemoteRunner, choose_server
 
     settings = context.plain_settings()
-    return run_async(do(RemoteRunner(choose_server(context.remote, settings), settings)))
+    return RemoteRunner(choose_server(context.remote, settings), settings)
 
 
 async def complete(work: UnitOfWork, value: msgspec.Struct) -> Any:

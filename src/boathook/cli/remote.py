@@ -1,9 +1,10 @@
 """Runs the commands of operations against a server, over its API, instead of on the database."""
 
+import asyncio
 import os
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -13,6 +14,7 @@ import msgspec
 
 from boathook.cli.context import API_KEY_VARIABLE, SERVER_VARIABLE, RemoteOptions, UsageError, warn_once
 from boathook.config import Settings
+from boathook.domain import ids
 from boathook.domain.errors import BoathookError, ConfigError, FetchFailed, InvalidValue
 from boathook.domain.redaction import RedactedStruct
 from boathook.service.catalogue.operation import Operation
@@ -29,6 +31,7 @@ from boathook.service.id_prefixes import read_range
 from boathook.service.remote import HttpResponse, RemoteClient, read_address
 
 _TIMEOUT_S: Final = 60.0
+_JOB_INTERVAL_S: Final = 0.5
 _MAX_ANSWER: Final = 16_777_216
 _MAX_PROFILES: Final = 65_536
 """Maximum bytes of the file of profiles."""
@@ -170,14 +173,10 @@ class RemoteRunner:
     async def complete(self, value: msgspec.Struct) -> Any:
         """Return an input whose ids are whole. Raises UsageError for the beginning of one."""
         for field in fields_of(type(value)):
-            given, prefix = getattr(value, field.name), field.rule.prefix
-            if not prefix or given is None:
-                continue
-            for word in given if field.is_list else [given]:
-                if word.startswith(f"{prefix}_"):
-                    first, last = read_range(prefix, word)
-                    if first != last:
-                        raise UsageError(f"{word} is the beginning of an id; a server takes whole ids")
+            given, rule = getattr(value, field.name), field.item_rule if field.is_list else field.rule
+            for word in given if field.is_list and given else [given]:
+                if word and rule.prefix and not _is_whole(rule.prefix, word):
+                    raise UsageError(f"{word} is the beginning of an id; a server takes whole ids")
         return value
 
     async def act(self, operation: Operation[Any, Any], value: Any) -> Any:
@@ -190,10 +189,29 @@ class RemoteRunner:
         check(value)
         assert operation.http is not None, "an operation without a route has no command that runs remotely"
         target, body = _request(operation, value)
+        return await self._ask(operation.http.method, target, body, operation.result)
+
+    async def drive(self, operation: Operation[Any, Any], value: Any) -> AsyncIterator[int]:
+        """Act on many objects by a job of the server; yield how many are done until it has ended.
+
+        Raises:
+            RemoteError: as `act`, or the job was stopped or failed.
+        """
+        job_id = (await self.act(operation, value)).job
+        while job_id is not None:
+            job = await self._ask("GET", f"{BASE}/bulk-job/{job_id}", b"", _Job)
+            yield job.done
+            if job.state == "finished":
+                return
+            if job.state != "running":
+                raise RemoteError(f"the job {job_id} was not finished: {job.error or job.state}")
+            await asyncio.sleep(_JOB_INTERVAL_S)
+
+    async def _ask(self, method: str, target: str, body: bytes, kind: Any) -> Any:
         headers = {"authorization": f"Bearer {self._server.key}", CLIENT_HEADER: own_version()}
         if body:
             headers["content-type"] = "application/json"
-        method, url = operation.http.method, self._server.url + target
+        url = self._server.url + target
         try:
             answer = await self._client.request(
                 method, url, headers=headers, body=body, timeout_s=_TIMEOUT_S, max_bytes=_MAX_ANSWER
@@ -204,7 +222,7 @@ class RemoteRunner:
         if answer.status not in _SUCCESS:
             raise self._error(answer, f"{method} {target.partition('?')[0]}")
         try:
-            return msgspec.json.decode(answer.body, type=operation.result)
+            return msgspec.json.decode(answer.body, type=kind)
         except (msgspec.DecodeError, RecursionError):
             raise RemoteError(f"{self._server.url} did not answer as boathook {own_version()} does") from None
 
@@ -228,6 +246,27 @@ class RemoteRunner:
             return RemoteError(f"{self._server.url}: {text}" if answer.status in {401, 403} else text)
         problem = document.detail[0] if document.detail else _Problem(loc=[], msg=f"status {answer.status}")
         return InvalidValue(problem.msg, *problem.loc[1:])
+
+
+def _is_whole(prefix: str, word: str) -> bool:
+    """Return whether a word is a whole id, or a uid. Raises InvalidValue if it cannot begin an id."""
+    if prefix == ids.DELIVERY:
+        try:
+            ids.read_delivery(word)
+        except ValueError:
+            read_range(prefix, word.removesuffix("_"))
+            return False
+        return True
+    if not word.startswith(f"{prefix}_"):
+        return True
+    first, last = read_range(prefix, word)
+    return first == last
+
+
+class _Job(msgspec.Struct, frozen=True):
+    state: str
+    done: int
+    error: str
 
 
 class _Problem(msgspec.Struct, frozen=True):
