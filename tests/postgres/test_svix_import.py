@@ -446,7 +446,7 @@ async def test_a_persistent_outage_stops_the_import_and_keeps_its_work(side):
     report = await side.run()
     (failed,) = report.failed
     assert failed.object == "the import stopped"
-    assert "is answered 503" in failed.reason
+    assert "returned 503" in failed.reason
     assert len(side.waited) == 7
     assert {one.object for one in report.changes} == {f"event type {name}" for name in side.svix.event_types}
     side.svix.script = lambda _: None
