@@ -594,6 +594,9 @@ CHOSEN: Final[Mapping[str, Sequence[ChosenMutant]]] = {
             "False",
             _OPERATOR_TOKENS,
         ),
+        ChosenMutant(
+            "service/access/operator_tokens.py", "if isinstance(work.caller, ApiCaller):", "if False:", _OPERATOR_TOKENS
+        ),
         ChosenMutant("service/access/operator_tokens.py", "    rates.check(sha256, client)\n", "", _OPERATOR_TOKENS),
         ChosenMutant("service/access/operator_tokens.py", "    rates.count_request(sha256)\n", "", _OPERATOR_TOKENS),
         ChosenMutant(

@@ -11,12 +11,12 @@ from boathook.db import operator_tokens as stored_tokens
 from boathook.db.operators import ClientInfo
 from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
-from boathook.domain.errors import AccessUnknown, InvalidState, InvalidValue, LimitReached, NotFound
+from boathook.domain.errors import AccessUnknown, InvalidState, InvalidValue, LimitReached, NotAllowed, NotFound
 from boathook.domain.model import MountRole, Role
 from boathook.service import limits
 from boathook.service.access import login_rate, operator_tokens, operators
 from boathook.service.access.access_copy import AccessCopy
-from boathook.service.access.authorization import OperatorTokenCaller, Permission
+from boathook.service.access.authorization import OperatorTokenCaller, Permission, Principal
 from boathook.service.access.keys import hash_token
 from boathook.service.unit_of_work import new_id
 from tests.postgres.api_client import KEY, ApiClient, make_operator_token, make_token, open_api_client
@@ -98,6 +98,21 @@ def test_an_admins_token_creates_nothing_that_could_outlive_it(permission: Permi
     holder = OperatorTokenCaller(token_id=new_id(), operator_id=new_id(), operator="anna", role=Role.ADMIN)
     assert not holder.may(permission)
     assert holder.may(Permission.OPERATOR_MANAGE)
+
+
+HOLDERS = (
+    OperatorTokenCaller(token_id=new_id(), operator_id=new_id(), operator="anna", role=Role.ADMIN),
+    Principal(new_id(), "default"),
+)
+
+
+@pytest.mark.parametrize("caller", HOLDERS, ids=["operator token", "organization key"])
+async def test_no_token_and_no_key_creates_operator_tokens(api, caller):
+    async with api.context.work(actor="test") as work:
+        await operators.create(work, "anna", Role.ADMIN)
+    async with api.context.work(actor="test", caller=caller) as work:
+        with pytest.raises(NotAllowed, match="no key and no token creates operator tokens"):
+            await operator_tokens.create(work, "anna", "ci")
 
 
 async def test_a_token_opens_neither_the_console_nor_a_mount(api):

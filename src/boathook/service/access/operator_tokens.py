@@ -14,11 +14,11 @@ from boathook.db.audit import record
 from boathook.db.operator_tokens import OperatorToken as OperatorToken  # noqa: PLC0414 - re-exported
 from boathook.db.operators import Operator
 from boathook.domain import ids
-from boathook.domain.errors import InvalidState, InvalidValue, LimitReached, NotFound
+from boathook.domain.errors import InvalidState, InvalidValue, LimitReached, NotAllowed, NotFound
 from boathook.domain.model import Role
 from boathook.domain.redaction import RedactedStruct
 from boathook.service import limits
-from boathook.service.access.authorization import OperatorTokenCaller
+from boathook.service.access.authorization import ApiCaller, OperatorTokenCaller
 from boathook.service.access.keys import ENTROPY, hash_token
 from boathook.service.access.login_rate import OperatorTokenRates
 from boathook.service.access.operators import get
@@ -57,11 +57,16 @@ async def create(
         lifetime: 90 days at most.
 
     Raises:
+        NotAllowed: the caller has a key or a token itself.
         NotFound: there is no such operator.
         InvalidValue: the name or the lifetime is invalid, or the operator does not have this role.
         InvalidState: the operator is disabled.
         LimitReached: the operator has the maximum number of valid tokens.
     """
+    if isinstance(work.caller, ApiCaller):
+        raise NotAllowed(
+            "no key and no token creates operator tokens; use the console, or the command line on the host"
+        )
     owner = await _lock(work, operator)
     check_value(KeyName, name, "name")
     if not limits.MIN_OPERATOR_TOKEN_LIFETIME <= lifetime <= limits.MAX_OPERATOR_TOKEN_LIFETIME:
