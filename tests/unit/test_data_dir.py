@@ -20,7 +20,7 @@ fcntl.flock(lock, fcntl.LOCK_EX)
 print("held", flush=True)
 sys.stdin.read()
 """
-UNKNOWN_CALLER = 65_534
+NOBODY = 65_534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another account")
 
 
@@ -60,7 +60,7 @@ def test_a_folder_with_other_uses_stays_open(data_dir: Path, monkeypatch: pytest
 @as_root
 def test_a_folder_of_another_account_stays_as_it_is(data_dir: Path, monkeypatch: pytest.MonkeyPatch):
     data_dir.mkdir(mode=0o755)
-    monkeypatch.setattr(os, "geteuid", lambda: UNKNOWN_CALLER)
+    monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
     prepare_data_dir(data_dir)
     assert mode(data_dir) == 0o755
 
@@ -76,7 +76,7 @@ def test_another_account_cannot_hold_a_lock(tmp_path_factory: pytest.TempPathFac
             (folder / "serve-1.lock").chmod(0o644)
         done = subprocess.run(
             ["/usr/bin/env", "python3", "-c", HOLD, str(folder / "serve-1.lock")],
-            env={"PATH": os.defpath}, user=UNKNOWN_CALLER, group=UNKNOWN_CALLER, extra_groups=[], cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            env={"PATH": os.defpath}, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True,
             check=False,
         )  # fmt: skip
     if "held" not in done.stdout and "PermissionError" not in done.stderr:
