@@ -157,7 +157,7 @@ def test_an_organization_is_not_imported_into_itself(move):
 
 def test_a_server_that_is_not_svix_is_reported(move, receiver):
     done = move.run(url=receiver.mailbox().url, expect=1)
-    assert "GET /api/v1/event-type is answered 501" in done.stderr
+    assert "GET /api/v1/event-type returned 501" in done.stderr
 
 
 def test_the_first_message_of_the_page_on_sending_is_sent(server):

@@ -81,6 +81,10 @@ ORGANIZATION = frozenset({
     "GET /dead-letter/{delivery_id}",
     "POST /dead-letter/{delivery_id}/replay",
     "POST /dead-letter/{delivery_id}/ignore",
+    "POST /dead-letter/bulk-replay",
+    "POST /dead-letter/bulk-ignore",
+    "POST /delivery/{id}/retry",
+    "POST /delivery/{id}/replay",
     "GET /rejection",
     "GET /rejection/{rejection_id}",
     "POST /rejection/{rejection_id}/reverify",
@@ -89,6 +93,14 @@ ORGANIZATION = frozenset({
     "POST /conflict/{conflict_id}/accept",
 })  # fmt: skip
 """For the organization's own tokens only."""
+DEPLOYMENT = frozenset({
+    "GET /key",
+    "POST /key",
+    "GET /key/{id}",
+    "POST /key/{id}/revoke",
+    "POST /dead-letter/bulk-purge",
+})  # fmt: skip
+"""For tokens of operators only, so for none of these tenants'."""
 APPLICATION = frozenset({
     "GET /app/{app_id}",
     "GET /app/{app_id}/endpoint",
@@ -161,6 +173,10 @@ BODIES: dict[str, Callable[[], Any]] = {
     "PUT /operational-webhook/endpoint/{endpoint_id}/headers": lambda: {"headers": {"X-Stranger": "1"}},
     "POST /operational-webhook/endpoint/{endpoint_id}/secret/rotate": dict,
     "POST /dead-letter/{delivery_id}/ignore": lambda: {"note": "stranger"},
+    "POST /dead-letter/bulk-replay": lambda: {"all": True},
+    "POST /dead-letter/bulk-ignore": lambda: {"all": True, "note": "stranger"},
+    "POST /dead-letter/bulk-purge": lambda: {"all": True, "note": "stranger"},
+    "POST /key": lambda: {"name": "stranger"},
     "POST /conflict/{conflict_id}/accept": lambda: {"note": "stranger"},
     "POST /event/bulk-replay": lambda: {"type": "*"},
 }
@@ -242,6 +258,10 @@ class TenantObjects:
         until(lambda: self.api.get(f"/bulk-job/{self.job}")["state"] != "running")
         self.conflict = self._add_conflict()
         self.secret = self.app.secret(self.endpoint)
+        [(self.key,)] = self.stored.execute(
+            "select boathook.show_id('key', id) from boathook.api_key where token_sha256 = sha256(%s)",
+            [self.api.token.encode()],
+        ).fetchall()
         self.portal = self.portal_of(self.app)
         self.sister = self.portal_of(self.other)
 
@@ -266,7 +286,9 @@ class TenantObjects:
         """Return the identifier of tenant A's object for this part of the path."""
         if name == "endpoint_id" and "operational" in operation.template:
             return str(self.operational)
+        delivery = f"{self.message.replace('msg_', 'dlv_')}_0"
         ids = {
+            "id": (self.key if "/key/" in operation.template else delivery,) * 2,
             "app_id": (self.app.id, f"{MARK}-app"),
             "endpoint_id": (self.endpoint["id"], f"{MARK}-ep"),
             "msg_id": (self.message, f"{MARK}-event"),
@@ -275,7 +297,7 @@ class TenantObjects:
             "task_id": (self.task, self.task),
             "source_name": ("stripe", "stripe"),  # of the default organization, as all sources are
             "event_id": (self.message.replace("msg_", "evt_"), self.message),
-            "delivery_id": (f"{self.message.replace('msg_', 'dlv_')}_0",) * 2,
+            "delivery_id": (delivery, delivery),
             "rejection_id": ("rej_01h455vb4pex5vsknk084sn02q4",) * 2,  # of the default organization, as sources are
             "conflict_id": (self.conflict, self.conflict),
             "job_id": (self.job, self.job),
@@ -310,6 +332,8 @@ def allowed(operation: Operation, kind: str) -> set[int] | None:
         return None
     if kind in {"no token", "a revoked token"}:
         return {401}
+    if name in DEPLOYMENT:
+        return {403}
     if kind == "another organization" and name in {
         "PUT /app/{app_id}",
         "PUT /operational-webhook/endpoint/{endpoint_id}",
@@ -327,7 +351,7 @@ def violations(tenant: TenantObjects, ask: Ask, kind: str, token: str) -> Iterat
     """Request every operation with this token, and yield what should not have happened."""
     before = tenant.state()
     for operation in operations(tenant.server.base):
-        if kind == "the application itself" and operation.name not in ORGANIZATION:
+        if kind == "the application itself" and operation.name not in ORGANIZATION | DEPLOYMENT:
             continue
         if operation.name in ANY_TOKEN and operation.name.startswith("POST"):
             continue  # a logout ends the token itself, and is tested elsewhere
@@ -380,7 +404,7 @@ def foreign_tokens(server, tenant) -> dict[str, str]:
 
 
 def test_every_operation_is_assigned_to_an_audience(server):
-    known = OPEN | ANY_TOKEN | ORGANIZATION | APPLICATION
+    known = OPEN | ANY_TOKEN | DEPLOYMENT | ORGANIZATION | APPLICATION
     assert {operation.name for operation in operations(server.base)} - known == set()
 
 
@@ -389,7 +413,7 @@ def test_the_document_has_the_operations_the_clients_ask_for(server):
     hidden = {"HEAD /health", "HEAD /health/ping", "GET /health/ping", "POST /auth/dashboard-access/{app_id}"}
     hidden |= {name for name in APPLICATION if name.endswith(("{msg_id}/attempt", "{endpoint_id}/attempt"))}
     hidden |= {"PATCH /operational-webhook/endpoint/{endpoint_id}"}
-    assert (OPEN | ANY_TOKEN | ORGANIZATION | APPLICATION) - hidden - served == set()
+    assert (OPEN | ANY_TOKEN | DEPLOYMENT | ORGANIZATION | APPLICATION) - hidden - served == set()
 
 
 @pytest.mark.parametrize(
