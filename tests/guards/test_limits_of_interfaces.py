@@ -32,7 +32,6 @@ ALLOWED: Final[Mapping[str, tuple[int, str]]] = {
     "cli/alerts.py": (1, _PAGES),
     "cli/apps.py": (1, _PAGES),
     "cli/event_feed.py": (1, _RUN),
-    "cli/import_.py": (1, "seconds that the service checks as a duration"),
     "cli/listen.py": (2, _RUN),
     "cli/options.py": (1, _PAGES),
     "cli/serve.py": (6, _RUN),
