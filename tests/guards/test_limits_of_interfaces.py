@@ -34,6 +34,7 @@ ALLOWED: Final[Mapping[str, tuple[int, str]]] = {
     "cli/event_feed.py": (1, _RUN),
     "cli/listen.py": (2, _RUN),
     "cli/options.py": (1, _PAGES),
+    "cli/remote.py": (2, "the file of profiles, and the parts of a path"),
     "cli/serve.py": (6, _RUN),
     "cli/sources.py": (1, _RUN),
     "cli/top.py": (1, _RUN),
