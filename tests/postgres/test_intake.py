@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from boathook.db import group_commit
 from boathook.db.database import Database
 from boathook.db.events import EventStore
 from boathook.domain.errors import DatabaseUnavailable, ValueRejected
 from boathook.domain.model import Accepted, Duplicate, NewDelivery, NewEvent, Receipt
-from boathook.ingest import intake as intake_module
 from boathook.ingest.intake import Intake, Mode
 from boathook.spool.segment_store import DAMAGED_SUFFIX, SpoolLimits
 from boathook.spool.spool import Spool
@@ -105,7 +105,7 @@ class TestBatchWithARefusedRow:
         assert await self.stored(db) == ["a", "b", "c", "d", "e"]
 
     async def test_mutant_with_the_second_half_first_they_are_not(self, db: Database, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(intake_module, "deque", SecondHalfFirst)
+        monkeypatch.setattr(group_commit, "deque", SecondHalfFirst)
         await self.commit(Store(db))
         assert await self.stored(db) != ["a", "b", "c", "d", "e"]
 

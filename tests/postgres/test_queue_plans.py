@@ -77,7 +77,7 @@ def statements() -> dict[str, str]:
     found = {}
     root = Path(boathook.db.__file__).parent
     for path in sorted(root.rglob("*.sql")):
-        if path.parent.name == "migrations" or not _TABLE.search(path.read_text()):
+        if path.parent.name in {"migrations", "functions"} or not _TABLE.search(path.read_text()):
             continue
         name = ".".join(["boathook.db", *path.relative_to(root).with_suffix("").parts])
         for key, sql in importlib.import_module(name).SQL.items():
