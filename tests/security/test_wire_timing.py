@@ -31,6 +31,8 @@ INNOCENT = {
     "name == self.signature": "the name of a scheme, such as v1",
     "names.signature in headers": "the name of a header, which is no secret",
     "count == MAX_SIGNATURES": "numbers",
+    "claim != expected": "a claim of a token whose signature has been verified",
+    "value == expected": "a value of an event and that of a filter",
     "tokens == request.wanted": "numbers of tokens of a rate",
 }
 """Comparisons that are called like those of proofs and are none, and why."""

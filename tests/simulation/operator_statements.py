@@ -27,8 +27,9 @@ def accepts_deliveries(t: Transaction, recipient: str) -> bool:
 def lock_dead(
     t: Transaction, source: str | None, application: str | None, type_: str | None, recipient: str | None, code: str | None,
     since: datetime | None, until: datetime | None, key_events: Sequence[UUID] | None, key_ordinals: Sequence[int] | None,
-    limit: int, is_to_revive: bool,
+    organization: str | None, limit: int, is_to_revive: bool,
 ) -> list[Record]:  # fmt: skip
+    assert organization is None, "the operators of the simulation act on all organizations"
     wanted = None if key_events is None else set(zip(key_events, key_ordinals or (), strict=True))
 
     def fits(row: Row) -> bool:

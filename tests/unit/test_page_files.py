@@ -49,7 +49,8 @@ def test_files_named_by_style_sheets_carry_the_hash_of_their_content() -> None:
 
 def test_every_icon_is_defined_and_used() -> None:
     defined = set(re.findall(r'id="i-([\w-]+)"', TEMPLATES[str(FOLDER / "templates/icons.html")]))
-    navigation = (FOLDER.parent / "console/routes.py").read_text(encoding="utf-8")
+    pages = [FOLDER.parent / "console/routes.py", *FOLDER.parent.parent.glob("boathook_*/pages.py")]
+    navigation = "".join(path.read_text(encoding="utf-8") for path in pages)
     asked = set(re.findall(r"icon\(([^)]*)\)", "".join(TEMPLATES.values())))
     used = {name for one in asked for name in re.findall(r'"([\w-]+)"', one)} & defined
     used |= {name for name in defined if f', "{name}"' in navigation}

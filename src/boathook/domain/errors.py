@@ -29,6 +29,7 @@ BoathookError
 │   ├── InvalidValue            a value breaks a rule: names the field and the fix
 │   ├── AlreadyExists           a uid or name that must be unique is in use
 │   ├── LimitReached            the maximum number is reached
+│   ├── RateLimited             the caller has made too many requests: names when to try again
 │   └── InvalidState            the object's state does not allow the action: names the state
 ├── TokenRejected               a JSON Web Token is not valid here
 ├── FetchFailed                 a URL at a sender could not be fetched, or is not allowed

@@ -131,14 +131,14 @@ class Network:
 class Courier:
     """The interface of boathook's HTTP sender, in the process that creates it."""
 
-    def __init__(self, _settings: object, *, done: Callable[[list[RequestResult]], None]) -> None:
+    def __init__(self, _settings: object, *, on_results: Callable[[list[RequestResult]], None]) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         self._loop = loop
         self._network: Network = loop.network  # type: ignore[attr-defined]
         self._process: Process = PROCESS.get(loop.world)
         self._context = contextvars.copy_context()
-        self._done = done
+        self._done = on_results
         self._is_closed = False
 
     def send(self, batch: Sequence[OutgoingRequest]) -> None:
