@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 import boathook_billing
+from boathook.db.included_migrations import expand
 from boathook_billing import payment_store
 from boathook_billing.payload import Notice, Status
 from boathook_billing.rules import Extend, Shop
@@ -34,7 +35,7 @@ class Fact:
 async def pool(empty_url):
     pool = await asyncpg.create_pool(empty_url, min_size=2, max_size=10)
     for file in sorted((FOLDER / "migrations").glob("*.sql")):
-        await pool.execute(file.read_text())
+        await pool.execute(expand(file.read_text(), "billing", file.name))
     await pool.execute("insert into billing.users (email) values ('anna@example.com')")
     yield pool
     await pool.close()
