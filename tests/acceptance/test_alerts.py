@@ -218,6 +218,7 @@ def test_commands_list_silence_and_test_alerts(gateway: BoathookProcess, alert_r
     assert len(alert_receiver.kinds("mine")) == before
     gateway.cli("alerts", "silence", "--end", silence["id"])
     assert "mine" in {one["rule"] for one in gateway.listing("alerts", "history")}
+    gateway.environment["COLUMNS"] = "200"  # summaries wrap on a narrow terminal
     assert "stripe sends everything again" in gateway.cli("alerts", "history").stdout
     assert gateway.listing("alerts", "test", "ops") == [{"channel": "ops", "sent": True, "error": None}]
     assert alert_receiver.kinds("test") == ["test"]
