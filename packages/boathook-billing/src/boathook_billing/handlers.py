@@ -65,7 +65,9 @@ async def apply(event: Event, tx: Transaction) -> Outcome:
         verdict = shop().decide(notice, stored_payment.payment)
         before = attempt.end_before = await payment_store.period_end(tx, stored_payment.payment)
         after = await _carry_out(tx, stored_payment, verdict, before)
-        if isinstance(verdict, Extend):  # also of a payment that has become right since it was recorded
+        # Of a payment that has become right since it was recorded, and of a refund: for a payment that is stored as
+        # refunded and has no receipt of that, a success that comes next would request one of the whole amount.
+        if isinstance(verdict, Extend) or notice.status is Status.REFUNDED:
             await receipts.arrange(tx, event, notice, stored_payment.payment)
         attempt.log_verdict(verdict, after)
         return _outcome(event, stored_payment, verdict, provider)
