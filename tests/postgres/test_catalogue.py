@@ -166,7 +166,7 @@ async def test_all_that_is_wrong_is_named_at_once(api: ApiClient):
 
 
 async def test_keys_of_another_organization_are_not_found(db: Database):
-    """The functions below the operations are limited to a tenant, whoever may call them one day."""
+    """The functions below the operations are limited to a tenant, even if other callers come later."""
     context = make_context(db)
     await make_token(context, "other")
     async with context.work(caller=HOST) as work:

@@ -178,8 +178,8 @@ def document_operations(document: dict[str, Any]) -> None:
         schema["required"] = [name for name in schema["required"] if name not in hidden]
     for table in {route.operation.input for route in operations} - {route.operation.input for route in with_body}:
         del schemas[table.__name__]
-    known = document.setdefault("components", {}).setdefault("schemas", {})
-    document["components"]["schemas"] = dict(sorted({**known, **schemas}.items()))
+    existing_schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    document["components"]["schemas"] = dict(sorted({**existing_schemas, **schemas}.items()))
 
 
 def _content(table: type[msgspec.Struct]) -> dict[str, Any]:

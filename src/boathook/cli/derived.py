@@ -139,74 +139,74 @@ class _SelectionRun(msgspec.Struct, frozen=True):
     as_json: bool
     follow: Follow | None
 
-    async def act(self, ctx: typer.Context, wanted: Any) -> bool:
+    async def act(self, ctx: typer.Context, input: Any) -> bool:
         """Count, show, confirm and change what is selected; return False if any failed again while it was followed."""
         if (context := cli_context(ctx)).is_remote:
             remote = _remote_runner(context)
             act, drive = partial(remote.act, self.operation), partial(remote.drive, self.operation)
-            return await self._act_with(await remote.complete(wanted), act, drive)
+            return await self._act_with(await remote.complete(input), act, drive)
         async with open_app_context(context.settings()) as opened:
             async with self._open(opened) as work:
-                wanted = await complete(work, wanted)
+                input = await complete(work, input)
                 since = await read_clock(work.connection)
 
             async def act_in_transaction(value: Any) -> Acted:
                 async with self._open(opened) as work:
                     return cast("Acted", await self.operation(work, value))
 
-            follow = None if self.follow is None else partial(self.follow, opened, wanted, since)
+            follow = None if self.follow is None else partial(self.follow, opened, input, since)
             drive = partial(self.operation.drive, partial(self._open, opened))
-            return await self._act_with(wanted, act_in_transaction, drive, follow)
+            return await self._act_with(input, act_in_transaction, drive, follow)
 
     async def _act_with(
         self,
-        wanted: Any,
+        input: Any,
         act: Callable[[Any], Awaitable[Acted]],
         drive: Callable[[Any], AsyncIterator[int]],
         follow: Callable[[int], Awaitable[Any]] | None = None,
     ) -> bool:
         """Do so where *act* runs the operation, and *drive* runs it on many objects."""
-        found = await act(replace(wanted, dry_run=True))
-        if (error := first_error(found)) is not None:
+        preview = await act(replace(input, dry_run=True))
+        if (error := first_error(preview)) is not None:
             raise error
-        if pending := sum(item.code == "pending" for item in found.skipped):
+        if pending := sum(item.code == "pending" for item in preview.skipped):
             hint(f"{pending} still pending, so not {self.noun}s: `boathook deliveries retry` makes one due now")
-        done = await self._change(wanted, found, act, drive)
+        done = await self._change(input, preview, act, drive)
         if done is not None:
             self._say(f"{self.operation.says} {counted(done, self.noun)}")
         outcome = await follow(done) if done and follow else None
         if self.as_json:
-            fields = {"action": self.verb, "dry_run": wanted.dry_run, "matching": found.matching, "done": done or 0}
+            fields = {"action": self.verb, "dry_run": input.dry_run, "matching": preview.matching, "done": done or 0}
             output.print_json(fields | ({} if outcome is None else {"outcome": asdict(outcome)}))
         return outcome is None or not outcome.dead
 
     async def _change(
         self,
-        wanted: Any,
-        found: Acted,
+        input: Any,
+        preview: Acted,
         act: Callable[[Any], Awaitable[Acted]],
         drive: Callable[[Any], AsyncIterator[int]],
     ) -> int | None:
         """Return how many were changed; None if that was not confirmed, or is a dry run."""
-        if found.counts and not self.as_json and (wanted.dry_run or not wanted.ids):
-            output.print_table(_COUNTS, found.counts)
-        for note in found.notes:
+        if preview.counts and not self.as_json and (input.dry_run or not input.ids):
+            output.print_table(_COUNTS, preview.counts)
+        for note in preview.notes:
             self._say(note)
-        if not wanted.ids or wanted.dry_run:
-            if wanted.group is None:
-                self._say(counted(found.matching, self.noun))
-            what = f"{self.verb} {counted(found.matching, self.noun)}"
-            if not found.matching or not confirm_selection(what, dry_run=wanted.dry_run, yes=self.yes):
+        if not input.ids or input.dry_run:
+            if input.group is None:
+                self._say(counted(preview.matching, self.noun))
+            what = f"{self.verb} {counted(preview.matching, self.noun)}"
+            if not preview.matching or not confirm_selection(what, dry_run=input.dry_run, yes=self.yes):
                 return None
-        if wanted.ids:
-            acted = await act(wanted)
+        if input.ids:
+            acted = await act(input)
             for item in acted.skipped:
                 if item.code != "pending":
                     hint(item.why)
             return int(acted.done)
         done = 0
-        with Progress(self.verb, found.matching) as report:
-            async for done in drive(wanted):
+        with Progress(self.verb, preview.matching) as report:
+            async for done in drive(input):
                 report(done)
         return done
 
@@ -348,13 +348,13 @@ async def complete(work: UnitOfWork, value: msgspec.Struct) -> Any:
     """Return an input with the whole ids that its ids begin. Raises InvalidValue, NotFound."""
     whole = {}
     for field in fields_of(type(value)):
-        given, rule = getattr(value, field.name), field.item_rule if field.is_list else field.rule
+        entry, rule = getattr(value, field.name), field.item_rule if field.is_list else field.rule
         prefix = rule.prefix
-        if not prefix or given is None:
+        if not prefix or entry is None:
             continue
-        words = given if field.is_list else [given]
-        found = [await id_prefixes.complete(work.connection, prefix, word, work.caller.tenant) for word in words]
-        whole[field.name] = found if field.is_list else found[0]
+        words = entry if field.is_list else [entry]
+        completed = [await id_prefixes.complete(work.connection, prefix, word, work.caller.tenant) for word in words]
+        whole[field.name] = completed if field.is_list else completed[0]
     return replace(value, **whole) if whole else value
 
 
@@ -402,8 +402,8 @@ def _print_list(
     value = _input(operation, {**values, "iterator": after})
 
     async def read(runner: Runner) -> None:
-        found = _pages(operation, runner, await runner.complete(value), limit)
-        await view.print_pages(found, limit=limit, as_json=as_json)
+        pages = _pages(operation, runner, await runner.complete(value), limit)
+        await view.print_pages(pages, limit=limit, as_json=as_json)
 
     with naming_options(operation):
         _run_with(ctx, read)

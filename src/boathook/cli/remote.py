@@ -173,8 +173,8 @@ class RemoteRunner:
     async def complete(self, value: msgspec.Struct) -> Any:
         """Return an input whose ids are whole. Raises UsageError for the beginning of one."""
         for field in fields_of(type(value)):
-            given, rule = getattr(value, field.name), field.item_rule if field.is_list else field.rule
-            for word in given if field.is_list and given else [given]:
+            entry, rule = getattr(value, field.name), field.item_rule if field.is_list else field.rule
+            for word in entry if field.is_list and entry else [entry]:
                 if word and rule.prefix and not _is_whole(rule.prefix, word):
                     raise UsageError(f"{word} is the beginning of an id; a server takes whole ids")
         return value

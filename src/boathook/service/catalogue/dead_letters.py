@@ -57,9 +57,9 @@ class Purge(DeadLetters, frozen=True, kw_only=True):
         "boathook dead replay --first dlv_01h455vb4pex5vsknk084sn02q4_0",
     ),
 )
-async def replay(batch: Batch, wanted: Replay) -> None:
+async def replay(batch: Batch, input: Replay) -> None:
     """Replay dead letters, each with its full number of attempts."""
-    await delivery_commands.replay_locked(batch.connection, batch.keys, batch.audit, pace=batch.pace(wanted.rate))
+    await delivery_commands.replay_locked(batch.connection, batch.keys, batch.audit, pace=batch.pace(input.rate))
 
 
 @on_dead_letters(
@@ -75,7 +75,7 @@ async def replay(batch: Batch, wanted: Replay) -> None:
         "boathook dead ignore --recipient handler:crm --note 'the old CRM is gone' --yes",
     ),
 )
-async def ignore(batch: Batch, wanted: Ignore) -> None:  # noqa: ARG001 - its note is in the audit
+async def ignore(batch: Batch, input: Ignore) -> None:  # noqa: ARG001 - its note is in the audit
     """Mark dead letters as ignored, with a note."""
     await delivery_commands.ignore_locked(batch.connection, batch.keys, batch.audit)
 
@@ -91,6 +91,6 @@ async def ignore(batch: Batch, wanted: Ignore) -> None:  # noqa: ARG001 - its no
     must_type="purge",
     examples=("boathook dead purge --source test --since 7d --yes",),
 )
-async def purge(batch: Batch, wanted: Purge) -> None:  # noqa: ARG001 - its note is in the audit
+async def purge(batch: Batch, input: Purge) -> None:  # noqa: ARG001 - its note is in the audit
     """Permanently delete dead letters and their attempts; they are counted as dropped. Their events are kept."""
     await delivery_commands.purge_locked(batch.connection, batch.keys, batch.audit)

@@ -169,15 +169,15 @@ def _check_scope(new: NewKey) -> None:
     tag=TAG,
     examples=("boathook keys list --json",),
 )
-async def list_keys(work: UnitOfWork, wanted: KeyFilter) -> KeyPage:
+async def list_keys(work: UnitOfWork, input: KeyFilter) -> KeyPage:
     """List keys, newest first."""
-    before = None if wanted.iterator is None else read_iterator(ids.API_KEY, wanted.iterator)
-    organization = work.caller.tenant or wanted.organization
+    before = None if input.iterator is None else read_iterator(ids.API_KEY, input.iterator)
+    organization = work.caller.tenant or input.organization
     rows = await api_keys.list_all(
-        work.connection, organization, with_portal=wanted.portal, before=before, limit=wanted.limit + 1
+        work.connection, organization, with_portal=input.portal, before=before, limit=input.limit + 1
     )
-    data = [view(row) for row in rows[: wanted.limit]]
-    return KeyPage(data=data, iterator=data[-1].id if data else None, done=len(rows) <= wanted.limit)
+    data = [view(row) for row in rows[: input.limit]]
+    return KeyPage(data=data, iterator=data[-1].id if data else None, done=len(rows) <= input.limit)
 
 
 @operation(

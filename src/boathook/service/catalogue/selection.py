@@ -160,65 +160,63 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
     revives: bool
     """Whether they become pending, so that those that cannot be sent are skipped."""
 
-    async def run(self, work: UnitOfWork, wanted: In) -> Acted:
+    async def run(self, work: UnitOfWork, input: In) -> Acted:
         """Act on the named ones in the transaction of *work*, or start a job for the others; or only count."""
-        if wanted.ids:
-            return await self._act_on_named(work, wanted, _read_keys(wanted.ids))
+        if input.ids:
+            return await self._act_on_named(work, input, _read_keys(input.ids))
         now = await delivery_commands.read_clock(work.connection)
-        found = await self._count(work, wanted, now)
-        if wanted.dry_run or not found.matching:
-            return found
-        request = self._request(work, wanted, now) | {"total": found.matching}
-        subject, kind = wanted.group or _subject(wanted), self.by_group if wanted.group else self.by_filter
+        preview = await self._count(work, input, now)
+        if input.dry_run or not preview.matching:
+            return preview
+        request = self._request(work, input, now) | {"total": preview.matching}
+        subject, kind = input.group or _subject(input), self.by_group if input.group else self.by_filter
         task = await tasks.start(work, kind, request, subject=subject, note=request["note"])
-        return msgspec.structs.replace(found, job=task.shown_id)
+        return msgspec.structs.replace(preview, job=task.shown_id)
 
-    async def drive(self, open_work: OpenWork, wanted: In) -> AsyncIterator[int]:
+    async def drive(self, open_work: OpenWork, input: In) -> AsyncIterator[int]:
         """Act on all of a group, filters or all, in one transaction a batch; yield how many are done after each."""
         done, start = 0, None
         while True:
             async with open_work() as work:
                 start = start or await delivery_commands.read_clock(work.connection)
-                if not done and wanted.group:
-                    await record(work.connection, work.actor, self.by_group.value, wanted.group, _note(wanted) or None)
-                keys = await self._lock(work, wanted, start)
-                batch = Batch(
-                    connection=work.connection, keys=keys, audit=_audit(work, wanted), start=start, place=done
-                )
-                await self.step(batch, wanted)
+                if not done and input.group:
+                    await record(work.connection, work.actor, self.by_group.value, input.group, _note(input) or None)
+                keys = await self._lock(work, input, start)
+                batch = Batch(connection=work.connection, keys=keys, audit=_audit(work, input), start=start, place=done)
+                await self.step(batch, input)
             if not keys:
                 return
             done += len(keys)
             yield done
 
-    async def _act_on_named(self, work: UnitOfWork, wanted: In, keys: Sequence[Key]) -> Acted:
+    async def _act_on_named(self, work: UnitOfWork, input: In, keys: Sequence[Key]) -> Acted:
         states = {
             state.key: state for state in await delivery_commands.read_states(work.connection, keys, _tenant(work))
         }
         dead = [key for key in keys if key in states and states[key].state == State.DEAD]
         locked: list[Key] = []
-        if dead and not wanted.dry_run:
+        if dead and not input.dry_run:
             selection = Selection(ListFilter(), dead, _tenant(work))
             locked = await delivery_commands.lock_dead(work.connection, selection, len(dead), is_to_revive=self.revives)
             start = await delivery_commands.read_clock(work.connection)
-            batch = Batch(connection=work.connection, keys=locked, audit=_audit(work, wanted), start=start)
-            await self.step(batch, wanted)
-        acted = set(dead if wanted.dry_run else locked)
+            batch = Batch(connection=work.connection, keys=locked, audit=_audit(work, input), start=start)
+            await self.step(batch, input)
+        acted = set(dead if input.dry_run else locked)
         skipped = [_skipped(key, states.get(key), revives=self.revives) for key in keys if key not in acted]
         counts = (
-            [] if not (dead and wanted.dry_run) else await _counts(work, Selection(ListFilter(), dead, _tenant(work)))
+            [] if not (dead and input.dry_run) else await _counts(work, Selection(ListFilter(), dead, _tenant(work)))
         )
-        return Acted(dry_run=wanted.dry_run, matching=len(dead), done=len(locked), skipped=skipped, counts=counts)
+        return Acted(dry_run=input.dry_run, matching=len(dead), done=len(locked), skipped=skipped, counts=counts)
 
-    async def _count(self, work: UnitOfWork, wanted: In, now: datetime) -> Acted:
-        if wanted.group is None:
-            counts = await _counts(work, Selection(_until(wanted.filter, now), None, _tenant(work)))
-            return Acted(dry_run=wanted.dry_run, matching=sum(count.number for count in counts), counts=counts)
-        group = await dead_letter_groups.find_group(work.connection, _group_key(wanted.group), _tenant(work))
+    async def _count(self, work: UnitOfWork, input: In, now: datetime) -> Acted:
+        if input.group is None:
+            counts = await _counts(work, Selection(_until(input.filter, now), None, _tenant(work)))
+            return Acted(dry_run=input.dry_run, matching=sum(count.number for count in counts), counts=counts)
+        group = await dead_letter_groups.find_group(work.connection, _group_key(input.group), _tenant(work))
         if group is None:
-            text = f"no dead letters are left in {wanted.group}"
-            return Acted(dry_run=wanted.dry_run, matching=0, notes=[text])
-        return Acted(dry_run=wanted.dry_run, matching=group.number, notes=await self._notes(work, group))
+            text = f"no dead letters are left in {input.group}"
+            return Acted(dry_run=input.dry_run, matching=0, notes=[text])
+        return Acted(dry_run=input.dry_run, matching=group.number, notes=await self._notes(work, group))
 
     async def _notes(self, work: UnitOfWork, group: DeadLetterGroup) -> list[str]:
         """Return what to know of a group before: its cause, and why a replay might be in vain."""
@@ -235,29 +233,29 @@ class Selected(msgspec.Struct, Generic[In], frozen=True, kw_only=True):
             lines.append(f"{preview.expunged} stay dead letters: their payload was deleted")
         return lines
 
-    async def _lock(self, work: UnitOfWork, wanted: In, start: datetime) -> list[Key]:
-        if wanted.group is not None:
+    async def _lock(self, work: UnitOfWork, input: In, start: datetime) -> list[Key]:
+        if input.group is not None:
             return await dead_letter_groups.lock_group(
-                work.connection, _group_key(wanted.group), start,
+                work.connection, _group_key(input.group), start,
                 limit=BATCH, is_to_revive=self.revives, organization=_tenant(work),
             )  # fmt: skip
-        selection = Selection(_until(wanted.filter, start), None, _tenant(work))
+        selection = Selection(_until(input.filter, start), None, _tenant(work))
         return await delivery_commands.lock_dead(work.connection, selection, BATCH, is_to_revive=self.revives)
 
-    def _request(self, work: UnitOfWork, wanted: In, now: datetime) -> dict[str, Any]:
+    def _request(self, work: UnitOfWork, input: In, now: datetime) -> dict[str, Any]:
         """Return what a job keeps: what it is about as of now, and who started it with which permission."""
-        chosen = _until(wanted.filter, now)
+        chosen = _until(input.filter, now)
         spans = {
             name: value and value.isoformat() for name, value in (("since", chosen.since), ("until", chosen.until))
         }
         names = ("source", "application", "type", "recipient", "code")
         about: Mapping[str, Any] = {**{name: getattr(chosen, name) for name in names}, **spans}
-        if wanted.group is not None:
-            about = {"group": str(_group_key(wanted.group))}
+        if input.group is not None:
+            about = {"group": str(_group_key(input.group))}
         return {
             **about,
-            "rate": getattr(wanted, "rate", None),
-            "note": _note(wanted),
+            "rate": getattr(input, "rate", None),
+            "note": _note(input),
             "actor": work.actor,
             "tenant": work.caller.tenant,
             "caller": dict(work.caller.frozen()),
@@ -302,8 +300,8 @@ def on_dead_letters(
             step=step, permission=permission, by_group=by_group, by_filter=by_filter, revives=revives
         )
 
-        async def body(work: UnitOfWork, wanted: In) -> Acted:
-            return await selected.run(work, wanted)
+        async def body(work: UnitOfWork, input: In) -> Acted:
+            return await selected.run(work, input)
 
         body.__doc__ = step.__doc__
         input_type = list(step.__annotations__.values())[1]
@@ -320,21 +318,21 @@ def _tenant(work: UnitOfWork) -> str | None:
     return work.caller.tenant
 
 
-def _note(wanted: DeadLetters) -> str:
-    return str(getattr(wanted, "note", "")).strip()
+def _note(input: DeadLetters) -> str:
+    return str(getattr(input, "note", "")).strip()
 
 
-def _audit(work: UnitOfWork, wanted: DeadLetters) -> AuditContext:
-    return AuditContext(actor=work.actor, note=_note(wanted) or None)
+def _audit(work: UnitOfWork, input: DeadLetters) -> AuditContext:
+    return AuditContext(actor=work.actor, note=_note(input) or None)
 
 
-def _until(wanted: ListFilter, end: datetime) -> ListFilter:
+def _until(criteria: ListFilter, end: datetime) -> ListFilter:
     """Return a filter of those that had failed by a time: later ones are not touched."""
-    return msgspec.structs.replace(wanted, until=min(end, wanted.until or end))
+    return msgspec.structs.replace(criteria, until=min(end, criteria.until or end))
 
 
-def _subject(wanted: DeadLetters) -> str:
-    return wanted.source or wanted.application or wanted.recipient or "dead letters"
+def _subject(input: DeadLetters) -> str:
+    return input.source or input.application or input.recipient or "dead letters"
 
 
 def _read_keys(names: Sequence[str]) -> list[Key]:
