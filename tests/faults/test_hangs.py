@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import asyncpg
 import psycopg
@@ -19,6 +19,7 @@ from boathook.delivery import keeper
 from boathook.domain.errors import DatabaseUnavailable
 from boathook.domain.policy import RetryPolicy
 from boathook.handlers.api import Boathook, Event, Transaction
+from boathook.service.database import open_database as database_of_a_command
 from tests.faults.frozen_server import (
     DETECTED_S,
     ask,
@@ -286,3 +287,21 @@ async def test_a_keeper_is_re_elected_after_a_hang(
     await eventually(lambda: seats[-1] == "ours")
     stop.set()
     await keeping
+
+
+async def test_a_command_waits_longer_for_a_busy_server_than_a_gateway(
+    server: OwnServer, monkeypatch: pytest.MonkeyPatch
+):
+    limits: list[float | None] = []
+    time_limit = server_monitor.time_limit
+
+    def recording(seconds: float | None) -> AbstractAsyncContextManager[list[Connection]]:
+        limits.append(seconds)
+        return time_limit(seconds)
+
+    monkeypatch.setattr(server_monitor, "time_limit", recording)
+    settings = load(None, {"database.url": server.url, "database.connect_timeout_s": 60.0})
+    async with database_of_a_command(settings, purpose="hang") as database:
+        await wait_for_heartbeat(database)
+        await eventually(lambda: len(limits) > 1)
+    assert set(limits) == {60.0}

@@ -134,13 +134,17 @@ class ServerMonitor:
         dial: opens the dedicated connection.
         purpose: purpose of the pools, for the log.
         max_connect_s: timeout of connecting while the server is unavailable.
+        patience_s: minimum timeout of a heartbeat, and of a new connection; `MIN_TIMEOUT_S` if None.
     """
 
-    def __init__(self, dial: OpenConnection, *, purpose: str, max_connect_s: float) -> None:
+    def __init__(
+        self, dial: OpenConnection, *, purpose: str, max_connect_s: float, patience_s: float | None = None
+    ) -> None:
         self._answers = asyncio.Event()
         self._answers.set()
         self._dial = dial
         self._max_connect_s = max_connect_s
+        self._patience_s = MIN_TIMEOUT_S if patience_s is None else patience_s
         self._cuts: dict[Callable[[], None], None] = {}
         """In insertion order, so that simulations are reproducible."""
         self._dialling: dict[asyncio.Timeout, None] = {}
@@ -268,13 +272,16 @@ class ServerMonitor:
             await asyncio.sleep(_RETRY_INTERVAL_S)
 
     async def _connect(self) -> asyncpg.Connection:
-        timeout_s = self._max_connect_s if self.is_unavailable else max(MIN_TIMEOUT_S, _TIMEOUT_FACTOR * self._dial_s)
+        timeout_s = self._max_connect_s if self.is_unavailable else self._timeout_after(self._dial_s)
         timeout_s = min(timeout_s, self._max_connect_s)
         began = time.monotonic()
         async with time_limit(timeout_s):
             line = await self._dial()
         self._dial_s = time.monotonic() - began
         return line
+
+    def _timeout_after(self, usual_s: float) -> float:
+        return max(self._patience_s, _TIMEOUT_FACTOR * usual_s)
 
     async def _send_heartbeats(self, line: asyncpg.Connection) -> None:
         """Send heartbeats until one fails."""
@@ -283,9 +290,9 @@ class ServerMonitor:
         while not line.is_closed():
             self._wake.clear()
             began = time.monotonic()
-            async with time_limit(max(MIN_TIMEOUT_S, _TIMEOUT_FACTOR * self._answer_s)) as connections:
+            async with time_limit(self._timeout_after(self._answer_s)) as connections:
                 connections.append(line)
-                for channel in self._channels.keys() - listened:
+                for channel in [name for name in self._channels if name not in listened]:
                     await line.add_listener(channel, self._on_notification)
                     listened.add(channel)
                 row = await line.fetchrow(SQL["read_safety"])

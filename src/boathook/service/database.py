@@ -75,6 +75,8 @@ async def open_database(
             size=4,
             connect_timeout_s=settings.database.connect_timeout_s,
             statement_timeout_s=statement_timeout_s or settings.database.statement_timeout_s,
+            # A gateway has to notice an outage before its senders give up; a command may wait for a busy server.
+            patience_s=settings.database.connect_timeout_s,
         )
         try:
             yield database
