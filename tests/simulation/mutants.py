@@ -14,6 +14,7 @@ from boathook.ingest.intake import Intake, Mode
 from boathook.spool.segment_store import Segment, SegmentStore
 from boathook.spool.spool import Spool
 from tests.simulation import disk, ingest_statements, lease_statements
+from tests.simulation.plan import Plan
 from tests.simulation.tables import Row, Transaction
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -150,7 +151,7 @@ def naming_a_segment_like_one_that_failed(patch: pytest.MonkeyPatch) -> None:
 
 
 ALL: dict[Mutant, tuple[str, int]] = {
-    without_fences: ("C5|C7|C8|C9", 49),
+    without_fences: ("C5|C7|C8|C9", 955),
     counting_attempts_when_they_fail: ("C8|C11", 16),
     without_rescue: ("C11", 6),
     answering_before_the_disk_has_it: ("C1:", 13),
@@ -164,3 +165,8 @@ ALL: dict[Mutant, tuple[str, int]] = {
     naming_a_segment_like_one_that_failed: ("C11", 52),
 }
 """Each mutant with the invariants that it must violate, and a seed that finds it."""
+
+PLANS: dict[Mutant, Callable[[Plan], bool]] = {
+    without_fences: lambda plan: "pause worker" in plan.faults and plan.lease_s == 1.0 and plan.workers > 1
+}
+"""The plans that can find a mutant where most cannot: a late commit must meet the lease of another worker."""
