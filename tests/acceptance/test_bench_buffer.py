@@ -39,7 +39,8 @@ def test_brokers_and_the_spool_are_measured_in_one_run():
     found = measure("buffer")
     assert found["brokers"] in {1, 3}
     for kind in ("rabbitmq", "spool"):
-        for figure in ("per_s", "drained_per_s", "straight_per_s", "gateway_us", "drain_postgres_us"):
+        # Not what PostgreSQL uses to drain so few events: that may be less than a tick of its clock.
+        for figure in ("per_s", "drained_per_s", "straight_per_s", "gateway_us", "straight_postgres_us"):
             assert found[f"{kind}_{figure}"] > 0, figure
     assert found["rabbitmq_brokers_us"] > 0
     assert "spool_brokers_us" not in found
