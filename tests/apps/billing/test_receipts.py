@@ -227,6 +227,40 @@ def test_partial_refunds_have_receipts_of_their_own(shop: BillingServer):
     assert sorted(row["amount"] for row in rows(shop, payment)) == [Decimal("50.50"), Decimal(100), Decimal(990)]
 
 
+@contextlib.contextmanager
+def held(shop: BillingServer, handler: str) -> Iterator[None]:
+    """Keep the deliveries to a handler that are stored in this block from being due; `release` makes them due."""
+    shop.rows(
+        "create function billing.hold() returns trigger language plpgsql as"
+        " $$ begin new.due_at := now() + interval '1 day'; return new; end $$"
+    )
+    shop.rows(
+        "create trigger hold before insert on boathook.delivery for each row"
+        f" when (new.recipient = 'handler:billing.{handler}') execute function billing.hold()"
+    )
+    try:
+        yield
+    finally:
+        shop.rows("drop function billing.hold() cascade")
+
+
+def release(shop: BillingServer, handler: str) -> None:
+    shop.rows(f"update boathook.delivery set due_at = now() where recipient = 'handler:billing.{handler}'")
+
+
+def test_a_success_between_the_two_handlers_of_a_partial_refund_adds_no_receipt(shop: BillingServer):
+    email, payment = shop.user(), unique("pay")
+    wait_until(shop.is_idle)
+    with held(shop, "record"):
+        shop.send_payment(payment, "refunded", email=email, refund_id="1", refund_amount="100.00")
+        shop.await_payment(payment, status="REFUNDED")  # by `apply`
+    shop.send_payment(payment, email=email)
+    wait_until(lambda: Counter(states(shop, payment)) == {("sale", "DONE"): 1, ("refund", "DONE"): 1})
+    release(shop, "record")
+    wait_until(shop.is_idle)
+    assert Counter(row["amount"] for row in rows(shop, payment)) == {Decimal(990): 1, Decimal(100): 1}
+
+
 def test_a_refund_that_arrives_first_has_the_receipt_of_its_sale_first(shop: BillingServer, desk: FakeDesk):
     email, payment = shop.user(), unique("pay")
     shop.send_payment(payment, "refunded", email=email)
