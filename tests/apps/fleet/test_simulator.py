@@ -47,6 +47,14 @@ def test_equal_seeds_give_equal_histories():
     assert not own[0] & own[1]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_branch_that_a_car_has_left_is_not_expected(seed):
+    """Both changes may be applied at once, and then no row has ever referenced it."""
+    objects = Simulation(SENDER, histories=3, seed=seed).expected().things
+    current = {str(thing.data["company_id"]) for thing in objects.values() if "company_id" in thing.data}
+    assert {id for entity, id in objects if entity == "branch"} == current
+
+
 def test_every_problem_is_simulated():
     requests = Simulation(SENDER, histories=40, seed=1).requests
     assert {200, 400, 401} == {request.expect for request in requests}

@@ -91,7 +91,9 @@ class Simulation:
 
     def expected(self) -> Expected:
         """Return the expected table contents once every request is handled."""
-        objects = {key: ExpectedObject(data={}, is_stub=True) for key in self._named}
+        # Changes are applied together, so a branch that a car has left meanwhile may never have been referenced.
+        branches = {(Entity.BRANCH, str(data["company_id"])) for data in self._kept.values() if data.get("company_id")}
+        objects = {key: ExpectedObject(data={}, is_stub=True) for key in self._named | branches}
         for key, data in self._kept.items():
             objects[key] = ExpectedObject(data=data, is_deleted=key in self._deleted)
         return Expected(things=objects, unknown=self._unknown, changes=self._changes, late=self._late_changes)
@@ -116,8 +118,6 @@ class Simulation:
         self._kept.setdefault((entity, id), {}).update({"id": int(id), **values})
         if action == "destroy":
             self._deleted.add((entity, id))
-        if company := values.get("company_id"):
-            self._named.add((Entity.BRANCH, str(company)))
         self._changes += 1
         return self._request(vary(example, {"id": int(id), **pairs}))
 
