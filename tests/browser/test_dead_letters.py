@@ -160,7 +160,7 @@ def test_a_group_is_rehearsed_then_run_with_a_progress_bar(
     page.get_by_label("Maximum per second").fill("fast")
     admin_page.expected.add("400")
     page.get_by_role("button", name="Replay 4").click()
-    expect(page.get_by_text("invalid number 'fast'")).to_be_visible()
+    expect(page.get_by_text("write a number")).to_be_visible()
     page.get_by_label("Maximum per second").fill("2")
     page.get_by_label("Note").fill("deployed the cure")
     page.get_by_role("button", name="Replay 4").click()
