@@ -70,9 +70,9 @@ async def test_without_the_endpoint_check_unsendable_messages_are_replayed(
 ):
     """The mutant: dead letters are revived without a check."""
     honest = delivery_commands.SQL["lock_dead"]
-    look = "(not $11::boolean or (e.expunged_at is null and boathook.accepts_deliveries(d.recipient)))"
+    look = "(not $12::boolean or (e.expunged_at is null and boathook.accepts_deliveries(d.recipient)))"
     assert look in honest
-    monkeypatch.setitem(delivery_commands.SQL, "lock_dead", honest.replace(look, "$11::boolean is not null"))
+    monkeypatch.setitem(delivery_commands.SQL, "lock_dead", honest.replace(look, "$12::boolean is not null"))
     acme = await add_application(store.db, "acme")
     await add_endpoint(store.db, acme)
     await store.fail((await publish(store.db, Outbox(), acme)).event_id, is_last=True)

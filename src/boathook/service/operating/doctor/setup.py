@@ -17,7 +17,6 @@ from boathook.domain.plurals import counted
 from boathook.domain.signing import describe_variable, variable_name
 from boathook.ingest.sources import compile_sources, compile_verifier, configured_spec, source_spec
 from boathook.providers.schemes import NoProof
-from boathook.service.access.user_tokens import UserTokens
 from boathook.service.database import Migrations, ProgressCallback, server_url
 from boathook.service.operating.doctor import database as database_checks
 from boathook.service.operating.doctor import packages, spool
@@ -182,6 +181,8 @@ async def _user_tokens(settings: Settings) -> AsyncIterator[Finding]:
     """Yield the finding about the keys of the users' issuer; none if no token of users is accepted."""
     if not settings.jwt.is_on:
         return
+    from boathook.service.access.user_tokens import UserTokens  # loads the HTTP client and cryptography
+
     try:
         tokens = UserTokens(settings)
         try:
