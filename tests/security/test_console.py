@@ -335,7 +335,7 @@ async def test_password_guessing_keeps_no_request_from_the_database(target: Atta
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_without_a_limit_password_guesses_queue_up(target: AttackTarget, monkeypatch):
-    monkeypatch.setattr(operators, "_MAX_WAITING", 10**6)
+    monkeypatch.setattr(passwords, "_MAX_WAITING", 10**6)
     with held_comparisons():
         waiting = [guess(target.console, f"nobody-{number}") for number in range(12)]
         await until_waiting(12)
