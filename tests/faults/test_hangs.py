@@ -12,6 +12,7 @@ import pytest
 
 from boathook.config import load
 from boathook.db import server_monitor
+from boathook.db.connection import time_limit
 from boathook.db.database import Connection, Database
 from boathook.db.deliveries import elect_keeper
 from boathook.db.migrations import migrate
@@ -293,7 +294,6 @@ async def test_a_command_waits_longer_for_a_busy_server_than_a_gateway(
     server: OwnServer, monkeypatch: pytest.MonkeyPatch
 ):
     limits: list[float | None] = []
-    time_limit = server_monitor.time_limit
 
     def recording(seconds: float | None) -> AbstractAsyncContextManager[list[Connection]]:
         limits.append(seconds)
