@@ -32,6 +32,10 @@ SEARCH: Final = "scripts/offline-search.js"
 _REMOTE_SCRIPT: Final = "https://unpkg.com/iframe-worker/shim"
 _FENCE: Final = re.compile(r"^```.*?^```\n?", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]+)?(\))")
+_OWN: Final = re.compile(
+    r"https://(?:raw\.githubusercontent\.com/boathook/boathook/main|github\.com/boathook/boathook/blob/main)/"
+)
+"""How READMEs, which package indexes show too, lead to files of the repository."""
 _TRANSITION: Final = re.compile(r"^ +(\S+) --> (\S+)(?: : (.+))?$", re.MULTILINE)
 
 
@@ -75,7 +79,14 @@ def targets(path: Path) -> list[Path]:
         return []
     prose = _FENCE.sub("", path.read_text(encoding="utf-8"))
     links = (match[2] for match in _LINK.finditer(prose))
-    return [(path.parent / link).resolve() for link in links if not re.match(r"\w+:", link)]
+    return [target for link in links if (target := resolve(link, path)) is not None]
+
+
+def resolve(link: str, origin: Path) -> Path | None:
+    """Return the file of the repository that a link on the page *origin* leads to; None if it leads elsewhere."""
+    if own := _OWN.match(link):
+        return ROOT / link[own.end() :]
+    return None if re.match(r"\w+:", link) else (origin.parent / link).resolve()
 
 
 def _site_file(path: Path, config: MkDocsConfig) -> File:
@@ -160,8 +171,8 @@ def source_path(place: str) -> Path:
 def _rewrite_links(prose: str, origin: Path, here: str) -> str:
     def lead(link: re.Match[str]) -> str:
         start, target, anchor, end = link.groups()
-        path = (origin.parent / target).resolve()
-        if re.match(r"\w+:", target) or not path.exists():
+        path = resolve(target, origin)
+        if path is None or not path.exists():
             return link[0]
         return f"{start}{posixpath.relpath(site_path(path), here or '.')}{anchor or ''}{end}"
 
