@@ -16,7 +16,6 @@ from benchmarks.crawler import Crawler, console_pages, portal_pages
 from benchmarks.environment import BenchmarkEnvironment, Server
 from benchmarks.page_client import PageClient
 from boathook.config import load
-from boathook.console.routes import BASE, SIGN_IN
 from boathook.db.database import Database
 from boathook.db.secret_box import open_secret_box
 from boathook.domain.errors import ConfigError
@@ -27,6 +26,7 @@ from boathook.service.access.authorization import Capability
 from boathook.service.access.portal_sessions import PATH
 from boathook.service.unit_of_work import AppContext
 from boathook.testing import sign
+from boathook_console.routes import BASE, SIGN_IN
 
 TARGET_MS: Final = 300
 """What each page has to stay below, 95 times of 100."""

@@ -8,11 +8,11 @@ from starlette.routing import compile_path
 
 from benchmarks.history import NEEDLE
 from benchmarks.page_client import PageClient
-from boathook.console import AREAS
-from boathook.console.routes import BASE
 from boathook.domain.errors import ConfigError
-from boathook.portal import all_pages
 from boathook.service.access.portal_sessions import PATH
+from boathook_console.areas import AREAS
+from boathook_console.routes import BASE
+from boathook_portal.pages import all_pages
 
 STREAMING_PAGES: Final = frozenset({f"{BASE}/overview/live"})
 """A response that lasts until the client disconnects, and a file of ten thousand events."""

@@ -7,11 +7,11 @@ import msgspec
 from starlette.responses import Response
 
 from boathook.config import Settings
-from boathook.console.routes import ConsoleContext, ConsolePages, NavItem, Routes
 from boathook.service.access.authorization import Permission
 from boathook_cells.moves import list_known
 from boathook_cells.settings import find_cells
 from boathook_cells.status import CellStatus, read_statuses
+from boathook_console.routes import ConsoleContext, ConsolePages, NavItem, Routes
 
 _NAVIGATION: Final = NavItem("Cells", "/cells", "m", Permission.OVERVIEW_VIEW, "servers", "System")
 _MAX_SOURCES: Final = 12

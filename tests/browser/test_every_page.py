@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 from playwright.sync_api import TimeoutError as TooLate
 
-from boathook.console import AREAS
+from boathook_console.areas import AREAS
 from tests.browser.conftest import CheckedPage, ConsoleServer
 from tests.browser.receiver import open_receiver
 from tests.browser.sample_data import SampleData, paths_of

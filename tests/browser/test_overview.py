@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from boathook.console.live import MAX_READERS_PER_OPERATOR
+from boathook_console.live import MAX_READERS_PER_OPERATOR
 from tests.browser.conftest import ADMIN, PASSWORD, CheckedPage, ConsoleServer
 from tests.support import until
 

@@ -19,8 +19,6 @@ from boathook.api.event_types import EventTypeOut
 from boathook.cli import applications, event_types
 from boathook.cli.endpoints import _SETTINGS as ENDPOINT_OPTIONS
 from boathook.config.sources import FIELDS
-from boathook.console.source_forms import _COMMON, ELSEWHERE, recipe_fields
-from boathook.pages import rendering
 from boathook.providers import RECIPES
 from boathook.service.catalogue.keys import NewKey
 from boathook.service.fields import fields_of
@@ -35,8 +33,10 @@ from boathook.service.schemas.messages import (
 from boathook.service.sending.applications import NewApplication
 from boathook.service.sending.endpoints import NewEndpoint
 from boathook.service.sending.event_types import NewEventType
+from boathook_console.shared import rendering
+from boathook_console.source_forms import _COMMON, ELSEWHERE, recipe_fields
 
-TEMPLATES: Final = Path(rendering.__file__).parent / "templates"
+TEMPLATES: Final = Path(rendering.__file__).parents[1] / "templates"
 OTHER_NAMES: Final = {
     "disabled": "is_disabled", "archived": "is_archived", "deprecated": "is_deprecated", "version": "api_version",
     "retry_schedule": "retry", "timeout_seconds": "timeout_s", "rate": "throttle_rate", "group": "group_name",

@@ -14,13 +14,13 @@ import pytest
 
 from boathook.api.app import BASE, openapi_document
 from boathook.cli.commands import COMMAND_ENTRIES, _load
-from boathook.console import AREAS
 from boathook.service import catalogue
 from boathook.service.access.authorization import Permission
 from boathook.service.catalogue.operation import Http, Operation, Scope, operation
 from boathook.service.catalogue.values import Result
 from boathook.service.fields import Input
 from boathook.service.unit_of_work import UnitOfWork
+from boathook_console.areas import AREAS
 
 EXEMPT: Final[Mapping[tuple[str, str], str]] = {
     ("key.get", "console"): "the list shows every field of a key",

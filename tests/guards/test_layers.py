@@ -32,6 +32,16 @@ VIOLATIONS = {
         "server/odd.py",
         "def sneak():\n    import boathook_rabbitmq.gateway",
     ),
+    "the portal importing the console's own pages": (
+        "packages-apart",
+        "boathook_portal/odd.py",
+        "import boathook_console.routes",
+    ),
+    "a shared page importing the console's own pages": (
+        "shared-pages",
+        "boathook_console/shared/odd.py",
+        "import boathook_console.routes",
+    ),
     "an optional package importing another": (
         "packages-apart",
         "boathook_redis/odd.py",
@@ -41,9 +51,17 @@ VIOLATIONS = {
     "the ASGI toolkit outside the interfaces": ("asgi-toolkit", "db/database.py", "import starlette"),
     "ingest reaching handlers": ("ingest-apart", "ingest/intake.py", "import boathook.handlers.api"),
     "a route reaching past the service layer": ("api-service", "api/messages.py", "import boathook.db.messages"),
-    "a page reaching past the service layer": ("console-service", "console/events.py", "import boathook.db.events"),
-    "the portal reaching past the service layer": ("console-service", "portal.py", "import boathook.db.events"),
-    "an interface importing another": ("layers", "portal.py", "import boathook.console.routes"),
+    "a page reaching past the service layer": (
+        "console-service",
+        "boathook_console/events.py",
+        "import boathook.db.events",
+    ),
+    "the portal reaching past the service layer": (
+        "console-service",
+        "boathook_portal/pages.py",
+        "import boathook.db.events",
+    ),
+    "an interface importing another": ("layers", "user_webhooks/odd.py", "import boathook.api.app"),
     "a third party in the domain": ("plain-domain", "domain/ids.py", "import pydantic"),
     "a clock in the domain": ("plain-domain", "domain/policy.py", "import time"),
     "an internal import through the root": ("no-root-imports", "delivery/dispatcher.py", "from boathook import Ignore"),
@@ -58,10 +76,10 @@ VIOLATIONS = {
     "the benchmarks in the package": ("benchmarks-outside", "service/odd.py", "import benchmarks.load"),
     "an app importing another": ("distributions", "boathook_billing/odd.py", "import boathook_fleet.settings"),
     "boathook importing an app": ("distributions", "cli/odd.py", "import boathook_billing.settings"),
-    "the page kit reaching for the console's pages": (
+    "the page kit reaching for the service layer": (
         "page-kit",
         "pages/kit/odd.py",
-        "import boathook.pages.rendering",
+        "import boathook.service.unit_of_work",
     ),
     "the MCP library outside its package": ("mcp-library", "service/odd.py", "import mcp.server"),
     "a tool reaching past the service layer": ("mcp-service", "boathook_mcp/odd.py", "import boathook.db.events"),

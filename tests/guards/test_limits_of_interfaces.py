@@ -10,8 +10,8 @@ from typing import Final
 
 import boathook
 
-ROOT: Final = Path(boathook.__file__).parent
-INTERFACES: Final = ("api", "cli", "console", "pages", "portal.py")
+ROOT: Final = Path(boathook.__file__).parents[1]
+INTERFACES: Final = ("boathook/api", "boathook/cli", "boathook/pages", "boathook_console", "boathook_portal")
 KEYWORDS: Final = frozenset({"ge", "gt", "le", "lt", "max_length", "min_length", "max", "min"})
 CALLS: Final = frozenset({"Field", "Query", "Path", "Option", "Argument"})
 _PAGES: Final = "the size of a page or a query"
@@ -38,14 +38,16 @@ ALLOWED: Final[Mapping[str, tuple[int, str]]] = {
     "cli/serve.py": (6, _RUN),
     "cli/sources.py": (1, _RUN),
     "cli/top.py": (1, _RUN),
-    "console/alerts.py": (1, _PAGES),
-    "console/event_types.py": (2, _PAGES),
-    "console/keys.py": (1, _PAGES),
-    "console/rejections.py": (1, _PAGES),
-    "pages/endpoint_lists.py": (1, _PAGES),
+    "boathook_console/alerts.py": (1, _PAGES),
+    "boathook_console/event_types.py": (2, _PAGES),
+    "boathook_console/keys.py": (1, _PAGES),
+    "boathook_console/rejections.py": (1, _PAGES),
+    "boathook_console/settings.py": (1, "a setting"),
+    "boathook_console/shared/endpoint_lists.py": (1, _PAGES),
+    "boathook_portal/logo.py": (1, "the file of a setting"),
     "pages/kit/api.py": (2, _BODY),
     "pages/security.py": (1, _BODY),
-    "pages/site.py": (1, _BODY),
+    "boathook_console/shared/site.py": (1, _BODY),
 }
 """The number of limits in a module that are not of a stored value, or that service has too, with the reason."""
 
@@ -67,12 +69,11 @@ def limits(text: str) -> Iterator[str]:
 
 def places() -> dict[str, list[str]]:
     """Return the limits in each module of the interfaces."""
-    files = [
-        file
-        for name in INTERFACES
-        for file in ([ROOT / name] if name.endswith(".py") else sorted((ROOT / name).rglob("*.py")))
-    ]
-    found = {str(file.relative_to(ROOT)): list(limits(file.read_text(encoding="utf-8"))) for file in files}
+    files = [file for name in INTERFACES for file in sorted((ROOT / name).rglob("*.py"))]
+    found = {
+        file.relative_to(ROOT).as_posix().removeprefix("boathook/"): list(limits(file.read_text(encoding="utf-8")))
+        for file in files
+    }
     return {name: texts for name, texts in found.items() if texts}
 
 

@@ -29,11 +29,13 @@ WORDS = {
     "rabbitmq": re.compile(r"rabbit|amqp|aio_?pika|broker", re.IGNORECASE),
     "redis": re.compile(r"redis|valkey", re.IGNORECASE),
     "svix_import": re.compile(r"svix_?import", re.IGNORECASE),
+    "console": re.compile(r"boathook_console"),
+    "portal": re.compile(r"boathook_portal"),
 }
 """By package: what identifiers and settings of boathook itself must not contain. Prose and texts may."""
 REFERENCES = (
     *("tables", "check", "app", "gateway", "notifier", "elsewhere", "doctor", "prepare", "mounts"),
-    *("pages", "responses", "spools"),
+    *("pages", "responses", "spools", "site"),
 )
 
 
@@ -170,6 +172,7 @@ def imported_by(settings: str, folder: Path) -> set[str]:
 
 @pytest.mark.parametrize(("settings", "expected"), [
     ("", set()),
+    ("[console]\nenabled = false\n[portal]\nenabled = false", set()),
     ("[buffer]\nkey_max_age_h = 2", set()),
     ('[shared]\nredis = ""', {"boathook_redis"}),
     ("[buffer]\nconfirm_s = 2", {"boathook_rabbitmq"}),
@@ -177,14 +180,75 @@ def imported_by(settings: str, folder: Path) -> set[str]:
     ('[buffer]\nhosts = ["mq:5672"]\nuser = "u"\npassword = "p"\n[delivery]\nlane = "rabbitmq"', {"boathook_rabbitmq"}),
 ])  # fmt: skip
 def test_only_packages_in_use_are_imported(settings: str, expected: set[str], tmp_path: Path):
-    assert imported_by(settings, tmp_path) == expected
+    assert imported_by(settings, tmp_path) == {"boathook_console", "boathook_portal", *expected}
+
+
+WITHOUT_PAGES = """
+import importlib.machinery, sys
+usual = importlib.machinery.PathFinder.find_spec
+
+def find_spec(name, path=None, target=None):
+    return None if name.startswith(("boathook_console", "boathook_portal")) else usual(name, path, target)
+
+if ABSENT:
+    importlib.machinery.PathFinder.find_spec = find_spec
+import asyncio
+from boathook import config
+from boathook.config.packages import resolve
+from boathook.observability.live_metrics import LiveMetrics
+from boathook.server.gateway import IngestRuntime
+from boathook.server.gateway_sources import load_sources
+from boathook.server.console import AppBuilder, Console, site_paths
+from boathook.service.operating.doctor.packages import check
+
+async def main():
+    settings = config.load()
+    check(settings)
+    metrics = LiveMetrics(settings.server.data_dir)
+    runtime = IngestRuntime(settings, load_sources(settings), metrics, prepared=asyncio.Event(), console=Console(settings, metrics))
+    build = AppBuilder(settings, metrics, asyncio.Event(), runtime.intake)
+    build.api(build.context_without_database())
+    for package in site_paths(settings).values():
+        build.site(package, build.context_without_database())
+
+asyncio.run(main())
+print(*sorted(name for name in sys.modules if name.startswith(("boathook_console", "boathook_portal"))))
+"""
+DECLARED = ["boathook_console", "boathook_console.settings", "boathook_portal", "boathook_portal.settings"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_absent", "expected"),
+    [
+        ("[console]\nenabled = false\n[portal]\nenabled = false", False, DECLARED),
+        ("", True, []),
+    ],
+)
+def test_a_gateway_without_pages_imports_none_of_them(
+    settings: str, is_absent: bool, expected: list[str], tmp_path: Path
+):
+    (tmp_path / "boathook.toml").write_text(f'[database]\nurl = "postgresql://127.0.0.1:1/none"\n{settings}\n')
+    code = WITHOUT_PAGES.replace("ABSENT", str(is_absent))
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, text=True, capture_output=True, check=False)
+    assert (run.returncode, run.stdout.split()) == (0, expected), run.stderr
+
+
+def test_mutant_a_gateway_with_pages_imports_them(tmp_path: Path):
+    (tmp_path / "boathook.toml").write_text('[database]\nurl = "postgresql://127.0.0.1:1/none"\n')
+    code = WITHOUT_PAGES.replace("ABSENT", "False")
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, text=True, capture_output=True, check=True)
+    assert {"boathook_console.areas", "boathook_portal.pages"} <= set(run.stdout.split())
+
+
+def test_sections_that_are_always_used_are_declared_as_others_are():
+    assert packages.own_sections().items() >= packages.ALWAYS_USED.items()
 
 
 def test_the_environment_uses_a_package_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BOATHOOK_BUFFER_HOSTS", "mq1:5672,mq2:5672")
     settings = config.load()
-    assert [package.name for package in settings.packages] == ["rabbitmq"]
+    assert [package.name for package in settings.packages] == ["console", "portal", "rabbitmq"]
     assert settings.tables["buffer"].model_dump()["hosts"] == ("mq1:5672", "mq2:5672")
 
 

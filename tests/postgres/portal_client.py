@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from boathook.config.packages import resolve
 from boathook.db.applications import Application
 from boathook.db.database import Database
 from boathook.db.endpoints import Endpoint
@@ -17,7 +18,7 @@ from boathook.db.operators import ClientInfo
 from boathook.domain.model import Role
 from boathook.observability import log
 from boathook.observability.live_metrics import LiveMetrics
-from boathook.server.console import build_site
+from boathook.server.console import site_paths
 from boathook.service.access import keys, operators
 from boathook.service.sending import applications, endpoints, messages
 from boathook.service.sending.applications import NewApplication
@@ -27,6 +28,26 @@ from boathook.service.unit_of_work import AppContext
 from tests.postgres.api_client import make_context
 
 ORIGIN = "http://portal.localhost"
+
+
+def build_site(context: AppContext, live_metrics: LiveMetrics) -> "BothSites":
+    """Return the console and the portal as one application."""
+    sites = {
+        path: resolve(str(package.site))(context, live_metrics)
+        for path, package in site_paths(context.settings).items()
+    }
+
+    return BothSites(sites)
+
+
+class BothSites:
+    """The console and the portal as one application."""
+
+    def __init__(self, sites: Mapping[str, Any]) -> None:
+        self.sites = sites
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.sites["/portal" if scope["path"].startswith("/portal") else "/console"](scope, receive, send)
 
 
 class PageClient(httpx.AsyncClient):

@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 
 from boathook.config import load
-from boathook.console.derived import check_typed
 from boathook.db import dead_letter_groups, tasks
 from boathook.db.database import Database
 from boathook.db.dead_letter_groups import DeadLetterGroup
@@ -30,6 +29,7 @@ from boathook.service.operating import bulk_jobs
 from boathook.service.operating import dead_letters as actions
 from boathook.service.operating.search import SearchQuery
 from boathook.service.unit_of_work import AppContext
+from boathook_console.derived import check_typed
 from tests.postgres.dead_letter_actions import ignore_group, purge_group, replay_group
 from tests.postgres.portal_client import open_console
 from tests.postgres.test_integrity import Store

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from boathook import config
-from boathook.console.overview import CHART_RANGES, OverviewState, build_trends, oldest_due
-from boathook.console.routes import nav_counts
 from boathook.db.database import Database
 from boathook.db.deliveries import DeliveryStore
 from boathook.db.metric_samples import HostSample
@@ -21,10 +19,12 @@ from boathook.domain.policy import RetryDefaults
 from boathook.handlers.outbox import Outbox
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.metric_snapshot import BacklogCounts, MetricSnapshot
-from boathook.pages.rendering import ConsoleState, PageRenderer
 from boathook.service.operating.live_stats import LiveStats, RecipientActivity, Sample, summarize
 from boathook.service.operating.recipient_stats import RangeName
 from boathook.service.unit_of_work import AppContext
+from boathook_console.overview import CHART_RANGES, OverviewState, build_trends, oldest_due
+from boathook_console.routes import BASE, nav_counts
+from boathook_console.shared.rendering import ConsoleState, PageRenderer
 from tests.conftest import FreshServer
 from tests.support import eventually
 
@@ -63,7 +63,7 @@ async def test_the_overview_keeps_its_data_while_postgresql_is_down(fresh_server
     database = await Database.open(server.url, purpose="test", size=2)
     settings = config.load(None, {"database.url": server.url, "server.data_dir": str(tmp_path)})
     context = AppContext(settings, database, open_secret_box(settings), Outbox(memory_days=1))
-    overview = OverviewState(PageRenderer(ConsoleState(context, LiveMetrics(tmp_path, "gateway-0"))))
+    overview = OverviewState(PageRenderer(ConsoleState(context, LiveMetrics(tmp_path, "gateway-0")), BASE))
     await add_deliveries(database, "1h", 1, "dead")
     before = await overview._render()
     assert "PostgreSQL is unavailable" not in before
@@ -106,7 +106,7 @@ def make_overview(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Return the overview of a store that one host works on."""
     settings = config.load(None, {"database.url": "postgresql://unused", "server.data_dir": str(tmp_path)})
     context = AppContext(settings, db, open_secret_box(settings), Outbox(memory_days=1))
-    overview = OverviewState(PageRenderer(ConsoleState(context, LiveMetrics(tmp_path, "gateway-0"))))
+    overview = OverviewState(PageRenderer(ConsoleState(context, LiveMetrics(tmp_path, "gateway-0")), BASE))
 
     async def read() -> LiveStats:
         return summarize([HostSample("here", datetime.now(UTC), MetricSnapshot(span_s=10.0))])

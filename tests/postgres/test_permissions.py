@@ -11,11 +11,8 @@ import boathook.pages
 from boathook.api import app as api_module
 from boathook.api import build_api
 from boathook.api import route as calls
-from boathook.console import overview
-from boathook.console import routes as pages
 from boathook.domain.model import MountRole, Role
 from boathook.observability.live_metrics import LiveMetrics
-from boathook.server.console import build_site
 from boathook.service.access.authorization import (
     ACCESS_RULES,
     Capability,
@@ -27,6 +24,8 @@ from boathook.service.access.authorization import (
     role_may,
 )
 from boathook.service.unit_of_work import new_id
+from boathook_console import overview
+from boathook_console import routes as pages
 from tests.permission_matrix import (
     TOKENS,
     Ask,
@@ -41,7 +40,7 @@ from tests.permission_matrix import (
     wrong,
 )
 from tests.postgres.api_client import make_context, make_operator_token, make_token
-from tests.postgres.portal_client import ORIGIN, ConsoleApp, Tenant, open_console
+from tests.postgres.portal_client import ORIGIN, ConsoleApp, Tenant, build_site, open_console
 
 ENDLESS = ("/listen", "/live")
 BESIDES = {Permission.PUBLIC, Permission.APP_CALL, Permission.APP_READ, Permission.TOKEN_END}
@@ -84,9 +83,11 @@ def _sources() -> list[str]:
 
 
 def test_pages_ask_for_permissions_by_their_names():
-    folder = Path(boathook.pages.__file__).parent / "templates"
+    root = Path(boathook.pages.__file__).parents[2]
     words = [
-        word for file in folder.rglob("*.html") for word in re.findall(r'\b(?:can|may)\("([^"]*)"\)', file.read_text())
+        word
+        for file in root.glob("boathook*/**/templates/**/*.html")
+        for word in re.findall(r'\b(?:can|may)\("([^"]*)"\)', file.read_text())
     ]
     assert len(words) > 20
     assert set(words) <= {str(one) for one in Permission}

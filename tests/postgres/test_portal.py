@@ -10,18 +10,18 @@ from urllib.parse import urlencode
 import pytest
 from msgspec.structs import replace
 
-from boathook import portal
 from boathook.db import api_keys
 from boathook.domain import ids
-from boathook.pages import context as visits
-from boathook.pages.context import Page
 from boathook.pages.security import csrf_token
-from boathook.portal import PortalContext, all_pages
 from boathook.service.access import keys, portal_sessions
 from boathook.service.access.authorization import ACCESS_RULES, Capability, Principal
 from boathook.service.sending import endpoints, event_types
 from boathook.service.sending.endpoints import NewEndpoint
 from boathook.service.sending.event_types import NewEventType
+from boathook_console.shared import context as visits
+from boathook_console.shared.context import Page
+from boathook_portal import pages
+from boathook_portal.pages import PortalContext, all_pages
 from tests.postgres.api_client import make_token
 from tests.postgres.portal_client import ConsoleApp, PageClient, Tenant, open_console
 
@@ -264,7 +264,7 @@ async def test_without_the_key_check_an_api_key_is_accepted(customer: CustomerDa
         async with context.work() as work:
             return await api_keys.find(work.connection, keys.hash_token(token))
 
-    monkeypatch.setattr(portal, "find_key", find_any)
+    monkeypatch.setattr(pages, "find_key", find_any)
     plain = await make_token(customer.console.context, application=customer.tenant.application.shown_id)
     (page,) = [page for page in PAGES if (page.method, page.path) == ("GET", "/endpoints/{endpoint}")]
     assert (await customer.send(page, plain)).status_code == 200

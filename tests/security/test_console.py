@@ -22,24 +22,24 @@ import msgspec
 import pytest
 from starlette.routing import Route
 
-from boathook.console import AREAS
-from boathook.console import login as signing_in
-from boathook.console.login import OIDC_CALLBACK_PATH, OIDC_START_PATH
-from boathook.console.routes import BASE, ConsoleContext, RouteSpec
 from boathook.db import operators as operator_database
 from boathook.db.database import Database
 from boathook.db.operators import ClientInfo
 from boathook.domain import ids
 from boathook.domain.model import Role
-from boathook.pages import context
 from boathook.pages.security import csrf_token
-from boathook.portal import all_pages
 from boathook.server.asgi_guard import apply_forwarded_headers
 from boathook.service.access import login_rate, operators, passwords
 from boathook.service.access.authorization import ACCESS_RULES
 from boathook.service.access.login_rate import LoginRateLimiter
 from boathook.service.access.oidc import AuthorizationRequest
 from boathook.service.access.sign_in_link import LINK_PATH
+from boathook_console import login as signing_in
+from boathook_console.areas import AREAS
+from boathook_console.login import OIDC_CALLBACK_PATH, OIDC_START_PATH
+from boathook_console.routes import BASE, ConsoleContext, RouteSpec
+from boathook_console.shared import context
+from boathook_portal.pages import all_pages
 from tests.permission_matrix import is_covered
 from tests.postgres.api_client import make_token
 from tests.postgres.portal_client import ORIGIN, ConsoleApp, PageClient, open_console
@@ -158,7 +158,9 @@ async def _key_of(console: ConsoleApp) -> str:
 
 
 def test_every_route_is_attacked(target: AttackTarget):
-    routes = [route for route in target.console.app._router.routes if isinstance(route, Route)]
+    routes = [
+        route for site in target.console.app.sites.values() for route in site._router.routes if isinstance(route, Route)
+    ]
     covered = {BASE + entry.path for entry in ENTRIES}
     portal = {"/portal" + page.path for page in all_pages()}
     others = {route.path for route in routes} - covered - portal - OPEN

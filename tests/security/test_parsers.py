@@ -14,8 +14,6 @@ from starlette.requests import Request
 
 from boathook.api.errors import ApiError
 from boathook.api.route import _read_json
-from boathook.console import login
-from boathook.console.event_types import EventTypeForm
 from boathook.domain.errors import InvalidValue
 from boathook.domain.filters import compile_filter
 from boathook.domain.json_document import MAX_DEPTH, parse
@@ -27,6 +25,8 @@ from boathook.service.sending.endpoint_values import MAX_PEM
 from boathook.service.sending.openapi_import import read_webhooks
 from boathook.verification.json_schema import check_schema, validate
 from boathook_billing.tilda import read_order
+from boathook_console import login
+from boathook_console.event_types import EventTypeForm
 from boathook_fleet.parse import read
 from boathook_fleet.ruby import read_hash
 from tests.support import exit_code

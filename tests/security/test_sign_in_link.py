@@ -9,14 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from boathook.console import login
 from boathook.db.database import Database
 from boathook.domain.errors import InvalidState
 from boathook.domain.model import Role
-from boathook.pages import site
 from boathook.service.access import operators
 from boathook.service.access.oidc import OidcIdentity
 from boathook.service.access.sign_in_link import LIFETIME_S, LINK_PATH, create_token, redeem_token, revoke_tokens
+from boathook_console import login
+from boathook_console.shared import site
 from tests.postgres.portal_client import ConsoleApp, open_console
 
 LOCAL = "http://127.0.0.1:8080"

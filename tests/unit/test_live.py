@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from boathook.console import live as module
-from boathook.console.live import LiveState, StateUpdate
+from boathook_console import live as module
+from boathook_console.live import LiveState, StateUpdate
 from tests.support import eventually
 
 

@@ -18,6 +18,7 @@ from boathook.domain.model import Role
 from boathook.http_client.client import Client
 from boathook.http_client.messages import HttpResponse
 from boathook.service.access.oidc import AuthorizationRequest, OidcIdentity, OidcProvider, OidcRejected
+from boathook_console.settings import console_table
 
 ISSUER, CLIENT = "https://login.example.com", "boathook"
 KEY = rsa.generate_private_key(65_537, 2_048)
@@ -78,7 +79,7 @@ def sign(content: dict[str, Any], key: Any = KEY, algorithm: str = "RS256", kid:
 
 
 async def complete_login(token: str, issuer: str = ISSUER, userinfo: dict[str, Any] | None = None) -> OidcIdentity:
-    provider = OidcProvider(SETTINGS)
+    provider = OidcProvider(SETTINGS, console_table(SETTINGS))
     provider.close()
     stub = Stub(token, issuer)
     if userinfo is not None:

@@ -5,11 +5,17 @@ import re
 from pathlib import Path
 
 import boathook.pages
+import boathook_console
+import boathook_portal
 
 FOLDER = Path(boathook.pages.__file__).parent
 STATIC = FOLDER / "static"
-SHEETS = {path.name: path.read_text(encoding="utf-8") for path in STATIC.glob("*.css")}
-TEMPLATES = {str(path): path.read_text(encoding="utf-8") for path in (FOLDER / "templates").rglob("*.html")}
+CONSOLE = Path(boathook_console.__file__).parent
+FOLDERS = (FOLDER, CONSOLE, Path(boathook_portal.__file__).parent)
+SHEETS = {path.name: path.read_text(encoding="utf-8") for one in FOLDERS for path in one.glob("static/*.css")}
+TEMPLATES = {
+    str(path): path.read_text(encoding="utf-8") for one in FOLDERS for path in (one / "templates").rglob("*.html")
+}
 
 
 def undefined_variables(sheets: dict[str, str]) -> list[str]:
@@ -48,8 +54,8 @@ def test_files_named_by_style_sheets_carry_the_hash_of_their_content() -> None:
 
 
 def test_every_icon_is_defined_and_used() -> None:
-    defined = set(re.findall(r'id="i-([\w-]+)"', TEMPLATES[str(FOLDER / "templates/icons.html")]))
-    pages = [FOLDER.parent / "console/routes.py", *FOLDER.parent.parent.glob("boathook_*/pages.py")]
+    defined = set(re.findall(r'id="i-([\w-]+)"', TEMPLATES[str(CONSOLE / "templates/icons.html")]))
+    pages = [CONSOLE / "routes.py", *CONSOLE.parent.glob("boathook_*/pages.py")]
     navigation = "".join(path.read_text(encoding="utf-8") for path in pages)
     asked = set(re.findall(r"icon\(([^)]*)\)", "".join(TEMPLATES.values())))
     used = {name for one in asked for name in re.findall(r'"([\w-]+)"', one)} & defined

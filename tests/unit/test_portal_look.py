@@ -13,6 +13,8 @@ from boathook import config, pages
 from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.service.access.portal_sessions import PortalAppearance, contrast, portal_link, stylesheet_of
 from boathook.service.shown_settings import all_settings
+from boathook_console.settings import console_table
+from boathook_portal.logo import find_logo
 
 SHEET = (Path(pages.__file__).parent / "static/console.css").read_text(encoding="utf-8")
 COLOURS = st.integers(0, 0xFFFFFF).map(lambda number: f"{number:06x}")
@@ -108,7 +110,7 @@ def test_only_origins_may_embed_the_portal(origin: str):
 
 def test_origins_that_may_embed_the_portal_are_kept():
     given = ["https://app.example.com", "http://localhost:3000", "https://*.example.com"]
-    assert config.load(None, {"console.embed_origins": given}).console.embed_origins == tuple(given)
+    assert console_table(config.load(None, {"console.embed_origins": given})).embed_origins == tuple(given)
 
 
 SVG = b'<?xml version="1.0"?>\n<!-- drawn --><svg xmlns="http://www.w3.org/2000/svg"/>'
@@ -137,9 +139,9 @@ def test_a_logo_is_read_from_a_file_or_a_data_url_and_its_type_from_its_content(
         config.load(None, {"console.portal_logo": encoded}),
         config.load(None, {"console.portal_logo": f"data:image/svg+xml,{quote(content)}"}),
     ):
-        logo = settings.portal_logo()
+        logo = find_logo(settings)
         assert logo is not None
-        assert (logo.content, logo.media_type) == (content, media_type)
+        assert (logo.content, logo.kind) == (content, media_type)
 
 
 def test_settings_show_the_beginning_of_a_data_url():
@@ -159,7 +161,7 @@ def test_settings_show_the_beginning_of_a_data_url():
 )
 def test_a_wrong_logo_is_refused_with_the_name_of_its_setting(logo: str, fault: str):
     with pytest.raises(ConfigError, match=f"console.portal_logo: .*{re.escape(fault)}"):
-        config.load(None, {"console.portal_logo": logo}).portal_logo()
+        find_logo(config.load(None, {"console.portal_logo": logo}))
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a" * 61, "a\nb"])

@@ -52,6 +52,24 @@ async def test_root_describes_the_service_as_json(console: Console, accept: byte
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("switched_off", "home"),
+    [(["console"], {"portal": "/portal"}), (["portal"], {"console": "/console"}), (["console", "portal"], {})],
+)
+async def test_what_is_left_out_is_not_found(switched_off: list[str], home: dict[str, str]):
+    console = Console(config.load(None, {f"{name}.enabled": False for name in switched_off}), LiveMetrics(None))
+    status, headers, body = await ask(console, "/", HTML)
+    assert (status, headers.get(b"location", b"").decode()) == (302 if home else 200, next(iter(home.values()), ""))
+    status, _, body = await ask(console, "/")
+    assert {key: value for key, value in json.loads(body).items() if key not in {"ok", "name", "about", "health"}} == {
+        **home,
+        "api": "/api/v1",
+    }
+    for name in ("console", "portal"):
+        expected = 404 if name in switched_off else 503
+        assert (await ask(console, f"/{name}/x", HTML))[0] == expected
+
+
 @pytest.mark.parametrize("accept", [HTML, b"*/*"])
 async def test_without_the_console_root_does_not_link_it(accept: bytes):
     status, _, body = await ask(_answer_without_console, "/", accept)

@@ -13,14 +13,13 @@ from boathook.config.loader import (
 )
 from boathook.config.sources import SourceSettings
 from boathook.config.tables import LimitSettings, RetentionSettings, Settings
-from boathook.config.types import Logo, Network
+from boathook.config.types import Network
 
 __all__ = [
     "FILE_NAME",
     "SCHEMA_URL",
     "SECTIONS",
     "LimitSettings",
-    "Logo",
     "Network",
     "RetentionSettings",
     "Settings",

@@ -59,7 +59,7 @@ _NEAR = 0.8
 recipe."""
 SECTIONS: tuple[str, ...] = (
     *("database", "server", "limits", "retention", "spool", "buffer", "worker", "delivery", "log"),
-    *("apps", "jwt", "outbound", "tracing", "notifications", "console"),
+    *("apps", "jwt", "outbound", "tracing", "notifications"),
 )
 """The sections of boathook itself."""
 
@@ -85,7 +85,7 @@ def all_sections() -> dict[str, dict[str, Any]]:
 
 def reserved_names() -> frozenset[str]:
     """Return the names of sections, which no app may have."""
-    return frozenset((*SECTIONS, *packages.own_sections(), "sources", "mounts"))
+    return frozenset((*SECTIONS, *packages.own_sections(), *packages.ALWAYS_USED, "sources", "mounts"))
 
 
 def schema() -> str:
@@ -162,6 +162,8 @@ class _Layers:
         self.origins: dict[str, str] = {}
         self.extra: dict[str, dict[str, Any]] = {}
         self.unknown_variables: dict[str, str] = {}
+        for section in packages.used_by_default():
+            self._open(section)
 
     def _open(self, section: str) -> bool:
         """Add the sections of the package that declares *section*, with its defaults; return whether one does."""
@@ -319,7 +321,8 @@ class _Layers:
             if choice == own:
                 continue
             self._open(section)
-            names = [own, *(package.name for package in self.packages)]
+            package = packages.find_package(section)
+            names = [own] if package is None else [own, package.name]
             if choice not in names:
                 choices = " or ".join(json.dumps(name) for name in names)
                 origin = self.origins.get(key, "settings")

@@ -23,6 +23,11 @@ GROUP: Final = "boathook.packages"
 """The group of entry points: each names a section of boathook.toml and the `Package` that reads it."""
 _OWN: Final = "boathook"
 """The distribution that contains boathook and its own optional packages."""
+ALWAYS_USED: Final[Mapping[str, str]] = {"console": "boathook_console:package", "portal": "boathook_portal:package"}
+"""The declarations of sections that are used whether they are written or not, if they are installed.
+
+`importlib.metadata`, which finds the others, takes longer to import than most commands run.
+"""
 
 
 class PackageTable(Table):
@@ -30,6 +35,11 @@ class PackageTable(Table):
 
     own_paths: ClassVar[tuple[str, ...]] = ()
     """Paths of gateways that belong to the package: no source or app may use them or paths below them."""
+
+    @property
+    def site_path(self) -> str:
+        """The path of the pages that its package serves; empty if it serves none."""
+        return ""
 
     def check_with(self, settings: Any) -> None:
         """Check the keys against all `Settings`. Raises ValueError, which names the key."""
@@ -73,6 +83,10 @@ class Package(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Called with the settings, and the database or None; yields findings."""
     prepare: str | None = None
     """Called with the settings by ``boathook migrate``; returns an awaitable of what to print, or None."""
+    site: str | None = None
+    """Called in a thread with an `AppContext` and the `LiveMetrics`; returns the ASGI application with the pages below
+    `PackageTable.site_path`, which a gateway with the role console serves. Its folders ``templates`` and ``static`` may
+    be used by all pages."""
     pages: str | None = None
     """Called with the settings; returns the `ConsolePages` that it adds to the console, or None; their templates are in
     its folder ``templates``."""
@@ -94,8 +108,14 @@ def find_package(section: str) -> Package | None:
     Raises:
         ConfigError: two packages declare it, or its declaration is invalid.
     """
-    reference = own_sections().get(section) or _foreign_section(section)
+    reference = used_by_default().get(section) or own_sections().get(section) or _foreign_section(section)
     return None if reference is None else read_declaration(reference)
+
+
+@functools.cache
+def used_by_default() -> Mapping[str, str]:
+    """Return those of `ALWAYS_USED` that are installed."""
+    return {section: name for section, name in ALWAYS_USED.items() if find_spec(name.partition(":")[0]) is not None}
 
 
 @functools.cache

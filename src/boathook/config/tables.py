@@ -12,7 +12,6 @@ from boathook.config.notifications import NotificationSettings, RuleSettings, re
 from boathook.config.packages import Package, PackageTable, PackageTableT, find_package, tables_of
 from boathook.config.sources import SourceSettings
 from boathook.config.types import (
-    DATA_SCHEME,
     AppEntry,
     BaseUrl,
     Bind,
@@ -20,15 +19,11 @@ from boathook.config.types import (
     Days,
     DaysOrZero,
     Encodings,
-    Hours,
     HoursOrZero,
     KeySetUrl,
-    Logo,
     MountPath,
     Networks,
     NotNegative,
-    Origin,
-    PortalName,
     Positive,
     PositiveInt,
     Proxy,
@@ -39,9 +34,7 @@ from boathook.config.types import (
     TraceLink,
     WebOrigin,
     is_own_path,
-    read_data_url,
     read_database_url,
-    read_logo,
     split_address,
 )
 from boathook.domain.errors import ConfigError, NotFound
@@ -294,25 +287,6 @@ class OutboundSettings(Table):
     max_message: PositiveInt
 
 
-class ConsoleSettings(Table):
-    """The operators' console and the customers' portal."""
-
-    session_hours: Hours
-    idle_hours: Hours
-    passwords: bool
-    portal_name: PortalName
-    portal_logo: str
-    embed_origins: tuple[Origin, ...]
-    oidc_issuer: BaseUrl
-    oidc_client_id: str
-    oidc_client_secret: str = Field(repr=False)
-    oidc_name_claim: str
-    oidc_role_claim: str
-    oidc_roles: dict[str, Literal["viewer", "operator", "admin"]]
-    """The role for each value of the claim."""
-    oidc_default_role: Literal["", "viewer", "operator", "admin"]
-
-
 class Settings(Table):
     """All settings, immutable."""
 
@@ -330,7 +304,6 @@ class Settings(Table):
     outbound: OutboundSettings
     tracing: TracingSettings
     notifications: NotificationSettings
-    console: ConsoleSettings
     sources: dict[str, SourceSettings] = Field(default_factory=dict)
     mounts: dict[MountPath, MountSettings] = Field(default_factory=dict)
     """The mounted paths of apps that browsers or users may call."""
@@ -478,7 +451,10 @@ class Settings(Table):
 
     def texts(self, *, without: Collection[str] = ()) -> Iterator[tuple[str, str]]:
         """Yield all texts with their dotted keys, *without* those of some tables."""
-        yield from _texts(self.model_dump(exclude=set(without)), "")
+        plain = self.model_dump(exclude={*without, "tables"})
+        for section, table in self.tables.items():
+            plain[section] = plain.get(section, {}) | table.model_dump()
+        yield from _texts(plain, "")
 
     def refers_to(self, variable: str) -> bool:
         """Return whether a setting refers to an environment variable, as ``env:NAME``."""
@@ -495,7 +471,7 @@ class Settings(Table):
             return reference
         value = self._read_variable(name, key) if scheme == "env" else self._read_file(name, key)
         if not value:
-            secret_place = f"the environment variable {name}" if scheme == "env" else f"the file {self._path(name)}"
+            secret_place = f"the environment variable {name}" if scheme == "env" else f"the file {self.path_of(name)}"
             raise ConfigError(f"{key}: {secret_place} is empty; write the value into it")
         return value
 
@@ -507,10 +483,10 @@ class Settings(Table):
     def read_path(self, name: str, key: str) -> Path:
         """Return the path of a file, relative to the configuration file. Raises ConfigError if it cannot be read."""
         self._read_file(name, key)
-        return self._path(name)
+        return self.path_of(name)
 
     def _read_file(self, name: str, key: str) -> str:
-        path = self._path(name)
+        path = self.path_of(name)
         try:
             return path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -560,24 +536,8 @@ class Settings(Table):
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{key}: {schema} is not JSON: {error}") from None
 
-    def portal_logo(self) -> Logo | None:
-        """Return the portal's logo; None if there is none.
-
-        Raises:
-            ConfigError: the file cannot be read, or is not an image; the message names the key.
-        """
-        logo, key = self.console.portal_logo, "console.portal_logo"
-        if not logo:
-            return None
-        is_data = logo.startswith(DATA_SCHEME)
-        try:
-            return read_logo(read_data_url(logo) if is_data else self._path(logo).read_bytes())
-        except OSError as error:
-            raise ConfigError(f"{key}: cannot read {self._path(logo)}: {error.strerror}") from None
-        except ValueError as error:
-            raise ConfigError(f"{key}: {'the data URL' if is_data else logo} {error}") from None
-
-    def _path(self, name: str) -> Path:
+    def path_of(self, name: str) -> Path:
+        """Return the path of a file, relative to the configuration file."""
         return (self.file.parent if self.file else Path()) / name
 
     def retry_defaults(self) -> RetryDefaults:

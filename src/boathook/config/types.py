@@ -1,13 +1,10 @@
 """The types of settings, with their validation and error messages."""
 
-import base64
-import binascii
 import difflib
 import re
-from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Final, Literal
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -16,21 +13,6 @@ from boathook.domain.replies import check_media_type, check_status
 
 _OWN_PATHS: Final = ("/api", "/healthz", "/readyz", "/selftest", "/metrics", "/metrics.json", "/metrics/history")
 _OWN_PREFIXES: Final = ("/api/v1", "/console", "/in", "/portal")
-
-_MAX_PORTAL_NAME = 60
-_MAX_LOGO_BYTES: Final = 262_144
-DATA_SCHEME: Final = "data:"
-_DATA_URL: Final = re.compile(
-    r"data:image/[a-z0-9.+-]+(?:;charset=utf-8|;utf8)?(;base64)?,(.*)", re.IGNORECASE | re.DOTALL
-)
-_LOGO_SIGNATURES: Final = (
-    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
-    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
-    (re.compile(rb"GIF8[79]a"), "image/gif"),
-    (re.compile(rb"RIFF.{4}WEBP", re.DOTALL), "image/webp"),
-    (re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<[?!].{0,4096}?)?<svg[\s>]", re.DOTALL), "image/svg+xml"),
-)
-
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 
 Network = IPv4Network | IPv6Network
@@ -131,12 +113,6 @@ def _key_set_url(text: str) -> str:
         if parts.scheme == "http" and parts.hostname not in {"localhost", "127.0.0.1", "::1"}:
             raise ValueError("must begin with https://, because anybody on the way could replace the keys")
     return text
-
-
-def _portal_name(text: str) -> str:
-    if not text.strip() or len(text) > _MAX_PORTAL_NAME or not text.isprintable():
-        raise ValueError(f'must be 1 to {_MAX_PORTAL_NAME} printable characters, such as "Acme webhooks"')
-    return text.strip()
 
 
 def _is_plain(authority: str) -> bool:
@@ -286,7 +262,6 @@ WebOrigin = Annotated[str, AfterValidator(_web_origin)]
 MountPath = Annotated[str, AfterValidator(check_mount_path)]
 """The path at which an app mounts an ASGI application."""
 KeySetUrl = Annotated[str, AfterValidator(_key_set_url)]
-PortalName = Annotated[str, AfterValidator(_portal_name)]
 MediaType = Annotated[str, AfterValidator(check_media_type)]
 Status = Annotated[int, AfterValidator(check_status)]
 """A status that may be sent to a sender."""
@@ -296,34 +271,3 @@ class Table(BaseModel):
     """One table of settings: immutable, rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Logo:
-    """The portal's logo, an image whose content decides its media type."""
-
-    content: bytes = field(repr=False)
-    media_type: str
-
-
-def read_data_url(url: str) -> bytes:
-    """Return the content of a data URL of an image. Raises ValueError."""
-    match = _DATA_URL.fullmatch(url)
-    if match is None:
-        raise ValueError(
-            'is not a data URL of an image; use one such as "data:image/png;base64,...", or a file\'s path'
-        )
-    try:
-        return base64.b64decode(match[2], validate=True) if match[1] else unquote_to_bytes(match[2])
-    except binascii.Error:
-        raise ValueError("is not base64 after the comma") from None
-
-
-def read_logo(content: bytes) -> Logo:
-    """Return the logo with this content. Raises ValueError if it is too large or no image that browsers show."""
-    if len(content) > _MAX_LOGO_BYTES:
-        raise ValueError(f"has {len(content):,} bytes; a logo has at most {_MAX_LOGO_BYTES:,}")
-    for signature, media_type in _LOGO_SIGNATURES:
-        if signature.match(content):
-            return Logo(content, media_type)
-    raise ValueError("is not an image; use SVG, PNG, JPEG, WebP or GIF")

@@ -5,8 +5,7 @@ a `PageRequest`. `Refusal` is shown as an error page, and `read_model` validates
 model and words its errors in the user's language. `JsonApi` is an API for the same users, with an `ApiRequest`.
 `boathook.sign_in` adds users, `boathook.languages` the languages.
 
-The other modules of this package, except those below `kit`, are internal: console and portal share them. `site` is
-their ASGI application, `rendering` makes their pages, `context` holds what their requests share.
+The other modules of this package, except those below `kit`, are internal: they are shared with the console.
 """
 
 from boathook.pages.kit.api import ApiRequest, JsonApi

@@ -11,7 +11,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-KIT_FILES: Final = Path(__file__).with_name("static")
+KIT_FOLDER: Final = Path(__file__).parent
+"""The folder of the templates and static files that apps' pages use."""
 _SVG: Final = "image/svg+xml"
 # An SVG file is a document: opened by itself, its scripts would run with the rights of a page.
 _IMAGE_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"

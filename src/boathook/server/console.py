@@ -14,8 +14,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from boathook.config import Settings
-from boathook.config.packages import resolve
+from boathook.config.packages import Package, find_package, resolve
 from boathook.db.database import Database, UnreachedDatabase
 from boathook.db.due_notifier import DueNotifier, NotifyDue, notify_due
 from boathook.domain.due import ANY_DUE, Notifier
@@ -28,16 +30,16 @@ from boathook.server.asgi_guard import apply_forwarded_headers
 
 if TYPE_CHECKING:
     from boathook.ingest.intake import Intake
-    from boathook.pages.site import Site
     from boathook.server.mounts import Mounts
     from boathook.service.buffered_publisher import BufferedPublisher
     from boathook.service.unit_of_work import AppContext
 
+OpenSite = Callable[["AppContext", LiveMetrics], Asgi]
+"""What `Package.site` names."""
 _CONNECTIONS: Final = 8
 """Database connections of one gateway for the API; each request uses one while it is processed."""
 _RETRY_S: Final = 0.5
 _PREFIX: Final = "/api/"
-_PAGES: Final = ("/console", "/portal")
 _API: Final = "/api/v1/"
 _UNAVAILABLE: Final = b'{"code":"unavailable","detail":"this is not available yet, try again later"}'
 _SECURITY_HEADERS: Final = (
@@ -45,8 +47,12 @@ _SECURITY_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
 )
 """Sent with responses at the paths of pages, as strict as on the pages themselves."""
-_ROOT: Final = b'{"ok":true,"name":"boathook","about":"receives, processes and sends webhooks","health":"/readyz"}\n'
-_ROOT_WITH_CONSOLE: Final = _ROOT.replace(b"}", b',"console":"/console","api":"/api/v1"}')
+_ROOT: Final = {
+    "ok": True,
+    "name": "boathook",
+    "about": "receives, processes and sends webhooks",
+    "health": "/readyz",
+}
 _STARTING_PAGE: Final = b"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -110,7 +116,8 @@ class Console:
         self._settings = settings
         self._live_metrics = live_metrics
         self._api: LazyApp | None = None
-        self._pages: LazyApp | None = None
+        self._sites: dict[str, LazyApp | None] = dict.fromkeys(site_paths(settings))
+        """The pages of packages by the path that they are below; None until they can be built."""
         self._mounts: Mounts | None = None
         self._package_apps: Mapping[str, Asgi] | None = None
         self._has_apps = self._is_loading_apps = bool(settings.apps.load or settings.server.app)
@@ -127,7 +134,7 @@ class Console:
         """Why the API, the pages or the apps' paths cannot answer; None if they can."""
         if self._has_failed:
             return "the API, the console or an app's path failed to start: see console_failed in the log"
-        if self._api is None or self._pages is None:
+        if self._api is None or None in self._sites.values():
             return "the API and the console are starting"
         if self._is_loading_apps:
             return "the apps' paths are starting"
@@ -149,7 +156,8 @@ class Console:
 
     async def close(self) -> None:
         """Stop the apps and close the connections; requests that arrive now are answered 503."""
-        self._api = self._pages = self._mounts = self._package_apps = None
+        self._api = self._mounts = self._package_apps = None
+        self._sites = dict.fromkeys(self._sites)
         self._is_loading_apps = self._has_apps
         if self._task is not None:
             self._task.cancel()
@@ -169,7 +177,7 @@ class Console:
             gc.freeze()
             _LOG.debug("console_ready")
         self.startup_done.set()
-        for app in (self._api, self._pages):
+        for app in (self._api, *self._sites.values()):
             await self._built(app)
 
     async def _open_all(self, intake: "Intake") -> None:
@@ -193,7 +201,8 @@ class Console:
         self._stack.callback(announcing.cancel)
         app_context = build.context(database, announcer.notify)
         self._api = LazyApp(functools.partial(build.api, app_context))
-        self._pages = LazyApp(functools.partial(build.pages, app_context))
+        for path, package in site_paths(self._settings).items():
+            self._sites[path] = LazyApp(functools.partial(build.site, package, app_context))
         mounts = [resolve(package.mounts) for package in self._settings.packages if package.mounts]
         self._package_apps = {path: app for open_apps in mounts for path, app in open_apps(app_context).items()}
         if build.buffered is not None:
@@ -224,11 +233,11 @@ class Console:
         mounted = None if self._mounts is None else self._mounts.at(path)
         if mounted is not None:
             await mounted(scope, receive, send)
-        elif path.startswith(_PAGES) and self._is_page(path):
-            if (pages := await self._built(self._pages)) is None:
+        elif (site_path := self._site_path(path)) is not None:
+            if (site := await self._built(self._sites[site_path])) is None:
                 await self._answer_unavailable(scope, send, *_SECURITY_HEADERS)
             else:
-                await pages(apply_forwarded_headers(scope, self._settings.server.trusted_proxies), receive, send)
+                await site(apply_forwarded_headers(scope, self._settings.server.trusted_proxies), receive, send)
         elif self._belongs_to_package(path):
             await self._answer_for_package(path.rstrip("/"), scope, receive, send)
         elif path.startswith(_PREFIX) or self._may_be_mounted(path):
@@ -238,7 +247,7 @@ class Console:
             else:
                 await api(scope, receive, send)
         elif path == "/" and scope["method"] in {"GET", "HEAD"}:
-            await answer_root(scope, send, has_console=True)
+            await answer_root(scope, send, has_api=True, home=next(iter(self._sites), ""))
         else:
             await _answer(send, 404, _NO_INGEST if path.startswith(_INGEST) else _NOT_FOUND)
 
@@ -273,9 +282,9 @@ class Console:
         page = _FAILED_PAGE if self._has_failed else _STARTING_PAGE
         await _answer(send, 503, page, (b"retry-after", b"1"), *_SECURITY_HEADERS, content_type=_HTML)
 
-    @staticmethod
-    def _is_page(path: str) -> bool:
-        return any(path == page or path.startswith(f"{page}/") for page in _PAGES)
+    def _site_path(self, path: str) -> str | None:
+        """Return the path of the site that serves *path*; None if it belongs to none."""
+        return next((site for site in self._sites if path == site or path.startswith(f"{site}/")), None)
 
     def _may_be_mounted(self, path: str) -> bool:
         """Return whether an app may claim this path, but is not loaded yet."""
@@ -289,16 +298,10 @@ class Console:
         return mounted or WebSocketRefusal.NO_HANDLER
 
 
-def build_site(app_context: "AppContext", live_metrics: LiveMetrics) -> "Site":
-    """Return the pages below /console and /portal; their modules are loaded when they are first needed."""
-    from boathook.console import console_routes
-    from boathook.console.routes import BASE
-    from boathook.pages.rendering import ConsoleState, PageRenderer
-    from boathook.pages.site import Site
-    from boathook.portal import portal_routes
-
-    renderer = PageRenderer(ConsoleState(app_context, live_metrics))
-    return Site(renderer, [*console_routes(renderer), *portal_routes(renderer.state)], home=BASE)
+def site_paths(settings: Settings) -> Mapping[str, Package]:
+    """Return the packages that serve pages, by the path that these are below."""
+    sites = ((table.site_path, find_package(section)) for section, table in settings.tables.items())
+    return {path: package for path, package in sites if path and package is not None}
 
 
 class AppBuilder:
@@ -349,12 +352,12 @@ class AppBuilder:
 
         return build_api(app_context, self.buffered)
 
-    def pages(self, app_context: "AppContext") -> Asgi:
-        """Return the pages."""
+    def site(self, package: Package, app_context: "AppContext") -> Asgi:
+        """Return the pages of a package."""
         _import_rarely_used()
-        site = build_site(app_context, self._live_metrics)
-        site.warm()
-        return site
+        assert package.site is not None
+        open_site: OpenSite = resolve(package.site)
+        return open_site(app_context, self._live_metrics)
 
 
 def _import_rarely_used() -> None:
@@ -391,12 +394,15 @@ def _prepare_mounts(
     return opened
 
 
-async def answer_root(scope: dict[str, Any], send: Send, *, has_console: bool) -> None:
-    """Answer ``GET /``: redirect a browser to the console if there is one; describe this server to other clients."""
-    if has_console and _accepts_html(scope):
-        await _answer(send, 302, b"{}", (b"location", _PAGES[0].encode()), _VARY, *_SECURITY_HEADERS)
-    else:
-        await _answer(send, 200, _ROOT_WITH_CONSOLE if has_console else _ROOT, _VARY, *_SECURITY_HEADERS)
+async def answer_root(scope: dict[str, Any], send: Send, *, has_api: bool, home: str = "") -> None:
+    """Answer ``GET /``: redirect a browser to *home* if there are pages; describe this server to other clients."""
+    if home and _accepts_html(scope):
+        await _answer(send, 302, b"{}", (b"location", home.encode()), _VARY, *_SECURITY_HEADERS)
+        return
+    more = {home.removeprefix("/"): home} if home else {}
+    if has_api:
+        more["api"] = _API.rstrip("/")
+    await _answer(send, 200, msgspec.json.encode({**_ROOT, **more}) + b"\n", _VARY, *_SECURITY_HEADERS)
 
 
 async def answer_not_found(send: Send) -> None:

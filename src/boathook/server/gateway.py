@@ -333,7 +333,7 @@ def _first(offers: Iterable[T | None]) -> T | None:
 async def _answer_without_console(scope: dict[str, Any], receive: Receive, send: Send) -> None:
     """Describe this server at ``/``; paths but those of sources may be served by another host that runs the console."""
     if scope["path"] == "/" and scope["method"] in {"GET", "HEAD"}:
-        await answer_root(scope, send, has_console=False)
+        await answer_root(scope, send, has_api=False)
     elif scope["path"].startswith(SOURCE_PREFIX):
         await answer_not_found(send)
     else:

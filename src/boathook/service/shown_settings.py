@@ -24,9 +24,6 @@ def all_settings(settings: Settings) -> dict[str, Any]:
     outbound = plain["outbound"]
     outbound["proxy"] = without_password(outbound["proxy"])
     outbound["encryption_keys"] = [reference(key) for key in outbound["encryption_keys"]]
-    client = plain["console"]
-    client["oidc_client_secret"] = client["oidc_client_secret"] and reference(client["oidc_client_secret"])
-    client["portal_logo"] = _shortened(client["portal_logo"])
     for channel in plain["notifications"]["channels"].values():
         for key in {"token", "url", "secret", "password"} & channel.keys():
             channel[key] = channel[key] and reference(channel[key])
@@ -53,6 +50,8 @@ def _without_secrets(keys: Mapping[str, Any], hidden: Collection[str]) -> dict[s
         match value:
             case dict():
                 return _without_secrets(value, hidden)
+            case str() if value.startswith("data:"):
+                return _shortened(value)
             case str() if "://" in value:
                 return without_password(value)
             case str() if value and (key in hidden or is_secret(key)):
@@ -132,10 +131,10 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
 
 
-def _shortened(path: str) -> str:
-    """Return a path, or the beginning of a data URL."""
-    head, comma, data = path.partition(",")
-    return f"{head},({len(data):,} characters)" if comma and head.startswith("data:") else path
+def _shortened(url: str) -> str:
+    """Return the beginning of a data URL."""
+    head, comma, data = url.partition(",")
+    return f"{head},({len(data):,} characters)" if comma else url
 
 
 def _open_settings(provider: str) -> set[str]:

@@ -34,14 +34,16 @@ from boathook.pages.security import (
     security_headers,
     with_headers,
 )
-from boathook.pages.static_files import KIT_FILES, StaticFiles, read_files
+from boathook.pages.static_files import KIT_FOLDER, StaticFiles, read_files
 from boathook.pages.templates import make_environment
 
 SIGN_IN: Final = "/sign-in"
 """The path of the page for users without a session."""
 _KIT_TEMPLATES: Final = Path(__file__).parents[1] / "templates/kit"
 _KIT_FILES: Final = {
-    name: file for name, file in read_files(KIT_FILES).items() if name.endswith((".css", ".woff2", "icon.svg"))
+    name: file
+    for name, file in read_files(KIT_FOLDER / "static").items()
+    if name.endswith((".css", ".woff2", "icon.svg"))
 }
 _LANGUAGE_COOKIE_S: Final = 365 * 86_400
 _HEADERS: Final = security_headers()

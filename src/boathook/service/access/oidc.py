@@ -8,7 +8,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 from urllib.parse import quote_plus, urlencode
 
 import msgspec
@@ -60,19 +60,52 @@ class OidcRejected(InvalidState):
         super().__init__(message, "oidc_refused")
 
 
+class OidcTerms(Protocol):
+    """What the settings say about the identity provider and its claims."""
+
+    @property
+    def oidc_issuer(self) -> str:
+        """The base URL of the provider."""
+
+    @property
+    def oidc_client_id(self) -> str:
+        """The id of boathook's client there."""
+
+    @property
+    def oidc_client_secret(self) -> str:
+        """The client's secret, or a reference to it; empty for a public client."""
+
+    @property
+    def oidc_name_claim(self) -> str:
+        """The claim with the operator's name."""
+
+    @property
+    def oidc_role_claim(self) -> str:
+        """The claim with the groups; empty if none is read."""
+
+    @property
+    def oidc_roles(self) -> Mapping[str, str]:
+        """The role of each group."""
+
+    @property
+    def oidc_default_role(self) -> str:
+        """The role of operators in none of these groups; empty denies access."""
+
+
 class OidcProvider:
     """The identity provider of the settings; one per process.
 
     Args:
         settings: the settings.
+        terms: what they say about the provider.
 
     Raises:
         ConfigError: the client's secret or the proxy cannot be read.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._console = settings.console
-        self._secret = settings.resolve(settings.console.oidc_client_secret, "console.oidc_client_secret")
+    def __init__(self, settings: Settings, terms: OidcTerms) -> None:
+        self._terms = terms
+        self._secret = settings.resolve(terms.oidc_client_secret, "console.oidc_client_secret")
         proxy = settings.resolve(settings.outbound.proxy, "outbound.proxy")
         self._client = Client(settings.outbound.model_copy(update={"proxy": proxy}))
         self._metadata: Mapping[str, Any] = {}
@@ -89,7 +122,7 @@ class OidcProvider:
         challenge = base64.urlsafe_b64encode(hashlib.sha256(attempt.verifier.encode()).digest()).rstrip(b"=").decode()
         query = {
             "response_type": "code",
-            "client_id": self._console.oidc_client_id,
+            "client_id": self._terms.oidc_client_id,
             "redirect_uri": return_to,
             "scope": "openid profile email",
             "state": attempt.state,
@@ -109,7 +142,7 @@ class OidcProvider:
         """
         tokens = await self._redeem(attempt, code, return_to)
         claims = await self._read(str(tokens.get("id_token", "")), attempt.nonce)
-        wanted = {self._console.oidc_name_claim, self._console.oidc_role_claim} - {""}
+        wanted = {self._terms.oidc_name_claim, self._terms.oidc_role_claim} - {""}
         if not wanted <= claims.keys():
             claims = {**await self._fetch_userinfo(str(tokens.get("access_token", "")), str(claims["sub"])), **claims}
         return self._person(claims)
@@ -125,10 +158,10 @@ class OidcProvider:
         headers = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
         methods = metadata.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
         if not self._secret or "client_secret_basic" not in methods:
-            form |= {"client_id": self._console.oidc_client_id}
+            form |= {"client_id": self._terms.oidc_client_id}
             form |= {"client_secret": self._secret} if self._secret else {}
         else:
-            pair = f"{quote_plus(self._console.oidc_client_id)}:{quote_plus(self._secret)}"
+            pair = f"{quote_plus(self._terms.oidc_client_id)}:{quote_plus(self._secret)}"
             headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
         url = metadata["token_endpoint"]
         return _object(
@@ -144,7 +177,7 @@ class OidcProvider:
         try:
             claims = await self._keys.decode(
                 token,
-                audience=self._console.oidc_client_id,
+                audience=self._terms.oidc_client_id,
                 issuer=issuer,
                 required=("exp", "iat", "aud", "iss", "sub"),
                 leeway_s=_LEEWAY_S,
@@ -153,7 +186,7 @@ class OidcProvider:
             raise OidcRejected(f"the identity provider's token {error}") from None
         if not secrets.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
             raise OidcRejected("the identity provider's token belongs to another attempt; sign in again")
-        if claims.get("azp", self._console.oidc_client_id) != self._console.oidc_client_id:
+        if claims.get("azp", self._terms.oidc_client_id) != self._terms.oidc_client_id:
             raise OidcRejected("the identity provider's token was issued for another application")
         return claims
 
@@ -174,7 +207,7 @@ class OidcProvider:
         """Return the provider's metadata (OpenID Connect Discovery 1.0)."""
         if self._metadata and time.monotonic() < self._metadata_until:
             return self._metadata
-        issuer = self._console.oidc_issuer
+        issuer = self._terms.oidc_issuer
         answer = await self._client.request("GET", f"{issuer}/.well-known/openid-configuration", max_bytes=_MAX_BYTES)
         found = _object(answer, "read its configuration")
         if str(found.get("issuer", "")).rstrip("/") != issuer:
@@ -188,25 +221,25 @@ class OidcProvider:
         return found
 
     def _person(self, claims: Mapping[str, Any]) -> OidcIdentity:
-        console = self._console
-        name = claims.get(console.oidc_name_claim)
+        terms = self._terms
+        name = claims.get(terms.oidc_name_claim)
         if not isinstance(name, str) or not 0 < len(name) <= _MAX_CLAIM_LENGTH:
             raise OidcRejected(
-                f"the identity provider's token lacks the claim of console.oidc_name_claim, {console.oidc_name_claim!r}"
+                f"the identity provider's token lacks the claim of console.oidc_name_claim, {terms.oidc_name_claim!r}"
             )
         is_verified = claims.get("email_verified") in {True, "true"}  # Amazon Cognito writes a text
-        if console.oidc_name_claim == "email" and "email_verified" in claims and not is_verified:
+        if terms.oidc_name_claim == "email" and "email_verified" in claims and not is_verified:
             raise OidcRejected(f"the identity provider has not verified the e-mail address {name!r}")
-        is_proven = console.oidc_name_claim != "email" or is_verified
+        is_proven = terms.oidc_name_claim != "email" or is_verified
         return OidcIdentity(
-            f"{claims['iss']} {claims['sub']}", name, self._role(claims), bool(console.oidc_roles), is_proven
+            f"{claims['iss']} {claims['sub']}", name, self._role(claims), bool(terms.oidc_roles), is_proven
         )
 
     def _role(self, claims: Mapping[str, Any]) -> Role | None:
-        groups = read_groups(claims, self._console.oidc_role_claim)
-        granted = {role for group, role in self._console.oidc_roles.items() if group in groups}
-        if self._console.oidc_default_role:
-            granted.add(self._console.oidc_default_role)
+        groups = read_groups(claims, self._terms.oidc_role_claim)
+        granted = {role for group, role in self._terms.oidc_roles.items() if group in groups}
+        if self._terms.oidc_default_role:
+            granted.add(self._terms.oidc_default_role)
         return next((role for role in reversed(Role) if role in granted), None)
 
 

@@ -54,10 +54,7 @@ def _check_references(settings: Settings) -> None:
     settings.database_url()
     settings.encryption_keys()
     check_alerts(settings)
-    settings.portal_logo()
     settings.resolve(settings.outbound.proxy, "outbound.proxy")
-    if settings.console.oidc_issuer:
-        settings.resolve(settings.console.oidc_client_secret, "console.oidc_client_secret")
     packages.check(settings)
 
 

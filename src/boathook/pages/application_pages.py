@@ -1,8 +1,0 @@
-"""The pages of an application's endpoints, which console and portal share."""
-
-from typing import Final
-
-from boathook.pages import endpoint_lists, endpoints
-
-APPLICATION_PAGES: Final = (endpoints.pages, endpoint_lists.pages)
-"""The pages of an application; the first match counts."""

@@ -1,0 +1,113 @@
+"""Pages of alerts: active and recovered alerts, silences, channels and rules."""
+
+from datetime import timedelta
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from boathook.domain.alerts import show_number
+from boathook.domain.errors import InvalidValue
+from boathook.service.access.authorization import Permission
+from boathook.service.operating import alerts as actions
+from boathook.service.operating.alerts import SendFailed, Sent
+from boathook_console.routes import BASE, ConsoleContext, Routes
+from boathook_console.shared import query_params
+
+routes = Routes()
+_LIST: Final = f"{BASE}/alerts"
+_HISTORY: Final = 50
+_SILENCE_DURATIONS: Final = (
+    ("1", "for an hour"),
+    ("4", "for four hours"),
+    ("24", "for a day"),
+    ("168", "for a week"),
+    ("720", "for 30 days"),
+)
+
+
+@routes.get("/alerts", Permission.ALERT_VIEW)
+async def show(context: ConsoleContext, status: int = 200, error: InvalidValue | None = None) -> Response:
+    """Show all active alerts, with channels, silences and rules."""
+    async with context.work() as work:
+        found = await actions.read_overview(work.connection, context.app_context.settings)
+        ended = await actions.read_history(work.connection, limit=5)
+    given = context.form if error is not None else context.query
+    return context.page(
+        "alerts/list.html",
+        status,
+        found=found,
+        ended=ended,
+        view=_alert_formatter(context),
+        number=show_number,
+        lengths=_SILENCE_DURATIONS,
+        wanted={name: str(given.get(name, usual)) for name, usual in _SILENCE_DEFAULTS.items()},
+        error=error,
+        where=str(error.where[0]) if error is not None and error.where else "",
+    )
+
+
+_SILENCE_DEFAULTS: Final = {"rule": "*", "subject": "*", "note": "", "length": "4"}
+
+
+@routes.get("/alerts/history", Permission.ALERT_VIEW)
+async def show_history(context: ConsoleContext) -> Response:
+    """Show recovered alerts, in pages."""
+    before = query_params.get_time(context.query, "before")
+    async with context.work() as work:
+        ended = await actions.read_history(work.connection, before=before, limit=_HISTORY + 1)
+    last = ended[_HISTORY - 1].recovered_at if len(ended) > _HISTORY else None
+    more = query_params.build_url(f"{_LIST}/history", {}, before=last.isoformat()) if last is not None else ""
+    return context.page(
+        "alerts/history.html", ended=ended[:_HISTORY], more=more, view=_alert_formatter(context), number=show_number
+    )
+
+
+@routes.post("/alerts/silences", Permission.ALERT_MANAGE)
+async def silence(context: ConsoleContext) -> Response:
+    """Silence matching alerts for a limited time."""
+    try:
+        async with context.work() as work:
+            made = await actions.silence(
+                work,
+                rule=context.field("rule").strip(),
+                subject=context.field("subject").strip(),
+                text=context.field("note"),
+                length=_read_duration(context.field("length")),
+            )
+    except InvalidValue as error:
+        return await show(context, 400, error)
+    return context.to(
+        _LIST, f"Alerts of {made.rule} for {made.subject} are silenced until {made.until:%Y-%m-%d %H:%M} UTC."
+    )
+
+
+@routes.post("/alerts/silences/{id}/end", Permission.ALERT_MANAGE)
+async def end_silence(context: ConsoleContext) -> Response:
+    """End a silence early."""
+    async with context.work() as work:
+        await actions.end_silence(work, context.path["id"])
+    return context.to(_LIST, "The silence has ended. Alerts that still fire are sent again.")
+
+
+@routes.post("/alerts/channels/{name}/test", Permission.ALERT_MANAGE)
+async def test_channel(context: ConsoleContext) -> Response:
+    """Send a test message to a channel."""
+    name = context.path["name"]
+    async with context.work() as work:
+        await actions.note_test(work, name)
+    match await actions.test_channel(context.app_context.settings, name, context.actor):
+        case Sent():
+            return context.to(_LIST, f"{name} accepted the test message.")
+        case SendFailed(error):
+            return context.to(_LIST, f"{name} rejected the test message: {error}", "bad")
+
+
+def _alert_formatter(context: ConsoleContext) -> Any:
+    rules = context.app_context.settings.notifications.rules
+    return lambda alert: actions.alert_view(alert, rules)
+
+
+def _read_duration(hours: str) -> timedelta:
+    if hours not in {known for known, _ in _SILENCE_DURATIONS}:
+        raise InvalidValue("choose one of these", "length")
+    return timedelta(hours=int(hours))
