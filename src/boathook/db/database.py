@@ -111,7 +111,7 @@ class Database:
         is_queue: bool = False,
         allow_unsafe: bool = False,
         monitor: ServerMonitor | None = None,
-        patience_s: float | None = None,
+        min_timeout_s: float | None = None,
     ) -> "Database":
         """Connect to *url* with up to *size* connections, shown in PostgreSQL as ``boathook:<purpose>``.
 
@@ -122,8 +122,8 @@ class Database:
 
         A server that stops responding is detected within five seconds. Every connection is then closed, and callers do
         not wait for another one until the server responds again. The health check uses one extra connection, unless the
-        *monitor* of another pool of this process is shared, which must be closed after this pool. *patience_s* makes it
-        wait longer for a busy server, for processes that nobody's timeout depends on.
+        *monitor* of another pool of this process is shared, which must be closed after this pool. *min_timeout_s* makes
+        it wait longer for a busy server, for processes on which no caller's timeout depends.
 
         With each heartbeat the server also reports whether its commits are durable; see `unsafe_because`. With
         *allow_unsafe* its settings are ignored.
@@ -144,7 +144,7 @@ class Database:
         if monitor is None:
             name = {"application_name": heartbeat_name(purpose), **SERVER_KEEPALIVES}
             dial = functools.partial(connect, url, timeout=connect_timeout_s, server_settings=name)
-            monitor = ServerMonitor(dial, purpose=purpose, max_connect_s=connect_timeout_s, patience_s=patience_s)
+            monitor = ServerMonitor(dial, purpose=purpose, max_connect_s=connect_timeout_s, min_timeout_s=min_timeout_s)
         made: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
 
         async def make(*args: Any, **options: Any) -> asyncpg.Connection:

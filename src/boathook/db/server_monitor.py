@@ -134,17 +134,17 @@ class ServerMonitor:
         dial: opens the dedicated connection.
         purpose: purpose of the pools, for the log.
         max_connect_s: timeout of connecting while the server is unavailable.
-        patience_s: minimum timeout of a heartbeat, and of a new connection; `MIN_TIMEOUT_S` if None.
+        min_timeout_s: minimum timeout of a heartbeat, and of a new connection; `MIN_TIMEOUT_S` if None.
     """
 
     def __init__(
-        self, dial: OpenConnection, *, purpose: str, max_connect_s: float, patience_s: float | None = None
+        self, dial: OpenConnection, *, purpose: str, max_connect_s: float, min_timeout_s: float | None = None
     ) -> None:
         self._answers = asyncio.Event()
         self._answers.set()
         self._dial = dial
         self._max_connect_s = max_connect_s
-        self._patience_s = MIN_TIMEOUT_S if patience_s is None else patience_s
+        self._min_timeout_s = MIN_TIMEOUT_S if min_timeout_s is None else min_timeout_s
         self._cuts: dict[Callable[[], None], None] = {}
         """In insertion order, so that simulations are reproducible."""
         self._dialling: dict[asyncio.Timeout, None] = {}
@@ -281,7 +281,7 @@ class ServerMonitor:
         return line
 
     def _timeout_after(self, usual_s: float) -> float:
-        return max(self._patience_s, _TIMEOUT_FACTOR * usual_s)
+        return max(self._min_timeout_s, _TIMEOUT_FACTOR * usual_s)
 
     async def _send_heartbeats(self, line: asyncpg.Connection) -> None:
         """Send heartbeats until one fails."""

@@ -76,7 +76,7 @@ async def open_database(
             connect_timeout_s=settings.database.connect_timeout_s,
             statement_timeout_s=statement_timeout_s or settings.database.statement_timeout_s,
             # A gateway has to notice an outage before its senders give up; a command may wait for a busy server.
-            patience_s=settings.database.connect_timeout_s,
+            min_timeout_s=settings.database.connect_timeout_s,
         )
         try:
             yield database
