@@ -1,8 +1,6 @@
 """Pages of rejected requests, and of conflicts: requests with the same key or body as an event, but not both."""
 
-import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -11,17 +9,19 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from boathook.domain import ids
-from boathook.domain.errors import InvalidState, InvalidValue, NotFound
+from boathook.domain.errors import InvalidValue, NotFound
 from boathook.domain.line_diff import side_by_side
 from boathook.domain.verification import HEAD_REASONS, Reason
 from boathook.service import body_view
 from boathook.service.access.authorization import Permission
+from boathook.service.catalogue import conflicts as conflict_actions
+from boathook.service.catalogue import rejections as actions
+from boathook.service.catalogue.values import name_fields
 from boathook.service.operating import listings
 from boathook.service.operating.listings import ListFilter, RejectionRow
-from boathook.service.operating.operations import AuditContext
 from boathook.service.receiving import conflicts
 from boathook.service.receiving.request_groups import RequestGroup, RequestKind, describe_group, list_groups
-from boathook.service.receiving.reverification import ReverifyResult, diagnose, reverify
+from boathook.service.receiving.reverification import diagnose
 from boathook.service.receiving.sources import read_traffic
 from boathook_console.event_detail import attachment, render_body
 from boathook_console.routes import BASE, ConsoleContext, Routes
@@ -146,13 +146,22 @@ async def show_conflict(context: ConsoleContext) -> Response:
 async def accept_conflict(context: ConsoleContext) -> Response:
     """Make a conflict a new event, once."""
     url = f"{BASE}/conflicts/{context.path['id']}"
+    name = ids.show(ids.CONFLICT, _conflict_id(context))
     try:
-        done = await conflicts.accept_any(
-            context.app_context, _conflict_id(context), actor=context.actor, note=context.field("note")
-        )
-    except (InvalidState, InvalidValue) as error:
-        return context.to(url, str(error), "bad")
-    return context.to(url, f"{'Accepted' if done.is_new else 'It was accepted before'} as {done.event_id}.")
+        async with context.work() as work:
+            accepted = await conflict_actions.accept(
+                work, conflict_actions.Accept(ids=[name], note=context.field("note"))
+            )
+    except InvalidValue as error:
+        return context.to(url, name_fields(str(error)), "bad")
+    (done,) = accepted.results
+    if done.outcome == "missing":
+        raise NotFound(done.detail)
+    if done.event_id is None:
+        return context.to(url, done.detail, "bad")
+    return context.to(
+        url, f"{'Accepted' if done.outcome == 'accepted' else 'It was accepted before'} as {done.event_id}."
+    )
 
 
 @routes.get("/conflicts/{id}/body", Permission.CONFLICT_VIEW)
@@ -181,9 +190,6 @@ _PAGE: Final = 50
 _FILTER_FIELDS: Final = ("source", "reason", "state", "since", "until")
 _REASONS: Final = (("", "any"), *((str(reason), str(reason).replace("_", " ")) for reason in Reason))
 _STATES: Final = (("", "all"), ("open", "not accepted"), ("accepted", "accepted later"))
-_REVERIFY_BUDGET_S: Final = 10.0
-"""Maximum seconds that one request re-verifies; the user can then continue."""
-_MAX_SHOWN: Final = 200
 
 
 @routes.get("/rejections", Permission.REJECTION_VIEW)
@@ -259,7 +265,11 @@ async def download_body(context: ConsoleContext) -> Response:
 async def reverify_one(context: ConsoleContext) -> Response:
     """Verify one request again; accept it if it is valid."""
     url = f"{REJECTIONS_PATH}/{context.path['id']}"
-    (result,) = [one async for one in _reverify(context, [_id(context)])]
+    async with context.work() as work:
+        acted = await actions.reverify(work, actions.Reverify(ids=[ids.show(ids.REJECTION, _id(context))]))
+    (result,) = acted.results
+    if result.outcome == "missing":
+        raise NotFound(result.detail)
     if result.event_id is None:
         return context.to(url, f"Still {result.outcome}: {result.detail}", "bad")
     return context.to(url, f"Verified: {result.outcome} as {result.event_id}.")
@@ -267,37 +277,16 @@ async def reverify_one(context: ConsoleContext) -> Response:
 
 @routes.post("/rejections/reverify", Permission.REJECTION_REVERIFY)
 async def reverify_source(context: ConsoleContext) -> Response:
-    """Verify all rejected requests of a source again, within the time limit."""
+    """Start a job that verifies all rejected requests of a source again."""
     source = query_params.get_text(context.form, "source")
     if source is None:
         return context.to(REJECTIONS_PATH, "Choose a source.", "bad")
-    after = query_params.get_text(context.form, "after")
-    until = query_params.get_time(context.form, "until")
-    cursor = None if after is None else ids.show(ids.REJECTION, _read_id(after))
-    results: list[ReverifyResult] = []
-    is_whole = True
-    ends = time.monotonic() + _REVERIFY_BUDGET_S
-    results_stream = _reverify(context, ListFilter(source=source, until=until, after=cursor))
-    async with aclosing(results_stream):
-        async for result in results_stream:
-            results.append(result)
-            if time.monotonic() > ends:
-                is_whole = False
-                break
-    held = [one for one in results if one.event_id is not None]
-    return context.page(
-        "rejections/reverified.html",
-        source=source,
-        results=results[-_MAX_SHOWN:],
-        number=len(results),
-        held=len(held),
-        place=results[-1].rejection_id if results and not is_whole else "",
-    )
-
-
-def _reverify(context: ConsoleContext, chosen: ListFilter | Sequence[UUID]) -> AsyncGenerator[ReverifyResult, None]:
-    app_context = context.app_context
-    return reverify(app_context.database, app_context.settings, chosen, AuditContext(actor=context.actor))
+    async with context.work() as work:
+        acted = await actions.reverify(work, actions.Reverify(source=source))
+    if acted.job is None:
+        url = query_params.build_url(REJECTIONS_PATH, {"source": source})
+        return context.to(url, "Nothing to verify: all stored rejections of this source are already accepted.")
+    return context.to(f"{BASE}/jobs/{acted.job}")
 
 
 def _id(context: ConsoleContext) -> UUID:

@@ -4,6 +4,10 @@ Two organizations have two applications each. In each application the same handl
 all of them share one group of dead letters; the default organization has inbound events too.
 """
 
+import hashlib
+import hmac
+import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -13,8 +17,9 @@ from uuid import UUID
 
 import pytest
 
-from boathook.db import api_keys, tasks
+from boathook.db import api_keys, delivery_commands, tasks
 from boathook.db.database import Database
+from boathook.db.queries import listings
 from boathook.delivery import tasks as runner
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError
@@ -23,9 +28,12 @@ from boathook.handlers.outbox import Outbox
 from boathook.service import catalogue, id_prefixes
 from boathook.service.access.authorization import OperatorCaller, OperatorTokenCaller, Permission, Principal
 from boathook.service.caller import HOST
-from boathook.service.catalogue import dead_letters, deliveries, keys, selection
+from boathook.service.catalogue import conflicts, dead_letters, deliveries, keys, rejections, selection
+from boathook.service.catalogue.conflicts import Difference
 from boathook.service.catalogue.operation import Operation, Scope
 from boathook.service.catalogue.selection import DeadLetters
+from boathook.service.catalogue.stored_requests import RequestsActed
+from boathook.service.job_steps import make_service_step
 from boathook.service.unit_of_work import AppContext, new_id
 from tests.endpoint_factory import add_application
 from tests.postgres.api_client import make_context, make_token
@@ -51,6 +59,7 @@ class Tenant:
     applications: list[str]
     letters: list[str]
     key: str
+    conflicts: list[str]
 
 
 @dataclass
@@ -62,6 +71,8 @@ class World:
     own: Tenant
     other: Tenant
     group: str
+    rejections: list[str]
+    """Those of the default organization, which all sources belong to."""
 
     def work(self) -> Any:
         """Open a unit of work of the first organization, whose key may do everything."""
@@ -70,7 +81,8 @@ class World:
 
     async def run_jobs(self) -> None:
         """Run all jobs to their end; the key that started them is valid."""
-        while await runner.run_step(self.store.db, Outbox()):
+        step = make_service_step(self.context.settings, self.store.db)
+        while await runner.run_step(self.store.db, Outbox(), step):
             pass
 
     async def rows_of(self, tenant: Tenant) -> list[Any]:
@@ -85,17 +97,25 @@ class World:
         revoked = await self.store.db.fetch(
             "select id, revoked_at from boathook.api_key where organization = $1 order by id", tenant.organization
         )
-        return [tuple(row) for row in (*deliveries, *revoked)]
+        accepted = await self.store.db.fetch(
+            "select id, accepted_as from boathook.conflict where id = any ($1) order by id",
+            [ids.read(ids.CONFLICT, name) for name in tenant.conflicts],
+        )
+        verified = await self.store.db.fetch(
+            "select id, event_id from boathook.rejection where $1 = 'default' order by id", tenant.organization
+        )
+        return [tuple(row) for row in (*deliveries, *revoked, *accepted, *verified)]
 
 
 async def make_tenant(store: Store, context: AppContext, organization: str) -> Tenant:
     applications = [await add_application(store.db, f"{organization}-{number}", organization) for number in range(2)]
-    tenant = Tenant(organization, applications, [], "")
+    tenant = Tenant(organization, applications, [], "", [])
     for number in range(2):
         tenant.letters.append(await add_letter(store, tenant, f"{organization}-{number}", number))
     if organization == OTHER:
         [inbound] = await mark_dead(store, "inbound", to="handler:shared")
         tenant.letters.append(ids.show_delivery(*inbound))
+    tenant.conflicts.extend([await add_conflict(store, name) for name in tenant.letters])
     await make_token(context, organization)
     async with context.work(caller=HOST) as work:
         [key] = (await keys.list_keys(work, keys.KeyFilter(organization=organization))).data
@@ -110,12 +130,39 @@ async def add_letter(store: Store, tenant: Tenant, name: str, number: int = 0) -
     return ids.show_delivery(*letter)
 
 
+async def add_conflict(store: Store, letter: str) -> str:
+    """Store a conflict with the event of a dead letter; return its id."""
+    id = new_id()
+    await store.db.execute(
+        "insert into boathook.conflict (id, event_id, source, application, dedup_key, type, grade, differs, headers,"
+        " content_type, body, body_sha256)"
+        " select $1, e.id, e.source, e.application, e.dedup_key, e.type, e.grade, 'body', '{}', '', $2, sha256($2)"
+        " from boathook.event e where e.id = $3",
+        id, b'{"n": 2}', ids.read_delivery(letter)[0],
+    )  # fmt: skip
+    return ids.show(ids.CONFLICT, id)
+
+
+async def add_rejection(store: Store, number: int) -> str:
+    """Store a rejected request of the source ``stripe`` that is valid with its secret now; return its id."""
+    id, body = new_id(), b'{"id": "evt_%d", "type": "payment.paid"}' % number
+    now = int(time.time())
+    signature = hmac.new(b"right", f"{now}.".encode() + body, hashlib.sha256).hexdigest()
+    await store.db.execute(
+        "insert into boathook.rejection values ($1, 'stripe', 401, 'signature_mismatch', '', '::1', 'POST',"
+        " 'http://h/in/stripe', $2, 'application/json', $3, $4)",
+        id, json.dumps({"stripe-signature": f"t={now},v1={signature}"}), body, len(body),
+    )  # fmt: skip
+    return ids.show(ids.REJECTION, id)
+
+
 @pytest.fixture
 async def world(db: Database) -> World:
-    store, context = Store(db), make_context(db)
+    store, context = Store(db), make_context(db, sources={"stripe": {"provider": "stripe", "secrets": ["right"]}})
     own, other = await make_tenant(store, context, OWN), await make_tenant(store, context, OTHER)
     [group] = await db.fetch("select distinct boathook.dead_group(recipient, code, error) from boathook.delivery")
-    return World(store, context, own, other, ids.show(ids.DEAD_GROUP, group[0]))
+    rejections = [await add_rejection(store, number) for number in range(3)]
+    return World(store, context, own, other, ids.show(ids.DEAD_GROUP, group[0]), rejections)
 
 
 Ways = Callable[[World], Iterator[dict[str, Any]]]
@@ -141,7 +188,30 @@ def ways_of_dead_letters(world: World) -> Iterator[dict[str, Any]]:
         yield {name: value}
 
 
+def ways_of_conflicts(world: World) -> Iterator[dict[str, Any]]:
+    since = datetime.now(UTC) - timedelta(days=1)
+    yield {"ids": world.other.conflicts}
+    yield {"ids": [*world.own.conflicts, *world.other.conflicts]}
+    yield {"all": True}
+    yield {"source": "stripe"}
+    yield {"application": world.other.applications[0]}
+    yield {"application": f"{OTHER}-1"}
+    yield {"differs": Difference.BODY}
+    yield {"since": since}
+    yield {"until": since + timedelta(days=2)}
+
+
+def ways_of_rejections(world: World) -> Iterator[dict[str, Any]]:
+    yield {"ids": world.rejections}
+    yield {"all": True}
+    yield {"source": "stripe"}
+    yield {"reason": "signature_mismatch"}
+    yield {"since": datetime.now(UTC) - timedelta(days=1)}
+
+
 WAYS: dict[str, Ways] = {
+    "rejection.reverify": ways_of_rejections,
+    "conflict.accept": ways_of_conflicts,
     "delivery.retry": lambda world: iter([{"id": name} for name in world.other.letters]),
     "delivery.replay": lambda world: iter([{"id": name} for name in world.other.letters]),
     "key.create": lambda _world: iter([{"scope": "organization", "organization": OTHER}]),
@@ -161,6 +231,9 @@ def names_other(world: World, result: Any) -> bool:
     """Return whether a result tells something of the other organization."""
     text = str(result)
     told = [world.other.key, *world.other.applications]
+    if isinstance(result, RequestsActed):  # it repeats the ids that it was asked for
+        told.append("stripe")
+        return any(name in str(result.counts) for name in told) or any(each.event_id for each in result.results[2:])
     return any(name in text for name in told) or "stripe" in text
 
 
@@ -290,6 +363,45 @@ async def test_a_group_of_several_organizations_is_found_by_its_beginning(world:
         assert await id_prefixes.complete(work.connection, ids.DEAD_GROUP, world.group[:20], OWN) == world.group
         with pytest.raises(BoathookError):
             await id_prefixes.complete(work.connection, ids.DEAD_GROUP, world.group[:20], "nobody")
+
+
+@pytest.mark.parametrize(
+    ("operation", "change"),
+    [
+        (rejections.reverify, ("count_rejections", "$6 = 'default'", "$6 <> ''")),
+        (rejections.reverify, ("get_rejection", "$2 = 'default'", "$2 <> ''")),
+        (conflicts.accept, ("count_conflicts", "where", "where $7::text <> '' or")),
+    ],
+    ids=["rejections are counted", "a rejection is read", "conflicts are counted"],
+)
+async def test_mutant_a_stored_request_of_another_organization_is_reached(
+    world: World, operation: Operation[Any, Any], change: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
+):
+    name, old, new = change
+    assert old in listings.SQL[name]
+    monkeypatch.setitem(listings.SQL, name, listings.SQL[name].replace(old, new, 1))
+    assert await leaks(world, operation) != []
+
+
+async def test_mutant_a_conflict_of_any_organization_is_accepted(world: World, monkeypatch: pytest.MonkeyPatch):
+    sql = delivery_commands.SQL["lock_conflict"]
+    monkeypatch.setitem(
+        delivery_commands.SQL, "lock_conflict", sql.replace("($2::text is null or", "($2::text <> '' or")
+    )
+    assert await leaks(world, conflicts.accept) != []
+
+
+async def test_own_conflicts_are_reached_in_each_way(world: World):
+    """The test of all operations would hold for one that does nothing."""
+    for way in ({"ids": world.own.conflicts}, {"all": True}, {"application": f"{OWN}-0"}):
+        async with world.work() as work:
+            acted = await conflicts.accept(work, conflicts.Accept(**way, dry_run=True))
+        assert acted.matching == (1 if "application" in way else 2)
+    async with world.work() as work:
+        acted = await conflicts.accept(work, conflicts.Accept(all=True))
+    await world.run_jobs()
+    count = "select count(*) from boathook.conflict where accepted_as is not null"
+    assert await world.store.db.fetchval(count) == 2, (await state_of(world, str(acted.job)))[1]
 
 
 # Jobs

@@ -15,13 +15,21 @@ from boathook.db.queries import event_history, listings
 from boathook.db.queries.event_history import read_history
 from boathook.db.queries.listings import ListFilter
 from boathook.db.route_registry import register
+from boathook.delivery import tasks as runner
 from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, NotFound
 from boathook.domain.model import Duplicate, Origin, Role, Route
 from boathook.handlers.outbox import Message, Outbox
-from boathook.service.receiving import conflicts
+from boathook.service.access.authorization import Principal
+from boathook.service.caller import HOST
+from boathook.service.catalogue import conflicts as actions
+from boathook.service.catalogue import stored_requests
+from boathook.service.catalogue.conflicts import Difference
+from boathook.service.catalogue.stored_requests import Outcome
+from boathook.service.job_steps import make_service_step
+from boathook.service.operating import bulk_jobs
 from boathook.service.sending.message_store import to_event
-from boathook.service.unit_of_work import AppContext
+from boathook.service.unit_of_work import AppContext, UnitOfWork
 from tests.endpoint_factory import add_application, add_endpoint, publish
 from tests.postgres.api_client import make_context, make_token, open_api_client
 from tests.postgres.portal_client import open_console
@@ -53,8 +61,18 @@ async def add_conflict(store: Store, key: str = "k1", **changes: Any) -> UUID:
     return later.id
 
 
-async def accept(context: AppContext, conflict_id: UUID, **more: Any) -> conflicts.AcceptedConflict:
-    return await conflicts.accept_any(context, conflict_id, actor="cli:anna", **more)
+async def accept(context: AppContext, conflict_id: UUID, note: str = "") -> Outcome:
+    async with context.work(actor="cli:anna", caller=HOST) as work:
+        return await accept_in(work, conflict_id, note)
+
+
+async def accept_in(work: UnitOfWork, conflict_id: UUID, note: str = "") -> Outcome:
+    """Return what became of a conflict, as an interface that is about this one alone."""
+    acted = await actions.accept(work, actions.Accept(ids=[ids.show(ids.CONFLICT, conflict_id)], note=note))
+    (outcome,) = acted.results
+    if (error := outcome.error()) is not None:
+        raise error
+    return outcome
 
 
 async def events_of(db: Database) -> list[Any]:
@@ -65,7 +83,7 @@ async def test_it_becomes_an_event_of_its_own_with_what_was_stored(context: AppC
     conflict = await add_conflict(store, type="payment.refunded")
     name = ids.show(ids.CONFLICT, conflict)
     done = await accept(context, conflict, note="the second order")
-    assert (done.conflict_id, done.is_new) == (name, True)
+    assert (done.id, done.outcome) == (name, "accepted")
     [event] = await events_of(store.db)
     assert (event["source"], event["type"], event["dedup_key"]) == ("stripe", "payment.refunded", name)
     assert (bytes(event["body"]), event["headers"]) == (LATER, '{"x-shop": "a"}')
@@ -104,7 +122,7 @@ async def test_a_second_time_names_the_event_and_creates_none(context: AppContex
     conflict = await add_conflict(store)
     first = await accept(context, conflict)
     again = await accept(context, conflict)
-    assert (again.event_id, again.is_new) == (first.event_id, False)
+    assert (again.event_id, again.outcome) == (first.event_id, "duplicate")
     assert len(await events_of(store.db)) == 1
     assert len(await listings.list_audit(store.db, ListFilter(), action="conflict.accept")) == 1
 
@@ -112,8 +130,8 @@ async def test_a_second_time_names_the_event_and_creates_none(context: AppContex
 async def race(context: AppContext, store: Store) -> list[Any]:
     """Let two operators accept one conflict: the second asks while the first has not committed yet."""
     conflict = await add_conflict(store)
-    async with context.work(actor="console:anna") as work:
-        first = await conflicts.accept(work, conflict)
+    async with context.work(actor="console:anna", caller=HOST) as work:
+        first = await accept_in(work, conflict)
         second = asyncio.create_task(accept(context, conflict))
         await eventually(lambda: store.db.fetchval(LOCK_WAITED_FOR))
     return [first, *await asyncio.gather(second, return_exceptions=True)]
@@ -121,7 +139,7 @@ async def race(context: AppContext, store: Store) -> list[Any]:
 
 async def test_two_operators_at_once_create_one_event(context: AppContext, store: Store):
     first, second = await race(context, store)
-    assert (first.is_new, second.is_new) == (True, False)
+    assert (first.outcome, second.outcome) == ("accepted", "duplicate")
     assert first.event_id == second.event_id
     assert len(await events_of(store.db)) == 1
 
@@ -148,7 +166,7 @@ async def test_what_fails_leaves_neither_event_nor_mark(
         await accept(context, conflict)
     assert await events_of(store.db) == []
     monkeypatch.undo()
-    assert (await accept(context, conflict)).is_new
+    assert (await accept(context, conflict)).outcome == "accepted"
 
 
 async def test_it_collides_with_no_key_of_the_sender(context: AppContext, store: Store):
@@ -156,9 +174,9 @@ async def test_it_collides_with_no_key_of_the_sender(context: AppContext, store:
     name = ids.show(ids.CONFLICT, conflict)
     version = await store.one("select version from boathook.route_version")
     await store.events.append([replace(new_event(name, body=b"planted"), routes_version=version)])
-    assert (await accept(context, conflict)).is_new
+    assert (await accept(context, conflict)).outcome == "accepted"
     other = await add_conflict(store, "k2")
-    assert (await accept(context, other)).is_new
+    assert (await accept(context, other)).outcome == "accepted"
     assert len(await events_of(store.db)) == 2
     assert (await store.verify()).violations == ()
 
@@ -191,8 +209,8 @@ async def test_the_conflict_of_a_message_becomes_a_message(context: AppContext, 
     async with db.transaction() as connection:
         await record_conflict(connection, draft, first.event_id)
     with pytest.raises(NotFound):
-        async with context.work("default", "api:other") as work:
-            await conflicts.accept(work, draft.id)
+        async with context.work("default", "api:other", Principal(key_id=draft.id, organization="default")) as work:
+            await accept_in(work, draft.id)
     done = await accept(context, draft.id)
     [event] = await events_of(db)
     assert (event["application"], event["channels"], event["tags"]) == (application, ["eu"], ["t"])
@@ -278,5 +296,103 @@ async def test_the_key_hash_is_of_a_scope_of_its_own(context: AppContext, store:
     conflict = await add_conflict(store)
     done = await accept(context, conflict)
     name = ids.show(ids.CONFLICT, conflict)
-    key = await store.one("select key from boathook.dedup where event_id = $1", ids.read(ids.EVENT, done.event_id))
+    key = await store.one("select key from boathook.dedup where event_id = $1", ids.read(ids.EVENT, str(done.event_id)))
     assert key == UUID(bytes=hashlib.sha256(f"stripe\0conflict\0{name}".encode()).digest()[:16])
+
+
+# Many at once
+
+
+async def add_three(store: Store) -> list[str]:
+    return [ids.show(ids.CONFLICT, await add_conflict(store, f"k{number}")) for number in range(3)]
+
+
+async def run_jobs(context: AppContext) -> None:
+    """Run all jobs to their end, as a keeper does."""
+    step = make_service_step(context.settings, context.database)
+    while await runner.run_step(context.database, Outbox(), step):
+        pass
+
+
+async def test_a_dry_run_counts_and_changes_nothing(context: AppContext, store: Store):
+    names = await add_three(store)
+    async with context.work(caller=HOST) as work:
+        named = await actions.accept(work, actions.Accept(ids=names, dry_run=True))
+        counted = await actions.accept(work, actions.Accept(source="stripe", differs=Difference.BODY, dry_run=True))
+        none = await actions.accept(work, actions.Accept(differs=Difference.KEY, dry_run=True))
+    assert (named.matching, counted.matching, none.matching) == (3, 3, 0)
+    assert [(count.number, count.source, count.cause) for count in counted.counts] == [(3, "stripe", "body")]
+    assert await events_of(store.db) == []
+    assert await store.one("select count(*) from boathook.task") == 0
+
+
+async def test_of_named_ones_each_has_its_own_outcome(context: AppContext, store: Store):
+    names = await add_three(store)
+    await store.db.execute("update boathook.conflict set body = 'x' where id = $1", ids.read(ids.CONFLICT, names[1]))
+    unknown = ids.show(ids.CONFLICT, UUID(int=7))
+    async with context.work(caller=HOST) as work:
+        acted = await actions.accept(work, actions.Accept(ids=[*names, unknown]))
+    outcomes = [(result.id, result.outcome, result.code) for result in acted.results]
+    assert outcomes == [
+        (names[0], "accepted", ""),
+        (names[1], "impossible", "damaged"),
+        (names[2], "accepted", ""),
+        (unknown, "missing", ""),
+    ]
+    assert (acted.matching, acted.done, acted.failed) == (3, 4, 2)
+    assert len(await events_of(store.db)) == 2
+
+
+async def test_a_filter_starts_a_job_that_accepts_what_it_selected(
+    context: AppContext, store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(stored_requests, "BATCH", 2)
+    names = await add_three(store)
+    await store.db.execute("update boathook.conflict set body = 'x' where id = $1", ids.read(ids.CONFLICT, names[1]))
+    async with context.work(actor="api:key_x", caller=HOST) as work:
+        acted = await actions.accept(work, actions.Accept(all=True, note="an outage"))
+    assert (acted.matching, acted.done, acted.results) == (3, 0, ())
+    later = await add_conflict(store, "later")
+    await run_jobs(context)
+    async with context.work() as work:
+        job = await bulk_jobs.get_progress(work, str(acted.job))
+    assert (job.title, job.state, job.done, job.left, job.total) == ("Accept conflicts", "finished", 3, 1, 3)
+    accepted = await store.db.fetch("select id from boathook.conflict where accepted_as is not null order by id")
+    assert [ids.show(ids.CONFLICT, row["id"]) for row in accepted] == [names[0], names[2]]
+    assert later not in {row["id"] for row in accepted}
+    notes = await listings.list_audit(store.db, ListFilter(), action="conflict.accept")
+    assert {(row.actor, row.note) for row in notes} == {("api:key_x", "an outage")}
+
+
+async def test_a_job_ends_when_its_key_is_revoked(context: AppContext, store: Store):
+    await add_three(store)
+    key = Principal(key_id=UUID(int=9), organization="default")
+    async with context.work(caller=key) as work:
+        acted = await actions.accept(work, actions.Accept(all=True))
+    await run_jobs(context)
+    async with context.work() as work:
+        job = await bulk_jobs.get_progress(work, str(acted.job))
+    assert (job.state, "is not valid any more" in job.error, job.done) == ("failed", True, 0)
+    assert await events_of(store.db) == []
+
+
+async def test_a_process_without_the_service_layer_fails_the_job(context: AppContext, store: Store):
+    await add_three(store)
+    async with context.work(caller=HOST) as work:
+        await actions.accept(work, actions.Accept(all=True))
+    await runner.run_step(store.db, Outbox())
+    assert "start a keeper" in await store.one("select data ->> 'error' from boathook.task")
+
+
+async def test_the_api_accepts_many(store: Store):
+    names = await add_three(store)
+    async with open_api_client(store.db) as api:
+        for body, where in (({}, "ids"), ({"ids": names, "all": True}, "ids"), ({"differs": "x"}, "differs")):
+            [problem] = (await api.ask(422, "POST", "/conflict/bulk-accept", body))["detail"]
+            assert problem["loc"] == ["body", where]
+        counted = await api.ask(202, "POST", "/conflict/bulk-accept", {"all": True, "dryRun": True})
+        assert (counted["matching"], counted["job"]) == (3, None)
+        done = await api.ask(202, "POST", "/conflict/bulk-accept", {"ids": names[:2]})
+        assert [result["outcome"] for result in done["results"]] == ["accepted"] * 2
+        started = await api.ask(202, "POST", "/conflict/bulk-accept", {"source": "stripe"})
+        assert (await api.ask(200, "GET", f"/bulk-job/{started['job']}"))["total"] == 1

@@ -7,6 +7,7 @@ import itertools
 import json
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,10 +32,9 @@ from boathook.domain.model import Accepted, Duplicate, Receipt, Route
 from boathook.handlers.outbox import Message
 from boathook.service.caller import HOST
 from boathook.service.catalogue import dead_letters as actions
-from boathook.service.catalogue import deliveries, selection
+from boathook.service.catalogue import deliveries, rejections, selection
 from boathook.service.operating import listings as service_listings
 from boathook.service.operating import operations
-from boathook.service.receiving.reverification import reverify
 from tests.endpoint_factory import add_application
 from tests.postgres.api_client import make_context
 from tests.postgres.dead_letter_actions import ignore_dead, purge_dead, replay_dead
@@ -401,9 +401,16 @@ async def quarantine(store: Store, body: bytes, secret: str, *, size: int | None
 
 class TestReverify:
     async def judge(self, store: Store, *names, settings=SETTINGS):
-        chosen = list(names) or ListFilter()
-        results = reverify(store.db, load(None, settings), chosen, ACTION)
-        return [(result.outcome, result.event_id) async for result in results]
+        """Verify these rejections again, or all in two batches; return what became of each."""
+        context = make_context(store.db, **settings)
+        named = [ids.show(ids.REJECTION, name) for name in names]
+        if named:
+            async with context.work(caller=HOST) as work:
+                results = (await rejections.reverify(work, rejections.Reverify(ids=named))).results
+        else:
+            drive = rejections.reverify.drive(partial(context.work, caller=HOST), rejections.Reverify(all=True))
+            results = [result async for batch in drive for result in batch]
+        return [(result.outcome, result.event_id) for result in results]
 
     async def test_accepts_and_routes_what_the_current_secret_verifies(self, store: Store):
         await register(store.db, "shop:hook", [Route(recipient="handler:push", app="shop:hook", source="shop")])

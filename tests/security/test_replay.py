@@ -10,7 +10,6 @@ from boathook.config import load
 from boathook.db.database import Database
 from boathook.db.delivery_commands import AuditContext
 from boathook.db.events import EventStore
-from boathook.db.queries.listings import ListFilter
 from boathook.db.route_registry import read_routes
 from boathook.domain import ids
 from boathook.domain.filters import Router
@@ -132,12 +131,15 @@ async def test_events_by_get_are_stored_with_their_query(db: Database):
 
 async def test_an_invalid_stored_host_does_not_stop_reverification(db: Database):
     """An attacker chooses the header Host, and events of a source without its own URL are stored with it."""
+    names = []
     for number, host in enumerate(("[", "h", "a]b:c:d", "x?y")):
         name = ids.make(time.time_ns() // 1_000_000, number)
+        names.append(name)
         await db.execute(
             "insert into boathook.rejection values ($1, 'shop', 401, 'x', '', '::1', 'POST', $2, $3, '', $4, 2)",
             name, f"http://{host}/in/shop", json.dumps({}), b"{}",
         )  # fmt: skip
     settings = load(None, {"sources": {"shop": {"provider": "github", "secrets": ["right"]}}})
-    judged = reverify(db, settings, ListFilter(), AuditContext(actor="test", note="because"))
-    assert [one.outcome async for one in judged] == ["refused"] * 4
+    async with db.transaction() as connection:
+        results = await reverify(connection, settings, names, AuditContext(actor="test", note="because"))
+    assert [result.outcome for result in results] == ["refused"] * 4

@@ -7,9 +7,8 @@ from uuid import UUID
 from fastapi import Path, Query
 from pydantic import Field
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
-from boathook.api.errors import answer_json, to_response
+from boathook.api.errors import answer_json
 from boathook.api.events import (
     AfterParam,
     ApplicationParam,
@@ -23,16 +22,16 @@ from boathook.api.pages import ConflictPage, ListOf, RejectionPage
 from boathook.api.route import AnyCall, read_path_id, remembers_itself, router
 from boathook.api.sources import SourceCall
 from boathook.domain import ids
-from boathook.domain.errors import ConfigError, InvalidState
 from boathook.domain.windows import clamp
 from boathook.service.access.authorization import Permission, requires
+from boathook.service.catalogue import conflicts as conflict_actions
+from boathook.service.catalogue import rejections as rejection_actions
+from boathook.service.catalogue.conflicts import Difference
+from boathook.service.catalogue.stored_requests import Outcome, RequestsActed
 from boathook.service.operating import listings
 from boathook.service.operating.listings import ListFilter
-from boathook.service.operating.operations import AuditContext
 from boathook.service.receiving import conflicts
-from boathook.service.receiving.reverification import reverify
 from boathook.service.schemas.fields import Input, Output, Text, Timestamp
-from boathook.service.unit_of_work import AppContext
 
 routes = router("Rejection")
 conflict_routes = router("Conflict")
@@ -46,13 +45,6 @@ class RejectionState(StrEnum):
 
     OPEN = "open"
     ACCEPTED = "accepted"
-
-
-class Difference(StrEnum):
-    """The difference between a conflict and its event."""
-
-    BODY = "body"
-    KEY = "key"
 
 
 class RejectionOut(Output):
@@ -174,39 +166,17 @@ async def reverify_rejection(call: SourceCall, rejection_id: RejectionRef) -> Re
 
     Repeating it accepts nothing twice: the outcome is then `duplicate`, with the event.
     """
-    identifier = _rejection_id(rejection_id)
-    await listings.get_rejection(call.work.connection, identifier)
-    return _Reverification(call.work.app_context, identifier, AuditContext(actor=call.work.actor))
+    identifier = ids.show(ids.REJECTION, _rejection_id(rejection_id))
+    result = _only(await rejection_actions.reverify(call.work, rejection_actions.Reverify(ids=[identifier])))
+    return answer_json(200, ReverifiedOut.of(result).model_dump(mode="json", by_alias=True))
 
 
-class _Reverification(Response):
-    """Verifies the request while the response is sent, when the call's own transaction has ended.
-
-    It may fetch a public key, and takes a connection for each of its steps, so it must not hold another one meanwhile.
-    """
-
-    def __init__(self, app_context: AppContext, rejection_id: UUID, action: AuditContext) -> None:
-        super().__init__()
-        self._app_context = app_context
-        self._rejection_id = rejection_id
-        self._action = action
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Verify the request and send the result."""
-        try:
-            answer = answer_json(200, (await self._verify()).model_dump(mode="json", by_alias=True))
-        except Exception as error:  # noqa: BLE001 - every response is JSON
-            answer = to_response(error)
-        await answer(scope, receive, send)
-
-    async def _verify(self) -> ReverifiedOut:
-        context = self._app_context
-        results = reverify(context.database, context.settings, [self._rejection_id], self._action)
-        try:
-            (result,) = [one async for one in results]
-        except ConfigError as error:
-            raise InvalidState(str(error), "unusable_source") from None
-        return ReverifiedOut.of(result, id=result.rejection_id, proof=result.grade)
+def _only(acted: RequestsActed) -> Outcome:
+    """Return what became of the only request. Raises NotFound or InvalidState if it could not be handled."""
+    (outcome,) = acted.results
+    if (error := outcome.error()) is not None:
+        raise error
+    return outcome
 
 
 @conflict_routes.get("/conflict", operation_id="v1.conflict.list", summary="List conflicts")
@@ -256,8 +226,10 @@ async def accept_conflict(call: AnyCall, conflict_id: ConflictRef, body: AcceptC
 
     Repeating it creates no second event; the response then names the first one.
     """
-    done = await conflicts.accept(call.work, _conflict_id(conflict_id), note=body.note)
-    return AcceptedConflictOut.of(done, id=done.conflict_id)
+    identifier = ids.show(ids.CONFLICT, _conflict_id(conflict_id))
+    accepted = conflict_actions.Accept(ids=[identifier], note=body.note)
+    result = _only(await conflict_actions.accept(call.work, accepted))
+    return AcceptedConflictOut.of(result, is_new=result.outcome == "accepted")
 
 
 def _conflict_id(reference: str) -> UUID:

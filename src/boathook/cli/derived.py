@@ -30,8 +30,9 @@ from boathook.domain.errors import InvalidValue
 from boathook.domain.plurals import counted
 from boathook.service import id_prefixes
 from boathook.service.caller import HOST
-from boathook.service.catalogue.operation import Operation
+from boathook.service.catalogue.operation import OpenWork, Operation
 from boathook.service.catalogue.selection import Acted, first_error, read_clock
+from boathook.service.catalogue.stored_requests import FAILED, Outcome, RequestsActed
 from boathook.service.catalogue.values import PageInput, name_fields
 from boathook.service.fields import Field, Kind, fields_of
 from boathook.service.unit_of_work import AppContext, UnitOfWork
@@ -217,6 +218,138 @@ class _SelectionRun(msgspec.Struct, frozen=True):
         (hint if self.as_json else say)(message)
 
 
+ShowOutcome = Callable[[Outcome], tuple[Mapping[str, object], str]]
+"""Returns what a command prints of an outcome: as JSON, and as a line."""
+
+
+def add_requests(
+    group: typer.Typer,
+    operation: Operation[Any, Any],
+    name: str,
+    noun: str,
+    show: ShowOutcome,
+    *,
+    sum_up: Callable[[int, int], str] = lambda _number, _failed: "",
+) -> None:
+    """Add the command of an operation on stored requests to a group; it exits with 1 if any became no event.
+
+    Args:
+        group: the group.
+        operation: the operation.
+        name: the name of the command.
+        noun: what it selects, such as ``conflict``.
+        show: returns what is printed of each.
+        sum_up: returns the last line, by how many were handled, and how many of these became no event.
+    """
+
+    def command(ctx: typer.Context, **values: Any) -> None:
+        as_json, yes = values.pop("as_json"), values.pop("yes", True)
+        run = _RequestsRun(operation, name, noun, yes, as_json, show)
+        with naming_options(operation):
+            number, failed = run_async(run.act(ctx, _input(operation, values)))
+        if not as_json and not values["dry_run"] and (line := sum_up(number, failed)):
+            say(line)
+        if failed:
+            raise typer.Exit(1)
+
+    cast("Any", command).runs_remotely = operation.http is not None
+    parameters = [_parameter(field) for field in operation.fields]
+    if operation.must_confirm:
+        parameters.append(_fixed("yes", Yes, default=False))
+    parameters.append(_fixed("as_json", Json, default=False))
+    _register(group, operation, name, command, parameters)
+
+
+class _RequestsRun(msgspec.Struct, frozen=True):
+    """One run of a command on stored requests."""
+
+    operation: Operation[Any, Any]
+    verb: str
+    noun: str
+    yes: bool
+    as_json: bool
+    show: ShowOutcome
+
+    async def act(self, ctx: typer.Context, input: Any) -> tuple[int, int]:
+        """Handle what is selected; return how many were handled, and how many of these became no event."""
+        if (context := cli_context(ctx)).is_remote:
+            remote = _remote_runner(context)
+            act = partial(remote.act, self.operation)
+            return await self._act_with(await remote.complete(input), act, partial(self._wait, remote))
+        async with open_app_context(context.settings()) as opened:
+            open_work = partial(opened.work, actor=actor(), caller=HOST)
+            async with open_work() as work:
+                input = await complete(work, input)
+
+            async def act_in_transaction(value: Any) -> RequestsActed:
+                async with open_work() as work:
+                    return cast("RequestsActed", await self.operation(work, value))
+
+            return await self._act_with(input, act_in_transaction, partial(self._drive, open_work))
+
+    async def _act_with(
+        self,
+        input: Any,
+        act: Callable[[Any], Awaitable[RequestsActed]],
+        drive: Callable[[Any], Awaitable[tuple[int, int]]],
+    ) -> tuple[int, int]:
+        if input.dry_run or input.ids or self.operation.must_confirm:
+            preview = await act(replace(input, dry_run=True))
+            if (error := next((each.error() for each in preview.results), None)) is not None:
+                raise error
+            if (input.dry_run or not input.ids) and not self._confirm(input, preview):
+                return 0, 0
+        if not input.ids:
+            return await drive(input)
+        acted = await act(input)
+        self._print(acted.results)
+        return acted.done, acted.failed
+
+    def _confirm(self, input: Any, preview: RequestsActed) -> bool:
+        """Print what is selected; return whether to act on it."""
+        number = counted(preview.matching, self.noun)
+        if self.as_json and input.dry_run:
+            output.print_json({"action": self.verb, "dry_run": True, "matching": preview.matching, "done": 0})
+        elif not self.as_json:
+            output.print_table(_REQUEST_COUNTS, preview.counts)
+            say(number)
+        return bool(preview.matching) and confirm_selection(
+            f"{self.verb} {number}", dry_run=input.dry_run, yes=self.yes
+        )
+
+    async def _drive(self, open_work: OpenWork, input: Any) -> tuple[int, int]:
+        number = failed = 0
+        async for outcomes in self.operation.drive(open_work, input):
+            self._print(outcomes)
+            number += len(outcomes)
+            failed += sum(outcome.outcome in FAILED for outcome in outcomes)
+        return number, failed
+
+    async def _wait(self, remote: "RemoteRunner", input: Any) -> tuple[int, int]:
+        """Wait for the job of a server."""
+        acted = await remote.act(self.operation, input)
+        number = failed = 0
+        if acted.job is not None:
+            with Progress(self.verb, acted.matching) as report:
+                async for job in remote.follow(acted.job):
+                    number, failed = job.done, job.skipped
+                    report(number)
+        if self.as_json:
+            fields = {"action": self.verb, "dry_run": False, "matching": acted.matching, "done": number}
+            output.print_json(fields | {"failed": failed})
+        return number, failed
+
+    def _print(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            fields, line = self.show(outcome)
+            output.print_done(fields, line, as_json=self.as_json)
+
+
+_REQUEST_COUNTS: Final = (
+    Column("number"),
+    Column("from", lambda count: count.source or count.application),
+    Column("cause", is_whole=True),
+)
 _COUNTS: Final = (
     Column("number"),
     Column("from", lambda count: count.source or count.application),

@@ -1,5 +1,6 @@
 """Commands for rejected requests, and for conflicts: requests with the same key or body as an event, but not both."""
 
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 import typer
@@ -7,33 +8,15 @@ from msgspec.structs import asdict
 
 from boathook.cli import output
 from boathook.cli.commands import example
-from boathook.cli.context import (
-    UsageError,
-    action,
-    actor,
-    cli_context,
-    open_app_context,
-    open_database,
-    out,
-    run,
-    run_with_database,
-)
-from boathook.cli.options import (
-    After,
-    All,
-    Application,
-    Ids,
-    Json,
-    Limit,
-    Note,
-    Since,
-    Source,
-    Until,
-    check_choice,
-)  # fmt: skip
+from boathook.cli.context import UsageError, out, run_with_database
+from boathook.cli.derived import add_requests
+from boathook.cli.options import After, Application, Json, Limit, Since, Source, Until
 from boathook.cli.output import ID, Column, View, hint, say
 from boathook.domain import ids
 from boathook.service import id_prefixes
+from boathook.service.catalogue import conflicts as conflict_actions
+from boathook.service.catalogue import rejections as rejection_actions
+from boathook.service.catalogue.stored_requests import Outcome
 from boathook.service.database import Database
 from boathook.service.operating import listings
 from boathook.service.operating.listings import ListFilter, RejectionRow, StoredRequest
@@ -142,42 +125,23 @@ def show_rejection(
     output.print_request(stored.headers, stored.body)
 
 
-@rejections.command("reverify", epilog=example(
-    "boathook rejections reverify --source stripe --since 1d",
-    "boathook rejections reverify rej_01h455vb4pex5vsknk084sn02q4",
-))  # fmt: skip
-def reverify_rejections(
-    ctx: typer.Context, chosen: Ids = None, source: Source = None, reason: Reason = None, since: Since = None,
-    until: Until = None, everything: All = False, as_json: Json = False,
-) -> None:  # fmt: skip
-    """
-    Verify rejected requests again with the current secrets; valid ones are accepted.
+def _show_reverified(outcome: Outcome) -> tuple[Mapping[str, object], str]:
+    fields = {
+        "rejection_id": outcome.id,
+        "outcome": outcome.outcome,
+        "detail": outcome.detail,
+        "event_id": outcome.event_id,
+        "grade": outcome.proof,
+    }
+    grade = f" ({outcome.proof})" if outcome.proof else ""
+    detail = f"{outcome.event_id}{grade}" if outcome.event_id else outcome.detail
+    return fields, f"{outcome.id}  {outcome.outcome}  {detail}"
 
-    Exits with 1 if any is still rejected.
-    """
-    # Imported only here, as importing the verification takes longer than most commands.
-    from boathook.service.receiving.reverification import reverify
 
-    wanted = ListFilter(source=source, code=reason, since=since, until=until)
-    check_choice(chosen, is_filtered=wanted != ListFilter(), everything=everything)
-
-    async def work() -> int:
-        failed, number = 0, 0
-        settings = cli_context(ctx).settings()
-        async with open_database(settings) as database:
-            named = await id_prefixes.find_ids(database, ids.REJECTION, chosen or [])
-            async for result in reverify(database, settings, named or wanted, action()):
-                number += 1
-                failed += result.outcome in {"refused", "impossible"}
-                grade = f" ({result.grade})" if result.grade else ""
-                detail = f"{result.event_id}{grade}" if result.event_id else result.detail
-                output.print_done(result, f"{result.rejection_id}  {result.outcome}  {detail}", as_json=as_json)
-        if not as_json:
-            say(f"{number} verified again, {number - failed} accepted, {failed} still rejected")
-        return failed
-
-    if run(work()):
-        raise typer.Exit(1)
+add_requests(
+    rejections, rejection_actions.reverify, "reverify", "rejection", _show_reverified,
+    sum_up=lambda number, failed: f"{number} verified again, {number - failed} accepted, {failed} still rejected",
+)  # fmt: skip
 
 
 @conflicts.command("list", epilog=example("boathook conflicts list --source stripe --since 7d"))
@@ -203,27 +167,15 @@ def list_conflict_groups(
     _print_groups(ctx, RequestKind.CONFLICT, wanted, as_json=as_json)
 
 
-@conflicts.command("accept", epilog=example(
-    "boathook conflicts accept cfl_01h455vb4pex5vsknk084sn02q4 --note 'the customer ordered twice'",
-))  # fmt: skip
-def accept_conflicts(
-    ctx: typer.Context,
-    chosen: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids, or the beginnings of them.")],
-    note: Note = None,
-    as_json: Json = False,
-) -> None:
-    """Accept conflicts: each becomes a new event, once, delivered by the current routes."""
-    # Imported only here, as it imports all provider recipes.
-    from boathook.service.receiving import conflicts as actions
+def _show_accepted(outcome: Outcome) -> tuple[Mapping[str, object], str]:
+    is_new = outcome.outcome == "accepted"
+    fields = {"conflict_id": outcome.id, "event_id": outcome.event_id, "is_new": is_new}
+    if outcome.event_id is None:
+        return fields | {"detail": outcome.detail}, f"{outcome.id}  not accepted: {outcome.detail}"
+    return fields, f"{outcome.id}  {outcome.detail}"
 
-    async def work() -> None:
-        async with open_app_context(cli_context(ctx).settings()) as opened:
-            for conflict_id in await id_prefixes.find_ids(opened.database, ids.CONFLICT, chosen):
-                done = await actions.accept_any(opened, conflict_id, actor=actor(), note=note or "")
-                how = "accepted as" if done.is_new else "was accepted before as"
-                output.print_done(done, f"{done.conflict_id}  {how} {done.event_id}", as_json=as_json)
 
-    run(work())
+add_requests(conflicts, conflict_actions.accept, "accept", "conflict", _show_accepted)
 
 
 @conflicts.command("show", epilog=example("boathook conflicts show cfl_01h455vb4pex5vsknk084sn02q4"))

@@ -198,9 +198,15 @@ class RemoteRunner:
             RemoteError: as `act`, or the job was stopped or failed.
         """
         job_id = (await self.act(operation, value)).job
-        while job_id is not None:
-            job = await self._ask("GET", f"{BASE}/bulk-job/{job_id}", b"", _Job)
-            yield job.done
+        if job_id is not None:
+            async for job in self.follow(job_id):
+                yield job.done
+
+    async def follow(self, job_id: str) -> AsyncIterator["Job"]:
+        """Yield the progress of a job of the server until it has ended. Raises RemoteError as `drive` does."""
+        while True:
+            job: Job = await self._ask("GET", f"{BASE}/bulk-job/{job_id}", b"", Job)
+            yield job
             if job.state == "finished":
                 return
             if job.state != "running":
@@ -263,9 +269,12 @@ def _is_whole(prefix: str, word: str) -> bool:
     return first == last
 
 
-class _Job(msgspec.Struct, frozen=True):
+class Job(msgspec.Struct, frozen=True):
+    """The progress of a job of a server."""
+
     state: str
     done: int
+    skipped: int
     error: str
 
 

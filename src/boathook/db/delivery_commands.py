@@ -412,19 +412,20 @@ async def page_events(
     return [row["id"] for row in rows]
 
 
-async def mark_rejection_accepted(database: Database, rejection_id: UUID, event_id: UUID, action: AuditContext) -> bool:
-    """Record which event a rejected request became; return False if it had become one already."""
-    async with database.transaction() as connection:
-        tag = await connection.execute(SQL["mark_rejection"], rejection_id, event_id)
-        is_marked: bool = tag == "UPDATE 1"
-        if is_marked:
-            await record_each(connection, action, ACCEPT_REJECTION, [ids.show(ids.REJECTION, rejection_id)])
-        return is_marked
+async def mark_rejection_accepted(
+    connection: Connection, rejection_id: UUID, event_id: UUID, action: AuditContext
+) -> None:
+    """Record which event a rejected request became, unless it had become one already."""
+    if await connection.execute(SQL["mark_rejection"], rejection_id, event_id) == "UPDATE 1":
+        await record_each(connection, action, ACCEPT_REJECTION, [ids.show(ids.REJECTION, rejection_id)])
+        await notify_due(connection)
 
 
-async def lock_conflict(connection: Connection, conflict_id: UUID) -> LockedConflict | None:
-    """Return a conflict, locked until the transaction ends; None if it is not stored."""
-    row = await connection.fetchrow(SQL["lock_conflict"], conflict_id)
+async def lock_conflict(
+    connection: Connection, conflict_id: UUID, organization: str | None = None
+) -> LockedConflict | None:
+    """Return a conflict, locked until the transaction ends; None if it is not stored, or not of *organization*."""
+    row = await connection.fetchrow(SQL["lock_conflict"], conflict_id, organization)
     return None if row is None else LockedConflict(**dict(row))
 
 

@@ -272,10 +272,12 @@ select count(*) from (
 update boathook.rejection set event_id = $2 where id = $1 and event_id is null
 
 -- name: lock_conflict
--- Reads a conflict and locks it, so that of two operators only one accepts it.
-select id, event_id, source, application, type, grade, headers::text as headers, content_type, body, body_sha256, channels, tags,
-    content_until, accepted_as
-from boathook.conflict where id = $1
+-- Reads a conflict with an event of organization $2, or of any if that is null, and locks it, so that of two operators
+-- only one accepts it.
+select e.id, e.event_id, e.source, e.application, e.type, e.grade, e.headers::text as headers, e.content_type, e.body,
+    e.body_sha256, e.channels, e.tags, e.content_until, e.accepted_as
+from boathook.conflict e
+where e.id = $1 and ($2::text is null or {organization} = $2)
 for update
 
 -- name: mark_conflict

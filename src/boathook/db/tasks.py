@@ -42,6 +42,8 @@ class TaskOperation(StrEnum):
     PURGE_DEAD = "dead.purge-many"
     REPLAY_EVENTS = "event.replay-many"
     ROUTE_EVENTS = "event.route-many"
+    ACCEPT_CONFLICTS = "conflict.accept-many"
+    REVERIFY_REJECTIONS = "rejection.reverify-many"
 
 
 API_OPERATIONS: Final = (

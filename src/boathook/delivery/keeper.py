@@ -41,7 +41,7 @@ from boathook.db.metric_samples import roll_up
 from boathook.db.queries.endpoint_stats import read_results
 from boathook.db.rerouting import count_unhandled
 from boathook.delivery.integrity_runner import QUERY_TIMEOUT_S, IntegrityRunner
-from boathook.delivery.tasks import run_tasks
+from boathook.delivery.tasks import ServiceStep, run_tasks
 from boathook.domain.alerts import AlertReading
 from boathook.domain.endpoints import RECIPIENT
 from boathook.domain.errors import DatabaseError
@@ -200,6 +200,7 @@ class Keeper:
         settings: Settings,
         hooks: Iterable[Boathook] = (),
         retries: RetryDefaults | None = None,
+        service_step: ServiceStep | None = None,
     ) -> None:
         hooks = tuple(hooks)
         self._database = database
@@ -225,7 +226,7 @@ class Keeper:
             MaintenanceJob(
                 "delete_expired", settings.retention.maintenance_interval_s, lambda: delete_expired(database)
             ),
-            MaintenanceJob("tasks", ROUND_S, lambda: run_tasks(database, outbox)),
+            MaintenanceJob("tasks", ROUND_S, lambda: run_tasks(database, outbox, service_step)),
             MaintenanceJob("verify", ROUND_S, self._verifying.begin),
             MaintenanceJob("seal", SEAL_S, self._seal),
             MaintenanceJob("count", COUNT_S, self._count),
@@ -403,9 +404,22 @@ async def _dial_verify(database: Database, settings: Settings) -> Database:
 
 
 async def run_keeper(
-    settings: Settings, *, hooks: Iterable[Boathook] = (), stop: asyncio.Event, beat: Callable[[], None]
+    settings: Settings,
+    *,
+    hooks: Iterable[Boathook] = (),
+    make_service_step: Callable[[Settings, Database], ServiceStep] | None = None,
+    stop: asyncio.Event,
+    beat: Callable[[], None],
 ) -> None:
-    """Run a keeper with the chores of *hooks* until *stop* is set."""
+    """Run a keeper until *stop* is set.
+
+    Args:
+        settings: the settings.
+        hooks: the apps whose chores it runs.
+        make_service_step: returns what runs the steps of jobs that need the service layer; see `run_tasks`.
+        stop: ends it.
+        beat: called while it works.
+    """
     hooks = tuple(hooks)
     dial = functools.partial(
         Database.open,
@@ -419,4 +433,5 @@ async def run_keeper(
         if database is not None:
             live = LiveSettings(settings)
             async with live.following(database):
-                await Keeper(database, settings, hooks, live.retry_defaults()).run(stop, beat)
+                service_step = None if make_service_step is None else make_service_step(settings, database)
+                await Keeper(database, settings, hooks, live.retry_defaults(), service_step).run(stop, beat)

@@ -7,7 +7,7 @@ over, so it can be stopped at any time, and its progress matches what has run.
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, assert_never
 from uuid import UUID
@@ -57,25 +57,37 @@ class StepResult(msgspec.Struct, frozen=True):
     """Cursor of the next step, which must not start before its ``not_before``; None at the end."""
 
 
+ServiceStep = Callable[[Connection, Task], Awaitable[StepResult]]
+"""Runs a step of a job in the transaction of the connection, by a function of the service layer."""
+
+
 class _Impossible(Exception):
     """A task can no longer be completed; the message says why."""
 
 
-async def run_tasks(database: Database, outbox: Outbox, *, budget_s: float = 1.0) -> int:
+async def run_tasks(
+    database: Database, outbox: Outbox, service_step: ServiceStep | None = None, *, budget_s: float = 1.0
+) -> int:
     """Run steps of the pending tasks, in turn, until none is left or *budget_s* seconds have passed.
+
+    Args:
+        database: the database.
+        outbox: publishes the operational webhooks.
+        service_step: runs the steps of jobs that the service layer runs; without it, these jobs fail.
+        budget_s: the seconds.
 
     Returns:
         The number of steps that were run.
     """
     ends, steps = time.monotonic() + budget_s, 0
-    while await run_step(database, outbox):
+    while await run_step(database, outbox, service_step):
         steps += 1
         if time.monotonic() > ends:
             break
     return steps
 
 
-async def run_step(database: Database, outbox: Outbox) -> bool:
+async def run_step(database: Database, outbox: Outbox, service_step: ServiceStep | None = None) -> bool:
     """Run the next step of the task that has waited longest; return whether there was one.
 
     A task that meets a permanent error is marked as failed.
@@ -88,7 +100,7 @@ async def run_step(database: Database, outbox: Outbox) -> bool:
         async with database.transaction() as connection:
             task = await tasks.lock_next(connection)
             if task is not None:
-                await advance(connection, outbox, task)
+                await advance(connection, outbox, task, service_step)
     except DatabaseUnavailable:
         raise
     except Exception as error:
@@ -99,10 +111,10 @@ async def run_step(database: Database, outbox: Outbox) -> bool:
     return task is not None
 
 
-async def advance(connection: Connection, outbox: Outbox, task: Task) -> None:
+async def advance(connection: Connection, outbox: Outbox, task: Task, service_step: ServiceStep | None = None) -> None:
     """Run the next step of a task in the transaction of *connection*, which holds the task's lock."""
     try:
-        step = await _work(connection, task, _place(task))
+        step = await _work(connection, task, service_step)
     except _Impossible as reason:
         await _end(connection, outbox, task, TaskState.FAILED, {**task.data, "error": str(reason)})
         return
@@ -127,7 +139,8 @@ async def _end(connection: Connection, outbox: Outbox, task: Task, state: TaskSt
     )
 
 
-async def _work(connection: Connection, task: Task, after: UUID) -> StepResult:
+async def _work(connection: Connection, task: Task, service_step: ServiceStep | None) -> StepResult:
+    after = _place(task)
     match task.kind:
         case TaskOperation.RECOVER | TaskOperation.REPLAY_MISSING | TaskOperation.BULK_REPLAY:
             return await _resend(connection, task, after)
@@ -150,6 +163,12 @@ async def _work(connection: Connection, task: Task, after: UUID) -> StepResult:
             if (objection := await tasks.find_objection(connection, task)) is not None:
                 raise _Impossible(objection)
             return await run_bulk_step(connection, task, task.kind)
+        case TaskOperation.ACCEPT_CONFLICTS | TaskOperation.REVERIFY_REJECTIONS:
+            if (objection := await tasks.find_objection(connection, task)) is not None:
+                raise _Impossible(objection)
+            if service_step is None:
+                raise _Impossible("this process runs no such jobs; start a keeper with `boathook serve`")
+            return await service_step(connection, task)
         case _:
             assert_never(task.kind)
 

@@ -133,6 +133,7 @@ async def _run_worker_role(context: ProcessContext, *, only_suspects: bool) -> N
 async def _run_keeper_role(context: ProcessContext) -> None:
     from boathook.delivery.keeper import run_keeper
     from boathook.server.loading import bound, load_hooks
+    from boathook.service.job_steps import make_service_step
 
     hooks = load_hooks(context.settings)
     live_metrics = LiveMetrics(context.settings.server.data_dir, context.config.slot)
@@ -141,7 +142,13 @@ async def _run_keeper_role(context: ProcessContext) -> None:
         async with bound(context.settings, hooks, live_metrics):
             context.ready()
             finish_startup()
-            await run_keeper(context.settings, hooks=hooks, stop=context.stop, beat=context.beat)
+            await run_keeper(
+                context.settings,
+                hooks=hooks,
+                make_service_step=make_service_step,
+                stop=context.stop,
+                beat=context.beat,
+            )
     finally:
         sampling.cancel()
 

@@ -39,6 +39,7 @@ from boathook.server.supervisor import (
     try_prepare,
 )
 from boathook.server.traces import traced
+from boathook.service.job_steps import make_service_step
 
 _RETRY_S: Final = 1.0
 _MAX_RETRY_S: Final = 10.0
@@ -156,7 +157,9 @@ async def _delivering(settings: Settings, hooks: Hooks, slot: str, prepared: asy
 
     roles: dict[str, Callable[[str], Awaitable[None]]] = {
         "sender": lambda name: run_sender(settings, sender_id=name, stop=stop, beat=_ignore_beat),
-        "keeper": lambda _: run_keeper(settings, hooks=hooks, stop=stop, beat=_ignore_beat),
+        "keeper": lambda _: run_keeper(
+            settings, hooks=hooks, make_service_step=make_service_step, stop=stop, beat=_ignore_beat
+        ),
     }
     if hooks.handlers:
         roles["worker"] = functools.partial(work, only_suspects=False)

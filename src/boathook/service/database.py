@@ -9,6 +9,7 @@ import msgspec
 from boathook.config import Settings
 from boathook.config.data_dir import prepare_data_dir
 from boathook.db import health, migrations, route_registry
+from boathook.db.database import Connection
 from boathook.db.database import Database as Database  # noqa: PLC0414 - re-exported
 from boathook.db.live_settings import LiveSettings
 from boathook.domain.errors import ConfigError, DatabaseError
@@ -88,7 +89,7 @@ async def open_database(
             await database.close()
 
 
-async def with_stored_sources(settings: Settings, database: Database) -> Settings:
+async def with_stored_sources(settings: Settings, database: Database | Connection) -> Settings:
     """Return the settings with the sources that are stored in the database. Raises DatabaseError."""
     live = LiveSettings(settings)
     await live.refresh(database)

@@ -249,9 +249,11 @@ NO_CLIENT_CALLS: Final = {
     "GET /api/v1/rejection": "see above",
     "GET /api/v1/rejection/{rejection_id}": "see above",
     "POST /api/v1/rejection/{rejection_id}/reverify": "see above",
+    "POST /api/v1/rejection/bulk-reverify": "see above",
     "GET /api/v1/conflict": "see above",
     "GET /api/v1/conflict/{conflict_id}": "see above",
     "POST /api/v1/conflict/{conflict_id}/accept": "see above",
+    "POST /api/v1/conflict/bulk-accept": "see above",
     "GET /api/v1/app/{app_id}/endpoint/{endpoint_id}/health": "Svix has no such operation",
     "POST /api/v1/app/{app_id}/endpoint/{endpoint_id}/resume": "see above",
 }

@@ -88,9 +88,11 @@ ORGANIZATION = frozenset({
     "GET /rejection",
     "GET /rejection/{rejection_id}",
     "POST /rejection/{rejection_id}/reverify",
+    "POST /rejection/bulk-reverify",
     "GET /conflict",
     "GET /conflict/{conflict_id}",
     "POST /conflict/{conflict_id}/accept",
+    "POST /conflict/bulk-accept",
 })  # fmt: skip
 """For the organization's own tokens only."""
 DEPLOYMENT = frozenset({
@@ -176,6 +178,8 @@ BODIES: dict[str, Callable[[], Any]] = {
     "POST /dead-letter/bulk-replay": lambda: {"all": True},
     "POST /dead-letter/bulk-ignore": lambda: {"all": True, "note": "stranger"},
     "POST /dead-letter/bulk-purge": lambda: {"all": True, "note": "stranger"},
+    "POST /rejection/bulk-reverify": lambda: {"all": True},
+    "POST /conflict/bulk-accept": lambda: {"all": True},
     "POST /key": lambda: {"name": "stranger"},
     "POST /conflict/{conflict_id}/accept": lambda: {"note": "stranger"},
     "POST /event/bulk-replay": lambda: {"type": "*"},

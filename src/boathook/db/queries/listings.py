@@ -346,24 +346,51 @@ async def list_side_effects(
     return [SideEffectRow(**dict(row)) for row in rows]
 
 
+class RequestCount(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of rejected requests, or of conflicts, of one source or application with the same cause."""
+
+    source: str | None
+    application: str | None
+    cause: str
+    """The reason of the rejections, or what differs in the conflicts."""
+    number: int
+
+
 async def list_rejections(
-    database: Database | Connection, wanted: ListFilter, *, is_upward: bool = False
+    database: Database | Connection, wanted: ListFilter, *, organization: str | None = None, is_upward: bool = False
 ) -> list[RejectionRow]:
-    """Return rejections, newest first unless *is_upward*; `state` is ``open`` or ``accepted``, `code` a reason."""
+    """Return rejections, newest first unless *is_upward*; with *organization*, none unless these are its own.
+
+    Of the filter, `state` is ``open`` or ``accepted``, and `code` a reason.
+    """
     rows = await database.fetch(
-        with_direction(SQL["list_rejections"], is_ascending=is_upward), wanted.source, wanted.code,
-        *_id_range(wanted), wanted.state, _after(ids.REJECTION, wanted), wanted.limit,
+        with_direction(SQL["list_rejections"], is_ascending=is_upward), *_rejection_arguments(wanted, organization),
+        _after(ids.REJECTION, wanted), wanted.limit,
     )  # fmt: skip
     return [_rejection(row) for row in rows]
 
 
-async def get_rejection(database: Database | Connection, rejection_id: UUID) -> tuple[RejectionRow, StoredRequest]:
+async def count_rejections(
+    database: Database | Connection, wanted: ListFilter, *, organization: str | None = None
+) -> list[RequestCount]:
+    """Return the numbers of rejections that match a filter, as `list_rejections` selects them."""
+    rows = await database.fetch(SQL["count_rejections"], *_rejection_arguments(wanted, organization))
+    return [RequestCount(**dict(row)) for row in rows]
+
+
+def _rejection_arguments(wanted: ListFilter, organization: str | None) -> Sequence[object]:
+    return wanted.source, wanted.code, *_id_range(wanted), wanted.state, organization
+
+
+async def get_rejection(
+    database: Database | Connection, rejection_id: UUID, organization: str | None = None
+) -> tuple[RejectionRow, StoredRequest]:
     """Return one rejected request with its headers and bytes.
 
     Raises:
-        NotFound: there is no such rejection.
+        NotFound: there is no such rejection, or *organization* may not reach it.
     """
-    row = await database.fetchrow(SQL["get_rejection"], rejection_id)
+    row = await database.fetchrow(SQL["get_rejection"], rejection_id, organization)
     if row is None:
         name = ids.show(ids.REJECTION, rejection_id)
         raise NotFound(f"there is no rejection {name}; the quarantine may have dropped it")
@@ -373,12 +400,27 @@ async def get_rejection(database: Database | Connection, rejection_id: UUID) -> 
 async def list_conflicts(
     database: Database | Connection, wanted: ListFilter, *, organization: str | None = None, is_upward: bool = False
 ) -> list[ConflictRow]:
-    """Return conflicts, newest first unless *is_upward*; with *organization*, only those with events of its own."""
+    """Return conflicts, newest first unless *is_upward*; with *organization*, only those with events of its own.
+
+    Of the filter, `state` is ``open`` or ``accepted``, and `code` what differs.
+    """
     rows = await database.fetch(
-        with_direction(SQL["list_conflicts"], is_ascending=is_upward), wanted.source, wanted.application,
-        *_id_range(wanted), _after(ids.CONFLICT, wanted), wanted.limit, wanted.code, organization,
+        with_direction(SQL["list_conflicts"], is_ascending=is_upward), *_conflict_arguments(wanted, organization),
+        _after(ids.CONFLICT, wanted), wanted.limit,
     )  # fmt: skip
     return [conflict_row(row) for row in rows]
+
+
+async def count_conflicts(
+    database: Database | Connection, wanted: ListFilter, *, organization: str | None = None
+) -> list[RequestCount]:
+    """Return the numbers of conflicts that match a filter, as `list_conflicts` selects them."""
+    rows = await database.fetch(SQL["count_conflicts"], *_conflict_arguments(wanted, organization))
+    return [RequestCount(**dict(row)) for row in rows]
+
+
+def _conflict_arguments(wanted: ListFilter, organization: str | None) -> Sequence[object]:
+    return wanted.source, wanted.application, *_id_range(wanted), wanted.code, wanted.state, organization
 
 
 async def find_owner(connection: Connection, application: str | None) -> str:

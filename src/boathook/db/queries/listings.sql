@@ -207,40 +207,69 @@ from boathook.side_effect
 where event_id = $1 and recipient = $2 and ($3::text is null or starts_with(name, $3 || '/'))
 order by done_at, name
 
+-- fragment: selected_rejection
+-- Selects the rejected requests of source $1 with reason $2, with ids from $3 to $4, `open` or `accepted` since ($5), which
+-- organization $6 may reach; null selects all.
+($1::text is null or r.source = $1)
+    and ($2::text is null or r.reason = $2)
+    and ($3::uuid is null or r.id >= $3)
+    and ($4::uuid is null or r.id < $4)
+    and ($5::text is null or ($5 = 'accepted') = (r.event_id is not null))
+    and ($6::text is null or $6 = 'default')
+
 -- name: list_rejections
 -- Lists rejected requests; `state` open means not accepted since.
 select r.id, nullif(r.source, '') as source, r.status::integer as status, r.reason, r.detail, r.client_address, r.method, r.url, r.content_type, r.body_size,
     r.event_id
 from boathook.rejection r
-where ($1::text is null or r.source = $1)
-    and ($2::text is null or r.reason = $2)
-    and ($3::uuid is null or r.id >= $3)
-    and ($4::uuid is null or r.id < $4)
-    and ($5::text is null or ($5 = 'accepted') = (r.event_id is not null))
-    and ($6::uuid is null or r.id {beyond} $6)
+where {selected_rejection}
+    and ($7::uuid is null or r.id {beyond} $7)
 order by r.id {direction}
-limit $7
+limit $8
+
+-- name: count_rejections
+-- Counts rejected requests by source and reason, the largest number first.
+select nullif(r.source, '') as source, null::text as application, r.reason as cause, count(*) as number
+from boathook.rejection r
+where {selected_rejection}
+group by r.source, r.reason
+order by count(*) desc, r.source, r.reason
 
 -- name: get_rejection
 -- Reads one rejected request with its headers and bytes.
 select r.id, nullif(r.source, '') as source, r.status::integer as status, r.reason, r.detail, r.client_address, r.method, r.url, r.content_type, r.body_size,
     r.event_id, r.headers, r.body
-from boathook.rejection r where r.id = $1
+from boathook.rejection r where r.id = $1 and ($2::text is null or $2 = 'default')
+
+-- fragment: selected_conflict
+-- Selects the conflicts of source $1 or application $2, with ids from $3 to $4, which differ in $5, `open` or `accepted`
+-- since ($6); null selects all. $7 is the organization whose events they are of.
+($1::text is null or e.source = $1)
+    and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
+    and ($3::uuid is null or e.id >= $3)
+    and ($4::uuid is null or e.id < $4)
+    and ($5::text is null or e.differs = $5)
+    and ($6::text is null or ($6 = 'accepted') = (e.accepted_as is not null))
 
 -- name: list_conflicts
 -- Lists requests whose key or body, but not both, was seen before; each belongs to the owner of its event.
 select e.id, e.event_id, e.source, e.application, e.dedup_key, e.type, e.differs, e.seen, e.last_seen_at, e.accepted_as,
     octet_length(e.body) as size
 from boathook.conflict e
-where ($1::text is null or e.source = $1)
-    and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
-    and ($3::uuid is null or e.id >= $3)
-    and ($4::uuid is null or e.id < $4)
-    and ($5::uuid is null or e.id {beyond} $5)
-    and ($7::text is null or e.differs = $7)
-    and ($8::text is null or {organization} = $8)
+where {selected_conflict}
+    and ($7::text is null or {organization} = $7)
+    and ($8::uuid is null or e.id {beyond} $8)
 order by e.id {direction}
-limit $6
+limit $9
+
+-- name: count_conflicts
+-- Counts conflicts by source or application and by what differs, the largest number first.
+select e.source, e.application, e.differs as cause, count(*) as number
+from boathook.conflict e
+where {selected_conflict}
+    and ($7::text is null or {organization} = $7)
+group by e.source, e.application, e.differs
+order by count(*) desc, e.source, e.application, e.differs
 
 -- name: find_owner
 -- Returns the organization that events of an application, or inbound ones if it is null, belong to.

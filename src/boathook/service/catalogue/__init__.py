@@ -3,6 +3,7 @@
 operation   what an operation is, and the check that stands before each body
 values      the bases of lists and results
 selection   operations on many dead letters: named ones, a group, filters or all
+stored_requests  the same on rejected requests and conflicts
 
 The other modules declare the operations of one noun each. Interfaces derive their routes, commands and forms from
 `load`, which imports only the modules of the nouns that it is asked for.
@@ -14,7 +15,13 @@ from typing import Any, Final
 
 from boathook.service.catalogue.operation import Operation
 
-NOUNS: Final = {"key": "keys", "dead_letter": "dead_letters", "delivery": "deliveries"}
+NOUNS: Final = {
+    "key": "keys",
+    "dead_letter": "dead_letters",
+    "delivery": "deliveries",
+    "rejection": "rejections",
+    "conflict": "conflicts",
+}
 """The nouns that have operations, each with its module."""
 
 

@@ -41,6 +41,8 @@ JOB_KINDS: Final = (
     TaskOperation.PURGE_DEAD,
     TaskOperation.REPLAY_EVENTS,
     TaskOperation.ROUTE_EVENTS,
+    TaskOperation.ACCEPT_CONFLICTS,
+    TaskOperation.REVERIFY_REJECTIONS,
 )
 _VERBS: Final = {
     TaskOperation.REPLAY_GROUP: ("Replay", "replayed"),
@@ -51,6 +53,8 @@ _VERBS: Final = {
     TaskOperation.PURGE_DEAD: ("Purge", "purged"),
     TaskOperation.REPLAY_EVENTS: ("Replay", "replayed"),
     TaskOperation.ROUTE_EVENTS: ("Re-route", "looked at"),
+    TaskOperation.ACCEPT_CONFLICTS: ("Accept", "handled"),
+    TaskOperation.REVERIFY_REJECTIONS: ("Verify again", "verified again"),
 }
 
 _OBJECTS: Final = {
@@ -59,6 +63,8 @@ _OBJECTS: Final = {
     TaskOperation.PURGE_DEAD: "dead letters",
     TaskOperation.REPLAY_EVENTS: "events",
     TaskOperation.ROUTE_EVENTS: "events",
+    TaskOperation.ACCEPT_CONFLICTS: "conflicts",
+    TaskOperation.REVERIFY_REJECTIONS: "rejected requests",
 }
 """What a job is about that is not about a group."""
 _REPLAYS: Final = {

@@ -37,8 +37,7 @@ from boathook.ingest.spool_records import UNROUTED
 from boathook.service import body_view
 from boathook.service.body_view import BodyFormat
 from boathook.service.elsewhere import reject_elsewhere
-from boathook.service.limits import check_note
-from boathook.service.unit_of_work import AppContext, UnitOfWork, check_owner, new_id
+from boathook.service.unit_of_work import UnitOfWork, check_owner, new_id
 from boathook.verification.dedup_keys import KEY_PREFIX
 
 _MAX_EVENT_BYTES: Final = 64 << 20
@@ -75,20 +74,17 @@ get = event_history.get_conflict
 
 
 async def accept(work: UnitOfWork, conflict_id: UUID, *, note: str = "") -> AcceptedConflict:
-    """Make a conflict of the organization a new event, routed by the current routes; once only.
+    """Make a conflict that the caller may reach a new event, routed by the current routes; once only.
 
     Raises:
-        NotFound: the organization has no such conflict, or its application was deleted.
-        InvalidValue: the note is invalid.
+        NotFound: there is no such conflict, or its application was deleted.
         InvalidState: its body is damaged or must not be kept any longer, or it cannot be stored as an event.
     """
     work.app_context.database.require_safety()
-    action = AuditContext(actor=work.actor, note=check_note(note) or None)
-    conflict = await delivery_commands.lock_conflict(work.connection, conflict_id)
+    conflict = await delivery_commands.lock_conflict(work.connection, conflict_id, work.caller.tenant)
     if conflict is None:
         raise event_history.no_conflict(conflict_id)
     name = ids.show(ids.CONFLICT, conflict_id)
-    await check_owner(work, name, conflict.application)
     if conflict.accepted_as is not None:
         event_id = ids.show(ids.EVENT, conflict.accepted_as)
         return AcceptedConflict(conflict_id=name, event_id=event_id, is_new=False)
@@ -96,17 +92,9 @@ async def accept(work: UnitOfWork, conflict_id: UUID, *, note: str = "") -> Acce
     receipt = await (_publish(work, conflict) if conflict.source is None else _store(work, conflict))
     if not isinstance(receipt, Accepted):
         raise InvalidState(f"another event has the key {name}", "key_taken")
+    action = AuditContext(actor=work.actor, note=note or None)
     await delivery_commands.mark_conflict_accepted(work.connection, conflict_id, receipt.event_id, action)
     return AcceptedConflict(conflict_id=name, event_id=ids.show(ids.EVENT, receipt.event_id), is_new=True)
-
-
-async def accept_any(app_context: AppContext, conflict_id: UUID, *, actor: str, note: str = "") -> AcceptedConflict:
-    """Accept a conflict of whatever organization, in a transaction of its own. Raises as `accept` does."""
-    async with app_context.reading() as connection:
-        found = await event_history.get_conflict(connection, conflict_id)
-        organization = await rows.find_owner(connection, found.row.application)
-    async with app_context.work(organization, actor) as work:
-        return await accept(work, conflict_id, note=note)
 
 
 async def _check_content(connection: Connection, conflict: LockedConflict, name: str) -> None:
@@ -154,7 +142,7 @@ async def _publish(work: UnitOfWork, conflict: LockedConflict) -> Receipt:
         application=str(conflict.application),
         type=conflict.type,
         payload=conflict.body,
-        organization=work.organization,
+        organization=await rows.find_owner(work.connection, conflict.application),
         id=ids.show(ids.CONFLICT, conflict.id),
         channels=conflict.channels or (),
         tags=conflict.tags or (),

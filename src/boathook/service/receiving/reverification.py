@@ -3,28 +3,27 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 from uuid import UUID
 
 import msgspec
-from msgspec.structs import replace
 
 from boathook.config import Settings
 from boathook.db import delivery_commands, source_secrets
-from boathook.db.database import Database
+from boathook.db.database import Connection, Database
 from boathook.db.delivery_commands import AuditContext
-from boathook.db.due_notifier import notify_due
-from boathook.db.events import EventStore
+from boathook.db.events import store_in
 from boathook.db.queries import listings
-from boathook.db.queries.listings import ListFilter, RejectionRow, StoredRequest
-from boathook.db.route_registry import read_router
+from boathook.db.queries.listings import RejectionRow, StoredRequest
+from boathook.db.route_registry import read_router_in
+from boathook.db.source_secrets import SourceSecret
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError, TooManyDeliveries, ValueRejected
 from boathook.domain.filters import Router
-from boathook.domain.model import Accepted, Receipt
+from boathook.domain.model import Accepted, NewEvent
 from boathook.domain.verification import HEAD_REASONS, Reason
 from boathook.http_client.fetch import Fetcher
 from boathook.ingest.content_encoding import Decoder, content_coding
@@ -37,10 +36,8 @@ from boathook.ingest.spool_records import UNROUTED
 from boathook.ingest.verification_io import VerificationIO
 from boathook.service.database import with_stored_sources
 from boathook.service.elsewhere import reject_elsewhere
-from boathook.service.limits import check_action
 from boathook.verification.verifier import Challenge, KeyRequired, Rejected, Request, Verdict, Verified, Verifier
 
-_PAGE: Final = 500
 _MAX_OTHER_SOURCES: Final = 32
 
 
@@ -79,11 +76,9 @@ class DiagnosedRejection:
 
 
 class _SourceReverifier:
-    """Verifies and accepts requests of one source like the gateway."""
+    """Verifies requests of one source like the gateway."""
 
-    def __init__(
-        self, database: Database, settings: Settings, source: str, verification_io: VerificationIO, added: SecretsCache
-    ) -> None:
+    def __init__(self, settings: Settings, source: str, verification_io: VerificationIO, added: SecretsCache) -> None:
         self._source = source
         self.verifier = compile_verifier(settings, source, added=added)
         self._verification_io = verification_io
@@ -93,13 +88,6 @@ class _SourceReverifier:
         self._max_decoded = max(settings.limits.max_decoded, max_body)
         own = settings.sources[source].content_encodings
         self._encodings = settings.limits.content_encodings if own is None else own
-        events = EventStore(database, dedup_days=settings.retention.dedup_days)
-        follow_sources(events, settings)
-        builder = self._event_builder = EventBuilder(Router((), UNROUTED), partial(read_router, database))
-        self._writer = EventWriter(
-            events, builder.reroute, elsewhere=reject_elsewhere(settings, lambda: builder.router)
-        )
-        self._database = database
 
     def can_read(self, request: Request) -> bool:
         """Return whether the gateway accepts the request's Content-Encoding."""
@@ -130,20 +118,13 @@ class _SourceReverifier:
         """Return the common mistake that explains a rejection; *others* are sources the request may be meant for."""
         return self.verifier.explain(request, refused, now, others=others, decode=self.decoder(request))
 
-    async def accept(self, source: str, verified: Verified, body: bytes, content_type: str) -> Receipt:
-        """Store the event with its deliveries under the current routes."""
-        event = self._event_builder.event(source, verified, body, content_type, time.time())
-        (receipt,) = await self._writer.append([event])
-        await notify_due(self._database)
-        return receipt
-
 
 class _ReverifierCache:
     """A reverifier for each requested source, with the current secrets."""
 
-    def __init__(self, database: Database, settings: Settings) -> None:
-        self._database = database
+    def __init__(self, settings: Settings, read_secrets: Callable[[], Awaitable[Sequence[SourceSecret]]]) -> None:
         self._settings = settings
+        self._read_secrets = read_secrets
         self._fetcher = Fetcher(settings.outbound.allow)
         self._verification_io = VerificationIO(self._fetcher.fetch, HandshakeSecrets(settings.server.data_dir))
         self._reverifiers: dict[str, _SourceReverifier] = {}
@@ -153,10 +134,8 @@ class _ReverifierCache:
         """Return the reverifier of a configured source. Raises ConfigError if its settings are wrong."""
         if source not in self._reverifiers:
             if self._added is None:
-                self._added = SecretsCache(self._settings, await source_secrets.list_all(self._database))
-            self._reverifiers[source] = _SourceReverifier(
-                self._database, self._settings, source, self._verification_io, self._added
-            )
+                self._added = SecretsCache(self._settings, await self._read_secrets())
+            self._reverifiers[source] = _SourceReverifier(self._settings, source, self._verification_io, self._added)
         return self._reverifiers[source]
 
     def close(self) -> None:
@@ -164,38 +143,97 @@ class _ReverifierCache:
         self._fetcher.close()
 
 
+class _Valid(msgspec.Struct, frozen=True):
+    """A rejected request that is valid now, with its event."""
+
+    rejection_id: UUID
+    event: NewEvent
+    verified: Verified
+
+
 async def reverify(
-    database: Database, settings: Settings, chosen: ListFilter | Sequence[UUID], action: AuditContext
-) -> AsyncGenerator[ReverifyResult, None]:
+    connection: Connection,
+    settings: Settings,
+    rejection_ids: Sequence[UUID],
+    action: AuditContext,
+    organization: str | None = None,
+) -> list[ReverifyResult]:
     """Verify rejected requests again with current secrets, as of their arrival; accept those that pass.
 
+    All are verified before the first is stored: while a sender's key is fetched, no key of an event is locked.
+
     Args:
-        database: the database.
+        connection: its transaction stores the events.
         settings: contain the sources.
-        chosen: a filter of rejections, or their ids.
+        rejection_ids: their ids.
         action: the actor and note for the audit.
+        organization: the only organization whose rejections may be reached.
 
     Raises:
-        NotFound: one of the given ids does not exist.
+        NotFound: one of the ids does not exist, or the organization may not reach it.
         ConfigError: the settings of a source are wrong.
     """
-    action = check_action(action)
-    settings = await with_stored_sources(settings, database)
-    with contextlib.closing(_ReverifierCache(database, settings)) as reverifiers:
-        async for rejection_id in _rejections(database, chosen):
-            yield await _reverify(database, settings, rejection_id, action, reverifiers)
+    settings = await with_stored_sources(settings, connection)
+    acceptor = _Acceptor(connection, settings, action)
+    results: dict[UUID, ReverifyResult] = {}
+    valid: list[_Valid] = []
+    with contextlib.closing(_ReverifierCache(settings, partial(source_secrets.list_active, connection))) as reverifiers:
+        for rejection_id in dict.fromkeys(rejection_ids):
+            row, stored = await listings.get_rejection(connection, rejection_id, organization)
+            verified = await _verify(settings, row, stored, reverifiers)
+            if isinstance(verified, ReverifyResult):
+                results[rejection_id] = verified
+            else:
+                valid.append(acceptor.draft(rejection_id, row, *verified))
+    if valid:
+        await acceptor.read_routes()
+    # In the order in which gateways store a batch, so that the two never wait for each other.
+    for request in sorted(valid, key=lambda request: request.event.key_hash):
+        results[request.rejection_id] = await acceptor.accept(request)
+    return [results[rejection_id] for rejection_id in rejection_ids]
 
 
-async def _reverify(
-    database: Database, settings: Settings, rejection_id: UUID, action: AuditContext, reverifiers: _ReverifierCache
-) -> ReverifyResult:
-    row, stored = await listings.get_rejection(database, rejection_id)
-    if row.event_id is not None:
-        return ReverifyResult(rejection_id=row.id, outcome="duplicate", detail="accepted before", event_id=row.event_id)
-    if why := _why_not_verifiable(settings, row, stored):
-        return _impossible(row, why)
-    reverifier = await reverifiers.get(str(row.source))
-    return await _reverify_request(database, reverifier, rejection_id, row, stored, action)
+class _Acceptor:
+    """Stores the events of valid requests in one transaction, with their deliveries under the current routes."""
+
+    def __init__(self, connection: Connection, settings: Settings, action: AuditContext) -> None:
+        self._connection = connection
+        self._action = action
+        events = store_in(connection, dedup_days=settings.retention.dedup_days)
+        follow_sources(events, settings)
+        builder = self._builder = EventBuilder(Router((), UNROUTED), partial(read_router_in, connection))
+        self._writer = EventWriter(
+            events, builder.reroute, elsewhere=reject_elsewhere(settings, lambda: builder.router)
+        )
+
+    def draft(self, rejection_id: UUID, row: RejectionRow, verified: Verified, body: bytes) -> _Valid:
+        """Return a valid request with its event, which is routed when it is stored."""
+        event = self._builder.event(str(row.source), verified, body, row.content_type, time.time())
+        return _Valid(rejection_id, event, verified)
+
+    async def read_routes(self) -> None:
+        """Read the current routes."""
+        await self._builder.refresh()
+
+    async def accept(self, request: _Valid) -> ReverifyResult:
+        """Store the event of a request, and record which one the request became."""
+        name = ids.show(ids.REJECTION, request.rejection_id)
+        try:
+            async with self._connection.transaction():
+                (receipt,) = await self._writer.append(await self._builder.reroute([request.event]))
+        except (TooManyDeliveries, ValueRejected) as error:
+            return ReverifyResult(rejection_id=name, outcome="impossible", detail=str(error))
+        await delivery_commands.mark_rejection_accepted(
+            self._connection, request.rejection_id, receipt.event_id, self._action
+        )
+        outcome = "accepted" if isinstance(receipt, Accepted) else "conflict" if receipt.conflict else "duplicate"
+        return ReverifyResult(
+            rejection_id=name,
+            outcome=outcome,
+            detail=request.verified.type,
+            event_id=ids.show(ids.EVENT, receipt.event_id),
+            grade=request.verified.grade.value,
+        )
 
 
 def _why_not_verifiable(settings: Settings, row: RejectionRow, stored: StoredRequest) -> str | None:
@@ -213,26 +251,15 @@ def _impossible(row: RejectionRow, why: str) -> ReverifyResult:
     return ReverifyResult(rejection_id=row.id, outcome="impossible", detail=why)
 
 
-async def _rejections(database: Database, chosen: ListFilter | Sequence[UUID]) -> AsyncIterator[UUID]:
-    if not isinstance(chosen, ListFilter):
-        for rejection_id in chosen:
-            yield rejection_id
-        return
-    page = replace(chosen, state="open", limit=_PAGE)
-    while rows := await listings.list_rejections(database, page):
-        for row in rows:
-            yield ids.read(ids.REJECTION, row.id)
-        page = replace(page, after=rows[-1].id)
-
-
-async def _reverify_request(
-    database: Database,
-    reverifier: _SourceReverifier,
-    rejection_id: UUID,
-    row: RejectionRow,
-    stored: StoredRequest,
-    action: AuditContext,
-) -> ReverifyResult:
+async def _verify(
+    settings: Settings, row: RejectionRow, stored: StoredRequest, reverifiers: _ReverifierCache
+) -> ReverifyResult | tuple[Verified, bytes]:
+    """Return the verified request with its decoded body, or why it is not accepted."""
+    if row.event_id is not None:
+        return ReverifyResult(rejection_id=row.id, outcome="duplicate", detail="accepted before", event_id=row.event_id)
+    if why := _why_not_verifiable(settings, row, stored):
+        return _impossible(row, why)
+    reverifier = await reverifiers.get(str(row.source))
     request = _request_of(row, stored)
     if not reverifier.can_read(request):
         detail = f"the source does not accept Content-Encoding {request.headers['content-encoding']!r}"
@@ -240,29 +267,14 @@ async def _reverify_request(
     decoder = reverifier.decoder(request)
     match await reverifier.verify(request, row.refused_at.timestamp(), decoder):
         case KeyRequired():
-            detail = "its sender's public key is not available now; try again later"
-            return _impossible(row, detail)
+            return _impossible(row, "its sender's public key is not available now; try again later")
         case Rejected() as refused:
             detail = reverifier.explain(request, refused, row.refused_at.timestamp())
             return ReverifyResult(rejection_id=row.id, outcome="refused", detail=detail)
         case Challenge():
             return _impossible(row, "it is a handshake, not an event")
         case Verified() as verified:
-            body = stored.body if decoder is None or decoder.decoded is None else decoder.decoded
-            try:
-                receipt = await reverifier.accept(str(row.source), verified, body, row.content_type)
-            except (TooManyDeliveries, ValueRejected) as error:
-                return _impossible(row, str(error))
-            await delivery_commands.mark_rejection_accepted(database, rejection_id, receipt.event_id, action)
-            outcome = "accepted" if isinstance(receipt, Accepted) else "conflict" if receipt.conflict else "duplicate"
-            event_id = ids.show(ids.EVENT, receipt.event_id)
-            return ReverifyResult(
-                rejection_id=row.id,
-                outcome=outcome,
-                detail=verified.type,
-                event_id=event_id,
-                grade=verified.grade.value,
-            )
+            return verified, stored.body if decoder is None or decoder.decoded is None else decoder.decoded
 
 
 async def diagnose(database: Database, settings: Settings, rejection_id: UUID) -> DiagnosedRejection:
@@ -278,7 +290,7 @@ async def diagnose(database: Database, settings: Settings, rejection_id: UUID) -
         return DiagnosedRejection(row, stored, Diagnosis(outcome="holds", seen=seen, cause="", remedy=""))
     if why := _why_not_verifiable(settings, row, stored):
         return DiagnosedRejection(row, stored, _undetermined(row, why))
-    with contextlib.closing(_ReverifierCache(database, settings)) as reverifiers:
+    with contextlib.closing(_ReverifierCache(settings, partial(source_secrets.list_all, database))) as reverifiers:
         try:
             reverifier = await reverifiers.get(str(row.source))
         except ConfigError as error:
